@@ -1,0 +1,1 @@
+"""retune: from a trained network to the fastest verified OpenCL bundle."""

@@ -1,0 +1,1 @@
+"""Lowering of scheduled programs and the OpenCL C printer."""

@@ -1,0 +1,86 @@
+"""What code generation hands to a device: text, arguments, ranges, and a content key.
+
+A ProgramSource is self-contained: building and running it needs no IR.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, Protocol
+
+import numpy as np
+
+from retune.core.keys import content_key
+
+Role = Literal["input", "constant", "output", "scratch"]
+
+
+class Pack(Protocol):
+    """Re-orders a constant operand, at compile time, into the order in which a kernel reads it."""
+
+    def apply(self, array: np.ndarray) -> np.ndarray:
+        """The packed copy of `array`, contiguous and flat."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelArg:
+    """One `__global` pointer argument; all kernels take pointers only."""
+
+    buffer: str
+    """Name of a BufferSpec of the same program."""
+    written: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelSource:
+    """One OpenCL kernel: its function's text and how to launch it."""
+
+    name: str
+    """Entry point; unique within its program."""
+    text: str
+    args: tuple[KernelArg, ...]
+    global_size: tuple[int, int, int]
+    local_size: tuple[int, int, int]
+    flops: int
+    """Arithmetic operations of one launch, counted from the tensor expression."""
+    bytes: int
+    """Bytes of the distinct elements read and written: the least traffic of one launch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BufferSpec:
+    """A buffer that a program's kernels read or write."""
+
+    name: str
+    dtype: str
+    elements: int
+    role: Role
+    pack: Pack | None = None
+    """For constants: applied to the task's array before upload."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramSource:
+    """Kernels launched in order, the buffers between them, and build options."""
+
+    kernels: tuple[KernelSource, ...]
+    buffers: tuple[BufferSpec, ...]
+    options: tuple[str, ...] = ("-cl-fast-relaxed-math",)
+
+    @property
+    def text(self) -> str:
+        """The whole OpenCL C program."""
+        return "\n".join(kernel.text for kernel in self.kernels)
+
+    @cached_property
+    def key(self) -> str:
+        """Content key of text, launches and options: equal keys run the same code."""
+        launches = [(k.name, k.global_size, k.local_size) for k in self.kernels]
+        return content_key(self.text, launches, self.options)
+
+    def buffer(self, name: str) -> BufferSpec:
+        """The buffer of that name. Raises: KeyError."""
+        for spec in self.buffers:
+            if spec.name == name:
+                return spec
+        raise KeyError(name)

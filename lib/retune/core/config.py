@@ -1,0 +1,41 @@
+"""Every environment knob of retune, read here and nowhere else."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """One environment variable, its default and its meaning."""
+
+    name: str
+    default: str
+    doc: str
+
+
+KNOBS: tuple[Knob, ...] = (
+    Knob("RETUNE_RECORDS", "artifacts/records", "default folder of the record store"),
+    Knob("RETUNE_CACHE", "artifacts/cache", "stage outputs, content-addressed"),
+    Knob("RETUNE_VERIFY", "0", "1: check the IR after every lowering pass"),
+    Knob("RETUNE_DEBUG", "0", "1: tasks, 2: candidates, 3: source, 4: IR after each pass"),
+    Knob("RETUNE_LOCKS", "", "folder of the device lock files (default: the temporary folder)"),
+)
+
+
+def knob(name: str) -> str:
+    """The knob's value from the environment, or its default. Raises: KeyError if unknown."""
+    for entry in KNOBS:
+        if entry.name == name:
+            return os.environ.get(name, entry.default)
+    raise KeyError(name)
+
+
+def records_root() -> Path:
+    """Folder of the record store."""
+    return Path(knob("RETUNE_RECORDS"))
+
+
+def cache_root() -> Path:
+    """Folder of content-addressed stage outputs."""
+    return Path(knob("RETUNE_CACHE"))

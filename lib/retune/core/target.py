@@ -1,0 +1,68 @@
+"""DeviceSpec: what a schedule and a measurement need to know of a device, as plain data.
+
+No OpenCL object appears here, so spaces are built and tested without a device.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+DeviceClass = Literal["cpu", "gpu"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSpec:
+    """Limits of one device. Sizes are bytes unless the name says otherwise."""
+
+    name: str
+    """Short name used on the command line, such as `pocl`."""
+    model: str
+    """What the driver calls the device."""
+    device_class: DeviceClass
+    platform: str
+    driver: str
+    opencl: str
+    compute_units: int
+    vector_bits: int
+    """Widest SIMD register of a core, in bits; 0 if unknown."""
+    vector_registers: int
+    """Architectural vector registers of a core."""
+    l1_bytes: int
+    l2_bytes: int
+    l3_bytes: int
+    cache_line_bytes: int
+    local_memory_bytes: int
+    global_memory_bytes: int
+    max_work_group: int
+    """Work-items of one work-group at most."""
+    extensions: tuple[str, ...] = ()
+
+    @property
+    def fingerprint(self) -> str:
+        """Model, driver and OpenCL version: times are comparable only within one fingerprint."""
+        return f"{self.model}|{self.driver}|{self.opencl}"
+
+    @property
+    def lanes_f32(self) -> int:
+        """float32 elements of one vector register, at least one."""
+        return max(1, self.vector_bits // 32)
+
+
+GENERIC_CPU = DeviceSpec(
+    name="generic-cpu",
+    model="two cores with 512-bit vectors",
+    device_class="cpu",
+    platform="none",
+    driver="none",
+    opencl="OpenCL 3.0",
+    compute_units=2,
+    vector_bits=512,
+    vector_registers=32,
+    l1_bytes=32 << 10,
+    l2_bytes=1 << 20,
+    l3_bytes=16 << 20,
+    cache_line_bytes=64,
+    local_memory_bytes=1 << 20,
+    global_memory_bytes=8 << 30,
+    max_work_group=4096,
+)
+"""A stand-in for tests and for printing schedules where no device is at hand."""
