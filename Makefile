@@ -1,0 +1,64 @@
+# Two commands: `make run` and `make test`. Each sets up .venv by itself, once.
+
+VENV   := .venv
+BIN    := $(VENV)/bin
+MODEL  ?= light:squeezenet
+OUT    ?= artifacts/squeezenet
+MINUTES ?= 2
+JOBS   ?= 2
+
+# The first interpreter that runs and is new enough; PYTHON=... on the command line overrides it.
+PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python3.14; do \
+	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' 2>/dev/null \
+	&& echo $$p && break; done)
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help run test test-slow lint format setup clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: $(VENV)/.run ## Tune a real network on this machine in about five minutes, and show the result
+	@$(BIN)/retune tune $(MODEL) --out $(OUT) --minutes $(MINUTES)
+
+test: lint ## The whole gate: formatting, lint, types, layers, tests
+	@$(BIN)/python -m pytest -q -n $(JOBS) -m "not slow"
+
+test-slow: $(VENV)/.dev ## The tests that take minutes each
+	@$(BIN)/python -m pytest -q -m slow
+
+lint: $(VENV)/.dev ## Formatting, lint, types and layers, without the tests
+	@$(BIN)/ruff format --check --quiet . || { echo "run 'make format'"; exit 1; }
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/pyright
+	@$(BIN)/lint-imports --no-cache --no-timings > $(VENV)/lint-imports.log 2>&1 \
+		|| { cat $(VENV)/lint-imports.log; exit 1; }
+
+format: $(VENV)/.dev ## Format the code and mend what ruff can mend
+	@$(BIN)/ruff format --quiet .
+	@$(BIN)/ruff check --quiet --fix .
+
+setup: $(VENV)/.dev ## Only create the environment, with the developer's tools
+
+clean: ## Remove the environment and caches; outputs in artifacts/ stay
+	@rm -rf $(VENV) .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "retune needs Python 3.11 to 3.14; none was found on PATH. \
+	Install one, or name it: make PYTHON=/path/to/python3.11"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	echo "$(PYTHON) cannot make an environment; on Debian: apt-get install python3-venv"; exit 1; }
+
+$(VENV)/.run: pyproject.toml | $(BIN)/python
+	@echo "Installing retune into $(VENV) (once, one to two minutes) ..."
+	@$(BIN)/python -m pip install --quiet --editable '.[peers]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	@echo "Installing retune and its test tools into $(VENV) (once, one to two minutes) ..."
+	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@ $(VENV)/.run

@@ -1,0 +1,234 @@
+"""The shape of the code base: sizes, layers, fences. A test that fails here names the offender."""
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("lib/retune", "flows", "tasks")
+SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+
+MAX_FILE_LINES = 500
+MAX_FUNCTION_LINES = 50
+
+LONG_FILES: dict[str, str] = {}
+"""File -> why it may be longer than the budget."""
+
+LONG_FUNCTIONS: dict[str, str] = {}
+"""`file::function` -> why it may be longer than the budget."""
+
+# Third party -> the only places that import it. A folder ends with a slash.
+FENCES: dict[str, tuple[str, ...]] = {
+    "prefect": ("flows/", "tasks/"),
+    "pyopencl": ("lib/retune/device/",),
+    "onnx": ("lib/retune/graph/",),
+    "onnxruntime": ("lib/retune/bundle/peers.py",),
+    "xgboost": ("lib/retune/tune/cost_model.py",),
+    "pyarrow": ("lib/retune/records/",),
+    "pandas": ("lib/retune/records/",),
+    "safetensors": ("lib/retune/bundle/",),
+    "jinja2": ("lib/retune/report/",),
+    "typer": ("flows/",),
+    "rich": ("flows/",),
+}
+
+# Packages that must not be loaded by `import retune` or by the command line's help.
+HEAVY = ("prefect", "pyopencl", "onnx", "onnxruntime", "xgboost", "pyarrow", "pandas", "scipy")
+
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("flows",),
+    ("tasks",),
+    ("retune.api",),
+    ("retune.stages",),
+    ("retune.bundle", "retune.report"),
+    ("retune.tune",),
+    ("retune.device",),
+    ("retune.records",),
+    ("retune.graph", "retune.schedule", "retune.codegen"),
+    ("retune.ir",),
+    ("retune.core",),
+)
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def _imports(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Every imported module of a file, wherever the import stands."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, node.lineno
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module, node.lineno
+            for alias in node.names:
+                yield f"{node.module}.{alias.name}", node.lineno
+
+
+def _layer(module: str) -> tuple[int, str] | None:
+    for level, names in enumerate(LAYERS):
+        for name in names:
+            if module == name or module.startswith(f"{name}."):
+                return level, name
+    return None
+
+
+def _module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[1:] if parts[0] == "lib" else parts)
+
+
+def _tracked() -> list[Path]:
+    try:
+        listing = subprocess.run(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            cwd=ROOT,
+            capture_output=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return [path for path in SOURCES if path.is_file()]
+    names = listing.stdout.decode().split("\0")
+    return [ROOT / name for name in names if name and (ROOT / name).is_file()]
+
+
+def test_files_are_short_enough_to_be_read_in_one_sitting():
+    long = {
+        _name(path): lines
+        for path in SOURCES
+        if (lines := len(path.read_text(encoding="utf-8").splitlines())) > MAX_FILE_LINES
+        and _name(path) not in LONG_FILES
+    }
+    assert not long, f"longer than {MAX_FILE_LINES} lines: {long}"
+
+
+def test_functions_fit_on_a_screen():
+    long: dict[str, int] = {}
+    for path in SOURCES:
+        for node in _functions(ast.parse(path.read_text(encoding="utf-8"))):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            where = f"{_name(path)}::{node.name}"
+            if lines > MAX_FUNCTION_LINES and where not in LONG_FUNCTIONS:
+                long[where] = lines
+    assert not long, f"longer than {MAX_FUNCTION_LINES} lines: {long}"
+
+
+def test_named_exceptions_are_still_needed():
+    names = {_name(path) for path in SOURCES}
+    stale = [name for name in LONG_FILES if name not in names]
+    stale += [where for where in LONG_FUNCTIONS if where.split("::")[0] not in names]
+    assert not stale, f"exceptions for what no longer exists: {stale}"
+
+
+def test_third_parties_stay_behind_their_doors():
+    broken: list[str] = []
+    for path in SOURCES:
+        name = _name(path)
+        for module, line in _imports(ast.parse(path.read_text(encoding="utf-8"))):
+            doors = FENCES.get(module.split(".")[0])
+            if doors and not any(name == door or name.startswith(door) for door in doors):
+                broken.append(f"{name}:{line} imports {module}; only {', '.join(doors)} may")
+    assert not broken, "\n".join(sorted(set(broken)))
+
+
+def test_no_import_goes_up_or_sideways():
+    broken: list[str] = []
+    for path in SOURCES:
+        here = _layer(_module_of(path))
+        if here is None:
+            continue
+        for module, line in _imports(ast.parse(path.read_text(encoding="utf-8"))):
+            there = _layer(module)
+            if there is None or there[1] == here[1]:
+                continue
+            if there[0] <= here[0]:
+                broken.append(f"{_name(path)}:{line} ({here[1]}) imports {module}")
+    assert not broken, "\n".join(sorted(set(broken)))
+
+
+def test_import_linter_has_the_same_layers():
+    import tomllib
+
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = config["tool"]["importlinter"]["contracts"]
+    (stated,) = [entry["layers"] for entry in contracts if entry["type"] == "layers"]
+    read = tuple(tuple(re.findall(r"[\w.]+", layer)) for layer in stated)
+    assert read == LAYERS
+
+
+@pytest.mark.parametrize("module", ["retune", "flows.cli"])
+def test_importing_is_cheap(module: str):
+    """Heavy third parties are imported where they are used, so that `--help` answers at once."""
+    import sys
+
+    code = f"import sys, {module}; print([m for m in {HEAVY!r} if m in sys.modules])"
+    path = f"{ROOT / 'lib'}:{ROOT}"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PYTHONPATH": path, "PATH": "/usr/bin:/bin"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
+
+
+def test_no_unfinished_work():
+    marks = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError)\b")
+    found = [
+        f"{_name(path)}:{number}"
+        for path in SOURCES
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if marks.search(line)
+    ]
+    assert not found
+
+
+def test_nothing_is_unpickled():
+    """Loading a bundle or a record file executes nothing."""
+    banned = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
+    found = [
+        f"{_name(path)}:{line} imports {module}"
+        for path in SOURCES
+        for module, line in _imports(ast.parse(path.read_text(encoding="utf-8")))
+        if module.split(".")[0] in banned
+    ]
+    assert not found
+
+
+def test_no_registry_addresses():
+    """No file says where packages come from: that is the installer's configuration."""
+    hosts = (
+        "pypi." + "org",
+        "pythonhosted." + "org",
+        "registry.npmjs." + "org",
+        "anaconda." + "org",
+    )
+    broken: list[str] = []
+    for path in _tracked():
+        if path.stat().st_size > 4 << 20:
+            continue
+        text = path.read_text(encoding="utf-8", errors="ignore")
+        broken += [f"{_name(path)} names {host}" for host in hosts if host in text]
+    assert not broken
+
+
+def test_every_package_says_what_it_is():
+    missing = [
+        _name(path)
+        for path in SOURCES
+        if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    assert not missing, f"no module docstring: {missing}"
