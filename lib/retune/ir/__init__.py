@@ -1,0 +1,1 @@
+"""Scalar expressions, tensor expressions and loop programs, with their numpy meaning."""

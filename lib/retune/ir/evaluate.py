@@ -1,0 +1,92 @@
+"""The numpy meaning of scalar expressions, over whole arrays of points at once.
+
+The same function gives the value of one candidate, of ten thousand candidates, or of every point
+of an iteration space: variables stand for numbers or for arrays that broadcast together.
+"""
+
+from collections.abc import Callable, Mapping
+from math import erf
+
+import numpy as np
+
+from retune.ir.expr import Binary, Call, Cast, Const, Expr, Load, Select, Var
+
+Value = np.ndarray | np.generic | int | float | bool
+Fetch = Callable[[Load, tuple[Value, ...]], Value]
+
+_erf = np.vectorize(erf, otypes=[np.float64])
+
+_FUNCTIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
+    "exp": np.exp,
+    "log": np.log,
+    "sqrt": np.sqrt,
+    "tanh": np.tanh,
+    "abs": np.abs,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round": np.rint,
+    "sin": np.sin,
+    "cos": np.cos,
+    "isnan": np.isnan,
+    "erf": lambda x: _erf(x).astype(x.dtype),
+}
+_OPERATORS: Mapping[str, Callable[[Value, Value], Value]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "floordiv": np.floor_divide,
+    "mod": np.mod,
+    "min": np.minimum,
+    "max": np.maximum,
+    "pow": np.power,
+    "lt": np.less,
+    "le": np.less_equal,
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "and": np.logical_and,
+    "or": np.logical_or,
+}
+
+
+def _no_memory(load: Load, indices: tuple[Value, ...]) -> Value:
+    raise ValueError(f"evaluate: {load} cannot be read here")
+
+
+def evaluate(expr: Expr, values: Mapping[Var, Value], fetch: Fetch = _no_memory) -> Value:
+    """The expression's value; arrays broadcast. `fetch(load, indices)` answers memory reads.
+
+    Both sides of a selection are evaluated: `fetch` must bear indices that are out of range.
+
+    Raises: KeyError for a variable without a value.
+    """
+    match expr:
+        case Var():
+            return values[expr]
+        case Const(value, dtype):
+            return value if dtype in ("int32", "bool") else np.dtype(dtype).type(value)
+        case Binary(op, a, b):
+            return _OPERATORS[op](evaluate(a, values, fetch), evaluate(b, values, fetch))
+        case Select(condition, then, otherwise):
+            test = evaluate(condition, values, fetch)
+            return np.where(
+                np.asarray(test),
+                np.asarray(evaluate(then, values, fetch)),
+                np.asarray(evaluate(otherwise, values, fetch)),
+            )
+        case Cast(value, dtype):
+            return np.asarray(evaluate(value, values, fetch)).astype(dtype)
+        case Call(function, args, _):
+            return _FUNCTIONS[function](*(np.asarray(evaluate(a, values, fetch)) for a in args))
+        case Load(_, indices):
+            return fetch(expr, tuple(evaluate(i, values, fetch) for i in indices))
+        case _:
+            raise TypeError(f"evaluate: unexpected {type(expr).__name__}")
+
+
+def evaluate_int(expr: Expr, values: Mapping[Var, Value] | None = None) -> int:
+    """The value of an integer expression as a Python int."""
+    if isinstance(expr, Const):
+        return int(expr.value)
+    result = evaluate(expr, values or {})
+    return int(np.asarray(result))

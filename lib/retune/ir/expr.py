@@ -1,0 +1,435 @@
+"""Scalar expressions: frozen trees with smart constructors.
+
+Read `Expr` and `Load` first. Integer semantics are stated once, here: `//` and `%` round toward
+negative infinity (as numpy does); code generation may use C's truncation only where the operands
+are not negative. Expressions know nothing of loops, tensors' producers, or OpenCL.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Scope = Literal["global", "constant", "local", "private", "register"]
+"""Where a buffer lives. `constant` is global memory whose contents are known at compile time."""
+
+BinaryOp = Literal[
+    "add", "sub", "mul", "div", "floordiv", "mod", "min", "max", "pow",
+    "lt", "le", "eq", "ne", "and", "or",
+]  # fmt: skip
+COMPARISONS = frozenset({"lt", "le", "eq", "ne", "and", "or"})
+INT = "int32"
+
+
+class Expr:
+    """Base of all expressions; operators build larger ones and fold constants."""
+
+    __slots__ = ()
+    dtype: str
+
+    @property
+    def children(self) -> tuple["Expr", ...]:
+        """Direct sub-expressions, in order."""
+        return ()
+
+    def rebuild(self, children: tuple["Expr", ...]) -> "Expr":
+        """The same node over other children (as many as `children`)."""
+        assert not children
+        return self
+
+    def __add__(self, other: "Operand") -> "Expr":
+        return binary("add", self, other)
+
+    def __radd__(self, other: "Operand") -> "Expr":
+        return binary("add", other, self)
+
+    def __sub__(self, other: "Operand") -> "Expr":
+        return binary("sub", self, other)
+
+    def __rsub__(self, other: "Operand") -> "Expr":
+        return binary("sub", other, self)
+
+    def __mul__(self, other: "Operand") -> "Expr":
+        return binary("mul", self, other)
+
+    def __rmul__(self, other: "Operand") -> "Expr":
+        return binary("mul", other, self)
+
+    def __truediv__(self, other: "Operand") -> "Expr":
+        return binary("div", self, other)
+
+    def __rtruediv__(self, other: "Operand") -> "Expr":
+        return binary("div", other, self)
+
+    def __floordiv__(self, other: "Operand") -> "Expr":
+        return binary("floordiv", self, other)
+
+    def __mod__(self, other: "Operand") -> "Expr":
+        return binary("mod", self, other)
+
+    def __neg__(self) -> "Expr":
+        return binary("sub", const(0, self.dtype), self)
+
+    def __lt__(self, other: "Operand") -> "Expr":
+        return binary("lt", self, other)
+
+    def __le__(self, other: "Operand") -> "Expr":
+        return binary("le", self, other)
+
+    def __gt__(self, other: "Operand") -> "Expr":
+        return binary("lt", other, self)
+
+    def __ge__(self, other: "Operand") -> "Expr":
+        return binary("le", other, self)
+
+    def __bool__(self) -> bool:
+        raise TypeError("an expression has no truth value; use equal(), all_of() or select()")
+
+
+Operand = Expr | int | float | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Var(Expr):
+    """A named integer: a loop variable, an axis, or a tile-size symbol."""
+
+    name: str
+    dtype: str = INT
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Const(Expr):
+    """A literal of a given type."""
+
+    value: int | float | bool
+    dtype: str = INT
+
+    def __str__(self) -> str:
+        if self.dtype == "bool":
+            return str(bool(self.value))
+        return repr(self.value) if self.dtype == INT else f"{self.value!r}"
+
+
+_SYMBOLS: Mapping[str, str] = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%",
+    "lt": "<", "le": "<=", "eq": "==", "ne": "!=", "and": "and", "or": "or",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Binary(Expr):
+    """`a op b`; comparisons and logic give bool, the rest the operands' type."""
+
+    op: BinaryOp
+    a: Expr
+    b: Expr
+    dtype: str = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", "bool" if self.op in COMPARISONS else self.a.dtype)
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return (self.a, self.b)
+
+    def rebuild(self, children: tuple[Expr, ...]) -> Expr:
+        return binary(self.op, *children)
+
+    def __str__(self) -> str:
+        if self.op in ("min", "max", "pow"):
+            return f"{self.op}({self.a}, {self.b})"
+        symbol = _SYMBOLS[self.op]
+        gap = "" if self.op in ("mul", "div") else " "
+        return f"({self.a}{gap}{symbol}{gap}{self.b})"
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Expr):
+    """A mathematical function of its arguments, by its numpy name; see `FUNCTIONS`."""
+
+    function: str
+    args: tuple[Expr, ...]
+    dtype: str = "float32"
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return self.args
+
+    def rebuild(self, children: tuple[Expr, ...]) -> Expr:
+        return Call(self.function, children, self.dtype)
+
+    def __str__(self) -> str:
+        return f"{self.function}({', '.join(map(str, self.args))})"
+
+
+@dataclass(frozen=True, slots=True)
+class Cast(Expr):
+    """The value converted to another type; float to int truncates toward zero."""
+
+    value: Expr
+    dtype: str
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return (self.value,)
+
+    def rebuild(self, children: tuple[Expr, ...]) -> Expr:
+        return cast(children[0], self.dtype)
+
+    def __str__(self) -> str:
+        return f"{self.dtype}({self.value})"
+
+
+@dataclass(frozen=True, slots=True)
+class Select(Expr):
+    """`then` where `condition` holds, else `otherwise`; the other side is not evaluated."""
+
+    condition: Expr
+    then: Expr
+    otherwise: Expr
+    dtype: str = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", self.then.dtype)
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return (self.condition, self.then, self.otherwise)
+
+    def rebuild(self, children: tuple[Expr, ...]) -> Expr:
+        return select(*children)
+
+    def __str__(self) -> str:
+        return f"select({self.condition}, {self.then}, {self.otherwise})"
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A named block of memory with a shape; extents may hold tile-size symbols."""
+
+    name: str
+    shape: tuple[Expr, ...]
+    dtype: str = "float32"
+    scope: Scope = "global"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Load(Expr):
+    """`buffer[indices]`, one index for each dimension."""
+
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+    dtype: str = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", self.buffer.dtype)
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return self.indices
+
+    def rebuild(self, children: tuple[Expr, ...]) -> Expr:
+        return Load(self.buffer, children)
+
+    def __str__(self) -> str:
+        return f"{self.buffer.name}[{', '.join(map(str, self.indices))}]"
+
+
+FUNCTIONS = frozenset(
+    {"exp", "log", "sqrt", "tanh", "abs", "floor", "ceil", "erf", "round", "sin", "cos", "isnan"}
+)
+"""Functions that a Call may name; the interpreter and the printer know each of them."""
+
+
+def const(value: float | bool, dtype: str = INT) -> Const:
+    """A literal; integers and booleans are stored as such, whatever number they came as."""
+    if dtype == "bool":
+        return Const(bool(value), dtype)
+    return Const(float(value) if dtype.startswith("float") else int(value), dtype)
+
+
+def as_expr(value: Operand, dtype: str = INT) -> Expr:
+    """The value itself if it is an expression, otherwise a literal of the given type."""
+    return value if isinstance(value, Expr) else const(value, dtype)
+
+
+def binary(op: BinaryOp, a: Operand, b: Operand) -> Expr:
+    """`a op b` with literals folded and neutral elements removed.
+
+    A Python number takes the other operand's type.
+
+    Raises: TypeError when the operands' types differ.
+    """
+    left = a if isinstance(a, Expr) else const(a, b.dtype if isinstance(b, Expr) else INT)
+    right = b if isinstance(b, Expr) else const(b, left.dtype)
+    if left.dtype != right.dtype:
+        raise TypeError(f"{op}: operands are {left.dtype} and {right.dtype}; cast one of them")
+    if isinstance(left, Const) and isinstance(right, Const):
+        folded = _fold(op, left, right)
+        if folded is not None:
+            return folded
+    simpler = _neutral(op, left, right)
+    return Binary(op, left, right) if simpler is None else simpler
+
+
+_FOLD: Mapping[str, Callable[[float, float], float]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "min": min,
+    "max": max,
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+    "and": lambda a, b: a and b,
+    "or": lambda a, b: a or b,
+}
+
+
+def _fold(op: BinaryOp, a: Const, b: Const) -> Expr | None:
+    dtype = "bool" if op in COMPARISONS else a.dtype
+    if op in ("floordiv", "mod"):
+        if b.value == 0 or a.dtype.startswith("float"):
+            return None
+        return const(a.value // b.value if op == "floordiv" else a.value % b.value, dtype)
+    if op not in _FOLD or (a.dtype.startswith("float") and op not in COMPARISONS):
+        return None  # floating-point literals stay as written: folding could change rounding
+    return const(_FOLD[op](a.value, b.value), dtype)
+
+
+def _neutral(op: BinaryOp, a: Expr, b: Expr) -> Expr | None:
+    """`x + 0 -> x`, `x * 1 -> x`, `x * 0 -> 0` (integers), `x // 1 -> x`, `x % 1 -> 0`, ..."""
+    left = a.value if isinstance(a, Const) else None
+    right = b.value if isinstance(b, Const) else None
+    integer = not a.dtype.startswith("float")
+    match op:
+        case "add" if integer and left == 0:
+            return b
+        case "add" | "sub" if integer and right == 0:
+            return a
+        case "mul" if left == 1:
+            return b
+        case "mul" | "div" | "floordiv" if right == 1:
+            return a
+        case "mul" if integer and (left == 0 or right == 0):
+            return const(0, a.dtype)
+        case "mod" if right == 1:
+            return const(0, a.dtype)
+        case "and" if left is True or right is True:
+            return b if left is True else a
+        case "or" if left is False or right is False:
+            return b if left is False else a
+        case "and" if left is False or right is False:
+            return const(False, "bool")
+        case "min" | "max" if a == b:
+            return a
+        case _:
+            return None
+
+
+def minimum(a: Operand, b: Operand) -> Expr:
+    """The smaller of two values; of a NaN and a number, unspecified."""
+    return binary("min", a, b)
+
+
+def maximum(a: Operand, b: Operand) -> Expr:
+    """The larger of two values; of a NaN and a number, unspecified."""
+    return binary("max", a, b)
+
+
+def power(a: Operand, b: Operand) -> Expr:
+    """`a ** b` for floating-point operands."""
+    return binary("pow", a, b)
+
+
+def equal(a: Operand, b: Operand) -> Expr:
+    """`a == b` as an expression (`==` itself compares the trees)."""
+    return binary("eq", a, b)
+
+
+def all_of(*conditions: Expr) -> Expr:
+    """True where every condition holds; True for none."""
+    result: Expr = const(True, "bool")
+    for condition in conditions:
+        result = binary("and", result, condition)
+    return result
+
+
+def any_of(*conditions: Expr) -> Expr:
+    """True where some condition holds; False for none."""
+    result: Expr = const(False, "bool")
+    for condition in conditions:
+        result = binary("or", result, condition)
+    return result
+
+
+def select(condition: Operand, then: Operand, otherwise: Operand) -> Expr:
+    """`then` where `condition` holds, else `otherwise`; a literal takes the other side's type."""
+    test = as_expr(condition, "bool")
+    model = then if isinstance(then, Expr) else otherwise
+    dtype = model.dtype if isinstance(model, Expr) else "float32"
+    left, right = as_expr(then, dtype), as_expr(otherwise, dtype)
+    if isinstance(test, Const):
+        return left if test.value else right
+    return Select(test, left, right)
+
+
+def cast(value: Expr, dtype: str) -> Expr:
+    """The value as another type; the value itself where it has that type already."""
+    if value.dtype == dtype:
+        return value
+    return const(value.value, dtype) if isinstance(value, Const) else Cast(value, dtype)
+
+
+def call(function: str, *args: Expr) -> Expr:
+    """`function(args)`. Raises: ValueError if the function is not one of FUNCTIONS."""
+    if function not in FUNCTIONS:
+        raise ValueError(f"call: {function!r} is not one of {', '.join(sorted(FUNCTIONS))}")
+    return Call(function, args, "bool" if function == "isnan" else args[0].dtype)
+
+
+def ceildiv(a: Operand, b: Operand) -> Expr:
+    """`a / b` rounded up, for b > 0."""
+    left, right = as_expr(a), as_expr(b)
+    return (left + right - 1) // right
+
+
+def walk(expr: Expr) -> Iterator[Expr]:
+    """Every node of the tree, parents before children."""
+    stack = [expr]
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(reversed(node.children))
+
+
+def substitute(expr: Expr, values: Mapping[Var, Expr]) -> Expr:
+    """`expr` with each variable replaced; untouched parts are shared."""
+    return transform(expr, lambda node: values.get(node) if isinstance(node, Var) else None)
+
+
+def transform(expr: Expr, replace: Callable[[Expr], Expr | None]) -> Expr:
+    """Bottom-up: children first, then `replace(node)` where it gives an expression."""
+    children = expr.children
+    if children:
+        new = tuple(transform(child, replace) for child in children)
+        if any(a is not b for a, b in zip(new, children, strict=True)):
+            expr = expr.rebuild(new)
+    replacement = replace(expr)
+    return expr if replacement is None else replacement
+
+
+def variables(expr: Expr) -> set[Var]:
+    """All variables that occur."""
+    return {node for node in walk(expr) if isinstance(node, Var)}
+
+
+def loads(expr: Expr) -> list[Load]:
+    """All loads, in order of occurrence, repeated ones too."""
+    return [node for node in walk(expr) if isinstance(node, Load)]

@@ -1,0 +1,284 @@
+"""Integer simplification by polynomial normal form, and interval bounds.
+
+Index expressions are sums of products: `simplify` writes each one as a sorted polynomial over
+atoms (variables, and the divisions, minima and selections that it cannot look into), so equal
+indices become equal trees. `affine` gives the coefficient of chosen variables. `Range` arithmetic
+proves that a guard always holds or that a minimum is decided.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import reduce
+
+from retune.ir.expr import (
+    Binary,
+    Cast,
+    Const,
+    Expr,
+    Select,
+    Var,
+    binary,
+    const,
+    select,
+    transform,
+)
+
+Monomial = tuple[Expr, ...]
+"""Atoms multiplied together, sorted by their text; the empty one is the constant term."""
+Polynomial = dict[Monomial, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """All integers from `low` to `high`, both included."""
+
+    low: int
+    high: int
+
+
+Ranges = Mapping[Var, Range]
+
+
+def simplify(expr: Expr, ranges: Ranges | None = None) -> Expr:
+    """An equal expression in normal form; `ranges` bounds variables and decides comparisons."""
+    known = ranges or {}
+
+    def step(node: Expr) -> Expr | None:
+        match node:
+            case Binary(op, _, _) if op in ("add", "sub", "mul") and node.dtype == "int32":
+                return from_polynomial(polynomial(node))
+            case Binary() if node.a.dtype == "int32":
+                return _decide(node, known)
+            case _:
+                return None
+
+    return transform(expr, step)
+
+
+def polynomial(expr: Expr) -> Polynomial:
+    """The expression as a polynomial over its atoms."""
+    match expr:
+        case Const(value, "int32"):
+            return {(): int(value)} if value else {}
+        case Binary("add", a, b):
+            return _add(polynomial(a), polynomial(b), 1)
+        case Binary("sub", a, b):
+            return _add(polynomial(a), polynomial(b), -1)
+        case Binary("mul", a, b):
+            return _multiply(polynomial(a), polynomial(b))
+        case _:
+            return {(expr,): 1}
+
+
+def _add(a: Polynomial, b: Polynomial, sign: int) -> Polynomial:
+    result = dict(a)
+    for monomial, coefficient in b.items():
+        total = result.get(monomial, 0) + sign * coefficient
+        if total:
+            result[monomial] = total
+        else:
+            result.pop(monomial, None)
+    return result
+
+
+def _multiply(a: Polynomial, b: Polynomial) -> Polynomial:
+    result: Polynomial = {}
+    for left, p in a.items():
+        for right, q in b.items():
+            monomial = tuple(sorted((*left, *right), key=str)) if left and right else left or right
+            total = result.get(monomial, 0) + p * q
+            if total:
+                result[monomial] = total
+            else:
+                result.pop(monomial, None)
+    return result
+
+
+def from_polynomial(terms: Polynomial) -> Expr:
+    """The polynomial as an expression: terms in text order, the constant last."""
+    total: Expr | None = None
+    for monomial in sorted((m for m in terms if m), key=_order):
+        coefficient = terms[monomial]
+        atom = reduce(lambda a, b: binary("mul", a, b), monomial)
+        if total is not None and coefficient < 0:
+            total = binary("sub", total, binary("mul", atom, -coefficient))
+        else:
+            term = binary("mul", atom, coefficient)
+            total = term if total is None else binary("add", total, term)
+    offset = terms.get((), 0)
+    if total is None:
+        return const(offset)
+    if offset < 0:
+        return binary("sub", total, -offset)
+    return binary("add", total, offset)
+
+
+def _order(monomial: Monomial) -> str:
+    return "*".join(map(str, monomial))
+
+
+def affine(expr: Expr, over: Iterable[Var]) -> tuple[dict[Var, Expr], Expr] | None:
+    """Coefficients of the chosen variables, and the rest which is free of them.
+
+    None when the expression is not affine in them. Coefficients and rest may hold other symbols.
+    """
+    chosen = set(over)
+    coefficients: dict[Var, Polynomial] = {}
+    rest: Polynomial = {}
+    for monomial, coefficient in polynomial(expr).items():
+        inside = [atom for atom in monomial if atom in chosen]
+        others = tuple(atom for atom in monomial if atom not in chosen)
+        if any(_mentions(atom, chosen) for atom in others) or len(inside) > 1:
+            return None
+        if not inside:
+            rest[monomial] = coefficient
+            continue
+        variable = inside[0]
+        assert isinstance(variable, Var)
+        terms = coefficients.setdefault(variable, {})
+        terms[others] = terms.get(others, 0) + coefficient
+    return {v: from_polynomial(t) for v, t in coefficients.items()}, from_polynomial(rest)
+
+
+def _mentions(expr: Expr, chosen: set[Var]) -> bool:
+    if isinstance(expr, Var):
+        return expr in chosen
+    return any(_mentions(child, chosen) for child in expr.children)
+
+
+def bounds(expr: Expr, ranges: Ranges) -> Range | None:
+    """Smallest and largest value over the ranges of the variables; None where unbounded.
+
+    Exact for sums of terms in distinct variables; otherwise an enclosing interval.
+    """
+    match expr:
+        case Const(value, _):
+            return Range(int(value), int(value))
+        case Var():
+            return ranges.get(expr)
+        case Binary(op, a, b):
+            left, right = bounds(a, ranges), bounds(b, ranges)
+            return None if left is None or right is None else _combine(op, left, right)
+        case Select(_, then, otherwise):
+            left, right = bounds(then, ranges), bounds(otherwise, ranges)
+            if left is None or right is None:
+                return None
+            return Range(min(left.low, right.low), max(left.high, right.high))
+        case Cast(value, "int32") if value.dtype == "bool":
+            return Range(0, 1)
+        case _:
+            return None
+
+
+def _combine(op: str, a: Range, b: Range) -> Range | None:
+    match op:
+        case "add":
+            return Range(a.low + b.low, a.high + b.high)
+        case "sub":
+            return Range(a.low - b.high, a.high - b.low)
+        case "mul":
+            corners = [a.low * b.low, a.low * b.high, a.high * b.low, a.high * b.high]
+            return Range(min(corners), max(corners))
+        case "min":
+            return Range(min(a.low, b.low), min(a.high, b.high))
+        case "max":
+            return Range(max(a.low, b.low), max(a.high, b.high))
+        case "floordiv" if b.low == b.high and b.low > 0:
+            return Range(a.low // b.low, a.high // b.low)
+        case "mod" if b.low == b.high and b.low > 0:
+            if a.low // b.low == a.high // b.low:
+                return Range(a.low % b.low, a.high % b.low)
+            return Range(0, b.low - 1)
+        case _:
+            return None
+
+
+def _decide(node: Binary, ranges: Ranges) -> Expr | None:
+    """Minima, comparisons, divisions and remainders that the ranges or the form settle."""
+    if node.op in ("min", "max", "lt", "le", "eq", "ne"):
+        gap = bounds(from_polynomial(polynomial(node.a - node.b)), ranges)
+        return None if gap is None else _settle(node, gap)
+    if node.op in ("floordiv", "mod") and isinstance(node.b, Const):
+        return _divide(node, int(node.b.value), ranges)
+    if node.op == "floordiv":
+        return _cancel(node)
+    return None
+
+
+def _settle(node: Binary, gap: Range) -> Expr | None:
+    """`gap` encloses a - b."""
+    match node.op:
+        case "min" | "max" if gap.high <= 0 or gap.low >= 0:
+            return node.a if (gap.high <= 0) == (node.op == "min") else node.b
+        case "lt" if gap.high < 0 or gap.low >= 0:
+            return const(gap.high < 0, "bool")
+        case "le" if gap.high <= 0 or gap.low > 0:
+            return const(gap.high <= 0, "bool")
+        case "eq" | "ne" if gap.low > 0 or gap.high < 0:
+            return const(node.op == "ne", "bool")
+        case "eq" | "ne" if gap.low == gap.high == 0:
+            return const(node.op == "eq", "bool")
+        case _:
+            return None
+
+
+def _divide(node: Binary, divisor: int, ranges: Ranges) -> Expr | None:
+    """`(a*d + r) // d -> a + r//d` and `(a*d + r) % d -> r % d`; exact where r is in [0, d)."""
+    if divisor <= 0:
+        return None
+    multiples: Polynomial = {}
+    rest: Polynomial = {}
+    for monomial, coefficient in polynomial(node.a).items():
+        whole, part = divmod(coefficient, divisor)
+        if part == 0:
+            multiples[monomial] = whole
+        elif monomial == ():
+            if whole:
+                multiples[monomial] = whole
+            rest[monomial] = part
+        else:
+            rest[monomial] = coefficient
+    remainder = from_polynomial(rest)
+    span = bounds(remainder, ranges)
+    if span is not None and span.low // divisor == span.high // divisor:
+        shift = span.low // divisor
+        if node.op == "mod":
+            return from_polynomial(polynomial(remainder - shift * divisor))
+        return from_polynomial(polynomial(from_polynomial(multiples) + shift))
+    if not multiples:
+        return None
+    if node.op == "mod":
+        return binary("mod", remainder, divisor)
+    return from_polynomial(
+        polynomial(from_polynomial(multiples) + binary("floordiv", remainder, divisor))
+    )
+
+
+def _cancel(node: Binary) -> Expr | None:
+    """`(s*a) // s -> a` for a symbolic divisor s that is a factor of every term."""
+    divisor = polynomial(node.b)
+    if len(divisor) != 1:
+        return None
+    ((factor, scale),) = divisor.items()
+    quotient: Polynomial = {}
+    for monomial, coefficient in polynomial(node.a).items():
+        left = list(monomial)
+        for atom in factor:
+            if atom not in left:
+                return None
+            left.remove(atom)
+        if coefficient % scale:
+            return None
+        quotient[tuple(left)] = coefficient // scale
+    return from_polynomial(quotient)
+
+
+def simplify_select(expr: Expr, ranges: Ranges) -> Expr:
+    """`simplify` that also drops the branches of selections whose condition is settled."""
+
+    def step(node: Expr) -> Expr | None:
+        if isinstance(node, Select) and isinstance(node.condition, Const):
+            return select(node.condition, node.then, node.otherwise)
+        return None
+
+    return transform(simplify(expr, ranges), step)

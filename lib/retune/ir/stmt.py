@@ -1,0 +1,264 @@
+"""Loop programs: nests of loops over blocks, frozen and printed deterministically.
+
+A program starts as one perfect nest per compute of a tensor expression (`from_dag`); schedule
+primitives rewrite it. Every `Block` is one assignment stated in loop variables; a block with a
+reducer accumulates into memory that a `decompose_reduction`ed init block (or, before that, the
+block itself) has set to the reducer's identity.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from retune.ir.expr import Buffer, Expr, Load, Var, const, substitute, transform
+from retune.ir.te import Axis, Compute, Concat, Dag, Reducer, Tensor
+
+LoopKind = Literal[
+    "serial", "unroll", "vectorize", "group.0", "group.1", "group.2", "local.0", "local.1"
+]
+"""What runs the iterations: time, copies of the body, vector lanes, or work-group/item ids."""
+
+IDENTITY: Mapping[Reducer, float] = {
+    "sum": 0.0,
+    "prod": 1.0,
+    "max": float("-inf"),
+    "min": float("inf"),
+}
+"""The value that changes nothing when combined; what a reduction starts from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """`buffer[indices] = value`, or `buffer[indices] <reducer>= value`, where `guard` holds."""
+
+    name: str
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+    value: Expr
+    reducer: Reducer | None = None
+    guard: Expr | None = None
+    decomposed: bool = False
+    """True when a separate init block sets the start value of this reduction."""
+
+
+@dataclass(frozen=True, slots=True)
+class For:
+    """`body` for each value of `var` in [0, extent)."""
+
+    var: Var
+    extent: Expr
+    body: "Stmt"
+    kind: LoopKind = "serial"
+    reduce: bool = False
+    """True when the loop comes from a reduce axis."""
+    shifted: bool = False
+    """True for an outer loop whose last tile is moved back to overlap the one before it."""
+    unroll: Expr | None = None
+    """For serial loops: how many iterations the device's compiler is asked to unroll."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seq:
+    """Statements in order."""
+
+    stmts: tuple["Stmt", ...]
+
+
+Stmt = Block | For | Seq
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A sequence of root statements over buffers; each root nest becomes one kernel."""
+
+    name: str
+    inputs: tuple[Buffer, ...]
+    outputs: tuple[Buffer, ...]
+    scratch: tuple[Buffer, ...]
+    body: Seq
+    packed: tuple[str, ...] = ()
+    """Names of constant inputs that are re-ordered at compile time to the order of their reads."""
+
+    def __str__(self) -> str:
+        return show(self)
+
+
+def from_dag(dag: Dag, name: str = "program") -> Program:
+    """The program that computes each stage by its own perfect nest, in order."""
+    nests: list[Stmt] = []
+    for stage in dag.stages:
+        nests.extend(_nests(stage))
+    outputs = tuple(t.buffer for t in dag.outputs)
+    return Program(
+        name=name,
+        inputs=tuple(t.buffer for t in dag.placeholders),
+        outputs=outputs,
+        scratch=tuple(t.buffer for t in dag.stages if t.buffer not in outputs),
+        body=Seq(tuple(nests)),
+    )
+
+
+def _nests(stage: Tensor) -> Iterator[Stmt]:
+    match stage.op:
+        case Compute() as op:
+            renamed = {
+                a.var: Var(f"{stage.name}.{a.var.name}") for a in (*op.axes, *op.reduce_axes)
+            }
+            indices = tuple(renamed[a.var] for a in op.axes)
+            body = substitute(op.body, dict(renamed))
+            block: Stmt = Block(stage.name, stage.buffer, indices, body, op.reducer)
+            yield _wrap(block, op.axes, op.reduce_axes, renamed)
+        case Concat() as op:
+            offset = 0
+            for position, source in enumerate(op.inputs):
+                name = f"{stage.name}.{position}"
+                yield _copy(name, stage.buffer, source, op.dim, offset)
+                offset += source.shape[op.dim]
+        case None:
+            return
+
+
+def _wrap(
+    body: Stmt, axes: tuple[Axis, ...], reduce_axes: tuple[Axis, ...], names: Mapping[Var, Var]
+) -> Stmt:
+    for axis in reversed(reduce_axes):
+        body = For(names[axis.var], const(axis.extent), body, reduce=True)
+    for axis in reversed(axes):
+        body = For(names[axis.var], const(axis.extent), body)
+    return body
+
+
+def _copy(name: str, target: Buffer, source: Tensor, dim: int, offset: int) -> Stmt:
+    axes = tuple(Axis(Var(f"{name}.i{d}"), n) for d, n in enumerate(source.shape))
+    variables = tuple(a.var for a in axes)
+    indices = tuple(v + offset if d == dim else v for d, v in enumerate(variables))
+    block = Block(name, target, indices, Load(source.buffer, variables))
+    return _wrap(block, axes, (), {v: v for v in variables})
+
+
+def children(stmt: Stmt) -> tuple[Stmt, ...]:
+    """Direct sub-statements."""
+    match stmt:
+        case Seq(stmts):
+            return stmts
+        case For():
+            return (stmt.body,)
+        case Block():
+            return ()
+
+
+def walk(stmt: Stmt) -> Iterator[Stmt]:
+    """Every statement, parents before children, in program order."""
+    stack: list[Stmt] = [stmt]
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(reversed(children(node)))
+
+
+def blocks(stmt: Stmt) -> list[Block]:
+    """All blocks in program order."""
+    return [node for node in walk(stmt) if isinstance(node, Block)]
+
+
+def rewrite(stmt: Stmt, rule: Callable[[Stmt], Stmt | None]) -> Stmt:
+    """Bottom-up: `rule(node)` replaces a node whose children are already rewritten.
+
+    A rule that gives an empty Seq removes the node; loops without a body vanish; sequences are
+    flattened.
+    """
+    match stmt:
+        case Seq(stmts):
+            result: list[Stmt] = []
+            for child in stmts:
+                new = rewrite(child, rule)
+                result.extend(new.stmts if isinstance(new, Seq) else (new,))
+            stmt = result[0] if len(result) == 1 else Seq(tuple(result))
+        case For():
+            body = rewrite(stmt.body, rule)
+            if isinstance(body, Seq) and not body.stmts:
+                return body
+            stmt = stmt if body is stmt.body else replace(stmt, body=body)
+        case Block():
+            pass
+    new = rule(stmt)
+    return stmt if new is None else new
+
+
+def map_exprs(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
+    """The statement with `change` applied to every index, value, guard, extent and unroll count."""
+
+    def rule(node: Stmt) -> Stmt | None:
+        match node:
+            case Block():
+                return replace(
+                    node,
+                    indices=tuple(change(i) for i in node.indices),
+                    value=change(node.value),
+                    guard=None if node.guard is None else change(node.guard),
+                )
+            case For():
+                unroll = None if node.unroll is None else change(node.unroll)
+                return replace(node, extent=change(node.extent), unroll=unroll)
+            case Seq():
+                return None
+
+    return rewrite(stmt, rule)
+
+
+def substitute_stmt(stmt: Stmt, values: Mapping[Var, Expr]) -> Stmt:
+    """The statement with variables replaced in every expression."""
+    return map_exprs(stmt, lambda expr: substitute(expr, values))
+
+
+def replace_buffer(stmt: Stmt, old: Buffer, new: Buffer) -> Stmt:
+    """The statement with every read and write of one buffer going to another, same indices."""
+
+    def swap(expr: Expr) -> Expr | None:
+        return Load(new, expr.indices) if isinstance(expr, Load) and expr.buffer == old else None
+
+    def rule(node: Stmt) -> Stmt | None:
+        if isinstance(node, Block) and node.buffer == old:
+            return replace(node, buffer=new)
+        return None
+
+    return rewrite(map_exprs(stmt, lambda e: transform(e, swap)), rule)
+
+
+def show(program: Program) -> str:
+    """The program as indented text: buffers, then the loop nest."""
+    lines = [f"program {program.name}:"]
+    packed = set(program.packed)
+    for role, group in (
+        ("input", program.inputs),
+        ("scratch", program.scratch),
+        ("output", program.outputs),
+    ):
+        for b in group:
+            notes = ("" if b.scope == "global" else f" {b.scope}") + (
+                " packed" if b.name in packed else ""
+            )
+            lines.append(f"  {role} {b.name}: {b.dtype}[{', '.join(map(str, b.shape))}]{notes}")
+    lines.extend(show_stmt(program.body, 1))
+    return "\n".join(lines)
+
+
+def show_stmt(stmt: Stmt, depth: int = 0) -> list[str]:
+    """The statement as lines of text, indented by two spaces a level."""
+    pad = "  " * depth
+    match stmt:
+        case Seq(stmts):
+            return [line for child in stmts for line in show_stmt(child, depth)]
+        case For():
+            notes = [stmt.kind] if stmt.kind != "serial" else []
+            notes += ["reduce"] if stmt.reduce else []
+            notes += ["shifted"] if stmt.shifted else []
+            notes += [f"unroll={stmt.unroll}"] if stmt.unroll is not None else []
+            tail = f"  # {', '.join(notes)}" if notes else ""
+            head = f"{pad}for {stmt.var} in range({stmt.extent}):{tail}"
+            return [head, *show_stmt(stmt.body, depth + 1)]
+        case Block():
+            sign = {None: "=", "sum": "+=", "prod": "*="}.get(stmt.reducer, f"{stmt.reducer}=")
+            target = f"{stmt.buffer.name}[{', '.join(map(str, stmt.indices))}]"
+            guard = f"  # where {stmt.guard}" if stmt.guard is not None else ""
+            return [f"{pad}{target} {sign} {stmt.value}{guard}"]

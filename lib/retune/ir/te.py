@@ -1,0 +1,295 @@
+"""Tensor expressions: a DAG of computes over placeholders.
+
+A compute states one element of its output: spatial axes, reduce axes and a scalar body. Example,
+a dense layer with bias and rectifier::
+
+    x = placeholder("x", (1, 784))
+    w = placeholder("w", (128, 784), constant=True)
+    b = placeholder("b", (128,), constant=True)
+    k = reduce_axis("k", 784)
+    y = compute("y", (1, 128), lambda i, j: x[i, k] * w[j, k], [x, w], reduce=(k,))
+    z = compute("z", (1, 128), lambda i, j: maximum(y[i, j] + b[j], 0.0), [y, b])
+    print(Dag((z,)))
+
+Shapes are integers: a tensor expression is one workload. What a schedule does with it is not
+known here.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Literal
+
+from retune.core.keys import content_key
+from retune.ir.expr import (
+    Binary,
+    Buffer,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Operand,
+    Select,
+    Var,
+    as_expr,
+    const,
+    loads,
+    substitute,
+    walk,
+)
+
+Reducer = Literal["sum", "prod", "max", "min"]
+"""How the values over the reduce axes combine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A named index range [0, extent)."""
+
+    var: Var
+    extent: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tensor:
+    """A placeholder (no op) or the result of a compute; index it to read an element."""
+
+    buffer: Buffer
+    op: "Compute | Concat | None" = None
+
+    @property
+    def name(self) -> str:
+        """Name of its buffer; unique within one DAG."""
+        return self.buffer.name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extents, as integers."""
+        return tuple(_extent(e) for e in self.buffer.shape)
+
+    @property
+    def dtype(self) -> str:
+        """Element type."""
+        return self.buffer.dtype
+
+    def __getitem__(self, indices: Operand | Axis | tuple[Operand | Axis, ...]) -> Load:
+        items = indices if isinstance(indices, tuple) else (indices,)
+        if len(items) != len(self.buffer.shape):
+            raise ValueError(
+                f"{self.name}: expected {len(self.buffer.shape)} indices, got {len(items)}"
+            )
+        return Load(self.buffer, tuple(i.var if isinstance(i, Axis) else as_expr(i) for i in items))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Compute:
+    """`out[axes] = body`, or `out[axes] = reducer over reduce_axes of body`."""
+
+    axes: tuple[Axis, ...]
+    reduce_axes: tuple[Axis, ...]
+    body: Expr
+    reducer: Reducer | None
+    inputs: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Concat:
+    """The inputs side by side along one dimension."""
+
+    dim: int
+    inputs: tuple[Tensor, ...]
+
+
+def placeholder(
+    name: str, shape: Sequence[int], dtype: str = "float32", *, constant: bool = False
+) -> Tensor:
+    """An input; `constant` says that its contents are known at compile time."""
+    scope = "constant" if constant else "global"
+    return Tensor(Buffer(name, tuple(const(e) for e in shape), dtype, scope))
+
+
+def reduce_axis(name: str, extent: int) -> Axis:
+    """An axis to reduce over."""
+    return Axis(Var(name), extent)
+
+
+def compute(
+    name: str,
+    shape: Sequence[int],
+    body: Callable[..., Expr],
+    inputs: Iterable[Tensor],
+    *,
+    reduce: Sequence[Axis] = (),
+    reducer: Reducer = "sum",
+    axes: Sequence[str] = (),
+) -> Tensor:
+    """A tensor whose element at the given axis variables is `body(*axes)`.
+
+    `inputs` lists every tensor that the body reads. `axes` names the axes; by default the body's
+    parameter names are used (or i0, i1, ... for a variadic body).
+
+    Raises: ValueError when the body reads a tensor that is not listed, or the number of axes is
+    not the rank.
+    """
+    names = tuple(axes) or _parameter_names(body, len(shape))
+    if len(names) != len(shape):
+        raise ValueError(f"{name}: {len(names)} axis names for {len(shape)} dimensions")
+    own = tuple(Axis(Var(n), int(e)) for n, e in zip(names, shape, strict=True))
+    value = body(*(a.var for a in own))
+    by_name = {tensor.buffer: tensor for tensor in inputs}
+    read = dict.fromkeys(load.buffer for load in loads(value))
+    missing = [b.name for b in read if b not in by_name]
+    if missing:
+        raise ValueError(f"{name}: reads {', '.join(missing)}, not listed in inputs")
+    op = Compute(
+        own, tuple(reduce), value, reducer if reduce else None, tuple(by_name[b] for b in read)
+    )
+    return Tensor(Buffer(name, tuple(const(e) for e in shape), value.dtype), op)
+
+
+def concat(name: str, inputs: Sequence[Tensor], dim: int) -> Tensor:
+    """The inputs side by side along dimension `dim`; other extents are equal."""
+    first = inputs[0]
+    shape = list(first.shape)
+    shape[dim] = sum(t.shape[dim] for t in inputs)
+    buffer = Buffer(name, tuple(const(e) for e in shape), first.dtype)
+    return Tensor(buffer, Concat(dim, tuple(inputs)))
+
+
+def _parameter_names(body: Callable[..., Expr], rank: int) -> tuple[str, ...]:
+    parameters = list(inspect.signature(body).parameters.values())
+    if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):
+        return tuple(f"i{d}" for d in range(rank))
+    return tuple(p.name for p in parameters if p.default is inspect.Parameter.empty)
+
+
+def _extent(expr: Expr) -> int:
+    assert isinstance(expr, Const)
+    return int(expr.value)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dag:
+    """The computes behind some outputs, producers first, with unique buffer names."""
+
+    outputs: tuple[Tensor, ...]
+    placeholders: tuple[Tensor, ...] = field(init=False)
+    stages: tuple[Tensor, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        order = _topological(self.outputs)
+        names = [t.name for t in order]
+        repeated = sorted({n for n in names if names.count(n) > 1})
+        if repeated:
+            raise ValueError(f"tensor names are not unique: {', '.join(repeated)}")
+        object.__setattr__(self, "placeholders", tuple(t for t in order if t.op is None))
+        object.__setattr__(self, "stages", tuple(t for t in order if t.op is not None))
+
+    def __str__(self) -> str:
+        return show(self)
+
+    @property
+    def key(self) -> str:
+        """Content key: names removed, shapes included; equal for equal computations."""
+        return content_key(show(self, canonical=True))
+
+    @property
+    def flops(self) -> int:
+        """Arithmetic operations: those of the bodies, times the extents of all axes."""
+        return sum(stage_flops(stage) for stage in self.stages)
+
+
+def _topological(outputs: Sequence[Tensor]) -> list[Tensor]:
+    order: list[Tensor] = []
+    seen: set[int] = set()
+
+    def visit(tensor: Tensor) -> None:
+        if id(tensor) in seen:
+            return
+        seen.add(id(tensor))
+        for source in tensor.op.inputs if tensor.op else ():
+            visit(source)
+        order.append(tensor)
+
+    for tensor in outputs:
+        visit(tensor)
+    return order
+
+
+def stage_flops(stage: Tensor) -> int:
+    """Arithmetic operations of one compute: each float operator counts one, a combine one."""
+    if not isinstance(stage.op, Compute):
+        return 0
+    op = stage.op
+    points = prod(a.extent for a in (*op.axes, *op.reduce_axes))
+    return points * (body_flops(op.body) + (1 if op.reducer else 0))
+
+
+def body_flops(body: Expr) -> int:
+    """Float operators and function calls in an expression."""
+    count = 0
+    for node in walk(body):
+        match node:
+            case Binary() if node.dtype.startswith("float"):
+                count += 1
+            case Call():
+                count += 1
+            case _:
+                pass
+    return count
+
+
+def show(dag: Dag, *, canonical: bool = False) -> str:
+    """The DAG as text, one line a tensor; canonical text has neutral names and states shapes."""
+    lines: list[str] = []
+    names: dict[Buffer, Buffer] = {}
+    order = (*dag.placeholders, *dag.stages)
+    for position, tensor in enumerate(order):
+        name = f"t{position}" if canonical else tensor.name
+        names[tensor.buffer] = Buffer(name, tensor.buffer.shape, tensor.dtype, tensor.buffer.scope)
+    for tensor in order:
+        lines.append(_line(tensor, names, canonical))
+    if canonical:
+        lines.append("-> " + ", ".join(names[t.buffer].name for t in dag.outputs))
+    return "\n".join(lines)
+
+
+def _line(tensor: Tensor, names: dict[Buffer, Buffer], canonical: bool) -> str:
+    own = names[tensor.buffer]
+    kind = f"{tensor.dtype}[{', '.join(map(str, tensor.shape))}]"
+    match tensor.op:
+        case None:
+            constant = " constant" if own.scope == "constant" else ""
+            return f"{own.name} = PLACEHOLDER {kind}{constant}"
+        case Concat() as op:
+            sources = ", ".join(names[t.buffer].name for t in op.inputs)
+            return f"{own.name} = concat({sources}; dim={op.dim})" + (kind if canonical else "")
+        case Compute() as op:
+            axes = (*op.axes, *op.reduce_axes)
+            renamed = {a.var: Var(f"i{p}") if canonical else a.var for p, a in enumerate(axes)}
+            body = _rename(substitute(op.body, dict(renamed)), names)
+            left = f"{own.name}({', '.join(renamed[a.var].name for a in op.axes)})"
+            sign = {None: "=", "sum": "+="}.get(op.reducer, f"{op.reducer}=")
+            over = f" over {[a.extent for a in op.reduce_axes]}" if canonical else ""
+            return f"{left} {sign} {body}" + (f" : {kind}{over}" if canonical else "")
+
+
+def _rename(body: Expr, names: dict[Buffer, Buffer]) -> Expr:
+    match body:
+        case Load():
+            indices = tuple(_rename(i, names) for i in body.indices)
+            return Load(names[body.buffer], indices)
+        case Binary(op, a, b):
+            return Binary(op, _rename(a, names), _rename(b, names))
+        case Call(function, args, dtype):
+            return Call(function, tuple(_rename(a, names) for a in args), dtype)
+        case Cast(value, dtype):
+            return Cast(_rename(value, names), dtype)
+        case Select(condition, then, otherwise):
+            return Select(
+                _rename(condition, names), _rename(then, names), _rename(otherwise, names)
+            )
+        case _:
+            return body
