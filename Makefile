@@ -34,7 +34,7 @@ lint: $(VENV)/.dev ## Formatting, lint, types and layers, without the tests
 	@$(BIN)/ruff format --check --quiet . || { echo "run 'make format'"; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/pyright
-	@$(BIN)/lint-imports --no-cache --no-timings > $(VENV)/lint-imports.log 2>&1 \
+	@$(BIN)/lint-imports --no-cache > $(VENV)/lint-imports.log 2>&1 \
 		|| { cat $(VENV)/lint-imports.log; exit 1; }
 
 format: $(VENV)/.dev ## Format the code and mend what ruff can mend
@@ -55,10 +55,10 @@ $(BIN)/python:
 
 $(VENV)/.run: pyproject.toml | $(BIN)/python
 	@echo "Installing retune into $(VENV) (once, one to two minutes) ..."
-	@$(BIN)/python -m pip install --quiet --editable '.[peers]'
+	@$(BIN)/python -m pip install -qq --editable '.[peers]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	@echo "Installing retune and its test tools into $(VENV) (once, one to two minutes) ..."
-	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@$(BIN)/python -m pip install -qq --editable '.[dev]'
 	@touch $@ $(VENV)/.run
