@@ -1,0 +1,306 @@
+"""What the stages of a tuning run say to each other: a request, and one manifest for each stage.
+
+All of it is plain data (text, numbers, tuples), small, and goes to JSON and back. Arrays, graphs
+and records travel as files named in a manifest. Paths in a manifest are relative to its `folder`.
+
+The way: TuneRequest -> ImportManifest -> TaskManifest -> RoundManifest (one for each round)
+-> Selection -> CompileManifest (untuned, tuned) -> VerifyManifest, BenchManifest -> ReportManifest.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+Shapes = tuple[tuple[str, tuple[int, ...]], ...]
+"""Bindings of input names to shapes, sorted by name."""
+
+Variant = Literal["untuned", "tuned"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneRequest:
+    """What the user asked for. Every field is part of what the run means."""
+
+    model: str
+    """A path, `zoo:NAME` or `light:NAME`."""
+    out: str
+    """Folder for the bundle (`module`) and the report (`report.html`)."""
+    records: str
+    """Root of the record store."""
+    work: str
+    """Root of the stages' outputs."""
+    device: str = "pocl"
+    trials: int | None = None
+    """Measurements over all tasks; 0: compile with what is known. None: as `minutes` allow."""
+    minutes: float | None = None
+    """Time for measuring, in minutes. None: until `trials` are done."""
+    tuner: str = "random"
+    seed: int = 0
+    shapes: Shapes = ()
+    layout: str = "NHWC"
+    samples: int = 2
+    """Inputs on which the bundle is compared with the oracle."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputFile:
+    """One file of a stage's output, as it was when the stage finished."""
+
+    path: str
+    sha256: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """Base of all manifests. A stage's body leaves these fields alone; `run_once` fills them."""
+
+    stage: str = ""
+    key: str = ""
+    """Content key of the stage's inputs and code."""
+    folder: str = ""
+    """Where the output lies; known when the manifest is loaded, not stored."""
+    seconds: float = 0.0
+    """What the stage took when it ran."""
+    outputs: tuple[OutputFile, ...] = ()
+
+    def file(self, relative: str) -> Path:
+        """The path of one of the stage's files."""
+        return Path(self.folder) / relative
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueInfo:
+    """An input or output of the network."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportManifest(Manifest):
+    """The network as a concrete ONNX file, which the oracle and the peers read as well."""
+
+    name: str
+    model_key: str
+    """Content key of the graph, weights included."""
+    onnx: str
+    """File: the network with every shape bound."""
+    layout: str
+    inputs: tuple[ValueInfo, ...]
+    output_values: tuple[ValueInfo, ...]
+    nodes: int
+    """Nodes after the passes."""
+    parameters: int
+    """Elements of all weights."""
+    flops: int
+    passes: tuple[str, ...] = ()
+    """The passes that ran, in order, such as `fold-batch-norm: 53`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskEntry:
+    """One tuning task: a fused group, and how often the network runs it."""
+
+    key: str
+    name: str
+    op: str
+    weight: int
+    flops: int
+    """Arithmetic operations of one run."""
+    input_shapes: tuple[tuple[int, ...], ...]
+    output_shape: tuple[int, ...]
+    epilogue: tuple[str, ...] = ()
+    tunable: bool = True
+    """False: data movement or a chain with one sensible schedule."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskManifest(Manifest):
+    """The tasks of the network."""
+
+    model_key: str
+    tasks: tuple[TaskEntry, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskProgress:
+    """What is known of one task after a round; counts are of this run so far."""
+
+    task_key: str
+    trials: int
+    failed: int
+    best_us: float | None
+    """Best time of one run known to the store; None: none was ever right."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundManifest(Manifest):
+    """One round of measurements: a batch for each of some tasks. Its records are in the store."""
+
+    index: int
+    run_id: str
+    target: str
+    """Fingerprint of the device."""
+    progress: tuple[TaskProgress, ...]
+    """Every task of the network."""
+    statuses: tuple[tuple[str, int], ...]
+    """Status -> measurements of this round."""
+    trials_done: int
+    """Measurements of this run, this round included."""
+    seconds_done: float
+    """Time spent in this run's rounds, this one included."""
+    finished: bool
+    """True: the budget or the space is spent, and no further round follows."""
+    reason: str = ""
+    """Why it is finished."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestRecord:
+    """The record that a task is compiled from."""
+
+    task_key: str
+    record_id: str
+    median_us: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """The best record of each task that has one, as of now. Not cached: it reads the store."""
+
+    target: str
+    best: tuple[BestRecord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileManifest(Manifest):
+    """A bundle."""
+
+    variant: Variant
+    module: str
+    """Folder of the bundle."""
+    target: str
+    kernels: int
+    launches: int
+    weight_bytes: int
+    peak_bytes: int
+    """Memory for values between kernels."""
+    least_bytes: int
+    """No plan can need less than this."""
+    from_records: int
+    """Tasks compiled from a record."""
+    from_defaults: int
+    """Tasks compiled with the default schedule."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyManifest(Manifest):
+    """How far the bundle's outputs are from the oracle's."""
+
+    oracle: str
+    samples: int
+    max_abs: float
+    max_rel: float
+    """Largest deviation divided by the range of that output."""
+    tolerance: float
+    """What `max_rel` was compared with."""
+    passed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """Times of one contestant, measured in turns with the others."""
+
+    name: str
+    """`untuned`, `tuned`, or the peer's name."""
+    median_us: float
+    p25_us: float
+    p75_us: float
+    runs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelTime:
+    """Time of one launch of the tuned bundle."""
+
+    label: str
+    kernel: str
+    us: float
+    flops: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchManifest(Manifest):
+    """Bundles and peers, measured interleaved in one run."""
+
+    rows: tuple[Latency, ...]
+    profile: tuple[KernelTime, ...] = ()
+
+    def median_us(self, name: str) -> float | None:
+        """The median of that contestant, if it took part."""
+        return next((row.median_us for row in self.rows if row.name == name), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportManifest(Manifest):
+    """What was published to the user's folder."""
+
+    module: str
+    """The bundle, `<out>/module`."""
+    report: str
+    """The HTML report, `<out>/report.html`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneEvent:
+    """Something that a person who watches may want to know."""
+
+    stage: str
+    text: str
+    """One line for a log."""
+    done: int = 0
+    total: int = 0
+    """Measurements; 0: not known beforehand, as the budget is time."""
+
+
+Progress = Callable[[TuneEvent], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskResult:
+    """A task at the end of a run."""
+
+    entry: TaskEntry
+    trials: int = 0
+    failed: int = 0
+    best_us: float | None = None
+
+    @property
+    def gflops(self) -> float | None:
+        """Rate of the best candidate, in 1e9 operations for each second."""
+        return self.entry.flops / self.best_us / 1e3 if self.best_us else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneResult:
+    """The end of a run: what the command line prints and the library returns."""
+
+    model: str
+    name: str
+    module: str
+    report: str
+    records: str
+    target: str
+    tasks: tuple[TaskResult, ...]
+    trials: int
+    seconds: float
+    """Time spent measuring."""
+    reason: str
+    verified: VerifyManifest
+    latency: tuple[Latency, ...]
+    statuses: tuple[tuple[str, int], ...] = field(default=())
+    """Status -> measurements of the whole run."""

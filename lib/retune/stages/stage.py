@@ -1,0 +1,158 @@
+"""Run once: a stage's output lies in a folder named by the key of its inputs.
+
+Read `run_once`. The output appears whole or not at all (temporary folder, then rename), carries a
+manifest with the hash of every file, and is checked against it before it is used again. What is
+missing or damaged is made anew. This file knows no stage in particular.
+"""
+
+import dataclasses
+import fcntl
+import hashlib
+import logging
+import os
+import shutil
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+from typing import TypeVar
+
+from retune.core.errors import RecordError
+from retune.core.keys import CODE_VERSION, content_key
+from retune.stages.codec import from_json, to_json
+from retune.stages.manifest import Manifest, OutputFile
+
+M = TypeVar("M", bound=Manifest)
+
+MANIFEST = "manifest.json"
+
+_log = logging.getLogger("retune.stages")
+
+
+def stage_key(stage: str, *inputs: object) -> str:
+    """The content key of a stage's inputs, of the stage's name, and of this code's version."""
+    return content_key(stage, CODE_VERSION, inputs)
+
+
+def run_once(kind: type[M], *, stage: str, key: str, work: Path, body: Callable[[Path], M]) -> M:
+    """The manifest of the stage's finished output, which `body` makes only if there is none.
+
+    `body` writes its files below the folder that it is given and returns a manifest; the fields of
+    the base class are filled in here. A second process that wants the same output waits for the
+    first. An exception of `body` leaves nothing behind.
+    """
+    folder = stage_folder(work, stage, key)
+    if (found := load(kind, folder)) is not None:
+        return found
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _exclusive(folder.parent / f".{key}.lock"):
+        if (found := load(kind, folder)) is not None:
+            return found
+        return _make(stage, key, folder, body)
+
+
+def stage_folder(work: Path, stage: str, key: str) -> Path:
+    """Where the output of that stage for that key lies, or will lie."""
+    return work / stage / key
+
+
+def load(kind: type[M], folder: Path) -> M | None:
+    """The manifest of a finished, undamaged output; None if there is none of that kind."""
+    try:
+        manifest = from_json(kind, (folder / MANIFEST).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError, RecordError) as error:
+        _log.warning("%s: manifest not readable (%s); the stage runs again", folder, error)
+        return None
+    for output in manifest.outputs:
+        if (fault := _fault(folder / output.path, output)) is not None:
+            _log.warning("%s: %s %s; the stage runs again", folder, output.path, fault)
+            return None
+    return dataclasses.replace(manifest, folder=str(folder))
+
+
+def is_finished(kind: type[M], work: Path, stage: str, key: str) -> bool:
+    """True if `run_once` would return without running the stage."""
+    return load(kind, stage_folder(work, stage, key)) is not None
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Holds after the call: `path` has this content, durably; it was never half-written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("wb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
+    temporary.replace(path)
+    _sync_folder(path.parent)
+
+
+def _make(stage: str, key: str, folder: Path, body: Callable[[Path], M]) -> M:
+    for stale in folder.parent.glob(f".{key}.*.tmp"):  # of a process that was killed
+        shutil.rmtree(stale, ignore_errors=True)
+    temporary = folder.parent / f".{key}.{os.getpid()}.tmp"
+    temporary.mkdir()
+    started = perf_counter()
+    try:
+        manifest = dataclasses.replace(
+            body(temporary),
+            stage=stage,
+            key=key,
+            folder="",
+            seconds=perf_counter() - started,
+            outputs=_outputs(temporary),
+        )
+        write_atomic(temporary / MANIFEST, to_json(manifest).encode())
+        if folder.exists():
+            shutil.rmtree(folder)
+        temporary.rename(folder)
+        _sync_folder(folder.parent)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    return dataclasses.replace(manifest, folder=str(folder))
+
+
+def _outputs(folder: Path) -> tuple[OutputFile, ...]:
+    return tuple(
+        OutputFile(
+            path=path.relative_to(folder).as_posix(),
+            sha256=sha256(path),
+            bytes=path.stat().st_size,
+        )
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    )
+
+
+def sha256(path: Path) -> str:
+    """Hexadecimal SHA-256 of a file's bytes."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _fault(path: Path, expected: OutputFile) -> str | None:
+    try:
+        if path.stat().st_size != expected.bytes:
+            return f"has {path.stat().st_size} bytes where {expected.bytes} were written"
+        return None if sha256(path) == expected.sha256 else "has changed since it was written"
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+
+
+@contextmanager
+def _exclusive(path: Path) -> Generator[None]:
+    """Holds the lock file; the system frees it when the process ends, however it ends."""
+    with path.open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

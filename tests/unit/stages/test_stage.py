@@ -1,0 +1,157 @@
+"""A stage runs once for its inputs; what is damaged or half-made is made anew."""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from retune.core.errors import RecordError
+from retune.stages.codec import from_json, to_json
+from retune.stages.manifest import Manifest, TuneRequest, ValueInfo
+from retune.stages.stage import is_finished, run_once, stage_key, write_atomic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample(Manifest):
+    count: int
+    label: str | None = None
+    pairs: tuple[tuple[str, int], ...] = ()
+    values: tuple[ValueInfo, ...] = ()
+
+
+class Body:
+    """Counts its runs; writes two files."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    def __call__(self, folder: Path) -> Sample:
+        self.runs += 1
+        (folder / "sub").mkdir()
+        (folder / "sub" / "data.bin").write_bytes(b"123")
+        (folder / "text.txt").write_text("hello")
+        return Sample(count=self.runs, pairs=(("a", 1),))
+
+
+def once(work: Path, body: Body) -> Sample:
+    return run_once(Sample, stage="sample", key="k", work=work, body=body)
+
+
+def test_second_call_returns_the_first_output(tmp_path: Path):
+    body = Body()
+    first = once(tmp_path, body)
+    second = once(tmp_path, body)
+    assert body.runs == 1
+    assert first == second
+    assert second.file("text.txt").read_text() == "hello"
+    assert [entry.path for entry in second.outputs] == ["sub/data.bin", "text.txt"]
+    assert is_finished(Sample, tmp_path, "sample", "k")
+
+
+@pytest.mark.parametrize("damage", ["change", "shorten", "remove", "manifest", "other-kind"])
+def test_damaged_output_is_made_anew(tmp_path: Path, damage: str):
+    body = Body()
+    first = once(tmp_path, body)
+    target = first.file("text.txt")
+    match damage:
+        case "change":
+            target.write_text("hullo")
+        case "shorten":
+            target.write_text("")
+        case "remove":
+            target.unlink()
+        case "manifest":
+            first.file("manifest.json").write_text('{"count": ')
+        case _:
+            first.file("manifest.json").write_text('{"count": "one"}')
+    again = once(tmp_path, body)
+    assert body.runs == 2
+    assert again.count == 2
+    assert again.file("text.txt").read_text() == "hello"
+
+
+def test_failure_leaves_nothing_behind(tmp_path: Path):
+    def fails(folder: Path) -> Sample:
+        (folder / "half").write_text("x")
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        run_once(Sample, stage="sample", key="k", work=tmp_path, body=fails)
+    left = [path.name for path in (tmp_path / "sample").iterdir()]
+    assert left == [".k.lock"]
+
+
+def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path):
+    stale = tmp_path / "sample" / ".k.999999.tmp"
+    stale.mkdir(parents=True)
+    (stale / "half").write_text("x")
+    once(tmp_path, Body())
+    assert not stale.exists()
+
+
+def test_two_processes_make_one_output(tmp_path: Path):
+    code = (
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "from retune.stages.manifest import TaskManifest\n"
+        "from retune.stages.stage import run_once\n"
+        "def body(folder):\n"
+        "    with open(sys.argv[1] + '/runs', 'a') as runs: runs.write('x')\n"
+        "    time.sleep(0.3)\n"
+        "    return TaskManifest(model_key='m', tasks=())\n"
+        "run_once(TaskManifest, stage='s', key='k', work=Path(sys.argv[1]), body=body)\n"
+    )
+    lib = str(Path(__file__).resolve().parents[3] / "lib")
+    environment = {**os.environ, "PYTHONPATH": lib}
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    processes = [subprocess.Popen(command, env=environment) for _ in range(2)]
+    assert [process.wait() for process in processes] == [0, 0]
+    assert (tmp_path / "runs").read_text() == "x"
+
+
+def test_key_depends_on_stage_and_inputs():
+    request = TuneRequest(model="m", out="o", records="r", work="w")
+    assert stage_key("a", request) == stage_key("a", request)
+    assert stage_key("a", request) != stage_key("b", request)
+    assert stage_key("a", 1) != stage_key("a", 2)
+
+
+def test_json_round_trip_keeps_types():
+    sample = Sample(
+        count=3,
+        label="x",
+        pairs=(("a", 1), ("b", 2)),
+        values=(ValueInfo(name="n", dtype="float32", shape=(1, 2)),),
+        seconds=2.0,
+    )
+    assert from_json(Sample, to_json(sample)) == sample
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "expected JSON"),
+        ("{}", r"Sample\.count: expected a value"),
+        ('{"count": "3"}', r"Sample\.count: expected int, got '3'"),
+        ('{"count": 1, "pairs": [["a"]]}', r"pairs\[0\]: expected 2 items"),
+        ('{"count": true}', "expected int, got True"),
+    ],
+)
+def test_wrong_json_names_the_field(text: str, message: str):
+    with pytest.raises(RecordError, match=message):
+        from_json(Sample, text)
+
+
+def test_unknown_fields_are_ignored():
+    assert from_json(Sample, '{"count": 1, "newer": 2}') == Sample(count=1)
+
+
+def test_write_atomic_replaces(tmp_path: Path):
+    path = tmp_path / "a" / "b.txt"
+    write_atomic(path, b"1")
+    write_atomic(path, b"2")
+    assert path.read_bytes() == b"2"
+    assert [entry.name for entry in path.parent.iterdir()] == ["b.txt"]
