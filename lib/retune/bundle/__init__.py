@@ -1,0 +1,1 @@
+"""A tuned network as files, and what runs, checks and times it."""

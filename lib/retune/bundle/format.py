@@ -1,0 +1,306 @@
+"""A bundle on disk: a folder (or a zip of it) with module.json, kernels.cl, weights.safetensors.
+
+Read `write_bundle` and `read_bundle`. Loading executes nothing: JSON, text and plain arrays. Every
+part's size and hash stands in module.json, and module.json carries a key of itself, so that damage
+is found at load and is one RecordError that names the part.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import zipfile
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, cast
+from uuid import uuid4
+
+from retune.bundle.manifest import (
+    Json,
+    Malformed,
+    child,
+    children,
+    from_manifest,
+    text,
+    to_manifest,
+    whole,
+)
+from retune.bundle.memory import plan_memory
+from retune.bundle.plan import NetworkPlan, verify_plan
+from retune.bundle.weights import map_file, save_weights, view_weights
+from retune.core.errors import InputError, RecordError, VerifyError
+from retune.core.keys import content_key
+
+FORMAT = "retune-bundle"
+FORMAT_VERSION = 1
+"""Raised when an older program could misread what this one writes."""
+
+MANIFEST, KERNELS, WEIGHTS = "module.json", "kernels.cl", "weights.safetensors"
+
+_MANIFEST_LIMIT_BYTES = 64 << 20
+"""A manifest takes some kilobytes for each layer; a larger one is not a manifest."""
+
+_ZIP_TIME = (1980, 1, 1, 0, 0, 0)
+"""The same bundle gives the same zip, byte for byte."""
+
+
+def write_bundle(plan: NetworkPlan, folder: Path) -> Path:
+    """`folder` holds the plan's bundle, whole or not at all; a bundle that was there is replaced.
+
+    Raises: InputError if something else lies there. VerifyError if the plan is not valid.
+    """
+    verify_plan(plan)
+    _check_replaceable(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    fresh = folder.parent / f".{folder.name}.{uuid4().hex[:8]}.tmp"
+    fresh.mkdir()
+    try:
+        _write_parts(plan, fresh)
+        _publish(fresh, folder)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return folder
+
+
+def read_bundle(path: Path) -> NetworkPlan:
+    """The plan of a bundle folder or zip; weights are views of the file, read when used.
+
+    Raises: RecordError if a part is missing, damaged, or of a newer format.
+    """
+    with _open_parts(path) as parts:
+        manifest = _read_manifest(parts)
+        kernels = _read_part(parts, manifest, KERNELS)
+        weights = _read_part(parts, manifest, WEIGHTS)
+        try:
+            plan = from_manifest(manifest, _split_kernels(manifest, kernels), view_weights(weights))
+            verify_plan(plan)
+        except (Malformed, VerifyError, UnicodeDecodeError) as error:
+            raise _damaged(parts, MANIFEST, "a valid plan", str(error)) from error
+    return plan
+
+
+def is_bundle(folder: Path) -> bool:
+    """True if the folder says that it is a bundle, sound or not."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(manifest, dict) and cast("dict[str, Json]", manifest).get("format") == FORMAT
+
+
+def pack_zip(folder: Path, path: Path) -> Path:
+    """`path` is a zip of the bundle, which `read_bundle` reads as it reads the folder.
+
+    Raises: RecordError if the bundle is not sound.
+    """
+    read_bundle(folder)
+    fresh = path.parent / f".{path.name}.{uuid4().hex[:8]}.tmp"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with zipfile.ZipFile(fresh, "w") as archive:
+            for name in (MANIFEST, KERNELS, WEIGHTS):
+                entry = zipfile.ZipInfo(name, date_time=_ZIP_TIME)
+                stored = name == WEIGHTS  # trained floats hardly compress
+                entry.compress_type = zipfile.ZIP_STORED if stored else zipfile.ZIP_DEFLATED
+                entry.external_attr = 0o644 << 16
+                source = folder / name
+                entry.file_size = source.stat().st_size
+                with source.open("rb") as stream, archive.open(entry, "w") as sink:
+                    shutil.copyfileobj(stream, sink, 1 << 20)
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
+    return path
+
+
+def _check_replaceable(folder: Path) -> None:
+    if not folder.exists() or is_bundle(folder):
+        return
+    if folder.is_dir() and not any(folder.iterdir()):
+        return
+    raise InputError(
+        f"{folder}: expected a new folder or a bundle to replace; "
+        "got something else, which is left as it is; name another folder"
+    )
+
+
+def _write_parts(plan: NetworkPlan, folder: Path) -> None:
+    kernels, pieces = _join_kernels(plan.kernels)
+    (folder / KERNELS).write_bytes(kernels)
+    save_weights(plan.weights, folder / WEIGHTS)
+    memory = plan_memory(plan)
+    manifest: dict[str, Json] = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        **to_manifest(plan),
+        "kernels": pieces,
+        "memory": {
+            "peak_bytes": memory.peak_bytes,
+            "arena_bytes": memory.arena_bytes,
+            "arena_lower_bound_bytes": memory.lower_bound_bytes,
+            "weight_bytes": memory.weight_bytes,
+            "io_bytes": memory.io_bytes,
+        },
+        "files": {name: _file_facts(folder / name) for name in (KERNELS, WEIGHTS)},
+    }
+    manifest["key"] = content_key(manifest)
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    for name in (KERNELS, WEIGHTS, MANIFEST):
+        _sync(folder / name)
+    _sync(folder)
+
+
+def _file_facts(path: Path) -> dict[str, Json]:
+    return {"bytes": path.stat().st_size, "blake2b": _digest(map_file(path))}
+
+
+def _publish(fresh: Path, folder: Path) -> None:
+    """Renames `fresh` to `folder`; what was there is moved aside first, and removed at the end."""
+    aside = fresh.with_suffix(".old")
+    if folder.exists():
+        folder.rename(aside)
+    try:
+        fresh.rename(folder)
+    except OSError:
+        if aside.exists():
+            aside.rename(folder)
+        raise
+    _sync(folder.parent)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _join_kernels(kernels: Mapping[str, str]) -> tuple[bytes, list[Json]]:
+    """One file of all texts, each distinct text once, and where each one lies in it."""
+    entries: dict[str, list[Json]] = {}
+    for entry, source in kernels.items():
+        entries.setdefault(source, []).append(entry)
+    joined, pieces = bytearray(), list[Json]()
+    for source, names in entries.items():
+        joined += f"// kernel {', '.join(map(str, names))}\n".encode()
+        raw = source.encode()
+        pieces.append({"entries": names, "first": len(joined), "bytes": len(raw)})
+        joined += raw + b"\n"
+    return bytes(joined), pieces
+
+
+def _split_kernels(manifest: Mapping[str, Json], joined: memoryview) -> dict[str, str]:
+    kernels: dict[str, str] = {}
+    for piece in children(manifest, "kernels"):
+        first = whole(piece, "first")
+        source = str(joined[first : first + whole(piece, "bytes")], "utf-8")
+        entries = piece.get("entries")
+        for entry in entries if isinstance(entries, list) else []:
+            kernels[text({"entry": entry}, "entry")] = source
+    return kernels
+
+
+class _Parts(Protocol):
+    """The named parts of a bundle, from a folder or a zip."""
+
+    @property
+    def path(self) -> Path: ...
+
+    def read(self, name: str, limit: int) -> memoryview | None:
+        """The part's bytes, at most `limit` + 1 of them, or None if it is missing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FolderParts:
+    path: Path
+
+    def read(self, name: str, limit: int) -> memoryview | None:
+        part = self.path / name
+        return map_file(part)[: limit + 1] if part.is_file() else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ZipParts:
+    path: Path
+    archive: zipfile.ZipFile
+
+    def read(self, name: str, limit: int) -> memoryview | None:
+        if name not in self.archive.namelist():
+            return None
+        with self.archive.open(name) as stream:
+            return memoryview(stream.read(limit + 1))
+
+
+@contextmanager
+def _open_parts(path: Path) -> Generator[_Parts, None, None]:
+    if path.is_dir():
+        yield _FolderParts(path=path)
+        return
+    if not path.is_file():
+        raise RecordError(f"{path}: expected a bundle folder or zip; got nothing; check the path")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            yield _ZipParts(path=path, archive=archive)
+    except (zipfile.BadZipFile, EOFError, NotImplementedError) as error:
+        raise RecordError(
+            f"{path}: expected a bundle folder or zip; got a file that is neither, or is damaged "
+            f"({error}); write the bundle again"
+        ) from error
+
+
+def _read_manifest(parts: _Parts) -> dict[str, Json]:
+    """The manifest, of a version that this program reads, and unchanged since it was written."""
+    raw = parts.read(MANIFEST, _MANIFEST_LIMIT_BYTES)
+    if raw is None:
+        raise _damaged(parts, MANIFEST, "a part of that name", "none")
+    try:
+        manifest = json.loads(bytes(raw))
+    except ValueError as error:
+        raise _damaged(parts, MANIFEST, "JSON", str(error)) from error
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:  # pyright: ignore[reportUnknownMemberType]
+        raise _damaged(parts, MANIFEST, f'"format": "{FORMAT}"', "another kind of file")
+    values = cast("dict[str, Json]", manifest)
+    version = values.get("format_version")
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        raise RecordError(
+            f"{parts.path}: {MANIFEST}: expected format version {FORMAT_VERSION} or older; "
+            f"got {version}; install a newer retune, or write the bundle again with this one"
+        )
+    key = values.pop("key", None)
+    if key != content_key(values):
+        raise _damaged(parts, MANIFEST, f"content with key {key}", "changed content")
+    return values
+
+
+def _read_part(parts: _Parts, manifest: Mapping[str, Json], name: str) -> memoryview:
+    """The part's bytes, with the size and hash that the manifest states."""
+    try:
+        facts = child(child(manifest, "files"), name)
+        size, digest = whole(facts, "bytes"), text(facts, "blake2b")
+    except Malformed as error:
+        raise _damaged(parts, MANIFEST, f"facts of {name}", str(error)) from error
+    raw = parts.read(name, size)
+    if raw is None:
+        raise _damaged(parts, name, "a part of that name", "none")
+    if len(raw) != size:
+        got = "more" if len(raw) > size else str(len(raw))
+        raise _damaged(parts, name, f"{size} bytes", got)
+    if (found := _digest(raw)) != digest:
+        raise _damaged(parts, name, f"content with hash {digest}", found)
+    return raw
+
+
+def _digest(data: memoryview) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def _sync(path: Path) -> None:
+    """The file's (or folder's) content survives a power cut."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _damaged(parts: _Parts, name: str, expected: str, got: str) -> RecordError:
+    return RecordError(
+        f"{parts.path}: {name}: expected {expected}; got {got}; write the bundle again"
+    )

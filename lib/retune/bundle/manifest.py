@@ -1,0 +1,165 @@
+"""NetworkPlan to JSON values and back, without its kernel texts and weights.
+
+Read `to_manifest`. Fields are named, unknown ones are ignored, so that an older program reads what
+a newer one of the same format version wrote. This file opens no file.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from typing import TypeAlias, cast, get_args
+
+import numpy as np
+
+from retune.bundle.plan import Alias, BufferRole, NetworkPlan, PlanBuffer, PlanLaunch
+from retune.core.target import DeviceSpec
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+"""What a JSON document holds."""
+
+
+class Malformed(ValueError):
+    """A manifest lacks a field, or a field has the wrong type; the message names it."""
+
+
+def to_manifest(plan: NetworkPlan) -> dict[str, Json]:
+    """The plan's structure as JSON values; kernel texts and weights lie in files of their own."""
+    return {
+        "name": plan.name,
+        "model_key": plan.model_key,
+        "target": _plain(asdict(plan.device)),
+        "fingerprint": plan.device.fingerprint,
+        "options": list(plan.options),
+        "inputs": list(plan.inputs),
+        "outputs": list(plan.outputs),
+        "buffers": [_plain(asdict(entry)) for entry in plan.buffers],
+        "aliases": [_plain(asdict(alias)) for alias in plan.aliases],
+        "launches": [_plain(asdict(launch)) for launch in plan.launches],
+        "notes": dict(plan.notes),
+    }
+
+
+def from_manifest(
+    manifest: Mapping[str, Json], kernels: Mapping[str, str], weights: Mapping[str, np.ndarray]
+) -> NetworkPlan:
+    """The plan that `to_manifest` was given, with these texts and weights. Raises: Malformed."""
+    notes = child(manifest, "notes")
+    return NetworkPlan(
+        name=text(manifest, "name"),
+        model_key=text(manifest, "model_key"),
+        kernels=kernels,
+        options=_texts(manifest, "options"),
+        buffers=tuple(_buffer(entry) for entry in children(manifest, "buffers")),
+        launches=tuple(_launch(entry) for entry in children(manifest, "launches")),
+        inputs=_texts(manifest, "inputs"),
+        outputs=_texts(manifest, "outputs"),
+        weights=weights,
+        device=_device(child(manifest, "target")),
+        notes={name: text(notes, name) for name in notes},
+        aliases=tuple(
+            Alias(value=text(entry, "value"), of=text(entry, "of"))
+            for entry in children(manifest, "aliases")
+        ),
+    )
+
+
+def text(values: Mapping[str, Json], field: str) -> str:
+    """The string of that field. Raises: Malformed."""
+    value = values.get(field)
+    if not isinstance(value, str):
+        raise Malformed(f"{field}: expected a text; got {_kind(value)}")
+    return value
+
+
+def whole(values: Mapping[str, Json], field: str) -> int:
+    """The integer of that field. Raises: Malformed."""
+    value = values.get(field)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise Malformed(f"{field}: expected a whole number; got {_kind(value)}")
+    return value
+
+
+def child(values: Mapping[str, Json], field: str) -> dict[str, Json]:
+    """The object of that field. Raises: Malformed."""
+    value = values.get(field)
+    if not isinstance(value, dict):
+        raise Malformed(f"{field}: expected an object; got {_kind(value)}")
+    return value
+
+
+def children(values: Mapping[str, Json], field: str) -> tuple[dict[str, Json], ...]:
+    """The objects in the list of that field. Raises: Malformed."""
+    found: list[dict[str, Json]] = []
+    for item in _items(values, field):
+        if not isinstance(item, dict):
+            raise Malformed(f"{field}: expected a list of objects; got {_kind(item)} in it")
+        found.append(item)
+    return tuple(found)
+
+
+def wholes(values: Mapping[str, Json], field: str) -> tuple[int, ...]:
+    """The integers in the list of that field. Raises: Malformed."""
+    return tuple(whole({field: item}, field) for item in _items(values, field))
+
+
+def _items(values: Mapping[str, Json], field: str) -> list[Json]:
+    value = values.get(field)
+    if not isinstance(value, list):
+        raise Malformed(f"{field}: expected a list; got {_kind(value)}")
+    return value
+
+
+def _texts(values: Mapping[str, Json], field: str) -> tuple[str, ...]:
+    return tuple(text({field: item}, field) for item in _items(values, field))
+
+
+def _buffer(entry: Mapping[str, Json]) -> PlanBuffer:
+    role = text(entry, "role")
+    if role not in get_args(BufferRole):
+        raise Malformed(f"role: expected one of {', '.join(get_args(BufferRole))}; got {role}")
+    return PlanBuffer(
+        name=text(entry, "name"),
+        dtype=text(entry, "dtype"),
+        elements=whole(entry, "elements"),
+        role=cast("BufferRole", role),
+        shape=wholes(entry, "shape"),
+    )
+
+
+def _launch(entry: Mapping[str, Json]) -> PlanLaunch:
+    return PlanLaunch(
+        kernel=text(entry, "kernel"),
+        args=_texts(entry, "args"),
+        global_size=wholes(entry, "global_size"),
+        local_size=wholes(entry, "local_size"),
+        label=text(entry, "label"),
+        flops=whole(entry, "flops"),
+        bytes=whole(entry, "bytes"),
+        writes=_texts(entry, "writes"),
+    )
+
+
+def _device(entry: Mapping[str, Json]) -> DeviceSpec:
+    values: dict[str, object] = {}
+    for field in fields(DeviceSpec):
+        if field.name == "extensions":
+            values[field.name] = _texts(entry, field.name)
+        elif field.type is int:
+            values[field.name] = whole(entry, field.name)
+        else:
+            values[field.name] = text(entry, field.name)
+    if values["device_class"] not in ("cpu", "gpu"):
+        raise Malformed(f"device_class: expected cpu or gpu; got {values['device_class']}")
+    return DeviceSpec(**values)  # pyright: ignore[reportArgumentType]  # checked one by one above
+
+
+def _plain(value: object) -> Json:
+    """Tuples become lists, as JSON has no other sequence."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in cast("dict[str, object]", value).items()}
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in cast("tuple[object, ...]", value)]
+    return cast("Json", value)
+
+
+def _kind(value: Json) -> str:
+    return "nothing" if value is None else type(value).__name__

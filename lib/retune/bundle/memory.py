@@ -1,0 +1,131 @@
+"""Where the temporaries of a plan lie: offsets in one arena, by liveness.
+
+Read `plan_memory`. A temporary is alive from the first launch that names it (or an alias of it) to
+the last one; two that are alive at once never overlap, all others may. Placement is greedy
+best-fit, tried in two orders; the better one is kept and stands beside the lower bound.
+"""
+
+from bisect import insort
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from retune.bundle.plan import NetworkPlan, storage_roles, storage_roots
+
+ALIGN_BYTES = 64
+"""A cache line and the widest vector: every offset is a multiple of this, at least."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Memory that one temporary needs, from its first to its last launch (both included)."""
+
+    name: str
+    bytes: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlan:
+    """The arena of the temporaries, and what the rest of the plan needs. All sizes are bytes."""
+
+    offsets: Mapping[str, int]
+    """Storage root of each temporary -> its offset in the arena."""
+    arena_bytes: int
+    """Size of the arena: the peak of the temporaries as placed."""
+    lower_bound_bytes: int
+    """Most bytes alive at one launch: no placement needs less than this."""
+    unshared_bytes: int
+    """What the temporaries would take if each one had its own memory."""
+    weight_bytes: int
+    io_bytes: int
+    """Inputs and outputs."""
+
+    @property
+    def peak_bytes(self) -> int:
+        """Device memory of the whole module: arena, weights, inputs and outputs."""
+        return self.arena_bytes + self.weight_bytes + self.io_bytes
+
+
+def plan_memory(plan: NetworkPlan, *, align_bytes: int = ALIGN_BYTES) -> MemoryPlan:
+    """Every temporary that a launch uses has an offset, a multiple of `align_bytes`."""
+    blocks = temp_blocks(plan, align_bytes=align_bytes)
+    offsets, arena = place(blocks)
+    sizes = {entry.name: entry.bytes for entry in plan.buffers}
+    held = {"input": 0, "output": 0, "weight": 0, "temp": 0}
+    for root, role in storage_roles(plan).items():
+        held[role] += sizes[root]
+    return MemoryPlan(
+        offsets=offsets,
+        arena_bytes=arena,
+        lower_bound_bytes=most_alive(blocks),
+        unshared_bytes=sum(block.bytes for block in blocks),
+        weight_bytes=held["weight"],
+        io_bytes=held["input"] + held["output"],
+    )
+
+
+def temp_blocks(plan: NetworkPlan, *, align_bytes: int = ALIGN_BYTES) -> tuple[Block, ...]:
+    """One block for each temporary that a launch uses, aliases counted with their root."""
+    roots, roles = storage_roots(plan), storage_roles(plan)
+    spans: dict[str, tuple[int, int]] = {}
+    for position, launch in enumerate(plan.launches):
+        for root in (roots[name] for name in launch.args):
+            if roles[root] == "temp":
+                spans[root] = (spans.get(root, (position, 0))[0], position)
+    sizes = {entry.name: _aligned(entry.bytes, align_bytes) for entry in plan.buffers}
+    return tuple(
+        Block(name=root, bytes=sizes[root], first=first, last=last)
+        for root, (first, last) in spans.items()
+    )
+
+
+def place(blocks: Sequence[Block]) -> tuple[dict[str, int], int]:
+    """Offsets of the blocks and the size of the arena; blocks alive at once never overlap."""
+    orders: tuple[Callable[[Block], tuple[int, int, str]], ...] = (
+        lambda block: (-block.bytes, block.first, block.name),
+        lambda block: (block.first, -block.bytes, block.name),
+    )
+    placements = [_place_in_order(sorted(blocks, key=order)) for order in orders]
+    return min(placements, key=lambda placement: placement[1])
+
+
+def most_alive(blocks: Sequence[Block]) -> int:
+    """Most bytes alive at one launch."""
+    changes: dict[int, int] = {}
+    for block in blocks:
+        changes[block.first] = changes.get(block.first, 0) + block.bytes
+        changes[block.last + 1] = changes.get(block.last + 1, 0) - block.bytes
+    alive = most = 0
+    for position in sorted(changes):
+        alive += changes[position]
+        most = max(most, alive)
+    return most
+
+
+def _place_in_order(blocks: Sequence[Block]) -> tuple[dict[str, int], int]:
+    placed: list[tuple[int, Block]] = []  # sorted by offset
+    for block in blocks:
+        rivals = [(at, other) for at, other in placed if _together(block, other)]
+        insort(placed, (_best_fit(block.bytes, rivals), block), key=lambda entry: entry[0])
+    arena = max((at + block.bytes for at, block in placed), default=0)
+    return {block.name: at for at, block in placed}, arena
+
+
+def _best_fit(size: int, rivals: Sequence[tuple[int, Block]]) -> int:
+    """Offset of the smallest gap between the rivals that holds `size`, or their end."""
+    best_gap: tuple[int, int] | None = None
+    end = 0
+    for at, other in rivals:
+        if at - end >= size and (best_gap is None or at - end < best_gap[0]):
+            best_gap = (at - end, end)
+        end = max(end, at + other.bytes)
+    return end if best_gap is None else best_gap[1]
+
+
+def _together(a: Block, b: Block) -> bool:
+    return a.first <= b.last and b.first <= a.last
+
+
+def _aligned(size: int, align: int) -> int:
+    return -(-size // align) * align

@@ -1,0 +1,321 @@
+"""NetworkPlan: everything that a bundle holds, as plain data, and the invariants it keeps.
+
+Read NetworkPlan first, then `verify_plan`. Every value of the network is one PlanBuffer; an Alias
+says that a value lies in the memory of another one. This file knows no device and no file.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+import numpy as np
+
+from retune.core.dtypes import DTYPES, itemsize
+from retune.core.errors import VerifyError
+from retune.core.target import DeviceSpec
+
+BufferRole = Literal["input", "output", "weight", "temp"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanBuffer:
+    """One value of the network: its type, its logical shape and what it is for."""
+
+    name: str
+    dtype: str
+    elements: int
+    role: BufferRole
+    shape: tuple[int, ...]
+    """Logical shape. A packed weight may hold more elements than its shape says; nothing else."""
+
+    @property
+    def bytes(self) -> int:
+        """Size of the value in memory, without alignment."""
+        return self.elements * itemsize(self.dtype)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanLaunch:
+    """One kernel launch: which kernel, on which buffers, over which range."""
+
+    kernel: str
+    """Entry point, a key of NetworkPlan.kernels."""
+    args: tuple[str, ...]
+    """Buffer names in the order of the kernel's arguments."""
+    global_size: tuple[int, ...]
+    local_size: tuple[int, ...]
+    label: str
+    """Name of the fused group that the launch belongs to."""
+    flops: int
+    """Arithmetic operations of one launch."""
+    bytes: int
+    """Least traffic of one launch."""
+    writes: tuple[str, ...] = ()
+    """The arguments that the kernel writes; empty: the last argument only."""
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The arguments that the kernel writes."""
+        return self.writes or self.args[-1:]
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """The arguments that the kernel only reads."""
+        written = self.written
+        return tuple(name for name in self.args if name not in written)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alias:
+    """`value` is the memory of `of` under another shape; both are buffers of the plan."""
+
+    value: str
+    of: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkPlan:
+    """A compiled network: kernels, buffers, launches in order, and packed weights."""
+
+    name: str
+    model_key: str
+    """Content key of the model that it was compiled from."""
+    kernels: Mapping[str, str]
+    """Entry point -> OpenCL C text that defines it."""
+    options: tuple[str, ...]
+    """Build options of every kernel."""
+    buffers: tuple[PlanBuffer, ...]
+    launches: tuple[PlanLaunch, ...]
+    inputs: tuple[str, ...]
+    """Buffers of role `input`, in the model's order."""
+    outputs: tuple[str, ...]
+    """Buffers of role `output`, in the model's order."""
+    weights: Mapping[str, np.ndarray]
+    """Arrays of the buffers of role `weight`, already packed."""
+    device: DeviceSpec
+    """The device that the kernels were tuned for."""
+    notes: Mapping[str, str]
+    """Free text for people and reports, such as where the records came from."""
+    aliases: tuple[Alias, ...] = ()
+
+    def buffer(self, name: str) -> PlanBuffer:
+        """The buffer of that name. Raises: KeyError."""
+        for entry in self.buffers:
+            if entry.name == name:
+                return entry
+        raise KeyError(name)
+
+
+def storage_roots(plan: NetworkPlan) -> dict[str, str]:
+    """Maps every buffer to the buffer at the end of its alias chain, whose memory it shares.
+
+    Raises: VerifyError if the aliases form a cycle.
+    """
+    parents = {alias.value: alias.of for alias in plan.aliases}
+    roots: dict[str, str] = {}
+    for entry in plan.buffers:
+        chain = [entry.name]
+        while (parent := parents.get(chain[-1])) is not None:
+            if parent in chain:
+                path = " -> ".join([*chain, parent])
+                raise _broken(plan, "aliases", "chains that end", f"a cycle: {path}")
+            chain.append(parent)
+        roots[entry.name] = chain[-1]
+    return roots
+
+
+def storage_roles(plan: NetworkPlan) -> dict[str, BufferRole]:
+    """Maps every storage root to what its memory is for.
+
+    An input or weight keeps its role. Memory of which any alias is an output is an output.
+    """
+    roots = storage_roots(plan)
+    roles: dict[str, BufferRole] = {}
+    for entry in plan.buffers:
+        root = roots[entry.name]
+        if root == entry.name and entry.role in ("input", "weight"):
+            roles[root] = entry.role
+        elif entry.role == "output":
+            roles.setdefault(root, "output")
+    return {root: roles.get(root, "temp") for root in dict.fromkeys(roots.values())}
+
+
+def verify_plan(plan: NetworkPlan) -> None:
+    """Holds after the call: the plan keeps every invariant of CHECKS. Raises: VerifyError."""
+    for check in CHECKS:
+        check(plan)
+
+
+def check_names_unique(plan: NetworkPlan) -> None:
+    """No two buffers share a name."""
+    seen: set[str] = set()
+    for entry in plan.buffers:
+        if entry.name in seen:
+            raise _broken(plan, f"buffer {entry.name}", "one buffer of each name", "two")
+        seen.add(entry.name)
+
+
+def check_buffer_types(plan: NetworkPlan) -> None:
+    """Each buffer has a known type, a positive size, and the elements of its shape.
+
+    A weight is exempt from the last: packing may pad it.
+    """
+    for entry in plan.buffers:
+        where = f"buffer {entry.name}"
+        if entry.dtype not in DTYPES:
+            raise _broken(plan, where, f"one of {', '.join(DTYPES)}", entry.dtype)
+        if entry.elements < 1:
+            raise _broken(plan, where, "at least one element", str(entry.elements))
+        if entry.role != "weight" and prod(entry.shape) != entry.elements:
+            expected = f"{prod(entry.shape)} elements of shape {entry.shape}"
+            raise _broken(plan, where, expected, str(entry.elements))
+
+
+def check_interface(plan: NetworkPlan) -> None:
+    """`inputs` and `outputs` list exactly the buffers of these roles, each once."""
+    sides: tuple[tuple[str, tuple[str, ...]], ...] = (
+        ("input", plan.inputs),
+        ("output", plan.outputs),
+    )
+    for role, listed in sides:
+        having = [entry.name for entry in plan.buffers if entry.role == role]
+        if sorted(listed) != sorted(having):
+            raise _broken(plan, f"{role}s", f"the buffers of role {role}: {having}", str(listed))
+    if not plan.outputs:
+        raise _broken(plan, "outputs", "at least one", "none")
+
+
+def check_weights(plan: NetworkPlan) -> None:
+    """Each weight buffer has one array of its type and size, and there are no others."""
+    sizes = {entry.name: entry for entry in plan.buffers if entry.role == "weight"}
+    if sizes.keys() != plan.weights.keys():
+        strays = sorted(sizes.keys() ^ plan.weights.keys())
+        raise _broken(plan, "weights", "one array for each weight buffer", f"mismatch at {strays}")
+    for name, entry in sizes.items():
+        array = plan.weights[name]
+        if array.dtype != np.dtype(entry.dtype) or array.size != entry.elements:
+            expected = f"{entry.elements} elements of {entry.dtype}"
+            raise _broken(plan, f"weight {name}", expected, f"{array.size} of {array.dtype}")
+
+
+def check_aliases(plan: NetworkPlan) -> None:
+    """An alias joins two buffers of one type and size; chains end; inputs and weights are roots."""
+    buffers = {entry.name: entry for entry in plan.buffers}
+    seen: set[str] = set()
+    for alias in plan.aliases:
+        where = f"alias {alias.value} of {alias.of}"
+        _check_known(plan, where, (alias.value, alias.of), buffers)
+        value, of = buffers[alias.value], buffers[alias.of]
+        if alias.value in seen:
+            raise _broken(plan, where, "one alias for each value", "a second one")
+        seen.add(alias.value)
+        if value.role in ("input", "weight"):
+            raise _broken(plan, where, "a temp or output as the value", value.role)
+        if (value.dtype, value.elements) != (of.dtype, of.elements):
+            got = f"{value.elements} of {value.dtype}"
+            raise _broken(plan, where, f"{of.elements} elements of {of.dtype}", got)
+    storage_roots(plan)
+
+
+def check_launch_arguments(plan: NetworkPlan) -> None:
+    """Each launch names a known kernel, known buffers, and writes some of its arguments."""
+    buffers = {entry.name: entry for entry in plan.buffers}
+    for launch in plan.launches:
+        where = _where(launch)
+        if launch.kernel not in plan.kernels:
+            raise _broken(plan, where, "a kernel of the plan", launch.kernel)
+        if not launch.args:
+            raise _broken(plan, where, "at least one argument", "none")
+        _check_known(plan, where, launch.args, buffers)
+        strays = [name for name in launch.writes if name not in launch.args]
+        if strays:
+            raise _broken(plan, where, "writes that are arguments", str(strays))
+
+
+def check_launch_ranges(plan: NetworkPlan) -> None:
+    """Each range is positive, has one to three axes, and is divided by its work-group."""
+    for launch in plan.launches:
+        where, sizes = _where(launch), (launch.global_size, launch.local_size)
+        if not 1 <= len(launch.global_size) <= 3 or len(launch.local_size) != len(
+            launch.global_size
+        ):
+            raise _broken(plan, where, "1 to 3 axes, as many local as global", str(sizes))
+        if min(*launch.global_size, *launch.local_size) < 1:
+            raise _broken(plan, where, "positive ranges", str(sizes))
+        if any(g % n for g, n in zip(launch.global_size, launch.local_size, strict=True)):
+            raise _broken(plan, where, "a global size that the local size divides", str(sizes))
+        limit = plan.device.max_work_group
+        if prod(launch.local_size) > limit:
+            raise _broken(plan, where, f"at most {limit} work-items", str(launch.local_size))
+
+
+def check_kernel_texts(plan: NetworkPlan) -> None:
+    """Each kernel's text defines its entry point."""
+    for entry, text in plan.kernels.items():
+        if not re.search(rf"\b{re.escape(entry)}\s*\(", text):
+            expected = f"a text that defines {entry}"
+            raise _broken(plan, f"kernel {entry}", expected, text[:60] or "an empty text")
+
+
+def check_writable(plan: NetworkPlan) -> None:
+    """No launch writes an input or a weight, nor memory that it also reads."""
+    roots, roles = storage_roots(plan), storage_roles(plan)
+    for launch in plan.launches:
+        read = {roots[name] for name in launch.read}
+        for name in launch.written:
+            role = roles[roots[name]]
+            if role in ("input", "weight"):
+                raise _broken(plan, _where(launch), "writes to temps or outputs", f"{role} {name}")
+            if roots[name] in read:
+                expected = "memory that is not read through another argument"
+                raise _broken(plan, _where(launch), expected, f"a write to {name}")
+
+
+def check_written_before_read(plan: NetworkPlan) -> None:
+    """What a launch reads, and every output, was written before (or is an input or a weight)."""
+    roots, roles = storage_roots(plan), storage_roles(plan)
+    full = {root for root, role in roles.items() if role in ("input", "weight")}
+    for launch in plan.launches:
+        for name in launch.read:
+            if roots[name] not in full:
+                expected = f"{name} written by an earlier launch"
+                raise _broken(
+                    plan, _where(launch), expected, "a read of it (see PlanLaunch.writes)"
+                )
+        full.update(roots[name] for name in launch.written)
+    for name in plan.outputs:
+        if roots[name] not in full:
+            raise _broken(plan, f"output {name}", "a launch that writes it", "none")
+
+
+CHECKS: tuple[Callable[[NetworkPlan], None], ...] = (
+    check_names_unique,
+    check_buffer_types,
+    check_interface,
+    check_weights,
+    check_aliases,
+    check_launch_arguments,
+    check_launch_ranges,
+    check_kernel_texts,
+    check_writable,
+    check_written_before_read,
+)
+"""One invariant each, in an order where a check may rely on those before it."""
+
+
+def _check_known(
+    plan: NetworkPlan, where: str, names: Iterable[str], buffers: Mapping[str, PlanBuffer]
+) -> None:
+    for name in names:
+        if name not in buffers:
+            raise _broken(plan, where, "names of buffers of the plan", name)
+
+
+def _where(launch: PlanLaunch) -> str:
+    return f"launch {launch.label} ({launch.kernel})"
+
+
+def _broken(plan: NetworkPlan, where: str, expected: str, got: str) -> VerifyError:
+    return VerifyError(f"plan {plan.name}: {where}: expected {expected}; got {got}")

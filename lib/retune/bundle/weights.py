@@ -1,0 +1,76 @@
+"""The weights file: safetensors, written by its library, read as views that copy nothing.
+
+The format is eight bytes of header length, a JSON header, then the arrays. Reading it here, from
+any buffer, lets a mapped file and a part of a zip take the same way, without a copy of the whole.
+"""
+
+import json
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from retune.bundle.manifest import Json, Malformed, child, text, wholes
+
+_NUMPY: dict[str, str] = {
+    "F64": "<f8",
+    "F32": "<f4",
+    "F16": "<f2",
+    "I64": "<i8",
+    "I32": "<i4",
+    "I16": "<i2",
+    "I8": "|i1",
+    "U8": "|u1",
+    "BOOL": "|b1",
+}
+"""safetensors element type -> numpy's; Source: https://github.com/huggingface/safetensors"""
+
+_LENGTH_BYTES = 8
+
+
+def save_weights(weights: Mapping[str, np.ndarray], path: Path) -> None:
+    """The file holds every array, written from its own memory (copied only if not contiguous)."""
+    from safetensors.numpy import save_file
+
+    dense = {name: np.require(array, requirements="C") for name, array in weights.items()}
+    save_file(dense, path)
+
+
+def map_file(path: Path) -> memoryview:
+    """The file's bytes, mapped read-only: pages are read when they are used."""
+    if path.stat().st_size == 0:
+        return memoryview(b"")
+    return memoryview(np.memmap(path, dtype=np.uint8, mode="r"))  # pyright: ignore[reportArgumentType]
+
+
+def view_weights(data: memoryview) -> dict[str, np.ndarray]:
+    """The arrays of a safetensors file, as read-only views of `data`. Raises: Malformed."""
+    header_bytes = int.from_bytes(data[:_LENGTH_BYTES], "little")
+    start = _LENGTH_BYTES + header_bytes
+    if not _LENGTH_BYTES < start <= len(data):
+        raise Malformed(f"header: expected at most {len(data)} bytes; got {header_bytes}")
+    try:
+        header = json.loads(bytes(data[_LENGTH_BYTES:start]))
+    except ValueError as error:
+        raise Malformed(f"header: expected JSON; got {error}") from error
+    if not isinstance(header, dict):
+        raise Malformed("header: expected an object")
+    entries = cast("dict[str, Json]", header)
+    names = [name for name in entries if name != "__metadata__"]
+    return {name: _view(data[start:], name, child(entries, name)) for name in names}
+
+
+def _view(data: memoryview, name: str, entry: dict[str, Json]) -> np.ndarray:
+    kind = text(entry, "dtype")
+    if kind not in _NUMPY:
+        raise Malformed(f"weight {name}: expected one of {', '.join(_NUMPY)}; got {kind}")
+    dtype = np.dtype(_NUMPY[kind])
+    shape, span = wholes(entry, "shape"), wholes(entry, "data_offsets")
+    if len(span) != 2:
+        raise Malformed(f"weight {name}: data_offsets: expected two numbers; got {len(span)}")
+    first, last = span
+    if not 0 <= first <= last <= len(data) or last - first != prod(shape) * dtype.itemsize:
+        raise Malformed(f"weight {name}: expected {shape} of {dtype}; got bytes {first} to {last}")
+    return np.frombuffer(data[first:last], dtype=dtype).reshape(shape)

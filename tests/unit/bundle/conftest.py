@@ -1,0 +1,109 @@
+"""A small plan with every feature: weights, an alias, two outputs, shared temporaries."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from retune.bundle.format import write_bundle
+from retune.bundle.plan import Alias, BufferRole, NetworkPlan, PlanBuffer, PlanLaunch
+from retune.core.target import GENERIC_CPU
+
+ADD = """__kernel void add(__global const float *restrict a, __global const float *restrict b,
+                  __global float *restrict y) {
+  const int i = get_global_id(0);
+  y[i] = a[i] + b[i];
+}
+"""
+SCALE = """__kernel void scale(__global const float *restrict x, __global float *restrict y) {
+  const int i = get_global_id(0);
+  y[i] = 2.0f * x[i];
+}
+"""
+
+
+def make_plan() -> NetworkPlan:
+    """sum = x + bias; flat = alias(sum); twice = 2 flat; four = 2 twice; eight = alias(2 four)."""
+    return NetworkPlan(
+        name="demo",
+        model_key="0123",
+        kernels={"add": ADD, "scale": SCALE},
+        options=("-cl-fast-relaxed-math",),
+        buffers=(
+            _value("x", "input", (4, 8)),
+            _value("bias", "weight", (4, 8)),
+            _value("sum", "temp", (4, 8)),
+            _value("flat", "temp", (32,)),
+            _value("twice", "output", (32,)),
+            _value("four", "temp", (32,)),
+            _value("wide", "temp", (32,)),
+            _value("eight", "output", (8, 4)),
+        ),
+        launches=(
+            _launch("add", "x", "bias", "sum"),
+            _launch("scale", "flat", "twice"),
+            _launch("scale", "twice", "four"),
+            _launch("scale", "four", "wide"),
+        ),
+        inputs=("x",),
+        outputs=("twice", "eight"),
+        weights={"bias": np.arange(32, dtype=np.float32)},
+        device=GENERIC_CPU,
+        notes={"origin": "hand-written"},
+        aliases=(Alias(value="flat", of="sum"), Alias(value="eight", of="wide")),
+    )
+
+
+@pytest.fixture
+def plan() -> NetworkPlan:
+    return make_plan()
+
+
+@pytest.fixture
+def folder(plan: NetworkPlan, tmp_path: Path) -> Path:
+    """A written bundle of the plan."""
+    return write_bundle(plan, tmp_path / "module")
+
+
+@pytest.fixture
+def with_launch() -> Callable[..., NetworkPlan]:
+    """Changes fields of one launch of a plan."""
+
+    def change(plan: NetworkPlan, position: int, **fields: object) -> NetworkPlan:
+        launches = list(plan.launches)
+        launches[position] = replace(launches[position], **fields)  # type: ignore[arg-type]
+        return replace(plan, launches=tuple(launches))
+
+    return change
+
+
+@pytest.fixture
+def with_buffer() -> Callable[..., NetworkPlan]:
+    """Changes fields of the buffer of that name."""
+
+    def change(plan: NetworkPlan, name: str, **fields: object) -> NetworkPlan:
+        buffers = tuple(
+            replace(entry, **fields) if entry.name == name else entry  # type: ignore[arg-type]
+            for entry in plan.buffers
+        )
+        return replace(plan, buffers=buffers)
+
+    return change
+
+
+def _value(name: str, role: BufferRole, shape: tuple[int, ...]) -> PlanBuffer:
+    return PlanBuffer(name=name, dtype="float32", elements=32, role=role, shape=shape)
+
+
+def _launch(kernel: str, *args: str) -> PlanLaunch:
+    return PlanLaunch(
+        kernel=kernel,
+        args=args,
+        global_size=(32, 1, 1),
+        local_size=(1, 1, 1),
+        label=f"group of {args[-1]}",
+        flops=32,
+        bytes=128 * len(args),
+    )

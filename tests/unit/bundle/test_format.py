@@ -1,0 +1,297 @@
+"""A bundle comes back as it was written; every kind of damage is one clear error."""
+
+import json
+import shutil
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from retune.bundle import format as bundle_format
+from retune.bundle.format import is_bundle, pack_zip, read_bundle, write_bundle
+from retune.bundle.manifest import Malformed
+from retune.bundle.plan import NetworkPlan, PlanBuffer
+from retune.bundle.weights import view_weights
+from retune.core.errors import InputError, RecordError, VerifyError
+from retune.core.keys import content_key
+
+
+def test_a_bundle_comes_back_as_it_was_written(plan: NetworkPlan, folder: Path) -> None:
+    assert _same(read_bundle(folder), plan)
+
+
+def test_a_zip_is_read_like_its_folder(plan: NetworkPlan, folder: Path, tmp_path: Path) -> None:
+    assert _same(read_bundle(pack_zip(folder, tmp_path / "out" / "module.zip")), plan)
+
+
+def test_the_same_bundle_gives_the_same_zip(folder: Path, tmp_path: Path) -> None:
+    first, second = (pack_zip(folder, tmp_path / name) for name in ("a.zip", "b.zip"))
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_the_same_plan_gives_the_same_files(plan: NetworkPlan, tmp_path: Path) -> None:
+    first, second = (write_bundle(plan, tmp_path / name) for name in ("a", "b"))
+    for part in first.iterdir():
+        assert part.read_bytes() == (second / part.name).read_bytes()
+
+
+def test_the_manifest_states_the_memory(folder: Path) -> None:
+    memory = json.loads((folder / "module.json").read_text())["memory"]
+    assert (memory["peak_bytes"], memory["arena_bytes"]) == (640, 128)
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float64", "float16", "int64", "int32", "int16", "int8", "uint8", "bool"]
+)
+def test_weights_of_every_type_come_back(plan: NetworkPlan, tmp_path: Path, dtype: str) -> None:
+    array = np.arange(6).reshape(2, 3).astype(dtype)
+    extra = PlanBuffer(name="w", dtype=dtype, elements=6, role="weight", shape=(3, 2))
+    weights = {**plan.weights, "w": array.T}  # a view that is not contiguous
+    more = replace(plan, buffers=(*plan.buffers, extra), weights=weights)
+    read = read_bundle(write_bundle(more, tmp_path / "module")).weights["w"]
+    assert read.dtype == array.dtype
+    assert np.array_equal(read, array.T)
+
+
+def test_a_network_without_weights_is_a_bundle(
+    plan: NetworkPlan, with_launch: Callable[..., NetworkPlan], tmp_path: Path
+) -> None:
+    buffers = tuple(entry for entry in plan.buffers if entry.role != "weight")
+    bare = with_launch(replace(plan, buffers=buffers, weights={}), 0, kernel="scale")
+    bare = with_launch(bare, 0, args=("x", "sum"))
+    assert read_bundle(write_bundle(bare, tmp_path / "module")).weights == {}
+
+
+def test_kernels_that_share_a_text_are_stored_once(plan: NetworkPlan, tmp_path: Path) -> None:
+    both = plan.kernels["add"] + plan.kernels["scale"]
+    shared = replace(plan, kernels={"add": both, "scale": both})
+    folder = write_bundle(shared, tmp_path / "module")
+    assert (folder / "kernels.cl").read_text().count("void add") == 1
+    assert read_bundle(folder).kernels == shared.kernels
+
+
+def test_weights_are_views_of_the_file(folder: Path) -> None:
+    bias = read_bundle(folder).weights["bias"]
+    assert not bias.flags.owndata
+    assert not bias.flags.writeable
+
+
+def test_a_bundle_is_replaced(plan: NetworkPlan, folder: Path) -> None:
+    (folder / "stale.txt").write_text("x")
+    write_bundle(replace(plan, name="second"), folder)
+    assert read_bundle(folder).name == "second"
+    assert [path.name for path in folder.parent.iterdir() if "module" in path.name] == ["module"]
+    assert not (folder / "stale.txt").exists()
+
+
+def test_a_damaged_bundle_may_be_replaced(plan: NetworkPlan, folder: Path) -> None:
+    (folder / "kernels.cl").unlink()
+    assert _same(read_bundle(write_bundle(plan, folder)), plan)
+
+
+def test_an_empty_folder_may_be_used(plan: NetworkPlan, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert is_bundle(write_bundle(plan, tmp_path / "empty"))
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "module.json"])
+def test_a_folder_that_is_no_bundle_is_left_alone(
+    plan: NetworkPlan, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / name).write_text('{"format": "other"}')
+    with pytest.raises(InputError, match="name another folder"):
+        write_bundle(plan, tmp_path / "mine")
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == [name]
+
+
+def test_a_file_is_left_alone(plan: NetworkPlan, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(InputError, match="left as it is"):
+        write_bundle(plan, tmp_path / "file")
+
+
+def test_an_invalid_plan_writes_nothing(plan: NetworkPlan, tmp_path: Path) -> None:
+    with pytest.raises(VerifyError):
+        write_bundle(replace(plan, inputs=()), tmp_path / "out" / "module")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_failed_write_leaves_the_old_bundle(
+    plan: NetworkPlan, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full_disk(*_: object) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(bundle_format, "save_weights", full_disk)
+    with pytest.raises(OSError, match="no space"):
+        write_bundle(replace(plan, name="second"), folder)
+    assert read_bundle(folder).name == "demo"
+    assert [path.name for path in folder.parent.iterdir() if "module" in path.name] == ["module"]
+
+
+@pytest.mark.parametrize("part", ["module.json", "kernels.cl", "weights.safetensors"])
+def test_a_missing_part_is_named(folder: Path, part: str) -> None:
+    (folder / part).unlink()
+    _refused(folder, f"{part}: expected a part of that name; got none")
+
+
+@pytest.mark.parametrize("part", ["kernels.cl", "weights.safetensors"])
+@pytest.mark.parametrize("keep", [0, -1])
+def test_a_truncated_part_is_named(folder: Path, part: str, keep: int) -> None:
+    whole = (folder / part).read_bytes()
+    (folder / part).write_bytes(whole[:keep])
+    _refused(folder, f"{part}: expected {len(whole)} bytes; got {len(whole[:keep])}")
+
+
+@pytest.mark.parametrize("part", ["kernels.cl", "weights.safetensors"])
+def test_a_flipped_byte_is_found(folder: Path, part: str) -> None:
+    raw = bytearray((folder / part).read_bytes())
+    raw[-5] ^= 1
+    (folder / part).write_bytes(raw)
+    _refused(folder, f"{part}: expected content with hash")
+
+
+def test_a_longer_part_is_refused(folder: Path) -> None:
+    with (folder / "kernels.cl").open("ab") as stream:
+        stream.write(b"x")
+    _refused(folder, r"kernels.cl: expected \d+ bytes; got more")
+
+
+def test_an_edited_manifest_is_refused(folder: Path) -> None:
+    path = folder / "module.json"
+    path.write_text(path.read_text().replace('"demo"', '"other"'))
+    _refused(folder, "module.json: expected content with key .*; got changed content")
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (b"", "module.json: expected JSON"),
+        (b"\xff\xfe", "module.json: expected JSON"),
+        (b"[]", 'expected "format": "retune-bundle"'),
+        (b'{"format": "other"}', 'expected "format": "retune-bundle"'),
+        (b'{"format": "retune-bundle", "format_version": 99}', "install a newer retune"),
+    ],
+)
+def test_another_manifest_is_refused(folder: Path, raw: bytes, message: str) -> None:
+    (folder / "module.json").write_bytes(raw)
+    _refused(folder, message)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: m.pop("launches"), "launches: expected a list; got nothing"),
+        (lambda m: m.pop("files"), "files: expected an object; got nothing"),
+        (lambda m: m.pop("kernels"), "kernels: expected a list; got nothing"),
+        (lambda m: m.update(name=3), "name: expected a text; got int"),
+        (lambda m: m.update(buffers=[1]), "buffers: expected a list of objects; got int in it"),
+        (lambda m: m["buffers"][0].update(role="x"), "role: expected one of input, output"),
+        (lambda m: m["target"].update(compute_units="2"), "compute_units: expected a whole number"),
+        (lambda m: m["target"].update(device_class="fpga"), "device_class: expected cpu or gpu"),
+        (lambda m: m["launches"][0].update(kernel="x"), "expected a kernel of the plan; got x"),
+        (lambda m: m["launches"][0].update(args=[1]), "args: expected a text; got int"),
+    ],
+)
+def test_a_manifest_with_a_wrong_field_names_it(
+    folder: Path, change: Callable[[dict[str, object]], object], message: str
+) -> None:
+    path = folder / "module.json"
+    manifest = json.loads(path.read_text())
+    del manifest["key"]
+    change(manifest)
+    path.write_text(json.dumps({**manifest, "key": content_key(manifest)}))
+    _refused(folder, message)
+
+
+def test_unknown_fields_are_ignored(plan: NetworkPlan, folder: Path) -> None:
+    path = folder / "module.json"
+    manifest = json.loads(path.read_text())
+    del manifest["key"]
+    manifest["launches"][0]["colour"] = manifest["later"] = "blue"
+    path.write_text(json.dumps({**manifest, "key": content_key(manifest)}))
+    assert _same(read_bundle(folder), plan)
+
+
+def test_nothing_there_is_said(tmp_path: Path) -> None:
+    _refused(tmp_path / "none", "expected a bundle folder or zip; got nothing")
+
+
+def test_an_empty_folder_is_no_bundle(tmp_path: Path) -> None:
+    _refused(tmp_path, "module.json: expected a part of that name; got none")
+
+
+def test_a_file_that_is_no_zip_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "module.zip").write_bytes(b"PK\x03\x04 something")
+    _refused(tmp_path / "module.zip", "a file that is neither, or is damaged")
+
+
+def test_a_truncated_zip_is_refused(folder: Path, tmp_path: Path) -> None:
+    path = pack_zip(folder, tmp_path / "module.zip")
+    path.write_bytes(path.read_bytes()[:-40])
+    _refused(path, "a file that is neither, or is damaged")
+
+
+def test_a_zip_without_a_part_is_refused(folder: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "module.zip", "w") as archive:
+        archive.write(folder / "module.json", "module.json")
+    _refused(tmp_path / "module.zip", "kernels.cl: expected a part of that name")
+
+
+def test_a_damaged_bundle_is_not_packed(folder: Path, tmp_path: Path) -> None:
+    (folder / "kernels.cl").unlink()
+    with pytest.raises(RecordError):
+        pack_zip(folder, tmp_path / "module.zip")
+    assert not (tmp_path / "module.zip").exists()
+
+
+def test_a_bundle_may_move(plan: NetworkPlan, folder: Path, tmp_path: Path) -> None:
+    assert _same(read_bundle(Path(shutil.move(folder, tmp_path / "elsewhere"))), plan)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "header: expected at most"),
+        (b"\xff" * 8, "header: expected at most"),
+        (b"\x02" + b"\0" * 7 + b"{", "header: expected at most"),
+        (b"\x02" + b"\0" * 7 + b"{]", "header: expected JSON"),
+        (b"\x02" + b"\0" * 7 + b"[]", "header: expected an object"),
+    ],
+)
+def test_a_weights_file_needs_its_header(data: bytes, message: str) -> None:
+    with pytest.raises(Malformed, match=message):
+        view_weights(memoryview(data))
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"dtype": "F8", "shape": [1], "data_offsets": [0, 4]}, "weight w: expected one of F64"),
+        ({"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}, "weight w: expected .2,. of"),
+        ({"dtype": "F32", "shape": [1], "data_offsets": [8, 12]}, "weight w: expected .1,. of"),
+        ({"dtype": "F32", "shape": "x", "data_offsets": [8, 12]}, "shape: expected a list"),
+        ({"dtype": "F32", "shape": [1], "data_offsets": [0]}, "data_offsets: expected two"),
+    ],
+)
+def test_a_weight_fits_its_bytes(entry: dict[str, object], message: str) -> None:
+    header = json.dumps({"w": entry}).encode()
+    data = len(header).to_bytes(8, "little") + header + b"\0" * 4
+    with pytest.raises(Malformed, match=message):
+        view_weights(memoryview(data))
+
+
+def _same(found: NetworkPlan, expected: NetworkPlan) -> bool:
+    arrays = found.weights.keys() == expected.weights.keys() and all(
+        np.array_equal(found.weights[name], array) for name, array in expected.weights.items()
+    )
+    return arrays and replace(found, weights={}) == replace(expected, weights={})
+
+
+def _refused(path: Path, message: str) -> None:
+    with pytest.raises(RecordError, match=message):
+        read_bundle(path)

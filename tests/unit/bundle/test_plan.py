@@ -1,0 +1,148 @@
+"""Each invariant of a plan has one check, which names the place and what it expected."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from retune.bundle.plan import (
+    Alias,
+    NetworkPlan,
+    PlanBuffer,
+    storage_roles,
+    storage_roots,
+    verify_plan,
+)
+from retune.core.errors import VerifyError
+
+Change = Callable[..., NetworkPlan]
+
+
+def test_a_good_plan_passes(plan: NetworkPlan) -> None:
+    verify_plan(plan)
+
+
+def test_aliases_share_the_memory_of_their_root(plan: NetworkPlan) -> None:
+    roots = storage_roots(plan)
+    assert (roots["flat"], roots["eight"], roots["x"]) == ("sum", "wide", "x")
+
+
+def test_memory_with_an_output_alias_is_an_output(plan: NetworkPlan) -> None:
+    roles = storage_roles(plan)
+    assert (roles["wide"], roles["sum"], roles["x"]) == ("output", "temp", "input")
+    assert "eight" not in roles
+
+
+def test_an_output_may_be_an_alias_of_an_input(plan: NetworkPlan) -> None:
+    same = PlanBuffer(name="same", dtype="float32", elements=32, role="output", shape=(32,))
+    echo = replace(
+        plan,
+        buffers=(*plan.buffers, same),
+        outputs=(*plan.outputs, "same"),
+        aliases=(*plan.aliases, Alias(value="same", of="x")),
+    )
+    verify_plan(echo)
+    assert storage_roles(echo)["x"] == "input"
+
+
+def test_duplicate_names_are_refused(plan: NetworkPlan) -> None:
+    twice = replace(plan, buffers=(*plan.buffers, plan.buffers[0]))
+    _refused(twice, "buffer x: expected one buffer of each name")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"dtype": "complex64"}, "buffer sum: expected one of float32"),
+        ({"elements": 0, "shape": (0,)}, "buffer sum: expected at least one element"),
+        ({"shape": (4, 9)}, r"expected 36 elements of shape \(4, 9\); got 32"),
+    ],
+)
+def test_buffer_types_are_checked(
+    plan: NetworkPlan, with_buffer: Change, fields: dict[str, object], message: str
+) -> None:
+    _refused(with_buffer(plan, "sum", **fields), message)
+
+
+def test_packed_weights_may_be_padded(plan: NetworkPlan, with_buffer: Change) -> None:
+    padded = with_buffer(plan, "bias", elements=64)
+    verify_plan(replace(padded, weights={"bias": np.zeros(64, np.float32)}))
+
+
+def test_the_interface_lists_inputs_and_outputs(plan: NetworkPlan) -> None:
+    _refused(replace(plan, inputs=()), "inputs: expected the buffers of role input")
+    _refused(replace(plan, outputs=("twice",)), "outputs: expected the buffers of role output")
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ({}, "one array for each weight buffer; got mismatch at \\['bias'\\]"),
+        ({"bias": np.zeros(31, np.float32)}, "32 elements of float32; got 31 of float32"),
+        ({"bias": np.zeros(32, np.float64)}, "32 elements of float32; got 32 of float64"),
+    ],
+)
+def test_weights_fit_their_buffers(
+    plan: NetworkPlan, weights: dict[str, np.ndarray], message: str
+) -> None:
+    _refused(replace(plan, weights=weights), message)
+
+
+@pytest.mark.parametrize(
+    ("alias", "message"),
+    [
+        (Alias(value="four", of="nowhere"), "names of buffers of the plan; got nowhere"),
+        (Alias(value="flat", of="four"), "one alias for each value"),
+        (Alias(value="bias", of="four"), "a temp or output as the value; got weight"),
+        (Alias(value="sum", of="flat"), "a cycle: sum -> flat -> sum"),
+        (Alias(value="four", of="four"), "a cycle: four -> four"),
+    ],
+)
+def test_aliases_are_checked(plan: NetworkPlan, alias: Alias, message: str) -> None:
+    _refused(replace(plan, aliases=(*plan.aliases, alias)), message)
+
+
+def test_aliases_have_one_size(plan: NetworkPlan, with_buffer: Change) -> None:
+    _refused(with_buffer(plan, "flat", elements=16, shape=(16,)), "expected 32 elements of float32")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"kernel": "none"}, "a kernel of the plan; got none"),
+        ({"args": ()}, "at least one argument"),
+        ({"args": ("sum", "who")}, "names of buffers of the plan; got who"),
+        ({"writes": ("four",)}, "writes that are arguments"),
+        ({"global_size": (32, 1, 0)}, "positive ranges"),
+        ({"local_size": (5, 1, 1)}, "a global size that the local size divides"),
+        ({"local_size": (1, 1)}, "as many local as global"),
+        ({"global_size": (8192,), "local_size": (8192,)}, "at most 4096 work-items"),
+        ({"args": ("flat", "x")}, "writes to temps or outputs; got input x"),
+        ({"args": ("twice", "bias")}, "writes to temps or outputs; got weight bias"),
+        ({"args": ("flat", "sum")}, "memory that is not read through another argument"),
+        ({"args": ("four", "twice")}, "four written by an earlier launch"),
+    ],
+)
+def test_launches_are_checked(
+    plan: NetworkPlan, with_launch: Change, fields: dict[str, object], message: str
+) -> None:
+    _refused(with_launch(plan, 1, **fields), message)
+
+
+def test_writes_may_be_any_arguments(plan: NetworkPlan, with_launch: Change) -> None:
+    verify_plan(with_launch(plan, 1, args=("twice", "flat"), writes=("twice",)))
+
+
+def test_outputs_are_written(plan: NetworkPlan) -> None:
+    _refused(replace(plan, launches=plan.launches[:3]), "output eight: expected a launch")
+
+
+def test_a_kernel_text_defines_its_entry(plan: NetworkPlan) -> None:
+    kernels = {**plan.kernels, "other": "__kernel void another(__global float *y) {}"}
+    _refused(replace(plan, kernels=kernels), "kernel other: expected a text that defines other")
+
+
+def _refused(plan: NetworkPlan, message: str) -> None:
+    with pytest.raises(VerifyError, match=message):
+        verify_plan(plan)
