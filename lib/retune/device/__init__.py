@@ -1,0 +1,1 @@
+"""OpenCL devices: discovery, building, running, and measurement in a separate process."""

@@ -1,0 +1,76 @@
+"""What the operating system says of the processor: caches and vector registers.
+
+OpenCL reports one cache size and guesses vector widths; schedules need both levels and the truth.
+Every function takes the folder or file it reads, so tests need no particular machine.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+CACHE_FOLDER = Path("/sys/devices/system/cpu/cpu0/cache")
+CPUINFO = Path("/proc/cpuinfo")
+
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caches:
+    """Data cache sizes as one core sees them, in bytes; 0 where unknown."""
+
+    l1_bytes: int = 0
+    l2_bytes: int = 0
+    l3_bytes: int = 0
+    line_bytes: int = 0
+
+
+def read_caches(folder: Path = CACHE_FOLDER) -> Caches:
+    """The data and unified caches listed in `folder`; all zero if the system lists none."""
+    sizes: dict[int, int] = {}
+    line = 0
+    for index in sorted(folder.glob("index*")):
+        if _text(index / "type") not in {"Data", "Unified"}:
+            continue
+        level = _text(index / "level")
+        if level.isdigit():
+            sizes[int(level)] = _size(_text(index / "size"))
+            line = line or _size(_text(index / "coherency_line_size"))
+    return Caches(
+        l1_bytes=sizes.get(1, 0),
+        l2_bytes=sizes.get(2, 0),
+        l3_bytes=sizes.get(3, 0),
+        line_bytes=line,
+    )
+
+
+def read_flags(cpuinfo: Path = CPUINFO) -> frozenset[str]:
+    """Instruction-set flags of the first processor; empty if the system does not tell."""
+    for line in _text(cpuinfo).splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in {"flags", "Features"}:
+            return frozenset(value.split())
+    return frozenset()
+
+
+def vector_unit(flags: frozenset[str]) -> tuple[int, int]:
+    """Width in bits and count of the vector registers that the flags promise; (0, 0) if none."""
+    if "avx512f" in flags:
+        return 512, 32
+    if "avx" in flags:
+        return 256, 16
+    if "sse2" in flags:
+        return 128, 16
+    if "asimd" in flags or "neon" in flags:
+        return 128, 32
+    return 0, 0
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _size(text: str) -> int:
+    digits, unit = (text[:-1], _UNITS[text[-1]]) if text[-1:] in _UNITS else (text, 1)
+    return int(digits) * unit if digits.isdigit() else 0

@@ -1,0 +1,77 @@
+"""PoCL's two needs: threads pinned to cores, and a processor name that its compiler knows.
+
+`prepare_environment` first, before the OpenCL library is loaded; then `repair_processor` for each
+device. Neither imports pyopencl: they work on the environment and on a device's address.
+"""
+
+import ctypes
+from collections.abc import MutableMapping
+from pathlib import Path
+
+PLATFORM = "Portable Computing Language"
+
+_SCANNED_SLOTS = 400
+"""8-byte slots of PoCL's device struct that are searched; the name sits at slot 80 in 3.0."""
+
+_UNKNOWN = b"generic\0"
+"""What PoCL calls a processor newer than its compiler; its compiler then refuses that name."""
+
+_MAPS = Path("/proc/self/maps")
+
+_kept: list[ctypes.Array[ctypes.c_char]] = []
+"""Names handed to PoCL: it keeps the pointer for as long as the process lives."""
+
+
+def prepare_environment(environ: MutableMapping[str, str]) -> None:
+    """Pins PoCL's threads, one to a core, unless the user chose otherwise.
+
+    Unpinned, both threads of a two-core machine may share one core, and times flip by a factor 2.
+    """
+    environ.setdefault("POCL_AFFINITY", "1")
+
+
+def processor_name(flags: frozenset[str]) -> str:
+    """The newest processor that LLVM 14 knows and that has no instruction beyond `flags`."""
+    if flags >= {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd"}:
+        return "cascadelake" if "avx512_vnni" in flags else "skylake-avx512"
+    if flags >= {"avx2", "fma", "bmi2"}:
+        return "haswell"
+    return "sandybridge" if "avx" in flags else "x86-64"
+
+
+def repair_processor(device_address: int, name: str, maps: Path = _MAPS) -> bool:
+    """Gives PoCL's device struct a processor `name`; True if its own was `generic`.
+
+    PoCL 3.0 reads the name from the struct whenever it builds. Nothing is read or written outside
+    memory that the process maps as readable.
+    """
+    readable = _readable_ranges(maps)
+    slots = (ctypes.c_uint64 * _SCANNED_SLOTS).from_address(device_address)
+    found = [
+        index
+        for index in range(_SCANNED_SLOTS)
+        if _is_readable(device_address + 8 * index, readable)
+        and _is_readable(slots[index], readable)
+        and ctypes.string_at(slots[index], len(_UNKNOWN)) == _UNKNOWN
+    ]
+    if not found:
+        return False
+    text = ctypes.create_string_buffer(name.encode())
+    _kept.append(text)
+    for index in found:
+        slots[index] = ctypes.addressof(text)
+    return True
+
+
+def _readable_ranges(maps: Path) -> list[tuple[int, int]]:
+    ranges: list[tuple[int, int]] = []
+    for line in maps.read_text(encoding="utf-8", errors="replace").splitlines():
+        span, permissions = line.split()[:2]
+        if permissions.startswith("r"):
+            low, _, high = span.partition("-")
+            ranges.append((int(low, 16), int(high, 16)))
+    return ranges
+
+
+def _is_readable(address: int, ranges: list[tuple[int, int]]) -> bool:
+    return any(low <= address <= high - len(_UNKNOWN) for low, high in ranges)

@@ -1,0 +1,351 @@
+"""The OpenCL door: devices, programs, buffers and launches. The only importer of pyopencl.
+
+Read `list_devices` and `Device` first. Nothing here knows tasks, records or networks; a caller
+sees DeviceSpec, numpy arrays and opaque handles.
+"""
+
+import contextlib
+import functools
+import os
+import re
+import time
+import warnings
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Any, Literal
+
+import numpy as np
+
+from retune.core.dtypes import TensorType
+from retune.core.errors import DeviceError, InputError
+from retune.core.target import DeviceSpec
+from retune.device import host, pocl, vendors
+from retune.device.inputs import random_array
+
+_ERRORS_OF_THE_LOADER = (-1, -1001)
+"""CL_DEVICE_NOT_FOUND and CL_PLATFORM_NOT_FOUND_KHR: no device, rather than a broken one."""
+
+
+class BuildFailed(DeviceError):
+    """The device's compiler refused a program; the message ends with its log."""
+
+
+class LaunchFailed(DeviceError):
+    """The device refused or broke off a launch, a transfer or an allocation."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Buffer:
+    """Device memory; freed when the last reference goes."""
+
+    handle: Any
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """A compiled program."""
+
+    handle: Any
+    names: tuple[str, ...]
+    """Its kernels' entry points."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Launch:
+    """A kernel with its arguments set, ready to be enqueued any number of times."""
+
+    name: str
+    kernel: Any
+    buffers: tuple[Buffer, ...]
+    """Kept alive: an OpenCL kernel does not hold on to its arguments."""
+    global_size: tuple[int, ...]
+    local_size: tuple[int, ...]
+
+    def one_group(self) -> "Launch":
+        """The same kernel and arguments over a single work-group."""
+        return replace(self, global_size=self.local_size)
+
+
+class Device:
+    """One open OpenCL device with an in-order queue. Not for use by two threads at once."""
+
+    def __init__(self, handle: Any, spec: DeviceSpec) -> None:
+        self.spec = spec
+        self._cl = _opencl()
+        with _refusals("open"):
+            self._context = self._cl.Context([handle])
+            self._queue = self._cl.CommandQueue(self._context)
+        self._profiled: Any = None
+
+    def build(self, text: str, options: Sequence[str] = ()) -> Program:
+        """The compiled program. Some drivers compile a kernel only at its first launch.
+
+        Raises: BuildFailed with the compiler's log.
+        """
+        program = self._cl.Program(self._context, text)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", self._cl.CompilerWarning)
+                built = program.build(options=list(options), cache_dir=False)
+            names = built.get_info(self._cl.program_info.KERNEL_NAMES)
+        except self._cl.Error as error:
+            raise BuildFailed(f"{self.spec.name}: the program does not build: {error}") from error
+        return Program(built, tuple(name for name in names.split(";") if name))
+
+    def upload(self, array: np.ndarray) -> Buffer:
+        """A buffer that holds a copy of `array`."""
+        flags = self._cl.mem_flags
+        data = np.ascontiguousarray(array)
+        if not data.nbytes:
+            return self.allocate(1)
+        with _refusals(f"upload of {data.nbytes} bytes"):
+            handle = self._cl.Buffer(
+                self._context, flags.READ_WRITE | flags.COPY_HOST_PTR, hostbuf=data
+            )
+        return Buffer(handle, data.nbytes)
+
+    def random(self, dtype: str, elements: int, seed: int = 0) -> Buffer:
+        """A buffer of that many elements with random contents by type (no NaN, no denormals)."""
+        return self.upload(random_array(TensorType((max(1, elements),), dtype), seed=seed))  # pyright: ignore[reportArgumentType]
+
+    def allocate(self, size_bytes: int) -> Buffer:
+        """A buffer of zeros."""
+        with _refusals(f"allocation of {size_bytes} bytes"):
+            flags = self._cl.mem_flags.READ_WRITE
+            handle = self._cl.Buffer(self._context, flags, max(1, size_bytes))
+            self._cl.enqueue_fill_buffer(self._queue, handle, np.uint8(0), 0, max(1, size_bytes))
+            self._queue.finish()
+        return Buffer(handle, max(1, size_bytes))
+
+    def part(self, buffer: Buffer, offset: int, size_bytes: int) -> Buffer:
+        """A window of `buffer`; `offset` is a multiple of the device's base alignment."""
+        with _refusals(f"sub-buffer at {offset} of {size_bytes} bytes"):
+            handle = buffer.handle.get_sub_region(offset, size_bytes)
+        return Buffer(handle, size_bytes)
+
+    def write(self, buffer: Buffer, array: np.ndarray) -> None:
+        """Copies `array` to the start of `buffer`; done when the call returns."""
+        data = np.ascontiguousarray(array)
+        if data.nbytes > buffer.bytes:
+            raise DeviceError(
+                f"{self.spec.name}: write of {data.nbytes} bytes to a buffer of {buffer.bytes}"
+            )
+        with _refusals("write"):
+            self._cl.enqueue_copy(self._queue, buffer.handle, data, is_blocking=True)
+
+    def read(self, buffer: Buffer, type: TensorType) -> np.ndarray:
+        """The start of `buffer` as an array of `type`, after all enqueued work."""
+        out = np.empty(type.shape, type.dtype)
+        self.read_into(buffer, out)
+        return out
+
+    def read_into(self, buffer: Buffer, out: np.ndarray) -> None:
+        """Fills the contiguous array `out` from the start of `buffer`."""
+        if not out.nbytes:
+            return
+        with _refusals("read"):
+            self._cl.enqueue_copy(self._queue, out, buffer.handle, is_blocking=True)
+
+    def prepare(
+        self,
+        program: Program,
+        name: str,
+        buffers: Sequence[Buffer],
+        global_size: Sequence[int],
+        local_size: Sequence[int],
+    ) -> Launch:
+        """A launch of kernel `name` with `buffers` as its arguments, set once and kept alive.
+
+        Raises: LaunchFailed if there is no such kernel or its arguments differ in number.
+        """
+        if name not in program.names:
+            raise LaunchFailed(f"kernel {name!r}: the program has only {', '.join(program.names)}")
+        with _refusals(f"kernel {name!r}"):
+            kernel = self._cl.Kernel(program.handle, name)
+        if kernel.num_args != len(buffers):
+            raise LaunchFailed(
+                f"kernel {name!r}: takes {kernel.num_args} arguments, got {len(buffers)}"
+            )
+        with _refusals(f"kernel {name!r}"):
+            kernel.set_args(*(buffer.handle for buffer in buffers))
+        return Launch(name, kernel, tuple(buffers), tuple(global_size), tuple(local_size))
+
+    def enqueue(self, launches: Sequence[Launch]) -> None:
+        """Puts the launches into the queue, in order, and returns at once."""
+        enqueue, queue = self._cl.enqueue_nd_range_kernel, self._queue
+        try:
+            for launch in launches:
+                enqueue(queue, launch.kernel, launch.global_size, launch.local_size)
+        except self._cl.Error as error:
+            names = ", ".join(launch.name for launch in launches)
+            raise LaunchFailed(f"{self.spec.name}: launch of {names}: {error}") from error
+
+    def flush(self) -> None:
+        """Lets the device start on what is enqueued."""
+        self._queue.flush()
+
+    def finish(self) -> None:
+        """All that was enqueued is done when the call returns."""
+        with _refusals("wait for the queue"):
+            self._queue.finish()
+
+    def time(self, launches: Sequence[Launch], number: int = 1) -> float:
+        """Wall-clock seconds of `number` rounds of the launches, from an empty queue to the end."""
+        self.finish()
+        start = time.perf_counter()
+        for _ in range(number):
+            self.enqueue(launches)
+        self.finish()
+        return time.perf_counter() - start
+
+    def profile(self, launches: Sequence[Launch]) -> list[float]:
+        """Seconds of each launch, by the device's own clock, run in order once."""
+        self.finish()
+        with _refusals("profile"):
+            if self._profiled is None:
+                properties = self._cl.command_queue_properties.PROFILING_ENABLE
+                self._profiled = self._cl.CommandQueue(self._context, properties=properties)
+            events = [
+                self._cl.enqueue_nd_range_kernel(
+                    self._profiled, launch.kernel, launch.global_size, launch.local_size
+                )
+                for launch in launches
+            ]
+            self._profiled.finish()
+        return [1e-9 * (event.profile.end - event.profile.start) for event in events]
+
+
+def list_devices() -> tuple[DeviceSpec, ...]:
+    """Every usable OpenCL device, each once, PoCL first."""
+    return tuple(_catalogue())
+
+
+def driver_problems() -> tuple[str, ...]:
+    """One sentence for each OpenCL driver that is installed but cannot be loaded."""
+    return tuple(
+        f"{driver.vendor}: {driver.library} cannot be loaded: {driver.problem}"
+        for driver in vendors.find_drivers()
+        if driver.problem
+    )
+
+
+def open_device(name: str = "pocl") -> Device:
+    """The device of that name, open. Raises: InputError naming the devices that exist."""
+    catalogue = _catalogue()
+    for spec, handle in catalogue.items():
+        if spec.name == name:
+            return Device(handle, spec)
+    known = ", ".join(spec.name for spec in catalogue) or "none"
+    problems = "".join(f"; {problem}" for problem in driver_problems())
+    raise InputError(
+        f"device {name!r} is not known; found here: {known}{problems}. "
+        "Choose one of these, or install a driver (pip install 'pyopencl[pocl]')."
+    )
+
+
+@functools.cache
+def _opencl() -> ModuleType:
+    """pyopencl, imported with the environment that its drivers need."""
+    pocl.prepare_environment(os.environ)
+    os.environ.setdefault("PYOPENCL_NO_CACHE", "1")
+    with vendors.extra_drivers(vendors.find_drivers()):
+        import pyopencl
+
+        try:
+            pyopencl.get_platforms()  # the loader reads its registry at the first call, once
+        except pyopencl.Error as error:
+            if error.code not in _ERRORS_OF_THE_LOADER:
+                raise DeviceError(f"OpenCL cannot be started: {error}") from error
+    return pyopencl
+
+
+@functools.cache
+def _catalogue() -> dict[DeviceSpec, Any]:
+    """Spec -> OpenCL device. A device that two loader entries show appears once."""
+    found: dict[DeviceSpec, Any] = {}
+    seen: set[tuple[str, ...]] = set()
+    counts: dict[str, int] = {}
+    for platform in _platforms():
+        base = _family(platform.name)
+        addresses: set[int] = set()
+        local: dict[tuple[str, ...], int] = {}
+        for handle in platform.get_devices():
+            if handle.int_ptr in addresses:
+                continue
+            addresses.add(handle.int_ptr)
+            identity = (platform.name, platform.version, handle.name, handle.driver_version)
+            local[identity] = local.get(identity, 0) + 1
+            if (key := (*identity, str(local[identity]))) in seen:
+                continue
+            seen.add(key)
+            index = counts.get(base, 0)
+            counts[base] = index + 1
+            name = base if base in {"pocl", "intel"} and not index else f"{base}-{index}"
+            found[_spec(name, platform, handle)] = handle
+    return dict(sorted(found.items(), key=lambda item: item[0].name != "pocl"))
+
+
+def _platforms() -> list[Any]:
+    cl = _opencl()
+    try:
+        return list(cl.get_platforms())
+    except cl.Error:
+        return []
+
+
+def _family(platform: str) -> str:
+    if platform == pocl.PLATFORM:
+        return "pocl"
+    if platform.startswith("Intel") and "OpenCL" in platform and "Graphics" not in platform:
+        return "intel"
+    return re.sub(r"[^a-z0-9]+", "-", platform.lower()).strip("-")
+
+
+def _spec(name: str, platform: Any, handle: Any) -> DeviceSpec:
+    cl = _opencl()
+    is_cpu = bool(handle.type & cl.device_type.CPU)
+    kind: Literal["cpu", "gpu"] = "cpu" if is_cpu else "gpu"
+    flags = host.read_flags() if is_cpu else frozenset[str]()
+    caches = host.read_caches() if is_cpu else host.Caches(l2_bytes=handle.global_mem_cache_size)
+    bits, registers = host.vector_unit(flags)
+    return DeviceSpec(
+        name=name,
+        model=handle.name.strip(),
+        device_class=kind,
+        platform=platform.name.strip(),
+        driver=handle.driver_version.strip(),
+        opencl=_version(name, handle, flags),
+        compute_units=handle.max_compute_units,
+        vector_bits=bits if is_cpu else 32 * handle.native_vector_width_float,
+        vector_registers=registers,
+        l1_bytes=caches.l1_bytes,
+        l2_bytes=caches.l2_bytes,
+        l3_bytes=caches.l3_bytes,
+        cache_line_bytes=caches.line_bytes or handle.global_mem_cacheline_size,
+        local_memory_bytes=handle.local_mem_size,
+        global_memory_bytes=handle.global_mem_size,
+        max_work_group=handle.max_work_group_size,
+        extensions=tuple(sorted(handle.extensions.split())),
+    )
+
+
+def _version(name: str, handle: Any, flags: frozenset[str]) -> str:
+    """The OpenCL version text; it names the processor that code is generated for."""
+    version: str = handle.version.strip()
+    if not name.startswith("pocl") or not version.endswith("-generic"):
+        return version
+    processor = pocl.processor_name(flags)
+    if pocl.repair_processor(handle.int_ptr, processor):
+        return version.removesuffix("generic") + processor
+    return version
+
+
+@contextlib.contextmanager
+def _refusals(action: str) -> Generator[None, None, None]:
+    """Turns an OpenCL error inside the context into LaunchFailed that says what was tried."""
+    try:
+        yield
+    except _opencl().Error as error:
+        raise LaunchFailed(f"{action}: {error}") from error
