@@ -1,0 +1,60 @@
+"""Running a graph by the numpy meaning of its ops: the oracle that needs no other program."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from retune.core.errors import InputError
+from retune.graph.graph import Graph
+from retune.graph.ops import Array, lookup
+
+Execute = Callable[[Graph, Mapping[str, Array]], dict[str, Array]]
+"""Something that runs a graph: by its numpy meaning, or on a device."""
+
+
+def run_graph(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Every output of the graph by name. Values are dropped after their last use.
+
+    Raises: InputError when an input is missing or has another shape.
+    """
+    values: dict[str, Array] = dict(graph.constants)
+    for name in graph.inputs:
+        values[name] = _checked(graph, name, inputs)
+    last = {value: i for i, node in enumerate(graph.nodes) for value in node.inputs}
+    for position, node in enumerate(graph.nodes):
+        arrays = [values[value] if value else None for value in node.inputs]
+        results = lookup(node.op).reference(arrays, node.attrs)
+        values.update(zip(node.outputs, results, strict=True))
+        for value in node.inputs:
+            if last.get(value) == position and value not in graph.outputs:
+                values.pop(value, None)
+    return {name: values[name] for name in graph.outputs}
+
+
+def random_inputs(graph: Graph, seed: int = 0) -> dict[str, Array]:
+    """Seeded inputs: standard normal for floats, small non-negative integers otherwise."""
+    generator = np.random.default_rng(seed)
+    made: dict[str, Array] = {}
+    for name in graph.inputs:
+        entry = graph.types[name]
+        if entry.dtype.startswith("float"):
+            made[name] = generator.standard_normal(entry.shape, np.float32).astype(entry.dtype)
+        else:
+            made[name] = generator.integers(0, 2, entry.shape).astype(entry.dtype)
+    return made
+
+
+def _checked(graph: Graph, name: str, inputs: Mapping[str, Array]) -> Array:
+    expected = graph.types[name]
+    if name not in inputs:
+        raise InputError(
+            f"running {graph.name}: input '{name}' is missing; expected {expected}; "
+            f"got {', '.join(inputs) or 'none'}"
+        )
+    array = np.asarray(inputs[name])
+    if array.shape != expected.shape or str(array.dtype) != expected.dtype:
+        raise InputError(
+            f"running {graph.name}: input '{name}' should be {expected}; "
+            f"got {array.dtype}{list(array.shape)}"
+        )
+    return array

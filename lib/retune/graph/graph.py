@@ -1,0 +1,264 @@
+"""Graph: a network as frozen values, in topological order, with every type known.
+
+Read `Node` and `Graph` first. This file must not know any particular op: shape rules and meanings
+live in `graph.ops`. Nobody changes an `attrs`, `types` or `constants` mapping after construction.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+
+from retune.core.dtypes import DTYPES, TensorType
+from retune.core.errors import ModelError
+from retune.core.keys import content_key
+from retune.graph.ops.registry import Array, Attrs, lookup
+
+Types: TypeAlias = Mapping[str, TensorType]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One application of an op."""
+
+    op: str
+    name: str
+    inputs: tuple[str, ...]
+    """Value names; '' is an omitted optional input."""
+    outputs: tuple[str, ...]
+    attrs: Attrs = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        attrs = "".join(f", {key}={self.attrs[key]!r}" for key in sorted(self.attrs))
+        arguments = ", ".join(self.inputs)
+        return f"{', '.join(self.outputs)} = {self.op}({arguments}{attrs})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graph:
+    """A network: nodes in topological order; `types` covers inputs, constants and all outputs."""
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    types: Types
+    constants: Mapping[str, Array] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """Content key of the whole network, constants' values included, its name excluded."""
+        return content_key(
+            self.inputs,
+            self.outputs,
+            self.nodes,
+            {name: str(entry) for name, entry in self.types.items()},
+            dict(self.constants),
+        )
+
+    def producers(self) -> dict[str, Node]:
+        """Every computed value with the node that makes it."""
+        return {value: node for node in self.nodes for value in node.outputs}
+
+    def uses(self) -> dict[str, tuple[Node, ...]]:
+        """Every read value with the nodes that read it, each node once, in order."""
+        found: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            for value in dict.fromkeys(node.inputs):
+                if value:
+                    found.setdefault(value, []).append(node)
+        return {value: tuple(nodes) for value, nodes in found.items()}
+
+    def producer(self, value: str) -> Node | None:
+        """The node that makes the value, or None for inputs and constants."""
+        return next((node for node in self.nodes if value in node.outputs), None)
+
+    def consumers(self, value: str) -> tuple[Node, ...]:
+        """The nodes that read the value, in order."""
+        return tuple(node for node in self.nodes if value in node.inputs)
+
+    def verify(self) -> "Graph":
+        """The graph itself, once names, order and types are consistent. Raises: ModelError."""
+        for check in (_check_names, _check_order, _check_types, _check_constants):
+            check(self)
+        return self
+
+    def __str__(self) -> str:
+        lines = [f"graph {self.name}"]
+        lines += [f"  input {name}: {self.types[name]}" for name in self.inputs]
+        lines += [f"  constant {name}: {self.types[name]}" for name in self.constants]
+        for node in self.nodes:
+            made = ", ".join(str(self.types[value]) for value in node.outputs if value)
+            lines.append(f"  {node}: {made}")
+        return "\n".join([*lines, f"  return {', '.join(self.outputs)}"]) + "\n"
+
+
+def _check_names(graph: Graph) -> None:
+    made = [*graph.inputs, *graph.constants, *(v for n in graph.nodes for v in n.outputs if v)]
+    seen: set[str] = set()
+    for value in made:
+        if value in seen:
+            raise ModelError(
+                f"graph {graph.name}: value '{value}' is made more than once; expected each value "
+                "to have one producer; rename one of them"
+            )
+        seen.add(value)
+        if value not in graph.types:
+            raise ModelError(f"graph {graph.name}: value '{value}' has no type")
+
+
+def _check_order(graph: Graph) -> None:
+    ready = {"", *graph.inputs, *graph.constants}
+    for node in graph.nodes:
+        for value in node.inputs:
+            if value not in ready:
+                raise ModelError(
+                    f"graph {graph.name}: node '{node.name}' ({node.op}) reads '{value}', which no "
+                    "earlier node, input or constant makes; expected topological order"
+                )
+        ready.update(node.outputs)
+    for value in graph.outputs:
+        if value not in ready:
+            raise ModelError(f"graph {graph.name}: output '{value}' is never made")
+
+
+def _check_types(graph: Graph) -> None:
+    for node in graph.nodes:
+        inferred = lookup(node.op).infer([type_of(graph.types, v) for v in node.inputs], node.attrs)
+        stated = tuple(graph.types[value] for value in node.outputs)
+        if tuple(inferred) != stated:
+            raise ModelError(
+                f"graph {graph.name}: node '{node.name}' ({node.op}) makes "
+                f"{', '.join(map(str, inferred))}; the graph states {', '.join(map(str, stated))}"
+            )
+
+
+def _check_constants(graph: Graph) -> None:
+    for name, array in graph.constants.items():
+        if array_type(array) != graph.types[name]:
+            raise ModelError(
+                f"graph {graph.name}: constant '{name}' holds {array_type(array)}; "
+                f"the graph states {graph.types[name]}"
+            )
+
+
+def type_of(types: Types, value: str) -> TensorType | None:
+    """The value's type; None for an omitted input."""
+    return types[value] if value else None
+
+
+def array_type(array: Array) -> TensorType:
+    """The tensor type of a numpy array. Raises: ModelError for a type that a graph cannot hold."""
+    if str(array.dtype) not in DTYPES:
+        raise ModelError(
+            f"element type {array.dtype} is not supported; expected one of {', '.join(DTYPES)}"
+        )
+    return TensorType(tuple(array.shape), str(array.dtype))  # pyright: ignore[reportArgumentType]
+
+
+class GraphBuilder:
+    """Grows a graph node by node, inferring each type; `finish` gives the frozen value."""
+
+    def __init__(self, name: str, *, fold: bool = False) -> None:
+        """An empty graph. With `fold`, a node whose inputs are all constant becomes a constant."""
+        self.name = name
+        self.types: dict[str, TensorType] = {}
+        self.constants: dict[str, Array] = {}
+        self._inputs: list[str] = []
+        self._nodes: list[Node] = []
+        self._fold = fold
+
+    def input(self, name: str, tensor_type: TensorType) -> str:
+        """The name, now an input of the graph."""
+        self._inputs.append(self._claim(name, tensor_type))
+        return name
+
+    def constant(self, name: str, array: Array) -> str:
+        """A constant's name: `name`, or `name.1`, ... if that is taken."""
+        name = self.fresh(name)
+        self.constants[name] = array
+        return self._claim(name, array_type(array))
+
+    def fresh(self, name: str) -> str:
+        """`name`, or the first of `name.1`, `name.2`, ... that no value has."""
+        if name not in self.types:
+            return name
+        count = 1
+        while f"{name}.{count}" in self.types:
+            count += 1
+        return f"{name}.{count}"
+
+    def add(
+        self,
+        op: str,
+        inputs: Iterable[str],
+        attrs: Attrs | None = None,
+        *,
+        outputs: Iterable[str] | None = None,
+        name: str = "",
+    ) -> str:
+        """The first output's name, after the node is appended (or folded to a constant).
+
+        Raises: ModelError when the op does not accept these inputs.
+        """
+        sources, attributes = tuple(inputs), dict(attrs or {})
+        definition = lookup(op)
+        types = definition.infer([type_of(self.types, value) for value in sources], attributes)
+        made = tuple(outputs) if outputs is not None else self._names(name or op, len(types))
+        if self._fold and all(not v or v in self.constants for v in sources):
+            arrays = [self.constants[v] if v else None for v in sources]
+            for value, result in zip(made, definition.reference(arrays, attributes), strict=True):
+                self.constants[value] = np.asarray(result)
+                self._claim(value, array_type(self.constants[value]))
+            return made[0]
+        for value, entry in zip(made, types, strict=True):
+            self._claim(value, entry)
+        node = Node(op=op, name=name or made[0], inputs=sources, outputs=made, attrs=attributes)
+        self._nodes.append(node)
+        return made[0]
+
+    def finish(self, outputs: Iterable[str]) -> Graph:
+        """The graph with these outputs, without nodes and constants that no output needs."""
+        graph = Graph(
+            name=self.name,
+            inputs=tuple(self._inputs),
+            outputs=tuple(outputs),
+            nodes=tuple(self._nodes),
+            types=self.types,
+            constants=self.constants,
+        )
+        return without_dead(graph)
+
+    def _names(self, base: str, count: int) -> tuple[str, ...]:
+        if count == 1:
+            return (self.fresh(base),)
+        return tuple(self.fresh(f"{base}.{index}") for index in range(count))
+
+    def _claim(self, name: str, tensor_type: TensorType) -> str:
+        if name in self.types:
+            raise ModelError(
+                f"graph {self.name}: value '{name}' is made more than once; "
+                "expected each value to have one producer; rename one of them"
+            )
+        self.types[name] = tensor_type
+        return name
+
+
+def without_dead(graph: Graph) -> Graph:
+    """The graph without nodes, constants and types that no output needs; inputs all stay."""
+    needed = set(graph.outputs)
+    kept: list[Node] = []
+    for node in reversed(graph.nodes):
+        if needed.intersection(node.outputs):
+            kept.append(node)
+            needed.update(node.inputs)
+    alive = needed | set(graph.inputs) | {v for node in kept for v in node.outputs}
+    return Graph(
+        name=graph.name,
+        inputs=graph.inputs,
+        outputs=graph.outputs,
+        nodes=tuple(reversed(kept)),
+        types={name: entry for name, entry in graph.types.items() if name in alive},
+        constants={name: array for name, array in graph.constants.items() if name in needed},
+    )

@@ -1,0 +1,109 @@
+"""Matrix products: Gemm and MatMul as dense layers where the right side is a matrix."""
+
+from math import prod
+
+import numpy as np
+
+from retune.core.errors import ModelError
+from retune.graph.onnx_ops.registry import Emitter, OnnxNode, onnx_op
+
+
+@onnx_op("Gemm")
+def gemm(node: OnnxNode, emit: Emitter) -> None:
+    """alpha * A' B' + beta * C as dense plus add."""
+    data, weight = node.inputs[:2]
+    if len(emit.shape(data)) != 2 or len(emit.shape(weight)) != 2:
+        raise ModelError(
+            f"Gemm of {emit.type(data)} and {emit.type(weight)}: expected two matrices"
+        )
+    if node.integer("transA", 0):
+        data = emit.temp("transpose", data, label="a", perm=(1, 0))
+    if not node.integer("transB", 0):
+        weight = emit.temp("transpose", weight, label="b", perm=(1, 0))
+    alpha, beta = node.number("alpha", 1.0), node.number("beta", 1.0)
+    if alpha != 1.0:
+        weight = emit.temp("multiply", weight, emit.scalar(alpha, weight, "alpha"))
+    if not node.has_input(2) or beta == 0.0:
+        return emit.out("dense", data, weight)
+    bias = node.inputs[2]
+    shape = emit.shape(bias)
+    bias = emit.reshaped(bias, (*(1,) * (2 - len(shape)), *shape))
+    if beta != 1.0:
+        bias = emit.temp("multiply", bias, emit.scalar(beta, bias, "beta"))
+    return emit.out("add", emit.temp("dense", data, weight), bias)
+
+
+@onnx_op("MatMul")
+def matmul(node: OnnxNode, emit: Emitter) -> None:
+    """numpy's matmul; a constant matrix on the right makes a dense layer of the rows."""
+    left, right = node.inputs
+    a, b = emit.shape(left), emit.shape(right)
+    if not a or not b:
+        raise ModelError("MatMul of a scalar; expected at least one dimension on each side")
+    if len(a) >= 2 and len(b) == 2 and emit.known(right) is not None:
+        return _dense(emit, left, right)
+    left = emit.reshaped(left, (1, *a)) if len(a) == 1 else left
+    right = emit.reshaped(right, (*b, 1)) if len(b) == 1 else right
+    if len(a) > 1 and len(b) > 1:
+        return emit.out("matmul", left, right)
+    result = emit.temp("matmul", left, right)
+    shape = emit.shape(result)
+    keep = (*shape[:-2], *shape[-2 : -1 if len(a) > 1 else -2], *(shape[-1:] if b[1:] else ()))
+    return emit.out("reshape", result, shape=keep)
+
+
+def _dense(emit: Emitter, left: str, right: str) -> None:
+    shape = emit.shape(left)
+    weight = emit.temp("transpose", right, label="weight", perm=(1, 0))
+    if len(shape) == 2:
+        return emit.out("dense", left, weight)
+    rows = emit.reshaped(left, (prod(shape[:-1]), shape[-1]))
+    result = emit.temp("dense", rows, weight)
+    return emit.out("reshape", result, shape=(*shape[:-1], emit.shape(right)[1]))
+
+
+@onnx_op("Constant")
+def constant(node: OnnxNode, emit: Emitter) -> None:
+    """A value stated in the node."""
+    kinds = {
+        "value": None,
+        "value_float": np.float32,
+        "value_floats": np.float32,
+        "value_int": np.int64,
+        "value_ints": np.int64,
+    }
+    for key, dtype in kinds.items():
+        if key in node.attrs:
+            emit.build.constant(node.outputs[0], np.asarray(node.attrs[key], dtype))
+            return
+    raise emit.refuse(f"a Constant with {', '.join(node.attrs)}", "expected a dense tensor")
+
+
+@onnx_op("ConstantOfShape")
+def constant_of_shape(node: OnnxNode, emit: Emitter) -> None:
+    """An array filled with one value, 0.0 by default."""
+    shape = emit.index_list(0, "the shape")
+    value = np.asarray(node.attrs.get("value", np.zeros(1, np.float32))).reshape(-1)[0]
+    emit.build.constant(node.outputs[0], np.full(shape, value))
+
+
+@onnx_op("Shape")
+def shape_of(node: OnnxNode, emit: Emitter) -> None:
+    """The extents of the input, or those between start and end."""
+    shape = emit.shape(node.inputs[0])
+    start, end = node.integer("start", 0), node.integer("end", len(shape))
+    emit.build.constant(node.outputs[0], np.asarray(shape[start:end], np.int64))
+
+
+@onnx_op("Size")
+def size_of(node: OnnxNode, emit: Emitter) -> None:
+    """The number of elements of the input."""
+    count = emit.type(node.inputs[0]).elements
+    emit.build.constant(node.outputs[0], np.asarray(count, np.int64))
+
+
+@onnx_op("Range")
+def numbers(node: OnnxNode, emit: Emitter) -> None:
+    """start, start + delta, ... below limit; all three must be known."""
+    start, limit, delta = (emit.contents(i, "a bound").reshape(()) for i in range(3))
+    emit.build.constant(node.outputs[0], np.arange(start, limit, delta, dtype=start.dtype))

@@ -1,0 +1,148 @@
+"""The registry of ONNX op handlers, and what a handler sees of a node.
+
+A handler emits graph ops into a `GraphBuilder`, its last ones making `node.outputs`. Several
+handlers of one op differ in `since`: the newest that is not newer than the model's opset wins.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from retune.core.dtypes import TensorType
+from retune.core.errors import ModelError
+from retune.graph.graph import GraphBuilder
+from retune.graph.ops import Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnnxNode:
+    """One node of an ONNX model; attributes are plain Python values, tensors numpy arrays."""
+
+    op_type: str
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attrs: Mapping[str, Any]
+    opset: int
+
+    def has_input(self, index: int) -> bool:
+        """True if the optional input is given."""
+        return index < len(self.inputs) and self.inputs[index] != ""
+
+    def has_output(self, index: int) -> bool:
+        """True if somebody may read that output."""
+        return index < len(self.outputs) and self.outputs[index] != ""
+
+    def integer(self, key: str, default: int) -> int:
+        """An integer attribute."""
+        return int(self.attrs.get(key, default))
+
+    def number(self, key: str, default: float) -> float:
+        """A float attribute, as the float32 that the file holds."""
+        return float(self.attrs.get(key, default))
+
+    def ints(self, key: str, default: tuple[int, ...]) -> tuple[int, ...]:
+        """A list of integers."""
+        return tuple(int(item) for item in self.attrs.get(key, default))
+
+    def text(self, key: str, default: str) -> str:
+        """A string attribute."""
+        return str(self.attrs.get(key, default))
+
+
+class Emitter:
+    """A `GraphBuilder` with what handlers ask for: types, required constants, fresh names."""
+
+    def __init__(self, build: GraphBuilder, node: OnnxNode) -> None:
+        self.build = build
+        self.node = node
+
+    def type(self, value: str) -> TensorType:
+        """The type of a value."""
+        return self.build.types[value]
+
+    def shape(self, value: str) -> tuple[int, ...]:
+        """The shape of a value."""
+        return self.build.types[value].shape
+
+    def known(self, value: str) -> Array | None:
+        """The value's contents, if they are known at import."""
+        return self.build.constants.get(value)
+
+    def contents(self, index: int, what: str) -> Array:
+        """The contents of an input that must be known. Raises: ModelError naming it."""
+        value = self.node.inputs[index]
+        array = self.known(value)
+        if array is None:
+            raise ModelError(
+                f"{what} (input '{value}') depends on the network's input; expected a constant: "
+                "make it an initializer, or fold the model's constants first"
+            )
+        return array
+
+    def index_list(self, index: int, what: str) -> tuple[int, ...]:
+        """The contents of a constant input as integers."""
+        return tuple(int(item) for item in self.contents(index, what).reshape(-1))
+
+    def scalar(self, value: float, like: str, label: str) -> str:
+        """A constant of shape [] and the element type of value `like`."""
+        array = np.asarray(value, self.type(like).dtype)
+        return self.build.constant(f"{self.node.outputs[0]}.{label}", array)
+
+    def temp(self, op: str, *inputs: str, label: str = "", **attrs: object) -> str:
+        """An intermediate value `<output>.<label>` made by a graph op."""
+        name = self.build.fresh(f"{self.node.outputs[0]}.{label or op}")
+        values = cast("dict[str, int]", attrs)
+        return self.build.add(op, inputs, values, outputs=[name], name=name)
+
+    def out(self, op: str, *inputs: str, index: int = 0, **attrs: object) -> None:
+        """The node's output `index`, made by a graph op."""
+        output = self.node.outputs[index]
+        name = self.node.name if index == 0 else f"{self.node.name}.{index}"
+        values = cast("dict[str, int]", attrs)
+        self.build.add(op, inputs, values, outputs=[output], name=name or output)
+
+    def reshaped(self, value: str, shape: tuple[int, ...]) -> str:
+        """The value under another shape; itself if it has that shape."""
+        if self.shape(value) == shape:
+            return value
+        return self.temp("reshape", value, shape=shape)
+
+    def refuse(self, what: str, remedy: str) -> ModelError:
+        """An error for a mode of the op that has no meaning here."""
+        return ModelError(f"{what} is not supported; {remedy}")
+
+
+Handler = Callable[[OnnxNode, Emitter], None]
+
+HANDLERS: dict[str, dict[int, Handler]] = {}
+
+
+def onnx_op(*names: str, since: int = 1) -> Callable[[Handler], Handler]:
+    """Decorator: the function imports these ONNX ops from opset `since` on."""
+
+    def wrap(handler: Handler) -> Handler:
+        for name in names:
+            versions = HANDLERS.setdefault(name, {})
+            if since in versions:
+                raise ValueError(f"ONNX op {name} since {since} is registered twice")
+            versions[since] = handler
+        return handler
+
+    return wrap
+
+
+def handler_of(op_type: str, opset: int) -> Handler | None:
+    """The newest handler that is not newer than `opset`, or None."""
+    versions = HANDLERS.get(op_type, {})
+    fitting = [since for since in versions if since <= opset]
+    return versions[max(fitting)] if fitting else None
+
+
+def positive_axis(axis: int, rank: int) -> int:
+    """The axis counted from the front. Raises: ModelError if the rank has no such axis."""
+    if not -rank <= axis < max(rank, 1):
+        raise ModelError(f"axis {axis} is out of range for {rank} dimensions")
+    return axis % rank if rank else 0

@@ -1,0 +1,210 @@
+"""Convolution and pooling: explicit pads from ONNX's auto_pad and ceil_mode."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from retune.core.errors import ModelError
+from retune.graph.onnx_ops.registry import Emitter, OnnxNode, onnx_op
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """A sliding window, one entry each spatial dimension; pads are (begins..., ends...)."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[int, ...]
+    stated_pads: tuple[int, ...]
+    """The pads before ceil_mode extended them."""
+
+    def flat(self) -> "Window":
+        """A one-dimensional window as a two-dimensional one of height 1."""
+        if len(self.kernel) != 1:
+            return self
+        return Window(
+            kernel=(1, *self.kernel),
+            strides=(1, *self.strides),
+            dilations=(1, *self.dilations),
+            pads=(0, self.pads[0], 0, self.pads[1]),
+            stated_pads=(0, self.stated_pads[0], 0, self.stated_pads[1]),
+        )
+
+
+def window_of(node: OnnxNode, extents: Sequence[int], kernel: tuple[int, ...]) -> Window:
+    """The node's window over data of these spatial extents. Raises: ModelError."""
+    rank = len(extents)
+    strides = node.ints("strides", (1,) * rank)
+    dilations = node.ints("dilations", (1,) * rank)
+    pads = node.ints("pads", (0,) * (2 * rank))
+    for what, items, count in (
+        ("kernel_shape", kernel, rank),
+        ("strides", strides, rank),
+        ("dilations", dilations, rank),
+        ("pads", pads, 2 * rank),
+    ):
+        if len(items) != count:
+            raise ModelError(
+                f"{what} {list(items)} has {len(items)} entries; expected {count} for data with "
+                f"{rank} spatial dimensions"
+            )
+    covered = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+    stated = _auto_pads(node.text("auto_pad", "NOTSET"), extents, covered, strides, pads)
+    ends = stated[rank:]
+    if node.integer("ceil_mode", 0):
+        ends = tuple(
+            _ceil_end(extents[d], covered[d], strides[d], stated[d], stated[d + rank])
+            for d in range(rank)
+        )
+    return Window(
+        kernel=kernel,
+        strides=strides,
+        dilations=dilations,
+        pads=(*stated[:rank], *ends),
+        stated_pads=stated,
+    )
+
+
+def _auto_pads(
+    mode: str,
+    extents: Sequence[int],
+    covered: Sequence[int],
+    strides: Sequence[int],
+    pads: tuple[int, ...],
+) -> tuple[int, ...]:
+    match mode:
+        case "NOTSET" | "":
+            return pads
+        case "VALID":
+            return (0,) * len(pads)
+        case "SAME_UPPER" | "SAME_LOWER":
+            totals = [
+                max(0, (-(-extent // s) - 1) * s + window - extent)
+                for extent, window, s in zip(extents, covered, strides, strict=True)
+            ]
+            small = tuple(total // 2 for total in totals)
+            large = tuple(total - total // 2 for total in totals)
+            return (*small, *large) if mode == "SAME_UPPER" else (*large, *small)
+        case _:
+            raise ModelError(
+                f"auto_pad '{mode}' is not known; expected NOTSET, VALID, SAME_UPPER or SAME_LOWER"
+            )
+
+
+def _ceil_end(extent: int, covered: int, stride: int, begin: int, end: int) -> int:
+    """The end padding that makes rounding down give ceil_mode's extent."""
+    count = -(-(extent + begin + end - covered) // stride) + 1
+    if (count - 1) * stride >= extent + begin:  # a window may not start in the end padding
+        count -= 1
+    return max(0, (count - 1) * stride + covered - extent - begin)
+
+
+def _to_image(emit: Emitter, value: str) -> str:
+    """[N, C, L] as [N, C, 1, L]; anything else as it is."""
+    shape = emit.shape(value)
+    return emit.reshaped(value, (*shape[:2], 1, shape[2])) if len(shape) == 3 else value
+
+
+def _spatial(emit: Emitter, value: str) -> tuple[int, ...]:
+    shape = emit.shape(value)
+    if len(shape) not in (3, 4, 5):
+        raise ModelError(
+            f"data '{value}' is {emit.type(value)}; expected 3, 4 or 5 dimensions (N, C, spatial)"
+        )
+    return shape[2:]
+
+
+def _layout(rank: int) -> str:
+    return "NCDHW" if rank == 3 else "NCHW"
+
+
+@onnx_op("Conv")
+def conv(node: OnnxNode, emit: Emitter) -> None:
+    """Convolution, its bias as an addition; one group for each channel is depthwise."""
+    data, kernel = node.inputs[0], node.inputs[1]
+    extents = _spatial(emit, data)
+    taps = emit.shape(kernel)[2:]
+    if node.ints("kernel_shape", taps) != taps:
+        raise ModelError(
+            f"kernel_shape {list(node.ints('kernel_shape', taps))} contradicts the weight "
+            f"'{kernel}' of shape {list(emit.shape(kernel))}"
+        )
+    window = window_of(node, extents, taps).flat()
+    groups, channels = node.integer("group", 1), emit.shape(data)[1]
+    attrs: dict[str, object] = {
+        "strides": window.strides,
+        "pads": window.pads,
+        "dilations": window.dilations,
+        "layout": _layout(len(extents)),
+    }
+    op = "conv3d" if len(extents) == 3 else "conv2d"
+    if op == "conv2d" and groups == channels > 1 and emit.shape(kernel)[1] == 1:
+        op = "depthwise_conv2d"
+    else:
+        attrs["groups"] = groups
+    sources = _to_image(emit, data), _to_image(emit, kernel)
+    bias = node.has_input(2)
+    if not bias and len(extents) > 1:
+        return emit.out(op, *sources, **attrs)
+    result = emit.temp(op, *sources, label="conv", **attrs)
+    if bias:
+        made = emit.shape(node.inputs[2])
+        shaped = emit.reshaped(node.inputs[2], (1, *made, *[1] * len(window.kernel)))
+        if len(extents) > 1:
+            return emit.out("add", result, shaped)
+        result = emit.temp("add", result, shaped)
+    return emit.out("reshape", result, shape=_without_height(emit.shape(result)))
+
+
+def _without_height(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (*shape[:2], *shape[3:])
+
+
+def _pool(node: OnnxNode, emit: Emitter, op: str, window: Window, **attrs: object) -> None:
+    data = node.inputs[0]
+    rank = len(emit.shape(data)) - 2
+    attrs |= {
+        "kernel": window.kernel,
+        "strides": window.strides,
+        "dilations": window.dilations,
+        "pads": window.pads,
+        "layout": _layout(rank),
+    }
+    op = op.replace("2d", "3d") if rank == 3 else op
+    if rank > 1:
+        return emit.out(op, data, **attrs)
+    result = emit.temp(op, _to_image(emit, data), **attrs)
+    return emit.out("reshape", result, shape=_without_height(emit.shape(result)))
+
+
+@onnx_op("MaxPool")
+def max_pool(node: OnnxNode, emit: Emitter) -> None:
+    """Maximum pooling; storage_order concerns only the indices, which are refused."""
+    if node.has_output(1):
+        raise emit.refuse("the output Indices", "expected a model that reads only the maxima")
+    extents = _spatial(emit, node.inputs[0])
+    window = window_of(node, extents, node.ints("kernel_shape", ())).flat()
+    _pool(node, emit, "max_pool2d", window)
+
+
+@onnx_op("AveragePool")
+def average_pool(node: OnnxNode, emit: Emitter) -> None:
+    """Average pooling; what ceil_mode adds never counts as elements."""
+    extents = _spatial(emit, node.inputs[0])
+    window = window_of(node, extents, node.ints("kernel_shape", ())).flat()
+    counted = (0,) * len(window.pads)
+    if node.integer("count_include_pad", 0):
+        counted = window.stated_pads
+    _pool(node, emit, "avg_pool2d", window, counted=counted)
+
+
+@onnx_op("GlobalAveragePool", "GlobalMaxPool")
+def global_pool(node: OnnxNode, emit: Emitter) -> None:
+    """The mean or maximum over all spatial positions."""
+    average = node.op_type == "GlobalAveragePool"
+    rank = len(emit.shape(node.inputs[0]))
+    if rank == 4:
+        op = "global_avg_pool" if average else "global_max_pool"
+        return emit.out(op, node.inputs[0], layout="NCHW")
+    op = "reduce_mean" if average else "reduce_max"
+    return emit.out(op, node.inputs[0], axes=tuple(range(2, rank)), keepdims=True)

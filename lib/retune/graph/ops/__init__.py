@@ -1,0 +1,31 @@
+"""Every op of the graph IR: importing this package registers them all."""
+
+from retune.graph.ops import (
+    broadcast,
+    convolution,
+    elementwise,
+    linear,
+    movement,
+    normalisation,
+    pooling,
+    reduction,
+)
+from retune.graph.ops.registry import OPS, Array, Attrs, AttrValue, OpDef, OpKind, lookup
+
+__all__ = [
+    "OPS",
+    "Array",
+    "AttrValue",
+    "Attrs",
+    "OpDef",
+    "OpKind",
+    "broadcast",
+    "convolution",
+    "elementwise",
+    "linear",
+    "lookup",
+    "movement",
+    "normalisation",
+    "pooling",
+    "reduction",
+]

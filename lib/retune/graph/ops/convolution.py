@@ -1,0 +1,127 @@
+"""Convolutions over two and three spatial dimensions.
+
+Attributes: strides, dilations (one each dimension), pads (begins..., ends...), groups, layout.
+Kernels: [O, I/groups, taps...] for channels-first data, [taps..., I/groups, O] for channels-last.
+`depthwise_conv2d` is the case groups == channels > 1: its channels-last kernel is [KH, KW, C, M];
+output channel c*M+m reads input channel c.
+"""
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from retune.core.dtypes import TensorType
+from retune.graph.ops.registry import Array, Attrs, integer, ints, op, present
+from retune.graph.ops.shapes import (
+    CHANNELS_LAST,
+    channels,
+    data_shape,
+    require,
+    spatial,
+    window_extent,
+)
+from retune.graph.ops.windows import from_channels_first, pad_spatial, to_channels_first, windows
+
+
+def _infer_conv(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    data, kernel = present(types), present(types, 1)
+    layout, groups = str(attrs["layout"]), integer(attrs, "groups")
+    last = layout in CHANNELS_LAST
+    taps = kernel.shape[:-2] if last else kernel.shape[2:]
+    depth, made = kernel.shape[-2:] if last else (kernel.shape[1], kernel.shape[0])
+    count = channels(data.shape, layout)
+    require(
+        len(kernel.shape) == len(data.shape),
+        lambda: f"convolution of {data} with kernel {kernel}: expected equal ranks",
+    )
+    require(
+        depth * groups == count and made % groups == 0,
+        lambda: (
+            f"convolution of {data} with kernel {kernel} in {groups} groups: expected a kernel "
+            f"over {count / groups:g} channels and outputs divisible by the groups"
+        ),
+    )
+    return (_convolved(data, taps, made, attrs),)
+
+
+def _infer_depthwise(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    data, kernel = present(types), present(types, 1)
+    layout = str(attrs["layout"])
+    last = layout in CHANNELS_LAST
+    count = channels(data.shape, layout)
+    made = kernel.shape[-1] * kernel.shape[-2] if last else kernel.shape[0]
+    own = kernel.shape[-2] if last else count
+    require(
+        own == count and made % count == 0,
+        lambda: f"depthwise convolution of {data} with kernel {kernel}: expected {count} channels",
+    )
+    return (_convolved(data, kernel.shape[:-2] if last else kernel.shape[2:], made, attrs),)
+
+
+def _convolved(data: TensorType, taps: Sequence[int], made: int, attrs: Attrs) -> TensorType:
+    layout, pads = str(attrs["layout"]), ints(attrs, "pads")
+    strides, dilations = ints(attrs, "strides"), ints(attrs, "dilations")
+    rank = len(taps)
+    extents = tuple(
+        window_extent(extent, taps[d], strides[d], dilations[d], pads[d] + pads[d + rank])
+        for d, extent in enumerate(spatial(data.shape, layout))
+    )
+    require(
+        all(extent > 0 for extent in extents),
+        lambda: (
+            f"convolution of {data} with a {'x'.join(map(str, taps))} kernel and pads {pads}: "
+            f"the kernel is larger than the padded data"
+        ),
+    )
+    return TensorType(data_shape(data.shape[0], made, extents, layout), data.dtype)
+
+
+@op("conv2d", kind="heavy", infer=_infer_conv)
+def conv2d(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
+    """Convolution (cross-correlation) in groups, by im2col and a matrix product."""
+    layout = str(attrs["layout"])
+    data = to_channels_first(present(arrays), layout)
+    kernel = present(arrays, 1)
+    if layout in CHANNELS_LAST:
+        kernel = np.moveaxis(kernel, (-1, -2), (0, 1))
+    return (from_channels_first(_im2col(data, kernel, attrs), layout),)
+
+
+op("conv3d", kind="heavy", infer=_infer_conv)(conv2d)
+
+
+def _im2col(data: Array, kernel: Array, attrs: Attrs) -> Array:
+    groups, strides = integer(attrs, "groups"), ints(attrs, "strides")
+    taps = kernel.shape[2:]
+    padded = pad_spatial(data, ints(attrs, "pads"))
+    view = windows(padded, taps, strides, ints(attrs, "dilations"))
+    batch, made = data.shape[0], kernel.shape[0]
+    extents = view.shape[2 + len(taps) :]
+    depth = kernel.shape[1] * prod(taps)
+    columns = view.reshape(batch, groups, depth, prod(extents))
+    rows = np.ascontiguousarray(kernel).reshape(groups, made // groups, depth)
+    return np.matmul(rows, columns).reshape(batch, made, *extents)
+
+
+@op("depthwise_conv2d", kind="heavy", infer=_infer_depthwise)
+def depthwise_conv2d(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
+    """Each channel convolved with its own M kernels, tap by tap."""
+    layout = str(attrs["layout"])
+    data = to_channels_first(present(arrays), layout)
+    kernel = present(arrays, 1)
+    count = data.shape[1]
+    if layout in CHANNELS_LAST:
+        kernel = np.moveaxis(kernel, (-2, -1), (0, 1))
+    else:
+        kernel = kernel.reshape(count, -1, *kernel.shape[2:])
+    padded = pad_spatial(data, ints(attrs, "pads"))
+    taps = kernel.shape[2:]
+    view = windows(padded, taps, ints(attrs, "strides"), ints(attrs, "dilations"))
+    multiple = kernel.shape[1]
+    total = np.zeros((data.shape[0], count, multiple, *view.shape[4:]), data.dtype)
+    for tap in np.ndindex(*taps):
+        weight = kernel[(slice(None), slice(None), *tap)][:, :, None, None]
+        total += view[(slice(None), slice(None), *tap)][:, :, None] * weight
+    flat = total.reshape(data.shape[0], count * multiple, *view.shape[4:])
+    return (from_channels_first(flat, layout),)

@@ -1,0 +1,81 @@
+"""Ops of one input that map each element on its own."""
+
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import numpy as np
+
+from retune.core.dtypes import DType, TensorType
+from retune.graph.ops.registry import Array, Attrs, number, op, present
+from retune.graph.ops.shapes import same_type
+
+Unary = Callable[[Array, Attrs], Array]
+
+
+def _sigmoid(x: Array) -> Array:
+    return 0.5 * (np.tanh(0.5 * x) + 1)
+
+
+def _elu(x: Array, alpha: float) -> Array:
+    return np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))
+
+
+def _hard_sigmoid(x: Array, attrs: Attrs) -> Array:
+    return np.clip(number(attrs, "alpha") * x + number(attrs, "beta"), 0, 1)
+
+
+def _erf(x: Array) -> Array:
+    from math import erf
+
+    return np.vectorize(erf, otypes=[np.float64])(x) if x.size else x
+
+
+UNARY: dict[str, Unary] = {
+    "relu": lambda x, _: np.maximum(x, 0),
+    "clip": lambda x, a: np.clip(x, number(a, "min"), number(a, "max")),
+    "sigmoid": lambda x, _: _sigmoid(x),
+    "tanh": lambda x, _: np.tanh(x),
+    "leaky_relu": lambda x, a: np.where(x < 0, number(a, "alpha") * x, x),
+    "elu": lambda x, a: _elu(x, number(a, "alpha")),
+    "selu": lambda x, a: number(a, "gamma") * _elu(x, number(a, "alpha")),
+    "hard_sigmoid": _hard_sigmoid,
+    "hard_swish": lambda x, _: x * np.clip(x / 6 + 0.5, 0, 1),
+    "exp": lambda x, _: np.exp(x),
+    "log": lambda x, _: np.log(x),
+    "sqrt": lambda x, _: np.sqrt(x),
+    "abs": lambda x, _: np.abs(x),
+    "negative": lambda x, _: -x,
+    "floor": lambda x, _: np.floor(x),
+    "ceil": lambda x, _: np.ceil(x),
+    "round": lambda x, _: np.rint(x),
+    "reciprocal": lambda x, _: np.reciprocal(x),
+    "softplus": lambda x, _: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))),
+    "softsign": lambda x, _: x / (1 + np.abs(x)),
+    "erf": lambda x, _: _erf(x),
+    "identity": lambda x, _: x,
+}
+"""Name -> meaning. The result has the input's element type. `round` takes halves to even."""
+
+
+def _unary(meaning: Unary) -> Callable[[Sequence[Array | None], Attrs], tuple[Array, ...]]:
+    def reference(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
+        data = present(arrays)
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            return (np.asarray(meaning(data, attrs)).astype(data.dtype, copy=False),)
+
+    return reference
+
+
+for _name, _meaning in UNARY.items():
+    op(_name, kind="elementwise", infer=same_type)(_unary(_meaning))
+
+
+def _infer_cast(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    return (TensorType(present(types).shape, cast("DType", attrs["to"])),)
+
+
+@op("cast", kind="elementwise", infer=_infer_cast)
+def cast_elements(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
+    """The elements as another type (`to`), truncated toward zero for integers."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return (present(arrays).astype(str(attrs["to"])),)

@@ -1,0 +1,40 @@
+"""Reductions over axes. Attributes: axes (ascending, not negative), keepdims."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from retune.core.dtypes import TensorType
+from retune.graph.ops.registry import Array, Attrs, ints, op, present
+
+REDUCTIONS: dict[str, Callable[..., Array]] = {
+    "reduce_mean": np.mean,
+    "reduce_sum": np.sum,
+    "reduce_max": np.max,
+    "reduce_min": np.min,
+}
+"""Name -> numpy function."""
+
+
+def _infer(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    data, axes = present(types), ints(attrs, "axes")
+    if attrs["keepdims"]:
+        shape = tuple(1 if d in axes else extent for d, extent in enumerate(data.shape))
+    else:
+        shape = tuple(extent for d, extent in enumerate(data.shape) if d not in axes)
+    return (TensorType(shape, data.dtype),)
+
+
+def _reduce(name: str) -> Callable[[Sequence[Array | None], Attrs], tuple[Array, ...]]:
+    function = REDUCTIONS[name]
+
+    def reference(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
+        data = present(arrays)
+        result = function(data, axis=ints(attrs, "axes"), keepdims=bool(attrs["keepdims"]))
+        return (np.asarray(result, data.dtype),)
+
+    return reference
+
+
+for _name in REDUCTIONS:
+    op(_name, kind="reduction", infer=_infer)(_reduce(_name))

@@ -1,0 +1,25 @@
+"""The nine networks of the onnx package give the outputs that are shipped with them."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from retune.graph.evaluate import run_graph
+from retune.graph.onnx_import import load_file
+
+LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
+
+
+@pytest.mark.parametrize("path", sorted(LIGHT.glob("*.onnx")), ids=lambda path: path.stem)
+def test_a_light_network_gives_its_stored_output(path: Path):
+    graph = load_file(path)
+    (name,) = graph.inputs
+    shape = graph.types[name].shape
+    count = int(np.prod(shape))
+    ramp = (np.arange(count).reshape(shape) / count).astype(np.float32)
+    stored = onnx.TensorProto.FromString((LIGHT / f"{path.stem}_output_0.pb").read_bytes())
+    (output,) = run_graph(graph, {name: ramp}).values()
+    np.testing.assert_allclose(output, numpy_helper.to_array(stored), rtol=1e-3, atol=1e-7)
