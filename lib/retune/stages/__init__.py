@@ -1,1 +1,13 @@
-"""The stages of a tuning run: each is run once for its inputs, and verified when reused."""
+"""The stages of a tuning run: each is run once for its inputs, and verified when reused.
+
+What a stage says is in `manifest`, how it runs once is in `stage`. `retune.api` has the stages:
+
+    stage_import(request) -> ImportManifest
+    stage_extract(request, network) -> TaskManifest
+    stage_tune_round(request, network, tasks, index, previous, progress) -> RoundManifest
+    stage_select(request, tasks) -> Selection
+    stage_compile(request, network, tasks, selection, variant) -> CompileManifest
+    stage_verify(request, network, compiled) -> VerifyManifest
+    stage_bench(request, network, untuned, tuned) -> BenchManifest
+    stage_report(request, network, tasks, rounds, tuned, verified, bench) -> ReportManifest
+"""

@@ -65,11 +65,17 @@ def load(kind: type[M], folder: Path) -> M | None:
     except (OSError, UnicodeDecodeError, RecordError) as error:
         _log.warning("%s: manifest not readable (%s); the stage runs again", folder, error)
         return None
+    manifest = dataclasses.replace(manifest, folder=str(folder))
+    return manifest if stage_intact(manifest) else None
+
+
+def stage_intact(manifest: Manifest) -> bool:
+    """True if every file of the output is there and has the content that was written."""
     for output in manifest.outputs:
-        if (fault := _fault(folder / output.path, output)) is not None:
-            _log.warning("%s: %s %s; the stage runs again", folder, output.path, fault)
-            return None
-    return dataclasses.replace(manifest, folder=str(folder))
+        if (fault := _fault(manifest.file(output.path), output)) is not None:
+            _log.warning("%s: %s %s; the stage runs again", manifest.folder, output.path, fault)
+            return False
+    return True
 
 
 def is_finished(kind: type[M], work: Path, stage: str, key: str) -> bool:

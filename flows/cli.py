@@ -1,0 +1,89 @@
+"""The command line: `retune COMMAND`. One module of `flows.commands` for each command.
+
+Errors are one sentence on stderr: exit code 2 for bad input, 1 for a run that failed, 130 when
+interrupted. Importing this module is cheap; commands import what they need when they run.
+"""
+
+import os
+import shlex
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from flows.commands import bench, devices, records, run, tasks, tune, verify
+from flows.console import say
+from retune.core.config import cache_root
+from retune.core.errors import RetuneError
+
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="retune",
+    help="Tunes neural networks for OpenCL devices: an ONNX file in, a fast bundle out.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("devices")(devices.devices)
+app.command("tasks")(tasks.tasks)
+app.command("tune")(tune.tune)
+app.command("run")(run.run)
+app.command("bench")(bench.bench)
+app.command("verify")(verify.verify)
+app.add_typer(records.app, name="records")
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(run_command(sys.argv[1:]))
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Runs one command line and returns its exit code; never raises."""
+    try:
+        app(list(arguments), prog_name="retune")
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        return _interrupted(arguments) if code == INTERRUPTED else code
+    except KeyboardInterrupt:
+        return _interrupted(arguments)
+    except RetuneError as error:
+        say(f"retune: {error}")
+        return error.exit_code
+    except Exception as error:  # noqa: BLE001 - the process edge: recorded with its traceback
+        say(f"retune: unexpected {type(error).__name__}: {_first_line(error)}")
+        say(f"retune: this is a bug; the traceback is in {_write_traceback(error)}")
+        return 1
+    return 0
+
+
+def _interrupted(arguments: Sequence[str]) -> int:
+    say("retune: interrupted")
+    if arguments and arguments[0] == "tune":
+        again = shlex.join(["retune", *arguments])
+        say(f"retune: everything measured is kept; continue with: {again}")
+    return INTERRUPTED
+
+
+def _write_traceback(error: Exception) -> Path:
+    text = "".join(traceback.format_exception(error))
+    name = f"traceback-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
+    for folder in (cache_root() / "errors", Path(tempfile.gettempdir())):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text, encoding="utf-8")
+        except OSError:
+            continue
+        return folder / name
+    say(text)
+    return Path("the lines above")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or ["no message"])[0]

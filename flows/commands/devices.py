@@ -1,0 +1,30 @@
+"""`retune devices`: what can be tuned for on this machine."""
+
+from dataclasses import asdict
+
+from flows.console import print_json, print_table
+from flows.options import Json
+
+
+def devices(json: Json = False) -> None:
+    """List the OpenCL devices of this machine."""
+    from retune.device.runtime import list_devices
+
+    found = list_devices()
+    if json:
+        print_json([asdict(spec) for spec in found])
+        return
+    rows = [
+        {
+            "device": spec.name,
+            "model": spec.model,
+            "class": spec.device_class,
+            "units": spec.compute_units,
+            "vector bits": spec.vector_bits,
+            "memory GiB": round(spec.global_memory_bytes / 2**30, 1),
+            "OpenCL": spec.opencl,
+            "driver": spec.driver,
+        }
+        for spec in found
+    ]
+    print_table(rows, "devices")

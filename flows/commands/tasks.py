@@ -1,0 +1,34 @@
+"""`retune tasks`: what a network consists of, as tensor expressions."""
+
+from typing import Any
+
+from flows.console import print_json, print_line
+from flows.options import Json, Layout, Model, ShapeList, check_model, parse_layout, parse_shapes
+
+
+def tasks(
+    model: Model, shape: ShapeList = None, layout: Layout = "NHWC", json: Json = False
+) -> None:
+    """Print a network's tuning tasks and each one's compute DAG as tensor expressions."""
+    shapes, order = parse_shapes(shape), parse_layout(layout)
+    check_model(model)
+    from retune.api import extract_tasks, import_network
+    from retune.core.config import cache_root
+
+    network = import_network(model, shapes, order, cache_root())
+    found = extract_tasks(network)
+    if json:
+        print_json([task.to_json() for task in found])
+        return
+    for number, task in enumerate(found, 1):
+        print_line(f"{number}. {task.name} (x{task.weight})  {_facts(task)}")
+        print_line("    " + task.text.strip().replace("\n", "\n    "))
+        print_line()
+    flops = sum(task.flops * task.weight for task in found)
+    print_line(f"{len(found)} tasks, {flops / 1e9:.3f} GFLOP in one run of {model}")
+
+
+def _facts(task: Any) -> str:
+    shapes = ", ".join("x".join(map(str, shape)) for shape in task.input_shapes)
+    output = "x".join(map(str, task.output_shape))
+    return f"{task.flops / 1e6:.2f} MFLOP  {shapes} -> {output}  {task.key[:12]}"

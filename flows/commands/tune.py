@@ -1,0 +1,121 @@
+"""`retune tune`: the whole way from a model to a verified bundle."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flows.console import print_json, print_line, print_table, progress_on_stderr, say
+from flows.options import (
+    Json,
+    Layout,
+    Model,
+    Records,
+    ShapeList,
+    check_model,
+    parse_layout,
+    parse_shapes,
+    sorted_shapes,
+)
+from flows.summary import latency_lines, result_data, task_rows
+from retune.core.config import cache_root, records_root
+from retune.core.errors import InputError
+from retune.stages.manifest import TuneRequest, TuneResult
+
+DEFAULT_MINUTES = 10.0
+
+
+def tune(
+    model: Model,
+    out: Annotated[Path, typer.Option(help="Folder for the bundle and the report.")],
+    device: Annotated[str, typer.Option(help="A device of `retune devices`.")] = "pocl",
+    trials: Annotated[
+        int | None, typer.Option(help="Measurements; 0 compiles with what is known.")
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Time for measuring.", show_default="10")
+    ] = None,
+    tuner: Annotated[str, typer.Option(help="How candidates are proposed.")] = "random",
+    seed: Annotated[int, typer.Option(help="The same seed proposes the same candidates.")] = 0,
+    shape: ShapeList = None,
+    records: Records = None,
+    layout: Layout = "NHWC",
+    no_prefect: Annotated[
+        bool, typer.Option("--no-prefect", help="Run in plain Python, without a flow.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Tune a network: measure candidates, compile the best, verify, compare, report."""
+    request = TuneRequest(
+        model=model,
+        out=str(out),
+        records=str(records or records_root()),
+        work=str(cache_root()),
+        device=device,
+        trials=trials,
+        minutes=_minutes(trials, minutes),
+        tuner=tuner,
+        seed=seed,
+        shapes=sorted_shapes(parse_shapes(shape)),
+        layout=parse_layout(layout),
+    )
+    check_model(model)
+    with progress_on_stderr():
+        result = _run(request, no_prefect)
+    if json:
+        print_json(result_data(result))
+    else:
+        print_result(result)
+
+
+def print_result(result: TuneResult) -> None:
+    """What a person wants to know at the end of a run."""
+    print_table(task_rows(result), f"tasks of {result.name} on {result.target}")
+    statuses = ", ".join(f"{count} {status}" for status, count in result.statuses) or "none"
+    print_line(f"measured  {result.trials} in {result.seconds:.0f} s: {statuses}")
+    for number, line in enumerate(latency_lines(result)):
+        print_line(f"{'latency' if number == 0 else '':9} {line}")
+    verified = result.verified
+    print_line(
+        f"deviation {verified.max_abs:.2e} from {verified.oracle} at most, "
+        f"{verified.max_rel:.1e} of the output's range ({verified.samples} samples)"
+    )
+    print_line(f"bundle    {result.module}")
+    print_line(f"report    {result.report}")
+    print_line(f"records   {result.records}")
+
+
+def _run(request: TuneRequest, no_prefect: bool) -> TuneResult:
+    if not no_prefect and find_spec("prefect") is not None:
+        from flows.launch import tune_with_prefect
+
+        return tune_with_prefect(request)
+    if not no_prefect:
+        say("retune: prefect is not installed; running without a flow")
+    from retune.api import tune_network
+    from tasks.progress import log_event
+
+    return tune_network(
+        request.model,
+        Path(request.out),
+        device=request.device,
+        trials=request.trials,
+        minutes=request.minutes,
+        tuner=request.tuner,
+        seed=request.seed,
+        shapes=dict(request.shapes),
+        records=Path(request.records),
+        layout=request.layout,
+        progress=log_event,
+    )
+
+
+def _minutes(trials: int | None, minutes: float | None) -> float | None:
+    if trials is not None and minutes is not None:
+        raise InputError("--trials and --minutes: expected one of them, got both; leave one out")
+    if trials is not None and trials < 0:
+        raise InputError(f"--trials {trials}: expected 0 or more")
+    if minutes is not None and not 0 < minutes < float("inf"):
+        raise InputError(f"--minutes {minutes}: expected more than 0; --trials 0 measures nothing")
+    return DEFAULT_MINUTES if trials is None and minutes is None else minutes

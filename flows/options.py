@@ -1,0 +1,91 @@
+"""Options that several commands share, and the words of their errors."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from retune.core.config import cache_root
+from retune.core.errors import InputError
+
+MODEL_HELP = "An ONNX file, zoo:NAME or light:NAME."
+Model = Annotated[str, typer.Argument(help=MODEL_HELP)]
+Module = Annotated[Path, typer.Argument(help="A bundle's folder, such as OUT/module.")]
+ShapeList = Annotated[
+    list[str] | None,
+    typer.Option("--shape", help="Bind an input's shape: name=1,3,224,224. Repeatable."),
+]
+Layout = Annotated[str, typer.Option(help="Data layout of convolutions: NHWC or NCHW.")]
+Json = Annotated[bool, typer.Option("--json", help="Print data instead of tables.")]
+Records = Annotated[
+    Path | None,
+    typer.Option(help="The record store.", show_default="artifacts/records"),
+]
+
+LAYOUTS = ("NHWC", "NCHW")
+
+
+def parse_shapes(values: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
+    """Input name -> shape. Raises: InputError with an example of what was meant."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for value in values or ():
+        name, separator, numbers = value.rpartition("=")
+        if not separator or not name.strip():
+            raise _bad_shape(value, "a name and a shape with '=' between them")
+        if name.strip() in shapes:
+            raise _bad_shape(value, f"one shape for each input, and {name.strip()!r} has two")
+        shapes[name.strip()] = _parse_dimensions(value, numbers)
+    return shapes
+
+
+def parse_layout(value: str) -> str:
+    """The layout in capitals. Raises: InputError."""
+    if value.upper() in LAYOUTS:
+        return value.upper()
+    raise InputError(f"--layout {value}: expected NHWC or NCHW, got {value!r}")
+
+
+def check_model(model: str) -> None:
+    """Raises: InputError if `model` is a path at which there is no file."""
+    if model.startswith(("zoo:", "light:")) or Path(model).is_file():
+        return
+    kind = "a folder" if Path(model).is_dir() else "no file"
+    raise InputError(f"{model}: expected an ONNX file, zoo:NAME or light:NAME, got {kind}")
+
+
+def check_module(module: Path) -> None:
+    """Raises: InputError if there is no bundle."""
+    if not module.is_file() and not (module / "module.json").is_file():
+        raise InputError(
+            f"{module}: expected a bundle (a folder with module.json, or a zip of it), got none; "
+            "`retune tune MODEL --out DIR` makes DIR/module"
+        )
+
+
+def concrete_model(model: str, inputs: Mapping[str, tuple[int, ...]]) -> Path:
+    """The ONNX file of that network with its inputs bound to those shapes."""
+    from retune.api import import_network
+
+    return Path(import_network(model, inputs, "NHWC", cache_root()).onnx_path)
+
+
+def sorted_shapes(shapes: Mapping[str, tuple[int, ...]]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """The shapes as plain data in a fixed order."""
+    return tuple(sorted(shapes.items()))
+
+
+def _parse_dimensions(value: str, numbers: str) -> tuple[int, ...]:
+    if not numbers.strip():  # a scalar input
+        return ()
+    try:
+        shape = tuple(int(number) for number in numbers.split(","))
+    except ValueError:
+        raise _bad_shape(value, "whole numbers separated by commas after '='") from None
+    if any(extent < 1 for extent in shape):
+        raise _bad_shape(value, "extents of at least 1")
+    return shape
+
+
+def _bad_shape(value: str, expected: str) -> InputError:
+    return InputError(f"--shape {value}: expected {expected}; write --shape data=1,3,224,224")

@@ -1,0 +1,75 @@
+"""A finished run as rows and lines, the same for the console, JSON and the Prefect UI."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from retune.stages.manifest import Latency, TaskResult, TuneResult
+
+Row = dict[str, Any]
+
+
+def task_rows(result: TuneResult) -> list[Row]:
+    """One row for each task, the costliest first."""
+    return [_task_row(task) for task in result.tasks]
+
+
+def latency_lines(result: TuneResult) -> list[str]:
+    """One line for each contestant, with its ratio to the tuned bundle."""
+    tuned = next((row.median_us for row in result.latency if row.name == "tuned"), None)
+    return [_latency_line(row, tuned) for row in result.latency]
+
+
+def result_data(result: TuneResult) -> Row:
+    """The whole result as plain data, for `--json`."""
+    return {
+        "model": result.model,
+        "name": result.name,
+        "module": result.module,
+        "report": result.report,
+        "records": result.records,
+        "target": result.target,
+        "trials": result.trials,
+        "seconds": result.seconds,
+        "reason": result.reason,
+        "statuses": dict(result.statuses),
+        "tasks": task_rows(result),
+        "latency": latency_rows(result.latency),
+        "verification": {
+            "oracle": result.verified.oracle,
+            "samples": result.verified.samples,
+            "max_abs": result.verified.max_abs,
+            "max_rel": result.verified.max_rel,
+            "tolerance": result.verified.tolerance,
+            "passed": result.verified.passed,
+        },
+    }
+
+
+def latency_rows(rows: Sequence[Latency]) -> list[Row]:
+    """Each contestant's quartiles in microseconds."""
+    return [asdict(row) for row in rows]
+
+
+def _task_row(task: TaskResult) -> Row:
+    entry = task.entry
+    return {
+        "task": entry.name,
+        "op": "+".join((entry.op, *entry.epilogue)),
+        "output": "x".join(map(str, entry.output_shape)),
+        "weight": entry.weight,
+        "mflop": round(entry.flops / 1e6, 3),
+        "trials": task.trials,
+        "failed": task.failed,
+        "best_us": None if task.best_us is None else round(task.best_us, 2),
+        "gflops": None if task.gflops is None else round(task.gflops, 1),
+        "total_us": None if task.best_us is None else round(task.best_us * entry.weight, 1),
+    }
+
+
+def _latency_line(row: Latency, tuned: float | None) -> str:
+    text = f"{row.name}: {row.median_us / 1e3:.3f} ms"
+    text += f" (quartiles {row.p25_us / 1e3:.3f} to {row.p75_us / 1e3:.3f})"
+    if tuned and row.name != "tuned":
+        text += f", {row.median_us / tuned:.2f} x the tuned bundle's time"
+    return text

@@ -1,0 +1,84 @@
+"""What the report shows, as plain data. Nothing here knows where it came from."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportTask:
+    """One tuning task at the end of the run."""
+
+    name: str
+    op: str
+    """Operator and epilogue, such as `conv2d + bias + relu`."""
+    output_shape: tuple[int, ...]
+    weight: int
+    flops: int
+    trials: int
+    failed: int
+    default_us: float | None
+    """Time of the default schedule; None: not measured."""
+    best_us: float | None
+    """Time of the best right candidate; None: there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """Measurements of one task in the order in which they were taken."""
+
+    task: str
+    times_us: tuple[float | None, ...]
+    """None: the candidate failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyBar:
+    """Latency of one contestant; all were measured in turns."""
+
+    name: str
+    median_us: float
+    p25_us: float
+    p75_us: float
+    runs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelShare:
+    """Time of one launch of the tuned bundle."""
+
+    label: str
+    us: float
+    flops: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """How far the bundle's outputs are from the oracle's."""
+
+    oracle: str
+    samples: int
+    max_abs: float
+    max_rel: float
+    tolerance: float
+    passed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportData:
+    """One tuning run."""
+
+    network: str
+    target: str
+    created: str
+    """When, as text for people."""
+    tasks: tuple[ReportTask, ...]
+    """The costliest first."""
+    curves: tuple[Curve, ...]
+    failures: tuple[tuple[str, int], ...]
+    """Status or reason -> measurements, `ok` included; the most frequent first."""
+    latency: tuple[LatencyBar, ...]
+    """`tuned` and `untuned` are this program's; other names are peers'."""
+    profile: tuple[KernelShare, ...]
+    """In order of execution."""
+    verification: Verification
+    facts: tuple[tuple[str, str], ...]
+    """Name -> value: the run's settings and the bundle's sizes."""

@@ -1,0 +1,135 @@
+"""The report: one HTML file that needs nothing else, no network and no script.
+
+Read `render`. It is a pure function of ReportData; the page's text lies in `report.html.j2`.
+"""
+
+from importlib.resources import files
+
+from retune.report.data import LatencyBar, ReportData, ReportTask
+from retune.report.svg import Bar, bar_chart, best_so_far, curve_chart
+
+CURVES = 24
+"""Curves shown: those of the costliest tasks."""
+KERNELS = 20
+"""Kernels shown in the profile: the slowest."""
+
+
+def render(data: ReportData) -> str:
+    """The whole report as HTML text."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(time=_time, count=_count, shape=_shape)
+    source = files("retune.report").joinpath("report.html.j2").read_text(encoding="utf-8")
+    curves = [
+        {
+            "task": curve.task,
+            "svg": curve_chart(curve.times_us),
+            "best": next((t for t in reversed(best_so_far(curve.times_us)) if t), None),
+        }
+        for curve in data.curves[:CURVES]
+    ]
+    return environment.from_string(source).render(
+        data=data,
+        headline=_headline(data),
+        tasks=[_task_row(task, _total_us(data)) for task in data.tasks],
+        curves=curves,
+        hidden_curves=max(0, len(data.curves) - CURVES),
+        latency=bar_chart([_latency_bar(row, data) for row in data.latency], "latency"),
+        failures=bar_chart(_failure_bars(data), "outcomes of measurements"),
+        profile=bar_chart(_profile_bars(data), "time by kernel"),
+        hidden_kernels=max(0, len(data.profile) - KERNELS),
+    )
+
+
+def _headline(data: ReportData) -> list[tuple[str, str]]:
+    """The three or four numbers that matter, each with its name."""
+    medians = {row.name: row.median_us for row in data.latency}
+    tuned = medians.get("tuned")
+    numbers: list[tuple[str, str]] = []
+    if tuned is not None:
+        numbers.append(("latency, tuned", _time(tuned)))
+        for name, median in medians.items():
+            if name != "tuned":
+                numbers.append((f"{name} takes", f"{median / tuned:.2f} ×"))
+    deviation = f"{data.verification.max_rel:.1e}"
+    numbers.append((f"deviation from {data.verification.oracle}", deviation))
+    return numbers
+
+
+def _total_us(data: ReportData) -> float:
+    return sum((task.best_us or 0.0) * task.weight for task in data.tasks) or 1.0
+
+
+def _task_row(task: ReportTask, total_us: float) -> dict[str, object]:
+    best = task.best_us
+    return {
+        "task": task,
+        "gflops": task.flops / best / 1e3 if best else None,
+        "share": 100.0 * best * task.weight / total_us if best else None,
+        "gain": task.default_us / best if best and task.default_us else None,
+    }
+
+
+def _latency_bar(row: LatencyBar, data: ReportData) -> Bar:
+    tuned = next((r.median_us for r in data.latency if r.name == "tuned"), None)
+    text = _time(row.median_us)
+    if tuned and row.name != "tuned":
+        text += f"  ({row.median_us / tuned:.2f} × tuned)"
+    style = {"tuned": "ours", "untuned": "plain"}.get(row.name, "peer")
+    return Bar(
+        label=row.name,
+        value=row.median_us,
+        text=text,
+        low=row.p25_us,
+        high=row.p75_us,
+        style=style,
+    )
+
+
+def _failure_bars(data: ReportData) -> list[Bar]:
+    total = sum(count for _, count in data.failures) or 1
+    return [
+        Bar(
+            label=name.replace("_", " "),
+            value=count,
+            text=f"{count} ({100 * count / total:.1f} %)",
+            style="good" if name == "ok" else "bad",
+        )
+        for name, count in data.failures
+    ]
+
+
+def _profile_bars(data: ReportData) -> list[Bar]:
+    total = sum(kernel.us for kernel in data.profile) or 1.0
+    slowest = sorted(data.profile, key=lambda kernel: kernel.us, reverse=True)[:KERNELS]
+    return [
+        Bar(
+            label=kernel.label,
+            value=kernel.us,
+            text=f"{_time(kernel.us)}  {100 * kernel.us / total:.1f} %"
+            + (f"  {kernel.flops / kernel.us / 1e3:.0f} GFLOP/s" if kernel.flops else ""),
+        )
+        for kernel in slowest
+        if kernel.us > 0
+    ]
+
+
+def _time(us: float | None) -> str:
+    """Three significant digits and a unit."""
+    if us is None:
+        return "–"
+    for limit, unit in ((1e6, "s"), (1e3, "ms")):
+        if us >= limit:
+            return f"{us / limit:.3g} {unit}"
+    return f"{us:.3g} µs"
+
+
+def _count(value: float | None, digits: int = 0) -> str:
+    return "–" if value is None else f"{value:,.{digits}f}"
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "×".join(map(str, shape)) or "scalar"

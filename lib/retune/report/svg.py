@@ -1,0 +1,174 @@
+"""Charts as inline SVG text: best-so-far curves and horizontal bars.
+
+Read `curve_chart` and `bar_chart`. Colours come from the page's style sheet by class name, so the
+charts follow its light and dark appearance. Pure functions of numbers.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+WIDTH = 300.0
+HEIGHT = 130.0
+LEFT, RIGHT, TOP, BOTTOM = 46.0, 8.0, 8.0, 22.0
+
+BAR_WIDTH = 720.0
+BAR_HEIGHT = 26.0
+BAR_LABEL = 170.0
+BAR_VALUE = 190.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """One bar; `low` and `high` draw a whisker if they are given."""
+
+    label: str
+    value: float
+    text: str
+    """What stands behind the bar."""
+    low: float | None = None
+    high: float | None = None
+    style: str = "plain"
+    """Class of the bar: plain, ours, peer, good, bad."""
+
+
+def best_so_far(times: Sequence[float | None]) -> list[float | None]:
+    """The least time up to each measurement; None until one succeeded."""
+    best: float | None = None
+    result: list[float | None] = []
+    for time in times:
+        if time is not None and (best is None or time < best):
+            best = time
+        result.append(best)
+    return result
+
+
+def curve_chart(times: Sequence[float | None]) -> str:
+    """Each measurement as a point, the best so far as a line; logarithmic time axis.
+
+    Failed measurements are ticks on the lower edge.
+    """
+    right = [time for time in times if time is not None]
+    if not right:
+        return _frame('<text class="axis" x="60" y="60">no candidate succeeded</text>')
+    low, high = _decade_range(min(right), max(right))
+
+    def x(index: float) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * index / max(1, len(times) - 1)
+
+    def y(time: float) -> float:
+        share = math.log(time / low) / math.log(high / low)
+        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * share
+
+    parts = [_grid(y(tick), _number(tick)) for tick in _ticks(low, high)]
+    floor = HEIGHT - BOTTOM
+    for index, time in enumerate(times):
+        if time is None:
+            parts.append(f'<path class="failed" d="M{x(index):.1f} {floor:.1f}v-5"/>')
+        else:
+            parts.append(f'<circle class="point" cx="{x(index):.1f}" cy="{y(time):.1f}" r="1.6"/>')
+    parts.append(f'<path class="best" d="{_steps(best_so_far(times), x, y)}"/>')
+    parts.append(f'<text class="axis" x="{LEFT}" y="{HEIGHT - 6}">1</text>')
+    parts.append(
+        f'<text class="axis" text-anchor="end" x="{WIDTH - RIGHT}" y="{HEIGHT - 6}">'
+        f"{len(times)} measurements</text>"
+    )
+    return _frame("".join(parts))
+
+
+def bar_chart(bars: Sequence[Bar], title: str) -> str:
+    """Horizontal bars from zero, one below the other, each with its text behind it."""
+    height = BAR_HEIGHT * len(bars) + 4
+    top = max([bar.high or bar.value for bar in bars], default=0.0) or 1.0
+    scale = (BAR_WIDTH - BAR_LABEL - BAR_VALUE) / top
+    body = "".join(_bar(bar, index, scale) for index, bar in enumerate(bars))
+    return (
+        f'<svg class="bars" role="img" aria-label="{escape(title)}" '
+        f'viewBox="0 0 {BAR_WIDTH:.0f} {height:.0f}">{body}</svg>'
+    )
+
+
+def _bar(bar: Bar, index: int, scale: float) -> str:
+    y = BAR_HEIGHT * index + 4
+    middle = y + BAR_HEIGHT / 2 - 2
+    width = max(1.0, bar.value * scale)
+    parts = [
+        f'<text class="label" text-anchor="end" x="{BAR_LABEL - 8}" y="{middle + 4}">'
+        f"{escape(_shorten(bar.label, 26))}<title>{escape(bar.label)}</title></text>",
+        f'<rect class="bar {bar.style}" x="{BAR_LABEL}" y="{y}" rx="2" '
+        f'width="{width:.1f}" height="{BAR_HEIGHT - 8}"/>',
+    ]
+    end = BAR_LABEL + width
+    if bar.low is not None and bar.high is not None:
+        start, stop = BAR_LABEL + bar.low * scale, BAR_LABEL + bar.high * scale
+        parts.append(
+            f'<path class="whisker" d="M{start:.1f} {middle}H{stop:.1f}'
+            f'M{start:.1f} {middle - 4}v8M{stop:.1f} {middle - 4}v8"/>'
+        )
+        end = max(end, stop)
+    parts.append(
+        f'<text class="value" x="{end + 8:.1f}" y="{middle + 4}">{escape(bar.text)}</text>'
+    )
+    return "".join(parts)
+
+
+def _frame(body: str) -> str:
+    return (
+        f'<svg class="curve" role="img" aria-label="measured times and the best so far" '
+        f'viewBox="0 0 {WIDTH:.0f} {HEIGHT:.0f}">{body}</svg>'
+    )
+
+
+def _grid(y: float, text: str) -> str:
+    return (
+        f'<path class="grid" d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/>'
+        f'<text class="axis" text-anchor="end" x="{LEFT - 5}" y="{y + 3.5:.1f}">{text}</text>'
+    )
+
+
+def _steps(
+    best: Sequence[float | None], x: Callable[[float], float], y: Callable[[float], float]
+) -> str:
+    path: list[str] = []
+    for index, time in enumerate(best):
+        if time is None:
+            continue
+        if not path:
+            path.append(f"M{x(index):.1f} {y(time):.1f}")
+        else:
+            path.append(f"H{x(index):.1f}V{y(time):.1f}")
+    return "".join(path)
+
+
+def _decade_range(low: float, high: float) -> tuple[float, float]:
+    """A range with a little room, at least a factor of 1.5 wide."""
+    low, high = low * 0.92, high * 1.08
+    if high / low < 1.5:
+        middle = math.sqrt(low * high)
+        low, high = middle / math.sqrt(1.5), middle * math.sqrt(1.5)
+    return low, high
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Two to five round numbers inside the range."""
+    for digits in ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)):
+        first = math.floor(math.log10(low))
+        last = math.ceil(math.log10(high))
+        ticks = [d * 10.0**e for e in range(first, last + 1) for d in digits]
+        inside = [tick for tick in ticks if low <= tick <= high]
+        if len(inside) >= 2:
+            return inside[:: max(1, math.ceil(len(inside) / 5))]
+    return [low, high]
+
+
+def _number(value: float) -> str:
+    if value >= 1e6:
+        return f"{value / 1e6:.3g} s"
+    if value >= 1e3:
+        return f"{value / 1e3:.3g} ms"
+    return f"{value:.3g} µs"
+
+
+def _shorten(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"

@@ -1,0 +1,41 @@
+"""Prefect tasks: one round of measurements, and the choice of the best records.
+
+Neither is cached by Prefect: only the stage knows whether the store still has the records.
+"""
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from retune.stages.codec import to_json
+from retune.stages.manifest import ImportManifest, RoundManifest, TaskManifest, TuneRequest
+from tasks.keys import RETRY
+from tasks.progress import log_event
+
+
+@task(
+    name="tune-round",
+    task_run_name="tune-round-{index}",
+    cache_policy=NO_CACHE,
+    persist_result=True,
+    result_serializer="json",
+    **RETRY,
+)
+def tune_round(
+    request: TuneRequest,
+    network: ImportManifest,
+    tasks: TaskManifest,
+    index: int,
+    previous: RoundManifest | None,
+) -> str:
+    """JSON of the RoundManifest; the round's records are in the store before it returns."""
+    from retune.api import stage_tune_round
+
+    return to_json(stage_tune_round(request, network, tasks, index, previous, log_event))
+
+
+@task(name="select", cache_policy=NO_CACHE, persist_result=True, result_serializer="json")
+def select_records(request: TuneRequest, tasks: TaskManifest) -> str:
+    """JSON of the Selection."""
+    from retune.api import stage_select
+
+    return to_json(stage_select(request, tasks))
