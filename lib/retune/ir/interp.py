@@ -15,7 +15,7 @@ from retune.core.errors import VerifyError
 from retune.ir.evaluate import Value, evaluate, evaluate_int
 from retune.ir.expr import Buffer, Expr, Load, Var
 from retune.ir.reduction import decompose_all
-from retune.ir.stmt import IDENTITY, Block, For, Program, Seq, Stmt
+from retune.ir.stmt import Block, For, Program, Seq, Stmt, identity
 from retune.ir.te import Compute, Concat, Dag, Tensor
 
 Arrays = dict[str, np.ndarray]
@@ -64,7 +64,7 @@ def _run_compute(stage: Tensor, op: Compute, values: Arrays) -> np.ndarray:
     if op.reducer is None:
         result = evaluate(op.body, env, fetch)
         return np.array(np.broadcast_to(np.asarray(result, stage.dtype), stage.shape))
-    out = np.full(stage.shape, IDENTITY[op.reducer], stage.dtype)
+    out = np.full(stage.shape, identity(op.reducer, stage.dtype).value, stage.dtype)
     for point in product(*(range(a.extent) for a in op.reduce_axes)):
         env |= dict(zip((a.var for a in op.reduce_axes), point, strict=True))
         _COMBINE[op.reducer](out, np.asarray(evaluate(op.body, env, fetch), stage.dtype), out=out)

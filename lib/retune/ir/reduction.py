@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from retune.ir.expr import const, variables
-from retune.ir.stmt import IDENTITY, Block, For, Program, Seq, Stmt, blocks, rewrite
+from retune.ir.expr import variables
+from retune.ir.stmt import Block, For, Program, Seq, Stmt, blocks, identity, rewrite
 
 
 def decompose(loop: For, block: Block) -> Seq:
@@ -15,7 +15,7 @@ def decompose(loop: For, block: Block) -> Seq:
             y[i] += f(i, k)          for i:
                                        y[i] += f(i, k)
     """
-    start = const(IDENTITY[block.reducer], block.buffer.dtype) if block.reducer else block.value
+    start = identity(block.reducer, block.buffer.dtype) if block.reducer else block.value
     init = Block(f"{block.name}.init", block.buffer, block.indices, start, guard=block.guard)
     used = {v for i in block.indices for v in variables(i)}
     if block.guard is not None:

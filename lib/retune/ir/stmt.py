@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from retune.ir.expr import Buffer, Expr, Load, Var, const, substitute, transform
+from retune.ir.expr import Buffer, Const, Expr, Load, Var, const, substitute, transform
 from retune.ir.te import Axis, Compute, Concat, Dag, Reducer, Tensor
 
 LoopKind = Literal[
@@ -25,6 +25,23 @@ IDENTITY: Mapping[Reducer, float] = {
     "min": float("inf"),
 }
 """The value that changes nothing when combined; what a reduction starts from."""
+
+_INTEGER_LIMITS: Mapping[str, tuple[int, int]] = {
+    "int8": (-(1 << 7), (1 << 7) - 1),
+    "uint8": (0, (1 << 8) - 1),
+    "int16": (-(1 << 15), (1 << 15) - 1),
+    "int32": (-(1 << 31), (1 << 31) - 1),
+    "int64": (-(1 << 63), (1 << 63) - 1),
+    "bool": (0, 1),
+}
+
+
+def identity(reducer: Reducer, dtype: str) -> Const:
+    """The start value of a reduction in a type; integers have no infinities, so their limits."""
+    value = IDENTITY[reducer]
+    if dtype in _INTEGER_LIMITS and reducer in ("max", "min"):
+        value = _INTEGER_LIMITS[dtype][0 if reducer == "max" else 1]
+    return const(value, dtype)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,294 @@
+"""From one loop nest to the body of one OpenCL kernel.
+
+The emitter walks the nest once. Serial loops become C loops; unrolled loops and vector lanes are
+expanded into statements over named registers; addresses are strength-reduced: every index is a
+sum whose terms are added once, in the outermost scope where they are known, so inner statements
+see `base + constant`. Values read more than once by neighbouring statements are read once.
+
+Read `KernelBody.emit` first, then `_Scope` and `addresses.Address`.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from retune.codegen import opencl
+from retune.codegen.expressions import ExpressionPrinter, Instance, Reads, vectorizable
+from retune.codegen.registers import register_lanes, strides_of
+from retune.core.errors import CodegenError
+from retune.ir.evaluate import evaluate_int
+from retune.ir.expr import Buffer, Expr, Var, loads
+from retune.ir.reduction import path_to
+from retune.ir.simplify import Polynomial, Range
+from retune.ir.stmt import Block, For, Seq, Stmt, blocks, walk
+
+
+@dataclass(slots=True)
+class _Scope:
+    """A brace level: the variables that it declares and its statements so far."""
+
+    variables: set[Var]
+    lines: list[str] = field(default_factory=list[str])
+    names: dict[object, str] = field(default_factory=dict[object, str])
+    """Hoisted values by their content."""
+
+
+class KernelBody:
+    """The text of one nest, with its launch size and the buffers that it touches."""
+
+    def __init__(self, nest: Stmt) -> None:
+        self.nest = nest
+        self.global_size = [1, 1, 1]
+        self.local_size = [1, 1, 1]
+        self._scopes = [_Scope(set())]
+        self._ranges: dict[Var, Range] = {}
+        self._counter: Counter[str] = Counter()
+        self.lanes = {n.var: evaluate_int(n.extent) for n in _vector_loops(nest)}
+        local = {b for b in _buffers(nest) if b.scope in ("register", "private")}
+        chosen = frozenset(self.lanes)
+        self.registers = {b: register_lanes(nest, b, chosen) for b in sorted(local, key=str)}
+        self._homes = {b: _home(nest, b) for b in self.registers}
+
+    def emit(self) -> list[str]:
+        """The lines of the kernel's body."""
+        self._declare(self.nest, first=True)
+        self._walk(self.nest, {})
+        return self._scopes[0].lines
+
+    # -- statements ----------------------------------------------------------------------------
+
+    def _walk(self, stmt: Stmt, env: dict[Var, int]) -> None:
+        straight = _straight_line(stmt)
+        if straight:
+            self._statements(list(self._instances(stmt, env, None)))
+            return
+        match stmt:
+            case Seq(stmts):
+                for group in _runs(stmts):
+                    if _straight_line(group[0]):
+                        found = [i for s in group for i in self._instances(s, env, None)]
+                        self._statements(found)
+                    else:
+                        self._walk(group[0], env)
+            case For():
+                self._loop(stmt, env)
+            case Block():
+                raise CodegenError(f"{stmt.name}: a block outside straight-line code")
+
+    def _loop(self, loop: For, env: dict[Var, int]) -> None:
+        extent = evaluate_int(loop.extent)
+        if loop.kind in ("unroll", "vectorize"):
+            for i in range(extent):
+                self._walk(loop.body, {**env, loop.var: i})
+            return
+        self._ranges[loop.var] = Range(0, extent - 1)
+        name = opencl.identifier(loop.var.name)
+        if loop.kind == "serial":
+            scope = _Scope({loop.var})
+            self._scopes.append(scope)
+            self._declare(loop)
+            self._walk(loop.body, env)
+            self._scopes.pop()
+            lines = self._scopes[-1].lines
+            if loop.unroll is not None and evaluate_int(loop.unroll) > 1:
+                count = evaluate_int(loop.unroll)
+                lines.append(f"__attribute__((opencl_unroll_hint({count})))")
+            lines.append(f"for (int {name} = 0; {name} < {extent}; ++{name}) {{")
+            lines.extend("  " + line for line in scope.lines)
+            lines.append("}")
+            return
+        kind, dim = loop.kind.split(".")
+        sizes = self.global_size if kind == "group" else self.local_size
+        sizes[int(dim)] = extent
+        scope = self._scopes[-1]
+        scope.variables.add(loop.var)
+        scope.lines.append(f"const int {name} = get_{kind}_id({dim});  // of {extent}")
+        self._declare(loop)
+        self._walk(loop.body, env)
+
+    def _declare(self, stmt: Stmt, *, first: bool = False) -> None:
+        """Registers and private arrays whose innermost common scope this is."""
+        for buffer, home in self._homes.items():
+            if home is not (None if first else stmt):
+                continue
+            size = _elements(buffer)
+            lanes = self.registers[buffer]
+            kind = opencl.type_name(buffer.dtype, max(1, lanes))
+            name = opencl.identifier(buffer.name)
+            lines = self._scopes[-1].lines
+            if lanes:
+                names = [f"{name}_{i}" for i in range(size // lanes)]
+                for start in range(0, len(names), 8):
+                    lines.append(f"{kind} {', '.join(names[start : start + 8])};")
+            else:
+                lines.append(f"{kind} {name}[{size}];")
+
+    def _instances(
+        self, stmt: Stmt, env: dict[Var, int], lane: tuple[Var, int] | None
+    ) -> Iterator[Instance]:
+        """The blocks of a straight-line statement, in order, once for each unrolled iteration."""
+        match stmt:
+            case Seq(stmts):
+                for child in stmts:
+                    yield from self._instances(child, env, lane)
+            case Block():
+                yield Instance(stmt, env, lane)
+            case For():
+                extent = evaluate_int(stmt.extent)
+                if stmt.var in self.lanes:
+                    yield from self._instances(stmt.body, env, (stmt.var, extent))
+                    return
+                for i in range(extent):
+                    yield from self._instances(stmt.body, {**env, stmt.var: i}, lane)
+
+    def _statements(self, instances: list[Instance]) -> None:
+        """Statements for the instances; repeated reads of unwritten memory are named once."""
+        printer = ExpressionPrinter(self)
+        written = {i.block.buffer for i in instances}
+        counts: Counter[Reads] = Counter()
+        for instance in instances:
+            counts.update(printer.certain_reads(instance, written))
+        named: dict[Reads, str] = {}
+        lines = self._scopes[-1].lines
+        for instance in instances:
+            for read in printer.certain_reads(instance, written):
+                if counts[read] > 1 and read not in named:
+                    name = self.fresh(opencl.identifier(read.buffer.name))
+                    kind = opencl.type_name(read.buffer.dtype, read.lanes)
+                    lines.append(f"const {kind} {name} = {printer.read_text(read)};")
+                    named[read] = name
+            printer.named = named
+            lines.append(printer.statement(instance))
+
+    # -- names and addresses -------------------------------------------------------------------
+
+    def fresh(self, stem: str) -> str:
+        """A name that this kernel has not used: `stem_0`, `stem_1`, ..."""
+        count = self._counter[stem]
+        self._counter[stem] += 1
+        return f"{stem}_v{count}"
+
+    @property
+    def ranges(self) -> dict[Var, Range]:
+        """Ranges of the loop variables met so far."""
+        return self._ranges
+
+    def hoist(self, terms: Polynomial, stem: str) -> str:
+        """The name of a sum, each of whose terms is added in the outermost scope that can."""
+        by_level: dict[int, list[tuple[tuple[Expr, ...], int]]] = {}
+        for monomial, coefficient in sorted(terms.items(), key=lambda t: str(t[0])):
+            level = max(self._level(atom) for atom in monomial)
+            by_level.setdefault(level, []).append((monomial, coefficient))
+        partial = ""
+        for level in sorted(by_level):
+            scope = self._scopes[level]
+            key = (partial, tuple(by_level[level]))
+            if key not in scope.names:
+                pieces = [partial] if partial else []
+                pieces += [self._term(m, c) for m, c in by_level[level]]
+                text = " + ".join(pieces)
+                if len(pieces) == 1 and text.isidentifier():
+                    scope.names[key] = text
+                else:
+                    name = self.fresh(f"{stem}_at")
+                    scope.lines.append(f"const int {name} = {text};")
+                    scope.names[key] = name
+            partial = scope.names[key]
+        return partial
+
+    def _term(self, monomial: tuple[Expr, ...], coefficient: int) -> str:
+        factors = [self.atom(atom) for atom in monomial]
+        if coefficient != 1:
+            factors.append(str(coefficient))
+        return "*".join(factors)
+
+    def atom(self, expr: Expr) -> str:
+        """The name of a variable, or of a hoisted division, minimum or the like."""
+        if isinstance(expr, Var):
+            return opencl.identifier(expr.name)
+        scope = self._scopes[self._level(expr)]
+        if expr not in scope.names:
+            text = ExpressionPrinter(self).integer(expr)
+            name = self.fresh("t")
+            scope.lines.append(f"const int {name} = {text};")
+            scope.names[expr] = name
+        return scope.names[expr]
+
+    def _level(self, expr: Expr) -> int:
+        """Index of the innermost scope that declares a variable of the expression."""
+        level = 0
+        for node in _variables(expr):
+            for position, scope in enumerate(self._scopes):
+                if node in scope.variables:
+                    level = max(level, position)
+        return level
+
+
+def _variables(expr: Expr) -> Iterator[Var]:
+    if isinstance(expr, Var):
+        yield expr
+    for child in expr.children:
+        yield from _variables(child)
+
+
+def _straight_line(stmt: Stmt) -> bool:
+    """True when the statement expands to assignments: no loop runs in time or over ids."""
+    return all(n.kind in ("unroll", "vectorize") for n in walk(stmt) if isinstance(n, For))
+
+
+def _runs(stmts: tuple[Stmt, ...]) -> Iterator[list[Stmt]]:
+    """Adjacent straight-line statements together, others alone."""
+    run: list[Stmt] = []
+    for stmt in stmts:
+        if _straight_line(stmt):
+            run.append(stmt)
+            continue
+        if run:
+            yield run
+        run = []
+        yield [stmt]
+    if run:
+        yield run
+
+
+def _vector_loops(nest: Stmt) -> list[For]:
+    """The vectorized loops all of whose blocks can be written with vector types."""
+    found = [n for n in walk(nest) if isinstance(n, For) and n.kind == "vectorize"]
+    return [
+        loop
+        for loop in found
+        if evaluate_int(loop.extent) in opencl.VECTOR_LANES
+        and all(vectorizable(b, loop.var) for b in blocks(loop.body))
+        and not any(n.kind == "vectorize" for n in walk(loop.body) if isinstance(n, For))
+    ]
+
+
+def _buffers(nest: Stmt) -> set[Buffer]:
+    found: set[Buffer] = set()
+    for block in blocks(nest):
+        found.add(block.buffer)
+        found |= {load.buffer for load in loads(block.value)}
+    return found
+
+
+def _elements(buffer: Buffer) -> int:
+    return strides_of(buffer)[0] * evaluate_int(buffer.shape[0]) if buffer.shape else 1
+
+
+def _home(nest: Stmt, buffer: Buffer) -> For | None:
+    """The innermost loop with a scope of its own around every use of a buffer."""
+    paths = [
+        path_to(nest, b) or []
+        for b in blocks(nest)
+        if b.buffer == buffer or any(load.buffer == buffer for load in loads(b.value))
+    ]
+    home: For | None = None
+    for level in zip(*paths, strict=False):
+        if any(loop is not level[0] for loop in level):
+            break
+        if level[0].kind not in ("unroll", "vectorize"):
+            home = level[0]
+        else:
+            break
+    return home
+

@@ -1,0 +1,388 @@
+"""Scalar expressions and assignments as OpenCL C text, for one iteration of straight-line code.
+
+An `Instance` is a block with its unrolled loop variables settled, and at most one loop that runs
+as vector lanes. Text comes with its number of lanes: scalars are widened only where a function or
+an assignment needs it.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from retune.codegen import opencl
+from retune.codegen.registers import flat_index
+from retune.core.errors import CodegenError
+from retune.ir.expr import (
+    COMPARISONS,
+    Binary,
+    Buffer,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Select,
+    Var,
+    const,
+    loads,
+    substitute,
+    variables,
+)
+from retune.ir.simplify import (
+    Polynomial,
+    Range,
+    affine,
+    bounds,
+    from_polynomial,
+    polynomial,
+    simplify,
+)
+from retune.ir.stmt import Block
+
+Text = tuple[str, int]
+"""C text and its number of lanes."""
+
+
+class Names(Protocol):
+    """What an expression needs of the kernel around it."""
+
+    @property
+    def registers(self) -> Mapping[Buffer, int]:
+        """Lanes of each register or private buffer; 0 for an array."""
+        ...
+
+    @property
+    def ranges(self) -> Mapping[Var, Range]:
+        """Ranges of the loop variables in scope."""
+        ...
+
+    def hoist(self, terms: Polynomial, stem: str) -> str:
+        """The name of a sum of terms without constant."""
+        ...
+
+    def atom(self, expr: Expr) -> str:
+        """The name of a variable or of a hoisted integer expression."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A block with values for its unrolled loops; `lane` is (variable, number of lanes)."""
+
+    block: Block
+    env: Mapping[Var, int]
+    lane: tuple[Var, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """A read of memory: `lanes` adjacent elements from `base + offset`."""
+
+    buffer: Buffer
+    base: str
+    offset: int
+    lanes: int
+
+    @property
+    def index(self) -> str:
+        """The index as C text."""
+        if not self.base:
+            return str(self.offset)
+        return f"{self.base} + {self.offset}" if self.offset else self.base
+
+
+def vectorizable(block: Block, var: Var) -> bool:
+    """True when the block can run as vector lanes of `var`: adjacent stores, plain types."""
+    if block.buffer.dtype not in opencl.VECTOR_TYPES:
+        return False
+    if any(load.dtype not in opencl.VECTOR_TYPES for load in loads(block.value)):
+        return False
+    form = affine(flat_index(block.buffer, block.indices), [var])
+    if form is None or form[0].get(var) != const(1):
+        return False
+    if block.guard is not None and var in variables(block.guard):
+        return False
+    return _lanes_only_in_loads(block.value, var)
+
+
+def _lanes_only_in_loads(expr: Expr, var: Var) -> bool:
+    match expr:
+        case Load():
+            return True
+        case Var():
+            return expr != var
+        case Select(condition, _, _) if var in variables(condition) and not loads(condition):
+            return False  # a mask over indices guards its reads: lanes must be apart
+        case Cast(value, dtype):
+            plain = value.dtype in opencl.VECTOR_TYPES and dtype in opencl.VECTOR_TYPES
+            return plain and _lanes_only_in_loads(value, var)
+        case _:
+            return all(_lanes_only_in_loads(child, var) for child in expr.children)
+
+
+class ExpressionPrinter:
+    """Prints the expressions of instances; `named` holds the reads that have a name already."""
+
+    def __init__(self, names: Names) -> None:
+        self.names = names
+        self.named: Mapping[Reads, str] = {}
+        self._polynomials: dict[tuple[Buffer, tuple[Expr, ...]], Polynomial] = {}
+
+    # -- assignments ---------------------------------------------------------------------------
+
+    def statement(self, instance: Instance) -> str:
+        """The assignment, under its guard if it has one."""
+        block = instance.block
+        read = self._address(block.buffer, block.indices, instance)
+        lanes = instance.lane[1] if instance.lane else 1
+        if read is None or read.lanes != lanes:
+            raise CodegenError(f"{block.name}: its stores are not adjacent")
+        target = self._place(read)
+        value = self._updated(instance, target or self.read_text(read), lanes)
+        if target is not None:
+            line = f"{target} = {value};"
+        else:
+            line = opencl.store(_pointer(read.buffer), read.index, lanes, value)
+        if block.guard is None:
+            return line
+        return f"if ({self.text(block.guard, instance)[0]}) {{ {line} }}"
+
+    def _updated(self, instance: Instance, old: str, lanes: int) -> str:
+        block, dtype = instance.block, instance.block.buffer.dtype
+        value = block.value
+        if block.reducer is None:
+            text, width = self.text(value, instance)
+            if value.dtype == "bool":
+                text = f"({text} ? 1 : 0)"
+            return opencl.splat(text, dtype, lanes) if width < lanes else text
+        if block.reducer == "sum" and _is_product(value) and dtype == "float32":
+            assert isinstance(value, Binary)
+            a, b = (self._wide(e, instance, lanes) for e in (value.a, value.b))
+            return f"fma({a}, {b}, {old})"
+        text = self._wide(value, instance, lanes)
+        if block.reducer in ("max", "min"):
+            return f"{opencl.FUNCTION[block.reducer]}({old}, {text})"
+        return f"{old} {'+' if block.reducer == 'sum' else '*'} {text}"
+
+    # -- reads ---------------------------------------------------------------------------------
+
+    def certain_reads(self, instance: Instance, written: set[Buffer]) -> Iterator[Reads]:
+        """Reads of memory that happen whenever the instance runs and see no store beside it."""
+        if instance.block.guard is not None:
+            return
+        for load in _unconditional(instance.block.value):
+            if load.buffer in written or load.buffer in self.names.registers:
+                continue
+            read = self._address(load.buffer, load.indices, instance)
+            if read is not None:
+                yield read
+
+    def read_text(self, read: Reads) -> str:
+        """The read as C text."""
+        return opencl.load(_pointer(read.buffer), read.index, read.lanes)
+
+    def _place(self, read: Reads) -> str | None:
+        """The name of the register that a read or write goes to; None for memory."""
+        lanes = self.names.registers.get(read.buffer, 0)
+        if not lanes:
+            return None
+        if read.base or read.lanes != lanes or read.offset % lanes:
+            raise CodegenError(f"{read.buffer}: [{read.index}] is not a register")
+        return f"{_pointer(read.buffer)}_{read.offset // lanes}"
+
+    def _address(
+        self, buffer: Buffer, indices: tuple[Expr, ...], instance: Instance
+    ) -> Reads | None:
+        """Where an access goes; None when its lanes are not adjacent."""
+        terms = self._resolve(self._flat(buffer, indices), instance)
+        base: Polynomial = {}
+        offset, stride = 0, 0
+        lane = instance.lane[0] if instance.lane else None
+        for monomial, coefficient in terms.items():
+            if monomial == ():
+                offset = coefficient
+            elif monomial == (lane,):
+                stride = coefficient
+            elif lane is not None and any(lane in variables(a) for a in monomial):
+                return None
+            else:
+                base[monomial] = coefficient
+        if stride not in (0, 1):
+            return None
+        lanes = instance.lane[1] if instance.lane and stride else 1
+        name = self.names.hoist(base, _pointer(buffer)) if base else ""
+        return Reads(buffer, name, offset, lanes)
+
+    def _flat(self, buffer: Buffer, indices: tuple[Expr, ...]) -> Polynomial:
+        key = (buffer, indices)
+        if key not in self._polynomials:
+            self._polynomials[key] = polynomial(flat_index(buffer, indices))
+        return self._polynomials[key]
+
+    def _resolve(self, terms: Polynomial, instance: Instance) -> Polynomial:
+        """The polynomial with unrolled variables replaced by their values."""
+        env = instance.env
+        result: Polynomial = {}
+        for monomial, coefficient in terms.items():
+            rest: list[Expr] = []
+            for atom in monomial:
+                if isinstance(atom, Var):
+                    if atom in env:
+                        coefficient *= env[atom]
+                    else:
+                        rest.append(atom)
+                elif any(v in env for v in variables(atom)):
+                    return self._resolve_slowly(terms, instance)
+                else:
+                    rest.append(atom)
+            key = tuple(rest)
+            total = result.get(key, 0) + coefficient
+            if total:
+                result[key] = total
+            else:
+                result.pop(key, None)
+        return result
+
+    def _resolve_slowly(self, terms: Polynomial, instance: Instance) -> Polynomial:
+        values: dict[Var, Expr] = {v: const(i) for v, i in instance.env.items()}
+        settled = substitute(from_polynomial(terms), values)
+        return polynomial(simplify(settled, self._ranges(instance)))
+
+    def _ranges(self, instance: Instance) -> dict[Var, Range]:
+        ranges = dict(self.names.ranges)
+        if instance.lane:
+            ranges[instance.lane[0]] = Range(0, instance.lane[1] - 1)
+        return ranges
+
+    # -- expressions ---------------------------------------------------------------------------
+
+    def text(self, expr: Expr, instance: Instance) -> Text:
+        """The expression as C text, and its lanes."""
+        match expr:
+            case Const(value, dtype):
+                return opencl.literal(value, dtype), 1
+            case Load():
+                return self._load(expr, instance)
+            case Var():
+                return self._integer(expr, instance), 1
+            case Binary() if expr.dtype == "int32" and not loads(expr):
+                return self._integer(expr, instance), 1
+            case Binary():
+                return self._binary(expr, instance)
+            case Select():
+                return self._select(expr, instance)
+            case Cast(value, dtype):
+                text, lanes = self.text(value, instance)
+                if dtype == "bool":
+                    return f"({text} != 0)", lanes
+                return f"convert_{opencl.type_name(dtype, lanes)}({text})", lanes
+            case Call(function, args, _):
+                lanes = max(self.text(a, instance)[1] for a in args)
+                wide = ", ".join(self._wide(a, instance, lanes) for a in args)
+                return f"{opencl.FUNCTION[function]}({wide})", lanes
+            case _:
+                raise CodegenError(f"cannot print {type(expr).__name__}")
+
+    def _wide(self, expr: Expr, instance: Instance, lanes: int) -> str:
+        text, width = self.text(expr, instance)
+        return opencl.splat(text, expr.dtype, lanes) if width < lanes else text
+
+    def _load(self, load: Load, instance: Instance) -> Text:
+        read = self._address(load.buffer, load.indices, instance)
+        if read is not None:
+            place = self._place(read)
+            if place is None:
+                place = self.named.get(read) or self.read_text(read)
+            return place, read.lanes
+        assert instance.lane is not None
+        var, lanes = instance.lane
+        values: list[str] = []
+        for i in range(lanes):
+            one = Instance(instance.block, {**instance.env, var: i}, None)
+            values.append(self._load(load, one)[0])
+        return f"({opencl.type_name(load.dtype, lanes)})({', '.join(values)})", lanes
+
+    def _binary(self, expr: Binary, instance: Instance) -> Text:
+        left, right = self.text(expr.a, instance), self.text(expr.b, instance)
+        lanes = max(left[1], right[1])
+        if expr.op in ("min", "max", "pow"):
+            a, b = (self._wide(e, instance, lanes) for e in (expr.a, expr.b))
+            return f"{opencl.FUNCTION[expr.op]}({a}, {b})", lanes
+        if expr.op in ("floordiv", "mod"):
+            return self._divide(expr.op, left[0], right[0], expr.dtype), lanes
+        return f"({left[0]} {opencl.INFIX[expr.op]} {right[0]})", lanes
+
+    def _divide(self, op: str, a: str, b: str, dtype: str) -> str:
+        """Division and remainder that round toward negative infinity, as numpy's do."""
+        if dtype.startswith("float"):
+            quotient = f"floor({a} / {b})"
+            return quotient if op == "floordiv" else f"({a} - {quotient} * {b})"
+        remainder = f"((({a}) % ({b}) + ({b})) % ({b}))"
+        return f"(({a} - {remainder}) / ({b}))" if op == "floordiv" else remainder
+
+    def _select(self, expr: Select, instance: Instance) -> Text:
+        condition, test_lanes = self.text(expr.condition, instance)
+        then, otherwise = self.text(expr.then, instance), self.text(expr.otherwise, instance)
+        lanes = max(then[1], otherwise[1], test_lanes)
+        a, b = (self._wide(e, instance, lanes) for e in (expr.then, expr.otherwise))
+        if test_lanes > 1:
+            return f"select({b}, {a}, {condition})", lanes
+        return f"({condition} ? {a} : {b})", lanes
+
+    def _integer(self, expr: Expr, instance: Instance) -> str:
+        """An integer expression without reads, with its parts hoisted."""
+        terms = self._resolve(polynomial(simplify(expr, self._ranges(instance))), instance)
+        return self._sum(terms)
+
+    def _sum(self, terms: Polynomial) -> str:
+        offset = terms.pop((), 0)
+        if not terms:
+            return str(offset)
+        base = self.names.hoist(terms, "i")
+        return f"({base} + {offset})" if offset else base
+
+    def integer(self, expr: Expr) -> str:
+        """A division, minimum, selection or read that an address needs, over hoisted parts."""
+        match expr:
+            case Binary(op, a, b) if op in ("min", "max"):
+                return f"{op}({self._part(a)}, {self._part(b)})"
+            case Binary("floordiv" | "mod" as op, a, b):
+                low = bounds(a, self.names.ranges)
+                left, right = self._part(a), self._part(b)
+                if low is not None and low.low >= 0:
+                    return f"({left} {'/' if op == 'floordiv' else '%'} {right})"
+                return self._divide(op, left, right, "int32")
+            case Binary(op, a, b) if op in COMPARISONS:
+                return f"({self._part(a)} {opencl.INFIX[op]} {self._part(b)})"
+            case _:
+                return self.text(expr, Instance(_NOWHERE, {}, None))[0]
+
+    def _part(self, expr: Expr) -> str:
+        if expr.dtype == "bool":
+            return self.integer(expr)
+        return self._sum(polynomial(expr))
+
+
+_NOWHERE = Block("address", Buffer("address", ()), (), const(0))
+
+
+def _pointer(buffer: Buffer) -> str:
+    return opencl.identifier(buffer.name)
+
+
+def _is_product(expr: Expr) -> bool:
+    return isinstance(expr, Binary) and expr.op == "mul"
+
+
+def _unconditional(expr: Expr) -> Iterator[Load]:
+    """Loads that are evaluated whatever the selections decide."""
+    match expr:
+        case Load():
+            yield expr
+            for index in expr.indices:
+                yield from _unconditional(index)
+        case Select(condition, _, _):
+            yield from _unconditional(condition)
+        case _:
+            for child in expr.children:
+                yield from _unconditional(child)

@@ -1,0 +1,133 @@
+"""From a concrete program to OpenCL sources: one flat list of passes, then one kernel a nest."""
+
+from collections.abc import Callable, Sequence
+
+from math import prod
+
+from retune.codegen import opencl
+from retune.codegen.emit import KernelBody
+from retune.codegen.passes import drop_unit_loops, pack_constants, simplify_indices
+from retune.codegen.source import BufferSpec, KernelArg, KernelSource, Pack, ProgramSource, Role
+from retune.core.dtypes import itemsize
+from retune.ir.evaluate import evaluate_int
+from retune.ir.expr import Buffer, loads
+from retune.ir.reduction import decompose_all, path_to
+from retune.ir.stmt import Program, Seq, Stmt, blocks, show_stmt
+from retune.ir.te import body_flops
+
+Pass = Callable[[Program], Program]
+
+PASSES: Sequence[tuple[str, Pass]] = (
+    ("drop unit loops", drop_unit_loops),
+    ("decompose reductions", decompose_all),
+    ("simplify indices", simplify_indices),
+)
+
+BUILD_OPTIONS: tuple[str, ...] = ("-cl-fast-relaxed-math",)
+
+
+def lower(program: Program, *, options: tuple[str, ...] = BUILD_OPTIONS) -> ProgramSource:
+    """The OpenCL program of a concrete schedule, one kernel for each root nest.
+
+    Raises: CodegenError where a nest has no OpenCL form.
+    """
+    for _, step in PASSES:
+        program = step(program)
+    program, packs = pack_constants(program)
+    kernels = tuple(_kernel(program, root, i) for i, root in enumerate(_roots(program)))
+    used = {arg.buffer for kernel in kernels for arg in kernel.args}
+    specs = tuple(spec for spec in _buffers(program, packs) if spec.name in used)
+    return ProgramSource(kernels=kernels, buffers=specs, options=options)
+
+
+def _roots(program: Program) -> list[Stmt]:
+    """Root nests; an init nest that `decompose` left beside its loop goes with it."""
+    roots: list[Stmt] = []
+    pending: list[Stmt] = []
+    for stmt in program.body.stmts:
+        pending.append(stmt)
+        if all(b.name.endswith(".init") for b in blocks(stmt)):
+            continue
+        roots.append(pending[0] if len(pending) == 1 else Seq(tuple(pending)))
+        pending = []
+    return roots
+
+
+def _kernel(program: Program, root: Stmt, position: int) -> KernelSource:
+    body = KernelBody(root)
+    lines = body.emit()
+    touched = _touched(root)
+    written = {b.buffer for b in blocks(root)}
+    stage = [b.name for b in blocks(root)][-1]
+    name = opencl.identifier(f"{program.name}_{position}_{stage}")
+    local = (body.local_size[0], body.local_size[1], 1)
+    sizes = body.global_size
+    arguments = [
+        opencl.argument(opencl.identifier(b.name), b.dtype, b in written) for b in touched
+    ]
+    comment = [f"// {line.strip()}" for b in blocks(root) for line in show_stmt(b)]
+    text = "\n".join(
+        [*comment, *opencl.signature(name, local, arguments), *("  " + x for x in lines), "}", ""]
+    )
+    return KernelSource(
+        name=name,
+        text=text,
+        args=tuple(KernelArg(buffer=b.name, written=b in written) for b in touched),
+        global_size=(sizes[0] * local[0], sizes[1] * local[1], sizes[2] * local[2]),
+        local_size=local,
+        flops=_flops(root),
+        bytes=sum(_elements(b) * itemsize(b.dtype) for b in touched),
+    )
+
+
+def _touched(root: Stmt) -> list[Buffer]:
+    """Global buffers of a nest: those read, in order of first use, then those written."""
+    found: dict[Buffer, None] = {}
+    for block in blocks(root):
+        for load in loads(block.value):
+            if load.buffer.scope in ("global", "constant"):
+                found.setdefault(load.buffer)
+    for block in blocks(root):
+        if block.buffer.scope == "global":
+            found.pop(block.buffer, None)
+            found[block.buffer] = None
+    return list(found)
+
+
+def _flops(root: Stmt) -> int:
+    total = 0
+    for block in blocks(root):
+        extents = [evaluate_int(loop.extent) for loop in path_to(root, block) or []]
+        each = body_flops(block.value) + (1 if block.reducer else 0)
+        total += prod(extents) * each
+    return total
+
+
+def _elements(buffer: Buffer) -> int:
+    return prod(evaluate_int(e) for e in buffer.shape)
+
+
+def _buffers(program: Program, packs: dict[str, Pack]) -> list[BufferSpec]:
+    specs: list[BufferSpec] = []
+
+    def add(buffer: Buffer, role: Role) -> None:
+        specs.append(
+            BufferSpec(
+                name=buffer.name,
+                dtype=buffer.dtype,
+                elements=_elements(buffer),
+                role=role,
+                pack=packs.get(buffer.name),
+            )
+        )
+
+    for buffer in program.inputs:
+        add(buffer, "constant" if buffer.scope == "constant" else "input")
+    for buffer in program.scratch:
+        if buffer.scope == "global":
+            add(buffer, "scratch")
+    for buffer in program.outputs:
+        add(buffer, "output")
+    return specs
+
+

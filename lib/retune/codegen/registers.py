@@ -1,0 +1,90 @@
+"""Which scratch buffers of a nest become named registers, and with how many lanes.
+
+A `register` buffer whose every index is settled by unrolled and vectorized loops needs no memory:
+each of its vectors is a named variable. One that some serial loop indexes is a private array.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from retune.ir.evaluate import evaluate_int
+from retune.ir.expr import Buffer, Const, Expr, Load, Var, const, loads
+from retune.ir.reduction import path_to
+from retune.ir.simplify import affine, simplify
+from retune.ir.stmt import Block, For, Stmt, blocks
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One read or write of a buffer, with the loops around it."""
+
+    indices: tuple[Expr, ...]
+    path: tuple[For, ...]
+    block: Block
+
+
+def strides_of(buffer: Buffer) -> tuple[int, ...]:
+    """Row-major strides in elements."""
+    strides: list[int] = []
+    size = 1
+    for extent in reversed(buffer.shape):
+        strides.append(size)
+        size *= evaluate_int(extent)
+    return tuple(reversed(strides))
+
+
+def flat_index(buffer: Buffer, indices: Sequence[Expr]) -> Expr:
+    """Offset of an element from the buffer's start, in elements."""
+    total: Expr = const(0)
+    for index, stride in zip(indices, strides_of(buffer), strict=True):
+        total = total + index * stride
+    return simplify(total)
+
+
+def accesses(nest: Stmt, buffer: Buffer) -> list[Access]:
+    """Every read and write of a buffer in a nest."""
+    found: list[Access] = []
+    for block in blocks(nest):
+        path = tuple(path_to(nest, block) or ())
+        if block.buffer == buffer:
+            found.append(Access(block.indices, path, block))
+        found.extend(
+            Access(node.indices, path, block)
+            for node in loads(block.value)
+            if isinstance(node, Load) and node.buffer == buffer
+        )
+    return found
+
+
+def register_lanes(nest: Stmt, buffer: Buffer, vectorized: frozenset[Var]) -> int:
+    """Lanes of the buffer's named registers; 0 if it has to be an array.
+
+    `vectorized` are the loops that will really run as vector lanes.
+    """
+    lanes: set[int] = set()
+    steps: set[int] = set()
+    for access in accesses(nest, buffer):
+        settled = {p.var for p in access.path if p.kind in ("unroll", "vectorize")}
+        form = affine(flat_index(buffer, access.indices), settled)
+        if form is None or not isinstance(form[1], Const):
+            return 0
+        width = 1
+        for loop in access.path:
+            coefficient = form[0].get(loop.var)
+            if coefficient is None:
+                continue
+            if not isinstance(coefficient, Const):
+                return 0
+            step = int(coefficient.value)
+            if loop.var in vectorized and step:
+                if step != 1:
+                    return 0
+                width = evaluate_int(loop.extent)
+            else:
+                steps.add(step)
+        lanes.add(width)
+        steps.add(int(form[1].value))
+    if len(lanes) != 1:
+        return 0
+    width = lanes.pop()
+    return width if all(step % width == 0 for step in steps) else 0

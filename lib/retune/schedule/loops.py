@@ -1,0 +1,217 @@
+"""Primitives on loops: program -> program, meaning kept, ScheduleError where that is impossible.
+
+These are the rewrites; `retune.schedule.schedule.Schedule` is what users call, and records them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import reduce as fold
+
+from retune.core.errors import ScheduleError
+from retune.ir.expr import (
+    Const,
+    Expr,
+    Var,
+    all_of,
+    ceildiv,
+    const,
+    minimum,
+    substitute,
+    variables,
+)
+from retune.ir.simplify import simplify
+from retune.ir.stmt import (
+    Block,
+    For,
+    LoopKind,
+    Program,
+    Seq,
+    Stmt,
+    blocks,
+    replace_buffer,
+    rewrite,
+    substitute_stmt,
+    walk,
+)
+
+Tail = str
+"""`exact`: the factors divide the extent. `shift`: the last tile overlaps the one before it.
+`guard`: iterations past the end are skipped by a condition."""
+TAILS = ("exact", "shift", "guard")
+
+
+def loop_named(program: Program, name: str) -> For:
+    """The loop over the variable `name`. Raises: ScheduleError naming the loops there are."""
+    for node in walk(program.body):
+        if isinstance(node, For) and node.var.name == name:
+            return node
+    known = [n.var.name for n in walk(program.body) if isinstance(n, For)]
+    raise ScheduleError(f"no loop {name!r} in {program.name}; loops are {', '.join(known)}")
+
+
+def with_body(program: Program, body: Stmt) -> Program:
+    """The program over another body."""
+    return replace(program, body=body if isinstance(body, Seq) else Seq((body,)))
+
+
+def replace_loop(program: Program, name: str, change: Callable[[For], Stmt]) -> Program:
+    """The program with `change` applied to the loop over `name`."""
+    loop_named(program, name)
+
+    def rule(node: Stmt) -> Stmt | None:
+        return change(node) if isinstance(node, For) and node.var.name == name else None
+
+    return with_body(program, rewrite(program.body, rule))
+
+
+def split(program: Program, name: str, factors: Sequence[Expr], tail: Tail) -> Program:
+    """See Schedule.split."""
+    loop = loop_named(program, name)
+    if loop.kind != "serial":
+        raise ScheduleError(f"split({name}): expected a serial loop, got {loop.kind}")
+    inner = simplify(fold(lambda a, b: a * b, factors))
+    exact = _divides(inner, loop.extent)
+    tail = "exact" if exact else tail
+    if tail == "shift" and loop.reduce:
+        raise ScheduleError(f"split({name}): a shifted tail would repeat reduce iterations")
+    outer_extent = loop.extent // inner if tail == "exact" else ceildiv(loop.extent, inner)
+    parts = [Var(f"{name}.{i}") for i in range(len(factors) + 1)]
+    base = parts[0] * inner
+    if tail == "shift":
+        base = minimum(base, loop.extent - inner)
+    value = simplify(base + _positional(parts[1:], factors))
+    body = substitute_stmt(loop.body, {loop.var: value})
+    if tail == "guard":
+        body = _guard(loop, value, body)
+    for var, extent in reversed(list(zip(parts[1:], factors, strict=True))):
+        body = For(var, extent, body, reduce=loop.reduce)
+    outer = For(parts[0], simplify(outer_extent), body, reduce=loop.reduce)
+    outer = replace(outer, shifted=tail == "shift" or loop.shifted)
+    return replace_loop(program, name, lambda _: outer)
+
+
+def _divides(factor: Expr, extent: Expr) -> bool:
+    if isinstance(factor, Const) and isinstance(extent, Const):
+        return int(extent.value) % int(factor.value) == 0
+    return False
+
+
+def _positional(parts: Sequence[Var], factors: Sequence[Expr]) -> Expr:
+    total: Expr = const(0)
+    for part, factor in zip(parts, factors, strict=True):
+        total = total * factor + part
+    return total
+
+
+def _guard(loop: For, value: Expr, body: Stmt) -> Stmt:
+    """Every block inside `loop` that used its variable keeps to the old extent."""
+    condition = value < loop.extent
+    touched = {b.name for b in blocks(loop.body) if loop.var in _block_variables(b)}
+
+    def rule(node: Stmt) -> Stmt | None:
+        if not isinstance(node, Block) or node.name not in touched:
+            return None
+        guard = condition if node.guard is None else all_of(node.guard, condition)
+        return replace(node, guard=guard)
+
+    return rewrite(body, rule)
+
+
+def _block_variables(block: Block) -> set[Var]:
+    used = variables(block.value)
+    for index in block.indices:
+        used |= variables(index)
+    return used if block.guard is None else used | variables(block.guard)
+
+
+def fuse(program: Program, outer: str, inner: str, name: str) -> Program:
+    """See Schedule.fuse."""
+    first = loop_named(program, outer)
+    second = first.body
+    if not isinstance(second, For) or second.var.name != inner:
+        raise ScheduleError(f"fuse({outer}, {inner}): {inner} must be the only thing in {outer}")
+    if first.reduce != second.reduce or first.kind != "serial" or second.kind != "serial":
+        raise ScheduleError(f"fuse({outer}, {inner}): both must be serial, both reduce or neither")
+    var = Var(name)
+    body = substitute_stmt(
+        second.body, {first.var: var // second.extent, second.var: var % second.extent}
+    )
+    fused = For(var, simplify(first.extent * second.extent), body, reduce=first.reduce)
+    fused = replace(fused, shifted=first.shifted or second.shifted)
+    return replace_loop(program, outer, lambda _: fused)
+
+
+def reorder(program: Program, names: Sequence[str]) -> Program:
+    """See Schedule.reorder."""
+    if len(set(names)) != len(names):
+        raise ScheduleError(f"reorder({', '.join(names)}): a loop is named twice")
+    wanted = [loop_named(program, name) for name in names]
+    outermost = next(
+        n for n in walk(program.body) if isinstance(n, For) and n.var.name in set(names)
+    )
+    chain = _chain(outermost, set(names))
+    positions = [i for i, loop in enumerate(chain) if loop.var.name in set(names)]
+    if len(positions) != len(names):
+        outside = sorted(set(names) - {loop.var.name for loop in chain})
+        raise ScheduleError(
+            f"reorder: {', '.join(outside)} not nested directly with {outermost.var.name}"
+        )
+    order = list(chain)
+    for position, loop in zip(positions, wanted, strict=True):
+        order[position] = loop
+    body = chain[-1].body
+    _check_shift_order(order, body)
+    for loop in reversed(order):
+        body = replace(loop, body=body)
+    return replace_loop(program, outermost.var.name, lambda _: body)
+
+
+def _chain(loop: For, names: set[str]) -> list[For]:
+    """`loop` and the loops nested directly in it, down to the last of `names`."""
+    chain = [loop]
+    while isinstance(chain[-1].body, For):
+        chain.append(chain[-1].body)
+    while chain[-1].var.name not in names:
+        chain.pop()
+    return chain
+
+
+def _check_shift_order(order: Sequence[For], body: Stmt) -> None:
+    """A shifted loop inside a reduce loop would accumulate its overlap twice."""
+    accumulating = [b for b in blocks(body) if b.reducer is not None]
+    inside_reduce = False
+    for loop in order:
+        inside_reduce |= loop.reduce
+        used = any(loop.var in variables(i) for b in accumulating for i in b.indices)
+        if loop.shifted and inside_reduce and used:
+            raise ScheduleError(
+                f"reorder: {loop.var} has a shifted tail and may not move inside a reduce loop"
+            )
+
+
+def annotate(program: Program, name: str, kind: LoopKind) -> Program:
+    """The loop run as `kind`. See Schedule.unroll, vectorize and bind."""
+    loop = loop_named(program, name)
+    if loop.kind != "serial":
+        raise ScheduleError(f"{kind}({name}): expected a serial loop, it is {loop.kind} already")
+    if loop.reduce and kind != "unroll":
+        raise ScheduleError(f"{kind}({name}): a reduce loop runs in order; use rfactor first")
+    return replace_loop(program, name, lambda node: replace(node, kind=kind))
+
+
+def hint_unroll(program: Program, name: str, count: Expr) -> Program:
+    """See Schedule.unroll."""
+    return replace_loop(program, name, lambda node: replace(node, unroll=count))
+
+
+def substitute_symbols(program: Program, values: dict[Var, Expr]) -> Program:
+    """The program with tile-size symbols replaced by their values, buffers' shapes too."""
+    renamed = {
+        b: replace(b, shape=tuple(simplify(substitute(e, values)) for e in b.shape))
+        for b in program.scratch
+    }
+    body = substitute_stmt(program.body, values)
+    for old, new in renamed.items():
+        if old != new:
+            body = replace_buffer(body, old, new)
+    return replace(with_body(program, body), scratch=tuple(renamed.values()))

@@ -1,0 +1,322 @@
+"""Schedule: a program and the trace of the primitives that made it.
+
+Every method checks its arguments, rewrites `program` and records one step. Sampling methods give
+symbols and record a `Decision` that lists their possible values; given numbers for them (replay),
+they give these numbers instead, so one schedule function serves symbolic sketches and concrete
+programs alike.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from retune.core.errors import ScheduleError
+from retune.ir.evaluate import evaluate
+from retune.ir.expr import Const, Expr, Operand, Scope, Var, as_expr, const, substitute
+from retune.ir.stmt import Block, For, Program, blocks
+from retune.schedule import loops, stages, tiles
+from retune.schedule.trace import Argument, Step, Trace
+
+Given = Mapping[str, Sequence[int]]
+
+
+@dataclass(frozen=True, eq=False)
+class Decision:
+    """A named choice: one row of `table` gives the values of its symbols."""
+
+    name: str
+    table: np.ndarray
+    """int64 [options, symbols]"""
+
+    @property
+    def symbols(self) -> tuple[Var, ...]:
+        """The symbols that a row gives values to: `name@0`, `name@1`, ..."""
+        return symbols_of(self.name, self.table.shape[1])
+
+
+def symbols_of(name: str, count: int) -> tuple[Var, ...]:
+    """The symbols of a decision with `count` values."""
+    return tuple(Var(f"{name}@{i}") for i in range(count))
+
+
+class Schedule:
+    """A program being scheduled. `given` holds values for named decisions, for replay."""
+
+    def __init__(self, program: Program, given: Given | None = None) -> None:
+        self.program = program
+        self.trace = Trace()
+        self.decisions: list[Decision] = []
+        self.constraints: list[Expr] = []
+        self._given: Given = given or {}
+
+    # -- looking -----------------------------------------------------------------------------
+
+    def loops(self, block: str) -> list[str]:
+        """Names of the loops around a block, outermost first."""
+        return [loop.var.name for loop in stages.loops_of(self.program, block)]
+
+    def loop(self, name: str) -> For:
+        """The loop over the variable of that name."""
+        return loops.loop_named(self.program, name)
+
+    def block(self, name: str) -> Block:
+        """The block of that name."""
+        return stages.block_named(self.program, name)
+
+    def blocks(self) -> list[str]:
+        """Names of all blocks, in program order."""
+        return [b.name for b in blocks(self.program.body)]
+
+    # -- loops -------------------------------------------------------------------------------
+
+    def split(self, loop: str, factors: Sequence[Operand], tail: str = "exact") -> list[str]:
+        """`loop == loop.0 * prod(factors) + ...`: the loop becomes len(factors) + 1 nested ones.
+
+        Rewrite: split("i", [4])
+            for i in range(16): B(i)  ->  for i.0 in range(4):
+                                            for i.1 in range(4): B(i.0*4 + i.1)
+
+        `tail` says what happens where the factors do not divide the extent: `exact` requires
+        that they do, `shift` moves the last tile back so that it overlaps (never on reduce
+        loops), `guard` skips the iterations past the end.
+
+        Raises: ScheduleError for factors that do not divide (exact), exceed the extent (shift),
+        or are not positive.
+        """
+        sizes = [as_expr(f) for f in factors]
+        if tail not in loops.TAILS:
+            raise ScheduleError(f"split({loop}): tail is one of {loops.TAILS}, got {tail!r}")
+        for size in sizes:
+            if isinstance(size, Const) and size.value < 1:
+                raise ScheduleError(f"split({loop}): factors must be positive, got {size}")
+        self._require_split(self.loop(loop).extent, sizes, tail, loop)
+        self.program = loops.split(self.program, loop, sizes, tail)
+        made = [f"{loop}.{i}" for i in range(len(sizes) + 1)]
+        self._record("split", {"loop": loop, "factors": tuple(sizes), "tail": tail}, made)
+        return made
+
+    def fuse(self, outer: str, inner: str) -> str:
+        """One loop over both: `outer == f // extent(inner)`, `inner == f % extent(inner)`.
+
+        Rewrite:
+            for i in range(4):           for i+j in range(32):
+              for j in range(8): B   ->    B(i+j // 8, i+j % 8)
+
+        Raises: ScheduleError unless `inner` is all that `outer` holds.
+        """
+        name = f"{outer}+{inner.rsplit('.', 1)[-1] if '.' in inner else inner}"
+        self.program = loops.fuse(self.program, outer, inner, name)
+        self._record("fuse", {"outer": outer, "inner": inner}, [name])
+        return name
+
+    def reorder(self, *names: str) -> None:
+        """The named loops in this order, in the places that they hold together.
+
+        Raises: ScheduleError unless they are perfectly nested, or if a shifted loop would move
+        inside a reduce loop (its overlap would be accumulated twice).
+        """
+        self.program = loops.reorder(self.program, names)
+        self._record("reorder", {"names": tuple(names)})
+
+    def unroll(self, loop: str, count: Operand | None = None) -> None:
+        """Every iteration written out; with `count`, the compiler is asked to unroll by it."""
+        if count is None:
+            self.program = loops.annotate(self.program, loop, "unroll")
+        else:
+            self.program = loops.hint_unroll(self.program, loop, as_expr(count))
+        amount = None if count is None else as_expr(count)
+        self._record("unroll", {"loop": loop, "count": amount})
+
+    def vectorize(self, loop: str) -> None:
+        """The iterations become lanes of vector values; the extent must end as 2, 4, 8 or 16."""
+        self.program = loops.annotate(self.program, loop, "vectorize")
+        self._record("vectorize", {"loop": loop})
+
+    def bind(self, loop: str, axis: str) -> None:
+        """The iterations become work-groups (`group.0` to `group.2`) or items (`local.0`, `.1`).
+
+        Raises: ScheduleError for another axis, or a reduce loop.
+        """
+        if axis not in ("group.0", "group.1", "group.2", "local.0", "local.1"):
+            raise ScheduleError(f"bind({loop}): expected group.0..2 or local.0..1, got {axis!r}")
+        self.program = loops.annotate(self.program, loop, axis)  # pyright: ignore
+        self._record("bind", {"loop": loop, "axis": axis})
+
+    # -- stages ------------------------------------------------------------------------------
+
+    def compute_inline(self, block: str) -> None:
+        """The stage's expression in place of each read of its result; the stage is gone.
+
+        Rewrite:
+            for i: b[i] = a[i] + 1      ->    for i: c[i] = (a[i] + 1)*2
+            for i: c[i] = b[i]*2
+
+        Raises: ScheduleError for reductions, outputs, and stages already scheduled.
+        """
+        self.program = stages.compute_inline(self.program, block)
+        self._record("compute_inline", {"block": block})
+
+    def cache_write(self, block: str) -> str:
+        """The stage writes to a buffer of its own, which a new stage copies to the result.
+
+        Rewrite:
+            for i: c[i] += ...    ->    for i: c.acc[i] += ...
+                                        for i: c[i] = c.acc[i]
+
+        Use compute_at to bring the stage into a tile of the copy. Gives the copy's block name.
+        """
+        self.program = stages.cache_write(self.program, block)
+        self._record("cache_write", {"block": block}, [f"{block}.out"])
+        return f"{block}.out"
+
+    def compute_at(self, block: str, loop: str, scope: Scope = "register") -> None:
+        """Inside `loop`, just the part of the stage that the loop's body reads, in `scope`.
+
+        Rewrite:
+            for i in range(8): b[i] = f(i)       for o in range(2):
+            for o in range(2):                     for i in range(4): b[i] = f(o*4 + i)
+              for i in range(4):             ->    for i in range(4): c[o*4 + i] = b[i]
+                c[o*4 + i] = b[o*4 + i]
+
+        Raises: ScheduleError when it is read elsewhere, read in several ways, or scheduled.
+        """
+        self.program = stages.compute_at(self.program, block, loop, scope)
+        self._record("compute_at", {"block": block, "loop": loop, "scope": scope})
+
+    def decompose_reduction(self, block: str, loop: str) -> None:
+        """The start value is set by its own nest just before `loop`.
+
+        Raises: ScheduleError when a reduce loop of the block lies outside `loop`.
+        """
+        self.program = stages.decompose_reduction(self.program, block, loop)
+        self._record("decompose_reduction", {"block": block, "loop": loop})
+
+    def pack(self, buffer: str) -> None:
+        """The constant operand is re-ordered at compile time to the order in which it is read.
+
+        Raises: ScheduleError unless it is a constant input that is read at one place.
+        """
+        self.program = stages.pack(self.program, buffer)
+        self._record("pack", {"buffer": buffer})
+
+    # -- sampling ----------------------------------------------------------------------------
+
+    def sample_perfect_tile(
+        self, loop: str, parts: int, max_innermost: int = 64, name: str | None = None
+    ) -> list[Expr]:
+        """`parts - 1` factors whose product divides the loop's extent, the innermost bounded."""
+        extent = self._extent(loop, "sample_perfect_tile")
+        table = tiles.perfect_tiles(extent, parts - 1, max_innermost)
+        arguments = {"loop": loop, "parts": parts, "max_innermost": max_innermost}
+        return self._sample("sample_perfect_tile", name or f"tile.{loop}", table, arguments)
+
+    def sample_tile(
+        self, loop: str, parts: int, max_innermost: int = 64, name: str | None = None
+    ) -> list[Expr]:
+        """`parts - 1` factors of any size whose product is at most the loop's extent.
+
+        Use them with `split(..., tail="shift")`: extents without useful divisors are covered by
+        tiles of which the last is moved back.
+        """
+        extent = self._extent(loop, "sample_tile")
+        table = tiles.any_tiles(extent, parts - 1, max_innermost)
+        arguments = {"loop": loop, "parts": parts, "max_innermost": max_innermost}
+        return self._sample("sample_tile", name or f"tile.{loop}", table, arguments)
+
+    def sample_categorical(self, name: str, options: Sequence[int]) -> Expr:
+        """One of the integers."""
+        table = np.asarray(options, np.int64).reshape(-1, 1)
+        arguments: dict[str, Argument] = {"name": name, "options": tuple(int(o) for o in options)}
+        return self._sample("sample_categorical", name, table, arguments)[0]
+
+    def require(self, condition: Expr, why: str) -> None:
+        """Only candidates for which the condition holds are valid.
+
+        Raises: ScheduleError if it is known to be false already.
+        """
+        if isinstance(condition, Const):
+            if not condition.value:
+                raise ScheduleError(f"{self.program.name}: {why}")
+            return
+        self.constraints.append(condition)
+
+    # -- helpers -----------------------------------------------------------------------------
+
+    def _extent(self, loop: str, who: str) -> int:
+        extent = self.loop(loop).extent
+        if not isinstance(extent, Const):
+            raise ScheduleError(f"{who}({loop}): its extent {extent} is itself sampled")
+        return int(extent.value)
+
+    def _sample(
+        self, primitive: str, name: str, table: np.ndarray, arguments: Mapping[str, Argument]
+    ) -> list[Expr]:
+        if any(d.name == name for d in self.decisions):
+            raise ScheduleError(f"{primitive}: decision {name!r} is taken already")
+        decision = Decision(name, table)
+        self.decisions.append(decision)
+        outputs = [v.name for v in decision.symbols]
+        self._record(primitive, {**arguments, "name": name}, outputs)
+        if name not in self._given:
+            return list(decision.symbols)
+        values = tuple(int(v) for v in self._given[name])
+        if not (table == np.asarray(values)).all(axis=1).any():
+            raise ScheduleError(f"{primitive}: {values} is not an option of {name!r}")
+        self.trace = self.trace.with_decisions({name: values})
+        return [const(v) for v in values]
+
+    def _require_split(
+        self, extent: Expr, sizes: Sequence[Expr], tail: str, loop: str
+    ) -> None:
+        inner: Expr = const(1)
+        for size in sizes:
+            inner = inner * size
+        if tail == "exact":
+            test = (extent % inner) <= 0
+            self.require(test, f"split({loop}): {inner} does not divide {extent}")
+        elif tail == "shift":
+            test = inner <= extent
+            self.require(test, f"split({loop}): a tile of {inner} exceeds the extent {extent}")
+
+    def _record(
+        self, primitive: str, arguments: Mapping[str, Argument], outputs: Sequence[str] = ()
+    ) -> None:
+        self.trace = self.trace.with_step(
+            Step(primitive, tuple(arguments.items()), tuple(outputs))
+        )
+
+
+def replay(program: Program, trace: Trace, decisions: Given | None = None) -> Schedule:
+    """The schedule that the trace made of `program`, with other decisions where given.
+
+    Raises: ScheduleError where a step is not legal for this program or these decisions.
+    """
+    given = dict(trace.decisions) | {k: tuple(v) for k, v in (decisions or {}).items()}
+    schedule = Schedule(program, given)
+    bound: dict[Var, Expr] = {}
+    for step in trace.steps:
+        arguments = {k: _bind(v, bound) for k, v in step.arguments}
+        names = arguments.pop("names", None)
+        positional = tuple(names) if isinstance(names, tuple) else ()
+        result = getattr(schedule, step.primitive)(*positional, **arguments)
+        if step.primitive.startswith("sample_"):
+            values = result if isinstance(result, list) else [result]
+            bound |= {Var(n): v for n, v in zip(step.outputs, values, strict=True)}
+    return schedule
+
+
+def _bind(value: Argument, bound: Mapping[Var, Expr]) -> Argument:
+    if isinstance(value, tuple):
+        return tuple(_bind(v, bound) for v in value)
+    if isinstance(value, Expr):
+        return substitute(value, bound)
+    return value
+
+
+def holds(constraints: Sequence[Expr], values: Mapping[Var, np.ndarray], count: int) -> np.ndarray:
+    """For each of `count` candidates, whether every constraint holds. bool [count]"""
+    result = np.ones(count, bool)
+    for constraint in constraints:
+        result &= np.asarray(evaluate(constraint, values), bool)
+    return result

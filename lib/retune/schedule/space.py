@@ -1,0 +1,264 @@
+"""Search spaces: sketches lowered once with symbols, candidates as arrays.
+
+A `Sketch` is what one run of a schedule function made: a program whose tile sizes are symbols, the
+decisions behind them, and the conditions that a valid candidate meets. A `Space` is a few
+sketches. Candidates are a sketch number and a row of option numbers each; sampling, validity,
+mutation and crossover work on whole arrays of them. Only what is measured becomes a program.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import numpy as np
+
+from retune.core.errors import ScheduleError
+from retune.core.keys import content_key
+from retune.ir.expr import Expr, Var, const
+from retune.ir.stmt import Program
+from retune.schedule.loops import substitute_symbols
+from retune.schedule.schedule import Decision, Schedule, holds
+from retune.schedule.trace import Trace
+
+Rule = Callable[[Schedule], None]
+"""A schedule function: applies primitives and sampling to a fresh Schedule."""
+
+_ENUMERATION_LIMIT = 200_000
+_DRAWS = 64
+"""Rounds of rejection sampling before a sketch is taken to have no further valid candidate."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sketch:
+    """One structure of schedules, with symbols for its tile sizes."""
+
+    name: str
+    program: Program
+    trace: Trace
+    decisions: tuple[Decision, ...]
+    constraints: tuple[Expr, ...]
+
+    @property
+    def options(self) -> tuple[int, ...]:
+        """Number of options of each decision."""
+        return tuple(len(d.table) for d in self.decisions)
+
+    @property
+    def size(self) -> int:
+        """Number of index combinations, valid or not."""
+        return prod(self.options)
+
+    def symbols(self, rows: np.ndarray) -> dict[Var, np.ndarray]:
+        """The symbols' values for option rows int64 [n, decisions]."""
+        values: dict[Var, np.ndarray] = {}
+        for column, decision in enumerate(self.decisions):
+            chosen = decision.table[rows[:, column]]
+            for position, symbol in enumerate(decision.symbols):
+                values[symbol] = chosen[:, position]
+        return values
+
+    def valid(self, rows: np.ndarray) -> np.ndarray:
+        """Whether each row meets every constraint. bool [n]"""
+        return holds(self.constraints, self.symbols(rows), len(rows))
+
+    def sample(self, count: int, rng: np.random.Generator) -> np.ndarray:
+        """Up to `count` valid rows, uniform over the valid ones, repeats possible."""
+        kept: list[np.ndarray] = []
+        found = 0
+        for _ in range(_DRAWS):
+            draw = rng.integers(0, self.options, (max(64, 4 * count), len(self.decisions)))
+            good = draw[self.valid(draw)]
+            kept.append(good)
+            found += len(good)
+            if found >= count:
+                break
+        return np.concatenate(kept)[:count]
+
+    def all_rows(self) -> np.ndarray:
+        """Every valid row in index order. Raises: ScheduleError for more than 200,000 rows."""
+        if self.size > _ENUMERATION_LIMIT:
+            raise ScheduleError(f"{self.name}: {self.size} candidates are too many to list")
+        rows = self.rows_of(np.arange(self.size))
+        return rows[self.valid(rows)]
+
+    def rows_of(self, numbers: np.ndarray) -> np.ndarray:
+        """Option rows by mixed-radix number; the last decision is the fastest digit."""
+        if not self.decisions:
+            return np.zeros((len(numbers), 0), np.int64)
+        return np.stack(np.unravel_index(numbers, self.options), axis=1).astype(np.int64)
+
+    def numbers_of(self, rows: np.ndarray) -> np.ndarray:
+        """The inverse of `rows_of`."""
+        if not self.decisions:
+            return np.zeros(len(rows), np.int64)
+        return np.ravel_multi_index(tuple(rows.T), self.options).astype(np.int64)
+
+    def decided(self, row: np.ndarray) -> dict[str, tuple[int, ...]]:
+        """The values that a row gives to each decision, by name."""
+        return {
+            d.name: tuple(int(v) for v in d.table[i])
+            for d, i in zip(self.decisions, row, strict=True)
+        }
+
+    def row(self, decided: Mapping[str, Sequence[int]]) -> np.ndarray:
+        """The row that gives these values. Raises: ScheduleError if some value is no option."""
+        row = np.zeros(len(self.decisions), np.int64)
+        for column, decision in enumerate(self.decisions):
+            if decision.name not in decided:
+                raise ScheduleError(f"{self.name}: no value for decision {decision.name!r}")
+            wanted = np.asarray(decided[decision.name], np.int64)
+            if wanted.shape != decision.table.shape[1:]:
+                raise ScheduleError(f"{self.name}: {decision.name} takes {decision.table.shape[1]}")
+            match = np.flatnonzero((decision.table == wanted).all(axis=1))
+            if not len(match):
+                raise ScheduleError(
+                    f"{self.name}: {tuple(wanted)} is not an option of {decision.name!r}"
+                )
+            row[column] = match[0]
+        return row
+
+    def instantiate(self, row: np.ndarray) -> Program:
+        """The concrete program of a row."""
+        values: dict[Var, Expr] = {
+            symbol: const(int(value[0]))
+            for symbol, value in self.symbols(row.reshape(1, -1)).items()
+        }
+        return substitute_symbols(self.program, values)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One point of a space: the sketch by name, and the values decided."""
+
+    sketch: str
+    decisions: tuple[tuple[str, tuple[int, ...]], ...]
+
+    @property
+    def key(self) -> str:
+        """Content key, stable across runs and versions of the tables."""
+        return content_key(self.sketch, dict(self.decisions))
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """A population: sketch numbers int64 [n], and option rows padded to one width."""
+
+    sketch: np.ndarray
+    rows: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.sketch)
+
+    def take(self, which: np.ndarray) -> "Candidates":
+        """The chosen candidates, by index or mask."""
+        return Candidates(self.sketch[which], self.rows[which])
+
+
+@dataclass(frozen=True, eq=False)
+class Space:
+    """The union of the candidates of some sketches."""
+
+    sketches: tuple[Sketch, ...]
+
+    @cached_property
+    def width(self) -> int:
+        """Decisions of the sketch that has most."""
+        return max((len(s.decisions) for s in self.sketches), default=0)
+
+    @property
+    def size(self) -> int:
+        """Index combinations of all sketches, valid or not."""
+        return sum(s.size for s in self.sketches)
+
+    def sketch(self, name: str) -> Sketch:
+        """The sketch of that name. Raises: ScheduleError naming those that there are."""
+        for sketch in self.sketches:
+            if sketch.name == name:
+                return sketch
+        raise ScheduleError(f"no sketch {name!r}; there are {[s.name for s in self.sketches]}")
+
+    def sample(self, count: int, rng: np.random.Generator) -> Candidates:
+        """About `count` valid candidates, spread evenly over the sketches, in random order."""
+        share = -(-count // len(self.sketches))
+        parts = [self.population(i, s.sample(share, rng)) for i, s in enumerate(self.sketches)]
+        everyone = join(parts)
+        return everyone.take(rng.permutation(len(everyone))[:count])
+
+    def population(self, sketch: int, rows: np.ndarray) -> Candidates:
+        """Rows of one sketch as candidates of this space."""
+        padded = np.zeros((len(rows), self.width), np.int64)
+        padded[:, : rows.shape[1]] = rows
+        return Candidates(np.full(len(rows), sketch, np.int64), padded)
+
+    def everyone(self) -> Candidates:
+        """Every valid candidate, sketch by sketch. Raises: ScheduleError if too many to list."""
+        return join([self.population(i, s.all_rows()) for i, s in enumerate(self.sketches)])
+
+    def valid(self, candidates: Candidates) -> np.ndarray:
+        """Whether each candidate meets its sketch's constraints. bool [n]"""
+        result = np.zeros(len(candidates), bool)
+        for number, sketch in enumerate(self.sketches):
+            mine = candidates.sketch == number
+            rows = candidates.rows[mine][:, : len(sketch.decisions)]
+            result[mine] = sketch.valid(rows)
+        return result
+
+    def mutate(self, candidates: Candidates, rng: np.random.Generator) -> Candidates:
+        """Each candidate with one decision drawn anew; those that would be invalid stay."""
+        rows = candidates.rows.copy()
+        for number, sketch in enumerate(self.sketches):
+            mine = np.flatnonzero(candidates.sketch == number)
+            if not len(mine) or not sketch.decisions:
+                continue
+            column = rng.integers(0, len(sketch.decisions), len(mine))
+            rows[mine, column] = rng.integers(0, np.asarray(sketch.options)[column])
+        changed = Candidates(candidates.sketch, rows)
+        return _keep_valid(self, changed, candidates)
+
+    def crossover(self, a: Candidates, b: Candidates, rng: np.random.Generator) -> Candidates:
+        """Each decision from one of two parents of the same sketch; otherwise the first one."""
+        same = (a.sketch == b.sketch)[:, None]
+        mix = same & (rng.random(a.rows.shape) < 0.5)
+        return _keep_valid(self, Candidates(a.sketch, np.where(mix, b.rows, a.rows)), a)
+
+    def candidate(self, candidates: Candidates, index: int) -> Candidate:
+        """One member of a population by its values."""
+        sketch = self.sketches[int(candidates.sketch[index])]
+        row = candidates.rows[index, : len(sketch.decisions)]
+        return Candidate(sketch.name, tuple(sketch.decided(row).items()))
+
+    def instantiate(self, candidate: Candidate) -> Program:
+        """The concrete program. Raises: ScheduleError if it is not of this space."""
+        sketch = self.sketch(candidate.sketch)
+        return sketch.instantiate(sketch.row(dict(candidate.decisions)))
+
+    def trace(self, candidate: Candidate) -> Trace:
+        """The trace that makes the candidate from the unscheduled program."""
+        sketch = self.sketch(candidate.sketch)
+        return sketch.trace.with_decisions(dict(candidate.decisions))
+
+
+def _keep_valid(space: Space, changed: Candidates, original: Candidates) -> Candidates:
+    good = space.valid(changed)[:, None]
+    return Candidates(changed.sketch, np.where(good, changed.rows, original.rows))
+
+
+def join(parts: Sequence[Candidates]) -> Candidates:
+    """Populations one after the other."""
+    return Candidates(
+        np.concatenate([p.sketch for p in parts]), np.concatenate([p.rows for p in parts])
+    )
+
+
+def sketch_of(program: Program, rule: Rule, name: str = "user") -> Sketch:
+    """The sketch that a schedule function makes of a program."""
+    schedule = Schedule(program)
+    rule(schedule)
+    return Sketch(
+        name=name,
+        program=schedule.program,
+        trace=schedule.trace,
+        decisions=tuple(schedule.decisions),
+        constraints=tuple(schedule.constraints),
+    )

@@ -1,0 +1,144 @@
+"""Traces: what was done to a program, as data that replays, prints as Python, and is JSON.
+
+A step is a primitive's name, its arguments and the names of what it made. A sampling step makes
+symbols; a decision gives them numbers.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from retune.core.errors import RecordError
+from retune.ir.expr import Binary, Const, Expr, Var, binary, const
+
+Argument = str | int | Expr | tuple["Argument", ...] | None
+
+TRACE_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One primitive applied: `outputs = primitive(**arguments)`."""
+
+    primitive: str
+    arguments: tuple[tuple[str, Argument], ...]
+    outputs: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        call = f"s.{self.primitive}({', '.join(f'{k}={_show(v)}' for k, v in self.arguments)})"
+        names = [_identifier(o) for o in self.outputs]
+        if not names:
+            return call
+        return f"{', '.join(names)}{',' if len(names) == 1 else ''} = {call}"
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Steps in order, and the numbers decided for their symbols so far."""
+
+    steps: tuple[Step, ...] = ()
+    decisions: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+    def with_step(self, step: Step) -> "Trace":
+        """The trace with one more step."""
+        return Trace((*self.steps, step), self.decisions)
+
+    def with_decisions(self, decisions: Mapping[str, Sequence[int]]) -> "Trace":
+        """The trace with these numbers in place of what was decided for the same names."""
+        merged = dict(self.decisions) | {k: tuple(map(int, v)) for k, v in decisions.items()}
+        return Trace(self.steps, tuple(merged.items()))
+
+    def __str__(self) -> str:
+        """Python that rebuilds the schedule on a `Schedule` named `s`."""
+        lines = [str(step) for step in self.steps]
+        if self.decisions:
+            lines.append(f"decisions = {dict(self.decisions)!r}")
+        return "\n".join(lines)
+
+    def to_json(self) -> str:
+        """The trace as one line of JSON."""
+        steps = [
+            [s.primitive, {k: _encode(v) for k, v in s.arguments}, list(s.outputs)]
+            for s in self.steps
+        ]
+        return json.dumps(
+            {
+                "version": TRACE_VERSION,
+                "steps": steps,
+                "decisions": {k: list(v) for k, v in self.decisions},
+            },
+            separators=(",", ":"),
+        )
+
+    @staticmethod
+    def from_json(text: str) -> "Trace":
+        """The trace that `to_json` wrote. Raises: RecordError if it is not one."""
+        try:
+            data = json.loads(text)
+            if data["version"] > TRACE_VERSION:
+                raise RecordError(
+                    f"trace: version {data['version']} is newer than {TRACE_VERSION}; "
+                    "update retune to read it"
+                )
+            steps = tuple(
+                Step(name, tuple((k, _decode(v)) for k, v in arguments.items()), tuple(outputs))
+                for name, arguments, outputs in data["steps"]
+            )
+            decisions = tuple((k, tuple(v)) for k, v in data["decisions"].items())
+        except (KeyError, ValueError, TypeError) as error:
+            raise RecordError(f"trace: not a trace in JSON ({error})") from error
+        return Trace(steps, decisions)
+
+
+def _identifier(name: str) -> str:
+    return re.sub(r"\W", "_", name)
+
+
+def _show(value: Argument) -> str:
+    match value:
+        case Expr():
+            return _identifier(str(value))
+        case tuple():
+            return f"[{', '.join(map(_show, value))}]"
+        case _:
+            return repr(value)
+
+
+def _encode(value: Argument) -> object:
+    match value:
+        case tuple():
+            return [_encode(v) for v in value]
+        case Var(name, _):
+            return {"symbol": name}
+        case Const(number, _):
+            return number
+        case Binary(op, a, b):
+            return {"op": op, "a": _encode(a), "b": _encode(b)}
+        case Expr():
+            raise RecordError(f"trace: {value} cannot be an argument of a step")
+        case _:
+            return value
+
+
+def _decode(value: object) -> Argument:
+    match value:
+        case list():
+            return tuple(_decode(v) for v in value)  # pyright: ignore[reportUnknownVariableType]
+        case {"symbol": str(name)}:
+            return Var(name)
+        case {"op": str(op), "a": a, "b": b}:
+            return binary(op, _operand(a), _operand(b))  # pyright: ignore[reportArgumentType]
+        case str() | int() | None:
+            return value
+        case _:
+            raise RecordError(f"trace: unexpected argument {value!r}")
+
+
+def _operand(value: object) -> Expr:
+    decoded = _decode(value)
+    if isinstance(decoded, Expr):
+        return decoded
+    if isinstance(decoded, int):
+        return const(decoded)
+    raise RecordError(f"trace: {value!r} is not an expression")
