@@ -1,0 +1,105 @@
+"""Records as arrow tables: the explicit schema with units, and both directions of conversion.
+
+The schema is always given, never inferred: an all-null column would otherwise change type from
+file to file.
+"""
+
+# pyarrow publishes no types: its values are unknown to the checker.
+# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, get_type_hints
+
+import pyarrow as pa
+
+from retune.records.schema import SCHEMA_VERSION, Environment, Measurement, TuningRecord
+
+PARTITION_COLUMNS = ("target", "model", "date")
+"""Stored in the folder names, and nowhere inside the files."""
+
+VERSION_KEY = b"retune.schema_version"
+
+_TEXT = pa.string()
+_ENV = pa.struct([(name, _TEXT) for name in ("driver", "opencl", "retune")])
+
+_COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
+    ("record_id", _TEXT, "unique id"),
+    ("run_id", _TEXT, ""),
+    ("attempt", pa.int16(), "count"),
+    ("task_key", _TEXT, "content key"),
+    ("task_name", _TEXT, ""),
+    ("sketch", _TEXT, ""),
+    ("decisions", pa.list_(pa.int32()), "index of each decision"),
+    ("trace", _TEXT, "json"),
+    ("config_hash", _TEXT, "content key"),
+    ("strategy", _TEXT, ""),
+    ("layout", _TEXT, ""),
+    ("device", _TEXT, "model|driver|opencl"),
+    ("env", _ENV, "versions"),
+    ("features", pa.list_(pa.float32()), "see feature_set"),
+    ("feature_set", _TEXT, ""),
+    ("status", _TEXT, ""),
+    ("error", _TEXT, ""),
+    ("run_times_us", pa.list_(pa.float32()), "us"),
+    ("median_us", pa.float64(), "us"),
+    ("max_abs_err", pa.float32(), "of the output"),
+    ("reference_us", pa.float32(), "us"),
+    ("build_s", pa.float32(), "s"),
+    ("run_s", pa.float32(), "s"),
+    ("timestamp", pa.timestamp("us", tz="UTC"), "UTC"),
+)
+
+FILE_SCHEMA = pa.schema(
+    [pa.field(name, kind, metadata={"unit": unit}) for name, kind, unit in _COLUMNS],
+    metadata={
+        VERSION_KEY: str(SCHEMA_VERSION).encode(),
+        b"retune.kind": b"tuning_records",
+        b"writer": b"retune",
+    },
+)
+"""What a record file holds."""
+
+READ_SCHEMA = pa.schema([*FILE_SCHEMA, *(pa.field(name, _TEXT) for name in PARTITION_COLUMNS)])
+"""What a reader sees: the file's columns and those of its folder."""
+
+_MEASURED = tuple(field.name for field in dataclasses.fields(Measurement))
+_TUPLES = ("decisions", "features", "run_times_us")
+
+
+def to_table(records: Sequence[TuningRecord]) -> pa.Table:
+    """The records as rows of FILE_SCHEMA; target and model are left to the folder names."""
+    columns: dict[str, list[Any]] = {}
+    for name in FILE_SCHEMA.names:
+        if name == "env":
+            columns[name] = [dataclasses.asdict(record.env) for record in records]
+        elif name in _MEASURED:
+            columns[name] = [getattr(record.measurement, name) for record in records]
+        else:
+            columns[name] = [getattr(record, name) for record in records]
+    return pa.table(columns, schema=FILE_SCHEMA)
+
+
+def to_records(table: pa.Table) -> list[TuningRecord]:
+    """The rows of a table of READ_SCHEMA as records. Meant for a handful of rows."""
+    return [_record(row) for row in table.to_pylist()]
+
+
+def schema_version(metadata: Mapping[bytes, bytes] | None) -> int:
+    """The version that a file says it has; a file that says nothing is of version 1."""
+    text = (metadata or {}).get(VERSION_KEY, b"1")
+    return int(text) if text.isdigit() else 1
+
+
+def _record(row: Mapping[str, Any]) -> TuningRecord:
+    values = {name: value for name, value in row.items() if value is not None}
+    for name in _TUPLES:
+        values[name] = tuple(values.get(name, ()))
+    stamp = values.get("timestamp")
+    if not isinstance(stamp, datetime):
+        values.pop("timestamp", None)
+    measurement = Measurement(**{name: values[name] for name in _MEASURED if name in values})
+    identity = {name: values[name] for name in get_type_hints(TuningRecord) if name in values}
+    identity["env"] = Environment(**{k: v or "" for k, v in (row["env"] or {}).items()})
+    return TuningRecord(**identity, measurement=measurement)

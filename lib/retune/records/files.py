@@ -1,0 +1,125 @@
+"""Where record files lie, and how one is written so that it is there in full or not at all."""
+
+# pyarrow publishes no types: its values are unknown to the checker.
+# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
+
+import contextlib
+import fcntl
+import os
+import time
+import uuid
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from retune.core.errors import RecordError
+from retune.records.arrow import PARTITION_COLUMNS
+
+ROOT_FOLDER = "v1"
+ROW_GROUP_ROWS = 128 * 1024
+
+
+def partition_folder(root: Path, values: Mapping[str, str]) -> Path:
+    """`root/v1/target=.../model=.../date=...`; values are quoted, so that any text is one name."""
+    folder = root / ROOT_FOLDER
+    for name in PARTITION_COLUMNS:
+        folder /= f"{name}={_quoted(values[name])}"
+    return folder
+
+
+def partition_values(path: Path) -> dict[str, str]:
+    """The partition columns of a file, from its folders. Raises: RecordError if one is missing."""
+    pairs: dict[str, str] = {}
+    for part in path.parts:
+        name, equals, value = part.partition("=")
+        if equals:
+            pairs[name] = value
+    missing = [name for name in PARTITION_COLUMNS if name not in pairs]
+    if missing:
+        raise RecordError(
+            f"{path}: lies outside target=/model=/date= folders (no {', '.join(missing)}); "
+            "move it where `RecordStore.append` would have put it"
+        )
+    return {name: unquote(pairs[name]) for name in PARTITION_COLUMNS}
+
+
+def list_files(root: Path) -> list[Path]:
+    """Every finished record file below `root`, in a fixed order."""
+    return sorted(
+        path
+        for path in (root / ROOT_FOLDER).glob("*=*/*=*/*=*/*.parquet")
+        if not path.name.startswith(".")
+    )
+
+
+def file_name(kind: str, run_id: str) -> str:
+    """A name that no other writer picks; names of one process sort by time."""
+    run = "".join(letter for letter in run_id if letter.isalnum())[:8] or "none"
+    return f"{kind}-{time.time_ns()}-{run}-{uuid.uuid4().hex[:8]}.parquet"
+
+
+def write_durably(table: pa.Table, path: Path) -> Path:
+    """`path` holds the table and survives a power cut; at no time does it hold part of it."""
+    _make_folder(path.parent)
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with temporary.open("wb") as stream:
+            pq.write_table(table, stream, compression="zstd", row_group_size=ROW_GROUP_ROWS)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+    return path
+
+
+def remove_stale(root: Path, older_than_s: float) -> int:
+    """Deletes what killed writers left behind; returns how many files."""
+    oldest = time.time() - older_than_s
+    stale = [path for path in (root / ROOT_FOLDER).rglob(".*.tmp") if path.stat().st_mtime < oldest]
+    for path in stale:
+        path.unlink(missing_ok=True)
+    return len(stale)
+
+
+@contextlib.contextmanager
+def exclusive(path: Path) -> Generator[bool, None, None]:
+    """True if this process holds the lock at `path` for the time of the context."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+
+
+def _quoted(value: str) -> str:
+    """Safe as one folder name; a name of dots only would mean another folder."""
+    text = quote(value, safe="")
+    return text.replace(".", "%2E") if not text.strip(".") else text
+
+
+def _make_folder(folder: Path) -> None:
+    """Creates the folder; each new entry is durable in its parent."""
+    missing: list[Path] = []
+    while not folder.is_dir():
+        missing.append(folder)
+        folder = folder.parent
+    for new in reversed(missing):
+        new.mkdir(exist_ok=True)
+        _sync_folder(new.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,143 @@
+"""What one measurement is, and what one record is. Plain data: no arrow, no pandas.
+
+A record is an identity (what was measured, where, by whom) and a Measurement (what came out).
+Failed candidates are records too: search and cost model learn from them.
+"""
+
+import statistics
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Literal, get_args
+
+from retune.core.target import DeviceSpec
+
+SCHEMA_VERSION = 1
+"""Of the record files. Columns are only ever added; a file of a newer version is refused."""
+
+Status = Literal[
+    "ok", "compile_error", "launch_error", "wrong_result", "timeout", "crash", "skipped"
+]
+"""How far a candidate came; only `ok` has a time that counts."""
+
+STATUSES: tuple[Status, ...] = get_args(Status)
+
+MAX_ERROR_CHARS = 2000
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """The outcome of one candidate. Times are of one call of the whole program."""
+
+    status: Status
+    error: str = ""
+    """Why the status is not `ok`; empty if it is."""
+    run_times_us: tuple[float, ...] = ()
+    """Mean time of a call, for each repeat."""
+    median_us: float | None = None
+    """Median of `run_times_us`; None unless ok."""
+    max_abs_err: float | None = None
+    """Largest deviation from the reference, over all outputs; None if no output was compared."""
+    reference_us: float | None = None
+    """Time of the fixed reference kernel, run just before and after: the machine's drift."""
+    build_s: float = 0.0
+    """Compilation and first launch."""
+    run_s: float = 0.0
+    """Upload, comparison and timing."""
+    timestamp: datetime = field(default_factory=_now)
+
+    @property
+    def ok(self) -> bool:
+        """True if the candidate ran, was right, and has a time."""
+        return self.status == "ok"
+
+
+def succeeded(
+    run_times_us: Sequence[float],
+    *,
+    max_abs_err: float,
+    reference_us: float | None,
+    build_s: float,
+    run_s: float,
+) -> Measurement:
+    """The measurement of a candidate that was right, with the median of its repeats."""
+    return Measurement(
+        status="ok",
+        run_times_us=tuple(run_times_us),
+        median_us=statistics.median(run_times_us),
+        max_abs_err=max_abs_err,
+        reference_us=reference_us,
+        build_s=build_s,
+        run_s=run_s,
+    )
+
+
+def failed(
+    status: Status,
+    error: str,
+    *,
+    max_abs_err: float | None = None,
+    build_s: float = 0.0,
+    run_s: float = 0.0,
+) -> Measurement:
+    """The measurement of a candidate that stopped at some stage; a long message is cut inside."""
+    if len(error) > MAX_ERROR_CHARS:
+        half = MAX_ERROR_CHARS // 2 - 3
+        error = f"{error[:half]} ... {error[-half:]}"
+    return Measurement(
+        status=status, error=error, max_abs_err=max_abs_err, build_s=build_s, run_s=run_s
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """Software that a time depends on."""
+
+    driver: str = ""
+    opencl: str = ""
+    retune: str = ""
+
+    @classmethod
+    def of(cls, spec: DeviceSpec, retune: str) -> "Environment":
+        """The environment of a device, under this version of retune."""
+        return cls(driver=spec.driver, opencl=spec.opencl, retune=retune)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuningRecord:
+    """One candidate of one task, measured once."""
+
+    record_id: str = field(default_factory=_new_id)
+    """Unique; a record that is delivered twice is read once."""
+    run_id: str
+    attempt: int = 0
+    model: str
+    """Network that the task was met in first."""
+    target: str
+    """Device model; with `model` and the date it says in which folder the record lies."""
+    task_key: str
+    task_name: str
+    sketch: str
+    decisions: tuple[int, ...]
+    trace: str
+    """JSON of the schedule's trace: replaying it gives the kernel."""
+    config_hash: str
+    """Identity of (sketch, decisions) within the task: what is not to be measured again."""
+    strategy: str = ""
+    layout: str = ""
+    device: str
+    """DeviceSpec.fingerprint: times are comparable only where it is equal."""
+    env: Environment = Environment()
+    features: tuple[float, ...] = ()
+    feature_set: str = ""
+    """Name and version of the features' meaning; empty if none are stored."""
+    measurement: Measurement

@@ -1,0 +1,315 @@
+"""RecordStore: an append-only folder of Parquet files, read as one table.
+
+`append` is durable when it returns. Readers see every finished file, each record once, with the
+columns of today's schema; a damaged file is skipped with a warning that names it, and a file of a
+newer schema is refused, since skipping it would silently measure everything again.
+"""
+
+# pyarrow publishes no types: its values are unknown to the checker.
+# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
+
+import logging
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from retune.core.errors import InputError, RecordError
+from retune.records import files
+from retune.records.arrow import (
+    FILE_SCHEMA,
+    PARTITION_COLUMNS,
+    READ_SCHEMA,
+    schema_version,
+    to_records,
+    to_table,
+)
+from retune.records.schema import SCHEMA_VERSION, TuningRecord
+
+Filter = str | int | float | Sequence[str] | Sequence[int]
+"""A value that a column equals, or several of which it equals one."""
+
+_LOG = logging.getLogger(__name__)
+_READERS = 8
+_STALE_S = 3600.0
+_FORMAT = ds.ParquetFileFormat()
+_UNREADABLE = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, OSError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """What a store holds."""
+
+    files: int
+    bytes: int
+    records: int
+    tasks: int
+    runs: int
+    statuses: Mapping[str, int]
+    targets: Mapping[str, int]
+    models: Mapping[str, int]
+    damaged: tuple[str, ...]
+    """Files that could not be read."""
+
+
+class RecordStore:
+    """The records below one folder. Any number of processes may append to and read it at once."""
+
+    def __init__(self, root: Path | str) -> None:
+        self.root = Path(root)
+        self._opened: dict[Path, ds.ParquetFileFragment] = {}
+        self._damaged: dict[Path, str] = {}
+
+    def append(self, records: Sequence[TuningRecord]) -> Path:
+        """One new file with the records, on disk when the call returns.
+
+        Raises: InputError if there are none, or if they are of several models or devices.
+        """
+        homes = {(record.target, record.model) for record in records}
+        if len(homes) != 1:
+            raise InputError(
+                f"append: expected records of one device and one model, got {len(homes)} "
+                f"{sorted(homes)}; append each group by itself"
+            )
+        first = records[0]
+        day = first.measurement.timestamp.astimezone(UTC).date().isoformat()
+        values = {"target": first.target, "model": first.model, "date": day}
+        folder = files.partition_folder(self.root, values)
+        path = folder / files.file_name("part", first.run_id)
+        return files.write_durably(to_table(records), path)
+
+    def scan(
+        self,
+        filters: Mapping[str, Filter] | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> pd.DataFrame:
+        """The matching records, each once, as arrow-typed columns.
+
+        Raises: InputError for an unknown column; RecordError for a file of a newer schema.
+        """
+        return self._table(filters, columns).to_pandas(types_mapper=pd.ArrowDtype)
+
+    def known(self, task_key: str, device: str) -> set[str]:
+        """config_hash of every candidate of the task that was tried on that device fingerprint."""
+        table = self._table({"task_key": task_key, "device": device}, ["config_hash", "status"])
+        tried = table.filter(pc.field("status") != "skipped")
+        return set(tried.column("config_hash").to_pylist())
+
+    def best(self, task_key: str, device: str) -> TuningRecord | None:
+        """The fastest right record of the task on that device fingerprint, drift removed."""
+        found = self.top(task_key, device, 1)
+        return found[0] if found else None
+
+    def top(self, task_key: str, device: str, count: int) -> list[TuningRecord]:
+        """The `count` fastest right configurations of the task, fastest first, each once.
+
+        Times are divided by the reference kernel's time beside them, since a machine's speed
+        drifts between runs; without one the time itself counts.
+        """
+        table = self._table({"task_key": task_key, "device": device, "status": "ok"}, None)
+        times = table.select(["config_hash", "median_us", "reference_us"]).to_pandas()
+        times = times[times["median_us"] > 0]
+        reference = times["reference_us"].where(times["reference_us"] > 0)
+        usual = reference.median() if reference.notna().any() else 1.0
+        times["score"] = times["median_us"] * usual / reference.fillna(usual)
+        ranked = times.sort_values("score", kind="stable").drop_duplicates("config_hash")
+        return to_records(table.take(pa.array(ranked.index[:count].to_numpy(), pa.int64())))
+
+    def tasks(self) -> pd.DataFrame:
+        """One row for each task and device: trials, right ones, and the best time in us."""
+        columns = ["task_key", "task_name", "device", "status", "median_us", "timestamp"]
+        table = self._table(None, columns)
+        right = pc.cast(pc.equal(table.column("status"), "ok"), pa.int64())
+        grouped = table.append_column("right", right).group_by(["task_key", "device"])
+        result = grouped.aggregate(
+            [
+                ("task_name", "min"),
+                ("right", "count"),
+                ("right", "sum"),
+                ("median_us", "min"),
+                ("timestamp", "max"),
+            ]
+        )
+        names = {
+            "task_name_min": "task_name",
+            "right_count": "trials",
+            "right_sum": "ok",
+            "median_us_min": "best_us",
+            "timestamp_max": "last",
+        }
+        frame = result.to_pandas(types_mapper=pd.ArrowDtype).rename(columns=names)
+        return frame.sort_values(["task_name", "device"], ignore_index=True)
+
+    def summary(self) -> Summary:
+        """Counts of what the store holds."""
+        table = self._table(None, ["status", "target", "model", "task_key", "run_id"])
+        paths = files.list_files(self.root)
+        return Summary(
+            files=len(paths),
+            bytes=sum(path.stat().st_size for path in paths),
+            records=table.num_rows,
+            tasks=len(pc.unique(table.column("task_key"))),
+            runs=len(pc.unique(table.column("run_id"))),
+            statuses=_counts(table.column("status")),
+            targets=_counts(table.column("target")),
+            models=_counts(table.column("model")),
+            damaged=tuple(sorted(str(path) for path in self._damaged)),
+        )
+
+    def compact(self, today: date | None = None) -> int:
+        """Joins the files of each finished day into one; returns how many files went away.
+
+        Today's files are left alone, and so are those with columns that this version does not
+        know. A crash in between leaves duplicates, which readers drop. If another process is at
+        it, nothing happens.
+        """
+        current = (today or datetime.now(UTC).date()).isoformat()
+        removed = 0
+        with files.exclusive(self.root / files.ROOT_FOLDER / ".compact.lock") as held:
+            if not held:
+                _LOG.info("%s is being compacted by another process", self.root)
+                return 0
+            files.remove_stale(self.root, _STALE_S)
+            groups: dict[Path, list[Path]] = {}
+            for path, fragment in self._open().items():
+                known = set(fragment.physical_schema.names) <= set(FILE_SCHEMA.names)
+                if known and path.parent.name != f"date={current}":
+                    groups.setdefault(path.parent, []).append(path)
+            for folder, paths in groups.items():
+                if len(paths) > 1:
+                    removed += self._join(folder, paths) - 1
+        return removed
+
+    def _join(self, folder: Path, paths: list[Path]) -> int:
+        table = _once(_read_all([self._opened[path] for path in paths], FILE_SCHEMA, None))
+        table = table.sort_by([("task_key", "ascending"), ("timestamp", "ascending")])
+        sources = ",".join(path.name for path in paths).encode()
+        metadata = {**(FILE_SCHEMA.metadata or {}), b"retune.sources": sources}
+        joined = table.replace_schema_metadata(metadata)
+        files.write_durably(joined, folder / files.file_name("cpt", "compact"))
+        for path in paths:
+            path.unlink(missing_ok=True)
+            self._opened.pop(path, None)
+        return len(paths)
+
+    def _table(
+        self, filters: Mapping[str, Filter] | None, columns: Sequence[str] | None
+    ) -> pa.Table:
+        wanted = list(columns or READ_SCHEMA.names)
+        _check_names([*wanted, *(filters or {})])
+        condition = _condition(filters or {})
+        read = wanted if "record_id" in wanted else [*wanted, "record_id"]
+        try:
+            fragments = list(self._open().values())
+            table = _read_all(fragments, READ_SCHEMA, condition, read)
+        except _UNREADABLE:
+            table = self._readable(condition, read)
+        return _once(table).select(wanted)
+
+    def _readable(self, condition: pc.Expression | None, columns: list[str]) -> pa.Table:
+        """The rows of every file that can be read; the others are named in the log."""
+        tables: list[pa.Table] = []
+        for path, fragment in list(self._open().items()):
+            try:
+                tables.append(_read_all([fragment], READ_SCHEMA, condition, columns))
+            except _UNREADABLE as error:
+                self._opened.pop(path, None)
+                if path.exists():
+                    self._report(path, error)
+        empty = pa.schema([READ_SCHEMA.field(name) for name in columns]).empty_table()
+        return pa.concat_tables([empty, *tables])
+
+    def _open(self) -> dict[Path, ds.ParquetFileFragment]:
+        """Path -> opened file, for all readable files; only new files are opened."""
+        paths = files.list_files(self.root)
+        present = set(paths)
+        self._opened = {path: item for path, item in self._opened.items() if path in present}
+        new = [path for path in paths if path not in self._opened and path not in self._damaged]
+        with ThreadPoolExecutor(_READERS) as pool:
+            for path, opened in zip(new, pool.map(_open_file, new), strict=True):
+                if isinstance(opened, ds.ParquetFileFragment):
+                    self._opened[path] = opened
+                elif path.exists():
+                    self._report(path, opened)
+        return {path: self._opened[path] for path in paths if path in self._opened}
+
+    def _report(self, path: Path, error: Exception) -> None:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        self._damaged[path] = reason
+        _LOG.warning(
+            "record file %s cannot be read and is skipped (%s); restore it from a backup, or "
+            "delete it to silence this warning",
+            path,
+            reason,
+        )
+
+
+def _open_file(path: Path) -> ds.ParquetFileFragment | Exception:
+    """The file with its footer read, or why it cannot be. Raises: RecordError if it is too new."""
+    values = files.partition_values(path)
+    place = [pc.field(name) == values[name] for name in PARTITION_COLUMNS]
+    expression = place[0] & place[1] & place[2]
+    try:
+        fragment = _FORMAT.make_fragment(
+            str(path), filesystem=pa.fs.LocalFileSystem(), partition_expression=expression
+        )
+        fragment.ensure_complete_metadata()
+        version = schema_version(fragment.metadata.metadata)
+    except _UNREADABLE as error:
+        return error
+    if version > SCHEMA_VERSION:
+        raise RecordError(
+            f"{path}: has schema version {version}, this program reads up to {SCHEMA_VERSION}; "
+            "update retune, or point --records at another store"
+        )
+    return fragment
+
+
+def _read_all(
+    fragments: list[ds.ParquetFileFragment],
+    schema: pa.Schema,
+    condition: pc.Expression | None,
+    columns: list[str] | None = None,
+) -> pa.Table:
+    if not fragments:
+        return schema.empty_table().select(columns or schema.names)
+    dataset = ds.FileSystemDataset(fragments, schema, _FORMAT, fragments[0].filesystem)
+    return dataset.to_table(columns=columns, filter=condition)
+
+
+def _once(table: pa.Table) -> pa.Table:
+    """The table with each record_id once, the first of them."""
+    ids = table.column("record_id")
+    if pc.count_distinct(ids).as_py() == table.num_rows:
+        return table
+    return table.filter(pa.array(~ids.to_pandas().duplicated().to_numpy()))
+
+
+def _condition(filters: Mapping[str, Filter]) -> pc.Expression | None:
+    result: pc.Expression | None = None
+    for name, value in filters.items():
+        choices = [value] if isinstance(value, str | int | float) else list(value)
+        kind = READ_SCHEMA.field(name).type
+        term = pc.field(name).isin(pa.array(choices, kind))
+        result = term if result is None else result & term
+    return result
+
+
+def _check_names(names: Sequence[str]) -> None:
+    unknown = [name for name in names if name not in READ_SCHEMA.names]
+    if unknown:
+        raise InputError(
+            f"records have no column {', '.join(map(repr, unknown))}; "
+            f"there are: {', '.join(READ_SCHEMA.names)}"
+        )
+
+
+def _counts(column: pa.ChunkedArray) -> dict[str, int]:
+    pairs = [(item["values"], item["counts"]) for item in pc.value_counts(column).to_pylist()]
+    return dict(sorted(pairs, key=lambda pair: (-pair[1], pair[0])))

@@ -1,0 +1,355 @@
+"""The record store: durable, read once, tolerant of damage, strict about newer versions."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from retune import records
+from retune.core.errors import InputError, RecordError
+from retune.records import files
+from retune.records.arrow import FILE_SCHEMA, to_records, to_table
+from retune.records.schema import (
+    MAX_ERROR_CHARS,
+    STATUSES,
+    Environment,
+    Measurement,
+    TuningRecord,
+    failed,
+    succeeded,
+)
+from retune.records.store import RecordStore
+
+DAY = datetime(2026, 3, 1, 12, tzinfo=UTC)
+DEVICE = "cpu one|1.0|OpenCL 3.0"
+
+
+def record(number: int = 0, **changes: object) -> TuningRecord:
+    times = (10.0 + number, 11.0 + number, 12.5 + number)
+    measurement = succeeded(times, max_abs_err=1e-6, reference_us=100.0, build_s=0.5, run_s=0.1)
+    plain = TuningRecord(
+        run_id="run-1234567890",
+        model="zoo:mlp",
+        target="cpu one",
+        task_key="task-a",
+        task_name="dense_0",
+        sketch="tiles",
+        decisions=(number, 2, 3),
+        trace='{"steps": []}',
+        config_hash=f"{number:016x}",
+        strategy="direct",
+        layout="NCHW16c",
+        device=DEVICE,
+        env=Environment(driver="1.0", opencl="OpenCL 3.0", retune="0.1.0"),
+        measurement=replace(measurement, timestamp=DAY),
+    )
+    return replace(plain, **changes)
+
+
+def with_reference(item: TuningRecord, time_us: float, reference_us: float) -> TuningRecord:
+    measurement = replace(item.measurement, median_us=time_us, reference_us=reference_us)
+    return replace(item, measurement=measurement)
+
+
+def test_a_record_survives_the_round_trip(store: Path):
+    wanted = [record(1), record(2, measurement=replace(failed("crash", "died"), timestamp=DAY))]
+    RecordStore(store).append(wanted)
+    table = RecordStore(store)._table(None, None)
+    found = sorted(to_records(table), key=lambda item: item.decisions)
+    assert [item.decisions for item in found] == [(1, 2, 3), (2, 2, 3)]
+    assert found[0].measurement.median_us == 12.0
+    assert found[0].measurement.run_times_us == pytest.approx((11.0, 12.0, 13.5))
+    assert found[1].measurement.status == "crash"
+    assert found[1].measurement.median_us is None
+    exact = [replace(item, measurement=wanted[0].measurement) for item in found]
+    assert exact == [replace(item, measurement=wanted[0].measurement) for item in wanted]
+    assert [item.measurement.timestamp for item in found] == [DAY, DAY]
+
+
+def test_a_file_lies_under_quoted_target_model_and_date(store: Path):
+    path = RecordStore(store).append([record(model="a/b=c d", target="GPU/1 é")])
+    assert path.relative_to(store).parts[:4] == (
+        "v1",
+        "target=GPU%2F1%20%C3%A9",
+        "model=a%2Fb%3Dc%20d",
+        "date=2026-03-01",
+    )
+    frame = records.load(store, model="a/b=c d")
+    assert frame["target"].to_list() == ["GPU/1 é"]
+    assert frame["date"].to_list() == ["2026-03-01"]
+
+
+@pytest.mark.parametrize("value", ["..", ".", "123", "2026-01-01", "a%2Fb", "null"])
+def test_any_partition_value_comes_back_as_text(store: Path, value: str):
+    RecordStore(store).append([record(model=value)])
+    assert records.load(store)["model"].to_list() == [value]
+
+
+def test_the_file_states_its_version_and_its_units(store: Path):
+    path = RecordStore(store).append([record()])
+    schema = pq.read_schema(path)
+    assert schema.metadata[b"retune.schema_version"] == b"1"
+    assert schema.field("median_us").metadata[b"unit"] == b"us"
+    assert not {"target", "model", "date"} & set(schema.names)
+
+
+def test_columns_keep_their_types_when_everything_is_empty(store: Path):
+    path = RecordStore(store).append([record(measurement=Measurement(status="skipped"))])
+    assert pq.read_schema(path).types == FILE_SCHEMA.types
+
+
+def test_append_refuses_no_records_and_mixed_homes(store: Path):
+    with pytest.raises(InputError, match="one device and one model, got 0"):
+        RecordStore(store).append([])
+    with pytest.raises(InputError, match="got 2"):
+        RecordStore(store).append([record(), record(model="other")])
+
+
+def test_an_empty_store_reads_as_an_empty_table(store: Path):
+    frame = records.load(store)
+    assert frame.empty
+    assert {"task_key", "median_us", "target"} <= set(frame.columns)
+    assert RecordStore(store).best("task-a", DEVICE) is None
+    assert RecordStore(store / "missing").summary().records == 0
+
+
+def test_load_filters_and_selects_columns(store: Path):
+    RecordStore(store).append([record(n, task_name=f"t{n}") for n in range(4)])
+    frame = records.load(store, columns=["task_name"], task_name=["t1", "t3"])
+    assert frame.columns.to_list() == ["task_name"]
+    assert sorted(frame["task_name"]) == ["t1", "t3"]
+
+
+def test_an_unknown_column_is_named(store: Path):
+    with pytest.raises(InputError, match="no column 'speed'; there are: record_id"):
+        records.load(store, speed=3)
+
+
+def test_a_record_that_was_delivered_twice_is_read_once(store: Path):
+    twice = [record(1), record(2)]
+    RecordStore(store).append(twice)
+    RecordStore(store).append(twice[:1])
+    assert len(records.load(store)) == 2
+    assert len(records.load(store, columns=["task_key"])) == 2
+
+
+def test_known_holds_every_tried_configuration_of_the_device(store: Path):
+    skipped = replace(failed("skipped", "over budget"), timestamp=DAY)
+    broken = replace(failed("timeout", "hang"), timestamp=DAY)
+    rows = [
+        record(1),
+        record(2, measurement=broken),
+        record(3, measurement=skipped),
+        record(4, device="another"),
+        record(5, task_key="task-b"),
+    ]
+    RecordStore(store).append(rows)
+    assert RecordStore(store).known("task-a", DEVICE) == {f"{1:016x}", f"{2:016x}"}
+
+
+def test_best_removes_the_drift_of_the_machine(store: Path):
+    slow_hour = with_reference(record(1), 150.0, 200.0)
+    fast_hour = with_reference(record(2), 100.0, 100.0)
+    RecordStore(store).append([slow_hour, fast_hour])
+    best = RecordStore(store).best("task-a", DEVICE)
+    assert best is not None
+    assert best.decisions == (1, 2, 3)
+
+
+def test_best_without_references_is_the_least_time(store: Path):
+    rows = [with_reference(record(n), 100.0 - n, float("nan")) for n in range(3)]
+    plain = [replace(r, measurement=replace(r.measurement, reference_us=None)) for r in rows]
+    RecordStore(store).append(plain)
+    best = RecordStore(store).best("task-a", DEVICE)
+    assert best is not None
+    assert best.measurement.median_us == 98.0
+
+
+def test_top_lists_each_configuration_once(store: Path):
+    again = replace(record(0), record_id="other", attempt=1)
+    RecordStore(store).append([record(2), record(1), record(0), again])
+    found = RecordStore(store).top("task-a", DEVICE, 2)
+    assert [item.decisions[0] for item in found] == [0, 1]
+
+
+def test_tasks_and_summary_count(store: Path):
+    broken = replace(failed("wrong_result", "off"), timestamp=DAY)
+    RecordStore(store).append([record(1), record(2), record(3, measurement=broken)])
+    tasks = RecordStore(store).tasks()
+    assert tasks[["trials", "ok", "best_us"]].to_numpy().tolist() == [[3, 2, 12.0]]
+    found = records.summary(store)
+    assert (found.files, found.records, found.tasks) == (1, 3, 1)
+    assert found.statuses == {"ok": 2, "wrong_result": 1}
+    assert set(found.statuses) <= set(STATUSES)
+
+
+def test_a_store_object_sees_what_others_append(store: Path):
+    reader = RecordStore(store)
+    assert reader.scan().empty
+    RecordStore(store).append([record(1)])
+    assert len(reader.scan()) == 1
+
+
+@pytest.mark.parametrize("kept", [0, 7, 0.5, -1])
+def test_a_truncated_file_is_skipped_and_named(store: Path, caplog, kept: float):
+    good = RecordStore(store).append([record(1)])
+    bad = RecordStore(store).append([record(2)])
+    data = bad.read_bytes()
+    bad.write_bytes(data[: int(len(data) * kept) if 0 < kept < 1 else int(kept)])
+    reader = RecordStore(store)
+    with caplog.at_level(logging.WARNING):
+        frame = reader.scan()
+        reader.scan()
+    assert frame["decisions"].to_list() == [[1, 2, 3]] and len(frame) == 1
+    assert [bad.name in message for message in caplog.messages] == [True]
+    assert good.name not in caplog.text
+    assert reader.summary().damaged == (str(bad),)
+
+
+def test_a_file_with_damaged_pages_is_skipped_and_named(store: Path, caplog):
+    RecordStore(store).append([record(1)])
+    bad = RecordStore(store).append([record(n) for n in range(2, 40)])
+    data = bytearray(bad.read_bytes())
+    data[4:600] = bytes(596)
+    bad.write_bytes(bytes(data))
+    with caplog.at_level(logging.WARNING):
+        frame = RecordStore(store).scan()
+    assert len(frame) == 1
+    assert bad.name in caplog.text
+
+
+def test_a_file_of_a_newer_version_is_refused(store: Path):
+    path = RecordStore(store).append([record(1)])
+    table = pq.read_table(path, partitioning=None)
+    newer = table.replace_schema_metadata({b"retune.schema_version": b"2"})
+    pq.write_table(newer, path)
+    with pytest.raises(RecordError, match=rf"{path.name}: has schema version 2.*update retune"):
+        RecordStore(store).scan()
+
+
+def test_older_files_lack_columns_and_unknown_columns_are_ignored(store: Path):
+    table = to_table([record(1)])
+    older = table.drop_columns(["layout", "env", "features"])
+    stranger = older.append_column("colour", pa.array(["red"]))
+    folder = files.partition_folder(
+        store, {"target": "cpu one", "model": "zoo:mlp", "date": "2026-03-01"}
+    )
+    files.write_durably(stranger, folder / "part-1-old-1.parquet")
+    RecordStore(store).append([record(2)])
+    frame = records.load(store)
+    assert len(frame) == 2
+    assert "colour" not in frame.columns
+    assert frame["layout"].isna().sum() == 1
+    best = RecordStore(store).best("task-a", DEVICE)
+    assert best is not None and best.layout == "" and best.env == Environment()
+
+
+KILLED_WRITER = """
+import os, signal, sys
+from pathlib import Path
+sys.path[:0] = {path!r}
+import tests.unit.records.test_store as here
+from retune.records.store import RecordStore
+store = RecordStore(sys.argv[1])
+store.append([here.record(1)])
+Path.replace = lambda self, target: os.kill(os.getpid(), signal.SIGKILL)
+store.append([here.record(2)])
+"""
+
+
+def test_a_kill_between_write_and_rename_loses_that_batch_only(store: Path):
+    code = textwrap.dedent(KILLED_WRITER).format(path=[p for p in sys.path if p])
+    root = Path(__file__).resolve().parents[3]
+    done = subprocess.run([sys.executable, "-c", code, str(store)], cwd=root, check=False)
+    assert done.returncode == -signal.SIGKILL
+    left = list(store.rglob(".*.tmp"))
+    assert len(left) == 1
+    assert len(records.load(store)) == 1
+    os.utime(left[0], (0, 0))
+    RecordStore(store).compact()
+    assert list(store.rglob(".*.tmp")) == []
+    assert len(records.load(store)) == 1
+
+
+def test_a_failed_write_leaves_nothing(store: Path, monkeypatch):
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    folder = files.partition_folder(store, {"target": "t", "model": "m", "date": "2026-03-01"})
+    folder.mkdir(parents=True)
+    with pytest.raises(OSError, match="No space left"):
+        RecordStore(store).append([record(1, target="t", model="m")])
+    assert [path for path in store.rglob("*") if path.is_file()] == []
+
+
+def test_compaction_joins_finished_days_and_keeps_every_record(store: Path):
+    writer = RecordStore(store)
+    for number in range(5):
+        writer.append([record(number), record(number + 10, task_key="task-b")])
+    before = records.load(store).sort_values("record_id")["record_id"].to_list()
+    assert RecordStore(store).compact(today=date(2026, 3, 1)) == 0
+    assert RecordStore(store).compact(today=date(2026, 3, 2)) == 4
+    paths = files.list_files(store)
+    assert [path.name[:4] for path in paths] == ["cpt-"]
+    after = records.load(store).sort_values("record_id")["record_id"].to_list()
+    assert after == before
+    assert len(writer.scan()) == 10
+    assert RecordStore(store).compact(today=date(2026, 3, 2)) == 0
+
+
+def test_a_crash_in_compaction_only_leaves_duplicates(store: Path, monkeypatch):
+    for number in range(3):
+        RecordStore(store).append([record(number)])
+
+    def die(self: Path, missing_ok: bool = False) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", die)
+        with pytest.raises(KeyboardInterrupt):
+            RecordStore(store).compact(today=date(2026, 3, 2))
+    assert len(files.list_files(store)) == 4
+    assert len(records.load(store)) == 3
+
+
+def test_compaction_leaves_files_with_unknown_columns_alone(store: Path):
+    path = RecordStore(store).append([record(1)])
+    RecordStore(store).append([record(2)])
+    table = pq.read_table(path, partitioning=None)
+    pq.write_table(table.append_column("colour", pa.array(["red"])), path)
+    assert RecordStore(store).compact(today=date(2026, 3, 2)) == 0
+    assert path.exists()
+
+
+def test_compaction_yields_to_another_process(store: Path):
+    for number in range(2):
+        RecordStore(store).append([record(number)])
+    with files.exclusive(store / "v1" / ".compact.lock") as held:
+        assert held
+        assert RecordStore(store).compact(today=date(2026, 3, 2)) == 0
+    assert len(files.list_files(store)) == 2
+
+
+def test_a_long_message_keeps_its_start_and_its_end():
+    message = failed("compile_error", "start" + "x" * 9000 + "end").error
+    assert len(message) <= MAX_ERROR_CHARS
+    assert message.startswith("start") and message.endswith("end")
+
+
+def test_importing_records_loads_no_table_library():
+    code = "import sys, retune.records.schema; print({'pandas', 'pyarrow'} & set(sys.modules))"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "set()"
