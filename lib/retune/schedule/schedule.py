@@ -212,16 +212,25 @@ class Schedule:
         return self._sample("sample_perfect_tile", name or f"tile.{loop}", table, arguments)
 
     def sample_tile(
-        self, loop: str, parts: int, max_innermost: int = 64, name: str | None = None
+        self,
+        loop: str,
+        parts: int,
+        max_innermost: int = 64,
+        name: str | None = None,
+        unit: int = 1,
     ) -> list[Expr]:
-        """`parts - 1` factors of any size whose product is at most the loop's extent.
+        """`parts - 1` factors of any size whose product, times `unit`, is at most the extent.
 
         Use them with `split(..., tail="shift")`: extents without useful divisors are covered by
         tiles of which the last is moved back.
         """
         extent = self._extent(loop, "sample_tile")
-        table = tiles.any_tiles(extent, parts - 1, max_innermost)
-        arguments = {"loop": loop, "parts": parts, "max_innermost": max_innermost}
+        if unit > extent:
+            raise ScheduleError(f"sample_tile({loop}): unit {unit} exceeds the extent {extent}")
+        table = tiles.any_tiles(extent // unit, parts - 1, max_innermost)
+        arguments = {
+            "loop": loop, "parts": parts, "max_innermost": max_innermost, "unit": unit,
+        }  # fmt: skip
         return self._sample("sample_tile", name or f"tile.{loop}", table, arguments)
 
     def sample_categorical(self, name: str, options: Sequence[int]) -> Expr:

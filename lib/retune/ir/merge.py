@@ -1,0 +1,167 @@
+"""Adjacent axes that are always walked together become one.
+
+Row-major memory does not care where a row ends: a point-wise convolution over 7 x 7 pixels is a
+product over 49 rows, and an element-wise chain is one long loop. Merging needs no copy; only the
+shapes in the tensor expression change, never the buffers' contents.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+
+from retune.ir.expr import Buffer, Expr, Load, Var, const, loads, substitute, transform, variables
+from retune.ir.te import Axis, Compute, Dag, Tensor
+
+Seam = tuple[Buffer, int]
+"""The boundary between dimensions d and d + 1 of a buffer."""
+
+
+def merge_axes(dag: Dag) -> Dag:
+    """An equal DAG in which every seam that no stage needs is gone, placeholders' seams too.
+
+    Arrays for the new DAG are the old ones reshaped; element order is the same.
+    """
+    if any(not isinstance(s.op, Compute) for s in dag.stages):
+        return dag
+    seams = _mergeable(dag)
+    if not any(seams):
+        return dag
+    made: dict[Buffer, Tensor] = {}
+    for tensor in (*dag.placeholders, *dag.stages):
+        made[tensor.buffer] = _merged(tensor, seams, made)
+    return Dag(tuple(made[t.buffer] for t in dag.outputs))
+
+
+def _mergeable(dag: Dag) -> set[Seam]:
+    """The largest set of seams that every stage can do without together."""
+    tensors = (*dag.placeholders, *dag.stages)
+    seams = {(t.buffer, d) for t in tensors for d in range(len(t.buffer.shape) - 1)}
+    while True:
+        bad = {seam for stage in dag.stages for seam in _conflicts(stage, seams)}
+        if not bad:
+            return seams
+        seams -= bad
+
+
+def _conflicts(stage: Tensor, seams: set[Seam]) -> Iterable[Seam]:
+    """Seams that this stage cannot lose, given that only `seams` may be lost."""
+    assert isinstance(stage.op, Compute)
+    op = stage.op
+    axes = [a.var for a in op.axes]
+    reads = loads(op.body)
+    outside = _outside_loads(op.body)
+    for d in range(len(axes) - 1):
+        seam = (stage.buffer, d)
+        if seam in seams and not _together(axes[d], axes[d + 1], reads, outside, seams):
+            yield seam
+    lost = {(axes[d], axes[d + 1]) for d in range(len(axes) - 1) if (stage.buffer, d) in seams}
+    reduce = [a.var for a in op.reduce_axes]
+    for pair in zip(reduce, reduce[1:], strict=False):
+        if _together(*pair, reads, outside, seams) and _used(pair, reads):
+            lost.add(pair)
+    for load in reads:
+        for d in range(len(load.indices) - 1):
+            seam = (load.buffer, d)
+            if seam in seams and tuple(load.indices[d : d + 2]) not in lost:
+                yield seam
+
+
+def _together(
+    a: Var, b: Var, reads: list[Load], outside: set[Var], seams: set[Seam]
+) -> bool:
+    """True when the two variables occur only side by side, over seams that may be lost."""
+    if a in outside or b in outside:
+        return False
+    for load in reads:
+        pairs = [
+            d
+            for d in range(len(load.indices) - 1)
+            if tuple(load.indices[d : d + 2]) == (a, b) and (load.buffer, d) in seams
+        ]
+        held = {d for p in pairs for d in (p, p + 1)}
+        rest = [i for d, i in enumerate(load.indices) if d not in held]
+        if any(v in (a, b) for i in rest for v in variables(i)):
+            return False
+    return True
+
+
+def _used(pair: tuple[Var, Var], reads: list[Load]) -> bool:
+    return any(pair[0] in variables(i) for load in reads for i in load.indices)
+
+
+def _outside_loads(expr: Expr) -> set[Var]:
+    """Variables that the value uses other than in an index."""
+    if isinstance(expr, Load):
+        return set()
+    if isinstance(expr, Var):
+        return {expr}
+    return {v for child in expr.children for v in _outside_loads(child)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """Runs of dimensions that become one each."""
+
+    runs: tuple[tuple[int, ...], ...]
+
+    @staticmethod
+    def of(buffer: Buffer, seams: set[Seam]) -> "_Groups":
+        runs: list[list[int]] = []
+        for d in range(len(buffer.shape)):
+            if runs and (buffer, d - 1) in seams:
+                runs[-1].append(d)
+            else:
+                runs.append([d])
+        return _Groups(tuple(tuple(r) for r in runs))
+
+
+def _merged(tensor: Tensor, seams: set[Seam], made: dict[Buffer, Tensor]) -> Tensor:
+    groups = _Groups.of(tensor.buffer, seams)
+    shape = tuple(const(prod(tensor.shape[d] for d in run)) for run in groups.runs)
+    buffer = Buffer(tensor.buffer.name, shape, tensor.dtype, tensor.buffer.scope)
+    if tensor.op is None:
+        return Tensor(buffer)
+    assert isinstance(tensor.op, Compute)
+    op = tensor.op
+    axes = tuple(_join([op.axes[d] for d in run]) for run in groups.runs)
+    reduce_axes, renamed = _merge_reduce(op, seams)
+    renamed |= {
+        op.axes[run[0]].var: axis.var for run, axis in zip(groups.runs, axes, strict=True)
+    }
+
+    def read(expr: Expr) -> Expr | None:
+        if not isinstance(expr, Load) or expr.buffer not in made:
+            return None
+        runs = _Groups.of(expr.buffer, seams).runs
+        return Load(made[expr.buffer].buffer, tuple(expr.indices[run[0]] for run in runs))
+
+    body = substitute(transform(op.body, read), dict(renamed))
+    inputs = tuple(made[t.buffer] for t in op.inputs)
+    return Tensor(buffer, Compute(axes, reduce_axes, body, op.reducer, inputs))
+
+
+def _join(axes: list[Axis]) -> Axis:
+    real = [a for a in axes if a.extent > 1] or axes[:1]
+    name = "_".join(a.var.name for a in real)
+    return Axis(Var(name), prod(a.extent for a in axes))
+
+
+def _merge_reduce(op: Compute, seams: set[Seam]) -> tuple[tuple[Axis, ...], dict[Var, Expr]]:
+    """Reduce axes joined where the reads lost the seam between them."""
+    lost = {
+        tuple(load.indices[d : d + 2])
+        for load in loads(op.body)
+        for d in range(len(load.indices) - 1)
+        if (load.buffer, d) in seams
+    }
+    runs: list[list[Axis]] = []
+    for axis in op.reduce_axes:
+        if runs and (runs[-1][-1].var, axis.var) in lost:
+            runs[-1].append(axis)
+        else:
+            runs.append([axis])
+    joined = tuple(_join(run) for run in runs)
+    renamed: dict[Var, Expr] = {
+        run[0].var: axis.var for run, axis in zip(runs, joined, strict=True)
+    }
+    return joined, renamed

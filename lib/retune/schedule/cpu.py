@@ -1,0 +1,318 @@
+"""Rules for CPU devices: sketches for any program, without templates.
+
+The heaviest reduction is tiled over work-groups, then over a block that stays in cache, then over
+named registers of which the last axis is a vector; its element-wise consumer runs on the registers
+before they are stored, and constant operands are packed in the order in which they are read.
+Other stages get a fixed schedule at memory speed. See `cpu_space`.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from math import prod
+
+from retune.core.errors import ScheduleError
+from retune.core.target import DeviceSpec
+from retune.ir.evaluate import evaluate_int
+from retune.ir.expr import Const, Expr, Load, Select, Var, const, loads, variables, walk
+from retune.ir.reduction import path_to
+from retune.ir.stmt import Block, Program, blocks
+from retune.schedule.schedule import Schedule
+from retune.schedule.space import Sketch, Space, sketch_of
+from retune.schedule.stages import readers
+
+_WINDOW_LIMIT = 16
+"""Reduce iterations that may be written out in full."""
+_GROUPS_PER_UNIT = 8
+"""Work-groups for each core that element-wise stages aim at, so that no core idles at the end."""
+_LEAST_TILE = 6
+"""Accumulators of a register tile at least, where the shape allows: fewer wait on each other."""
+_MAX_TILE = 16
+"""Pixels of one axis in a register tile at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The structural choices of one sketch."""
+
+    lanes: int
+    """Vector length; 1 where nothing is vectorized."""
+    window: bool
+    """True: all reduce loops are written out (small windows, so that reads are shared)."""
+    channels_slow: bool
+    """True: work-groups walk the pixels of one channel tile before the next one."""
+
+    @property
+    def name(self) -> str:
+        """Name of the sketch."""
+        order = "channels_slow" if self.channels_slow else "pixels_slow"
+        return f"cpu.v{self.lanes}.{'window' if self.window else 'loops'}.{order}"
+
+
+def cpu_space(program: Program, spec: DeviceSpec) -> Space:
+    """All sketches of the rules that are legal for this program. At least one."""
+    sketches: list[Sketch] = []
+    for plan in _plans(program, spec):
+        try:
+            sketches.append(sketch_of(program, partial(schedule_cpu, plan=plan, spec=spec), plan.name))
+        except ScheduleError:
+            continue  # this structure does not fit; the plain one below always does
+    if not sketches:
+        plain = Plan(1, window=False, channels_slow=False)
+        sketches.append(sketch_of(program, partial(schedule_cpu, plan=plain, spec=spec), plain.name))
+    return Space(tuple(sketches))
+
+
+def _plans(program: Program, spec: DeviceSpec) -> Iterator[Plan]:
+    anchor = _anchor(program)
+    if anchor is None:
+        yield Plan(_lanes(spec, 1 << 30), window=False, channels_slow=False)
+        return
+    path = path_to(program.body, anchor) or []
+    spatial = [evaluate_int(p.extent) for p in path if not p.reduce]
+    window = prod(evaluate_int(p.extent) for p in path if p.reduce)
+    last = spatial[-1] if spatial else 1
+    widths = [_lanes(spec, last)]
+    if last % widths[0] and widths[0] > 4:
+        widths.append(widths[0] // 2)
+    windows = [False, True] if window <= _WINDOW_LIMIT else [False]
+    orders = [False, True] if sum(e > 1 for e in spatial) > 1 else [False]
+    for lanes, unrolled, slow in product(widths, windows, orders):
+        yield Plan(lanes, unrolled, slow)
+
+
+def _lanes(spec: DeviceSpec, extent: int) -> int:
+    """The widest vector of the device that the extent fills."""
+    lanes = min(16, spec.lanes_f32)
+    while lanes > extent:
+        lanes //= 2
+    return max(1, lanes)
+
+
+def _anchor(program: Program) -> Block | None:
+    """The reduction with the most iterations."""
+    best: tuple[int, Block] | None = None
+    for block in blocks(program.body):
+        if block.reducer is None:
+            continue
+        size = prod(evaluate_int(p.extent) for p in path_to(program.body, block) or [])
+        if best is None or size > best[0]:
+            best = (size, block)
+    return None if best is None else best[1]
+
+
+def schedule_cpu(s: Schedule, plan: Plan, spec: DeviceSpec) -> None:
+    """Schedules every stage; only the anchor's tile sizes are sampled."""
+    anchor = _anchor(s.program)
+    _inline(s)
+    for name in s.blocks():
+        if name not in s.blocks():
+            continue
+        block = s.block(name)
+        if block.reducer is not None:
+            sampled = anchor is not None and anchor.name == name
+            own = plan if sampled else Plan(_lanes(spec, _last(s, name)), False, False)
+            _tile(s, name, own, spec, sampled=sampled)
+    for name in s.blocks():
+        path = [s.loop(n) for n in s.loops(name)]
+        if s.block(name).reducer is None and all(p.kind == "serial" for p in path):
+            _elementwise(s, name, spec)
+
+
+def _last(s: Schedule, name: str) -> int:
+    spatial = [n for n in s.loops(name) if not s.loop(n).reduce]
+    return evaluate_int(s.loop(spatial[-1]).extent) if spatial else 1
+
+
+def _inline(s: Schedule) -> None:
+    """Element-wise stages that feed element-wise ones, and cheap ones that feed reductions."""
+    for name in s.blocks():
+        block = s.block(name)
+        if block.reducer is not None or block.buffer in s.program.outputs:
+            continue
+        users = readers(s.program, block.buffer)
+        masked = any(isinstance(n, Select) for n in walk(block.value))
+        heavy = masked or any(n.children and not isinstance(n, Load) for n in walk(block.value))
+        into_reduction = any(u.reducer is not None for u in users)
+        if (into_reduction and heavy) or len(users) > 1 and heavy:
+            continue
+        try:
+            s.compute_inline(name)
+        except ScheduleError:
+            continue  # written in parts, as a concatenation is
+
+
+def _tile(s: Schedule, name: str, plan: Plan, spec: DeviceSpec, *, sampled: bool) -> None:
+    """The reduction `name` under the tiles of its epilogue, on named registers."""
+    out = _epilogue(s, name) or s.cache_write(name)
+    loops = s.loops(out)
+    wide = plan.lanes > 1
+    real = [n for n in loops[:-1] if evaluate_int(s.loop(n).extent) > 1]
+    tiled, leading = real[-2:], [n for n in loops[:-1] if n not in real[-2:]]
+    outer, middle, inner = [], [], []
+    for loop in tiled:
+        factors = s.sample_tile(loop, 3, _MAX_TILE) if sampled else [const(1), const(1)]
+        parts = s.split(loop, factors, "shift")
+        outer.append(parts[0])
+        middle.append(parts[1])
+        inner.append(parts[2])
+    channels = _split_channels(s, loops[-1], plan, sampled=sampled)
+    s.reorder(*leading, *outer, channels[0], channels[1], *middle, *inner, *channels[2:])
+    last_middle = (middle or [channels[1]])[-1]
+    s.compute_at(name, last_middle)
+    _bind(s, leading, outer, channels[0], plan)
+    _reduce_loops(s, name, plan, sampled=sampled)
+    if wide:
+        s.vectorize(channels[-1])
+    for loop in (*inner, *channels[2:-1]) if wide else (*inner, *channels[2:]):
+        s.unroll(loop)
+    if sampled:
+        _limit_registers(s, inner, channels, spec)
+    _pack(s, name)
+
+
+def _split_channels(s: Schedule, loop: str, plan: Plan, *, sampled: bool) -> list[str]:
+    """outer, middle, register vectors and, where vectorized, lanes."""
+    lanes = [const(plan.lanes)] if plan.lanes > 1 else []
+    if not sampled:
+        return s.split(loop, [const(1), const(1), *lanes], "shift")
+    factors = s.sample_tile(loop, 3, _MAX_TILE, unit=plan.lanes)
+    return s.split(loop, [*factors, *lanes], "shift")
+
+
+def _epilogue(s: Schedule, name: str) -> str | None:
+    """The stage that alone reads the result, element by element, in the same shape."""
+    block = s.block(name)
+    users = readers(s.program, block.buffer)
+    if block.buffer in s.program.outputs or len(users) != 1:
+        return None
+    user = users[0]
+    same = all(
+        load.indices == user.indices for load in loads(user.value) if load.buffer == block.buffer
+    )
+    plain = all(isinstance(i, Var) for i in user.indices)
+    if user.reducer is not None or not same or not plain:
+        return None
+    shape = tuple(s.loop(n).extent for n in s.loops(user.name))
+    return user.name if shape == block.buffer.shape else None
+
+
+def _bind(
+    s: Schedule, leading: Sequence[str], outer: Sequence[str], channels: str, plan: Plan
+) -> None:
+    """Outer loops become work-groups; the fastest axis is the one that shares most."""
+    pixels = list(outer)
+    front = [n for n in leading if evaluate_int(s.loop(n).extent) > 1]
+    chain = [*front, *pixels]
+    while len(chain) > 2 or (len(chain) == 2 and front and len(pixels) == 1):
+        chain[:2] = [s.fuse(chain[0], chain[1])]
+    axes = ["group.2", "group.1"][-len(chain) :] if chain else []
+    order = [*zip(chain, axes, strict=True), (channels, "group.0")]
+    if plan.channels_slow:
+        names = [n for n, _ in order]
+        moved = ["group.1", "group.0"][-len(chain) :] if chain else []
+        order = list(zip(names, [*moved, "group.2" if len(chain) == 2 else "group.1"], strict=True))
+    for loop, axis in order:
+        s.bind(loop, axis)
+
+
+def _reduce_loops(s: Schedule, name: str, plan: Plan, *, sampled: bool) -> None:
+    """Reduce loops outside the register tile; the tile's loops written out, lanes last."""
+    block_loops = s.loops(name)
+    reduce = [n for n in block_loops if s.loop(n).reduce]
+    axes = [i.name for i in s.block(name).indices if isinstance(i, Var)]
+    spatial = [n for n in block_loops if n in axes]
+    order = list(reduce)
+    if plan.window:
+        for loop in reduce:
+            s.unroll(loop)
+    elif sampled and reduce:
+        longest = reduce[-1]
+        extent = evaluate_int(s.loop(longest).extent)
+        if len(reduce) > 1 and extent > 8:
+            (factor,) = s.sample_perfect_tile(longest, 2, 1024)
+            far, near = s.split(longest, [factor])
+            order = [far, *reduce[:-1], near]
+        hint = s.sample_categorical(f"unroll.{name}", [1, 2, 4] if extent >= 8 else [1])
+        s.unroll(order[-1], hint)
+    if plan.lanes > 1:
+        vectors, lanes = s.split(spatial[-1], [plan.lanes])
+        s.reorder(*order, *spatial[:-1], vectors, lanes)
+        s.vectorize(lanes)
+        spatial[-1] = vectors
+    else:
+        s.reorder(*order, *spatial)
+    for loop in spatial:
+        s.unroll(loop)
+
+
+def _limit_registers(
+    s: Schedule, inner: Sequence[str], channels: Sequence[str], spec: DeviceSpec
+) -> None:
+    """Accumulators, one row of weights and a broadcast fit the registers; enough hide latency."""
+    vectors: Expr = s.loop(channels[2]).extent
+    tile: Expr = vectors
+    for loop in inner:
+        tile = tile * s.loop(loop).extent
+    registers = max(spec.vector_registers, 8)
+    s.require(tile + vectors + 1 <= registers, "the register tile spills")
+    largest = prod(_largest(s, e) for e in (vectors, *(s.loop(n).extent for n in inner)))
+    s.require(const(min(_LEAST_TILE, largest)) <= tile, "too few accumulators hide latency")
+
+
+def _largest(s: Schedule, extent: Expr) -> int:
+    """The largest value that a sampled extent can take."""
+    if isinstance(extent, Const):
+        return int(extent.value)
+    return max(
+        int(d.table[:, d.symbols.index(extent)].max())
+        for d in s.decisions
+        if isinstance(extent, Var) and extent in d.symbols
+    )
+
+
+def _pack(s: Schedule, name: str) -> None:
+    """Constants that the reduction reads are stored in the order of its loops."""
+    reduce = {s.loop(n).var for n in s.loops(name) if s.loop(n).reduce}
+    for load in loads(s.block(name).value):
+        used = {v for i in load.indices for v in variables(i)}
+        if load.buffer.scope == "constant" and used & reduce and len(load.indices) > 1:
+            try:
+                s.pack(load.buffer.name)
+            except ScheduleError:
+                continue  # read at several places: it stays as it is
+
+
+def _elementwise(s: Schedule, name: str, spec: DeviceSpec) -> None:
+    """Work-groups over the leading axes, vectors along the last one."""
+    loops = s.loops(name)
+    if not loops:
+        return
+    last = loops[-1]
+    extent = evaluate_int(s.loop(last).extent)
+    lanes = _lanes(spec, extent)
+    leading = list(loops[:-1])
+    wanted = _GROUPS_PER_UNIT * spec.compute_units
+    if lanes > 1:
+        unit = lanes
+        if prod(evaluate_int(s.loop(n).extent) for n in leading) < wanted:
+            unit = _chunk(extent, lanes, wanted)
+        outer, _, vector = s.split(last, [unit // lanes, lanes], "shift")
+        s.vectorize(vector)
+        leading.append(outer)
+    else:
+        leading.append(last)
+    group, size = leading[0], evaluate_int(s.loop(leading[0]).extent)
+    for loop in leading[1:]:
+        if size >= wanted:
+            break
+        size *= evaluate_int(s.loop(loop).extent)
+        group = s.fuse(group, loop)
+    s.bind(group, "group.0")
+
+
+def _chunk(extent: int, lanes: int, wanted: int) -> int:
+    """Elements for each work-group: a multiple of `lanes`, at most the extent."""
+    vectors = max(1, extent // lanes)
+    return lanes * max(1, min(vectors, -(-vectors // wanted)))

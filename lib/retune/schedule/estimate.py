@@ -1,0 +1,79 @@
+"""A static estimate of candidates: the order in which to try them before anything is measured.
+
+Work done (overlapping tiles count twice), the share of it that vector units and registers can
+keep busy, and the idle tail of the last work-groups, from loop extents alone.
+"""
+
+import numpy as np
+
+from retune.core.target import DeviceSpec
+from retune.ir.evaluate import evaluate
+from retune.ir.reduction import path_to
+from retune.ir.stmt import Block, For, blocks
+from retune.schedule.space import Candidate, Candidates, Sketch, Space
+
+_LATENCY_CHAINS = 10.0
+"""Independent accumulators that hide the latency of a multiply-add on two pipes."""
+_LOADS_PER_CYCLE = 2.0
+_SAMPLES = 1024
+_SEED = 0
+
+
+def estimate(sketch: Sketch, rows: np.ndarray, spec: DeviceSpec) -> np.ndarray:
+    """Relative time of each row's heaviest block; smaller is better. float64 [n]"""
+    values = sketch.symbols(rows)
+    worst = np.zeros(len(rows))
+    for block in blocks(sketch.program.body):
+        path = path_to(sketch.program.body, block) or []
+        extents = {
+            loop.var: np.broadcast_to(
+                np.asarray(evaluate(loop.extent, values), float), len(rows)
+            )
+            for loop in path
+        }
+        worst = np.maximum(worst, _block_time(block, path, extents, len(rows), spec))
+    return worst
+
+
+def _block_time(
+    block: Block, path: list[For], extents: dict[object, np.ndarray], count: int, spec: DeviceSpec
+) -> np.ndarray:
+    work, groups, tile, lanes, rows, depth = (np.ones(count) for _ in range(6))
+    for loop in path:
+        extent = extents[loop.var]
+        work = work * extent
+        if loop.kind.startswith("group"):
+            groups = groups * extent
+        elif loop.kind == "vectorize":
+            lanes = lanes * extent
+        elif loop.kind == "unroll" and not loop.reduce:
+            rows, tile = extent, tile * extent
+        elif loop.reduce:
+            depth = depth * extent
+    if block.reducer is None:
+        return work / lanes * _idle(groups, spec)
+    latency = np.maximum(1.0, _LATENCY_CHAINS / tile)
+    reads = (rows + tile) / (_LOADS_PER_CYCLE * tile)
+    start = 1.0 + 4.0 / depth
+    return work / lanes * np.maximum(latency, reads) * start * _idle(groups, spec)
+
+
+def _idle(groups: np.ndarray, spec: DeviceSpec) -> np.ndarray:
+    units = spec.compute_units
+    return np.ceil(groups / units) * units / groups + 0.002 * np.minimum(groups, 1e4) / 1e2
+
+
+def default_candidate(space: Space, spec: DeviceSpec) -> Candidate:
+    """What to compile with when no record exists: the best by the estimate, always the same."""
+    rng = np.random.default_rng(_SEED)
+    best: tuple[float, Candidates] | None = None
+    for number, sketch in enumerate(space.sketches):
+        rows = sketch.sample(_SAMPLES, rng)
+        if not len(rows):
+            continue
+        times = estimate(sketch, rows, spec)
+        winner = int(np.argmin(times))
+        if best is None or times[winner] < best[0]:
+            best = (float(times[winner]), space.population(number, rows[winner : winner + 1]))
+    assert best is not None, "a space has at least one valid candidate"
+    return space.candidate(best[1], 0)
