@@ -2,6 +2,7 @@
 
 from functools import reduce
 from math import inf
+from typing import Any
 
 import numpy as np
 
@@ -63,7 +64,7 @@ def unary(node: OnnxNode, emit: Emitter) -> None:
 def unary_with_attributes(node: OnnxNode, emit: Emitter) -> None:
     """One element in, one out, with float attributes."""
     op, defaults = UNARY_ATTRS[node.op_type]
-    attrs = {key: node.number(key, default) for key, default in defaults.items()}
+    attrs: dict[str, Any] = {key: node.number(key, value) for key, value in defaults.items()}
     emit.out(op, node.inputs[0], **attrs)
 
 
@@ -88,14 +89,16 @@ def where(node: OnnxNode, emit: Emitter) -> None:
 @onnx_op(*CHAINS)
 def chain(node: OnnxNode, emit: Emitter) -> None:
     """Any number of inputs, combined from left to right."""
-    op, inputs = CHAINS[node.op_type], node.inputs
+    op, inputs = CHAINS[node.op_type], list(node.inputs)
     if node.op_type == "Mean" and len(inputs) > 1:
         total = reduce(lambda left, right: emit.temp(op, left, right), inputs)
         return emit.out("multiply", total, emit.scalar(1 / len(inputs), total, "share"))
-    if len(inputs) == 1:
-        return emit.out("identity", inputs[0])
-    total = reduce(lambda left, right: emit.temp(op, left, right), inputs[:-1])
-    return emit.out(op, total, inputs[-1])
+    total = inputs[0]
+    for position, value in enumerate(inputs[1:], start=2):
+        if position == len(inputs):
+            return emit.out(op, total, value)
+        total = emit.temp(op, total, value)
+    return emit.out("identity", total)
 
 
 @onnx_op("Clip")

@@ -105,5 +105,6 @@ def size_of(node: OnnxNode, emit: Emitter) -> None:
 @onnx_op("Range")
 def numbers(node: OnnxNode, emit: Emitter) -> None:
     """start, start + delta, ... below limit; all three must be known."""
-    start, limit, delta = (emit.contents(i, "a bound").reshape(()) for i in range(3))
-    emit.build.constant(node.outputs[0], np.arange(start, limit, delta, dtype=start.dtype))
+    bounds = [emit.contents(i, "a bound").reshape(-1) for i in range(3)]
+    start, limit, delta = (bound.tolist()[0] for bound in bounds)
+    emit.build.constant(node.outputs[0], np.arange(start, limit, delta, dtype=bounds[0].dtype))

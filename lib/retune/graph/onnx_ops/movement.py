@@ -244,5 +244,6 @@ def space_to_depth(node: OnnxNode, emit: Emitter) -> None:
     n, c, h, w = emit.shape(node.inputs[0])
     block = node.integer("blocksize", 1)
     parts = emit.reshaped(node.inputs[0], (n, c, h // block, block, w // block, block))
-    moved = emit.temp("transpose", parts, perm=(0, 3, 5, 1, 2, 4))
+    perm = (0, 1, 3, 5, 2, 4) if node.text("mode", "DCR") == "CRD" else (0, 3, 5, 1, 2, 4)
+    moved = emit.temp("transpose", parts, perm=perm)
     emit.out("reshape", moved, shape=(n, c * block * block, h // block, w // block))

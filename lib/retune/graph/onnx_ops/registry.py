@@ -6,7 +6,7 @@ handlers of one op differ in `since`: the newest that is not newer than the mode
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -91,18 +91,16 @@ class Emitter:
         array = np.asarray(value, self.type(like).dtype)
         return self.build.constant(f"{self.node.outputs[0]}.{label}", array)
 
-    def temp(self, op: str, *inputs: str, label: str = "", **attrs: object) -> str:
+    def temp(self, op: str, *inputs: str, label: str = "", **attrs: Any) -> str:
         """An intermediate value `<output>.<label>` made by a graph op."""
         name = self.build.fresh(f"{self.node.outputs[0]}.{label or op}")
-        values = cast("dict[str, int]", attrs)
-        return self.build.add(op, inputs, values, outputs=[name], name=name)
+        return self.build.add(op, inputs, attrs, outputs=[name], name=name)
 
-    def out(self, op: str, *inputs: str, index: int = 0, **attrs: object) -> None:
+    def out(self, op: str, *inputs: str, index: int = 0, **attrs: Any) -> None:
         """The node's output `index`, made by a graph op."""
         output = self.node.outputs[index]
         name = self.node.name if index == 0 else f"{self.node.name}.{index}"
-        values = cast("dict[str, int]", attrs)
-        self.build.add(op, inputs, values, outputs=[output], name=name or output)
+        self.build.add(op, inputs, attrs, outputs=[output], name=name or output)
 
     def reshaped(self, value: str, shape: tuple[int, ...]) -> str:
         """The value under another shape; itself if it has that shape."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from retune.core.errors import ModelError
 from retune.graph.onnx_ops.registry import Emitter, OnnxNode, onnx_op
@@ -131,7 +132,7 @@ def conv(node: OnnxNode, emit: Emitter) -> None:
         )
     window = window_of(node, extents, taps).flat()
     groups, channels = node.integer("group", 1), emit.shape(data)[1]
-    attrs: dict[str, object] = {
+    attrs: dict[str, Any] = {
         "strides": window.strides,
         "pads": window.pads,
         "dilations": window.dilations,
@@ -160,7 +161,7 @@ def _without_height(shape: tuple[int, ...]) -> tuple[int, ...]:
     return (*shape[:2], *shape[3:])
 
 
-def _pool(node: OnnxNode, emit: Emitter, op: str, window: Window, **attrs: object) -> None:
+def _pool(node: OnnxNode, emit: Emitter, op: str, window: Window, **attrs: Any) -> None:
     data = node.inputs[0]
     rank = len(emit.shape(data)) - 2
     attrs |= {
