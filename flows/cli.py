@@ -87,3 +87,7 @@ def _write_traceback(error: Exception) -> Path:
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or ["no message"])[0]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,5 +1,6 @@
 """`retune bench`: how long a bundle takes, and a peer measured in turns with it."""
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -30,7 +31,9 @@ def bench(
         from retune.bundle.peers import open_peer
 
         contestants[against] = open_peer(against, concrete_model(peer_model, loaded))
-    rows = [asdict_row(name, times) for name, times in interleave(contestants, repeat).items()]
+    rows = [
+        {"name": name, **asdict(times)} for name, times in interleave(contestants, repeat).items()
+    ]
     ratio = rows[1]["median_us"] / rows[0]["median_us"] if len(rows) > 1 else None
     if json:
         print_json({"module": str(module), "rows": rows, "ratio": ratio})

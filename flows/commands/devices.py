@@ -2,15 +2,17 @@
 
 from dataclasses import asdict
 
-from flows.console import print_json, print_table
+from flows.console import print_json, print_table, say
 from flows.options import Json
 
 
 def devices(json: Json = False) -> None:
     """List the OpenCL devices of this machine."""
-    from retune.device.runtime import list_devices
+    from retune.device.runtime import driver_problems, list_devices
 
     found = list_devices()
+    for problem in driver_problems():
+        say(problem)
     if json:
         print_json([asdict(spec) for spec in found])
         return

@@ -1,66 +1,76 @@
 """`retune records`: what was measured, summed up, the best of it, and all of it as a table."""
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from flows.console import print_json, print_table, rounded, say
+from flows.console import print_json, print_line, print_table, say
 from flows.options import Json, Records
 from retune.core.config import records_root
 from retune.core.errors import InputError
+
+if TYPE_CHECKING:
+    from retune.records.schema import TuningRecord
+    from retune.records.store import RecordStore
 
 app = typer.Typer(help="Look into the record store.", no_args_is_help=True, rich_markup_mode=None)
 
 FORMATS = (".csv", ".json", ".parquet")
 
-Target = Annotated[str | None, typer.Option(help="Only records of this device.")]
-NetworkName = Annotated[str | None, typer.Option("--model", help="Only records of this network.")]
-
 
 @app.command("summary")
 def summary(records: Records = None, json: Json = False) -> None:
-    """Print counts and the best time for each device, network and task."""
-    from retune.records import summary as summarize
-
-    rows = summarize(_root(records)).to_dict("records")
+    """Print how much was measured, for what, and how it went."""
+    store = _open(records)
+    found = store.summary()
+    tasks = cast(list[dict[str, Any]], store.tasks().to_dict("records"))
     if json:
-        print_json(rows)
-    else:
-        print_table(rounded(rows), f"records of {_root(records)}")
+        print_json({**asdict(found), "per_task": tasks})
+        return
+    print_line(f"{found.records:,} records of {found.tasks} tasks, {found.runs} runs")
+    print_line(f"{found.files} files, {found.bytes / 2**20:.2f} MiB in {store.root}")
+    for name, counts in (
+        ("outcomes", found.statuses),
+        ("devices", found.targets),
+        ("networks", found.models),
+    ):
+        print_line(f"{name}: {', '.join(f'{count:,} {what}' for what, count in counts.items())}")
+    for path in found.damaged:
+        print_line(f"damaged: {path}")
+    print_table([_for_people(row) for row in tasks])
 
 
 @app.command("best")
 def best(
     records: Records = None,
-    target: Target = None,
-    model: NetworkName = None,
+    device: Annotated[str | None, typer.Option(help="Only this device fingerprint.")] = None,
     json: Json = False,
 ) -> None:
     """Print the fastest right candidate of each task, with its schedule's decisions."""
-    frame = _load(_root(records), target, model)
-    right = frame[frame["status"] == "ok"].sort_values("median_us")
-    first = right.drop_duplicates(["target", "task_key"])
-    names = ["target", "model", "task_name", "sketch", "decisions", "median_us", "record_id"]
-    rows = first[[name for name in names if name in first.columns]].to_dict("records")
-    rows = [{name: _plain(value) for name, value in row.items()} for row in rows]
+    store = _open(records)
+    rows: list[dict[str, Any]] = []
+    for task in store.tasks().to_dict("records"):
+        if device in (None, task["device"]):
+            found = store.best(task["task_key"], task["device"])
+            rows += [_best_row(found)] if found else []
     if json:
         print_json(rows)
     else:
-        print_table(rounded(rows), f"best records of {_root(records)}")
+        print_table([_for_people(row) for row in rows], f"best records of {store.root}")
 
 
 @app.command("export")
 def export(
     output: Annotated[Path, typer.Argument(help="A .csv, .json or .parquet file.")],
     records: Records = None,
-    target: Target = None,
-    model: NetworkName = None,
+    model: Annotated[str | None, typer.Option(help="Only records of this network.")] = None,
 ) -> None:
     """Write all records as one table, for tools that do not read the store."""
     if output.suffix not in FORMATS:
         raise InputError(f"{output}: expected a name that ends with {', '.join(FORMATS)}")
-    frame = _load(_root(records), target, model)
+    frame = _open(records).scan({"model": model} if model else None)
     output.parent.mkdir(parents=True, exist_ok=True)
     temporary = output.with_name(f".{output.name}.tmp")
     match output.suffix:
@@ -71,30 +81,35 @@ def export(
         case _:
             frame.to_parquet(temporary, index=False)
     temporary.replace(output)
-    say(f"{output}: {len(frame)} records")
+    say(f"{output}: {len(frame):,} records")
 
 
-def _root(records: Path | None) -> Path:
+def _open(records: Path | None) -> "RecordStore":
     root = records or records_root()
     if not root.is_dir():
         raise InputError(
             f"--records {root}: expected a record store, got no folder; `retune tune` makes one"
         )
-    return root
+    from retune.records.store import RecordStore
+
+    return RecordStore(root)
 
 
-def _load(root: Path, target: str | None, model: str | None):
-    from retune.records import load
+def _best_row(record: "TuningRecord") -> dict[str, Any]:
+    return {
+        "task": record.task_name,
+        "median_us": record.measurement.median_us,
+        "sketch": record.sketch,
+        "decisions": list(record.decisions),
+        "model": record.model,
+        "device": record.device,
+        "task_key": record.task_key,
+        "record_id": record.record_id,
+        "measured": record.measurement.timestamp.isoformat(),
+    }
 
-    frame = load(root)
-    if target:
-        frame = frame[frame["target"] == target]
-    if model:
-        frame = frame[frame["model"] == model]
-    return frame
 
-
-def _plain(value: object) -> object:
-    """Lists of a column as plain lists."""
-    tolist = getattr(value, "tolist", None)
-    return tolist() if callable(tolist) else value
+def _for_people(row: dict[str, Any]) -> dict[str, Any]:
+    """Without what only programs read."""
+    hidden = ("task_key", "record_id", "measured", "last")
+    return {name: value for name, value in row.items() if name not in hidden}

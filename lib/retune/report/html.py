@@ -53,7 +53,7 @@ def _headline(data: ReportData) -> list[tuple[str, str]]:
         numbers.append(("latency, tuned", _time(tuned)))
         for name, median in medians.items():
             if name != "tuned":
-                numbers.append((f"{name} takes", f"{median / tuned:.2f} ×"))
+                numbers.append((f"{name}, relative to tuned", f"{median / tuned:.2f} ×"))
     deviation = f"{data.verification.max_rel:.1e}"
     numbers.append((f"deviation from {data.verification.oracle}", deviation))
     return numbers

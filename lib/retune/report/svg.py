@@ -65,7 +65,7 @@ def curve_chart(times: Sequence[float | None]) -> str:
     floor = HEIGHT - BOTTOM
     for index, time in enumerate(times):
         if time is None:
-            parts.append(f'<path class="failed" d="M{x(index):.1f} {floor:.1f}v-5"/>')
+            parts.append(f'<path class="failed" d="M{x(index):.1f} {floor + 2:.1f}v5"/>')
         else:
             parts.append(f'<circle class="point" cx="{x(index):.1f}" cy="{y(time):.1f}" r="1.6"/>')
     parts.append(f'<path class="best" d="{_steps(best_so_far(times), x, y)}"/>')
@@ -74,7 +74,7 @@ def curve_chart(times: Sequence[float | None]) -> str:
         f'<text class="axis" text-anchor="end" x="{WIDTH - RIGHT}" y="{HEIGHT - 6}">'
         f"{len(times)} measurements</text>"
     )
-    return _frame("".join(parts))
+    return _frame("\n".join(parts))
 
 
 def bar_chart(bars: Sequence[Bar], title: str) -> str:
@@ -82,10 +82,10 @@ def bar_chart(bars: Sequence[Bar], title: str) -> str:
     height = BAR_HEIGHT * len(bars) + 4
     top = max([bar.high or bar.value for bar in bars], default=0.0) or 1.0
     scale = (BAR_WIDTH - BAR_LABEL - BAR_VALUE) / top
-    body = "".join(_bar(bar, index, scale) for index, bar in enumerate(bars))
+    body = "\n".join(_bar(bar, index, scale) for index, bar in enumerate(bars))
     return (
         f'<svg class="bars" role="img" aria-label="{escape(title)}" '
-        f'viewBox="0 0 {BAR_WIDTH:.0f} {height:.0f}">{body}</svg>'
+        f'viewBox="0 0 {BAR_WIDTH:.0f} {height:.0f}">\n{body}\n</svg>'
     )
 
 
@@ -110,13 +110,13 @@ def _bar(bar: Bar, index: int, scale: float) -> str:
     parts.append(
         f'<text class="value" x="{end + 8:.1f}" y="{middle + 4}">{escape(bar.text)}</text>'
     )
-    return "".join(parts)
+    return "\n".join(parts)
 
 
 def _frame(body: str) -> str:
     return (
         f'<svg class="curve" role="img" aria-label="measured times and the best so far" '
-        f'viewBox="0 0 {WIDTH:.0f} {HEIGHT:.0f}">{body}</svg>'
+        f'viewBox="0 0 {WIDTH:.0f} {HEIGHT:.0f}">\n{body}\n</svg>'
     )
 
 

@@ -134,6 +134,8 @@ class TaskProgress:
     failed: int
     best_us: float | None
     """Best time of one run known to the store; None: none was ever right."""
+    default_us: float | None = None
+    """Time of the default schedule, if it was measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,6 +280,7 @@ class TaskResult:
     trials: int = 0
     failed: int = 0
     best_us: float | None = None
+    default_us: float | None = None
 
     @property
     def gflops(self) -> float | None:

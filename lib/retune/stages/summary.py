@@ -60,6 +60,7 @@ def task_results(tasks: TaskManifest, last: RoundManifest) -> tuple[TaskResult, 
                     trials=progress.trials,
                     failed=progress.failed,
                     best_us=progress.best_us,
+                    default_us=progress.default_us,
                 )
             )
     return tuple(sorted(results, key=_cost, reverse=True))

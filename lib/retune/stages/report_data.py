@@ -1,0 +1,128 @@
+"""What the report shows, gathered from a run's manifests and from the record store."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from retune.records.store import RecordStore
+from retune.report import Curve, KernelShare, LatencyBar, ReportData, ReportTask, Verification
+from retune.stages.manifest import (
+    BenchManifest,
+    CompileManifest,
+    ImportManifest,
+    RoundManifest,
+    TaskManifest,
+    TaskResult,
+    TuneRequest,
+    VerifyManifest,
+)
+from retune.stages.summary import count_statuses, task_results
+
+
+def report_data(
+    request: TuneRequest,
+    network: ImportManifest,
+    tasks: TaskManifest,
+    rounds: Sequence[RoundManifest],
+    *,
+    tuned: CompileManifest,
+    verified: VerifyManifest,
+    bench: BenchManifest,
+    created: datetime | None = None,
+) -> ReportData:
+    """The whole report. Curves show every record of the run's device, also of earlier runs."""
+    results = task_results(tasks, rounds[-1])
+    when = created or datetime.now(UTC)
+    return ReportData(
+        network=network.name,
+        target=rounds[-1].target,
+        created=when.strftime("%Y-%m-%d %H:%M UTC"),
+        tasks=tuple(_task(result) for result in results),
+        curves=curves(Path(request.records), rounds[-1].target, results),
+        failures=count_statuses(rounds),
+        latency=tuple(
+            LatencyBar(
+                name=row.name,
+                median_us=row.median_us,
+                p25_us=row.p25_us,
+                p75_us=row.p75_us,
+                runs=row.runs,
+            )
+            for row in bench.rows
+        ),
+        profile=tuple(
+            KernelShare(label=row.label, us=row.us, flops=row.flops) for row in bench.profile
+        ),
+        verification=Verification(
+            oracle=verified.oracle,
+            samples=verified.samples,
+            max_abs=verified.max_abs,
+            max_rel=verified.max_rel,
+            tolerance=verified.tolerance,
+            passed=verified.passed,
+        ),
+        facts=_facts(request, network, rounds[-1], tuned),
+    )
+
+
+def curves(root: Path, device: str, results: Sequence[TaskResult]) -> tuple[Curve, ...]:
+    """The times of each task's records on that device, in the order in which they were taken."""
+    if not root.is_dir():
+        return ()
+    columns = ["task_key", "timestamp", "status", "median_us"]
+    frame = RecordStore(root).scan({"device": device}, columns).sort_values("timestamp")
+    times: dict[str, list[float | None]] = {}
+    for key, status, median in zip(
+        frame["task_key"].tolist(),
+        frame["status"].tolist(),
+        frame["median_us"].tolist(),
+        strict=True,
+    ):
+        if status != "skipped":
+            times.setdefault(key, []).append(float(median) if status == "ok" else None)
+    return tuple(
+        Curve(task=result.entry.name, times_us=tuple(times[result.entry.key]))
+        for result in results
+        if result.entry.key in times
+    )
+
+
+def _task(result: TaskResult) -> ReportTask:
+    entry = result.entry
+    return ReportTask(
+        name=entry.name,
+        op=" + ".join((entry.op, *entry.epilogue)),
+        output_shape=entry.output_shape,
+        weight=entry.weight,
+        flops=entry.flops,
+        trials=result.trials,
+        failed=result.failed,
+        default_us=result.default_us,
+        best_us=result.best_us,
+    )
+
+
+def _facts(
+    request: TuneRequest, network: ImportManifest, last: RoundManifest, tuned: CompileManifest
+) -> tuple[tuple[str, str], ...]:
+    facts: Mapping[str, str] = {
+        "model": request.model,
+        "inputs": ", ".join(f"{v.name} {v.dtype}{list(v.shape)}" for v in network.inputs),
+        "layout": network.layout,
+        "operations": f"{network.flops / 1e9:.3f} GFLOP in {network.nodes} nodes",
+        "parameters": f"{network.parameters:,}",
+        "tuner": f"{request.tuner}, seed {request.seed}",
+        "measured": f"{last.trials_done} candidates in {last.seconds_done:.0f} s ({last.reason})",
+        "bundle": str(Path(request.out) / "module"),
+        "kernels": f"{tuned.kernels} kernels, {tuned.launches} launches",
+        "schedules": f"{tuned.from_records} from records, {tuned.from_defaults} default",
+        "weights": _size(tuned.weight_bytes),
+        "memory between kernels": f"{_size(tuned.peak_bytes)} (least possible: "
+        f"{_size(tuned.least_bytes)})",
+        "records": request.records,
+    }
+    return tuple(facts.items())
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**20:.2f} MiB" if count >= 1 << 20 else f"{count / 2**10:.1f} KiB"

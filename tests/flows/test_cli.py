@@ -1,0 +1,240 @@
+"""The command line: what is printed where, and how it ends."""
+
+import json
+import subprocess
+import sys
+import time
+import types
+from pathlib import Path
+
+import pytest
+
+from flows.cli import run_command
+from flows.options import parse_layout, parse_shapes
+from retune.core.errors import DeviceError, InputError, ModelError
+from retune.stages.manifest import TuneEvent, TuneRequest, TuneResult
+from retune.stages.summary import summarize
+from tests.flows.fakes import FakeStages
+
+ROOT = Path(__file__).resolve().parents[2]
+HELP_BUDGET_S = 0.5
+
+
+def result(folder: Path) -> TuneResult:
+    """What a run over the fake stages ends with."""
+    request = TuneRequest(
+        model="zoo:fake", out=str(folder / "out"), records="records", work=str(folder / "work")
+    )
+    stages = FakeStages()
+    network = stages.stage_import(request)
+    tasks = stages.stage_extract(request, network)
+    rounds = [stages.stage_tune_round(request, network, tasks, 2, None, lambda event: None)]
+    selection = stages.stage_select(request, tasks)
+    tuned = stages.stage_compile(request, network, tasks, selection, "tuned")
+    verified = stages.stage_verify(request, network, tuned)
+    bench = stages.stage_bench(request, network, tuned, tuned)
+    published = stages.stage_report(request, network, tasks, tuple(rounds), tuned, verified, bench)
+    return summarize(
+        request, network, tasks, rounds, verified=verified, bench=bench, published=published
+    )
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """A stand-in for retune.api; tests put functions on it."""
+    module = types.ModuleType("retune.api")
+    monkeypatch.setitem(sys.modules, "retune.api", module)
+    return module
+
+
+def tune(*arguments: str) -> int:
+    return run_command(["tune", "zoo:fake", "--out", "out", "--no-prefect", *arguments])
+
+
+@pytest.mark.parametrize(
+    ("values", "shapes"),
+    [
+        (None, {}),
+        (["data=1,3,224,224"], {"data": (1, 3, 224, 224)}),
+        (["a=1", "b:0 = 2,3"], {"a": (1,), "b:0": (2, 3)}),
+        (["x=y=4"], {"x=y": (4,)}),
+        (["scalar="], {"scalar": ()}),
+    ],
+)
+def test_shapes_are_read(values: list[str] | None, shapes: dict[str, tuple[int, ...]]):
+    assert parse_shapes(values) == shapes
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (["data"], "--shape data: expected a name and a shape"),
+        (["=1,2"], "expected a name and a shape"),
+        (["a=1,x"], "whole numbers separated by commas"),
+        (["a=1,,2"], "whole numbers"),
+        (["a=0,2"], "extents of at least 1"),
+        (["a=1", "a=2"], "'a' has two.*write --shape data=1,3,224,224"),
+    ],
+)
+def test_bad_shapes_say_what_was_meant(values: list[str], message: str):
+    with pytest.raises(InputError, match=message):
+        parse_shapes(values)
+
+
+def test_layout_is_checked():
+    assert parse_layout("nchw") == "NCHW"
+    with pytest.raises(InputError, match="expected NHWC or NCHW, got 'HWC'"):
+        parse_layout("HWC")
+
+
+def test_help_is_quick():
+    command = [sys.executable, "-c", "from flows.cli import main; main()", "--help"]
+    environment = {"PYTHONPATH": f"{ROOT / 'lib'}:{ROOT}", "PATH": "/usr/bin:/bin"}
+    times = []
+    for _ in range(3):
+        started = time.perf_counter()
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        times.append(time.perf_counter() - started)
+    for name in ("devices", "tasks", "tune", "run", "bench", "verify", "records"):
+        assert f"\n  {name}" in done.stdout
+    assert min(times) < HELP_BUDGET_S
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["tune", "missing.onnx", "--out", "o"], "expected an ONNX file, zoo:NAME or light:NAME"),
+        (["tune", "zoo:x", "--out", "o", "--shape", "a"], "--shape a: expected"),
+        (["tune", "zoo:x", "--out", "o", "--trials", "1", "--minutes", "1"], "got both"),
+        (["tune", "zoo:x", "--out", "o", "--trials", "-1"], "expected 0 or more"),
+        (["tune", "zoo:x", "--out", "o", "--minutes", "0"], "--trials 0 measures nothing"),
+        (["tune", "zoo:x"], "--out"),
+        (["tasks", "zoo:x", "--layout", "HW"], "expected NHWC or NCHW"),
+        (["nonsense"], "nonsense"),
+        (["run", "nowhere", "--input", "a.npz", "--output", "b.npz"], "expected a bundle"),
+        (["bench", "nowhere"], "expected a bundle"),
+        (["verify", "nowhere", "--model", "zoo:x"], "expected a bundle"),
+        (["records", "summary", "--records", "nowhere"], "expected a record store, got no folder"),
+        (["records", "export", "x.doc"], "ends with .csv"),
+    ],
+)
+def test_bad_input_ends_with_2_and_one_sentence(
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.chdir(tmp_path)
+    assert run_command(arguments) == 2
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert "Traceback" not in printed.err
+    assert printed.out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(ModelError("bad model"), 2), (DeviceError("no device"), 1)]
+)
+def test_library_errors_end_with_their_exit_code(
+    error: Exception, code: int, library: types.ModuleType, capsys: pytest.CaptureFixture[str]
+):
+    def fails(*arguments: object, **options: object) -> TuneResult:
+        raise error
+
+    library.tune_network = fails  # type: ignore[attr-defined]
+    assert tune() == code
+    assert capsys.readouterr().err == f"retune: {error}\n"
+
+
+def test_unexpected_errors_are_kept_in_a_file(
+    library: types.ModuleType, capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    def fails(*arguments: object, **options: object) -> TuneResult:
+        raise ZeroDivisionError("first line\nsecond line")
+
+    library.tune_network = fails  # type: ignore[attr-defined]
+    assert tune() == 1
+    printed = capsys.readouterr().err
+    assert "unexpected ZeroDivisionError: first line\n" in printed
+    assert "second line" not in printed
+    (written,) = (tmp_path / "cache" / "errors").iterdir()
+    assert "second line" in written.read_text()
+    assert str(written) in printed
+
+
+def test_interrupt_says_how_to_continue(
+    library: types.ModuleType, capsys: pytest.CaptureFixture[str]
+):
+    def interrupted(*arguments: object, **options: object) -> TuneResult:
+        raise KeyboardInterrupt
+
+    library.tune_network = interrupted  # type: ignore[attr-defined]
+    assert tune("--shape", "a b=1,2") == 130
+    printed = capsys.readouterr().err
+    expected = "retune tune zoo:fake --out out --no-prefect --shape 'a b=1,2'"
+    assert f"continue with: {expected}\n" in printed
+
+
+def test_tune_hands_options_to_the_library(
+    library: types.ModuleType, capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    seen: dict[str, object] = {}
+
+    def tune_network(model: str, out: Path, **options: object) -> TuneResult:
+        seen.update(options, model=model, out=out)
+        options["progress"](TuneEvent(stage="tune", text="task 1/3"))  # type: ignore[operator]
+        return result(tmp_path)
+
+    library.tune_network = tune_network  # type: ignore[attr-defined]
+    assert tune("--trials", "64", "--seed", "7", "--shape", "data=1,2", "--json") == 0
+    printed = capsys.readouterr()
+    data = json.loads(printed.out)
+    assert data["verification"]["passed"] is True
+    assert [row["name"] for row in data["latency"]] == ["untuned", "tuned", "onnxruntime"]
+    assert len(data["tasks"]) == 3
+    assert "task 1/3" in printed.err
+    del seen["progress"]
+    assert seen == {
+        "model": "zoo:fake",
+        "out": Path("out"),
+        "device": "pocl",
+        "trials": 64,
+        "minutes": None,
+        "tuner": "random",
+        "seed": 7,
+        "shapes": {"data": (1, 2)},
+        "records": tmp_path / "records",
+        "layout": "NHWC",
+    }
+
+
+def test_tune_ends_with_what_a_person_wants_to_know(
+    library: types.ModuleType, capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    library.tune_network = lambda *a, **o: result(tmp_path)  # type: ignore[attr-defined]
+    assert tune() == 0
+    printed = capsys.readouterr().out
+    for text in ("conv2d+bias+relu", "untuned: 0.900 ms", "onnxruntime: 0.450 ms", "1.00e-06"):
+        assert text in printed
+    assert printed.splitlines()[-1] == "records   records"
+
+
+def test_output_without_prefect_loads_no_prefect(tmp_path: Path):
+    code = (
+        "import sys, types; from flows.cli import run_command\n"
+        "run_command(['tune', 'missing.onnx', '--out', 'o', '--no-prefect'])\n"
+        "run_command(['records', 'summary', '--records', sys.argv[1]])\n"
+        "assert 'prefect' not in sys.modules\n"
+    )
+    environment = {"PYTHONPATH": f"{ROOT / 'lib'}:{ROOT}", "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,116 @@
+"""The whole flow on its own Prefect server, over fake stages: reuse, damage, kill and resume."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.flows.fakes import ROUNDS, runs
+
+ROOT = Path(__file__).resolve().parents[2]
+EVERY_STAGE = [
+    *("import", "extract", *(f"round{i}" for i in range(ROUNDS))),
+    *("compile-untuned", "compile-tuned", "verify", "bench"),
+]
+DEADLINE_S = 240.0
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The private server's folder; making its database takes ten seconds, so tests share it."""
+    return tmp_path_factory.mktemp("prefect")
+
+
+def start(home: Path, folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")
+    }
+    environment |= {"PREFECT_HOME": str(home), "PYTHONPATH": f"{ROOT / 'lib'}:{ROOT}"}
+    return subprocess.Popen(
+        [sys.executable, str(ROOT / "tests/flows/run_fake.py"), str(folder), *arguments],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> dict[str, float]:
+    out, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, err
+    assert "Traceback" not in err
+    assert "Error logging to API" not in err
+    return json.loads(out)
+
+
+def states(home: Path) -> list[str]:
+    """States of all flow runs, the oldest first."""
+    with sqlite3.connect(f"file:{home / 'prefect.db'}?mode=ro", uri=True) as database:
+        rows = database.execute("select state_type from flow_run order by created").fetchall()
+    return [row[0] for row in rows]
+
+
+def servers(home: Path) -> list[int]:
+    """Live server processes whose home is this folder."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (folder / "cmdline").read_bytes()
+            environment = (folder / "environ").read_bytes()
+        except OSError:
+            continue
+        if b"uvicorn" in command and f"PREFECT_HOME={home}\0".encode() in environment:
+            found.append(int(folder.name))
+    return found
+
+
+def wait_for(condition, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return bool(condition())
+
+
+def test_finished_run_is_not_done_twice_and_damage_is_mended(home: Path, tmp_path: Path):
+    first = finish(start(home, tmp_path))
+    assert first == {"trials": 9, "tuned_us": 300.0}
+    assert runs(tmp_path / "work") == EVERY_STAGE
+    assert (tmp_path / "out" / "module" / "module.json").is_file()
+    assert servers(home) == []
+
+    assert finish(start(home, tmp_path)) == first
+    assert runs(tmp_path / "work") == EVERY_STAGE
+
+    (bundle,) = [
+        path
+        for path in (tmp_path / "work" / "compile").glob("*/module/module.json")
+        if '"variant": "tuned"' in (path.parents[1] / "manifest.json").read_text()
+    ]
+    bundle.write_text("damaged")
+    assert finish(start(home, tmp_path)) == first
+    assert runs(tmp_path / "work") == [*EVERY_STAGE, "compile-tuned"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+def test_killed_run_continues_where_it_stopped(home: Path, tmp_path: Path):
+    work = tmp_path / "work"
+    process = start(home, tmp_path, "2.0")
+    assert wait_for(lambda: "round0" in runs(work), 120), process.stderr
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    done = runs(work)
+    assert done[:3] == EVERY_STAGE[:3]
+    assert "compile-tuned" not in done
+    assert wait_for(lambda: servers(home) == [], 20), "the server outlived the run"
+
+    finish(start(home, tmp_path))
+    assert runs(work) == EVERY_STAGE
+    assert states(home)[-2:] == ["CRASHED", "COMPLETED"]

@@ -1,0 +1,104 @@
+"""The report is one file that needs nothing else, and shows what it was given."""
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from retune.report import render
+from retune.report.svg import Bar, bar_chart, best_so_far, curve_chart
+from tests.unit.report.sample import sample
+
+VOID = {"meta", "br", "hr", "img", "link", "input", "path", "rect", "circle"}
+
+
+class Balance(HTMLParser):
+    """Fails on a tag that is not closed in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: object) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_page_is_well_formed():
+    parser = Balance()
+    parser.feed(render(sample()))
+    assert parser.open == []
+
+
+def test_page_needs_nothing_from_outside():
+    page = render(sample())
+    assert not re.search(r"https?://|<script|<link|<img|@import|url\(|src=", page)
+
+
+def test_page_shows_every_task_and_number():
+    data = sample()
+    page = render(data)
+    for task in data.tasks:
+        assert task.name in page
+    assert "5.12 ms" in page
+    assert "6.15 ×" in page
+    assert "wrong result" in page
+    assert page.count('class="curve"') == len(data.curves)
+
+
+def test_names_are_escaped():
+    data = replace(sample(tasks=2), network="<b>net</b>")
+    page = render(data)
+    assert "<b>net</b>" not in page
+    assert "&lt;b&gt;net&lt;/b&gt;" in page
+    assert "<two>" not in page
+
+
+def test_same_data_gives_the_same_page():
+    assert render(sample()) == render(sample())
+
+
+def test_run_without_measurements_renders():
+    data = replace(sample(tasks=1), curves=(), failures=(), profile=(), latency=())
+    page = render(data)
+    assert "Outcomes" not in page
+    assert "Time by kernel" not in page
+
+
+def test_failed_verification_is_said():
+    data = sample(tasks=2)
+    data = replace(data, verification=replace(data.verification, passed=False))
+    assert "Does not agree" in render(data)
+
+
+def test_best_so_far_never_rises():
+    assert best_so_far([None, 3.0, 5.0, None, 2.0]) == [None, 3.0, 3.0, 3.0, 2.0]
+    assert best_so_far([]) == []
+
+
+@pytest.mark.parametrize("times", [[5.0], [5.0, 5.0], [1e-3, 1e7], [None, 2.0], [None], []])
+def test_curves_of_any_length_and_range_stay_inside(times: list[float | None]):
+    svg = curve_chart(times)
+    assert "nan" not in svg
+    numbers = [float(y) for y in re.findall(r'cy="([-\d.]+)"', svg)]
+    assert all(0 <= y <= 130 for y in numbers)
+    assert len(numbers) == len([t for t in times if t is not None])
+
+
+def test_curve(golden: object):
+    assert curve_chart([9.0, None, 4.0, 6.0, 3.0]) == golden
+
+
+def test_bars(golden: object):
+    bars = [
+        Bar(label="tuned", value=3.0, text="3 ms", low=2.0, high=4.0, style="ours"),
+        Bar(label="a name that is longer than its place", value=0.0, text="0"),
+    ]
+    assert bar_chart(bars, "title") == golden
