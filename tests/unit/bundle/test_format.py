@@ -40,7 +40,7 @@ def test_the_same_plan_gives_the_same_files(plan: NetworkPlan, tmp_path: Path) -
 
 def test_the_manifest_states_the_memory(folder: Path) -> None:
     memory = json.loads((folder / "module.json").read_text())["memory"]
-    assert (memory["peak_bytes"], memory["arena_bytes"]) == (640, 128)
+    assert (memory["peak_bytes"], memory["arena_bytes"]) == (1024, 512)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,205 @@
+"""Timing several ways to do the same thing, interleaved in one run, so that drift hits them alike.
+
+Read `compare_times`. Each round times every contender once, in an order that rotates. Before its
+timed calls, a contender is called once without the clock: its caches are then warm, and the worker
+threads of the one before it (onnxruntime's spin for a while) have gone to sleep.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+
+from retune.core.errors import InputError
+
+Contender = Callable[[], object]
+Clock = Callable[[], float]
+"""Seconds, from any start."""
+
+_RESAMPLES = 2000
+"""Of the bootstrap; more change the interval by less than its own noise."""
+_CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOptions:
+    """When to stop, and how long one sample takes."""
+
+    budget_s: float = 10.0
+    """No round starts after this time, once `min_rounds` are done."""
+    min_rounds: int = 5
+    max_rounds: int = 200
+    precision: float = 0.01
+    """Enough rounds: every ratio's interval is within this part of its ratio, either way."""
+    min_sample_s: float = 0.005
+    """A sample of a quick contender is the mean of as many calls as take this long."""
+    warmup: int = 2
+    """Calls of each contender before the first round."""
+    seed: int = 0
+    """Of the bootstrap."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """One contender's samples: seconds per call, in the order of the rounds."""
+
+    name: str
+    times_s: tuple[float, ...]
+    calls_per_sample: int
+    median_s: float
+    first_quartile_s: float
+    third_quartile_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratio:
+    """How many times as long as the contender the baseline takes: above 1, the contender wins."""
+
+    name: str
+    baseline: str
+    ratio: float
+    """Median of the baseline / median of the contender."""
+    low: float
+    """Bounds of the 95 % bootstrap interval; rounds are drawn whole, as they share their drift."""
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Benchmark:
+    """The outcome of `compare_times`."""
+
+    rounds: int
+    timings: tuple[Timing, ...]
+    ratios: tuple[Ratio, ...]
+    """One for each contender but the baseline."""
+
+    def timing(self, name: str) -> Timing:
+        """That contender's samples. Raises: KeyError."""
+        return {timing.name: timing for timing in self.timings}[name]
+
+    def ratio(self, name: str) -> Ratio:
+        """That contender's ratio to the baseline. Raises: KeyError."""
+        return {ratio.name: ratio for ratio in self.ratios}[name]
+
+
+def compare_times(
+    contenders: Mapping[str, Contender],
+    *,
+    baseline: str | None = None,
+    options: BenchOptions | None = None,
+    clock: Clock = time.perf_counter,
+) -> Benchmark:
+    """Medians and quartiles of every contender, and ratios to `baseline` (default: the first).
+
+    Raises: InputError if there is no contender, or the baseline is not one.
+    """
+    options = options or BenchOptions()
+    names = list(contenders)
+    if not names:
+        raise InputError("benchmark: expected at least one contender; got none")
+    baseline = names[0] if baseline is None else baseline
+    if baseline not in contenders:
+        raise InputError(f"benchmark: expected a baseline among {', '.join(names)}; got {baseline}")
+    start = clock()
+    calls = {name: _calls(contenders[name], options, clock) for name in names}
+    rounds: list[list[float]] = []
+    while _goes_on(rounds, names.index(baseline), clock() - start, options):
+        row = dict.fromkeys(names, 0.0)
+        for name in _rotated(names, len(rounds)):
+            row[name] = _sample(contenders[name], calls[name], clock)
+        rounds.append(list(row.values()))
+    samples = np.array(rounds)
+    return Benchmark(
+        rounds=len(rounds),
+        timings=tuple(
+            _timing(name, samples[:, column], calls[name]) for column, name in enumerate(names)
+        ),
+        ratios=_ratios(names, samples, names.index(baseline), options.seed),
+    )
+
+
+def _calls(contender: Contender, options: BenchOptions, clock: Clock) -> int:
+    """Warms the contender up, and returns how many calls make one sample."""
+    for _ in range(options.warmup):
+        contender()
+    seconds = _sample(contender, 1, clock)
+    if seconds <= 0:
+        return 1
+    return max(1, ceil(options.min_sample_s / seconds))
+
+
+def _sample(contender: Contender, calls: int, clock: Clock) -> float:
+    """Seconds of one call, as the mean of `calls` of them, after one without the clock."""
+    contender()
+    start = clock()
+    for _ in range(calls):
+        contender()
+    return (clock() - start) / calls
+
+
+def _rotated(names: Sequence[str], round_number: int) -> list[str]:
+    first = round_number % len(names)
+    return [*names[first:], *names[:first]]
+
+
+def _goes_on(rounds: list[list[float]], base: int, elapsed_s: float, options: BenchOptions) -> bool:
+    done = len(rounds)
+    if done < max(1, options.min_rounds):
+        return True
+    if done >= options.max_rounds or elapsed_s >= options.budget_s:
+        return False
+    return not _is_settled(np.array(rounds), base, options)
+
+
+def _is_settled(samples: np.ndarray, base: int, options: BenchOptions) -> bool:
+    """True if more rounds would hardly change a ratio; asked at doubling numbers of rounds only.
+
+    Asking after every round would stop at the first interval that is narrow by chance.
+    """
+    rounds, contenders = samples.shape
+    if contenders < 2 or rounds < 8 or rounds & (rounds - 1):
+        return False
+    low, ratio, high = _intervals(samples, base, options.seed)
+    return bool((high - low <= 2 * options.precision * ratio).all())
+
+
+def _timing(name: str, samples: np.ndarray, calls: int) -> Timing:
+    first, middle, third = np.quantile(samples, (0.25, 0.5, 0.75))
+    return Timing(
+        name=name,
+        times_s=tuple(samples.tolist()),
+        calls_per_sample=calls,
+        median_s=float(middle),
+        first_quartile_s=float(first),
+        third_quartile_s=float(third),
+    )
+
+
+def _ratios(names: Sequence[str], samples: np.ndarray, base: int, seed: int) -> tuple[Ratio, ...]:
+    low, ratio, high = _intervals(samples, base, seed)
+    return tuple(
+        Ratio(
+            name=name,
+            baseline=names[base],
+            ratio=float(ratio[column]),
+            low=float(low[column]),
+            high=float(high[column]),
+        )
+        for column, name in enumerate(names)
+        if column != base
+    )
+
+
+def _intervals(
+    samples: np.ndarray, base: int, seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Lower bound, ratio of medians, upper bound: one of each for each contender."""
+    rng = np.random.default_rng(seed)
+    rows = rng.integers(0, len(samples), (_RESAMPLES, len(samples)))
+    medians = np.median(samples[rows], axis=1)
+    tail = (1 - _CONFIDENCE) / 2
+    low, high = np.quantile(medians[:, [base]] / medians, (tail, 1 - tail), axis=0)
+    middle = np.median(samples, axis=0)
+    return low, middle[base] / middle, high

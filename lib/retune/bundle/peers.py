@@ -1,0 +1,193 @@
+"""Other programs that run the same network, behind one callable form: oracles and rivals.
+
+Read Peer. The only importer of onnxruntime and openvino; both are optional, and imported when a
+peer is opened.
+"""
+
+import importlib
+import importlib.util
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+import numpy as np
+
+from retune.core.dtypes import DType, TensorType
+from retune.core.errors import InputError, ModelError
+from retune.graph.evaluate import run_graph
+from retune.graph.graph import Graph
+
+Predict = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
+"""Outputs by name for inputs by name."""
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+_ELEMENT_TYPES: dict[str, DType] = {
+    "float": "float32",
+    "double": "float64",
+    "float16": "float16",
+    "int64": "int64",
+    "int32": "int32",
+    "int16": "int16",
+    "int8": "int8",
+    "uint8": "uint8",
+    "bool": "bool",
+}
+"""ONNX's names of the element types that retune knows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """A network in another program; calling it gives every output by name."""
+
+    name: str
+    version: str
+    inputs: Mapping[str, TensorType]
+    outputs: tuple[str, ...]
+    predict: Predict
+
+    def __call__(self, inputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        return self.predict(inputs)
+
+
+def open_peer(
+    name: str, model: Path, *, shapes: Shapes | None = None, threads: int | None = None
+) -> Peer:
+    """The ONNX file at `model` in the peer of that name, on `threads` cores (default: all).
+
+    Raises: InputError if there is no such peer or it is not installed. ModelError if the peer
+    refuses the model.
+    """
+    if name not in PEERS:
+        raise InputError(f"peer {name!r} is not known; choose one of {', '.join(PEERS)}")
+    if not model.is_file():
+        raise InputError(f"{model}: expected an ONNX file; got nothing; check the path")
+    return PEERS[name](model, dict(shapes or {}), threads or available_cores())
+
+
+def open_reference(model: Path, graph: Graph, *, shapes: Shapes | None = None) -> Peer:
+    """The oracle of verification: onnxruntime, or the ops' numpy meaning if it is not installed."""
+    if importlib.util.find_spec("onnxruntime") is None:
+        return numpy_peer(graph)
+    return open_peer("onnxruntime", model, shapes=shapes)
+
+
+def numpy_peer(graph: Graph) -> Peer:
+    """The graph by the numpy meaning of its ops: slow, and always there."""
+    return Peer(
+        name="numpy",
+        version=np.__version__,
+        inputs={name: graph.types[name] for name in graph.inputs},
+        outputs=graph.outputs,
+        predict=lambda inputs: run_graph(graph, inputs),
+    )
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return max(1, len(os.sched_getaffinity(0)))
+    return os.cpu_count() or 1
+
+
+def _open_onnxruntime(model: Path, shapes: Shapes, threads: int) -> Peer:
+    runtime = _import("onnxruntime")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    try:
+        session = runtime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # its exceptions share no other base
+        raise _refused("onnxruntime", model, error) from error
+    outputs = tuple(str(entry.name) for entry in session.get_outputs())
+    return Peer(
+        name="onnxruntime",
+        version=str(runtime.__version__),
+        inputs={
+            str(entry.name): _input_type(
+                str(entry.name),
+                str(entry.type).removeprefix("tensor(").removesuffix(")"),
+                cast("Sequence[object]", entry.shape),
+                shapes,
+            )
+            for entry in session.get_inputs()
+        },
+        outputs=outputs,
+        predict=lambda inputs: dict(zip(outputs, session.run(None, dict(inputs)), strict=True)),
+    )
+
+
+def _open_openvino(model: Path, shapes: Shapes, threads: int) -> Peer:
+    runtime = _import("openvino")
+    config = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1}
+    # Its default on some processors is bfloat16, which is not the same network.
+    config["INFERENCE_PRECISION_HINT"] = "f32"
+    try:
+        core = runtime.Core()
+        read = core.read_model(str(model))
+        if shapes:
+            read.reshape({name: list(shape) for name, shape in shapes.items()})
+        compiled = core.compile_model(read, "CPU", config)
+    except RuntimeError as error:
+        raise _refused("openvino", model, error) from error
+    request = compiled.create_infer_request()
+    outputs = tuple(str(port.get_any_name()) for port in compiled.outputs)
+
+    def predict(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        results = request.infer(dict(inputs))
+        return {name: np.array(results[i]) for i, name in enumerate(outputs)}
+
+    return Peer(
+        name="openvino",
+        version=str(runtime.__version__),
+        inputs={str(port.get_any_name()): _openvino_type(port, shapes) for port in compiled.inputs},
+        outputs=outputs,
+        predict=predict,
+    )
+
+
+PEERS: dict[str, Callable[[Path, Shapes, int], Peer]] = {
+    "onnxruntime": _open_onnxruntime,
+    "openvino": _open_openvino,
+}
+"""Name on the command line -> how to open a model in it."""
+
+
+def _openvino_type(port: Any, shapes: Shapes) -> TensorType:
+    dims = [dim.get_length() if dim.is_static else str(dim) for dim in port.get_partial_shape()]
+    kind = np.dtype(port.get_element_type().to_dtype()).name
+    onnx_kind = next((key for key, dtype in _ELEMENT_TYPES.items() if dtype == kind), kind)
+    return _input_type(str(port.get_any_name()), onnx_kind, dims, shapes)
+
+
+def _input_type(name: str, kind: str, dims: Sequence[object], shapes: Shapes) -> TensorType:
+    """The input's type, with unknown dimensions taken from `shapes`. Raises: InputError."""
+    if kind not in _ELEMENT_TYPES:
+        known = ", ".join(_ELEMENT_TYPES)
+        raise ModelError(f"input {name}: expected an element type among {known}; got {kind}")
+    given = shapes.get(name, tuple(dims))
+    if len(given) != len(dims) or not all(isinstance(dim, int) and dim > 0 for dim in given):
+        raise InputError(
+            f"input {name}: expected {len(dims)} known dimensions; got {list(given)}; "
+            f"bind them with --shape {name}=1,3,224,224"
+        )
+    return TensorType(cast("tuple[int, ...]", tuple(given)), _ELEMENT_TYPES[kind])
+
+
+def _import(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        extra = "'retune[peers]'" if name == "onnxruntime" else name
+        raise InputError(
+            f"{name} is not installed here ({error}); install it with: pip install {extra}"
+        ) from error
+
+
+def _refused(peer: str, model: Path, error: Exception) -> ModelError:
+    first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return ModelError(f"{model}: {peer} cannot load it: {first_line}; check the model file")

@@ -1,0 +1,115 @@
+"""Does a module compute what it should? Seeded samples, compared with a reference.
+
+Read `verify`. The measure is the largest deviation of an output as a part of the range of the
+reference's values, so that it means the same for logits and for probabilities.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+
+from retune.bundle.module import random_inputs
+from retune.bundle.peers import Predict
+from retune.core.dtypes import TensorType
+from retune.core.errors import InputError
+
+TOLERANCE = 1e-4
+"""Largest deviation of a good float32 module, as a part of the reference's range."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputDeviation:
+    """How far one output is from the reference, over all samples."""
+
+    name: str
+    max_abs: float
+    max_rel_range: float
+    """Largest deviation / (largest - smallest value of the reference in the same sample)."""
+    reference_range: float
+    """Of the sample with the largest deviation."""
+    problem: str = ""
+    """Why the output cannot be compared, such as another shape; the deviation is infinite then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """The outcome of `verify`."""
+
+    samples: int
+    max_abs: float
+    max_rel_range: float
+    outputs: tuple[OutputDeviation, ...]
+    """In the order of the reference."""
+    tolerance: float
+    passed: bool
+    """Every output of every sample deviates by at most `tolerance` of its range."""
+
+
+def verify(
+    module: Predict,
+    reference: Predict,
+    inputs: Mapping[str, TensorType],
+    *,
+    samples: int = 3,
+    seed: int = 0,
+    tolerance: float = TOLERANCE,
+) -> Verification:
+    """Compares `module` with `reference` on that many seeded random samples.
+
+    Raises: InputError if `samples` is not positive.
+    """
+    if samples < 1:
+        raise InputError(f"verify: expected at least one sample; got {samples}")
+    found: dict[str, OutputDeviation] = {}
+    for sample in range(samples):
+        feeds = random_inputs(inputs, seed + sample)
+        expected, got = reference(feeds), module(feeds)
+        for name, array in expected.items():
+            deviation = compare(name, got.get(name), np.asarray(array))
+            if name not in found or deviation.max_rel_range > found[name].max_rel_range:
+                found[name] = deviation
+    worst = max((entry.max_rel_range for entry in found.values()), default=inf)
+    return Verification(
+        samples=samples,
+        max_abs=max((entry.max_abs for entry in found.values()), default=inf),
+        max_rel_range=worst,
+        outputs=tuple(found.values()),
+        tolerance=tolerance,
+        passed=worst <= tolerance,
+    )
+
+
+def compare(name: str, got: np.ndarray | None, expected: np.ndarray) -> OutputDeviation:
+    """The deviation of one output in one sample.
+
+    Values that are not finite have to be equal. A constant reference has no range: its magnitude
+    (or 1, if that is 0) takes its place.
+    """
+    if got is None:
+        return _incomparable(name, "missing")
+    if got.shape != expected.shape:
+        return _incomparable(name, f"expected shape {expected.shape}; got {got.shape}")
+    if got.dtype != expected.dtype:
+        return _incomparable(name, f"expected {expected.dtype}; got {got.dtype}")
+    ours, theirs = got.astype(np.float64), expected.astype(np.float64)
+    finite = np.isfinite(theirs)
+    if not np.array_equal(ours[~finite], theirs[~finite], equal_nan=True):
+        return _incomparable(name, "infinite or NaN values differ")
+    ours, theirs = ours[finite], theirs[finite]
+    if not np.isfinite(ours).all():
+        return _incomparable(name, "infinite or NaN where the reference is finite")
+    if not theirs.size:
+        return OutputDeviation(name=name, max_abs=0.0, max_rel_range=0.0, reference_range=0.0)
+    largest = float(np.abs(ours - theirs).max())
+    extent = float(np.ptp(theirs)) or float(np.abs(theirs).max()) or 1.0
+    return OutputDeviation(
+        name=name, max_abs=largest, max_rel_range=largest / extent, reference_range=extent
+    )
+
+
+def _incomparable(name: str, problem: str) -> OutputDeviation:
+    return OutputDeviation(
+        name=name, max_abs=inf, max_rel_range=inf, reference_range=0.0, problem=problem
+    )

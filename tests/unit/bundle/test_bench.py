@@ -1,0 +1,132 @@
+"""Contenders take turns; what follows from their times is checked against a clock of our own."""
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+
+from retune.bundle.bench import BenchOptions, compare_times
+from retune.core.errors import InputError
+
+
+class Stage:
+    """A clock that only contenders move, and the order in which they were called."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.calls: list[str] = []
+
+    def clock(self) -> float:
+        return self.now
+
+    def contender(self, name: str, *seconds: float) -> Callable[[], None]:
+        """Takes these times in turn, over and over."""
+        takes = itertools.cycle(seconds)
+
+        def call() -> None:
+            self.calls.append(name)
+            self.now += next(takes)
+
+        return call
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+FIXED = BenchOptions(min_rounds=4, max_rounds=4, warmup=0, min_sample_s=0)
+
+
+def test_medians_quartiles_and_ratio(stage: Stage) -> None:
+    # Of each pair of calls only the second one is timed.
+    slow = stage.contender("slow", *(9, 4.0), *(9, 4.0), *(9, 6.0), *(9, 8.0), *(9, 2.0))
+    quick = stage.contender("quick", 1.0)
+    found = compare_times({"slow": slow, "quick": quick}, options=FIXED, clock=stage.clock)
+    timing = found.timing("slow")
+    assert timing.times_s == (4.0, 6.0, 8.0, 2.0)
+    assert (timing.first_quartile_s, timing.median_s, timing.third_quartile_s) == (3.5, 5.0, 6.5)
+    ratio = found.ratio("quick")
+    assert (ratio.baseline, ratio.ratio) == ("slow", 5.0)
+    assert 2.0 <= ratio.low <= 5.0 <= ratio.high <= 8.0
+
+
+def test_the_order_rotates_and_each_sample_is_warmed_up(stage: Stage) -> None:
+    contenders = {name: stage.contender(name, 1.0) for name in "abc"}
+    compare_times(contenders, options=FIXED, clock=stage.clock)
+    rounds = "".join(stage.calls)[6:]
+    assert rounds == "aabbcc" + "bbccaa" + "ccaabb" + "aabbcc"
+
+
+def test_a_baseline_may_be_chosen(stage: Stage) -> None:
+    contenders = {"a": stage.contender("a", 1.0), "b": stage.contender("b", 4.0)}
+    found = compare_times(contenders, baseline="b", options=FIXED, clock=stage.clock)
+    (ratio,) = found.ratios
+    assert (ratio.name, ratio.baseline, ratio.ratio) == ("a", "b", 4.0)
+    assert (ratio.low, ratio.high) == (4.0, 4.0)
+
+
+def test_quick_contenders_are_called_several_times_a_sample(stage: Stage) -> None:
+    options = BenchOptions(min_rounds=2, max_rounds=2, warmup=0, min_sample_s=2.0)
+    contenders = {"quick": stage.contender("quick", 0.25), "slow": stage.contender("slow", 3.0)}
+    found = compare_times(contenders, options=options, clock=stage.clock)
+    assert [timing.calls_per_sample for timing in found.timings] == [8, 1]
+    assert found.timing("quick").times_s == (0.25, 0.25)
+
+
+def test_the_budget_ends_the_rounds(stage: Stage) -> None:
+    noisy = stage.contender("noisy", *(1, 1), *(1, 5), *(1, 2))
+    options = BenchOptions(budget_s=100.0, min_sample_s=0, warmup=0)
+    contenders = {"steady": stage.contender("steady", 1.0), "noisy": noisy}
+    found = compare_times(contenders, options=options, clock=stage.clock)
+    assert options.min_rounds < found.rounds < options.max_rounds
+    assert stage.now < 110.0
+
+
+def test_the_least_number_of_rounds_is_kept(stage: Stage) -> None:
+    options = BenchOptions(budget_s=0.0, min_sample_s=0)
+    found = compare_times({"a": stage.contender("a", 1.0)}, options=options, clock=stage.clock)
+    assert (found.rounds, found.ratios) == (5, ())
+
+
+def test_settled_ratios_end_the_rounds(stage: Stage) -> None:
+    contenders = {"a": stage.contender("a", 1.0), "b": stage.contender("b", 2.0)}
+    options = BenchOptions(budget_s=1e9, min_sample_s=0)
+    assert compare_times(contenders, options=options, clock=stage.clock).rounds == 8
+
+
+def test_rounds_share_their_drift(stage: Stage) -> None:
+    # The machine gets slower in the middle, for both alike: the ratio does not care.
+    drift = (1.0, 1.0, *[1.0] * 4, *[3.0] * 4)
+    contenders = {
+        "a": stage.contender("a", *drift),
+        "b": stage.contender("b", *(2 * t for t in drift)),
+    }
+    (ratio,) = compare_times(contenders, options=FIXED, clock=stage.clock).ratios
+    assert (ratio.low, ratio.ratio, ratio.high) == (0.5, 0.5, 0.5)
+
+
+def test_the_same_times_give_the_same_interval() -> None:
+    def bounds() -> tuple[float, float]:
+        stage = Stage()
+        noisy = stage.contender("b", 1.0, 1.5, 0.5, 2.0, 1.25)
+        contenders = {"a": stage.contender("a", 1.0), "b": noisy}
+        (ratio,) = compare_times(contenders, options=FIXED, clock=stage.clock).ratios
+        return ratio.low, ratio.high
+
+    assert bounds() == bounds()
+
+
+def test_a_failing_contender_is_not_hidden(stage: Stage) -> None:
+    def broken() -> None:
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        compare_times({"a": broken}, options=FIXED, clock=stage.clock)
+
+
+def test_contenders_and_baseline_are_checked(stage: Stage) -> None:
+    with pytest.raises(InputError, match="at least one contender; got none"):
+        compare_times({})
+    with pytest.raises(InputError, match="a baseline among a; got b"):
+        compare_times({"a": stage.contender("a", 1.0)}, baseline="b")

@@ -1,0 +1,111 @@
+"""Deviations are measured against the reference's range, and nothing odd passes."""
+
+from collections.abc import Mapping
+from math import inf, nan
+
+import numpy as np
+import pytest
+
+from retune.bundle.verify import compare, verify
+from retune.core.dtypes import TensorType
+from retune.core.errors import InputError
+
+INPUTS = {"x": TensorType((16,))}
+Arrays = Mapping[str, np.ndarray]
+
+
+def test_equal_outputs_pass() -> None:
+    outcome = verify(_double, _double, INPUTS, samples=2)
+    assert (outcome.passed, outcome.samples, outcome.max_abs) == (True, 2, 0.0)
+    assert [entry.name for entry in outcome.outputs] == ["y", "z"]
+
+
+def test_each_sample_is_another_one_and_both_sides_get_the_same() -> None:
+    seen: list[np.ndarray] = []
+
+    def module(inputs: Arrays) -> Arrays:
+        seen.append(inputs["x"])
+        return _double(inputs)
+
+    def reference(inputs: Arrays) -> Arrays:
+        seen.append(inputs["x"])
+        return _double(inputs)
+
+    verify(module, reference, INPUTS, samples=2, seed=7)
+    assert np.array_equal(seen[0], seen[1])
+    assert np.array_equal(seen[2], seen[3])
+    assert not np.array_equal(seen[0], seen[2])
+
+
+def test_the_worst_output_decides() -> None:
+    def module(inputs: Arrays) -> Arrays:
+        return {**_double(inputs), "z": inputs["x"] + np.float32(0.01)}
+
+    outcome = verify(module, _double, INPUTS, tolerance=1e-4)
+    assert not outcome.passed
+    assert outcome.outputs[0].max_abs == 0
+    assert outcome.max_abs == pytest.approx(0.01, rel=1e-3)
+    assert outcome.max_rel_range == outcome.outputs[1].max_rel_range
+    assert verify(module, _double, INPUTS, tolerance=0.1).passed
+
+
+def test_the_deviation_is_relative_to_the_range() -> None:
+    found = compare("y", _f32(0, 10.5, 20), _f32(0, 10, 20))
+    assert (found.max_abs, found.max_rel_range, found.reference_range) == (0.5, 0.025, 20)
+
+
+@pytest.mark.parametrize(
+    ("got", "expected", "relative"),
+    [
+        ((4.0, 5.0), (4.0, 4.0), 0.25),  # no range: the magnitude
+        ((0.0, 0.5), (0.0, 0.0), 0.5),  # no magnitude either: as it is
+        ((1.0,), (1.0,), 0.0),
+        ((inf, 1.0, 2.0), (inf, 1.0, 2.0), 0.0),
+        ((nan, 1.0), (nan, 1.0), 0.0),
+        ((), (), 0.0),
+    ],
+)
+def test_references_without_a_range(
+    got: tuple[float, ...], expected: tuple[float, ...], relative: float
+) -> None:
+    assert compare("y", _f32(*got), _f32(*expected)).max_rel_range == relative
+
+
+@pytest.mark.parametrize(
+    ("got", "problem"),
+    [
+        (None, "missing"),
+        (np.zeros((2, 1), np.float32), r"expected shape (2,); got (2, 1)"),
+        (np.zeros(2), "expected float32; got float64"),
+        (np.array([nan, 1], np.float32), "infinite or NaN where the reference is finite"),
+    ],
+)
+def test_what_cannot_be_compared_says_why(got: np.ndarray | None, problem: str) -> None:
+    found = compare("y", got, _f32(0, 1))
+    assert (found.problem, found.max_rel_range) == (problem, inf)
+
+
+def test_a_lost_infinity_is_found() -> None:
+    assert compare("y", _f32(1e30, 1), _f32(inf, 1)).problem == "infinite or NaN values differ"
+
+
+def test_whole_numbers_are_compared_without_overflow() -> None:
+    low, high = np.array([0, 0], np.uint8), np.array([255, 0], np.uint8)
+    assert compare("y", low, high).max_abs == compare("y", high, low).max_abs == 255
+
+
+def test_a_reference_without_outputs_never_passes() -> None:
+    assert not verify(_double, lambda _: {}, INPUTS).passed
+
+
+def test_no_samples_are_refused() -> None:
+    with pytest.raises(InputError, match="at least one sample; got 0"):
+        verify(_double, _double, INPUTS, samples=0)
+
+
+def _double(inputs: Arrays) -> Arrays:
+    return {"y": 2 * inputs["x"], "z": inputs["x"]}
+
+
+def _f32(*values: float) -> np.ndarray:
+    return np.array(values, np.float32)
