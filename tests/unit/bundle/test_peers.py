@@ -1,0 +1,117 @@
+"""Peers give the same outputs behind one form; what is missing is said in one sentence."""
+
+import importlib
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from retune.bundle import peers
+from retune.bundle.peers import available_cores, numpy_peer, open_peer, open_reference
+from retune.bundle.verify import verify
+from retune.core.dtypes import TensorType
+from retune.core.errors import InputError, ModelError
+from retune.graph.onnx_import import load_file
+
+BATCH_OF_TWO = {"x": (2, 3)}
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """y = relu(x) and z = x + x, over a batch that is not fixed."""
+    return _save(tmp_path / "model.onnx", TensorProto.FLOAT)
+
+
+def test_onnxruntime_runs_the_model(model: Path) -> None:
+    peer = open_peer("onnxruntime", model, shapes=BATCH_OF_TWO)
+    assert (peer.name, peer.outputs) == ("onnxruntime", ("y", "z"))
+    assert peer.inputs == {"x": TensorType((2, 3))}
+    out = peer({"x": np.full((2, 3), -1, np.float32)})
+    assert (out["y"].max(), out["z"].max()) == (0, -2)
+
+
+def test_onnxruntime_agrees_with_the_numpy_meaning(model: Path) -> None:
+    peer = open_peer("onnxruntime", model, shapes=BATCH_OF_TWO)
+    meaning = numpy_peer(load_file(model, BATCH_OF_TWO))
+    assert meaning.inputs == peer.inputs
+    assert verify(meaning, peer, peer.inputs).passed
+
+
+def test_the_reference_is_onnxruntime_where_it_is_installed(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = load_file(model, BATCH_OF_TWO)
+    assert open_reference(model, graph, shapes=BATCH_OF_TWO).name == "onnxruntime"
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    assert open_reference(model, graph).name == "numpy"
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("openvino") is None,
+    reason="openvino is an optional peer that the test environment does not install",
+)
+def test_openvino_runs_the_model(model: Path) -> None:
+    peer = open_peer("openvino", model, shapes=BATCH_OF_TWO, threads=1)
+    assert (peer.inputs, peer.outputs) == ({"x": TensorType((2, 3))}, ("y", "z"))
+    reference = open_peer("onnxruntime", model, shapes=BATCH_OF_TWO)
+    assert verify(peer, reference, peer.inputs).passed
+
+
+@pytest.mark.parametrize(("name", "remedy"), [("onnxruntime", "retune.peers."), ("openvino", "")])
+def test_a_peer_that_is_not_installed_says_what_to_install(
+    model: Path, monkeypatch: pytest.MonkeyPatch, name: str, remedy: str
+) -> None:
+    def missing(module: str) -> None:
+        raise ModuleNotFoundError(f"No module named {module!r}")
+
+    monkeypatch.setattr(importlib, "import_module", missing)
+    with pytest.raises(InputError, match=f"{name} is not installed here .*pip install .*{remedy}"):
+        open_peer(name, model)
+
+
+def test_an_unknown_peer_is_refused(model: Path) -> None:
+    with pytest.raises(InputError, match="'tvm' is not known; choose one of onnxruntime, openvino"):
+        open_peer("tvm", model)
+
+
+def test_a_missing_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"none.onnx: expected an ONNX file; got nothing"):
+        open_peer("onnxruntime", tmp_path / "none.onnx")
+
+
+def test_a_damaged_model_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "bad.onnx").write_bytes(b"\x08\x07not a model")
+    with pytest.raises(ModelError, match=r"bad.onnx: onnxruntime cannot load it"):
+        open_peer("onnxruntime", tmp_path / "bad.onnx")
+
+
+@pytest.mark.parametrize("shapes", [{}, {"x": (2,)}, {"x": (0, 3)}])
+def test_open_dimensions_have_to_be_bound(model: Path, shapes: dict[str, tuple[int, ...]]) -> None:
+    with pytest.raises(InputError, match=r"input x: expected 2 known dimensions; .*--shape x="):
+        open_peer("onnxruntime", model, shapes=shapes)
+
+
+def test_an_element_type_that_retune_does_not_know_is_refused(tmp_path: Path) -> None:
+    path = _save(tmp_path / "model.onnx", TensorProto.UINT64)
+    with pytest.raises(ModelError, match=r"input x: expected an element type among .* got uint64"):
+        open_peer("onnxruntime", path, shapes=BATCH_OF_TWO)
+
+
+def test_peers_use_the_cores_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers.os, "sched_getaffinity", lambda _: {0, 3, 5}, raising=False)
+    assert available_cores() == 3
+    monkeypatch.delattr(peers.os, "sched_getaffinity")
+    assert available_cores() >= 1
+
+
+def _save(path: Path, kind: int) -> Path:
+    values = [helper.make_tensor_value_info(name, kind, ["n", 3]) for name in "xyz"]
+    first = "Relu" if kind == TensorProto.FLOAT else "Identity"
+    nodes = [helper.make_node(first, ["x"], ["y"]), helper.make_node("Add", ["x", "x"], ["z"])]
+    graph = helper.make_graph(nodes, "small", values[:1], values[1:])
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), path)
+    return path
