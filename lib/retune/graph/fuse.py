@@ -1,0 +1,128 @@
+"""Partition of a graph into groups: what one kernel (or a few) computes together.
+
+A heavy op or a reduction takes in the element-wise ops that follow it, as long as nobody else
+reads the value between them and every other operand is computed before. Element-wise ops that are
+left form chains in the same way. Reshapes of contiguous data move nothing: they are aliases.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from retune.graph.graph import Graph, Node
+from retune.graph.ops import lookup
+
+ALIAS = "alias"
+"""Kind of a group without a kernel: its output is its input's memory under another shape."""
+
+_NAMED_OPS = 4
+"""Ops spelled out in a group's name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Nodes that run together; `inputs` are activations, `params` constants of the network."""
+
+    name: str
+    """An identifier, unique in its graph."""
+    kind: str
+    """The op that gives the loop nest: a heavy op, a reduction, a movement; or `elementwise`
+    for a chain of such ops, or `alias`."""
+    nodes: tuple[Node, ...]
+    inputs: tuple[str, ...]
+    params: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    @property
+    def anchor(self) -> Node:
+        """The node that `kind` speaks of: the first one."""
+        return self.nodes[0]
+
+    @property
+    def epilogue(self) -> tuple[Node, ...]:
+        """The element-wise nodes after the first."""
+        return self.nodes[1:]
+
+
+def partition(graph: Graph) -> tuple[Group, ...]:
+    """Groups in execution order; every node is in exactly one."""
+    uses = graph.uses()
+    done: set[str] = {"", *graph.inputs, *graph.constants}
+    groups: list[Group] = []
+    for node in graph.nodes:
+        if node.outputs[0] in done:
+            continue
+        nodes = [node]
+        if _takes_epilogue(node):
+            nodes += _epilogue(graph, node, uses, done)
+        done.update(value for member in nodes for value in member.outputs)
+        groups.append(_group(graph, nodes, len(groups)))
+    return tuple(groups)
+
+
+def group_graph(graph: Graph, group: Group) -> Graph:
+    """The group as a network of its own; its params are inputs too, after the activations."""
+    values = (*group.inputs, *group.params, *(v for node in group.nodes for v in node.outputs))
+    return Graph(
+        name=group.name,
+        inputs=(*group.inputs, *group.params),
+        outputs=group.outputs,
+        nodes=group.nodes,
+        types={value: graph.types[value] for value in values},
+    )
+
+
+def _takes_epilogue(node: Node) -> bool:
+    kind = lookup(node.op).kind
+    return kind in ("heavy", "reduction", "elementwise", "broadcast")
+
+
+def _epilogue(
+    graph: Graph, first: Node, uses: dict[str, tuple[Node, ...]], done: set[str]
+) -> list[Node]:
+    """The element-wise nodes that may follow `first` on its registers."""
+    taken: list[Node] = []
+    value = first.outputs[0]
+    while value not in graph.outputs and len(uses.get(value, ())) == 1:
+        (reader,) = uses[value]
+        if lookup(reader.op).kind not in ("elementwise", "broadcast"):
+            break
+        ready = all(operand == value or operand in done for operand in reader.inputs)
+        output = reader.outputs[0]
+        if not ready or graph.types[output].shape != graph.types[value].shape:
+            break
+        taken.append(reader)
+        value = output
+    return taken
+
+
+def _group(graph: Graph, nodes: list[Node], index: int) -> Group:
+    made = {value for node in nodes for value in node.outputs}
+    read = _ordered(v for node in nodes for v in node.inputs if v and v not in made)
+    return Group(
+        name=_name(nodes, index),
+        kind=_kind(nodes[0]),
+        nodes=tuple(nodes),
+        inputs=tuple(v for v in read if v not in graph.constants),
+        params=tuple(v for v in read if v in graph.constants),
+        outputs=nodes[-1].outputs,
+    )
+
+
+def _kind(first: Node) -> str:
+    if first.op == "reshape":
+        return ALIAS
+    if lookup(first.op).kind in ("elementwise", "broadcast"):
+        return "elementwise"
+    return first.op
+
+
+def _ordered(values: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(values))
+
+
+def _name(nodes: list[Node], index: int) -> str:
+    ops = [node.op for node in nodes]
+    if len(ops) > _NAMED_OPS:
+        ops = [*ops[:_NAMED_OPS], "etc"]
+    return re.sub(r"\W", "_", "_".join([*ops, str(index)]))

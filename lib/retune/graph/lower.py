@@ -1,0 +1,73 @@
+"""From a group to a tensor program: placeholders for what it reads, stages for its nodes."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from retune.core.errors import ModelError
+from retune.graph.fuse import Group, group_graph
+from retune.graph.graph import Graph
+from retune.graph.tensors import Names, OpCall, rule_of
+from retune.ir.te import Dag, Tensor, placeholder
+
+_ROLES: Mapping[str, str] = {
+    "conv2d": "weight",
+    "conv3d": "weight",
+    "depthwise_conv2d": "weight",
+    "dense": "weight",
+    "add": "bias",
+    "multiply": "scale",
+    "prelu": "slope",
+}
+"""Op -> what its constant operand is called."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupTensors:
+    """A group as tensor expressions; the maps go from the graph's values to tensors."""
+
+    inputs: Mapping[str, Tensor]
+    outputs: Mapping[str, Tensor]
+
+    @property
+    def dag(self) -> Dag:
+        """The program, outputs in the group's order."""
+        return Dag(tuple(self.outputs.values()))
+
+
+def lower_group(graph: Graph, group: Group) -> GroupTensors:
+    """The group of that graph as tensor expressions; its params are constant placeholders."""
+    return group_tensors(group_graph(graph, group), group.params)
+
+
+def group_tensors(graph: Graph, params: Collection[str] = ()) -> GroupTensors:
+    """A small graph as tensor expressions; `params` are inputs whose contents are known.
+
+    Names of placeholders say their role (data, weight, bias, ...), not the network's names, so
+    equal groups give equal text. Raises: ModelError if the graph holds constants of its own.
+    """
+    if graph.constants:
+        raise ModelError(f"{graph.name}: constants {list(graph.constants)} should be inputs")
+    names = Names()
+    values: dict[str, Tensor] = {}
+    for value in graph.inputs:
+        entry = graph.types[value]
+        stem = names(_role(graph, value) if value in params else "data")
+        values[value] = placeholder(stem, entry.shape, entry.dtype, constant=value in params)
+    inputs = dict(values)
+    for node in graph.nodes:
+        output = node.outputs[0]
+        values[output] = rule_of(node.op)(
+            OpCall(
+                op=node.op,
+                inputs=[values[value] for value in node.inputs],
+                attrs=node.attrs,
+                output=graph.types[output],
+                name=names,
+            )
+        )
+    return GroupTensors(inputs=inputs, outputs={v: values[v] for v in graph.outputs})
+
+
+def _role(graph: Graph, value: str) -> str:
+    reader = next(iter(graph.consumers(value)), None)
+    return _ROLES.get(reader.op, "operand") if reader else "operand"

@@ -1,0 +1,59 @@
+"""The graph passes, as one flat list. Each takes a valid graph to one with the same outputs."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from retune.core.config import knob
+from retune.graph.fold import dense_of_transposed, fold_scales, lower_batch_norm
+from retune.graph.graph import Graph
+from retune.graph.layout import channels_last
+from retune.graph.simplify import (
+    canonical_arithmetic,
+    fold_constants,
+    materialise_outputs,
+    merge_pads,
+    name_global_pools,
+    remove_identities,
+)
+
+Layout = Literal["NCHW", "NHWC"]
+"""Order of the dimensions of image data."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """One named step."""
+
+    name: str
+    run: Callable[[Graph], Graph]
+    layout: Layout | None = None
+    """Only run for this layout."""
+
+
+PASSES: tuple[Pass, ...] = (
+    Pass(name="fold-constants", run=fold_constants),
+    Pass(name="remove-identities", run=remove_identities),
+    Pass(name="lower-batch-norm", run=lower_batch_norm),
+    Pass(name="canonical-arithmetic", run=canonical_arithmetic),
+    Pass(name="name-global-pools", run=name_global_pools),
+    Pass(name="merge-pads", run=merge_pads),
+    Pass(name="fold-scales", run=fold_scales),
+    Pass(name="channels-last", run=channels_last, layout="NHWC"),
+    Pass(name="remove-identities-again", run=remove_identities),
+    Pass(name="dense-of-transposed", run=dense_of_transposed),
+    Pass(name="remove-identities-at-last", run=remove_identities),
+    Pass(name="materialise-outputs", run=materialise_outputs),
+)
+"""Every pass, in order."""
+
+
+def optimise(graph: Graph, layout: Layout = "NHWC") -> Graph:
+    """The graph after all passes, its image data in `layout`; inputs and outputs are unchanged."""
+    check = knob("RETUNE_VERIFY") == "1"
+    for step in PASSES:
+        if step.layout in (None, layout):
+            graph = step.run(graph)
+            if check:
+                graph.verify()
+    return graph

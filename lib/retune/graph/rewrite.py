@@ -1,0 +1,125 @@
+"""Rebuilding a graph node by node: what every pass is written with.
+
+A rule sees each node in order and either answers the name of the value that replaces the node's
+output, or None to keep the node. Every op has exactly one output. Constants fold on the way.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+
+from retune.graph.graph import Graph, GraphBuilder, Node
+from retune.graph.ops import Array, Attrs
+
+
+class Rewriter:
+    """The graph under construction, and what a rule asks of the old and the new one."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.old = graph
+        self.types = (build := GraphBuilder(graph.name, fold=True)).types
+        self._build = build
+        self._new: dict[str, str] = {}
+        self._made: dict[str, Node] = {}
+        self._uses = Counter(v for node in graph.nodes for v in node.inputs if v)
+        self._uses.update(graph.outputs)
+        for name in graph.inputs:
+            build.input(name, graph.types[name])
+        for name, array in graph.constants.items():
+            build.constant(name, array)
+
+    def value(self, old: str) -> str:
+        """The new name of an old value."""
+        return self._new.get(old, old)
+
+    def constant(self, new: str) -> Array | None:
+        """The contents of a new value, if they are known."""
+        return self._build.constants.get(new)
+
+    def shape(self, new: str) -> tuple[int, ...]:
+        """The shape of a new value."""
+        return self.types[new].shape
+
+    def producer(self, new: str) -> Node | None:
+        """The node that makes a new value; None for inputs and constants."""
+        return self._made.get(new)
+
+    def only_use(self, new: str) -> bool:
+        """True if at most one node reads the value, and it is no output of the network."""
+        return self._uses[new] <= 1 and new not in self.old.outputs
+
+    def emit(self, op: str, inputs: tuple[str, ...], attrs: Attrs, output: str = "") -> str:
+        """The value made by an op over new values, named `output` or a fresh name."""
+        name = output or self._fresh(f"{inputs[0]}.{op}")
+        made = self._build.add(op, inputs, attrs, outputs=[name], name=name)
+        if made not in self._build.constants:
+            node = Node(op=op, name=name, inputs=inputs, outputs=(made,), attrs=dict(attrs))
+            self._made[made] = node
+        return made
+
+    def store(self, stem: str, array: Array) -> str:
+        """The name of a new constant."""
+        return self._build.constant(self._fresh(stem), array)
+
+    def replace(self, old: str, new: str) -> None:
+        """Readers of `old` read `new` from here on."""
+        if old != new:
+            self._new[old] = new
+            self._uses[new] += self._uses[old]
+
+    def finish(self) -> Graph:
+        """The new graph; replaced outputs keep their names through an identity."""
+        for output in self.old.outputs:
+            if output not in self.types:
+                self.emit("identity", (self.value(output),), {}, output)
+        return self._build.finish(self.old.outputs)
+
+    def _fresh(self, stem: str) -> str:
+        name, count = stem, 0
+        while name in self.types or name in self.old.types:
+            count += 1
+            name = f"{stem}.{count}"
+        return name
+
+
+Rule = Callable[[Rewriter, Node], str | None]
+"""The name of the value that replaces the node's output, or None. The node's inputs are new."""
+
+
+def rebuild(graph: Graph, *rules: Rule) -> Graph:
+    """The graph after the first rule that answers has replaced each node."""
+    rewriter = Rewriter(graph)
+    for old in graph.nodes:
+        inputs = tuple(rewriter.value(v) for v in old.inputs)
+        node = Node(op=old.op, name=old.name, inputs=inputs, outputs=old.outputs, attrs=old.attrs)
+        answer = next((a for a in (rule(rewriter, node) for rule in rules) if a is not None), None)
+        if answer is None:
+            rewriter.emit(node.op, inputs, node.attrs, node.outputs[0])
+        else:
+            rewriter.replace(old.outputs[0], answer)
+    return rewriter.finish()
+
+
+def renamed(graph: Graph, names: dict[str, str]) -> Graph:
+    """The graph with some computed values renamed."""
+
+    def new(value: str) -> str:
+        return names.get(value, value)
+
+    nodes = tuple(
+        Node(
+            op=node.op,
+            name=node.name,
+            inputs=tuple(map(new, node.inputs)),
+            outputs=tuple(map(new, node.outputs)),
+            attrs=node.attrs,
+        )
+        for node in graph.nodes
+    )
+    return Graph(
+        name=graph.name,
+        inputs=graph.inputs,
+        outputs=graph.outputs,
+        nodes=nodes,
+        types={new(value): entry for value, entry in graph.types.items()},
+        constants=graph.constants,
+    )

@@ -1,0 +1,223 @@
+"""Rules that remove work and bring nodes to one form. Each states its law."""
+
+from math import inf
+
+import numpy as np
+
+from retune.graph.graph import Graph, Node, without_dead
+from retune.graph.ops.registry import ints, number
+from retune.graph.ops.shapes import spatial
+from retune.graph.rewrite import Rewriter, rebuild, renamed
+
+
+def fold_constants(graph: Graph) -> Graph:
+    """op(constants) -> constant."""
+    return rebuild(graph)
+
+
+def remove_identities(graph: Graph) -> Graph:
+    """Nodes that change nothing disappear; moves of moves become one."""
+    graph = rebuild(graph, drop_identity, merge_reshapes, merge_transposes, transpose_to_reshape)
+    return _absorb_outputs(graph)
+
+
+def drop_identity(r: Rewriter, node: Node) -> str | None:
+    """identity(x), x as its own type, shape or order -> x."""
+    source = node.inputs[0]
+    same = r.types[source] == r.old.types[node.outputs[0]]
+    match node.op:
+        case "identity":
+            return source
+        case "cast" | "reshape" | "broadcast_to" | "pad" if same:
+            return source
+        case "concat" if len(node.inputs) == 1:
+            return source
+        case "slice" if same and all(step == 1 for step in ints(node.attrs, "steps")):
+            return source
+        case "transpose" if ints(node.attrs, "perm") == tuple(range(len(r.shape(source)))):
+            return source
+        case "clip" if number(node.attrs, "min") == -inf and number(node.attrs, "max") == inf:
+            return source
+        case "clip" if number(node.attrs, "min") == 0 and number(node.attrs, "max") == inf:
+            return r.emit("relu", (source,), {}, node.outputs[0])
+        case _:
+            return None
+
+
+def merge_reshapes(r: Rewriter, node: Node) -> str | None:
+    """reshape(reshape(x)) -> reshape(x)."""
+    inner = r.producer(node.inputs[0])
+    if node.op != "reshape" or inner is None or inner.op != "reshape":
+        return None
+    if r.shape(inner.inputs[0]) == ints(node.attrs, "shape"):
+        return inner.inputs[0]
+    return r.emit("reshape", inner.inputs, node.attrs, node.outputs[0])
+
+
+def merge_transposes(r: Rewriter, node: Node) -> str | None:
+    """transpose(transpose(x, p), q) -> transpose(x, p[q])."""
+    inner = r.producer(node.inputs[0])
+    if node.op != "transpose" or inner is None or inner.op != "transpose":
+        return None
+    first = ints(inner.attrs, "perm")
+    perm = tuple(first[d] for d in ints(node.attrs, "perm"))
+    if perm == tuple(range(len(perm))):
+        return inner.inputs[0]
+    return r.emit("transpose", inner.inputs, {"perm": perm}, node.outputs[0])
+
+
+def transpose_to_reshape(r: Rewriter, node: Node) -> str | None:
+    """transpose(x) that moves only extents of 1 -> reshape(x)."""
+    if node.op != "transpose":
+        return None
+    shape, perm = r.shape(node.inputs[0]), ints(node.attrs, "perm")
+    if not moves_only_ones(shape, perm):
+        return None
+    made = tuple(shape[d] for d in perm)
+    inner = r.producer(node.inputs[0])
+    source = inner.inputs if inner is not None and inner.op == "reshape" else node.inputs
+    if r.shape(source[0]) == made:
+        return source[0]
+    return r.emit("reshape", source, {"shape": made}, node.outputs[0])
+
+
+def moves_only_ones(shape: tuple[int, ...], perm: tuple[int, ...]) -> bool:
+    """True if the permutation keeps the order of all extents other than 1."""
+    moved = [d for d in perm if shape[d] != 1]
+    return moved == sorted(moved)
+
+
+def canonical_arithmetic(graph: Graph) -> Graph:
+    """Constants on the right; differences and quotients by constants as sums and products."""
+    return rebuild(graph, constant_right, subtract_to_add, divide_to_multiply)
+
+
+def constant_right(r: Rewriter, node: Node) -> str | None:
+    """c + x -> x + c, and for multiply, minimum, maximum; c - x -> -x + c stays as it is."""
+    if node.op not in ("add", "multiply", "minimum", "maximum"):
+        return None
+    left, right = node.inputs
+    if r.constant(left) is None or r.types[left].dtype != r.types[right].dtype:
+        return None
+    return r.emit(node.op, (right, left), {}, node.outputs[0])
+
+
+def subtract_to_add(r: Rewriter, node: Node) -> str | None:
+    """x - c -> x + (-c)."""
+    if node.op != "subtract" or r.constant(node.inputs[1]) is None or not _floats(r, node):
+        return None
+    return r.emit("add", (node.inputs[0], r.emit("negative", node.inputs[1:], {})), {}, _out(node))
+
+
+def divide_to_multiply(r: Rewriter, node: Node) -> str | None:
+    """x / c -> x * (1 / c), where c has no zero."""
+    divisor = r.constant(node.inputs[1]) if node.op == "divide" else None
+    if divisor is None or not _floats(r, node) or not np.all(divisor):
+        return None
+    share = r.emit("reciprocal", node.inputs[1:], {})
+    return r.emit("multiply", (node.inputs[0], share), {}, _out(node))
+
+
+def _floats(r: Rewriter, node: Node) -> bool:
+    return r.types[node.inputs[0]].dtype.startswith("float")
+
+
+def _out(node: Node) -> str:
+    return node.outputs[0]
+
+
+def name_global_pools(graph: Graph) -> Graph:
+    """avg_pool2d and max_pool2d over the whole image -> global_avg_pool, global_max_pool."""
+    return rebuild(graph, _global_pool)
+
+
+def _global_pool(r: Rewriter, node: Node) -> str | None:
+    names = {"avg_pool2d": "global_avg_pool", "max_pool2d": "global_max_pool"}
+    if node.op not in names or any(ints(node.attrs, "pads")):
+        return None
+    shape, layout = r.shape(node.inputs[0]), str(node.attrs["layout"])
+    if ints(node.attrs, "kernel") != spatial(shape, layout):
+        return None
+    return r.emit(names[node.op], node.inputs, {"layout": layout}, _out(node))
+
+
+def merge_pads(graph: Graph) -> Graph:
+    """conv2d(pad(x, zeros), pads) -> conv2d(x, more pads)."""
+    return rebuild(graph, _merge_pad)
+
+
+def _merge_pad(r: Rewriter, node: Node) -> str | None:
+    if node.op not in ("conv2d", "depthwise_conv2d", "conv3d"):
+        return None
+    pad = r.producer(node.inputs[0])
+    if pad is None or pad.op != "pad" or number(pad.attrs, "value") != 0.0:
+        return None
+    stated, own = ints(pad.attrs, "pads"), ints(node.attrs, "pads")
+    rank = len(stated) // 2
+    if any(stated[:2]) or any(stated[rank : rank + 2]) or min(stated) < 0:
+        return None
+    around = (*stated[2:rank], *stated[rank + 2 :])
+    pads = tuple(a + b for a, b in zip(own, around, strict=True))
+    sources = (pad.inputs[0], *node.inputs[1:])
+    return r.emit(node.op, sources, {**node.attrs, "pads": pads}, _out(node))
+
+
+def _absorb_outputs(graph: Graph) -> Graph:
+    """identity(x) that is an output: x takes its name, if x is computed and no output itself."""
+    made = {value for node in graph.nodes for value in node.outputs}
+    names: dict[str, str] = {}
+    for node in graph.nodes:
+        source, output = node.inputs[0] if node.inputs else "", node.outputs[0]
+        free = source in made and source not in graph.outputs and source not in names
+        if node.op == "identity" and output in graph.outputs and free:
+            names[source] = output
+    if not names:
+        return graph
+    dropped = set(names.items())
+    kept = tuple(
+        node
+        for node in graph.nodes
+        if not (node.op == "identity" and (node.inputs[0], node.outputs[0]) in dropped)
+    )
+    cut = Graph(
+        name=graph.name,
+        inputs=graph.inputs,
+        outputs=graph.outputs,
+        nodes=kept,
+        types=graph.types,
+        constants=graph.constants,
+    )
+    return without_dead(renamed(cut, names))
+
+
+def materialise_outputs(graph: Graph) -> Graph:
+    """An output that is a constant becomes an identity of it: every output has a producer."""
+    stored = {name: f"{name}.stored" for name in graph.outputs if name in graph.constants}
+    if not stored:
+        return graph
+    copies = tuple(
+        Node(op="identity", name=name, inputs=(source,), outputs=(name,))
+        for name, source in stored.items()
+    )
+    return Graph(
+        name=graph.name,
+        inputs=graph.inputs,
+        outputs=graph.outputs,
+        nodes=(*_reading(graph, stored), *copies),
+        types={**graph.types, **{stored[name]: graph.types[name] for name in stored}},
+        constants={stored.get(name, name): array for name, array in graph.constants.items()},
+    )
+
+
+def _reading(graph: Graph, names: dict[str, str]) -> tuple[Node, ...]:
+    """The nodes, reading other names."""
+    return tuple(
+        Node(
+            op=node.op,
+            name=node.name,
+            inputs=tuple(names.get(v, v) for v in node.inputs),
+            outputs=node.outputs,
+            attrs=node.attrs,
+        )
+        for node in graph.nodes
+    )

@@ -1,0 +1,16 @@
+"""Tensor expressions of every op: importing this package registers the rules."""
+
+from retune.graph.tensors import convolution, elementwise, movement, normalisation, pooling
+from retune.graph.tensors.registry import RULES, Names, OpCall, rule_of
+
+__all__ = [
+    "RULES",
+    "Names",
+    "OpCall",
+    "convolution",
+    "elementwise",
+    "movement",
+    "normalisation",
+    "pooling",
+    "rule_of",
+]

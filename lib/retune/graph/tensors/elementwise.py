@@ -1,0 +1,174 @@
+"""Element-wise bodies: one scalar expression for each op."""
+
+from collections.abc import Callable
+from math import inf
+
+from retune.graph.ops import Attrs
+from retune.graph.ops.registry import number
+from retune.graph.tensors.registry import OpCall, read, tensors_of
+from retune.ir.expr import (
+    Expr,
+    as_expr,
+    binary,
+    call,
+    cast,
+    const,
+    equal,
+    maximum,
+    minimum,
+    power,
+    select,
+)
+from retune.ir.te import Tensor, compute
+
+
+def _clip(x: Expr, attrs: Attrs) -> Expr:
+    low, high = number(attrs, "min"), number(attrs, "max")
+    x = x if low == -inf else maximum(x, low)
+    return x if high == inf else minimum(x, high)
+
+
+def _elu(x: Expr, alpha: float) -> Expr:
+    return select(x > 0.0, x, (call("exp", minimum(x, 0.0)) - 1.0) * alpha)
+
+
+def _softplus(x: Expr, _: Attrs) -> Expr:
+    return maximum(x, 0.0) + call("log", call("exp", -call("abs", x)) + 1.0)
+
+
+def _hard_sigmoid(x: Expr, attrs: Attrs) -> Expr:
+    return minimum(maximum(x * number(attrs, "alpha") + number(attrs, "beta"), 0.0), 1.0)
+
+
+def _absolute(x: Expr, _: Attrs) -> Expr:
+    return call("abs", x) if x.dtype.startswith("float") else maximum(x, -x)
+
+
+UNARY: dict[str, Callable[[Expr, Attrs], Expr]] = {
+    "relu": lambda x, _: maximum(x, 0),
+    "clip": _clip,
+    "sigmoid": lambda x, _: 1.0 / (call("exp", -x) + 1.0),
+    "tanh": lambda x, _: call("tanh", x),
+    "leaky_relu": lambda x, a: select(x < 0.0, x * number(a, "alpha"), x),
+    "elu": lambda x, a: _elu(x, number(a, "alpha")),
+    "selu": lambda x, a: _elu(x, number(a, "alpha")) * number(a, "gamma"),
+    "hard_sigmoid": _hard_sigmoid,
+    "hard_swish": lambda x, _: x * minimum(maximum(x * (1 / 6) + 0.5, 0.0), 1.0),
+    "exp": lambda x, _: call("exp", x),
+    "log": lambda x, _: call("log", x),
+    "sqrt": lambda x, _: call("sqrt", x),
+    "abs": _absolute,
+    "negative": lambda x, _: -x,
+    "floor": lambda x, _: call("floor", x),
+    "ceil": lambda x, _: call("ceil", x),
+    "round": lambda x, _: call("round", x),
+    "reciprocal": lambda x, _: 1.0 / x,
+    "softplus": _softplus,
+    "softsign": lambda x, _: x / (call("abs", x) + 1.0),
+    "erf": lambda x, _: call("erf", x),
+    "identity": lambda x, _: x,
+}
+"""Op -> body."""
+
+
+def _divide(a: Expr, b: Expr) -> Expr:
+    """Floats divide; integers divide toward zero, from the floor division of magnitudes."""
+    if a.dtype.startswith("float"):
+        return a / b
+    quotient = maximum(a, -a) // maximum(b, -b)
+    return select(equal(a < 0, b < 0), quotient, -quotient)
+
+
+def _compare(op: str) -> Callable[[Expr, Expr], Expr]:
+    match op:
+        case "equal":
+            return equal
+        case "less":
+            return lambda a, b: a < b
+        case _:
+            return lambda a, b: a > b
+
+
+BINARY: dict[str, Callable[[Expr, Expr], Expr]] = {
+    "add": lambda a, b: a + b,
+    "subtract": lambda a, b: a - b,
+    "multiply": lambda a, b: a * b,
+    "divide": _divide,
+    "power": power,
+    "minimum": minimum,
+    "maximum": maximum,
+    "prelu": lambda x, slope: select(x < 0, x * slope, x),
+    **{op: _compare(op) for op in ("equal", "less", "greater")},
+}
+"""Op -> body; the second operand takes the first one's type."""
+
+
+@tensors_of(*UNARY)
+def unary(c: OpCall) -> Tensor:
+    """T_op(i...) = f(x[i...])."""
+    (x,) = c.inputs
+    body = UNARY[c.op]
+    return compute(
+        c.name(f"T_{c.op}"),
+        c.output.shape,
+        lambda *i: body(read(x, i, c.output.shape), c.attrs),
+        [x],
+    )
+
+
+@tensors_of(*BINARY)
+def binary_op(c: OpCall) -> Tensor:
+    """T_op(i...) = f(a[i...], b[i...]), dimensions of extent 1 read at 0."""
+    a, b = c.inputs
+    body = BINARY[c.op]
+    return compute(
+        c.name(f"T_{c.op}"),
+        c.output.shape,
+        lambda *i: body(read(a, i, c.output.shape), cast(read(b, i, c.output.shape), a.dtype)),
+        [a, b],
+    )
+
+
+@tensors_of("where")
+def where(c: OpCall) -> Tensor:
+    """T_where(i...) = select(condition[i...], a[i...], b[i...])."""
+    test, a, b = c.inputs
+    return compute(
+        c.name("T_where"),
+        c.output.shape,
+        lambda *i: select(
+            read(test, i, c.output.shape), read(a, i, c.output.shape), read(b, i, c.output.shape)
+        ),
+        [test, a, b],
+    )
+
+
+@tensors_of("cast")
+def cast_elements(c: OpCall) -> Tensor:
+    """T_cast(i...) = type(x[i...]); anything but zero is true."""
+    (x,) = c.inputs
+    to = c.output.dtype
+
+    def body(*i: Expr) -> Expr:
+        value = read(x, i, c.output.shape)
+        if to == "bool" and x.dtype != "bool":
+            return binary("ne", value, as_expr(0, x.dtype))
+        if x.dtype == "bool" and to != "bool":
+            return select(value, const(1, to), const(0, to))
+        return cast(value, to)
+
+    return compute(c.name("T_cast"), c.output.shape, body, [x])
+
+
+@tensors_of("batch_norm")
+def batch_norm(c: OpCall) -> Tensor:
+    """T_batch_norm(i...) = (x[i...] - mean[c]) / sqrt(var[c] + epsilon) * scale[c] + bias[c]."""
+    x, scale, bias, mean, variance = c.inputs
+    axis, epsilon = int(number(c.attrs, "axis")), number(c.attrs, "epsilon")
+
+    def body(*i: Expr) -> Expr:
+        channel = i[axis]
+        normal = (x[i] - mean[channel]) / call("sqrt", variance[channel] + epsilon)
+        return normal * scale[channel] + bias[channel]
+
+    return compute(c.name("T_batch_norm"), c.output.shape, body, c.inputs)

@@ -1,0 +1,145 @@
+"""Softmax, local response normalisation and plain reductions, as stages."""
+
+from collections.abc import Sequence
+from math import prod
+
+from retune.graph.ops.registry import integer, ints, number
+from retune.graph.tensors.convolution import padded
+from retune.graph.tensors.registry import OpCall, tensors_of
+from retune.ir.expr import Expr, call, const, power
+from retune.ir.te import Axis, Reducer, Tensor, compute, reduce_axis
+
+
+@tensors_of("softmax")
+def softmax(c: OpCall) -> Tensor:
+    """Stages max, exp, sum and division along the axis."""
+    (data,) = c.inputs
+    power_of, total, axis = _exponentials(c, data)
+    return compute(
+        c.name("T_softmax_norm"),
+        data.shape,
+        lambda *i: power_of[i] / total[_without(i, axis)],
+        [power_of, total],
+    )
+
+
+@tensors_of("log_softmax")
+def log_softmax(c: OpCall) -> Tensor:
+    """Stages max, exp, sum and (x - max) - log(sum)."""
+    (data,) = c.inputs
+    axis = integer(c.attrs, "axis")
+    top = _along(c, "T_softmax_max", data, axis, "max")
+    shifted = compute(
+        c.name("T_softmax_shift"),
+        data.shape,
+        lambda *i: data[i] - top[_without(i, axis)],
+        [data, top],
+    )
+    power_of = compute(
+        c.name("T_softmax_exp"), data.shape, lambda *i: call("exp", shifted[i]), [shifted]
+    )
+    total = _along(c, "T_softmax_sum", power_of, axis, "sum")
+    return compute(
+        c.name("T_log_softmax"),
+        data.shape,
+        lambda *i: shifted[i] - call("log", total[_without(i, axis)]),
+        [shifted, total],
+    )
+
+
+def _exponentials(c: OpCall, data: Tensor) -> tuple[Tensor, Tensor, int]:
+    axis = integer(c.attrs, "axis")
+    top = _along(c, "T_softmax_max", data, axis, "max")
+    power_of = compute(
+        c.name("T_softmax_exp"),
+        data.shape,
+        lambda *i: call("exp", data[i] - top[_without(i, axis)]),
+        [data, top],
+    )
+    return power_of, _along(c, "T_softmax_sum", power_of, axis, "sum"), axis
+
+
+def _along(c: OpCall, stem: str, data: Tensor, axis: int, reducer: Reducer) -> Tensor:
+    """The reduction along one axis, which is dropped (a single axis is kept as extent 1)."""
+    k = reduce_axis("k", data.shape[axis])
+    shape = (*data.shape[:axis], *data.shape[axis + 1 :]) or (1,)
+
+    def body(*i: Expr) -> Expr:
+        own = i if len(data.shape) > 1 else ()
+        return data[(*own[:axis], k.var, *own[axis:])]
+
+    return compute(c.name(stem), shape, body, [data], reduce=[k], reducer=reducer)
+
+
+def _without(i: Sequence[Expr], axis: int) -> tuple[Expr, ...]:
+    return (*i[:axis], *i[axis + 1 :]) or (const(0),)
+
+
+@tensors_of("lrn")
+def lrn(c: OpCall) -> Tensor:
+    """Stages squares (padded along the channels), their sum over neighbours, and the quotient."""
+    (data,) = c.inputs
+    axis, size = integer(c.attrs, "axis"), integer(c.attrs, "size")
+    before, rank = (size - 1) // 2, len(data.shape)
+    pads = [0] * (2 * rank)
+    pads[axis], pads[axis + rank] = before, size - 1 - before
+    squares = compute(c.name("lrn_square"), data.shape, lambda *i: data[i] * data[i], [data])
+    around = padded(squares, pads, c.name)
+    k = reduce_axis("k", size)
+    total = compute(
+        c.name("lrn_sum"),
+        data.shape,
+        lambda *i: around[tuple(a + k.var if d == axis else a for d, a in enumerate(i))],
+        [around],
+        reduce=[k],
+    )
+    alpha, beta, bias = (number(c.attrs, key) for key in ("alpha", "beta", "bias"))
+
+    def body(*i: Expr) -> Expr:
+        scale = total[i] * (alpha / size) + bias
+        return data[i] / power(scale, const(beta, data.dtype))
+
+    return compute(c.name("lrn"), data.shape, body, [data, total])
+
+
+_REDUCERS: dict[str, Reducer] = {
+    "reduce_mean": "sum",
+    "reduce_sum": "sum",
+    "reduce_max": "max",
+    "reduce_min": "min",
+}
+
+
+@tensors_of(*_REDUCERS)
+def reduce(c: OpCall) -> Tensor:
+    """T_reduce(i...) combines x over the axes; a mean divides afterwards."""
+    (data,) = c.inputs
+    over = ints(c.attrs, "axes")
+    axes: dict[int, Axis] = {d: reduce_axis(f"k{d}", data.shape[d]) for d in over}
+    keep = bool(c.attrs["keepdims"])
+    shape = c.output.shape
+
+    def body(*i: Expr) -> Expr:
+        left = iter(i)
+        index: list[Expr] = []
+        for d in range(len(data.shape)):
+            if d in axes:
+                index.append(axes[d].var)
+                if keep:
+                    next(left)
+            else:
+                index.append(next(left))
+        return data[tuple(index)]
+
+    total = compute(
+        c.name(f"T_{c.op}" if c.op != "reduce_mean" else "reduce_total"),
+        shape,
+        body,
+        [data],
+        reduce=list(axes.values()),
+        reducer=_REDUCERS[c.op],
+    )
+    if c.op != "reduce_mean":
+        return total
+    count = prod(data.shape[d] for d in over)
+    return compute(c.name("T_reduce_mean"), shape, lambda *i: total[i] * (1.0 / count), [total])
