@@ -91,7 +91,9 @@ class Device:
                 built = program.build(options=list(options), cache_dir=False)
             names = built.get_info(self._cl.program_info.KERNEL_NAMES)
         except self._cl.Error as error:
-            raise BuildFailed(f"{self.spec.name}: the program does not build: {error}") from error
+            raise BuildFailed(
+                f"{self.spec.name}: the program does not build: {_build_log(str(error))}"
+            ) from error
         return Program(built, tuple(name for name in names.split(";") if name))
 
     def upload(self, array: np.ndarray) -> Buffer:
@@ -231,12 +233,22 @@ def driver_problems() -> tuple[str, ...]:
     )
 
 
+def device_spec(name: str) -> DeviceSpec:
+    """The device of that name, not opened. Raises: InputError naming the devices that exist."""
+    return _find(name)[0]
+
+
 def open_device(name: str = "pocl") -> Device:
     """The device of that name, open. Raises: InputError naming the devices that exist."""
+    spec, handle = _find(name)
+    return Device(handle, spec)
+
+
+def _find(name: str) -> tuple[DeviceSpec, Any]:
     catalogue = _catalogue()
     for spec, handle in catalogue.items():
         if spec.name == name:
-            return Device(handle, spec)
+            return spec, handle
     known = ", ".join(spec.name for spec in catalogue) or "none"
     problems = "".join(f"; {problem}" for problem in driver_problems())
     raise InputError(
@@ -340,6 +352,12 @@ def _version(name: str, handle: Any, flags: frozenset[str]) -> str:
     if pocl.repair_processor(handle.int_ptr, processor):
         return version.removesuffix("generic") + processor
     return version
+
+
+def _build_log(message: str) -> str:
+    """The compiler's part of pyopencl's message, or all of it."""
+    log = message.partition(">:\n\n")[2].rpartition("\n(options:")[0]
+    return (log or message).strip()
 
 
 @contextlib.contextmanager

@@ -30,7 +30,7 @@ from retune.records.arrow import (
     to_records,
     to_table,
 )
-from retune.records.schema import SCHEMA_VERSION, TuningRecord
+from retune.records.schema import SCHEMA_VERSION, Measurement, TuningRecord
 
 Filter = str | int | float | Sequence[str] | Sequence[int]
 """A value that a column equals, or several of which it equals one."""
@@ -120,6 +120,15 @@ class RecordStore:
         times["score"] = times["median_us"] * usual / reference.fillna(usual)
         ranked = times.sort_values("score", kind="stable").drop_duplicates("config_hash")
         return to_records(table.take(pa.array(ranked.index[:count].to_numpy(), pa.int64())))
+
+    def measurements(self, device: str) -> dict[tuple[str, str], Measurement]:
+        """(task key, config hash) -> its measurement on that device fingerprint, for a replay.
+
+        Of several, the latest right one; failures count only where nothing better is known.
+        """
+        found = to_records(self._table({"device": device}, None))
+        found.sort(key=lambda item: (item.measurement.ok, item.measurement.timestamp))
+        return {(item.task_key, item.config_hash): item.measurement for item in found}
 
     def tasks(self) -> pd.DataFrame:
         """One row for each task and device: trials, right ones, and the best time in us."""

@@ -1,0 +1,260 @@
+"""LocalRunner: measures candidates on a device of this machine, in processes that may die.
+
+A batch is built first (PoCL on several cores), then each candidate runs alone: compared with the
+reference, timed, with the fixed reference kernel on either side. Whatever a candidate does to its
+process, the outcome is a row, and the batch goes on.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import count
+from queue import Empty, SimpleQueue
+from typing import Self
+
+from retune.codegen.source import ProgramSource
+from retune.core.errors import InputError
+from retune.core.target import DeviceSpec
+from retune.device.child import Child, ChildLostError
+from retune.device.lease import lease
+from retune.device.messages import (
+    Build,
+    Check,
+    Checked,
+    Forget,
+    Load,
+    Refused,
+    Time,
+    Timed,
+    Warm,
+)
+from retune.device.timing import check_deadline_s, disturbance, time_deadline_s
+from retune.device.workload import (
+    Candidate,
+    Job,
+    MeasureOptions,
+    Runner,
+    Workload,
+    make_candidate,
+)
+from retune.records.schema import Measurement, failed, succeeded
+
+__all__ = ["LocalRunner", "MeasureOptions", "Runner", "Workload"]
+
+_MAX_BUILDERS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Slot:
+    """A candidate of the present batch. `index` differs between all batches of a runner."""
+
+    index: int
+    candidate: Candidate
+    build_s: float
+    failure: Measurement | None
+
+    @property
+    def job(self) -> Job:
+        return self.candidate.job
+
+
+class LocalRunner:
+    """A Runner for a device of this machine. May be shared by threads: batches queue up."""
+
+    def __init__(
+        self,
+        device: str = "pocl",
+        *,
+        builders: int | None = None,
+        make_child: Callable[[str], Child] = Child,
+    ) -> None:
+        """Starts nothing yet. `builders` processes compile at once where that helps (PoCL)."""
+        wanted = min(os.cpu_count() or 1, _MAX_BUILDERS) if builders is None else builders
+        helpers = max(0, wanted - 1) if device == "pocl" else 0
+        self._main = make_child(device)
+        self._helpers = [make_child(device) for _ in range(helpers)]
+        self._workloads: dict[str, Workload] = {}
+        self._best_us: dict[str, float] = {}
+        self._indices = count()
+        self._turn = threading.Lock()
+
+    @property
+    def spec(self) -> DeviceSpec:
+        """The device, as its driver describes it. Raises: InputError if there is none."""
+        return self._main.spec
+
+    def prepare(self, workload: Workload) -> None:
+        """Makes the workload known; an earlier one of the same key is replaced."""
+        with self._turn:
+            self._workloads[workload.key] = workload
+            self._main.holds.discard(("workload", workload.key))
+
+    def measure(
+        self,
+        workload_key: str,
+        candidates: Sequence[ProgramSource],
+        options: MeasureOptions,
+    ) -> list[Measurement]:
+        """One measurement for each candidate, in their order; the device is leased meanwhile.
+
+        Raises: InputError for an unknown workload, or a candidate that does not fit its arrays.
+        """
+        if workload_key not in self._workloads:
+            known = ", ".join(sorted(self._workloads)) or "none"
+            raise InputError(f"workload {workload_key!r} was not prepared; prepared are: {known}")
+        workload = self._workloads[workload_key]
+        wanted = [make_candidate(workload, source) for source in candidates]
+        with self._turn, lease(self.spec):
+            slots = self._build(wanted, options)
+            try:
+                return [self._measure(workload, slot, options) for slot in slots]
+            finally:
+                self._forget(options)
+
+    def close(self) -> None:
+        """Ends the children."""
+        for child in (self._main, *self._helpers):
+            child.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _build(self, candidates: list[Candidate], options: MeasureOptions) -> list[_Slot]:
+        """Every candidate compiled by some child. Helpers' results reach the measuring child
+        through the driver's disk cache."""
+        waiting: SimpleQueue[tuple[int, Candidate]] = SimpleQueue()
+        indices = [next(self._indices) for _ in candidates]
+        for item in zip(indices, candidates, strict=True):
+            waiting.put(item)
+        done: dict[int, _Slot] = {}
+
+        def work(child: Child) -> None:
+            while True:
+                try:
+                    index, candidate = waiting.get_nowait()
+                except Empty:
+                    return
+                done[index] = _build_one(child, index, candidate, options)
+
+        children = [self._main, *self._helpers][: max(1, len(candidates))]
+        with ThreadPoolExecutor(len(children)) as pool:
+            for finished in [pool.submit(work, child) for child in children]:
+                finished.result()
+        return [done[index] for index in indices]
+
+    def _measure(self, workload: Workload, slot: _Slot, options: MeasureOptions) -> Measurement:
+        if slot.failure is not None:
+            return slot.failure
+        start = time.monotonic()
+        stage = "preparing the run"
+        error: float | None = None
+
+        def stopped(refused: Refused) -> Measurement:
+            if refused.status == "launch_error" and self.spec.device_class == "gpu":
+                self._main.close()  # a failed launch may poison the whole context
+            return failed(
+                refused.status,
+                refused.error,
+                max_abs_err=refused.max_abs_err,
+                build_s=slot.build_s,
+                run_s=time.monotonic() - start,
+            )
+
+        try:
+            self._provide(workload, slot, options)
+            stage = "the first run"
+            constants = slot.candidate.constants(workload)
+            checked = self._main.request(
+                Check(index=slot.index, constants=constants), check_deadline_s(slot.job, options)
+            )
+            if isinstance(checked, Refused):
+                return stopped(checked)
+            assert isinstance(checked, Checked)
+            error, stage = checked.max_abs_err, "timing"
+            timed = self._time(workload.key, time_deadline_s(checked.first_s, options), options)
+        except ChildLostError as lost:
+            return stopped(Refused(status=lost.status, error=f"{stage}: {lost}", max_abs_err=error))
+        if isinstance(timed, Refused):
+            return stopped(timed)
+        result = succeeded(
+            timed.times_us,
+            max_abs_err=error,
+            reference_us=(timed.before_us + timed.after_us) / 2,
+            build_s=slot.build_s,
+            run_s=time.monotonic() - start,
+        )
+        self._note_best(workload.key, result)
+        return result
+
+    def _provide(self, workload: Workload, slot: _Slot, options: MeasureOptions) -> None:
+        """The measuring child has the workload and the program, even after a restart."""
+        child = self._main
+        child.ensure()
+        if ("workload", workload.key) not in child.holds:
+            load = Load(
+                inputs=dict(workload.inputs),
+                outputs=dict(workload.outputs),
+                rtol=workload.rtol,
+                atol=workload.atol,
+            )
+            child.request(load, options.run_deadline_s + options.build_deadline_s)
+            child.holds -= {item for item in child.holds if isinstance(item, tuple)}
+            child.holds.add(("workload", workload.key))
+        if slot.index not in child.holds:
+            child.request(Build(index=slot.index, job=slot.job), options.build_deadline_s)
+            child.holds.add(slot.index)
+
+    def _time(self, key: str, deadline_s: float, options: MeasureOptions) -> Timed | Refused:
+        """Times from a moment in which the machine kept its speed, or from the calmest of a few."""
+        calmest: Timed | None = None
+        for _ in range(1 + options.disturbed_retries):
+            request = Time(options=options, best_us=self._best_us.get(key))
+            reply = self._main.request(request, deadline_s)
+            if isinstance(reply, Refused):
+                return reply
+            assert isinstance(reply, Timed)
+            if calmest is None or disturbance(reply) < disturbance(calmest):
+                calmest = reply
+            if disturbance(reply) <= options.disturbed_ratio:
+                break
+        assert calmest is not None
+        return calmest
+
+    def _note_best(self, key: str, result: Measurement) -> None:
+        if result.median_us is not None:
+            self._best_us[key] = min(self._best_us.get(key, result.median_us), result.median_us)
+
+    def _forget(self, options: MeasureOptions) -> None:
+        for child in (self._main, *self._helpers):
+            held = {item for item in child.holds if isinstance(item, int)}
+            if held and child.pid is not None:
+                child.holds -= held
+                try:
+                    child.request(Forget(), options.run_deadline_s)
+                except ChildLostError:
+                    continue
+
+
+def _build_one(child: Child, index: int, candidate: Candidate, options: MeasureOptions) -> _Slot:
+    child.ensure()
+    start = time.monotonic()
+    failure: Refused | None = None
+    stage = "compilation"
+    try:
+        reply = child.request(Build(index=index, job=candidate.job), options.build_deadline_s)
+        if not isinstance(reply, Refused):
+            child.holds.add(index)
+            stage = "the first launch of one work-group"
+            reply = child.request(Warm(index=index), options.build_deadline_s)
+        failure = reply if isinstance(reply, Refused) else None
+    except ChildLostError as lost:
+        failure = Refused(status=lost.status, error=f"{stage}: {lost}")
+    build_s = time.monotonic() - start
+    row = failure and failed(failure.status, failure.error, build_s=build_s)
+    return _Slot(index=index, candidate=candidate, build_s=build_s, failure=row)

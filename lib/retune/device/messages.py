@@ -1,0 +1,108 @@
+"""What parent and measuring child say to each other: small frozen requests and replies."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from retune.core.target import DeviceSpec
+from retune.device.workload import Job, MeasureOptions
+from retune.records.schema import Status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """Use these arrays as inputs and reference from now on."""
+
+    inputs: Mapping[str, np.ndarray]
+    outputs: Mapping[str, np.ndarray]
+    rtol: float
+    atol: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Build:
+    """Compile a job and keep it under `index`."""
+
+    index: int
+    job: Job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warm:
+    """Launch one work-group of each kernel: drivers that compile late do so now."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """Run a job once on the loaded arrays, and compare; its buffers stay for Time."""
+
+    index: int
+    constants: Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Time:
+    """Time the job that was checked last, with the reference kernel before and after."""
+
+    options: MeasureOptions
+    best_us: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forget:
+    """Drop every job."""
+
+
+Request = Load | Build | Warm | Check | Time | Forget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """The child has opened its device."""
+
+    spec: DeviceSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """The request was carried out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """The candidate failed, in a way that leaves the child in order."""
+
+    status: Status
+    error: str
+    max_abs_err: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """The outputs are right."""
+
+    max_abs_err: float
+    first_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """Mean time of a call for each repeat, and the reference kernel's time on either side."""
+
+    times_us: tuple[float, ...]
+    before_us: float
+    after_us: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broken:
+    """The child itself failed: a missing device (`user_error`), or a bug."""
+
+    error: str
+    user_error: bool
+
+
+Reply = Ready | Done | Refused | Checked | Timed | Broken

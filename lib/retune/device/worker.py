@@ -1,0 +1,230 @@
+"""The measuring child: opens one device and carries out requests until its parent is gone.
+
+It holds no decisions: what to build, when to give up and what to record is the parent's business.
+Run by `retune.device.child`; a kernel that hangs or crashes takes this process down, not the run.
+"""
+
+import contextlib
+import fcntl
+import os
+import select
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+
+import numpy as np
+
+from retune.core.dtypes import TensorType
+from retune.core.errors import InputError
+from retune.device.messages import (
+    Broken,
+    Build,
+    Check,
+    Checked,
+    Done,
+    Forget,
+    Load,
+    Ready,
+    Refused,
+    Reply,
+    Request,
+    Time,
+    Timed,
+    Warm,
+)
+from retune.device.reference import Reference
+from retune.device.runtime import (
+    Buffer,
+    BuildFailed,
+    Device,
+    Launch,
+    LaunchFailed,
+    Program,
+    open_device,
+)
+from retune.device.timing import deviation, time_repeats
+from retune.device.workload import Job, JobBuffer
+
+_SEED = 20_240
+_FLUSH_FACTOR = 2
+"""The flush buffer is this many times the last cache."""
+_FLUSH_LEAST = 32 << 20
+
+
+class Worker:
+    """One open device with the jobs and arrays that the parent gave it."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._reference: Reference | None = None
+        self._jobs: dict[int, tuple[Program, Job]] = {}
+        self._workload = Load(inputs={}, outputs={}, rtol=0.0, atol=0.0)
+        self._uploaded: dict[str, Buffer] = {}
+        self._launches: list[Launch] = []
+        self._flush: np.ndarray | None = None
+
+    def handle(self, request: Request) -> Reply:
+        """Carries out one request. A failure of the candidate is a reply."""
+        try:
+            match request:
+                case Load():
+                    self._workload = request
+                    self._uploaded.clear()
+                    return Done()
+                case Build():
+                    program = self._device.build(request.job.text, request.job.options)
+                    self._jobs[request.index] = (program, request.job)
+                    return Done()
+                case Warm():
+                    return self._warm(request.index)
+                case Check():
+                    return self._check(request)
+                case Time():
+                    return self._time(request)
+                case Forget():
+                    self._jobs.clear()
+                    self._launches = []
+                    return Done()
+        except BuildFailed as error:
+            return Refused(status="compile_error", error=str(error))
+        except (LaunchFailed, MemoryError) as error:
+            return Refused(status="launch_error", error=str(error) or "out of memory")
+
+    def _warm(self, index: int) -> Reply:
+        program, job = self._jobs[index]
+        sizes = {spec.name: _bytes(spec) for spec in job.buffers}
+        buffers = {name: self._device.allocate(size) for name, size in sizes.items()}
+        launches = self._prepare(program, job, buffers)
+        self._device.enqueue([launch.one_group() for launch in launches])
+        self._device.finish()
+        return Done()
+
+    def _check(self, request: Check) -> Reply:
+        program, job = self._jobs[request.index]
+        self._launches = []
+        fresh = not self._uploaded
+        result = self._run_and_compare(program, job, request.constants)
+        if isinstance(result, Refused) and not fresh:
+            # An earlier candidate may have written past its buffers: only fresh inputs convict.
+            self._uploaded.clear()
+            result = self._run_and_compare(program, job, request.constants)
+        if isinstance(result, Refused):
+            self._uploaded.clear()
+        return result
+
+    def _run_and_compare(
+        self, program: Program, job: Job, constants: Mapping[str, np.ndarray]
+    ) -> Reply:
+        buffers = {spec.name: self._fill(spec, constants) for spec in job.buffers}
+        launches = self._prepare(program, job, buffers)
+        seconds = self._device.time(launches)
+        found = {
+            spec.name: self._device.read(
+                buffers[spec.name],
+                TensorType((spec.elements,), spec.dtype),  # pyright: ignore[reportArgumentType]
+            )
+            for spec in job.buffers
+            if spec.role == "output"
+        }
+        expected = {name: self._workload.outputs[name] for name in found}
+        off = deviation(found, expected, self._workload.rtol, self._workload.atol)
+        if off.problem:
+            return Refused(status="wrong_result", error=off.problem, max_abs_err=off.largest)
+        self._launches = launches
+        return Checked(max_abs_err=off.largest, first_s=seconds)
+
+    def _time(self, request: Time) -> Reply:
+        if self._reference is None:
+            self._reference = Reference(self._device)
+        options = request.options
+        launches = self._launches
+
+        def before_repeat() -> None:
+            if options.cooldown_s > 0:
+                time.sleep(options.cooldown_s)
+            if options.cache_flush:
+                self._flush_caches()
+
+        before = self._reference.time_us()
+        self._device.time(launches)
+        times = time_repeats(
+            lambda number: self._device.time(launches, number),
+            options,
+            request.best_us,
+            before_repeat,
+        )
+        return Timed(times_us=times, before_us=before, after_us=self._reference.time_us())
+
+    def _prepare(self, program: Program, job: Job, buffers: Mapping[str, Buffer]) -> list[Launch]:
+        return [
+            self._device.prepare(
+                program,
+                launch.name,
+                [buffers[name] for name in launch.buffers],
+                launch.global_size,
+                launch.local_size,
+            )
+            for launch in job.launches
+        ]
+
+    def _fill(self, spec: JobBuffer, constants: Mapping[str, np.ndarray]) -> Buffer:
+        """The workload's array where there is one, random data elsewhere."""
+        if spec.role in {"output", "scratch"}:
+            return self._device.random(spec.dtype, spec.elements, _SEED)
+        if spec.packed:
+            return self._device.upload(constants[spec.name].astype(spec.dtype, copy=False))
+        if spec.name not in self._uploaded:
+            array = self._workload.inputs[spec.name].astype(spec.dtype, copy=False)
+            self._uploaded[spec.name] = self._device.upload(array)
+        return self._uploaded[spec.name]
+
+    def _flush_caches(self) -> None:
+        """Every cache line of the processor holds something else afterwards."""
+        if self._flush is None:
+            size = max(_FLUSH_FACTOR * self._device.spec.l3_bytes, _FLUSH_LEAST)
+            self._flush = np.zeros(size, np.uint8)
+        self._flush += 1
+
+
+def main(channel: int, lifeline: int, device: str) -> None:
+    """Serves requests from the `channel` descriptor until it closes or the lifeline does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _die_with_parent(lifeline)
+    connection = Connection(channel)
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        _serve(connection, device)
+
+
+def _serve(connection: Connection, device: str) -> None:
+    try:
+        worker = Worker(opened := open_device(device))
+        connection.send(Ready(spec=opened.spec))
+        while True:
+            request: Request = connection.recv()
+            connection.send(worker.handle(request))
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        raise
+    except InputError as error:
+        connection.send(Broken(error=str(error), user_error=True))
+    except Exception:  # noqa: BLE001  the edge of the process: the parent raises it again
+        connection.send(Broken(error=traceback.format_exc(), user_error=False))
+
+
+def _die_with_parent(lifeline: int) -> None:
+    """This process ends when the other end of the pipe closes, even inside a hanging kernel.
+
+    The kernel sends SIGIO then, whose default is to end the process: no thread of ours must run.
+    """
+    signal.signal(signal.SIGIO, signal.SIG_DFL)
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+    flags = fcntl.fcntl(lifeline, fcntl.F_GETFL)
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, flags | os.O_ASYNC)
+    if select.select([lifeline], [], [], 0)[0]:
+        sys.exit(0)
+
+
+def _bytes(spec: JobBuffer) -> int:
+    return spec.elements * np.dtype(spec.dtype).itemsize

@@ -1,0 +1,186 @@
+"""What is measured, how, and by whom: Workload, MeasureOptions and the Runner protocol."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from retune.codegen.source import ProgramSource
+from retune.core.errors import InputError
+from retune.core.target import DeviceSpec
+from retune.records.schema import Measurement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Workload:
+    """A task with data: what its candidates read, and what they must compute from it."""
+
+    key: str
+    inputs: Mapping[str, np.ndarray]
+    """Every input and constant buffer of the candidates, by name; constants are not packed."""
+    outputs: Mapping[str, np.ndarray]
+    """The reference result of every output buffer, by name."""
+    rtol: float = 1e-4
+    """Allowed deviation as a share of the largest reference value of that output."""
+    atol: float = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureOptions:
+    """How long to measure, and when to give up."""
+
+    number: int = 1
+    """Calls of one repeat, at least."""
+    repeat: int = 5
+    min_repeat_ms: float = 10.0
+    """`number` grows until a repeat lasts this long."""
+    cooldown_s: float = 0.0
+    """Pause before each repeat."""
+    cache_flush: bool = False
+    """Empty the caches before each repeat; a repeat is then one call."""
+    give_up_factor: float | None = 5.0
+    """One repeat is enough for a candidate this many times slower than the workload's best."""
+    disturbed_ratio: float = 1.15
+    """Reference times before and after that differ by more mark a disturbed moment."""
+    disturbed_retries: int = 2
+    build_deadline_s: float = 30.0
+    """For compilation, and again for the first launch of one work-group."""
+    run_deadline_s: float = 10.0
+    """Allowance for a launch, besides the time that its arithmetic may take."""
+    worst_gflops: float = 0.2
+    """Speed below which a candidate's first run is taken for a hang."""
+    deadline_factor: float = 4.0
+    """Timing may last this many times what the first run promises."""
+
+    def __post_init__(self) -> None:
+        for name in ("number", "repeat", "build_deadline_s", "run_deadline_s", "worst_gflops"):
+            if getattr(self, name) <= 0:
+                raise InputError(f"{name}: expected a positive number, got {getattr(self, name)}")
+
+
+class Runner(Protocol):
+    """Measures candidates of workloads on one device."""
+
+    @property
+    def spec(self) -> DeviceSpec:
+        """The device that is measured."""
+        ...
+
+    def prepare(self, workload: Workload) -> None:
+        """Makes the workload known; its candidates can be measured from then on."""
+        ...
+
+    def measure(
+        self,
+        workload_key: str,
+        candidates: Sequence[ProgramSource],
+        options: MeasureOptions,
+    ) -> list[Measurement]:
+        """One measurement for each candidate, in their order. A failure is a row, not an error."""
+        ...
+
+    def close(self) -> None:
+        """Releases the device; the runner is not used afterwards."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobBuffer:
+    """A buffer of a job, without the recipe of its packing."""
+
+    name: str
+    dtype: str
+    elements: int
+    role: str
+    packed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLaunch:
+    """One kernel launch of a job."""
+
+    name: str
+    buffers: tuple[str, ...]
+    global_size: tuple[int, int, int]
+    local_size: tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A candidate as plain data: all that another process or machine needs to build and run it."""
+
+    text: str
+    options: tuple[str, ...]
+    launches: tuple[JobLaunch, ...]
+    buffers: tuple[JobBuffer, ...]
+    flops: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A job and its packed constants, which are made when they are needed."""
+
+    job: Job
+    source: ProgramSource = field(repr=False)
+
+    def constants(self, workload: Workload) -> dict[str, np.ndarray]:
+        """Packed arrays of the constants that this candidate wants re-ordered."""
+        packed: dict[str, np.ndarray] = {}
+        for spec in self.source.buffers:
+            if spec.pack is not None and spec.role == "constant":
+                array = np.ascontiguousarray(spec.pack.apply(workload.inputs[spec.name]))
+                _check_size(spec.name, array.size, spec.elements, "its packed array has")
+                packed[spec.name] = array
+        return packed
+
+
+def make_candidate(workload: Workload, source: ProgramSource) -> Candidate:
+    """The candidate of a program. Raises: InputError if it does not fit the workload's arrays."""
+    for spec in source.buffers:
+        given = workload.outputs if spec.role == "output" else workload.inputs
+        if spec.role == "scratch":
+            continue
+        if spec.name not in given:
+            raise InputError(
+                f"workload {workload.key}: candidate reads or writes {spec.role} {spec.name!r}, "
+                f"the workload has {', '.join(sorted(given)) or 'none'}"
+            )
+        if spec.pack is None:
+            _check_size(spec.name, given[spec.name].size, spec.elements, "the workload has")
+    buffers = tuple(
+        JobBuffer(
+            name=spec.name,
+            dtype=spec.dtype,
+            elements=spec.elements,
+            role=spec.role,
+            packed=spec.pack is not None,
+        )
+        for spec in source.buffers
+    )
+    launches = tuple(
+        JobLaunch(
+            name=kernel.name,
+            buffers=tuple(arg.buffer for arg in kernel.args),
+            global_size=kernel.global_size,
+            local_size=kernel.local_size,
+        )
+        for kernel in source.kernels
+    )
+    job = Job(
+        text=source.text,
+        options=source.options,
+        launches=launches,
+        buffers=buffers,
+        flops=sum(kernel.flops for kernel in source.kernels),
+        bytes=sum(kernel.bytes for kernel in source.kernels),
+    )
+    return Candidate(job=job, source=source)
+
+
+def _check_size(name: str, found: int, expected: int, what: str) -> None:
+    if found != expected:
+        raise InputError(
+            f"buffer {name!r}: the candidate expects {expected} elements, {what} {found}"
+        )
