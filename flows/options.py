@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from retune.core.config import cache_root
 from retune.core.errors import InputError
 
 MODEL_HELP = "An ONNX file, zoo:NAME or light:NAME."
@@ -61,13 +60,6 @@ def check_module(module: Path) -> None:
             f"{module}: expected a bundle (a folder with module.json, or a zip of it), got none; "
             "`retune tune MODEL --out DIR` makes DIR/module"
         )
-
-
-def concrete_model(model: str, inputs: Mapping[str, tuple[int, ...]]) -> Path:
-    """The ONNX file of that network with its inputs bound to those shapes."""
-    from retune.api import import_network
-
-    return Path(import_network(model, inputs, "NHWC", cache_root()).onnx_path)
 
 
 def sorted_shapes(shapes: Mapping[str, tuple[int, ...]]) -> tuple[tuple[str, tuple[int, ...]], ...]:

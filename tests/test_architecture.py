@@ -27,6 +27,7 @@ FENCES: dict[str, tuple[str, ...]] = {
     "pyopencl": ("lib/retune/device/",),
     "onnx": ("lib/retune/graph/",),
     "onnxruntime": ("lib/retune/bundle/peers.py",),
+    "openvino": ("lib/retune/bundle/peers.py",),
     "xgboost": ("lib/retune/tune/cost_model.py",),
     "pyarrow": ("lib/retune/records/",),
     "pandas": ("lib/retune/records/",),

@@ -1,44 +1,45 @@
 """`retune bench`: how long a bundle takes, and a peer measured in turns with it."""
 
-from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from flows.console import print_json, print_line, print_table, rounded
-from flows.options import Json, Module, check_model, check_module, concrete_model
+from flows.options import MODEL_HELP, Json, Module, check_model, check_module
 from retune.core.errors import InputError
 
-PEERS = ("onnxruntime",)
+BUDGET_S = 60.0
+"""No round starts after this time."""
 
 
 def bench(
     module: Module,
-    against: Annotated[str | None, typer.Option(help="A peer: onnxruntime.")] = None,
-    model: Annotated[str | None, typer.Option(help="The network, for the peer.")] = None,
-    repeat: Annotated[int, typer.Option(min=1, help="Runs of each contestant.")] = 50,
+    against: Annotated[str | None, typer.Option(help="A peer, such as onnxruntime.")] = None,
+    model: Annotated[str | None, typer.Option(help=f"For the peer: {MODEL_HELP}")] = None,
+    repeat: Annotated[int, typer.Option(min=1, help="Rounds; each has one of each.")] = 50,
     json: Json = False,
 ) -> None:
     """Measure a bundle's latency, interleaved with a peer's if one is named."""
     check_module(module)
     peer_model = _peer_model(against, model)
-    from retune.bundle.bench import interleave
+    from retune.bundle.bench import BenchOptions, compare_times
     from retune.bundle.module import Module as Bundle
 
-    loaded = Bundle.load(module)
-    contestants = {"retune": loaded.runner()}
+    bundle = Bundle.load(module)
+    feeds = bundle.random_inputs()
+    contenders = {"retune": lambda: bundle.run(feeds)}
     if against and peer_model:
-        from retune.bundle.peers import open_peer
-
-        contestants[against] = open_peer(against, concrete_model(peer_model, loaded))
-    rows = [
-        {"name": name, **asdict(times)} for name, times in interleave(contestants, repeat).items()
-    ]
+        predict = _open(against, peer_model, {n: t.shape for n, t in bundle.inputs.items()})
+        contenders[against] = lambda: predict(feeds)
+    options = BenchOptions(min_rounds=repeat, max_rounds=repeat, budget_s=BUDGET_S)
+    found = compare_times(contenders, baseline="retune", options=options)
+    rows = [_row(timing) for timing in found.timings]
+    # `ratio` of the library says who wins; here it is the peer's time in units of the bundle's.
     ratio = rows[1]["median_us"] / rows[0]["median_us"] if len(rows) > 1 else None
     if json:
-        print_json({"module": str(module), "rows": rows, "ratio": ratio})
+        print_json({"module": str(module), "rounds": found.rounds, "rows": rows, "ratio": ratio})
         return
-    print_table(rounded(rows), f"latency of {module}")
+    print_table(rounded(rows, 1), f"latency of {module}, {found.rounds} rounds")
     if ratio is not None:
         print_line(f"{against} takes {ratio:.2f} x the bundle's time")
 
@@ -46,9 +47,24 @@ def bench(
 def _peer_model(against: str | None, model: str | None) -> str | None:
     if against is None:
         return None
-    if against not in PEERS:
-        raise InputError(f"--against {against}: expected one of {', '.join(PEERS)}")
     if model is None:
         raise InputError(f"--against {against}: expected --model MODEL beside it, got none")
     check_model(model)
     return model
+
+
+def _open(name: str, model: str, shapes: dict[str, tuple[int, ...]]) -> Any:
+    from retune.bundle.peers import open_peer
+    from retune.graph.models import resolve_model
+
+    return open_peer(name, resolve_model(model, shapes=shapes), shapes=shapes)
+
+
+def _row(timing: Any) -> dict[str, Any]:
+    return {
+        "name": timing.name,
+        "median_us": timing.median_s * 1e6,
+        "p25_us": timing.first_quartile_s * 1e6,
+        "p75_us": timing.third_quartile_s * 1e6,
+        "samples": len(timing.times_s),
+    }

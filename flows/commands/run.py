@@ -1,13 +1,19 @@
 """`retune run`: a bundle applied to inputs from a file."""
 
+import io
+import zipfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from flows.console import say
 from flows.options import Module, check_module
 from retune.core.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Arrays = Annotated[Path, typer.Option("--input", help="Arrays by input name, as numpy's .npz.")]
 Results = Annotated[Path, typer.Option("--output", help="Where the outputs go, as .npz.")]
@@ -18,34 +24,39 @@ def run(module: Module, input: Arrays, output: Results, device: Device = None) -
     """Run a bundle on the arrays of an .npz file."""
     check_module(module)
     arrays = read_arrays(input)
-    import numpy as np
-
     from retune.bundle.module import Module as Bundle
     from retune.stages.stage import write_atomic
 
     outputs = Bundle.load(module, device).run(arrays)
-    import io
-
-    buffer = io.BytesIO()
-    np.savez(buffer, **outputs)
-    write_atomic(output, buffer.getvalue())
-    say(f"{output}: {', '.join(f'{name} {a.dtype}{list(a.shape)}' for name, a in outputs.items())}")
+    write_atomic(output, arrays_data(outputs))
+    shapes = (f"{name} {array.dtype}{list(array.shape)}" for name, array in outputs.items())
+    say(f"{output}: {', '.join(shapes)}")
 
 
-def read_arrays(path: Path):
+def read_arrays(path: Path) -> "dict[str, np.ndarray]":
     """The arrays of an .npz file by name. Raises: InputError. Nothing is unpickled."""
-    import zipfile
-
     import numpy as np
 
     try:
         with np.load(path, allow_pickle=False) as stored:
-            if not isinstance(stored, np.lib.npyio.NpzFile):
-                raise InputError(f"{path}: expected an .npz file, got a single array")
             return {name: stored[name] for name in stored.files}
     except FileNotFoundError:
         raise InputError(f"--input {path}: expected an .npz file, got no file") from None
-    except (ValueError, OSError, zipfile.BadZipFile) as error:
+    except (AttributeError, TypeError):
+        raise InputError(f"--input {path}: expected an .npz file, got a single array") from None
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(
-            f"--input {path}: expected an .npz file of plain arrays: {error}"
+            f"--input {path}: expected plain arrays in an .npz file: {error}"
         ) from None
+
+
+def arrays_data(arrays: "Mapping[str, np.ndarray]") -> bytes:
+    """The bytes of an .npz file with these arrays, whatever their names are."""
+    import numpy as np
+
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
+                np.lib.format.write_array(stream, np.asarray(array), allow_pickle=False)
+    return buffer.getvalue()

@@ -1,9 +1,12 @@
 """`retune tasks`: what a network consists of, as tensor expressions."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from flows.console import print_json, print_line
 from flows.options import Json, Layout, Model, ShapeList, check_model, parse_layout, parse_shapes
+
+if TYPE_CHECKING:
+    from retune.tune.task import Task
 
 
 def tasks(
@@ -28,7 +31,7 @@ def tasks(
     print_line(f"{len(found)} tasks, {flops / 1e9:.3f} GFLOP in one run of {model}")
 
 
-def _facts(task: Any) -> str:
+def _facts(task: "Task") -> str:
     shapes = ", ".join("x".join(map(str, shape)) for shape in task.input_shapes)
     output = "x".join(map(str, task.output_shape))
     return f"{task.flops / 1e6:.2f} MFLOP  {shapes} -> {output}  {task.key[:12]}"

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from flows.console import print_json, print_line
-from flows.options import MODEL_HELP, Json, Module, check_model, check_module, concrete_model
+from flows.options import MODEL_HELP, Json, Module, check_model, check_module
 
 Reference = Annotated[str, typer.Option("--model", help=MODEL_HELP)]
 
@@ -22,16 +22,23 @@ def verify(
     check_module(module)
     check_model(model)
     from retune.bundle.module import Module as Bundle
+    from retune.bundle.peers import open_reference
     from retune.bundle.verify import verify as compare
+    from retune.graph.models import load_model, resolve_model
 
-    loaded = Bundle.load(module)
-    found = compare(loaded, concrete_model(model, loaded), samples=samples, seed=seed)
+    bundle = Bundle.load(module)
+    shapes = {name: kind.shape for name, kind in bundle.inputs.items()}
+    path, graph = resolve_model(model, shapes=shapes), load_model(model, shapes)
+    oracle = open_reference(path, graph, shapes=shapes)
+    found = compare(bundle, oracle, bundle.inputs, samples=samples, seed=seed)
     if json:
-        print_json({**asdict(found), "passed": found.passed})
+        print_json({"module": str(module), "oracle": oracle.name, **asdict(found)})
     else:
+        verdict = "agrees" if found.passed else "DOES NOT AGREE"
         print_line(
-            f"{'good' if found.passed else 'WRONG'}: {module} is at most {found.max_abs:.3e} from "
-            f"{found.oracle}, {found.max_rel:.2e} of the output's range ({samples} samples)"
+            f"{module} {verdict} with {oracle.name}: at most {found.max_abs:.3e} away, "
+            f"{found.max_rel_range:.2e} of the output's range ({found.samples} samples, "
+            f"allowed: {found.tolerance:.0e})"
         )
     if not found.passed:
         raise typer.Exit(1)

@@ -7,6 +7,7 @@ import time
 import types
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from flows.cli import run_command
@@ -238,3 +239,33 @@ def test_output_without_prefect_loads_no_prefect(tmp_path: Path):
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_arrays_of_any_name_survive_a_file(tmp_path: Path):
+    from flows.commands.run import arrays_data, read_arrays
+
+    arrays = {"file": np.arange(3), "a/b:0": np.zeros((2, 0), np.float32), "s": np.float32(2)}
+    path = tmp_path / "arrays.npz"
+    path.write_bytes(arrays_data(arrays))
+    again = read_arrays(path)
+    assert list(again) == list(arrays)
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(again[name], array)
+
+
+@pytest.mark.parametrize("content", ["", "text", "single", "pickle"])
+def test_other_files_are_refused_as_input(content: str, tmp_path: Path):
+    from flows.commands.run import read_arrays
+
+    path = tmp_path / "in.npz"
+    match content:
+        case "single":
+            with path.open("wb") as stream:
+                np.save(stream, np.arange(3))
+        case "pickle":
+            with path.open("wb") as stream:
+                np.savez(stream, data=np.array([object()], dtype=object))
+        case _:
+            path.write_text(content)
+    with pytest.raises(InputError, match=r"in.npz: expected"):
+        read_arrays(path)

@@ -1,7 +1,7 @@
 """What the report shows, gathered from a run's manifests and from the record store."""
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 from retune.records.store import RecordStore
@@ -24,21 +24,26 @@ def report_data(
     network: ImportManifest,
     tasks: TaskManifest,
     rounds: Sequence[RoundManifest],
-    *,
     tuned: CompileManifest,
     verified: VerifyManifest,
     bench: BenchManifest,
-    created: datetime | None = None,
+    *,
+    created: datetime,
 ) -> ReportData:
-    """The whole report. Curves show every record of the run's device, also of earlier runs."""
-    results = task_results(tasks, rounds[-1])
-    when = created or datetime.now(UTC)
+    """The report of a finished run; its curves show the run's own measurements."""
+    last = rounds[-1]
+    results = task_results(tasks, last)
+    times = measured_times(Path(request.records), last.run_id)
     return ReportData(
         network=network.name,
-        target=rounds[-1].target,
-        created=when.strftime("%Y-%m-%d %H:%M UTC"),
-        tasks=tuple(_task(result) for result in results),
-        curves=curves(Path(request.records), rounds[-1].target, results),
+        target=last.target,
+        created=created.strftime("%Y-%m-%d %H:%M UTC"),
+        tasks=tuple(_task(result, times.get(result.entry.key, ())) for result in results),
+        curves=tuple(
+            Curve(task=result.entry.name, times_us=times[result.entry.key])
+            for result in results
+            if result.entry.key in times
+        ),
         failures=count_statuses(rounds),
         latency=tuple(
             LatencyBar(
@@ -61,33 +66,27 @@ def report_data(
             tolerance=verified.tolerance,
             passed=verified.passed,
         ),
-        facts=_facts(request, network, rounds[-1], tuned),
+        facts=_facts(request, network, last, tuned),
     )
 
 
-def curves(root: Path, device: str, results: Sequence[TaskResult]) -> tuple[Curve, ...]:
-    """The times of each task's records on that device, in the order in which they were taken."""
+def measured_times(root: Path, run_id: str) -> dict[str, tuple[float | None, ...]]:
+    """Task key -> times of the run's measurements in their order; None for one that failed."""
     if not root.is_dir():
-        return ()
+        return {}
     columns = ["task_key", "timestamp", "status", "median_us"]
-    frame = RecordStore(root).scan({"device": device}, columns).sort_values("timestamp")
+    rows = RecordStore(root).scan({"run_id": run_id}, columns)
+    rows = rows.sort_values("timestamp", kind="stable")
+    keys, statuses = rows["task_key"].tolist(), rows["status"].tolist()
     times: dict[str, list[float | None]] = {}
-    for key, status, median in zip(
-        frame["task_key"].tolist(),
-        frame["status"].tolist(),
-        frame["median_us"].tolist(),
-        strict=True,
-    ):
+    for key, status, median in zip(keys, statuses, rows["median_us"].tolist(), strict=True):
         if status != "skipped":
             times.setdefault(key, []).append(float(median) if status == "ok" else None)
-    return tuple(
-        Curve(task=result.entry.name, times_us=tuple(times[result.entry.key]))
-        for result in results
-        if result.entry.key in times
-    )
+    return {key: tuple(values) for key, values in times.items()}
 
 
-def _task(result: TaskResult) -> ReportTask:
+def _task(result: TaskResult, times: Sequence[float | None]) -> ReportTask:
+    """A run measures the default schedule of each task first."""
     entry = result.entry
     return ReportTask(
         name=entry.name,
@@ -97,7 +96,7 @@ def _task(result: TaskResult) -> ReportTask:
         flops=entry.flops,
         trials=result.trials,
         failed=result.failed,
-        default_us=result.default_us,
+        default_us=result.default_us or (times[0] if times else None),
         best_us=result.best_us,
     )
 

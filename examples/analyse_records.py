@@ -1,0 +1,72 @@
+"""What was measured, as pandas tables: best per task, tuning curve, failure reasons.
+
+    .venv/bin/python examples/analyse_records.py [STORE]
+
+STORE is a record store, artifacts/records by default. `retune.records.load` returns every
+measurement as one row; the rest of this file is plain pandas.
+"""
+
+import sys
+
+import pandas as pd
+
+import retune.records
+
+COLUMNS = [
+    *("model", "task_name", "task_key", "sketch", "decisions", "config_hash"),
+    *("status", "error", "median_us", "reference_us", "timestamp", "device"),
+]
+
+
+def best_per_task(rows: pd.DataFrame) -> pd.DataFrame:
+    """The fastest right candidate of each task, how many were tried, and what tuning gained."""
+    right = rows[rows["status"] == "ok"].sort_values("median_us")
+    tasks = right.groupby(["task_name", "task_key"], observed=True)
+    best = tasks.agg(best_us=("median_us", "min"), median_us=("median_us", "median"))
+    best["tried"] = rows.groupby(["task_name", "task_key"], observed=True).size()
+    best["decisions"] = tasks["decisions"].first().map(list)
+    best["typical / best"] = (best["median_us"] / best["best_us"]).round(2)
+    return best.reset_index().drop(columns="task_key").sort_values("best_us", ascending=False)
+
+
+def tuning_curve(rows: pd.DataFrame, points: int = 8) -> pd.DataFrame:
+    """Best time so far of each task after 1, 2, 4, ... measurements."""
+    rows = rows.sort_values("timestamp")
+    times = rows["median_us"].where(rows["status"] == "ok")
+    keys = [rows["task_name"], rows["task_key"]]
+    curve = pd.DataFrame(
+        {
+            "task_name": rows["task_name"],
+            "trial": rows.groupby(["task_name", "task_key"], observed=True).cumcount() + 1,
+            "best_us": times.astype("float64").groupby(keys, observed=True).cummin(),
+        }
+    )
+    curve["best_us"] = curve["best_us"].groupby(keys, observed=True).ffill()
+    shown = curve[curve["trial"].isin([2**i for i in range(points)])]
+    return shown.pivot_table(index="task_name", columns="trial", values="best_us", observed=True)
+
+
+def failure_reasons(rows: pd.DataFrame) -> pd.DataFrame:
+    """How many candidates ended how, with the most frequent message of each kind."""
+    failed = rows[rows["status"] != "ok"]
+    reason = failed["error"].astype(str).str.split("\n").str[0].str.slice(0, 80)
+    table = failed.assign(reason=reason).groupby(["status", "reason"], observed=True).size()
+    return table.rename("count").sort_values(ascending=False).reset_index().head(10)
+
+
+def main() -> None:
+    """Prints the three tables."""
+    store = sys.argv[1] if len(sys.argv) > 1 else None
+    rows = retune.records.load(store, columns=COLUMNS)
+    pd.set_option("display.width", 160, "display.max_columns", 20, "display.precision", 1)
+    print(f"{len(rows)} measurements of {rows['task_key'].nunique()} tasks\n")
+    if rows.empty:
+        return
+    print("best per task\n", best_per_task(rows).to_string(index=False), "\n")
+    print("best so far (us) after so many measurements\n", tuning_curve(rows).to_string(), "\n")
+    reasons = failure_reasons(rows)
+    print("failures\n", reasons.to_string(index=False) if len(reasons) else "none")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""The report's data, from manifests and from records of a store; and the example that reads it."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from retune.records.schema import TuningRecord, failed, succeeded
+from retune.records.store import RecordStore
+from retune.report import render
+from retune.stages.manifest import TuneRequest
+from retune.stages.report_data import report_data
+from tests.flows.fakes import FakeStages
+
+ROOT = Path(__file__).resolve().parents[3]
+DEVICE = "fake device"
+
+
+def fill(store: Path) -> None:
+    """Four measurements of one task, one of them failed, and one of another run."""
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    outcomes = [40.0, None, 20.0, 30.0]
+    records = [record(i, time, start, DEVICE) for i, time in enumerate(outcomes)]
+    RecordStore(store).append(records)
+    other = replace(record(9, 1.0, start, "another device"), run_id="another run")
+    RecordStore(store).append([other])
+
+
+def record(index: int, time: float | None, start: datetime, device: str) -> TuningRecord:
+    if time is None:
+        measured = failed("compile_error", "unknown type float99\nline 2")
+    else:
+        measured = succeeded((time,), max_abs_err=0.0, reference_us=1.0, build_s=0.1, run_s=0.1)
+    return TuningRecord(
+        run_id="run",
+        model="fake",
+        target=device,
+        task_key="key0",
+        task_name="conv0",
+        sketch="tiled",
+        decisions=(index, 2),
+        trace="[]",
+        config_hash=f"{index:016x}",
+        device=device,
+        measurement=replace(measured, timestamp=start + timedelta(seconds=index)),
+    )
+
+
+def test_report_shows_the_run_and_its_own_curves(tmp_path: Path):
+    request = TuneRequest(
+        model="zoo:fake",
+        out=str(tmp_path / "out"),
+        records=str(tmp_path / "records"),
+        work=str(tmp_path / "work"),
+    )
+    fill(Path(request.records))
+    stages = FakeStages()
+    network = stages.stage_import(request)
+    tasks = stages.stage_extract(request, network)
+    last = stages.stage_tune_round(request, network, tasks, 2, None, lambda event: None)
+    tuned = stages.stage_compile(
+        request, network, tasks, stages.stage_select(request, tasks), "tuned"
+    )
+    data = report_data(
+        request,
+        network,
+        tasks,
+        [last],
+        tuned,
+        stages.stage_verify(request, network, tuned),
+        stages.stage_bench(request, network, tuned, tuned),
+        created=datetime(2026, 1, 2, tzinfo=UTC),
+    )
+    assert [(c.task, c.times_us) for c in data.curves] == [("conv0", (40.0, None, 20.0, 30.0))]
+    assert {t.name: t.default_us for t in data.tasks} == {
+        "conv0": 40.0,
+        "conv1": None,
+        "conv2": None,
+    }
+    assert data.failures == (("ok", 2), ("timeout", 1))
+    assert [task.name for task in data.tasks] == ["conv2", "conv1", "conv0"]
+    page = render(data)
+    assert "2026-01-02 00:00 UTC" in page
+    assert "conv2d + bias + relu" in page
+
+
+def test_example_prints_best_curve_and_reasons(tmp_path: Path):
+    fill(tmp_path)
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples/analyse_records.py"), str(tmp_path)],
+        env={"PYTHONPATH": str(ROOT / "lib"), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "5 measurements of 1 tasks" in done.stdout
+    assert "unknown type float99" in done.stdout
+    assert "line 2" not in done.stdout
