@@ -1,0 +1,134 @@
+"""Facts of the processor, and PoCL's processor name, without the processor."""
+
+import ctypes
+import os
+from pathlib import Path
+
+import pytest
+
+from retune.device import host, pocl, vendors
+
+
+def cache(folder: Path, index: int, **values: str) -> None:
+    entry = folder / f"index{index}"
+    entry.mkdir(parents=True)
+    for name, text in values.items():
+        (entry / name).write_text(f"{text}\n")
+
+
+def test_caches_are_those_of_data(tmp_path: Path):
+    line = {"coherency_line_size": "64"}
+    cache(tmp_path, 0, level="1", type="Data", size="48K", **line)
+    cache(tmp_path, 1, level="1", type="Instruction", size="32K", **line)
+    cache(tmp_path, 2, level="2", type="Unified", size="2048K", **line)
+    cache(tmp_path, 3, level="3", type="Unified", size="32M", **line)
+    found = host.read_caches(tmp_path)
+    assert (found.l1_bytes, found.l2_bytes, found.l3_bytes) == (48 << 10, 2 << 20, 32 << 20)
+    assert found.line_bytes == 64
+
+
+def test_a_system_that_tells_nothing_gives_zeros(tmp_path: Path):
+    assert host.read_caches(tmp_path / "none") == host.Caches()
+    assert host.read_flags(tmp_path / "none") == frozenset()
+
+
+def test_flags_are_read_on_x86_and_arm(tmp_path: Path):
+    info = tmp_path / "cpuinfo"
+    info.write_text("processor : 0\nflags\t\t: fpu avx2 fma\n")
+    assert host.read_flags(info) == {"fpu", "avx2", "fma"}
+    info.write_text("processor : 0\nFeatures : fp asimd\n")
+    assert host.read_flags(info) == {"fp", "asimd"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "unit"),
+    [
+        ("avx512f avx2 avx sse2", (512, 32)),
+        ("avx2 avx sse2", (256, 16)),
+        ("sse2", (128, 16)),
+        ("asimd", (128, 32)),
+        ("", (0, 0)),
+    ],
+)
+def test_vector_unit_is_the_widest(flags: str, unit: tuple[int, int]):
+    assert host.vector_unit(frozenset(flags.split())) == unit
+
+
+AVX512 = "avx512f avx512bw avx512dq avx512vl avx512cd"
+
+
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [
+        (f"{AVX512} avx512_vnni avx2 fma bmi2 avx", "cascadelake"),
+        (f"{AVX512} avx2 fma bmi2 avx", "skylake-avx512"),
+        ("avx512f avx2 fma bmi2 avx", "haswell"),
+        ("avx2 fma bmi2 avx", "haswell"),
+        ("avx", "sandybridge"),
+        ("sse2", "x86-64"),
+    ],
+)
+def test_processor_name_has_no_instruction_beyond_the_flags(flags: str, name: str):
+    assert pocl.processor_name(frozenset(flags.split())) == name
+
+
+def fake_device(text: bytes) -> tuple[ctypes.Array, ctypes.Array]:
+    name = ctypes.create_string_buffer(text)
+    slots = (ctypes.c_uint64 * 512)()
+    slots[3] = 0xDEAD0000DEAD
+    slots[80] = ctypes.addressof(name)
+    return slots, name
+
+
+def test_the_unknown_processor_is_replaced():
+    slots, _name = fake_device(b"generic")
+    assert pocl.repair_processor(ctypes.addressof(slots), "haswell")
+    assert ctypes.string_at(slots[80]) == b"haswell"
+    assert slots[3] == 0xDEAD0000DEAD
+
+
+def test_a_known_processor_is_left_alone():
+    slots, name = fake_device(b"generic-but-longer")
+    assert not pocl.repair_processor(ctypes.addressof(slots), "haswell")
+    assert slots[80] == ctypes.addressof(name)
+
+
+def test_the_users_affinity_is_kept():
+    environment = {"POCL_AFFINITY": "0"}
+    pocl.prepare_environment(environment)
+    assert environment == {"POCL_AFFINITY": "0"}
+    environment.clear()
+    pocl.prepare_environment(environment)
+    assert environment == {"POCL_AFFINITY": "1"}
+
+
+def test_a_driver_that_does_not_load_says_why(tmp_path: Path):
+    library = tmp_path / "lib" / "libintelocl.so"
+    library.parent.mkdir()
+    library.write_text("not a library")
+    found = [driver for driver in vendors.find_drivers(tmp_path) if driver.vendor == "intel"]
+    assert [driver.library for driver in found] == [str(library)]
+    assert "libintelocl.so" in found[0].problem
+
+
+def test_extra_drivers_are_registered_beside_the_systems(tmp_path: Path, monkeypatch):
+    monkeypatch.delenv(vendors.REGISTRY_VARIABLE, raising=False)
+    (tmp_path / "nvidia.icd").write_text("libnvidia-opencl.so.1\n")
+    drivers = (
+        vendors.Driver(vendor="intel", library="/x/libintelocl.so"),
+        vendors.Driver(vendor="nvidia", library="libnvidia-opencl.so.1"),
+        vendors.Driver(vendor="broken", library="/x/b.so", problem="no"),
+    )
+    with vendors.extra_drivers(drivers, tmp_path):
+        folder = Path(os.environ[vendors.REGISTRY_VARIABLE])
+        entries = {path.read_text().strip() for path in folder.iterdir()}
+    assert entries == {"/x/libintelocl.so", "libnvidia-opencl.so.1"}
+    assert vendors.REGISTRY_VARIABLE not in os.environ
+    assert not folder.exists()
+
+
+def test_a_registry_of_the_users_is_left_alone(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv(vendors.REGISTRY_VARIABLE, "/mine")
+    driver = vendors.Driver(vendor="intel", library="/x/libintelocl.so")
+    with vendors.extra_drivers((driver,), tmp_path):
+        assert os.environ[vendors.REGISTRY_VARIABLE] == "/mine"

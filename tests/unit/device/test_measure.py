@@ -1,0 +1,231 @@
+"""LocalRunner's decisions, with a child that is only pretended."""
+
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from retune.codegen.source import BufferSpec, KernelArg, KernelSource, ProgramSource
+from retune.core.errors import InputError, LookupFailed
+from retune.core.target import GENERIC_CPU
+from retune.device.child import ChildLostError
+from retune.device.measure import LocalRunner, MeasureOptions, Workload
+from retune.device.messages import (
+    Build,
+    Check,
+    Checked,
+    Done,
+    Load,
+    Refused,
+    Reply,
+    Request,
+    Time,
+    Timed,
+    Warm,
+)
+from retune.device.replay import ReplayRunner
+from retune.records.schema import succeeded
+
+WORKLOAD = Workload(
+    key="task",
+    inputs={"x": np.ones(4, np.float32), "w": np.arange(4, dtype=np.float32)},
+    outputs={"y": np.ones((2, 2), np.float32)},
+)
+
+
+class Reverse:
+    def apply(self, array: np.ndarray) -> np.ndarray:
+        return array[::-1].copy()
+
+
+def program(name: str = "k", elements: int = 4, text: str = "") -> ProgramSource:
+    kernel = KernelSource(
+        name=name,
+        text=text or f"// {name}",
+        args=tuple(KernelArg(buffer=b, written=b == "y") for b in ("x", "w", "y")),
+        global_size=(4, 1, 1),
+        local_size=(1, 1, 1),
+        flops=4,
+        bytes=48,
+    )
+    buffers = (
+        BufferSpec(name="x", dtype="float32", elements=elements, role="input"),
+        BufferSpec(name="w", dtype="float32", elements=4, role="constant", pack=Reverse()),
+        BufferSpec(name="y", dtype="float32", elements=4, role="output"),
+    )
+    return ProgramSource(kernels=(kernel,), buffers=buffers)
+
+
+CALM = Timed(times_us=(3.0, 1.0, 2.0), before_us=100.0, after_us=102.0)
+
+
+class FakeChild:
+    """Answers by a script: a function from request to reply, or to an exception."""
+
+    spec = GENERIC_CPU
+
+    def __init__(self, answer: Callable[[Request], Reply | Exception | None]) -> None:
+        self.answer = answer
+        self.holds: set[Hashable] = set()
+        self.seen: list[Request] = []
+        self.pid = 1
+        self.closed = 0
+
+    def ensure(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed += 1
+        self.holds.clear()
+
+    def request(self, request: Request, deadline_s: float) -> Reply:
+        assert deadline_s > 0
+        self.seen.append(request)
+        reply = self.answer(request)
+        if isinstance(reply, Exception):
+            self.holds.clear()
+            raise reply
+        if reply is not None:
+            return reply
+        match request:
+            case Check():
+                return Checked(max_abs_err=0.5, first_s=0.001)
+            case Time():
+                return CALM
+            case _:
+                return Done()
+
+    def count(self, kind: type) -> int:
+        return sum(isinstance(item, kind) for item in self.seen)
+
+
+@pytest.fixture(autouse=True)
+def locks(tmp_path, monkeypatch):
+    monkeypatch.setenv("RETUNE_LOCKS", str(tmp_path / "locks"))
+
+
+def runner_of(child: FakeChild) -> LocalRunner:
+    runner = LocalRunner("fake", make_child=lambda name: child)  # pyright: ignore
+    runner.prepare(WORKLOAD)
+    return runner
+
+
+def always(request: Request) -> None:
+    return None
+
+
+def test_a_right_candidate_has_its_median_and_its_reference():
+    rows = runner_of(FakeChild(always)).measure("task", [program()], MeasureOptions())
+    assert [row.status for row in rows] == ["ok"]
+    assert rows[0].median_us == 2.0
+    assert rows[0].reference_us == 101.0
+    assert rows[0].max_abs_err == 0.5
+
+
+def test_everything_is_built_before_anything_runs():
+    child = FakeChild(always)
+    runner_of(child).measure("task", [program("a"), program("b")], MeasureOptions())
+    kinds = [type(item).__name__ for item in child.seen]
+    assert kinds[:4] == ["Build", "Warm"] * 2
+    assert kinds[4:9] == ["Load", "Check", "Time", "Check", "Time"]
+
+
+def test_constants_are_packed_on_the_way():
+    child = FakeChild(always)
+    runner_of(child).measure("task", [program()], MeasureOptions())
+    check = next(item for item in child.seen if isinstance(item, Check))
+    assert check.constants["w"].tolist() == [3, 2, 1, 0]
+
+
+def test_a_disturbed_moment_is_measured_again():
+    shaken = replace(CALM, after_us=200.0)
+    replies = iter([shaken, CALM])
+    child = FakeChild(lambda item: next(replies) if isinstance(item, Time) else None)
+    rows = runner_of(child).measure("task", [program()], MeasureOptions())
+    assert rows[0].reference_us == 101.0
+    assert child.count(Time) == 2
+
+
+def test_a_moment_that_stays_disturbed_gives_the_calmest_times():
+    ratios = iter([3.0, 1.5, 2.0, 1.0])
+    child = FakeChild(
+        lambda item: (
+            replace(CALM, after_us=100.0 * next(ratios)) if isinstance(item, Time) else None
+        )
+    )
+    rows = runner_of(child).measure("task", [program()], MeasureOptions(disturbed_retries=2))
+    assert child.count(Time) == 3
+    assert rows[0].reference_us == 125.0
+
+
+def test_a_crash_is_a_row_and_the_next_candidate_gets_a_fresh_child():
+    deaths = iter([ChildLostError("crash", "died of SIGSEGV")])
+    child = FakeChild(lambda item: next(deaths, None) if isinstance(item, Check) else None)
+    rows = runner_of(child).measure("task", [program("a"), program("b")], MeasureOptions())
+    assert [row.status for row in rows] == ["crash", "ok"]
+    assert rows[0].error == "the first run: died of SIGSEGV"
+    assert child.count(Load) == 2
+    assert child.count(Build) == 3
+
+
+def test_a_hang_in_timing_keeps_the_deviation_that_was_found():
+    lost = ChildLostError("timeout", "killed")
+    child = FakeChild(lambda item: lost if isinstance(item, Time) else None)
+    rows = runner_of(child).measure("task", [program()], MeasureOptions())
+    assert (rows[0].status, rows[0].error) == ("timeout", "timing: killed")
+    assert rows[0].max_abs_err == 0.5
+    assert rows[0].median_us is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"), [(Build, "compile_error"), (Warm, "launch_error"), (Check, "wrong_result")]
+)
+def test_a_refusal_is_a_row_with_its_message(kind: type, status):
+    refusal = Refused(status=status, error="because", max_abs_err=None)
+    child = FakeChild(lambda item: refusal if isinstance(item, kind) else None)
+    rows = runner_of(child).measure("task", [program()], MeasureOptions())
+    assert (rows[0].status, rows[0].error) == (status, "because")
+
+
+def test_the_best_time_is_told_to_later_candidates():
+    child = FakeChild(always)
+    runner = runner_of(child)
+    runner.measure("task", [program("a"), program("b")], MeasureOptions())
+    runner.measure("task", [program("c")], MeasureOptions())
+    bests = [item.best_us for item in child.seen if isinstance(item, Time)]
+    assert bests == [None, 2.0, 2.0]
+
+
+def test_the_workload_travels_once_until_another_is_measured():
+    child = FakeChild(always)
+    runner = runner_of(child)
+    runner.prepare(replace(WORKLOAD, key="other"))
+    for key in ("task", "task", "other", "task"):
+        runner.measure(key, [program()], MeasureOptions())
+    assert child.count(Load) == 3
+
+
+def test_an_unknown_workload_is_an_error_that_lists_the_known():
+    with pytest.raises(InputError, match="'nothing' was not prepared; prepared are: task"):
+        runner_of(FakeChild(always)).measure("nothing", [], MeasureOptions())
+
+
+def test_a_candidate_that_does_not_fit_is_an_error():
+    runner = runner_of(FakeChild(always))
+    with pytest.raises(InputError, match=r"'x': the candidate expects 5 elements, .* has 4"):
+        runner.measure("task", [program(elements=5)], MeasureOptions())
+    stranger = program()
+    renamed = tuple(replace(spec, name=f"{spec.name}2") for spec in stranger.buffers)
+    with pytest.raises(InputError, match="input 'x2', the workload has w, x"):
+        runner.measure("task", [replace(stranger, buffers=renamed)], MeasureOptions())
+
+
+def test_replay_answers_from_records_and_is_loud_otherwise():
+    known, unknown = program("a"), program("b")
+    row = succeeded((1.0,), max_abs_err=0.0, reference_us=None, build_s=0.0, run_s=0.0)
+    runner = ReplayRunner(GENERIC_CPU, {("task", known.key): row})
+    runner.prepare(WORKLOAD)
+    assert runner.measure("task", [known, known], MeasureOptions()) == [row, row]
+    with pytest.raises(LookupFailed, match=f"no record of candidate {unknown.key} of task task"):
+        runner.measure("task", [unknown], MeasureOptions())

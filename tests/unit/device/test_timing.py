@@ -1,0 +1,135 @@
+"""The arithmetic of measuring, with invented clocks."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from retune.core.errors import InputError
+from retune.device.messages import Timed
+from retune.device.timing import (
+    check_deadline_s,
+    deviation,
+    disturbance,
+    time_deadline_s,
+    time_repeats,
+)
+from retune.device.workload import Job, MeasureOptions
+
+OPTIONS = MeasureOptions(repeat=3, min_repeat_ms=10.0)
+
+
+class Kernel:
+    """A kernel that takes the same time in every call."""
+
+    def __init__(self, call_us: float) -> None:
+        self.call_us = call_us
+        self.rounds: list[int] = []
+        self.pauses = 0
+
+    def run(self, number: int) -> float:
+        self.rounds.append(number)
+        return number * self.call_us * 1e-6
+
+    def pause(self) -> None:
+        self.pauses += 1
+
+
+def times(kernel: Kernel, options: MeasureOptions, best_us: float | None = None):
+    return time_repeats(kernel.run, options, best_us, kernel.pause)
+
+
+def test_each_repeat_lasts_long_enough():
+    kernel = Kernel(5.0)
+    assert times(kernel, OPTIONS) == pytest.approx((5.0, 5.0, 5.0))
+    assert kernel.rounds[-3:] == [kernel.rounds[-1]] * 3
+    assert kernel.rounds[-1] * 5.0 >= 10_000
+
+
+def test_a_long_kernel_is_called_once_in_each_repeat():
+    kernel = Kernel(50_000.0)
+    times(kernel, OPTIONS)
+    assert kernel.rounds == [1, 1, 1]
+    assert kernel.pauses == 3
+
+
+def test_number_is_the_least_count():
+    kernel = Kernel(50_000.0)
+    times(kernel, replace(OPTIONS, number=4))
+    assert kernel.rounds == [4, 4, 4]
+
+
+def test_a_cache_flush_leaves_one_call_in_each_repeat():
+    kernel = Kernel(5.0)
+    assert len(times(kernel, replace(OPTIONS, cache_flush=True, number=7))) == 3
+    assert kernel.rounds == [1, 1, 1]
+
+
+def test_a_hopeless_candidate_is_let_go_after_one_repeat():
+    assert len(times(Kernel(501.0), OPTIONS, best_us=100.0)) == 1
+    assert len(times(Kernel(499.0), OPTIONS, best_us=100.0)) == 3
+    never = replace(OPTIONS, give_up_factor=None)
+    assert len(times(Kernel(5000.0), never, best_us=1.0)) == 3
+
+
+def test_a_clock_that_reads_zero_ends():
+    assert time_repeats(lambda number: 0.0, OPTIONS, None, lambda: None) == (0.0, 0.0, 0.0)
+
+
+def outputs(*values: float) -> dict[str, np.ndarray]:
+    return {"y": np.array(values, np.float32).reshape(1, -1)}
+
+
+def test_equal_outputs_deviate_by_nothing():
+    found = deviation(outputs(1, 2, 3), outputs(1, 2, 3), 0.0, 0.0)
+    assert (found.largest, found.problem) == (0.0, "")
+
+
+def test_tolerance_follows_the_references_range():
+    assert not deviation(outputs(0.05, 1000), outputs(0, 1000), 1e-4, 0.0).problem
+    assert deviation(outputs(0.2, 1000), outputs(0, 1000), 1e-4, 0.0).problem
+
+
+def test_the_worst_element_is_named():
+    found = deviation(outputs(1, 5, 3.5), outputs(1, 2, 3), 1e-3, 0.0)
+    assert found.largest == 3.0
+    assert "output 'y' at [0, 1]: expected 2, got 5" in found.problem
+    assert "2 of 3 elements are off" in found.problem
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_value_that_is_no_number_is_infinitely_wrong(value: float):
+    found = deviation(outputs(1, value), outputs(1, 2), 1e9, 1e9)
+    assert found.largest == np.inf
+    assert "at [0, 1]" in found.problem
+
+
+def test_infinities_of_the_reference_may_be_matched():
+    same = outputs(1, np.nan, np.inf)
+    assert not deviation(same, same, 1e-4, 0.0).problem
+    assert deviation(outputs(1, np.nan, -np.inf), same, 1e-4, 0.0).problem
+
+
+def test_flat_results_are_compared_with_shaped_references():
+    flat = {"y": np.arange(6, dtype=np.int32)}
+    assert not deviation(flat, {"y": np.arange(6).reshape(2, 3)}, 0.0, 0.0).problem
+
+
+def test_disturbance_is_symmetric():
+    fast, slow = Timed(times_us=(1.0,), before_us=100, after_us=150), (150, 100)
+    assert disturbance(fast) == 1.5
+    assert disturbance(replace(fast, before_us=slow[0], after_us=slow[1])) == 1.5
+    assert disturbance(replace(fast, before_us=0.0)) == float("inf")
+
+
+def test_deadlines_grow_with_the_work():
+    small = Job(text="", options=(), launches=(), buffers=(), flops=0, bytes=0)
+    large = replace(small, flops=10**10)
+    assert check_deadline_s(small, OPTIONS) == OPTIONS.run_deadline_s
+    assert check_deadline_s(large, OPTIONS) == OPTIONS.run_deadline_s + 50
+    assert time_deadline_s(1.0, OPTIONS) > 2 * time_deadline_s(0.001, OPTIONS)
+
+
+def test_options_that_measure_nothing_are_refused():
+    with pytest.raises(InputError, match="repeat: expected a positive number, got 0"):
+        MeasureOptions(repeat=0)
