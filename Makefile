@@ -25,7 +25,7 @@ run: $(VENV)/.run ## Tune a real network on this machine in about five minutes, 
 	@$(BIN)/retune tune $(MODEL) --out $(OUT) --minutes $(MINUTES)
 
 test: lint ## The whole gate: formatting, lint, types, layers, tests
-	@$(BIN)/python -m pytest -q -n $(JOBS) -m "not slow"
+	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "not slow"
 
 test-slow: $(VENV)/.dev ## The tests that take minutes each
 	@$(BIN)/python -m pytest -q -m slow

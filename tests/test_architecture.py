@@ -233,3 +233,13 @@ def test_every_package_says_what_it_is():
         if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
     ]
     assert not missing, f"no module docstring: {missing}"
+
+
+def test_readme_lists_every_knob_and_package():
+    from retune.core.config import KNOBS
+
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    missing = [knob.name for knob in KNOBS if f"`{knob.name}`" not in text]
+    packages = sorted(path.parent.name for path in (ROOT / "lib/retune").glob("*/__init__.py"))
+    missing += [name for name in packages if f"`lib/retune/{name}/`" not in text]
+    assert not missing
