@@ -1,0 +1,187 @@
+"""LocalRunner on PoCL: right, wrong, broken, hanging and crashing candidates."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from retune.codegen.source import BufferSpec, KernelArg, KernelSource, ProgramSource
+from retune.core.errors import InputError
+from retune.device.measure import LocalRunner, MeasureOptions, Workload
+
+pytestmark = pytest.mark.device
+
+N = 256
+X = np.random.default_rng(7).random(N, np.float32)
+WEIGHT = np.random.default_rng(8).random(N, np.float32)
+WORKLOAD = Workload(
+    key="axpy",
+    inputs={"x": X, "w": WEIGHT},
+    outputs={"y": (2 * X + WEIGHT).reshape(16, 16)},
+)
+QUICK = MeasureOptions(repeat=2, min_repeat_ms=0.5)
+IMPATIENT = MeasureOptions(
+    repeat=2, min_repeat_ms=0.5, build_deadline_s=8.0, run_deadline_s=6.0, disturbed_retries=0
+)
+
+RIGHT = "y[i] = 2 * x[i] + w[i];"
+WRONG = "y[i] = 3 * x[i] + w[i];"
+HALF = "if (i < 128) y[i] = 2 * x[i] + w[i];"
+UNBUILDABLE = "y[i] = nothing;"
+HANG = "volatile int on = 1; while (on); y[i] = x[i] + w[i];"
+LATE_HANG = "volatile int on = i == 99; while (on); y[i] = 2 * x[i] + w[i];"
+CRASH = "y[i + (1L << 40)] = x[i] + w[i];"
+LATE_CRASH = "y[i] = 2 * x[i] + w[i]; if (i == 99) y[1L << 40] = 1;"
+
+
+class Reverse:
+    def apply(self, array: np.ndarray) -> np.ndarray:
+        return array[::-1].copy()
+
+
+def program(body: str, *, reverse: bool = False, local: int = 1) -> ProgramSource:
+    text = (
+        "__kernel void axpy(__global const float *x, __global const float *w, __global float *y) {"
+        f"\n  int i = get_global_id(0);\n  {body}\n}}\n"
+    )
+    names = ("x", "w", "y")
+    kernel = KernelSource(
+        name="axpy",
+        text=text,
+        args=tuple(KernelArg(buffer=name, written=name == "y") for name in names),
+        global_size=(N, 1, 1),
+        local_size=(local, 1, 1),
+        flops=2 * N,
+        bytes=12 * N,
+    )
+    pack = Reverse() if reverse else None
+    buffers = (
+        BufferSpec(name="x", dtype="float32", elements=N, role="input"),
+        BufferSpec(name="w", dtype="float32", elements=N, role="constant", pack=pack),
+        BufferSpec(name="y", dtype="float32", elements=N, role="output"),
+    )
+    return ProgramSource(kernels=(kernel,), buffers=buffers)
+
+
+@pytest.fixture(autouse=True)
+def locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("RETUNE_LOCKS", str(tmp_path / "locks"))
+
+
+@pytest.fixture
+def runner() -> Iterator[LocalRunner]:
+    with LocalRunner("pocl", builders=1) as local:
+        local.prepare(WORKLOAD)
+        yield local
+
+
+def statuses(rows) -> list[str]:
+    return [row.status for row in rows]
+
+
+def test_outcomes_of_candidates_that_leave_the_child_in_order(runner: LocalRunner):
+    bodies = [program(RIGHT), program(WRONG), program(HALF), program(UNBUILDABLE)]
+    rows = runner.measure("axpy", [*bodies, program(RIGHT, local=3)], QUICK)
+    assert statuses(rows) == ["ok", "wrong_result", "wrong_result", "compile_error", "launch_error"]
+    right, wrong, half, unbuildable, unlaunchable = rows
+    assert len(right.run_times_us) == 2
+    assert right.median_us is not None
+    assert right.median_us > 0
+    assert right.reference_us is not None
+    assert right.max_abs_err is not None
+    assert right.max_abs_err < 1e-6
+    assert wrong.max_abs_err == pytest.approx(X.max(), rel=1e-4)
+    assert "output 'y' at [" in wrong.error
+    assert "128 of 256 elements are off" in half.error
+    assert "undeclared identifier 'nothing'" in unbuildable.error
+    assert "INVALID_WORK_GROUP_SIZE" in unlaunchable.error
+
+
+def test_packed_constants_reach_the_kernel(runner: LocalRunner):
+    reversed_read = "y[i] = 2 * x[i] + w[255 - i];"
+    rows = runner.measure("axpy", [program(reversed_read, reverse=True)], QUICK)
+    assert statuses(rows) == ["ok"]
+
+
+def test_a_cache_flush_measures_single_calls(runner: LocalRunner):
+    options = MeasureOptions(repeat=3, cache_flush=True, disturbed_retries=0)
+    rows = runner.measure("axpy", [program(RIGHT)], options)
+    assert statuses(rows) == ["ok"]
+    assert len(rows[0].run_times_us) == 3
+
+
+def test_hangs_and_crashes_cost_their_own_row_only(runner: LocalRunner):
+    bodies = [RIGHT, HANG, CRASH, LATE_HANG, LATE_CRASH, RIGHT]
+    rows = runner.measure("axpy", [program(body) for body in bodies], IMPATIENT)
+    assert statuses(rows) == ["ok", "timeout", "crash", "timeout", "crash", "ok"]
+    assert "the first launch of one work-group: no answer within 8 s" in rows[1].error
+    assert "died of SIG" in rows[2].error
+    assert "the first run: no answer within 6" in rows[3].error
+    assert rows[4].error.startswith("the first run: the process died of SIG")
+
+
+def test_several_builders_give_the_same_outcomes():
+    with LocalRunner("pocl", builders=2) as local:
+        local.prepare(WORKLOAD)
+        bodies = [RIGHT, UNBUILDABLE, WRONG, CRASH, RIGHT + "/* another */"]
+        rows = local.measure("axpy", [program(body) for body in bodies], QUICK)
+    assert statuses(rows) == ["ok", "compile_error", "wrong_result", "crash", "ok"]
+
+
+def test_a_candidate_that_spoils_an_input_convicts_only_itself(runner: LocalRunner):
+    spoil = "((__global float *)x)[(i + 1) % 256] = 9; y[i] = 5;"
+    rows = runner.measure("axpy", [program(spoil), program(RIGHT)], QUICK)
+    assert statuses(rows) == ["wrong_result", "ok"]
+
+
+def test_a_missing_device_is_an_error_of_the_user():
+    with LocalRunner("toaster") as local, pytest.raises(InputError, match="'toaster'"):
+        _ = local.spec
+
+
+SESSION = """
+import sys
+from tests.device.test_local_runner import HANG, RIGHT, WORKLOAD, program
+from retune.device.measure import LocalRunner, MeasureOptions
+runner = LocalRunner("pocl", builders=1)
+runner.prepare(WORKLOAD)
+runner.measure("axpy", [program(RIGHT)], MeasureOptions(repeat=1, min_repeat_ms=0.1))
+print(runner._main.pid, flush=True)
+runner.measure("axpy", [program(HANG)], MeasureOptions(build_deadline_s=600))
+"""
+
+
+def hanging_session() -> tuple[subprocess.Popen[str], int]:
+    """A process that measures a kernel that hangs, and the id of its child."""
+    root = Path(__file__).resolve().parents[2]
+    process = subprocess.Popen(
+        [sys.executable, "-c", SESSION],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "lib"), str(root)])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    return process, int(process.stdout.readline())
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="waits for a foreign process (Linux)")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_no_child_outlives_its_parent(number: signal.Signals):
+    process, child = hanging_session()
+    with process:
+        ended = os.pidfd_open(child)
+        try:
+            process.send_signal(number)
+            process.wait(timeout=30)
+            assert select.select([ended], [], [], 30)[0], "the measuring child lives on"
+        finally:
+            os.close(ended)

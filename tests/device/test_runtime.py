@@ -1,0 +1,119 @@
+"""The OpenCL door, on PoCL."""
+
+import gc
+
+import numpy as np
+import pytest
+
+from retune.core.dtypes import TensorType
+from retune.core.errors import DeviceError, InputError
+from retune.device.runtime import (
+    BuildFailed,
+    Device,
+    LaunchFailed,
+    driver_problems,
+    list_devices,
+    open_device,
+)
+
+pytestmark = pytest.mark.device
+
+DOUBLE = """
+__kernel void twice(__global const float *x, __global float *y) {
+  int i = get_global_id(0);
+  y[i] = 2 * x[i];
+}
+__kernel void next(__global float *y) { y[get_global_id(0)] += 1; }
+"""
+KIND = TensorType((8, 16))
+
+
+@pytest.fixture(scope="module")
+def device() -> Device:
+    return open_device("pocl")
+
+
+def test_pocl_is_listed_first_and_once():
+    names = [spec.name for spec in list_devices()]
+    assert names[0] == "pocl"
+    assert len(names) == len(set(names))
+    assert isinstance(driver_problems(), tuple)
+
+
+def test_the_spec_is_filled_and_names_a_processor(device: Device):
+    spec = device.spec
+    assert spec.device_class == "cpu"
+    assert spec.compute_units >= 1
+    assert spec.global_memory_bytes > 1 << 20
+    assert spec.max_work_group >= 1
+    assert not spec.opencl.endswith("-generic")
+
+
+def test_an_unknown_device_is_an_error_that_lists_the_known():
+    with pytest.raises(InputError, match=r"'toaster' is not known; found here: pocl.*Choose one"):
+        open_device("toaster")
+
+
+def test_launches_run_in_order(device: Device):
+    program = device.build(DOUBLE, ("-cl-fast-relaxed-math",))
+    assert set(program.names) == {"twice", "next"}
+    x, y = device.random("float32", KIND.elements, 1), device.random("float32", KIND.elements, 2)
+    first = device.prepare(program, "twice", [x, y], (KIND.elements, 1, 1), (1, 1, 1))
+    then = device.prepare(program, "next", [y], (KIND.elements, 1, 1), (16, 1, 1))
+    device.enqueue([first, then])
+    device.finish()
+    assert np.array_equal(device.read(y, KIND), 2 * device.read(x, KIND) + 1)
+    assert device.time([first], 3) > 0
+    assert len(device.profile([first, then])) == 2
+
+
+def test_a_launch_keeps_its_buffers_alive(device: Device):
+    program = device.build(DOUBLE)
+    y = device.upload(np.zeros(KIND.shape, np.float32))
+    x = np.full(KIND.shape, 3, np.float32)
+    launch = device.prepare(program, "twice", [device.upload(x), y], (128, 1, 1), (1, 1, 1))
+    gc.collect()
+    device.enqueue([launch])
+    assert np.array_equal(device.read(y, KIND), 2 * x)
+
+
+def test_one_group_touches_one_work_group(device: Device):
+    program = device.build(DOUBLE)
+    y = device.upload(np.zeros(KIND.shape, np.float32))
+    launch = device.prepare(program, "next", [y], (128, 1, 1), (16, 1, 1))
+    device.enqueue([launch.one_group()])
+    assert device.read(y, KIND).sum() == 16
+
+
+def test_parts_and_writes_share_memory(device: Device):
+    whole = device.allocate(4096)
+    part = device.part(whole, 1024, 64)
+    device.write(part, np.arange(16, dtype=np.float32))
+    found = device.read(whole, TensorType((1024,)))
+    assert found[256:272].tolist() == list(range(16))
+    assert found.sum() == sum(range(16))
+    with pytest.raises(DeviceError, match="write of 128 bytes to a buffer of 64"):
+        device.write(part, np.zeros(32, np.float32))
+
+
+def test_an_empty_array_has_a_buffer(device: Device):
+    buffer = device.upload(np.zeros((0,), np.float32))
+    assert device.read(buffer, TensorType((0,))).shape == (0,)
+
+
+def test_a_build_failure_carries_the_compilers_log(device: Device):
+    with pytest.raises(BuildFailed, match="use of undeclared identifier 'z'"):
+        device.build("__kernel void bad(__global float *x) { x[0] = z; }")
+
+
+def test_refused_launches_say_which(device: Device):
+    program = device.build(DOUBLE)
+    y = device.allocate(4096)
+    with pytest.raises(LaunchFailed, match=r"'thrice': the program has only"):
+        device.prepare(program, "thrice", [y], (1, 1, 1), (1, 1, 1))
+    with pytest.raises(LaunchFailed, match="'twice': takes 2 arguments, got 1"):
+        device.prepare(program, "twice", [y], (1, 1, 1), (1, 1, 1))
+    with pytest.raises(LaunchFailed, match=r"launch of next: .*INVALID_WORK_GROUP_SIZE"):
+        device.enqueue([device.prepare(program, "next", [y], (10, 1, 1), (3, 1, 1))])
+    with pytest.raises(LaunchFailed, match="allocation of"):
+        device.allocate(1 << 50)
