@@ -151,5 +151,5 @@ def _launch(
         label=kernel,
         flops=ELEMENTS,
         bytes=4 * ELEMENTS * len(args),
-        writes=writes,
+        writes=writes or args[-1:],
     )

@@ -52,19 +52,13 @@ class PlanLaunch:
     """Arithmetic operations of one launch."""
     bytes: int
     """Least traffic of one launch."""
-    writes: tuple[str, ...] = ()
-    """The arguments that the kernel writes; empty: the last argument only."""
-
-    @property
-    def written(self) -> tuple[str, ...]:
-        """The arguments that the kernel writes."""
-        return self.writes or self.args[-1:]
+    writes: tuple[str, ...]
+    """The arguments that the kernel writes: at least one."""
 
     @property
     def read(self) -> tuple[str, ...]:
         """The arguments that the kernel only reads."""
-        written = self.written
-        return tuple(name for name in self.args if name not in written)
+        return tuple(name for name in self.args if name not in self.writes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,8 +220,8 @@ def check_launch_arguments(plan: NetworkPlan) -> None:
         where = _where(launch)
         if launch.kernel not in plan.kernels:
             raise _broken(plan, where, "a kernel of the plan", launch.kernel)
-        if not launch.args:
-            raise _broken(plan, where, "at least one argument", "none")
+        if not launch.writes:
+            raise _broken(plan, where, "a kernel that writes an argument", "writes to none")
         _check_known(plan, where, launch.args, buffers)
         strays = [name for name in launch.writes if name not in launch.args]
         if strays:
@@ -264,7 +258,7 @@ def check_writable(plan: NetworkPlan) -> None:
     roots, roles = storage_roots(plan), storage_roles(plan)
     for launch in plan.launches:
         read = {roots[name] for name in launch.read}
-        for name in launch.written:
+        for name in launch.writes:
             role = roles[roots[name]]
             if role in ("input", "weight"):
                 raise _broken(plan, _where(launch), "writes to temps or outputs", f"{role} {name}")
@@ -281,10 +275,8 @@ def check_written_before_read(plan: NetworkPlan) -> None:
         for name in launch.read:
             if roots[name] not in full:
                 expected = f"{name} written by an earlier launch"
-                raise _broken(
-                    plan, _where(launch), expected, "a read of it (see PlanLaunch.writes)"
-                )
-        full.update(roots[name] for name in launch.written)
+                raise _broken(plan, _where(launch), expected, "a read of it")
+        full.update(roots[name] for name in launch.writes)
     for name in plan.outputs:
         if roots[name] not in full:
             raise _broken(plan, f"output {name}", "a launch that writes it", "none")

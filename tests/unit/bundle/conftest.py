@@ -73,6 +73,8 @@ def with_launch() -> Callable[..., NetworkPlan]:
 
     def change(plan: NetworkPlan, position: int, **fields: object) -> NetworkPlan:
         launches = list(plan.launches)
+        if "args" in fields:
+            fields.setdefault("writes", fields["args"][-1:])  # type: ignore[index]
         launches[position] = replace(launches[position], **fields)  # type: ignore[arg-type]
         return replace(plan, launches=tuple(launches))
 
@@ -106,4 +108,5 @@ def _launch(kernel: str, *args: str) -> PlanLaunch:
         label=f"group of {args[-1]}",
         flops=32,
         bytes=128 * len(args),
+        writes=args[-1:],
     )

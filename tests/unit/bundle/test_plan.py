@@ -111,7 +111,8 @@ def test_aliases_have_one_size(plan: NetworkPlan, with_buffer: Change) -> None:
     ("fields", "message"),
     [
         ({"kernel": "none"}, "a kernel of the plan; got none"),
-        ({"args": ()}, "at least one argument"),
+        ({"args": ()}, "a kernel that writes an argument; got writes to none"),
+        ({"writes": ()}, "a kernel that writes an argument; got writes to none"),
         ({"args": ("sum", "who")}, "names of buffers of the plan; got who"),
         ({"writes": ("four",)}, "writes that are arguments"),
         ({"global_size": (32, 1, 0)}, "positive ranges"),
