@@ -1,6 +1,7 @@
 """From a concrete program to OpenCL sources: one flat list of passes, then one kernel a nest."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from math import prod
 
@@ -31,35 +32,30 @@ def lower(program: Program, *, options: tuple[str, ...] = BUILD_OPTIONS) -> Prog
 
     Raises: CodegenError where a nest has no OpenCL form.
     """
-    for _, step in PASSES:
-        program = step(program)
-    program, packs = pack_constants(program)
-    kernels = tuple(_kernel(program, root, i) for i, root in enumerate(_roots(program)))
+    kernels: list[KernelSource] = []
+    packs: dict[str, Pack] = {}
+    inputs = {b.name: b for b in program.inputs}
+    for position, root in enumerate(program.body.stmts):
+        part = replace(program, body=Seq((root,)))
+        for _, step in PASSES:
+            part = step(part)
+        part, own = pack_constants(part)
+        packs |= own
+        inputs |= {b.name: b for b in part.inputs if b.name in own}
+        kernels.append(_kernel(part.name, part.body, position))
     used = {arg.buffer for kernel in kernels for arg in kernel.args}
+    program = replace(program, inputs=tuple(inputs.values()))
     specs = tuple(spec for spec in _buffers(program, packs) if spec.name in used)
-    return ProgramSource(kernels=kernels, buffers=specs, options=options)
+    return ProgramSource(kernels=tuple(kernels), buffers=specs, options=options)
 
 
-def _roots(program: Program) -> list[Stmt]:
-    """Root nests; an init nest that `decompose` left beside its loop goes with it."""
-    roots: list[Stmt] = []
-    pending: list[Stmt] = []
-    for stmt in program.body.stmts:
-        pending.append(stmt)
-        if all(b.name.endswith(".init") for b in blocks(stmt)):
-            continue
-        roots.append(pending[0] if len(pending) == 1 else Seq(tuple(pending)))
-        pending = []
-    return roots
-
-
-def _kernel(program: Program, root: Stmt, position: int) -> KernelSource:
+def _kernel(program: str, root: Stmt, position: int) -> KernelSource:
     body = KernelBody(root)
     lines = body.emit()
     touched = _touched(root)
     written = {b.buffer for b in blocks(root)}
     stage = [b.name for b in blocks(root)][-1]
-    name = opencl.identifier(f"{program.name}_{position}_{stage}")
+    name = opencl.identifier(f"{program}_{position}_{stage}")
     local = (body.local_size[0], body.local_size[1], 1)
     sizes = body.global_size
     arguments = [

@@ -85,7 +85,10 @@ class GatherPack:
             var: np.arange(extent).reshape([-1 if d == i else 1 for d in range(len(self.loops))])
             for i, (var, extent) in enumerate(zip(self.loops, self.extents, strict=True))
         }
-        grids = tuple(np.asarray(evaluate(i, env)) for i in self.indices)
+        grids = tuple(
+            np.clip(np.asarray(evaluate(i, env)), 0, n - 1)  # past the end only behind a guard
+            for i, n in zip(self.indices, self.shape, strict=True)
+        )
         gathered = np.broadcast_to(source[grids], self.extents)
         return np.ascontiguousarray(gathered).reshape(-1)
 
@@ -95,11 +98,10 @@ def pack_constants(program: Program) -> tuple[Program, dict[str, Pack]]:
     packs: dict[str, Pack] = {}
     for name in program.packed:
         old = next(b for b in program.inputs if b.name == name)
-        block, load = next(
-            (b, node)
-            for b in blocks(program.body)
-            for node in _loads_of(b, old)
-        )
+        uses = [(b, node) for b in blocks(program.body) for node in _loads_of(b, old)]
+        if not uses:
+            continue  # another nest reads it
+        block, load = uses[0]
         path = path_to(program.body, block) or []
         used = {v for i in load.indices for v in variables(i)}
         around = [loop for loop in path if loop.var in used]

@@ -144,3 +144,17 @@ def attribute_value(attribute: onnx.AttributeProto, folder: Path, where: str) ->
             ]
         case _:
             return value
+
+
+def external_files(path: Path) -> tuple[Path, ...]:
+    """The files beside the model that hold its weights, each once.
+
+    Raises: ModelError for a file that is not a model, or a location outside its folder.
+    """
+    model = read_onnx(path)
+    found = {
+        external_path(tensor, path.parent, f"{path}: initializer '{tensor.name}'"): None
+        for tensor in model.graph.initializer
+        if external_data_helper.uses_external_data(tensor)
+    }
+    return tuple(found)

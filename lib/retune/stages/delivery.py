@@ -1,0 +1,204 @@
+"""Stages compile, verify, bench and report: from chosen records to a published bundle."""
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+from retune.bundle.bench import BenchOptions, Timing, compare_times
+from retune.bundle.build import build_plan
+from retune.bundle.format import read_bundle, write_bundle
+from retune.bundle.memory import plan_memory
+from retune.bundle.module import Module
+from retune.bundle.peers import open_peer, open_reference
+from retune.bundle.verify import TOLERANCE, verify
+from retune.device.runtime import device_spec
+from retune.records.store import RecordStore
+from retune.schedule.space import Candidate
+from retune.stages.manifest import (
+    BenchManifest,
+    CompileManifest,
+    ImportManifest,
+    KernelTime,
+    Latency,
+    ReportManifest,
+    RoundManifest,
+    Selection,
+    TaskManifest,
+    TuneRequest,
+    Variant,
+    VerifyManifest,
+)
+from retune.stages.network import open_network
+from retune.stages.report_data import report_data
+from retune.stages.stage import run_once, stage_key, write_atomic
+from retune.tune.history import candidate_of
+
+_MODULE = "module"
+_PEERS = ("onnxruntime",)
+"""Programs that a bundle is compared with where they are installed."""
+_BENCH_SECONDS = 20.0
+
+
+def stage_compile(
+    request: TuneRequest,
+    network: ImportManifest,
+    tasks: TaskManifest,
+    selection: Selection,
+    variant: Variant,
+) -> CompileManifest:
+    """The bundle of the selected records; tasks without one get their default schedule."""
+    chosen_ids = {b.task_key: b.record_id for b in selection.best}
+    key = stage_key("compile", network.model_key, selection.target, chosen_ids, variant)
+
+    def body(folder: Path) -> CompileManifest:
+        spec = device_spec(request.device)
+        chosen = _candidates(request, chosen_ids)
+        plan = build_plan(
+            open_network(request).network,
+            chosen,
+            spec,
+            model_key=network.model_key,
+            notes={"variant": variant, "model": request.model, "layout": request.layout},
+        )
+        write_bundle(plan, folder / _MODULE)
+        memory = plan_memory(plan)
+        tuned = sum(t.tunable for t in tasks.tasks)
+        return CompileManifest(
+            variant=variant,
+            module=_MODULE,
+            target=spec.fingerprint,
+            kernels=len(plan.kernels),
+            launches=len(plan.launches),
+            weight_bytes=sum(int(a.nbytes) for a in plan.weights.values()),
+            peak_bytes=memory.arena_bytes,
+            least_bytes=memory.lower_bound_bytes,
+            from_records=len(chosen),
+            from_defaults=tuned - len(chosen),
+        )
+
+    return run_once(CompileManifest, stage="compile", key=key, work=Path(request.work), body=body)
+
+
+def _candidates(request: TuneRequest, chosen: Mapping[str, str]) -> dict[str, Candidate]:
+    """The candidates of records by id, for each task."""
+    spec = device_spec(request.device)
+    store = RecordStore(request.records)
+    network = open_network(request).network
+    found: dict[str, Candidate] = {}
+    for task_key, record_id in chosen.items():
+        space = network.tasks[task_key].space(spec)
+        for record in store.top(task_key, spec.fingerprint, 5):
+            if record.record_id == record_id:
+                candidate = candidate_of(record, space)
+                if candidate is not None:
+                    found[task_key] = candidate
+    return found
+
+
+def stage_verify(
+    request: TuneRequest, network: ImportManifest, compiled: CompileManifest
+) -> VerifyManifest:
+    """The bundle's outputs against the oracle's, on seeded samples."""
+    key = stage_key("verify", compiled.key, request.samples)
+
+    def body(_: Path) -> VerifyManifest:
+        module = Module.load(compiled.file(compiled.module), request.device)
+        graph = open_network(request).network.graph
+        oracle = open_reference(Path(network.onnx), graph, shapes=_shapes(network))
+        outcome = verify(module, oracle, module.inputs, samples=request.samples)
+        return VerifyManifest(
+            oracle=f"{oracle.name} {oracle.version}",
+            samples=outcome.samples,
+            max_abs=_finite(outcome.max_abs),
+            max_rel=_finite(outcome.max_rel_range),
+            tolerance=TOLERANCE,
+            passed=outcome.passed,
+        )
+
+    return run_once(VerifyManifest, stage="verify", key=key, work=Path(request.work), body=body)
+
+
+def _finite(value: float) -> float:
+    """JSON has no infinity; the largest float says the same."""
+    return min(value, float(np.finfo(np.float64).max))
+
+
+def _shapes(network: ImportManifest) -> dict[str, tuple[int, ...]]:
+    return {value.name: value.shape for value in network.inputs}
+
+
+def stage_bench(
+    request: TuneRequest,
+    network: ImportManifest,
+    untuned: CompileManifest,
+    tuned: CompileManifest,
+) -> BenchManifest:
+    """Untuned and tuned bundle and the installed peers, in turns; the tuned one's profile."""
+    key = stage_key("bench", untuned.key, tuned.key)
+
+    def body(_: Path) -> BenchManifest:
+        modules = {
+            m.variant: Module.load(m.file(m.module), request.device) for m in (untuned, tuned)
+        }
+        feeds = modules["tuned"].random_inputs()
+        contenders: dict[str, Callable[[], object]] = {
+            name: lambda module=module: module.run(feeds) for name, module in modules.items()
+        }
+        for name in _PEERS:
+            if find_spec(name) is not None:
+                peer = open_peer(name, Path(network.onnx), shapes=_shapes(network))
+                contenders[name] = lambda peer=peer: peer(feeds)
+        outcome = compare_times(contenders, options=BenchOptions(budget_s=_BENCH_SECONDS))
+        return BenchManifest(
+            rows=tuple(_latency(t) for t in outcome.timings),
+            profile=tuple(
+                KernelTime(
+                    label=p.label,
+                    kernel=p.kernel,
+                    us=1e6 * p.median_s,
+                    flops=launch.flops,
+                    bytes=launch.bytes,
+                )
+                for p, launch in zip(
+                    modules["tuned"].profile(), modules["tuned"].plan.launches, strict=True
+                )
+            ),
+        )
+
+    return run_once(BenchManifest, stage="bench", key=key, work=Path(request.work), body=body)
+
+
+def _latency(timing: Timing) -> Latency:
+    return Latency(
+        name=timing.name,
+        median_us=1e6 * timing.median_s,
+        p25_us=1e6 * timing.first_quartile_s,
+        p75_us=1e6 * timing.third_quartile_s,
+        runs=len(timing.times_s),
+    )
+
+
+def stage_report(
+    request: TuneRequest,
+    network: ImportManifest,
+    tasks: TaskManifest,
+    rounds: tuple[RoundManifest, ...],
+    tuned: CompileManifest,
+    verified: VerifyManifest,
+    bench: BenchManifest,
+) -> ReportManifest:
+    """Bundle and report in the user's folder."""
+    from retune.report.html import render
+
+    out = Path(request.out)
+    out.mkdir(parents=True, exist_ok=True)
+    write_bundle(read_bundle(tuned.file(tuned.module)), out / "module")
+    data = report_data(
+        request, network, tasks, rounds, tuned, verified, bench, created=datetime.now(UTC)
+    )
+    report = out / "report.html"
+    write_atomic(report, render(data).encode())
+    return ReportManifest(module=str(out / "module"), report=str(report))

@@ -1,0 +1,117 @@
+"""Stages import and extract: from a model's name to a graph cut into tasks."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from retune.core.keys import file_key
+from retune.graph.models import resolve_model
+from retune.graph.onnx_file import external_files
+from retune.graph.onnx_import import load_file
+from retune.graph.passes import PASSES, optimise
+from retune.stages.manifest import (
+    ImportManifest,
+    TaskEntry,
+    TaskManifest,
+    TuneRequest,
+    ValueInfo,
+)
+from retune.stages.stage import run_once, stage_key
+from retune.tune.extract import Network, extract
+
+Bindings = tuple[tuple[str, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedNetwork:
+    """A model in its optimised form, and where its ONNX file lies."""
+
+    onnx: Path
+    network: Network
+    nodes: int
+    flops: int
+
+
+def import_network(
+    model: str, shapes: dict[str, tuple[int, ...]], layout: str, cache: Path
+) -> ImportedNetwork:
+    """The model (`FILE`, `zoo:NAME`, `light:NAME`) imported, optimised and cut into tasks.
+
+    Raises: ModelError for a model that cannot be used, LookupFailed for an unknown name.
+    """
+    path = resolve_model(model, cache / "models", shapes)
+    own = {} if model.startswith("zoo:") else shapes
+    return _import(path, file_key(path), tuple(sorted(own.items())), layout)
+
+
+@lru_cache(maxsize=2)
+def _import(path: Path, content: str, shapes: Bindings, layout: str) -> ImportedNetwork:
+    """Large, so that only the last two are kept; `content` tells apart versions of a file."""
+    del content
+    graph = load_file(path, dict(shapes))
+    network = extract(optimise(graph, layout=layout))
+    flops = sum(task.flops * task.weight for task in network.tasks.values())
+    return ImportedNetwork(path, network, len(network.graph.nodes), flops)
+
+
+def open_network(request: TuneRequest) -> ImportedNetwork:
+    """The request's model, imported."""
+    return import_network(
+        request.model, dict(request.shapes), request.layout, Path(request.work)
+    )
+
+
+def stage_import(request: TuneRequest) -> ImportManifest:
+    """The facts of the imported network; its ONNX file is what oracle and peers read."""
+    path = resolve_model(request.model, Path(request.work) / "models", dict(request.shapes))
+    files = [path, *external_files(path)]
+    key = stage_key("import", [file_key(f) for f in files], request.shapes, request.layout)
+
+    def body(_: Path) -> ImportManifest:
+        imported = open_network(request)
+        graph = imported.network.graph
+        return ImportManifest(
+            name=graph.name,
+            model_key=key,
+            onnx=str(path.resolve()),
+            layout=request.layout,
+            inputs=tuple(
+                ValueInfo(name=n, dtype=graph.types[n].dtype, shape=graph.types[n].shape)
+                for n in graph.inputs
+            ),
+            output_values=tuple(
+                ValueInfo(name=n, dtype=graph.types[n].dtype, shape=graph.types[n].shape)
+                for n in graph.outputs
+            ),
+            nodes=imported.nodes,
+            parameters=sum(int(a.size) for a in graph.constants.values()),
+            flops=imported.flops,
+            passes=tuple(p.name for p in PASSES if p.layout in (None, request.layout)),
+        )
+
+    return run_once(ImportManifest, stage="import", key=key, work=Path(request.work), body=body)
+
+
+def stage_extract(request: TuneRequest, network: ImportManifest) -> TaskManifest:
+    """The network's tasks with their weights."""
+    key = stage_key("extract", network.model_key)
+
+    def body(_: Path) -> TaskManifest:
+        tasks = open_network(request).network.tasks.values()
+        entries = tuple(
+            TaskEntry(
+                key=t.key,
+                name=t.name,
+                op=t.op,
+                weight=t.weight,
+                flops=t.flops,
+                input_shapes=t.input_shapes,
+                output_shape=t.output_shape,
+                epilogue=t.epilogue,
+                tunable=t.tunable,
+            )
+            for t in tasks
+        )
+        return TaskManifest(model_key=network.model_key, tasks=entries)
+
+    return run_once(TaskManifest, stage="extract", key=key, work=Path(request.work), body=body)

@@ -1,0 +1,200 @@
+"""Stage tune: rounds of measurements, each with a manifest; records go to the store at once."""
+
+from collections import Counter
+from pathlib import Path
+from time import perf_counter
+
+from retune import __version__
+from retune.core.keys import content_key
+from retune.core.target import DeviceSpec
+from retune.device.measure import LocalRunner
+from retune.device.runtime import device_spec
+from retune.records.store import RecordStore
+from retune.stages.manifest import (
+    BestRecord,
+    ImportManifest,
+    Progress,
+    RoundManifest,
+    Selection,
+    TaskManifest,
+    TaskProgress,
+    TuneEvent,
+    TuneRequest,
+)
+from retune.stages.network import open_network
+from retune.stages.stage import run_once, stage_key
+from retune.tune.history import best_candidate
+from retune.tune.session import RunSettings, Session
+
+_ROUND_TRIALS = 64
+_ROUND_SECONDS = 20.0
+"""A round ends after so many trials or seconds: what a killed run may have to look up again."""
+
+
+def run_id(request: TuneRequest, network: ImportManifest, spec: DeviceSpec) -> str:
+    """The name of a run: the same request on the same device continues the same run."""
+    budget = (request.trials, request.minutes)
+    return content_key(
+        network.model_key, spec.fingerprint, request.tuner, request.seed, budget, request.records
+    )
+
+
+def stage_tune_round(
+    request: TuneRequest,
+    network: ImportManifest,
+    tasks: TaskManifest,
+    index: int,
+    previous: RoundManifest | None,
+    progress: Progress,
+) -> RoundManifest:
+    """One round of measurements after `previous`; every batch is in the store when it ends."""
+    spec = device_spec(request.device)
+    run = run_id(request, network, spec)
+    key = stage_key("tune", run, index, previous.key if previous else "")
+
+    def body(_: Path) -> RoundManifest:
+        if request.trials == 0:
+            return _nothing_to_measure(request, tasks, spec, run)
+        return _measure_round(request, run, index, previous, progress)
+
+    done = run_once(RoundManifest, stage="tune", key=key, work=Path(request.work), body=body)
+    if done.finished:
+        _OPEN.close()
+    return done
+
+
+def _measure_round(
+    request: TuneRequest, run: str, index: int, previous: RoundManifest | None, progress: Progress
+) -> RoundManifest:
+    session = _OPEN.of(request, run)
+    earlier = previous.trials_done if previous else 0
+    spent = previous.seconds_done if previous else 0.0
+    left = _ROUND_TRIALS if request.trials is None else request.trials - earlier
+    seconds = _ROUND_SECONDS
+    if request.minutes is not None:
+        seconds = min(seconds, 60 * request.minutes - spent)
+    found = _statuses(request, run, session.trials - earlier)
+    wanted = min(_ROUND_TRIALS, left) - found.total()
+
+    def report(text: str, done: int) -> None:
+        progress(TuneEvent(stage="tune", text=text, done=done, total=request.trials or 0))
+
+    started = perf_counter()
+    statuses, reason = session.round(max(0, wanted), seconds, report)
+    spent += perf_counter() - started
+    if not reason and request.trials is not None and session.trials >= request.trials:
+        reason = f"{request.trials} trials are done"
+    if not reason and request.minutes is not None and spent >= 60 * request.minutes:
+        reason = f"{request.minutes:g} minutes are over"
+    return RoundManifest(
+        index=index,
+        run_id=run,
+        target=session.runner.spec.fingerprint,
+        progress=tuple(
+            TaskProgress(
+                task_key=state.key, trials=state.trials, failed=failures, best_us=state.best_us
+            )
+            for state, failures in session.states()
+        ),
+        statuses=tuple((found + statuses).most_common()),
+        trials_done=session.trials,
+        seconds_done=spent,
+        finished=bool(reason),
+        reason=reason,
+    )
+
+
+def _statuses(request: TuneRequest, run: str, count: int) -> Counter[str]:
+    """Statuses of the last `count` measurements of a run: a round that was cut short had them."""
+    if count <= 0:
+        return Counter()
+    rows = RecordStore(request.records).scan({"run_id": run}, ["ts", "status"])
+    return Counter(str(s) for s in rows.sort_values("ts")["status"].tail(count))
+
+
+def _nothing_to_measure(
+    request: TuneRequest, tasks: TaskManifest, spec: DeviceSpec, run: str
+) -> RoundManifest:
+    store = RecordStore(request.records)
+    bests = {t.key: store.best(t.key, spec.fingerprint) for t in tasks.tasks if t.tunable}
+    return RoundManifest(
+        index=0,
+        run_id=run,
+        target=spec.fingerprint,
+        progress=tuple(
+            TaskProgress(
+                task_key=key,
+                trials=0,
+                failed=0,
+                best_us=best.measurement.median_us if best else None,
+            )
+            for key, best in bests.items()
+        ),
+        statuses=(),
+        trials_done=0,
+        seconds_done=0.0,
+        finished=True,
+        reason="no trials were asked for",
+    )
+
+
+def stage_select(request: TuneRequest, tasks: TaskManifest) -> Selection:
+    """The best record of each task that has one which today's spaces still know."""
+    spec = device_spec(request.device)
+    store = RecordStore(request.records)
+    network = open_network(request).network
+    best: list[BestRecord] = []
+    for entry in tasks.tasks:
+        if not entry.tunable:
+            continue
+        space = network.tasks[entry.key].space(spec)
+        found = best_candidate(store, entry.key, spec.fingerprint, space)
+        if found is not None:
+            record = found[1]
+            time_us = record.measurement.median_us or 0.0
+            best.append(
+                BestRecord(
+                    task_key=entry.key, record_id=record.record_id, median_us=time_us
+                )
+            )
+    return Selection(target=spec.fingerprint, best=tuple(best))
+
+
+class _OpenSession:
+    """The session of the run in progress: its tuners go on where the last round left them."""
+
+    def __init__(self) -> None:
+        self._run = ""
+        self._session: Session | None = None
+
+    def of(self, request: TuneRequest, run: str) -> Session:
+        """The session of that run, opened if another or none is open."""
+        if self._session is None or self._run != run:
+            self.close()
+            self._session = _open_session(request, run)
+            self._run = run
+        return self._session
+
+    def close(self) -> None:
+        """Ends the measuring processes."""
+        if self._session is not None:
+            self._session.runner.close()
+            self._session = None
+
+
+_OPEN = _OpenSession()
+"""One device, one session: a process measures for one run at a time."""
+
+
+def _open_session(request: TuneRequest, run: str) -> Session:
+    settings = RunSettings(
+        run_id=run,
+        model=request.model,
+        layout=request.layout,
+        tuner=request.tuner,
+        seed=request.seed,
+        retune=__version__,
+    )
+    tasks = tuple(open_network(request).network.tasks.values())
+    runner = LocalRunner(request.device)
+    return Session(tasks, runner, RecordStore(request.records), settings)

@@ -1,0 +1,78 @@
+"""From an optimised graph to tuning tasks: groups, de-duplicated by what they compute."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from retune.graph.fuse import ALIAS, Group, group_graph, partition
+from retune.graph.graph import Graph
+from retune.graph.lower import group_tensors
+from retune.ir.merge import merge_axes
+from retune.tune.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedGroup:
+    """A group of the network, and the task that it is an instance of; None for an alias."""
+
+    group: Group
+    task_key: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """An optimised graph cut into groups, and the distinct tasks among them."""
+
+    graph: Graph
+    groups: tuple[PlacedGroup, ...]
+    tasks: Mapping[str, Task]
+
+
+def extract(graph: Graph) -> Network:
+    """The network's groups in execution order; equal groups share a task, with their number."""
+    tasks: dict[str, Task] = {}
+    placed: list[PlacedGroup] = []
+    for group in partition(graph):
+        if group.kind == ALIAS:
+            placed.append(PlacedGroup(group, None))
+            continue
+        task = make_task(graph, group)
+        found = tasks.get(task.key)
+        tasks[task.key] = replace(found, weight=found.weight + 1) if found else task
+        placed.append(PlacedGroup(group, task.key))
+    return Network(graph, tuple(placed), tasks)
+
+
+def make_task(graph: Graph, group: Group) -> Task:
+    """The task of one group, with weight one."""
+    alone = group_graph(graph, group)
+    tensors = group_tensors(alone, group.params)
+    merged = merge_axes(tensors.dag)
+    anchor = group.anchor
+    strides = anchor.attrs.get("strides")
+    return Task(
+        key=merged.key,
+        name=group.name,
+        op=_op_name(graph, group),
+        weight=1,
+        graph=alone,
+        dag=merged,
+        text=str(tensors.dag),
+        inputs=tuple(t.name for t in tensors.inputs.values()),
+        outputs=tuple(t.name for t in tensors.outputs.values()),
+        input_shapes=tuple(t.shape for t in tensors.inputs.values()),
+        output_shape=tuple(graph.types[group.outputs[0]].shape),
+        epilogue=tuple(f"T_{node.op}" for node in group.epilogue),
+        stride=int(strides[0]) if isinstance(strides, tuple) else None,
+    )
+
+
+def _op_name(graph: Graph, group: Group) -> str:
+    """The kind of the group, with depth-wise convolutions and layouts told apart."""
+    node = group.anchor
+    layout = node.attrs.get("layout")
+    if not isinstance(layout, str):
+        return group.kind
+    shape = graph.types[node.inputs[0]].shape
+    channels = shape[-1] if layout == "NHWC" else shape[1]
+    depthwise = node.op == "conv2d" and node.attrs.get("groups") == channels > 1
+    return f"{'depthwise_' if depthwise else ''}{node.op}_{layout.lower()}"

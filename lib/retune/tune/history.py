@@ -1,0 +1,34 @@
+"""From records back to candidates: what was found before, in terms of today's space."""
+
+from retune.core.errors import RecordError, ScheduleError
+from retune.records.schema import TuningRecord
+from retune.records.store import RecordStore
+from retune.schedule.space import Candidate, Space
+from retune.schedule.trace import Trace
+
+_ALTERNATIVES = 5
+"""Records that are tried in turn when the best one is not of today's space."""
+
+
+def candidate_of(record: TuningRecord, space: Space) -> Candidate | None:
+    """The record's candidate, or None if today's space does not have it any more."""
+    try:
+        decided = Trace.from_json(record.trace).decisions
+        candidate = Candidate(record.sketch, decided)
+        sketch = space.sketch(record.sketch)
+        row = sketch.row(dict(decided))
+    except (ScheduleError, RecordError):
+        return None
+    ordered = tuple(sketch.decided(row).items())
+    return Candidate(candidate.sketch, ordered)
+
+
+def best_candidate(
+    store: RecordStore, task_key: str, device: str, space: Space
+) -> tuple[Candidate, TuningRecord] | None:
+    """The fastest recorded candidate that today's space still has, with its record."""
+    for record in store.top(task_key, device, _ALTERNATIVES):
+        candidate = candidate_of(record, space)
+        if candidate is not None:
+            return candidate, record
+    return None
