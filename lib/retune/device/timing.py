@@ -12,6 +12,10 @@ from retune.device.workload import Job, MeasureOptions
 _GROWTH = 1.5
 """Least growth of the number of calls from one attempt to the next."""
 _MAX_CALLS = 1_000_000
+_CHECKED_RUNS = 2
+"""A wrong result is run once more on fresh inputs."""
+_ELEMENTS_PER_S = 1e7
+"""Slow for uploads, random data and comparison together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +101,11 @@ def disturbance(timed: Timed) -> float:
 def check_deadline_s(job: Job, options: MeasureOptions) -> float:
     """Seconds after which a first run, with its transfers, is taken for a hang."""
     held = sum(buffer.elements for buffer in job.buffers)
-    return options.run_deadline_s + job.flops / (options.worst_gflops * 1e9) + held / 1e7
+    return (
+        options.run_deadline_s
+        + _CHECKED_RUNS * job.flops / (1e9 * options.worst_gflops)
+        + (held / _ELEMENTS_PER_S)
+    )
 
 
 def time_deadline_s(first_s: float, options: MeasureOptions) -> float:
