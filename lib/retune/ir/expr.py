@@ -361,6 +361,13 @@ def all_of(*conditions: Expr) -> Expr:
     return result
 
 
+def conjuncts(condition: Expr) -> list[Expr]:
+    """The conditions that `all_of` joined, in order."""
+    if isinstance(condition, Binary) and condition.op == "and":
+        return [*conjuncts(condition.a), *conjuncts(condition.b)]
+    return [condition]
+
+
 def any_of(*conditions: Expr) -> Expr:
     """True where some condition holds; False for none."""
     result: Expr = const(False, "bool")

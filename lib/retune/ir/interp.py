@@ -152,6 +152,8 @@ class _Runner:
         array = self.arrays[block.buffer.name]
         indices = [self._grid(i, env, full) for i in block.indices]
         value = self._grid(block.value, env, full).astype(array.dtype)
+        if not indices:
+            array, indices = array.reshape(1), [np.zeros(full, np.int64)]
         if block.guard is not None:
             keep = self._grid(block.guard, env, full)
             indices = [i[keep] for i in indices]

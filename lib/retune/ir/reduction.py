@@ -1,8 +1,9 @@
 """Splitting a reduction into the block that sets the start value and the one that accumulates."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from retune.ir.expr import variables
+from retune.ir.expr import Buffer, Expr, Var, all_of, conjuncts, loads, substitute, variables
 from retune.ir.stmt import Block, For, Program, Seq, Stmt, blocks, identity, rewrite
 
 
@@ -16,17 +17,30 @@ def decompose(loop: For, block: Block) -> Seq:
                                        y[i] += f(i, k)
     """
     start = identity(block.reducer, block.buffer.dtype) if block.reducer else block.value
-    init = Block(f"{block.name}.init", block.buffer, block.indices, start, guard=block.guard)
+    around = _path(loop, block)
+    reduced = {node.var for node in around if node.reduce}
+    guard = _without(block.guard, reduced)
     used = {v for i in block.indices for v in variables(i)}
-    if block.guard is not None:
-        used |= variables(block.guard)
-    nest: Stmt = init
-    for around in reversed(_path(loop, block)):
-        if around.var in used and not around.reduce:
-            nest = replace(around, body=nest)
+    if guard is not None:
+        used |= variables(guard)
+    kept = [node for node in around if node.var in used - reduced]
+    names: dict[Var, Expr] = {node.var: Var(f"{node.var.name}.init") for node in kept}
+    indices = tuple(substitute(i, names) for i in block.indices)
+    guard = None if guard is None else substitute(guard, names)
+    nest: Stmt = Block(f"{block.name}.init", block.buffer, indices, start, guard=guard)
+    for node in reversed(kept):
+        nest = replace(node, var=Var(f"{node.var.name}.init"), body=nest)
     done = replace(block, decomposed=True)
-    body = rewrite(loop, lambda node: done if node == block else None)
+    body = rewrite(loop, lambda node: done if node is block else None)
     return Seq((nest, body))
+
+
+def _without(guard: Expr | None, reduced: set[Var]) -> Expr | None:
+    """The conditions of a guard that do not depend on the reduce iteration."""
+    if guard is None:
+        return None
+    left = [c for c in conjuncts(guard) if not variables(c) & reduced]
+    return all_of(*left) if left else None
 
 
 def decompose_all(program: Program) -> Program:
@@ -40,11 +54,32 @@ def decompose_all(program: Program) -> Program:
 
 def decompose_at_outermost(body: Stmt, block: Block) -> Stmt:
     """`body` with `block` decomposed at the outermost reduce loop around it."""
-    target = next((loop for loop in _path(body, block) if loop.reduce), None)
+    target = next(iter(reduce_loops(_path(body, block), block)), None)
     if target is None:
         plain = replace(block, reducer=None)
-        return rewrite(body, lambda node: plain if node == block else None)
-    return rewrite(body, lambda node: decompose(target, block) if node == target else None)
+        return rewrite(body, lambda node: plain if node is block else None)
+    return rewrite(body, lambda node: decompose(target, block) if node is target else None)
+
+
+def reduce_loops(path: Sequence[For], block: Block) -> list[For]:
+    """The loops of `path` that `block` reduces over, outermost first.
+
+    A reduce loop in which another block reads the result belongs to that reader: there, `block`
+    is computed afresh in each iteration.
+    """
+    return [loop for loop in path if loop.reduce and not read_inside(loop, block)]
+
+
+def read_inside(loop: For, block: Block) -> bool:
+    """True when a block of `loop` other than `block` reads what `block` writes."""
+    return any(
+        reads(other, block.buffer) for other in blocks(loop.body) if other.name != block.name
+    )
+
+
+def reads(block: Block, buffer: Buffer) -> bool:
+    """True when the block's value reads the buffer."""
+    return any(load.buffer == buffer for load in loads(block.value))
 
 
 def _path(stmt: Stmt, block: Block) -> list[For]:
@@ -57,7 +92,7 @@ def path_to(stmt: Stmt, block: Block) -> list[For] | None:
     """The loops of `stmt` around a block, outermost first; None if it is not inside."""
     match stmt:
         case Block():
-            return [] if stmt == block else None
+            return [] if stmt is block else None
         case For():
             inner = path_to(stmt.body, block)
             return None if inner is None else [stmt, *inner]

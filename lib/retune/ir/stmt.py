@@ -8,6 +8,7 @@ block itself) has set to the reducer's identity.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from operator import is_not
 from typing import Literal
 
 from retune.ir.expr import Buffer, Const, Expr, Load, Var, const, substitute, transform
@@ -182,7 +183,7 @@ def rewrite(stmt: Stmt, rule: Callable[[Stmt], Stmt | None]) -> Stmt:
     """Bottom-up: `rule(node)` replaces a node whose children are already rewritten.
 
     A rule that gives an empty Seq removes the node; loops without a body vanish; sequences are
-    flattened.
+    flattened. Parts that no rule changes stay the same objects.
     """
     match stmt:
         case Seq(stmts):
@@ -190,7 +191,10 @@ def rewrite(stmt: Stmt, rule: Callable[[Stmt], Stmt | None]) -> Stmt:
             for child in stmts:
                 new = rewrite(child, rule)
                 result.extend(new.stmts if isinstance(new, Seq) else (new,))
-            stmt = result[0] if len(result) == 1 else Seq(tuple(result))
+            if len(result) == 1:
+                stmt = result[0]
+            elif len(result) != len(stmts) or any(map(is_not, result, stmts)):
+                stmt = Seq(tuple(result))
         case For():
             body = rewrite(stmt.body, rule)
             if isinstance(body, Seq) and not body.stmts:

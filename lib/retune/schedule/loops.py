@@ -19,6 +19,7 @@ from retune.ir.expr import (
     substitute,
     variables,
 )
+from retune.ir.reduction import path_to, reads, reduce_loops
 from retune.ir.simplify import simplify
 from retune.ir.stmt import (
     Block,
@@ -72,8 +73,8 @@ def split(program: Program, name: str, factors: Sequence[Expr], tail: Tail) -> P
     inner = simplify(fold(lambda a, b: a * b, factors))
     exact = _divides(inner, loop.extent)
     tail = "exact" if exact else tail
-    if tail == "shift" and loop.reduce:
-        raise ScheduleError(f"split({name}): a shifted tail would repeat reduce iterations")
+    if tail == "shift":
+        check_repeatable(f"split({name})", program, loop)
     outer_extent = loop.extent // inner if tail == "exact" else ceildiv(loop.extent, inner)
     parts = [Var(f"{name}.{i}") for i in range(len(factors) + 1)]
     base = parts[0] * inner
@@ -84,10 +85,33 @@ def split(program: Program, name: str, factors: Sequence[Expr], tail: Tail) -> P
     if tail == "guard":
         body = _guard(loop, value, body)
     for var, extent in reversed(list(zip(parts[1:], factors, strict=True))):
-        body = For(var, extent, body, reduce=loop.reduce)
+        body = For(var, extent, body, reduce=loop.reduce, shifted=loop.shifted)
     outer = For(parts[0], simplify(outer_extent), body, reduce=loop.reduce)
     outer = replace(outer, shifted=tail == "shift" or loop.shifted)
     return replace_loop(program, name, lambda _: outer)
+
+
+def check_repeatable(who: str, program: Program, loop: For) -> None:
+    """An iteration of `loop` may run twice: it starts each of its accumulations afresh.
+
+    Raises: ScheduleError for a reduce loop, or where a start value is set outside `loop`.
+    """
+    if loop.reduce:
+        raise ScheduleError(f"{who}: a shifted tail would repeat reduce iterations")
+    inside = blocks(loop.body)
+    for block in inside:
+        if block.reducer is None or not any(loop.var in variables(i) for i in block.indices):
+            continue
+        path = path_to(program.body, block) or []
+        around = path[: next(i for i, p in enumerate(path) if p.var == loop.var)]
+        if block.decomposed:
+            started = any(b.name == f"{block.name}.init" for b in inside)
+        else:
+            started = not reduce_loops(around, block)
+        if not started:
+            raise ScheduleError(
+                f"{who}: a shifted tail inside the reduction of {block.name} would be added twice"
+            )
 
 
 def _divides(factor: Expr, extent: Expr) -> bool:
@@ -104,9 +128,13 @@ def _positional(parts: Sequence[Var], factors: Sequence[Expr]) -> Expr:
 
 
 def _guard(loop: For, value: Expr, body: Stmt) -> Stmt:
-    """Every block inside `loop` that used its variable keeps to the old extent."""
+    """Every block inside `loop` that iterations past the old extent would change keeps to it."""
     condition = value < loop.extent
-    touched = {b.name for b in blocks(loop.body) if loop.var in _block_variables(b)}
+    touched = {
+        b.name
+        for b in blocks(loop.body)
+        if loop.var in _block_variables(b) or (loop.reduce and b.reducer is not None)
+    }
 
     def rule(node: Stmt) -> Stmt | None:
         if not isinstance(node, Block) or node.name not in touched:
@@ -143,6 +171,8 @@ def fuse(program: Program, outer: str, inner: str, name: str) -> Program:
 
 def reorder(program: Program, names: Sequence[str]) -> Program:
     """See Schedule.reorder."""
+    if not names:
+        raise ScheduleError("reorder: expected the names of loops, got none")
     if len(set(names)) != len(names):
         raise ScheduleError(f"reorder({', '.join(names)}): a loop is named twice")
     wanted = [loop_named(program, name) for name in names]
@@ -195,8 +225,38 @@ def annotate(program: Program, name: str, kind: LoopKind) -> Program:
     if loop.kind != "serial":
         raise ScheduleError(f"{kind}({name}): expected a serial loop, it is {loop.kind} already")
     if loop.reduce and kind != "unroll":
-        raise ScheduleError(f"{kind}({name}): a reduce loop runs in order; use rfactor first")
+        raise ScheduleError(f"{kind}({name}): a reduce loop runs in order")
+    if kind not in ("unroll", "vectorize"):
+        _check_parallel(program, loop, kind)
     return replace_loop(program, name, lambda node: replace(node, kind=kind))
+
+
+def _check_parallel(program: Program, loop: For, axis: LoopKind) -> None:
+    """Iterations of `loop` may run at once on `axis`: no other one shares what they write."""
+    root = next(s for s in program.body.stmts if any(n is loop for n in walk(s)))
+    inside = blocks(loop.body)
+    for other in walk(root):
+        if not isinstance(other, For) or other.kind != axis:
+            continue
+        nested = any(n is loop for n in walk(other.body)) or any(n is other for n in walk(loop.body))
+        if nested or other.extent != loop.extent:
+            raise ScheduleError(f"bind({loop.var}): {axis} runs {other.var} already")
+    local = {b.buffer for b in inside if b.buffer.scope != "global"}
+    for block in blocks(root):
+        if any(block is b for b in inside):
+            continue
+        if block.buffer.scope == "global" or any(reads(block, buffer) for buffer in local):
+            raise ScheduleError(
+                f"bind({loop.var}): {block.name} is outside the loop and would run in every "
+                "iteration; bind a loop around both, or decompose after binding"
+            )
+    shared = [b for b in inside if b.reducer is not None and b.buffer.scope == "global"]
+    for block in shared:
+        if loop.shifted and any(loop.var in variables(i) for i in block.indices):
+            raise ScheduleError(
+                f"bind({loop.var}): its tiles overlap, and {block.name} accumulates in global "
+                "memory; use cache_write and compute_at first"
+            )
 
 
 def hint_unroll(program: Program, name: str, count: Expr) -> Program:

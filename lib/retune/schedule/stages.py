@@ -12,14 +12,16 @@ from retune.ir.expr import (
     Expr,
     Load,
     Scope,
+    Select,
     Var,
-    binary,
+    all_of,
     const,
     loads,
     substitute,
     transform,
+    variables,
 )
-from retune.ir.reduction import decompose, path_to
+from retune.ir.reduction import decompose, path_to, read_inside, reads, reduce_loops
 from retune.ir.simplify import affine, simplify
 from retune.ir.stmt import (
     Block,
@@ -53,14 +55,18 @@ def loops_of(program: Program, name: str) -> list[For]:
 
 def readers(program: Program, buffer: Buffer) -> list[Block]:
     """The blocks that read a buffer."""
-    return [
-        b for b in blocks(program.body) if any(load.buffer == buffer for load in loads(b.value))
-    ]
+    return [b for b in blocks(program.body) if reads(b, buffer)]
 
 
 def _root_nest(program: Program, name: str) -> tuple[Stmt, Block, list[For]]:
     """The root statement that holds just this block, as `from_dag` made it."""
     block = block_named(program, name)
+    writers = [b.name for b in blocks(program.body) if b.buffer == block.buffer]
+    if len(writers) > 1:
+        raise ScheduleError(
+            f"{name}: {block.buffer} is written in parts, by {', '.join(writers)}; "
+            "move a stage before its reduction is decomposed"
+        )
     for root in program.body.stmts:
         path = path_to(root, block)
         if path is None:
@@ -83,9 +89,9 @@ def compute_inline(program: Program, name: str) -> Program:
         raise ScheduleError(f"compute_inline({name}): only a plain element-wise stage can be")
     if block.buffer in program.outputs:
         raise ScheduleError(f"compute_inline({name}): it is an output of the program")
-    written = [b for b in blocks(program.body) if b.buffer == block.buffer]
-    if len(written) != 1:
-        raise ScheduleError(f"compute_inline({name}): its buffer is written in several places")
+    packed = [load.buffer.name for load in loads(block.value) if load.buffer.name in program.packed]
+    if packed:
+        raise ScheduleError(f"compute_inline({name}): it reads {packed[0]}, which is packed already")
     axes = [i for i in block.indices if isinstance(i, Var)]
 
     def expand(expr: Expr) -> Expr | None:
@@ -102,6 +108,8 @@ def cache_write(program: Program, name: str) -> Program:
     """See Schedule.cache_write."""
     root, block, path = _root_nest(program, name)
     cache = Buffer(f"{block.buffer.name}.acc", block.buffer.shape, block.buffer.dtype)
+    if any(b.name == f"{name}.out" or b.buffer.name == cache.name for b in blocks(program.body)):
+        raise ScheduleError(f"cache_write({name}): it has a cache already")
     spatial = [loop for loop in path if not loop.reduce]
     names = {loop.var: Var(f"{name}.out{loop.var.name.removeprefix(name)}") for loop in spatial}
     indices = tuple(substitute(i, dict(names)) for i in block.indices)
@@ -121,6 +129,8 @@ def compute_at(program: Program, name: str, loop_name: str, scope: Scope) -> Pro
     """See Schedule.compute_at."""
     root, block, path = _root_nest(program, name)
     loop = loop_named(program, loop_name)
+    if scope not in ("register", "private"):
+        raise ScheduleError(f"compute_at({name}): scope is register or private, got {scope!r}")
     if block.buffer in program.outputs:
         raise ScheduleError(f"compute_at({name}): it is an output; use cache_write first")
     outside = [
@@ -189,12 +199,19 @@ def _interval(index: Expr, extents: dict[Var, Expr], name: str) -> tuple[Expr, E
 
 
 def _guards(loop: For, block: Block) -> bool:
-    """True when what reads the block there is guarded: its region may pass the buffer's end."""
+    """True when some read of the block there is conditional: its region may pass the ends."""
     return any(
-        b.guard is not None
+        b.guard is not None or _masked(b.value, block.buffer)
         for b in blocks(loop.body)
-        if any(load.buffer == block.buffer for load in loads(b.value))
+        if reads(b, block.buffer)
     )
+
+
+def _masked(expr: Expr, buffer: Buffer) -> bool:
+    """True when a selection decides whether the buffer is read."""
+    if isinstance(expr, Select):
+        return any(load.buffer == buffer for load in loads(expr))
+    return any(_masked(child, buffer) for child in expr.children)
 
 
 def _tile_nest(
@@ -211,8 +228,8 @@ def _tile_nest(
     guard = block.guard
     if guarded:
         for var, full in zip(axes, block.buffer.shape, strict=True):
-            condition = moved[var] < full
-            guard = condition if guard is None else binary("and", guard, condition)
+            inside = all_of(moved[var] >= 0, moved[var] < full)
+            guard = inside if guard is None else all_of(guard, inside)
     value = substitute(block.value, dict(moved))
     body: Stmt = replace(block, buffer=tile, indices=tuple(axes), value=value, guard=guard)
     size = dict(zip(axes, extents, strict=True))
@@ -236,17 +253,19 @@ def decompose_reduction(program: Program, name: str, loop_name: str) -> Program:
     block = block_named(program, name)
     loop = loop_named(program, loop_name)
     path = path_to(loop, block)
+    who = f"decompose_reduction({name}, {loop_name})"
     if block.reducer is None or block.decomposed or path is None:
-        raise ScheduleError(
-            f"decompose_reduction({name}, {loop_name}): expected a whole reduction in that loop"
-        )
+        raise ScheduleError(f"{who}: expected a whole reduction in that loop")
     around = loops_of(program, name)
     before = around[: next(i for i, p in enumerate(around) if p.var.name == loop_name)]
-    outer = [p.var.name for p in before if p.reduce]
+    outer = reduce_loops(before, block)
     if outer:
-        raise ScheduleError(
-            f"decompose_reduction({name}, {loop_name}): reduce loop {outer[0]} is outside it"
-        )
+        raise ScheduleError(f"{who}: reduce loop {outer[0].var} is outside it")
+    if read_inside(loop, block):
+        raise ScheduleError(f"{who}: the result is read inside that loop")
+    for inner in path:
+        if inner.shifted and any(inner.var in variables(i) for i in block.indices):
+            raise ScheduleError(f"{who}: {inner.var} has a shifted tail, and would add it twice")
     program = replace_loop(program, loop_name, lambda node: decompose(node, block))
     return with_body(program, _flatten(program.body))
 
@@ -256,10 +275,14 @@ def pack(program: Program, name: str) -> Program:
     buffer = next((b for b in program.inputs if b.name == name), None)
     if buffer is None or buffer.scope != "constant":
         raise ScheduleError(f"pack({name}): expected a constant input")
+    if name in program.packed:
+        raise ScheduleError(f"pack({name}): it is packed already")
     uses = [
         load for b in blocks(program.body) for load in loads(b.value) if load.buffer == buffer
     ]
     if len(uses) != 1:
         raise ScheduleError(f"pack({name}): expected one read of it, found {len(uses)}")
+    if any(loads(index) for index in uses[0].indices):
+        raise ScheduleError(f"pack({name}): its index is read from memory")
     return replace(program, packed=(*program.packed, name))
 

@@ -1,0 +1,239 @@
+"""Tensor expressions for tests: fixed ones by name, and random small ones of every kind."""
+
+from collections.abc import Callable
+from functools import partial
+
+from retune.ir.expr import all_of, call, cast, const, maximum, minimum, select
+from retune.ir.te import Dag, Tensor, compute, concat, placeholder, reduce_axis
+
+Choose = Callable[[int], int]
+"""`choose(n)` gives an integer in [0, n): from hypothesis, or from a seeded generator."""
+
+
+def pick(choose: Choose, options: list[int]) -> int:
+    """One of the options."""
+    return options[choose(len(options))]
+
+
+def dense(rows: int, inner: int, outer: int, *, epilogue: bool = True) -> Dag:
+    """`relu(x @ w.T + b)`, or the product alone."""
+    x = placeholder("x", (rows, inner))
+    w = placeholder("w", (outer, inner), constant=True)
+    b = placeholder("b", (outer,), constant=True)
+    k = reduce_axis("k", inner)
+    y = compute("y", (rows, outer), lambda i, j: x[i, k] * w[j, k], [x, w], reduce=(k,))
+    if not epilogue:
+        return Dag((y,))
+    z = compute("z", (rows, outer), lambda i, j: maximum(y[i, j] + b[j], 0.0), [y, b])
+    return Dag((z,))
+
+
+def conv2d(
+    n: int, h: int, w: int, c: int, f: int, window: int = 3,
+    *, stride: int = 1, pad: int = 1, dilation: int = 1, groups: int = 1, residual: bool = False,
+) -> Dag:  # fmt: skip
+    """NHWC convolution with bias, optional residual input, and rectifier."""
+    x = placeholder("x", (n, h, w, c))
+    k = placeholder("k", (window, window, c // groups, f), constant=True)
+    b = placeholder("b", (f,), constant=True)
+    reach = dilation * (window - 1) + 1
+    oh, ow = ((size + 2 * pad - reach) // stride + 1 for size in (h, w))
+    source = padded(x, pad) if pad else x
+    ry, rx = reduce_axis("ry", window), reduce_axis("rx", window)
+    rc = reduce_axis("rc", c // groups)
+    per_group = f // groups
+
+    def product(nn, yy, xx, ff):
+        channel = rc.var if groups == 1 else (ff // per_group) * (c // groups) + rc.var
+        row, column = yy * stride + ry.var * dilation, xx * stride + rx.var * dilation
+        return source[nn, row, column, channel] * k[ry, rx, rc, ff]
+
+    shape = (n, oh, ow, f)
+    y = compute("conv", shape, product, [source, k], reduce=(ry, rx, rc))
+    inputs = [y, b]
+    total = partial(_biased, y, b)
+    if residual:
+        r = placeholder("r", shape)
+        inputs.append(r)
+        z = compute("out", shape, lambda *i: maximum(total(*i) + r[i], 0.0), inputs, axes=AXES)
+    else:
+        z = compute("out", shape, lambda *i: maximum(total(*i), 0.0), inputs, axes=AXES)
+    return Dag((z,))
+
+
+AXES = ("nn", "yy", "xx", "ff")
+
+
+def _biased(y: Tensor, b: Tensor, *i):
+    return y[i] + b[i[3]]
+
+
+def padded(x: Tensor, pad: int) -> Tensor:
+    """`x` [n, h, w, c] with zeros around h and w."""
+    n, h, w, c = x.shape
+
+    def value(nn, yy, xx, cc):
+        inside = all_of(yy >= pad, yy < h + pad, xx >= pad, xx < w + pad)
+        return select(inside, x[nn, yy - pad, xx - pad, cc], 0.0)
+
+    return compute("padded", (n, h + 2 * pad, w + 2 * pad, c), value, [x])
+
+
+def depthwise(n: int, h: int, w: int, c: int, *, stride: int = 1) -> Dag:
+    """NHWC depthwise 3 x 3 convolution with one pixel of zeros around, and relu6."""
+    x = placeholder("x", (n, h, w, c))
+    k = placeholder("k", (3, 3, c), constant=True)
+    source = padded(x, 1)
+    ry, rx = reduce_axis("ry", 3), reduce_axis("rx", 3)
+    shape = (n, (h - 1) // stride + 1, (w - 1) // stride + 1, c)
+    y = compute(
+        "conv",
+        shape,
+        lambda nn, yy, xx, cc: source[nn, yy * stride + ry.var, xx * stride + rx.var, cc]
+        * k[ry, rx, cc],
+        [source, k],
+        reduce=(ry, rx),
+    )
+    z = compute("out", shape, lambda *i: minimum(maximum(y[i], 0.0), 6.0), [y], axes=AXES)
+    return Dag((z,))
+
+
+def pool(n: int, h: int, w: int, c: int, window: int, stride: int, *, average: bool) -> Dag:
+    """Pooling without padding."""
+    x = placeholder("x", (n, h, w, c))
+    ry, rx = reduce_axis("ry", window), reduce_axis("rx", window)
+    shape = (n, (h - window) // stride + 1, (w - window) // stride + 1, c)
+    y = compute(
+        "pool",
+        shape,
+        lambda nn, yy, xx, cc: x[nn, yy * stride + ry.var, xx * stride + rx.var, cc],
+        [x],
+        reduce=(ry, rx),
+        reducer="sum" if average else "max",
+    )
+    if not average:
+        return Dag((y,))
+    area = float(window * window)
+    return Dag((compute("mean", shape, lambda *i: y[i] / area, [y], axes=AXES),))
+
+
+def softmax(rows: int, columns: int) -> Dag:
+    """Softmax over the last axis: two reductions and two element-wise stages."""
+    x = placeholder("x", (rows, columns))
+    k, q = reduce_axis("k", columns), reduce_axis("q", columns)
+    top = compute("top", (rows,), lambda i: x[i, k], [x], reduce=(k,), reducer="max")
+    e = compute("e", (rows, columns), lambda i, j: call("exp", x[i, j] - top[i]), [x, top])
+    total = compute("total", (rows,), lambda i: e[i, q], [e], reduce=(q,))
+    y = compute("y", (rows, columns), lambda i, j: e[i, j] / total[i], [e, total])
+    return Dag((y,))
+
+
+def elementwise(rows: int, columns: int) -> Dag:
+    """A chain with a selection over the index, a function and a comparison of values."""
+    x = placeholder("x", (rows, columns))
+    s = placeholder("s", (columns,), constant=True)
+    a = compute("a", (rows, columns), lambda i, j: x[i, j] * s[j] + 0.5, [x, s])
+    b = compute(
+        "b",
+        (rows, columns),
+        lambda i, j: select(j < columns // 2, call("tanh", a[i, j]), a[i, j]),
+        [a],
+    )
+    c = compute("c", (rows, columns), lambda i, j: select(b[i, j] > 0.25, b[i, j], -0.5), [b])
+    return Dag((c,))
+
+
+def integers(rows: int, columns: int) -> Dag:
+    """int8 products summed in int32, a floor division of possibly negative data, and a cast."""
+    x = placeholder("x", (rows, columns), "int8")
+    w = placeholder("w", (columns,), "int8", constant=True)
+    k = reduce_axis("k", columns)
+    y = compute(
+        "y", (rows,), lambda i: cast(x[i, k], "int32") * cast(w[k], "int32"), [x, w], reduce=(k,)
+    )
+    z = compute("z", (rows,), lambda i: (y[i] - 7) // 3 + (y[i] - 9) % 4, [y])
+    return Dag((compute("f", (rows,), lambda i: cast(z[i], "float32") * 0.5, [z]),))
+
+
+def transpose(a: int, b: int, c: int) -> Dag:
+    """`x` [a, b, c] with its axes in the order 2, 0, 1, then scaled."""
+    x = placeholder("x", (a, b, c))
+    y = compute("y", (c, a, b), lambda i, j, k: x[j, k, i], [x])
+    return Dag((compute("z", (c, a, b), lambda i, j, k: y[i, j, k] * 2.0, [y]),))
+
+
+def joined(rows: int, first: int, second: int) -> Dag:
+    """Two inputs side by side, then a rectifier."""
+    x, y = placeholder("x", (rows, first)), placeholder("y", (rows, second))
+    both = concat("both", [x, y], 1)
+    shape = (rows, first + second)
+    return Dag((compute("z", shape, lambda i, j: maximum(both[i, j], 0.0), [both]),))
+
+
+def reduction(rows: int, columns: int, reducer: str, *, first: bool) -> Dag:
+    """A reduction over the first or the last axis, and what follows it."""
+    x = placeholder("x", (rows, columns))
+    k = reduce_axis("k", rows if first else columns)
+    size = columns if first else rows
+    y = compute(
+        "y", (size,), lambda i: x[k, i] if first else x[i, k], [x], reduce=(k,), reducer=reducer
+    )
+    return Dag((compute("z", (size,), lambda i: y[i] + 1.0, [y]),))
+
+
+def total(rows: int, columns: int) -> Dag:
+    """The sum of all elements, as a tensor without axes."""
+    x = placeholder("x", (rows, columns))
+    k, q = reduce_axis("k", rows), reduce_axis("q", columns)
+    return Dag((compute("y", (), lambda: x[k, q], [x], reduce=(k, q)),))
+
+
+def flipped(rows: int, columns: int) -> Dag:
+    """Reads that run backwards, and a constant that is read at two places."""
+    x = placeholder("x", (rows, columns))
+    w = placeholder("w", (columns,), constant=True)
+    y = compute("y", (rows, columns), lambda i, j: x[i, const(columns - 1) - j] * w[j], [x, w])
+    z = compute("z", (rows, columns), lambda i, j: y[i, j] + w[const(columns - 1) - j], [y, w])
+    return Dag((z,))
+
+
+def random_dag(choose: Choose) -> Dag:
+    """One of the kinds above with small random extents, ones and primes among them."""
+    size = partial(pick, choose, [1, 2, 3, 4, 5, 7, 8, 11, 16, 17])
+    small = partial(pick, choose, [1, 2, 3])
+    flag = partial(pick, choose, [0, 1])
+    kinds: list[Callable[[], Dag]] = [
+        lambda: dense(size(), size(), size(), epilogue=bool(flag())),
+        lambda: _random_conv(choose),
+        lambda: depthwise(small(), 3 + size(), 3 + small(), size(), stride=1 + flag()),
+        lambda: pool(small(), 3 + small(), 3 + size(), size(), small(), small(), average=flag()),
+        lambda: softmax(small(), size()),
+        lambda: elementwise(size(), size()),
+        lambda: integers(size(), size()),
+        lambda: transpose(size(), small(), size()),
+        lambda: joined(small(), size(), size()),
+        lambda: reduction(
+            size(), size(), ["sum", "prod", "max", "min"][choose(4)], first=bool(flag())
+        ),
+        lambda: total(small(), size()),
+        lambda: flipped(small(), size()),
+    ]
+    return kinds[choose(len(kinds))]()
+
+
+def _random_conv(choose: Choose) -> Dag:
+    groups = pick(choose, [1, 1, 2])
+    window, dilation = pick(choose, [1, 2, 3]), pick(choose, [1, 1, 2])
+    return conv2d(
+        pick(choose, [1, 2]),
+        pick(choose, [5, 6, 7, 9]),
+        pick(choose, [5, 7, 8, 11]),
+        groups * pick(choose, [1, 2, 3]),
+        groups * pick(choose, [1, 2, 3, 5, 8]),
+        window,
+        stride=pick(choose, [1, 1, 2]),
+        pad=pick(choose, [0, 1]),
+        dilation=dilation,
+        groups=groups,
+        residual=bool(choose(2)),
+    )

@@ -1,0 +1,110 @@
+"""The judge of every scheduled program: the numpy meaning of the tensor expression.
+
+`assert_same_meaning` runs a loop program in the interpreter, `assert_device_agrees` its generated
+kernels on a device; both compare with `run_dag` and name the first index that differs.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from retune.codegen.lower import lower
+from retune.codegen.source import ProgramSource
+from retune.core.dtypes import TensorType
+from retune.ir.interp import run_dag, run_program
+from retune.ir.stmt import Program
+from retune.ir.te import Dag
+
+if TYPE_CHECKING:
+    from retune.device.runtime import Device
+
+Arrays = dict[str, np.ndarray]
+
+
+def inputs_for(dag: Dag, seed: int = 0) -> Arrays:
+    """Random arrays for the placeholders: small integers for integer types, else about [-1, 1]."""
+    rng = np.random.default_rng(seed)
+    arrays: Arrays = {}
+    for tensor in dag.placeholders:
+        if tensor.dtype.startswith("float"):
+            values = rng.uniform(-1.0, 1.0, tensor.shape)
+        else:
+            values = rng.integers(0, 5, tensor.shape)
+        arrays[tensor.name] = np.asarray(values).astype(tensor.dtype)
+    return arrays
+
+
+def reference(dag: Dag, inputs: Mapping[str, np.ndarray]) -> Arrays:
+    """What the outputs of the tensor expression are."""
+    values = run_dag(dag, inputs)
+    return {tensor.name: values[tensor.name] for tensor in dag.outputs}
+
+
+def assert_same_meaning(dag: Dag, program: Program, seed: int = 0) -> None:
+    """The loop program gives the values that the tensor expression states."""
+    inputs = inputs_for(dag, seed)
+    assert_close(run_program(program, inputs), reference(dag, inputs), str(program))
+
+
+def assert_device_agrees(device: "Device", dag: Dag, program: Program, seed: int = 0) -> None:
+    """The kernels generated for the program give the values that the tensor expression states."""
+    inputs = inputs_for(dag, seed)
+    source = lower(program)
+    types = {t.name: TensorType(t.shape, t.dtype) for t in dag.outputs}  # type: ignore[arg-type]
+    found = run_source(device, source, inputs, types)
+    assert_close(found, reference(dag, inputs), f"{program}\n{source.text}")
+
+
+def assert_close(found: Arrays, expected: Arrays, context: str) -> None:
+    """Equal within the rounding of a reordered float32 sum; `context` is shown on failure."""
+    for name, want in expected.items():
+        got = found[name]
+        assert got.shape == want.shape, f"{name}: shape {got.shape}, expected {want.shape}"
+        scale = max(1.0, float(np.abs(want).max(initial=0.0)))
+        bad = ~np.isclose(got, want, rtol=1e-4, atol=1e-5 * scale, equal_nan=True)
+        if bad.any():
+            where = tuple(int(i) for i in np.argwhere(bad)[0])
+            raise AssertionError(
+                f"{name}: {int(bad.sum())} of {bad.size} elements differ, first at {where}: "
+                f"got {got[where]}, expected {want[where]}\n{context}"
+            )
+
+
+def run_source(
+    device: "Device",
+    source: ProgramSource,
+    inputs: Mapping[str, np.ndarray],
+    outputs: Mapping[str, TensorType],
+) -> Arrays:
+    """The outputs of generated kernels; memory that no kernel wrote reads as NaN or 127s."""
+    memory = {}
+    for spec in source.buffers:
+        if spec.role in ("input", "constant"):
+            array = inputs[spec.name]
+            data = spec.pack.apply(array) if spec.pack else array
+            assert data.size == spec.elements
+        else:
+            data = poisoned(spec.elements, spec.dtype)
+        memory[spec.name] = device.upload(data)
+    program = device.build(source.text, source.options)
+    device.enqueue(
+        [
+            device.prepare(
+                program,
+                kernel.name,
+                [memory[arg.buffer] for arg in kernel.args],
+                kernel.global_size,
+                kernel.local_size,
+            )
+            for kernel in source.kernels
+        ]
+    )
+    device.finish()
+    return {name: device.read(memory[name], type) for name, type in outputs.items()}
+
+
+def poisoned(elements: int, dtype: str) -> np.ndarray:
+    """Contents that show up in a result if they are read before they are written."""
+    value = np.nan if dtype.startswith("float") else 1 if dtype == "bool" else 127
+    return np.full(max(1, elements), value, dtype)

@@ -1,0 +1,107 @@
+"""Random legal schedules: primitives applied at random, the illegal ones refused and skipped."""
+
+from collections.abc import Callable
+
+from retune.core.errors import ScheduleError
+from retune.ir.stmt import For, Program, walk
+from retune.schedule.schedule import Schedule
+from tests.dags import Choose
+
+Check = Callable[[Program], None]
+Move = Callable[[Schedule, Choose], None]
+
+
+def scramble(s: Schedule, choose: Choose, steps: int, check: Check) -> None:
+    """Applies up to `steps` random primitives; `check(program)` runs after each one."""
+    for _ in range(steps):
+        move = MOVES[choose(len(MOVES))]
+        before = s.program
+        try:
+            move(s, choose)
+        except ScheduleError:
+            assert s.program is before or s.trace.steps, "a refused primitive changed the program"
+            continue
+        check(s.program)
+
+
+def _loop(s: Schedule, choose: Choose) -> str:
+    names = [n.var.name for n in walk(s.program.body) if isinstance(n, For)]
+    if not names:
+        raise ScheduleError("no loops")
+    return names[choose(len(names))]
+
+
+def _block(s: Schedule, choose: Choose) -> str:
+    names = s.blocks()
+    return names[choose(len(names))]
+
+
+def _split(s: Schedule, choose: Choose) -> None:
+    factors = [1 + choose(5) for _ in range(1 + choose(2))]
+    s.split(_loop(s, choose), factors, ["exact", "shift", "guard"][choose(3)])
+
+
+def _fuse(s: Schedule, choose: Choose) -> None:
+    outer = _loop(s, choose)
+    inner = s.loop(outer).body
+    if isinstance(inner, For):
+        s.fuse(outer, inner.var.name)
+
+
+def _reorder(s: Schedule, choose: Choose) -> None:
+    names = s.loops(_block(s, choose))
+    for i in range(len(names) - 1, 0, -1):
+        j = choose(i + 1)
+        names[i], names[j] = names[j], names[i]
+    s.reorder(*names[: 2 + choose(3)])
+
+
+def _unroll(s: Schedule, choose: Choose) -> None:
+    loop = _loop(s, choose)
+    if choose(3) == 0:
+        s.unroll(loop, 1 + choose(4))
+    elif int(s.loop(loop).extent.value) <= 8:  # type: ignore[attr-defined]
+        s.unroll(loop)
+
+
+def _vectorize(s: Schedule, choose: Choose) -> None:
+    loops = s.loops(_block(s, choose))
+    if loops:
+        loop = loops[-1]
+        if int(s.loop(loop).extent.value) > 4:  # type: ignore[attr-defined]
+            loop = s.split(loop, [2 ** (1 + choose(3))], ["exact", "shift", "guard"][choose(3)])[1]
+        s.vectorize(loop)
+
+
+def _bind(s: Schedule, choose: Choose) -> None:
+    axes = ["group.0", "group.1", "group.2", "local.0", "local.1"]
+    s.bind(_loop(s, choose), axes[choose(len(axes))])
+
+
+def _inline(s: Schedule, choose: Choose) -> None:
+    s.compute_inline(_block(s, choose))
+
+
+def _cache_write(s: Schedule, choose: Choose) -> None:
+    s.cache_write(_block(s, choose))
+
+
+def _compute_at(s: Schedule, choose: Choose) -> None:
+    scope = ("register", "private", "register")[choose(3)]
+    s.compute_at(_block(s, choose), _loop(s, choose), scope)  # type: ignore[arg-type]
+
+
+def _decompose(s: Schedule, choose: Choose) -> None:
+    s.decompose_reduction(_block(s, choose), _loop(s, choose))
+
+
+def _pack(s: Schedule, choose: Choose) -> None:
+    names = [b.name for b in s.program.inputs if b.scope == "constant"]
+    if names:
+        s.pack(names[choose(len(names))])
+
+
+MOVES: tuple[Move, ...] = (
+    _split, _split, _split, _fuse, _reorder, _reorder, _unroll, _vectorize, _vectorize, _bind,
+    _inline, _cache_write, _cache_write, _compute_at, _compute_at, _compute_at, _decompose, _pack,
+)  # fmt: skip
