@@ -5,7 +5,8 @@ import numpy as np
 from retune.graph.graph import Graph, Node
 from retune.graph.ops import Array
 from retune.graph.ops.registry import integer, number
-from retune.graph.rewrite import Rewriter, rebuild
+from retune.graph.rewrite import Rewriter, rebuild, until_stable
+from retune.graph.simplify import drop_identity, merge_reshapes
 
 LINEAR = ("conv2d", "depthwise_conv2d", "conv3d", "dense")
 """Ops whose weight may take a scale of its output channels (channels-first kernels)."""
@@ -34,7 +35,8 @@ def _batch_norm_to_scale(r: Rewriter, node: Node) -> str | None:
 
 def fold_scales(graph: Graph) -> Graph:
     """Products and sums with constants move into weights and merge, where values allow it."""
-    return rebuild(graph, scale_into_weight, scale_through_add, merge_constants)
+    rules = scale_into_weight, scale_through_add, merge_constants
+    return until_stable(graph, lambda g: rebuild(g, *rules))
 
 
 def scale_into_weight(r: Rewriter, node: Node) -> str | None:
@@ -106,7 +108,8 @@ def per_channel(array: Array, shape: tuple[int, ...]) -> Array | None:
 
 def dense_of_transposed(graph: Graph) -> Graph:
     """dense(flatten(transpose(x)), w) -> dense(flatten(x), w with its columns reordered)."""
-    return rebuild(graph, _transpose_into_dense)
+    rules = _transpose_into_dense, drop_identity, merge_reshapes
+    return until_stable(graph, lambda g: rebuild(g, *rules))
 
 
 def _transpose_into_dense(r: Rewriter, node: Node) -> str | None:

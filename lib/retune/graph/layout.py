@@ -145,6 +145,15 @@ def _along_axis(c: _Converter, node: Node) -> None:
     c.put(node, node.op, inputs, {**node.attrs, "axis": axis}, moved)
 
 
+def _batch_norm(c: _Converter, node: Node) -> None:
+    """The axis is renumbered; the statistics have one dimension."""
+    data, *statistics = node.inputs
+    moved, rank = c.moved(data), len(c.old_shape(data))
+    inputs = (c.want(data, moved), *(c.want(value, 0) for value in statistics))
+    axis = order(rank, moved).index(integer(node.attrs, "axis"))
+    c.put(node, node.op, inputs, {**node.attrs, "axis": axis}, moved)
+
+
 def _per_dimension(c: _Converter, node: Node) -> None:
     """pad and slice: their lists are reordered."""
     (value,) = node.inputs
@@ -215,6 +224,7 @@ HANDLERS: dict[str, Convert] = {
     "avg_pool2d": _window,
     "global_avg_pool": _window,
     "global_max_pool": _window,
+    "batch_norm": _batch_norm,
     "concat": _along_axis,
     "softmax": _along_axis,
     "log_softmax": _along_axis,

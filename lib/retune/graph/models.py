@@ -4,7 +4,7 @@
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -80,7 +80,7 @@ def _light_name(name: str) -> str:
     return plain
 
 
-def _known(kind: str, name: str, names: dict[str, object] | dict[str, str]) -> None:
+def _known(kind: str, name: str, names: Collection[str]) -> None:
     if name not in names:
         close = get_close_matches(name, names, n=1)
         raise LookupFailed(

@@ -33,8 +33,8 @@ class Pass:
 
 PASSES: tuple[Pass, ...] = (
     Pass(name="fold-constants", run=fold_constants),
-    Pass(name="remove-identities", run=remove_identities),
     Pass(name="lower-batch-norm", run=lower_batch_norm),
+    Pass(name="remove-identities", run=remove_identities),
     Pass(name="canonical-arithmetic", run=canonical_arithmetic),
     Pass(name="name-global-pools", run=name_global_pools),
     Pass(name="merge-pads", run=merge_pads),

@@ -99,6 +99,18 @@ def rebuild(graph: Graph, *rules: Rule) -> Graph:
     return rewriter.finish()
 
 
+def until_stable(graph: Graph, step: Callable[[Graph], Graph]) -> Graph:
+    """The graph after as many steps as still change its nodes."""
+    while True:
+        after = step(graph)
+        if len(after.nodes) == len(graph.nodes) and all(
+            a.op == b.op and a.inputs == b.inputs
+            for a, b in zip(after.nodes, graph.nodes, strict=True)
+        ):
+            return after
+        graph = after
+
+
 def renamed(graph: Graph, names: dict[str, str]) -> Graph:
     """The graph with some computed values renamed."""
 

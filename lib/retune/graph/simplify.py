@@ -7,7 +7,7 @@ import numpy as np
 from retune.graph.graph import Graph, Node, without_dead
 from retune.graph.ops.registry import ints, number
 from retune.graph.ops.shapes import spatial
-from retune.graph.rewrite import Rewriter, rebuild, renamed
+from retune.graph.rewrite import Rewriter, rebuild, renamed, until_stable
 
 
 def fold_constants(graph: Graph) -> Graph:
@@ -17,8 +17,8 @@ def fold_constants(graph: Graph) -> Graph:
 
 def remove_identities(graph: Graph) -> Graph:
     """Nodes that change nothing disappear; moves of moves become one."""
-    graph = rebuild(graph, drop_identity, merge_reshapes, merge_transposes, transpose_to_reshape)
-    return _absorb_outputs(graph)
+    rules = drop_identity, merge_reshapes, merge_transposes, transpose_to_reshape
+    return until_stable(graph, lambda g: _absorb_outputs(rebuild(g, *rules)))
 
 
 def drop_identity(r: Rewriter, node: Node) -> str | None:

@@ -1,0 +1,103 @@
+"""Groups cover a network, run in order, and are the tasks that are expected."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from retune.graph.evaluate import random_inputs, run_graph
+from retune.graph.fuse import Group, group_graph, partition
+from retune.graph.graph import Graph
+from retune.graph.lower import lower_group
+from retune.graph.models import load_model
+from retune.graph.passes import optimise
+from tests.unit.graph.networks import random_network
+
+EXPECTED = Path(__file__).parents[2] / "expected/mobilenet_nhwc_tasks.json"
+"""The 22 search tasks of MobileNet; its comment says how the first one may differ."""
+
+
+def run_groups(graph: Graph, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The outputs, computed group by group in the partition's order."""
+    values = {**graph.constants, **inputs}
+    for group in partition(graph):
+        part = group_graph(graph, group)
+        values |= run_graph(part, {name: values[name] for name in part.inputs})
+    return {name: values[name] for name in graph.outputs}
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 100_000), layout=st.sampled_from(["NCHW", "NHWC"]))
+def test_groups_in_order_compute_the_network(seed, layout):
+    graph = optimise(random_network(seed), layout)
+    inputs = random_inputs(graph)
+    found = run_groups(graph, inputs)
+    for name, array in run_graph(graph, inputs).items():
+        np.testing.assert_array_equal(found[name], array)
+
+
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 100_000))
+def test_each_node_is_in_one_group(seed):
+    graph = optimise(random_network(seed))
+    members = [node.name for group in partition(graph) for node in group.nodes]
+    assert Counter(members) == Counter(node.name for node in graph.nodes)
+    names = [group.name for group in partition(graph)]
+    assert len(set(names)) == len(names)
+    assert all(name.isidentifier() for name in names)
+
+
+def _task(graph: Graph, group: Group) -> str:
+    """A group in the terms of the expected list, without its constant addends."""
+    anchor, data = group.anchor, graph.types[group.inputs[0]].shape
+    shapes = [list(data)]
+    shapes += [list(graph.types[value].shape) for value in group.params]
+    image = group.kind in ("conv2d", "depthwise_conv2d")
+    return json.dumps(
+        {
+            "op": f"{group.kind}_nhwc" if image else group.kind,
+            "inputs": shapes,
+            "output": list(graph.types[group.outputs[0]].shape),
+            "stride": anchor.attrs["strides"][0] if image else None,
+            "epilogue": [f"T_{node.op}" for node in group.epilogue],
+        }
+    )
+
+
+def _expected_tasks() -> Counter[str]:
+    tasks = json.loads(EXPECTED.read_text())["tasks"]
+    for task in tasks:
+        if task["epilogue"][:1] == ["T_multiply"]:  # the comment: batch norm may be folded here too
+            task["inputs"] = [*task["inputs"][:2], [1, 1, 1, 32]]
+            task["epilogue"] = task["epilogue"][1:]
+        if task["op"] == "global_avg_pool":
+            task["stride"] = None
+    return Counter(json.dumps(task) for task in tasks)
+
+
+def test_mobilenet_has_exactly_the_22_expected_tasks(mobilenet):
+    graph = optimise(mobilenet, "NHWC")
+    groups = [g for g in partition(graph) if g.kind not in ("alias", "transpose")]
+    tasks = {_task(graph, group) for group in groups}
+    assert Counter(tasks) == _expected_tasks()
+    assert len({lower_group(graph, group).dag.key for group in groups}) == 22
+
+
+def test_a_residual_block_adds_on_the_second_branch(models):
+    graph = optimise(load_model("zoo:resnet18_v1", {"data": (1, 3, 32, 32)}, models))
+    forms = Counter(
+        "+".join([group.kind, *(node.op for node in group.epilogue)]) for group in partition(graph)
+    )
+    assert forms == {
+        "transpose": 1,
+        "conv2d+add+relu": 9,
+        "conv2d+add+add+relu": 8,
+        "conv2d+add": 3,
+        "max_pool2d": 1,
+        "global_avg_pool": 1,
+        "alias": 1,
+        "dense+add": 1,
+    }

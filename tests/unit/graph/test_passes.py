@@ -1,0 +1,164 @@
+"""Every pass leaves what a network computes as it was."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from retune.core.dtypes import TensorType
+from retune.graph.evaluate import random_inputs, run_graph
+from retune.graph.graph import Graph, GraphBuilder
+from retune.graph.passes import PASSES, optimise
+from tests.unit.graph.networks import normal, random_network
+
+SEEDS = st.integers(0, 100_000)
+
+
+def assert_same(before: Graph, after: Graph) -> None:
+    after.verify()
+    assert after.inputs == before.inputs
+    assert after.outputs == before.outputs
+    inputs = random_inputs(before, 3)
+    expected, found = run_graph(before, inputs), run_graph(after, inputs)
+    for name, array in expected.items():
+        scale = max(float(np.abs(array).max()), 1e-6)
+        np.testing.assert_allclose(found[name] / scale, array / scale, atol=1e-4, err_msg=name)
+
+
+@pytest.mark.parametrize("step", PASSES, ids=lambda step: step.name)
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(seed=SEEDS)
+def test_a_pass_preserves_meaning(step, seed):
+    graph = random_network(seed)
+    assert_same(graph, step.run(graph))
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(seed=SEEDS)
+def test_all_passes_together_preserve_meaning(layout, seed):
+    graph = random_network(seed, steps=12)
+    assert_same(graph, optimise(graph, layout))
+
+
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(seed=SEEDS)
+def test_optimising_twice_changes_nothing_more(seed):
+    once = optimise(random_network(seed), "NCHW")
+    assert [n.op for n in optimise(once, "NCHW").nodes] == [n.op for n in once.nodes]
+
+
+def image(shape: tuple[int, ...] = (1, 4, 6, 6)) -> GraphBuilder:
+    build = GraphBuilder("net")
+    build.input("data", TensorType(shape))
+    return build
+
+
+def conv(build: GraphBuilder, x: str, made: int, taps: int = 3, pad: int = 1) -> str:
+    depth = build.types[x].shape[1]
+    weight = build.constant("w", normal(np.random.default_rng(0), made, depth, taps, taps))
+    return build.add(
+        "conv2d",
+        [x, weight],
+        {
+            "strides": (1, 1),
+            "pads": (pad,) * 4,
+            "dilations": (1, 1),
+            "groups": 1,
+            "layout": "NCHW",
+        },
+        name=build.fresh("conv"),
+    )
+
+
+def batch_norm(build: GraphBuilder, x: str) -> str:
+    rng = np.random.default_rng(1)
+    count = build.types[x].shape[1]
+    values = [build.constant("s", normal(rng, count)) for _ in range(3)]
+    values.append(build.constant("v", np.ones(count, np.float32)))
+    attrs = {"axis": 1, "epsilon": 1e-5}
+    return build.add("batch_norm", [x, *values], attrs, name=build.fresh("norm"))
+
+
+def ops(graph: Graph) -> Counter[str]:
+    return Counter(node.op for node in graph.nodes)
+
+
+def test_batch_norm_after_a_convolution_becomes_its_bias():
+    build = image()
+    graph = build.finish([build.add("relu", [batch_norm(build, conv(build, "data", 8))])])
+    folded = optimise(graph, "NCHW")
+    assert ops(folded) == {"conv2d": 1, "add": 1, "relu": 1}
+    assert_same(graph, folded)
+
+
+def test_batch_norm_stays_a_scale_where_the_convolution_is_read_twice():
+    build = image()
+    first = conv(build, "data", 4)
+    graph = build.finish([build.add("add", [batch_norm(build, first), first])])
+    folded = optimise(graph, "NCHW")
+    assert ops(folded) == {"conv2d": 1, "multiply": 1, "add": 2}
+    assert_same(graph, folded)
+
+
+def test_batch_norm_before_a_convolution_is_one_multiply_and_add():
+    build = image()
+    x = build.add("relu", [batch_norm(build, batch_norm(build, "data"))])
+    folded = optimise(build.finish([conv(build, x, 8)]), "NCHW")
+    assert ops(folded) == {"multiply": 1, "add": 1, "relu": 1, "conv2d": 1}
+
+
+def test_channels_last_keeps_one_transpose_at_the_input():
+    build = image()
+    x = build.add("relu", [conv(build, "data", 8)])
+    y = build.add("add", [conv(build, x, 8), x])
+    pooled = build.add("global_avg_pool", [y], {"layout": "NCHW"})
+    flat = build.add("reshape", [pooled], {"shape": (1, 8)})
+    folded = optimise(build.finish([flat]), "NHWC")
+    assert ops(folded)["transpose"] == 1
+    assert folded.nodes[0].op == "transpose"
+
+
+def test_flattened_channels_last_data_reorders_the_dense_weight():
+    build = image()
+    flat = build.add("reshape", [conv(build, "data", 8)], {"shape": (1, 8 * 36)})
+    weight = build.constant("dense_w", normal(np.random.default_rng(2), 5, 8 * 36))
+    graph = build.finish([build.add("dense", [flat, weight])])
+    folded = optimise(graph, "NHWC")
+    assert ops(folded) == {"transpose": 1, "conv2d": 1, "reshape": 1, "dense": 1}
+    assert_same(graph, folded)
+
+
+def test_channels_shuffle_on_channels_last_data_moves_only_channels():
+    build = image((1, 4, 5, 5))
+    x = conv(build, "data", 6)
+    x = build.add("reshape", [x], {"shape": (1, 2, 3, 5, 5)})
+    x = build.add("transpose", [x], {"perm": (0, 2, 1, 3, 4)})
+    x = build.add("reshape", [x], {"shape": (1, 6, 5, 5)}, name="joined")
+    graph = build.finish([conv(build, x, 4)])
+    folded = optimise(graph, "NHWC")
+    perms = [node.attrs["perm"] for node in folded.nodes if node.op == "transpose"]
+    assert perms == [(0, 2, 3, 1), (0, 1, 2, 4, 3), (0, 3, 1, 2)]
+    assert_same(graph, folded)
+
+
+def test_a_pad_of_zeros_joins_the_convolution():
+    build = image()
+    pads = (0, 0, 1, 2, 0, 0, 3, 0)
+    padded = build.add("pad", ["data"], {"pads": pads, "value": 0.0})
+    graph = build.finish([conv(build, padded, 3)])
+    folded = optimise(graph, "NCHW")
+    assert ops(folded) == {"conv2d": 1}
+    assert folded.nodes[0].attrs["pads"] == (2, 3, 4, 1)
+    assert_same(graph, folded)
+
+
+def test_an_output_that_is_constant_gets_a_producer():
+    build = image()
+    stored = build.constant("anchors", np.arange(6, dtype=np.float32))
+    graph = build.finish([build.add("relu", ["data"]), stored])
+    folded = optimise(graph)
+    assert folded.producer("anchors") is not None
+    assert_same(graph, folded)
