@@ -1,0 +1,240 @@
+"""A model that cannot be imported gives one clear error: where, expected, got, what to do."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, external_data_helper, helper
+
+from retune.core.errors import LookupFailed, ModelError
+from retune.graph.evaluate import run_graph
+from retune.graph.models import load_model
+from retune.graph.onnx_import import import_model, load_file
+from tests.unit.graph.networks import model, node
+
+RELU = node("Relu", ["x"], ["y"])
+
+
+def test_a_cycle_names_its_nodes():
+    nodes = [node("Add", ["x", "b"], ["a"]), node("Relu", ["a"], ["b"]), node("Relu", ["b"], ["y"])]
+    with pytest.raises(ModelError, match=r"'Add_a' -> 'Relu_b' -> 'Add_a' form a cycle"):
+        import_model(model(nodes, {"x": [2]}))
+
+
+def test_nodes_in_any_order_are_sorted():
+    nodes = [node("Relu", ["a"], ["y"]), node("Neg", ["x"], ["a"])]
+    graph = import_model(model(nodes, {"x": [2]}))
+    assert [n.op for n in graph.nodes] == ["negative", "relu"]
+
+
+@pytest.mark.parametrize("keep", [0, 10, 200, -20])
+def test_a_truncated_file_is_one_error(tmp_path: Path, keep: int):
+    path = tmp_path / "cut.onnx"
+    weights = {"w": np.ones((64, 3, 3, 3), np.float32)}
+    whole = model([node("Conv", ["x", "w"], ["y"])], {"x": [1, 3, 8, 8]}, weights=weights)
+    path.write_bytes(whole.SerializeToString()[:keep])
+    with pytest.raises(ModelError, match=r"cut.*(truncated|incomplete|damaged)"):
+        load_file(path)
+
+
+def test_bytes_of_another_format_are_one_error(tmp_path: Path):
+    path = tmp_path / "text.onnx"
+    path.write_text("this is not a network\n" * 50)
+    with pytest.raises(ModelError, match=r"text\.onnx.*(not a readable|no network)"):
+        load_file(path)
+
+
+def test_a_missing_file_is_one_error(tmp_path: Path):
+    with pytest.raises(ModelError, match=r"no such file; expected an ONNX file, zoo:NAME"):
+        load_model(str(tmp_path / "absent.onnx"))
+
+
+def test_an_undefined_input_is_named():
+    with pytest.raises(ModelError, match=r"'Add_y' \(Add\) reads 'ghost'"):
+        import_model(model([node("Add", ["x", "ghost"], ["y"])], {"x": [2]}))
+
+
+def test_an_output_that_nothing_computes_is_named():
+    with pytest.raises(ModelError, match="nothing computes the output 'z'"):
+        import_model(model([RELU], {"x": [2]}, outputs=["z"]))
+
+
+def test_a_value_made_twice_is_named():
+    with pytest.raises(ModelError, match="'y' is made more than once"):
+        import_model(model([RELU, node("Neg", ["x"], ["y"])], {"x": [2]}))
+
+
+@pytest.mark.parametrize("element", [TensorProto.STRING, TensorProto.BFLOAT16, TensorProto.UINT64])
+def test_an_unknown_element_type_is_named(element: int):
+    with pytest.raises(ModelError, match=r"input 'x': element type .* is not supported; expected"):
+        import_model(model([RELU], {"x": [2]}, element=element))
+
+
+def test_unsupported_ops_are_reported_once_in_full():
+    nodes = [
+        node("Einsum", ["x"], ["a"], equation="ij->ji"),
+        node("Einsum", ["a"], ["b"], equation="ij->ji"),
+        helper.make_node("Gelu", ["b"], ["c"], name="act", domain="com.example"),
+        node("Relu", ["c"], ["d"]),
+        node("Det", ["d"], ["y"]),
+    ]
+    with pytest.raises(ModelError) as caught:
+        import_model(model(nodes, {"x": [2, 2]}))
+    assert str(caught.value).splitlines() == [
+        "net: 3 ops of opset 13 are not supported (4 nodes); replace them in the model, or cut it "
+        "before them:",
+        "  Det: 1 x, first 'Det_y'",
+        "  Einsum: 2 x, first 'Einsum_a'",
+        "  com.example::Gelu: 1 x, first 'act'",
+    ]
+
+
+def test_an_old_opset_is_refused():
+    with pytest.raises(ModelError, match="operator set 6; expected 7 or newer"):
+        import_model(model([RELU], {"x": [2]}, opset=6))
+
+
+def test_an_open_dimension_names_the_remedy():
+    message = (
+        r"input 'x' has the open dimension batch, \? \(its shape is batch,3,\?\).*"
+        r"--shape x=1,3,1"
+    )
+    with pytest.raises(ModelError, match=message):
+        import_model(model([RELU], {"x": ["batch", 3, None]}))
+
+
+def test_a_shape_binds_the_same_symbol_everywhere():
+    both = model([node("Add", ["x", "z"], ["y"])], {"x": ["n", 4], "z": ["n", 4]})
+    graph = import_model(both, {"x": (5, 4)})
+    assert graph.types["y"].shape == (5, 4)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ({"x": (1, 4, 8)}, r"'x': --shape gives 1,4,8; the model fixes n,3,8"),
+        ({"x": (1, 3)}, r"'x': --shape gives 1,3; the model fixes n,3,8"),
+        ({"x": (0, 3, 8)}, r"give positive extents"),
+        ({"z": (1, 3, 8)}, r"--shape names 'z', which is no input .* its inputs are x"),
+    ],
+)
+def test_a_contradicting_shape_is_refused(shapes, message):
+    with pytest.raises(ModelError, match=message):
+        import_model(model([RELU], {"x": ["n", 3, 8]}), shapes)
+
+
+def test_symbols_may_not_take_two_values():
+    both = model([node("Add", ["x", "z"], ["y"])], {"x": ["n", 4], "z": ["n", 4]})
+    with pytest.raises(ModelError, match="'z': --shape gives 3,4"):
+        import_model(both, {"x": (5, 4), "z": (3, 4)})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "shape", "message"),
+    [
+        ([node("MaxPool", ["x"], ["y", "i"], kernel_shape=[2])], [1, 2, 4], "output Indices"),
+        ([node("Pad", ["x", "p"], ["y"], mode="reflect")], [4], "padding mode 'reflect'"),
+        ([node("Reshape", ["x", "x"], ["y"])], [4], r"the shape \(input 'x'\) depends on"),
+        ([node("Add", ["x", "c"], ["y"])], [3], "do not broadcast"),
+        ([node("Conv", ["x", "k"], ["y"])], [1, 5, 8, 8], "expected a kernel over 5 channels"),
+        ([node("Conv", ["x", "k"], ["y"], pads=[1])], [1, 3, 8, 8], "expected 4 for data with 2"),
+        ([node("Conv", ["x", "k"], ["y"], auto_pad="SOME")], [1, 3, 8, 8], "auto_pad 'SOME'"),
+        ([node("Conv", ["x", "k"], ["y"])], [1, 3, 2, 2], "larger than the padded data"),
+        ([node("Concat", ["x", "c"], ["y"], axis=3)], [1, 3], "axis 3 is out of range"),
+        ([node("Relu", [], ["y"])], [4], "malformed"),
+    ],
+)
+def test_a_node_that_makes_no_sense_is_named(nodes, shape, message):
+    weights = {
+        "p": np.array([1, 1]),
+        "c": np.ones((5,), np.float32),
+        "k": np.ones((4, 3, 3, 3), np.float32),
+    }
+    with pytest.raises(ModelError, match=message) as caught:
+        import_model(model(nodes, {"x": shape}, weights=weights))
+    assert f"net: node '{nodes[0].name}'" in str(caught.value)
+
+
+def test_an_initializer_of_the_wrong_size_is_named():
+    damaged = model([node("Add", ["x", "w"], ["y"])], {"x": [4]})
+    damaged.graph.initializer.append(
+        TensorProto(name="w", data_type=1, dims=[4], raw_data=b"\0" * 7)
+    )
+    with pytest.raises(ModelError, match="initializer 'w': its data does not fill the shape"):
+        import_model(damaged)
+
+
+def external_model(folder: Path, location: str, length: int = 16, offset: int = 0) -> Path:
+    """A model whose weight [4] claims to lie at `location`."""
+    made = model([node("Add", ["x", "w"], ["y"])], {"x": [4]})
+    tensor = TensorProto(name="w", data_type=1, dims=[4], raw_data=b"")
+    external_data_helper.set_external_data(tensor, location, offset=offset, length=length)
+    tensor.ClearField("raw_data")
+    made.graph.initializer.append(tensor)
+    path = folder / "net.onnx"
+    path.write_bytes(made.SerializeToString())
+    return path
+
+
+def test_external_data_beside_the_model_is_read(tmp_path: Path):
+    values = np.arange(6, dtype=np.float32)
+    (tmp_path / "data.bin").write_bytes(values.tobytes())
+    graph = load_file(external_model(tmp_path, "data.bin", offset=8))
+    result = run_graph(graph, {"x": np.zeros(4, np.float32)})
+    np.testing.assert_array_equal(result["y"], values[2:])
+
+
+@pytest.mark.parametrize("how", ["parent", "absolute", "link", "linked folder"])
+def test_external_data_may_not_leave_the_folder(tmp_path: Path, how: str):
+    secret, folder = tmp_path / "secret.bin", tmp_path / "model"
+    secret.write_bytes(b"\0" * 16)
+    folder.mkdir()
+    location = {"parent": "../secret.bin", "absolute": str(secret), "link": "link.bin"}.get(how, "")
+    if how == "link":
+        (folder / "link.bin").symlink_to(secret)
+    if how == "linked folder":
+        (folder / "sub").symlink_to(tmp_path)
+        location = "sub/secret.bin"
+    with pytest.raises(ModelError, match=r"initializer 'w': external data .* leaves the model's"):
+        load_file(external_model(folder, location))
+
+
+def test_external_data_that_is_missing_or_short_is_named(tmp_path: Path):
+    with pytest.raises(ModelError, match=r"data\.bin is missing"):
+        load_file(external_model(tmp_path, "data.bin"))
+    (tmp_path / "data.bin").write_bytes(b"\0" * 12)
+    with pytest.raises(ModelError, match="expected 16 bytes from offset 0"):
+        load_file(external_model(tmp_path, "data.bin"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("zoo:mobilnet", "did you mean zoo:mobilenet"),
+        ("light:resnet", "did you mean light:resnet50"),
+        ("zoo:", "Names: densenet201"),
+    ],
+)
+def test_an_unknown_name_lists_the_known_ones(spec, message):
+    with pytest.raises(LookupFailed, match=message):
+        load_model(spec)
+
+
+def test_a_zoo_model_refuses_a_shape_that_does_not_fit():
+    with pytest.raises(ModelError, match=r"one input, data=N,3,H,W .*got data=1,1,8,8"):
+        load_model("zoo:mobilenet", {"data": (1, 1, 8, 8)})
+
+
+def test_training_mode_is_refused():
+    nodes = [node("BatchNormalization", ["x", "s", "s", "s", "s"], ["y"], training_mode=1)]
+    with pytest.raises(ModelError, match="training mode is not supported; export the model"):
+        import_model(model(nodes, {"x": [1, 2]}, weights={"s": np.ones(2, np.float32)}, opset=15))
+
+
+def test_a_sequence_input_is_refused():
+    made = model([RELU], {"x": [2]})
+    sequence = onnx.helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, [2])
+    made.graph.input.append(sequence)
+    with pytest.raises(ModelError, match="input 's': expected a tensor"):
+        import_model(made)
