@@ -1,6 +1,6 @@
 """The node tests of ONNX's own backend suite, for every op that is imported.
 
-`EXECUTE` runs a graph; it is the numpy meaning here, and may be any other way to run one.
+`EXECUTORS` are the ways to run a graph; each test runs by every one of them.
 """
 
 import re
@@ -20,7 +20,8 @@ from retune.graph.onnx_import import import_model
 from retune.graph.onnx_ops import handler_of
 from tests.external.exclusions import EXCLUDED, reason_to_exclude
 
-EXECUTE: Execute = run_graph
+EXECUTORS: dict[str, Execute] = {"numpy": run_graph}
+"""Name -> how to run an imported graph."""
 
 CONSTANT_INPUTS: dict[str, tuple[int, ...]] = {
     "BatchNormalization": (),
@@ -81,8 +82,16 @@ def _with_constants(model: onnx.ModelProto, inputs: Sequence[np.ndarray]) -> onn
     return changed
 
 
-@pytest.mark.parametrize("name", sorted(name for name in CASES if not reason_to_exclude(name)))
-def test_node(name: str):
+RUNS = [
+    (executor, name)
+    for executor in EXECUTORS
+    for name in sorted(CASES)
+    if not reason_to_exclude(name, executor)
+]
+
+
+@pytest.mark.parametrize(("executor", "name"), RUNS)
+def test_node(executor: str, name: str):
     case = CASES[name]
     for stored, expected in case.data_sets:
         inputs = [np.asarray(_array(item)) for item in stored]
@@ -92,7 +101,7 @@ def test_node(name: str):
             {n: a.shape for n, a in zip(names, inputs, strict=True) if _is_open(case.model, n)},
         )
         feed = {n: a for n, a in zip(names, inputs, strict=True) if n in graph.inputs}
-        results = EXECUTE(graph, feed)
+        results = EXECUTORS[executor](graph, feed)
         for output, reference in zip(case.model.graph.output, expected, strict=True):
             made, wanted = results[output.name], np.asarray(_array(reference))
             assert made.shape == wanted.shape
@@ -109,13 +118,15 @@ def _array(item: object) -> object:
     return numpy_helper.to_array(item) if isinstance(item, onnx.TensorProto) else item
 
 
-def test_the_pass_count_is_known(capsys: pytest.CaptureFixture[str]):
-    excluded = [name for name in CASES if reason_to_exclude(name)]
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_the_pass_count_is_known(executor: str, capsys: pytest.CaptureFixture[str]):
+    """The tests above pass or fail by themselves; this one says how many there are."""
+    count = sum(1 for by, _ in RUNS if by == executor)
     with capsys.disabled():
-        print(f"\nONNX node tests: {len(CASES) - len(excluded)} run, {len(excluded)} excluded")
-    assert len(CASES) - len(excluded) >= 300
+        print(f"\nONNX node tests by {executor}: {count} run, {len(CASES) - count} excluded")
+    assert count >= 500
 
 
 def test_every_exclusion_excludes_something():
-    idle = [p for p, _ in EXCLUDED if not any(re.search(p, name) for name in CASES)]
+    idle = [e.pattern for e in EXCLUDED if not any(re.search(e.pattern, n) for n in CASES)]
     assert not idle

@@ -2,7 +2,8 @@
 
 A heavy op or a reduction takes in the element-wise ops that follow it, as long as nobody else
 reads the value between them and every other operand is computed before. Element-wise ops that are
-left form chains in the same way. Reshapes of contiguous data move nothing: they are aliases.
+left form chains in the same way. Reshapes of contiguous data move nothing: they are aliases,
+unless an input or output of the network would have to share its memory with an output.
 """
 
 import re
@@ -49,6 +50,7 @@ def partition(graph: Graph) -> tuple[Group, ...]:
     uses = graph.uses()
     done: set[str] = {"", *graph.inputs, *graph.constants}
     groups: list[Group] = []
+    fixed = set(graph.inputs)  # values whose memory is the caller's, reshapes of inputs included
     for node in graph.nodes:
         if node.outputs[0] in done:
             continue
@@ -56,7 +58,10 @@ def partition(graph: Graph) -> tuple[Group, ...]:
         if _takes_epilogue(node):
             nodes += _epilogue(graph, node, uses, done)
         done.update(value for member in nodes for value in member.outputs)
-        groups.append(_group(graph, nodes, len(groups)))
+        kind = _kind(node, graph, fixed)
+        if kind == ALIAS and node.inputs[0] in fixed:
+            fixed.add(node.outputs[0])
+        groups.append(_group(graph, nodes, kind, len(groups)))
     return tuple(groups)
 
 
@@ -96,12 +101,12 @@ def _epilogue(
     return taken
 
 
-def _group(graph: Graph, nodes: list[Node], index: int) -> Group:
+def _group(graph: Graph, nodes: list[Node], kind: str, index: int) -> Group:
     made = {value for node in nodes for value in node.outputs}
     read = _ordered(v for node in nodes for v in node.inputs if v and v not in made)
     return Group(
         name=_name(nodes, index),
-        kind=_kind(nodes[0]),
+        kind=kind,
         nodes=tuple(nodes),
         inputs=tuple(v for v in read if v not in graph.constants),
         params=tuple(v for v in read if v in graph.constants),
@@ -109,9 +114,12 @@ def _group(graph: Graph, nodes: list[Node], index: int) -> Group:
     )
 
 
-def _kind(first: Node) -> str:
+def _kind(first: Node, graph: Graph, fixed: set[str]) -> str:
+    """A reshape is a copy only where both its ends are memory of the caller."""
     if first.op == "reshape":
-        return ALIAS
+        source, made = first.inputs[0], first.outputs[0]
+        taken = source in fixed or source in graph.outputs
+        return first.op if taken and made in graph.outputs else ALIAS
     if lookup(first.op).kind in ("elementwise", "broadcast"):
         return "elementwise"
     return first.op

@@ -204,9 +204,9 @@ def _input_types(
 
 
 def _dims(entry: onnx.ValueInfoProto) -> list[int | str]:
-    """Each dimension as its extent, or as its symbol ('?' without one)."""
+    """Each dimension as its extent, or as its symbol ('?' without one, or if negative)."""
     return [
-        dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "?"
+        dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else dim.dim_param or "?"
         for dim in entry.type.tensor_type.shape.dim
     ]
 

@@ -8,9 +8,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from retune.core.dtypes import TensorType
 from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.fuse import Group, group_graph, partition
-from retune.graph.graph import Graph
+from retune.graph.graph import Graph, GraphBuilder
 from retune.graph.lower import lower_group
 from retune.graph.models import load_model
 from retune.graph.passes import optimise
@@ -48,6 +49,21 @@ def test_each_node_is_in_one_group(seed):
     names = [group.name for group in partition(graph)]
     assert len(set(names)) == len(names)
     assert all(name.isidentifier() for name in names)
+
+
+def test_a_reshape_is_an_alias_unless_both_ends_belong_to_the_caller():
+    build = GraphBuilder("net")
+    build.input("x", TensorType((2, 3)))
+    flat = build.add("reshape", ["x"], {"shape": (6,)})
+    made = build.add("reshape", [build.add("relu", ["x"])], {"shape": (3, 2)}, outputs=["made"])
+    again = build.add("reshape", [made], {"shape": (1, 6)}, outputs=["again"])
+    graph = build.finish([flat, made, again])
+    assert [group.kind for group in partition(graph)] == [
+        "reshape",
+        "elementwise",
+        "alias",
+        "reshape",
+    ]
 
 
 def _task(graph: Graph, group: Group) -> str:

@@ -97,9 +97,17 @@ def lrn(c: OpCall) -> Tensor:
 
     def body(*i: Expr) -> Expr:
         scale = total[i] * (alpha / size) + bias
-        return data[i] / power(scale, const(beta, data.dtype))
+        return data[i] / _positive_power(scale, beta)
 
     return compute(c.name("lrn"), data.shape, body, [data, total])
+
+
+def _positive_power(base: Expr, exponent: float) -> Expr:
+    """`base ** exponent` of a positive base; the usual three quarters need no logarithm."""
+    if exponent == 0.75:
+        half = call("sqrt", base)
+        return half * call("sqrt", half)
+    return power(base, const(exponent, base.dtype))
 
 
 _REDUCERS: dict[str, Reducer] = {
