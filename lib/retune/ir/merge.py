@@ -5,8 +5,9 @@ product over 49 rows, and an element-wise chain is one long loop. Merging needs 
 shapes in the tensor expression change, never the buffers' contents.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 
 from retune.ir.expr import Buffer, Expr, Load, Var, const, loads, substitute, transform, variables
@@ -48,16 +49,17 @@ def _conflicts(stage: Tensor, seams: set[Seam]) -> Iterable[Seam]:
     assert isinstance(stage.op, Compute)
     op = stage.op
     axes = [a.var for a in op.axes]
+    extents = {a.var: a.extent for a in (*op.axes, *op.reduce_axes)}
     reads = loads(op.body)
     outside = _outside_loads(op.body)
     for d in range(len(axes) - 1):
         seam = (stage.buffer, d)
-        if seam in seams and not _together(axes[d], axes[d + 1], reads, outside, seams):
+        if seam in seams and not _together((axes[d], axes[d + 1]), extents, reads, outside, seams):
             yield seam
     lost = {(axes[d], axes[d + 1]) for d in range(len(axes) - 1) if (stage.buffer, d) in seams}
     reduce = [a.var for a in op.reduce_axes]
-    for pair in zip(reduce, reduce[1:], strict=False):
-        if _together(*pair, reads, outside, seams) and _used(pair, reads):
+    for pair in pairwise(reduce):
+        if _together(pair, extents, reads, outside, seams) and _used(pair, reads):
             lost.add(pair)
     for load in reads:
         for d in range(len(load.indices) - 1):
@@ -67,20 +69,27 @@ def _conflicts(stage: Tensor, seams: set[Seam]) -> Iterable[Seam]:
 
 
 def _together(
-    a: Var, b: Var, reads: list[Load], outside: set[Var], seams: set[Seam]
+    pair: tuple[Var, Var],
+    extents: Mapping[Var, int],
+    reads: list[Load],
+    outside: set[Var],
+    seams: set[Seam],
 ) -> bool:
-    """True when the two variables occur only side by side, over seams that may be lost."""
-    if a in outside or b in outside:
+    """True when the two variables occur only side by side, over whole rows that may be joined."""
+    if not outside.isdisjoint(pair):
         return False
+    row = const(extents[pair[1]])
     for load in reads:
         pairs = [
             d
             for d in range(len(load.indices) - 1)
-            if tuple(load.indices[d : d + 2]) == (a, b) and (load.buffer, d) in seams
+            if tuple(load.indices[d : d + 2]) == pair
+            and (load.buffer, d) in seams
+            and load.buffer.shape[d + 1] == row
         ]
         held = {d for p in pairs for d in (p, p + 1)}
         rest = [i for d, i in enumerate(load.indices) if d not in held]
-        if any(v in (a, b) for i in rest for v in variables(i)):
+        if any(v in pair for i in rest for v in variables(i)):
             return False
     return True
 
@@ -125,9 +134,7 @@ def _merged(tensor: Tensor, seams: set[Seam], made: dict[Buffer, Tensor]) -> Ten
     op = tensor.op
     axes = tuple(_join([op.axes[d] for d in run]) for run in groups.runs)
     reduce_axes, renamed = _merge_reduce(op, seams)
-    renamed |= {
-        op.axes[run[0]].var: axis.var for run, axis in zip(groups.runs, axes, strict=True)
-    }
+    renamed |= {op.axes[run[0]].var: axis.var for run, axis in zip(groups.runs, axes, strict=True)}
 
     def read(expr: Expr) -> Expr | None:
         if not isinstance(expr, Load) or expr.buffer not in made:
