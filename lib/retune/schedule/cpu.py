@@ -15,7 +15,7 @@ from math import prod
 from retune.core.errors import ScheduleError
 from retune.core.target import DeviceSpec
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Const, Expr, Load, Select, Var, const, loads, variables, walk
+from retune.ir.expr import Binary, Const, Expr, Load, Select, Var, const, loads, variables, walk
 from retune.ir.reduction import path_to
 from retune.ir.stmt import Block, Program, blocks
 from retune.schedule.schedule import Schedule
@@ -28,6 +28,10 @@ _GROUPS_PER_UNIT = 8
 """Work-groups for each core that element-wise stages aim at, so that no core idles at the end."""
 _LEAST_TILE = 6
 """Accumulators of a register tile at least, where the shape allows: fewer wait on each other."""
+_LEAST_VECTOR = 4
+"""A last axis shorter than this (the colours of an image) is not worth vectors."""
+_INTERLEAVED = 8
+"""Steps of the axis before such a last axis that are written out with it."""
 _MAX_TILE = 16
 """Pixels of one axis in a register tile at most."""
 
@@ -72,7 +76,7 @@ def _plans(program: Program, spec: DeviceSpec) -> Iterator[Plan]:
     path = path_to(program.body, anchor) or []
     spatial = [evaluate_int(p.extent) for p in path if not p.reduce]
     window = prod(evaluate_int(p.extent) for p in path if p.reduce)
-    last = spatial[-1] if spatial else 1
+    last = _channel_group(anchor) or (spatial[-1] if spatial else 1)
     widths = [_lanes(spec, last)]
     if last % widths[0] and widths[0] > 4:
         widths.append(widths[0] // 2)
@@ -80,6 +84,21 @@ def _plans(program: Program, spec: DeviceSpec) -> Iterator[Plan]:
     orders = [False, True] if sum(e > 1 for e in spatial) > 1 else [False]
     for lanes, unrolled, slow in product(widths, windows, orders):
         yield Plan(lanes, unrolled, slow)
+
+
+def _channel_group(block: Block) -> int | None:
+    """Output channels that share their inputs, where the reduction divides its last axis by it.
+
+    A grouped convolution reads channel `ff // made * depth + rc`; inside one group that is a
+    plain sum, so tiles must not cross from one group to the next.
+    """
+    last = block.indices[-1] if block.indices else None
+    for load in loads(block.value):
+        for index in load.indices:
+            for node in walk(index):
+                if isinstance(node, Binary) and node.op == "floordiv" and node.a == last:
+                    return evaluate_int(node.b)
+    return None
 
 
 def _lanes(spec: DeviceSpec, extent: int) -> int:
@@ -122,7 +141,8 @@ def schedule_cpu(s: Schedule, plan: Plan, spec: DeviceSpec) -> None:
 
 def _last(s: Schedule, name: str) -> int:
     spatial = [n for n in s.loops(name) if not s.loop(n).reduce]
-    return evaluate_int(s.loop(spatial[-1]).extent) if spatial else 1
+    group = _channel_group(s.block(name))
+    return group or (evaluate_int(s.loop(spatial[-1]).extent) if spatial else 1)
 
 
 def _inline(s: Schedule) -> None:
@@ -145,11 +165,17 @@ def _inline(s: Schedule) -> None:
 
 def _tile(s: Schedule, name: str, plan: Plan, spec: DeviceSpec, *, sampled: bool) -> None:
     """The reduction `name` under the tiles of its epilogue, on named registers."""
+    if all(s.loop(n).reduce for n in s.loops(name)):
+        return  # a single number: its loops stay as they are
+    groups = _channel_group(s.block(name))
     out = _epilogue(s, name) or s.cache_write(name)
     loops = s.loops(out)
-    wide = plan.lanes > 1
     real = [n for n in loops[:-1] if evaluate_int(s.loop(n).extent) > 1]
     tiled, leading = real[-2:], [n for n in loops[:-1] if n not in real[-2:]]
+    if groups is not None:
+        group, last = s.split(loops[-1], [groups])
+        leading, loops = [*leading, group], [*loops[:-1], last]
+    wide = plan.lanes > 1
     outer, middle, inner = [], [], []
     for loop in tiled:
         factors = s.sample_tile(loop, 3, _MAX_TILE) if sampled else [const(1), const(1)]
@@ -294,7 +320,10 @@ def _elementwise(s: Schedule, name: str, spec: DeviceSpec) -> None:
     lanes = _lanes(spec, extent)
     leading = list(loops[:-1])
     wanted = _GROUPS_PER_UNIT * spec.compute_units
-    if lanes > 1:
+    if extent < _LEAST_VECTOR and leading:
+        _interleaved(s, leading[-1], last)
+        leading[-1] = f"{leading[-1]}.0" if f"{leading[-1]}.0" in s.loops(name) else leading[-1]
+    elif lanes > 1:
         unit = lanes
         if prod(evaluate_int(s.loop(n).extent) for n in leading) < wanted:
             unit = _chunk(extent, lanes, wanted)
@@ -310,6 +339,15 @@ def _elementwise(s: Schedule, name: str, spec: DeviceSpec) -> None:
         size *= evaluate_int(s.loop(loop).extent)
         group = s.fuse(group, loop)
     s.bind(group, "group.0")
+
+
+def _interleaved(s: Schedule, before: str, last: str) -> None:
+    """A last axis of a few elements is written out, with some steps of the axis before it."""
+    extent = evaluate_int(s.loop(before).extent)
+    if extent >= _INTERLEAVED:
+        _, near = s.split(before, [_INTERLEAVED], "shift")
+        s.unroll(near)
+    s.unroll(last)
 
 
 def _chunk(extent: int, lanes: int, wanted: int) -> int:
