@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from retune.codegen import opencl
-from retune.codegen.expressions import ExpressionPrinter, Instance, Reads, vectorizable
+from retune.codegen.addresses import Instance, Place
+from retune.codegen.expressions import ExpressionPrinter, vectorizable
 from retune.codegen.registers import register_lanes, strides_of
 from retune.core.errors import CodegenError
 from retune.ir.evaluate import evaluate_int
@@ -101,8 +102,9 @@ class KernelBody:
         sizes = self.global_size if kind == "group" else self.local_size
         sizes[int(dim)] = extent
         scope = self._scopes[-1]
-        scope.variables.add(loop.var)
-        scope.lines.append(f"const int {name} = get_{kind}_id({dim});  // of {extent}")
+        if loop.var not in scope.variables:  # a copy of it, where an unrolled loop is around
+            scope.variables.add(loop.var)
+            scope.lines.append(f"const int {name} = get_{kind}_id({dim});  // of {extent}")
         self._declare(loop)
         self._walk(loop.body, env)
 
@@ -145,13 +147,12 @@ class KernelBody:
         """Statements for the instances; repeated reads of unwritten memory are named once."""
         printer = ExpressionPrinter(self)
         written = {i.block.buffer for i in instances}
-        counts: Counter[Reads] = Counter()
-        for instance in instances:
-            counts.update(printer.certain_reads(instance, written))
-        named: dict[Reads, str] = {}
+        reads = [list(printer.certain_reads(i, written)) for i in instances]
+        counts = Counter(read for found in reads for read in found)
+        named: dict[Place, str] = {}
         lines = self._scopes[-1].lines
-        for instance in instances:
-            for read in printer.certain_reads(instance, written):
+        for instance, found in zip(instances, reads, strict=True):
+            for read in found:
                 if counts[read] > 1 and read not in named:
                     name = self.fresh(opencl.identifier(read.buffer.name))
                     kind = opencl.type_name(read.buffer.dtype, read.lanes)
@@ -161,6 +162,10 @@ class KernelBody:
             lines.append(printer.statement(instance))
 
     # -- names and addresses -------------------------------------------------------------------
+
+    def identifier(self, name: str) -> str:
+        """The C name of a buffer or loop variable."""
+        return opencl.identifier(name)
 
     def fresh(self, stem: str) -> str:
         """A name that this kernel has not used: `stem_0`, `stem_1`, ..."""

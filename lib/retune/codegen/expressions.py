@@ -6,10 +6,9 @@ an assignment needs it.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Protocol
 
 from retune.codegen import opencl
+from retune.codegen.addresses import Addresses, Instance, Names, Place
 from retune.codegen.registers import flat_index
 from retune.core.errors import CodegenError
 from retune.ir.expr import (
@@ -25,70 +24,13 @@ from retune.ir.expr import (
     Var,
     const,
     loads,
-    substitute,
     variables,
 )
-from retune.ir.simplify import (
-    Polynomial,
-    Range,
-    affine,
-    bounds,
-    from_polynomial,
-    polynomial,
-    simplify,
-)
+from retune.ir.simplify import Polynomial, affine, bounds, polynomial, simplify
 from retune.ir.stmt import Block
 
 Text = tuple[str, int]
 """C text and its number of lanes."""
-
-
-class Names(Protocol):
-    """What an expression needs of the kernel around it."""
-
-    @property
-    def registers(self) -> Mapping[Buffer, int]:
-        """Lanes of each register or private buffer; 0 for an array."""
-        ...
-
-    @property
-    def ranges(self) -> Mapping[Var, Range]:
-        """Ranges of the loop variables in scope."""
-        ...
-
-    def hoist(self, terms: Polynomial, stem: str) -> str:
-        """The name of a sum of terms without constant."""
-        ...
-
-    def atom(self, expr: Expr) -> str:
-        """The name of a variable or of a hoisted integer expression."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Instance:
-    """A block with values for its unrolled loops; `lane` is (variable, number of lanes)."""
-
-    block: Block
-    env: Mapping[Var, int]
-    lane: tuple[Var, int] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Reads:
-    """A read of memory: `lanes` adjacent elements from `base + offset`."""
-
-    buffer: Buffer
-    base: str
-    offset: int
-    lanes: int
-
-    @property
-    def index(self) -> str:
-        """The index as C text."""
-        if not self.base:
-            return str(self.offset)
-        return f"{self.base} + {self.offset}" if self.offset else self.base
 
 
 def vectorizable(block: Block, var: Var) -> bool:
@@ -125,15 +67,16 @@ class ExpressionPrinter:
 
     def __init__(self, names: Names) -> None:
         self.names = names
-        self.named: Mapping[Reads, str] = {}
-        self._polynomials: dict[tuple[Buffer, tuple[Expr, ...]], Polynomial] = {}
+        self.named: Mapping[Place, str] = {}
+        self._addresses = Addresses(names)
+        self._certain: dict[str, list[Load]] = {}
 
     # -- assignments ---------------------------------------------------------------------------
 
     def statement(self, instance: Instance) -> str:
         """The assignment, under its guard if it has one."""
         block = instance.block
-        read = self._address(block.buffer, block.indices, instance)
+        read = self._addresses.of(block.buffer, block.indices, instance)
         lanes = instance.lane[1] if instance.lane else 1
         if read is None or read.lanes != lanes:
             raise CodegenError(f"{block.name}: its stores are not adjacent")
@@ -166,22 +109,25 @@ class ExpressionPrinter:
 
     # -- reads ---------------------------------------------------------------------------------
 
-    def certain_reads(self, instance: Instance, written: set[Buffer]) -> Iterator[Reads]:
-        """Reads of memory that happen whenever the instance runs and see no store beside it."""
+    def certain_reads(self, instance: Instance, written: set[Buffer]) -> Iterator[Place]:
+        """Place of memory that happen whenever the instance runs and see no store beside it."""
         if instance.block.guard is not None:
             return
-        for load in _unconditional(instance.block.value):
+        block = instance.block
+        if block.name not in self._certain:
+            self._certain[block.name] = list(_unconditional(block.value))
+        for load in self._certain[block.name]:
             if load.buffer in written or load.buffer in self.names.registers:
                 continue
-            read = self._address(load.buffer, load.indices, instance)
+            read = self._addresses.of(load.buffer, load.indices, instance)
             if read is not None:
                 yield read
 
-    def read_text(self, read: Reads) -> str:
+    def read_text(self, read: Place) -> str:
         """The read as C text."""
         return opencl.load(_pointer(read.buffer), read.index, read.lanes)
 
-    def _place(self, read: Reads) -> str | None:
+    def _place(self, read: Place) -> str | None:
         """The name of the register that a read or write goes to; None for memory."""
         lanes = self.names.registers.get(read.buffer, 0)
         if not lanes:
@@ -189,70 +135,6 @@ class ExpressionPrinter:
         if read.base or read.lanes != lanes or read.offset % lanes:
             raise CodegenError(f"{read.buffer}: [{read.index}] is not a register")
         return f"{_pointer(read.buffer)}_{read.offset // lanes}"
-
-    def _address(
-        self, buffer: Buffer, indices: tuple[Expr, ...], instance: Instance
-    ) -> Reads | None:
-        """Where an access goes; None when its lanes are not adjacent."""
-        terms = self._resolve(self._flat(buffer, indices), instance)
-        base: Polynomial = {}
-        offset, stride = 0, 0
-        lane = instance.lane[0] if instance.lane else None
-        for monomial, coefficient in terms.items():
-            if monomial == ():
-                offset = coefficient
-            elif monomial == (lane,):
-                stride = coefficient
-            elif lane is not None and any(lane in variables(a) for a in monomial):
-                return None
-            else:
-                base[monomial] = coefficient
-        if stride not in (0, 1):
-            return None
-        lanes = instance.lane[1] if instance.lane and stride else 1
-        name = self.names.hoist(base, _pointer(buffer)) if base else ""
-        return Reads(buffer, name, offset, lanes)
-
-    def _flat(self, buffer: Buffer, indices: tuple[Expr, ...]) -> Polynomial:
-        key = (buffer, indices)
-        if key not in self._polynomials:
-            self._polynomials[key] = polynomial(flat_index(buffer, indices))
-        return self._polynomials[key]
-
-    def _resolve(self, terms: Polynomial, instance: Instance) -> Polynomial:
-        """The polynomial with unrolled variables replaced by their values."""
-        env = instance.env
-        result: Polynomial = {}
-        for monomial, coefficient in terms.items():
-            rest: list[Expr] = []
-            for atom in monomial:
-                if isinstance(atom, Var):
-                    if atom in env:
-                        coefficient *= env[atom]
-                    else:
-                        rest.append(atom)
-                elif any(v in env for v in variables(atom)):
-                    return self._resolve_slowly(terms, instance)
-                else:
-                    rest.append(atom)
-            key = tuple(rest)
-            total = result.get(key, 0) + coefficient
-            if total:
-                result[key] = total
-            else:
-                result.pop(key, None)
-        return result
-
-    def _resolve_slowly(self, terms: Polynomial, instance: Instance) -> Polynomial:
-        values: dict[Var, Expr] = {v: const(i) for v, i in instance.env.items()}
-        settled = substitute(from_polynomial(terms), values)
-        return polynomial(simplify(settled, self._ranges(instance)))
-
-    def _ranges(self, instance: Instance) -> dict[Var, Range]:
-        ranges = dict(self.names.ranges)
-        if instance.lane:
-            ranges[instance.lane[0]] = Range(0, instance.lane[1] - 1)
-        return ranges
 
     # -- expressions ---------------------------------------------------------------------------
 
@@ -288,7 +170,7 @@ class ExpressionPrinter:
         return opencl.splat(text, expr.dtype, lanes) if width < lanes else text
 
     def _load(self, load: Load, instance: Instance) -> Text:
-        read = self._address(load.buffer, load.indices, instance)
+        read = self._addresses.of(load.buffer, load.indices, instance)
         if read is not None:
             place = self._place(read)
             if place is None:
@@ -331,7 +213,8 @@ class ExpressionPrinter:
 
     def _integer(self, expr: Expr, instance: Instance) -> str:
         """An integer expression without reads, with its parts hoisted."""
-        terms = self._resolve(polynomial(simplify(expr, self._ranges(instance))), instance)
+        terms = polynomial(simplify(expr, self._addresses.ranges(instance)))
+        terms = self._addresses.resolve(terms, instance)
         return self._sum(terms)
 
     def _sum(self, terms: Polynomial) -> str:

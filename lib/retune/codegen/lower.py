@@ -9,12 +9,14 @@ from retune.codegen import opencl
 from retune.codegen.emit import KernelBody
 from retune.codegen.passes import drop_unit_loops, pack_constants, simplify_indices
 from retune.codegen.source import BufferSpec, KernelArg, KernelSource, Pack, ProgramSource, Role
+from retune.core.config import knob
 from retune.core.dtypes import itemsize
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Buffer, loads
 from retune.ir.reduction import decompose_all, path_to
 from retune.ir.stmt import Program, Seq, Stmt, blocks, show_stmt
 from retune.ir.te import body_flops
+from retune.ir.verify import verify
 
 Pass = Callable[[Program], Program]
 
@@ -35,10 +37,13 @@ def lower(program: Program, *, options: tuple[str, ...] = BUILD_OPTIONS) -> Prog
     kernels: list[KernelSource] = []
     packs: dict[str, Pack] = {}
     inputs = {b.name: b for b in program.inputs}
+    verified = knob("RETUNE_VERIFY") == "1"
     for position, root in enumerate(program.body.stmts):
-        part = replace(program, body=Seq((root,)))
-        for _, step in PASSES:
+        part = _part(program, root)
+        for label, step in PASSES:
             part = step(part)
+            if verified:
+                verify(part, label)
         part, own = pack_constants(part)
         packs |= own
         inputs |= {b.name: b for b in part.inputs if b.name in own}
@@ -47,6 +52,19 @@ def lower(program: Program, *, options: tuple[str, ...] = BUILD_OPTIONS) -> Prog
     program = replace(program, inputs=tuple(inputs.values()))
     specs = tuple(spec for spec in _buffers(program, packs) if spec.name in used)
     return ProgramSource(kernels=tuple(kernels), buffers=specs, options=options)
+
+
+def _part(program: Program, root: Stmt) -> Program:
+    """One nest as a program: what it does not write is an input."""
+    written = {b.buffer for b in blocks(root)}
+    others = (*program.scratch, *program.outputs)
+    return replace(
+        program,
+        body=Seq((root,)),
+        inputs=(*program.inputs, *(b for b in others if b not in written)),
+        scratch=tuple(b for b in program.scratch if b in written),
+        outputs=tuple(b for b in program.outputs if b in written),
+    )
 
 
 def _kernel(program: str, root: Stmt, position: int) -> KernelSource:

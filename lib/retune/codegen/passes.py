@@ -22,18 +22,20 @@ from retune.ir.stmt import (
     map_exprs,
     rewrite,
     substitute_stmt,
+    walk,
 )
 
 
 def drop_unit_loops(program: Program) -> Program:
     """Loops of one iteration are gone; their variable is zero."""
 
-    def rule(node: Stmt) -> Stmt | None:
-        if isinstance(node, For) and node.extent == const(1):
-            return substitute_stmt(node.body, {node.var: const(0)})
-        return None
+    single = {n.var for n in walk(program.body) if isinstance(n, For) and n.extent == const(1)}
 
-    return _with_body(program, rewrite(program.body, rule))
+    def rule(node: Stmt) -> Stmt | None:
+        return node.body if isinstance(node, For) and node.var in single else None
+
+    body = substitute_stmt(rewrite(program.body, rule), dict.fromkeys(single, const(0)))
+    return _with_body(program, body)
 
 
 def simplify_indices(program: Program) -> Program:

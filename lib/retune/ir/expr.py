@@ -95,6 +95,9 @@ class Var(Expr):
     name: str
     dtype: str = INT
 
+    def __hash__(self) -> int:
+        return hash(self.name)
+
     def __str__(self) -> str:
         return self.name
 
@@ -213,6 +216,9 @@ class Buffer:
     shape: tuple[Expr, ...]
     dtype: str = "float32"
     scope: Scope = "global"
+
+    def __hash__(self) -> int:
+        return hash(self.name)
 
     def __str__(self) -> str:
         return self.name

@@ -6,9 +6,10 @@ indices become equal trees. `affine` gives the coefficient of chosen variables. 
 proves that a guard always holds or that a minimum is decided.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
+from operator import is_not
 
 from retune.ir.expr import (
     Binary,
@@ -42,30 +43,36 @@ Ranges = Mapping[Var, Range]
 def simplify(expr: Expr, ranges: Ranges | None = None) -> Expr:
     """An equal expression in normal form; `ranges` bounds variables and decides comparisons."""
     known = ranges or {}
+    if isinstance(expr, Binary) and expr.op in _RING and expr.dtype == "int32":
+        return from_polynomial(polynomial(expr, lambda atom: simplify(atom, known)))
+    children = expr.children
+    if not children:
+        return expr
+    new = tuple(simplify(child, known) for child in children)
+    if any(map(is_not, new, children)):
+        expr = expr.rebuild(new)
+    if isinstance(expr, Binary) and expr.a.dtype == "int32":
+        settled = _decide(expr, known)
+        return expr if settled is None else settled
+    return expr
 
-    def step(node: Expr) -> Expr | None:
-        match node:
-            case Binary(op, _, _) if op in ("add", "sub", "mul") and node.dtype == "int32":
-                return from_polynomial(polynomial(node))
-            case Binary() if node.a.dtype == "int32":
-                return _decide(node, known)
-            case _:
-                return None
 
-    return transform(expr, step)
+_RING = ("add", "sub", "mul")
 
 
-def polynomial(expr: Expr) -> Polynomial:
-    """The expression as a polynomial over its atoms."""
+def polynomial(expr: Expr, atoms: Callable[[Expr], Expr] | None = None) -> Polynomial:
+    """The expression as a polynomial over its atoms, each of them first changed by `atoms`."""
     match expr:
+        case Var():
+            return {(expr,): 1}
         case Const(value, "int32"):
             return {(): int(value)} if value else {}
-        case Binary("add", a, b):
-            return _add(polynomial(a), polynomial(b), 1)
-        case Binary("sub", a, b):
-            return _add(polynomial(a), polynomial(b), -1)
+        case Binary("add" | "sub" as op, a, b):
+            return _add(polynomial(a, atoms), polynomial(b, atoms), 1 if op == "add" else -1)
         case Binary("mul", a, b):
-            return _multiply(polynomial(a), polynomial(b))
+            return _multiply(polynomial(a, atoms), polynomial(b, atoms))
+        case _ if atoms is not None:
+            return polynomial(atoms(expr))
         case _:
             return {(expr,): 1}
 

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from retune.core.config import knob
 from retune.core.errors import ScheduleError
 from retune.ir.evaluate import evaluate
 from retune.ir.expr import Const, Expr, Operand, Scope, Var, as_expr, const, substitute
 from retune.ir.stmt import Block, For, Program, blocks
+from retune.ir.verify import verify
 from retune.schedule import loops, stages, tiles
 from retune.schedule.trace import Argument, Step, Trace
 
@@ -49,6 +51,7 @@ class Schedule:
         self.decisions: list[Decision] = []
         self.constraints: list[Expr] = []
         self._given: Given = given or {}
+        self._verified = knob("RETUNE_VERIFY") == "1"
 
     # -- looking -----------------------------------------------------------------------------
 
@@ -294,6 +297,8 @@ class Schedule:
         self.trace = self.trace.with_step(
             Step(primitive, tuple(arguments.items()), tuple(outputs))
         )
+        if self._verified:
+            verify(self.program, primitive)
 
 
 def replay(program: Program, trace: Trace, decisions: Given | None = None) -> Schedule:

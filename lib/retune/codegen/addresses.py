@@ -1,0 +1,159 @@
+"""Where reads and writes go: an index split into what is known when.
+
+An index is a sum. Terms in unrolled loop variables are numbers for each instance; one variable may
+run over vector lanes; the rest is a name that the kernel hoists to the outermost scope that can
+compute it. So neighbouring accesses share one base and differ in a constant. Read `Addresses.of`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from retune.codegen.registers import flat_index
+from retune.ir.expr import Buffer, Expr, Var, const, substitute, variables
+from retune.ir.simplify import Polynomial, Range, from_polynomial, polynomial, simplify
+from retune.ir.stmt import Block
+
+
+class Names(Protocol):
+    """What an expression needs of the kernel around it."""
+
+    @property
+    def registers(self) -> Mapping[Buffer, int]:
+        """Lanes of each register or private buffer; 0 for an array."""
+        ...
+
+    @property
+    def ranges(self) -> Mapping[Var, Range]:
+        """Ranges of the loop variables in scope."""
+        ...
+
+    def hoist(self, terms: Polynomial, stem: str) -> str:
+        """The name of a sum of terms without constant."""
+        ...
+
+    def atom(self, expr: Expr) -> str:
+        """The name of a variable or of a hoisted integer expression."""
+        ...
+
+    def identifier(self, name: str) -> str:
+        """The C name of a buffer or loop variable."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A block with values for its unrolled loops; `lane` is (variable, number of lanes)."""
+
+    block: Block
+    env: Mapping[Var, int]
+    lane: tuple[Var, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Memory that is read or written: `lanes` adjacent elements from `base + offset`."""
+
+    buffer: Buffer
+    base: str
+    offset: int
+    lanes: int
+
+    @property
+    def index(self) -> str:
+        """The index as C text."""
+        if not self.base:
+            return str(self.offset)
+        return f"{self.base} + {self.offset}" if self.offset else self.base
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """An index that is `base + offset + sum(step * unrolled variable) + stride * lane`."""
+
+    base: str
+    offset: int
+    steps: tuple[tuple[Var, int], ...]
+    stride: int
+
+
+class Addresses:
+    """The places of accesses in one run of straight-line code; forms are found once each."""
+
+    def __init__(self, names: Names) -> None:
+        self._names = names
+        self._forms: dict[tuple[int, str, Var | None], tuple[object, _Form | None]] = {}
+        self._flat: dict[tuple[int, str], tuple[object, Polynomial]] = {}
+
+    def of(self, buffer: Buffer, indices: tuple[Expr, ...], instance: Instance) -> Place | None:
+        """Where an access of an instance goes; None when its lanes are not adjacent."""
+        lane = instance.lane[0] if instance.lane else None
+        key = (id(indices), buffer.name, lane)
+        if key not in self._forms:  # the indices are kept, so that their id stays theirs
+            terms = self._polynomial(buffer, indices)
+            self._forms[key] = (indices, self._form(terms, instance.env, lane, buffer))
+        form = self._forms[key][1]
+        if form is None:
+            return self._settled(buffer, indices, instance)
+        offset = form.offset
+        for var, step in form.steps:
+            offset += step * instance.env[var]
+        lanes = instance.lane[1] if instance.lane and form.stride else 1
+        return Place(buffer, form.base, offset, lanes)
+
+    def resolve(self, terms: Polynomial, instance: Instance) -> Polynomial:
+        """The polynomial with unrolled variables replaced by their values."""
+        env = instance.env
+        if not any(v in env for monomial in terms for atom in monomial for v in variables(atom)):
+            return dict(terms)
+        values: dict[Var, Expr] = {v: const(i) for v, i in env.items()}
+        settled = substitute(from_polynomial(terms), values)
+        return polynomial(simplify(settled, self.ranges(instance)))
+
+    def ranges(self, instance: Instance) -> dict[Var, Range]:
+        """Ranges of the variables that an instance sees."""
+        ranges = dict(self._names.ranges)
+        if instance.lane:
+            ranges[instance.lane[0]] = Range(0, instance.lane[1] - 1)
+        return ranges
+
+    def _form(
+        self, terms: Polynomial, env: Mapping[Var, int], lane: Var | None, buffer: Buffer
+    ) -> _Form | None:
+        """The parts of an index; None where unrolled variables or lanes are multiplied."""
+        base: Polynomial = {}
+        steps: list[tuple[Var, int]] = []
+        offset, stride = 0, 0
+        for monomial, coefficient in terms.items():
+            match monomial:
+                case ():
+                    offset = coefficient
+                case (Var() as atom,) if atom == lane:
+                    stride = coefficient
+                case (Var() as atom,) if atom in env:
+                    steps.append((atom, coefficient))
+                case _ if any(v == lane or v in env for a in monomial for v in variables(a)):
+                    return None
+                case _:
+                    base[monomial] = coefficient
+        if stride not in (0, 1):
+            return None
+        name = self._names.hoist(base, self._names.identifier(buffer.name)) if base else ""
+        return _Form(name, offset, tuple(steps), stride)
+
+    def _settled(
+        self, buffer: Buffer, indices: tuple[Expr, ...], instance: Instance
+    ) -> Place | None:
+        terms = self.resolve(self._polynomial(buffer, indices), instance)
+        lane = instance.lane[0] if instance.lane else None
+        form = self._form(terms, {}, lane, buffer)
+        if form is None:
+            return None
+        lanes = instance.lane[1] if instance.lane and form.stride else 1
+        return Place(buffer, form.base, form.offset, lanes)
+
+    def _polynomial(self, buffer: Buffer, indices: tuple[Expr, ...]) -> Polynomial:
+        key = (id(indices), buffer.name)
+        if key not in self._flat:
+            self._flat[key] = (indices, polynomial(flat_index(buffer, indices)))
+        return self._flat[key][1]
