@@ -73,7 +73,7 @@ def print_result(result: TuneResult) -> None:
     """What a person wants to know at the end of a run."""
     print_table(task_rows(result), f"tasks of {result.name} on {result.target}")
     statuses = ", ".join(f"{count} {status}" for status, count in result.statuses) or "none"
-    print_line(f"measured  {result.trials} in {result.seconds:.0f} s: {statuses}")
+    print_line(f"measured  {result.trials} in {result.seconds:.0f} s: {statuses}; {result.reason}")
     for number, line in enumerate(latency_lines(result)):
         print_line(f"{'latency' if number == 0 else '':9} {line}")
     verified = result.verified

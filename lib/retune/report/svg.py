@@ -18,6 +18,15 @@ BAR_HEIGHT = 26.0
 BAR_LABEL = 170.0
 BAR_VALUE = 190.0
 
+_TICK_DIGITS: tuple[tuple[float, ...], ...] = (
+    (1.0,),
+    (1.0, 3.0),
+    (1.0, 2.0, 5.0),
+    (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0),
+    (1.0, 1.2, 1.5, 1.7, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0),
+)
+"""Leading digits of round numbers, ever finer."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
@@ -152,7 +161,7 @@ def _decade_range(low: float, high: float) -> tuple[float, float]:
 
 def _ticks(low: float, high: float) -> list[float]:
     """Two to five round numbers inside the range."""
-    for digits in ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)):
+    for digits in _TICK_DIGITS:
         first = math.floor(math.log10(low))
         last = math.ceil(math.log10(high))
         ticks = [d * 10.0**e for e in range(first, last + 1) for d in digits]
