@@ -87,7 +87,7 @@ def run_source(
         else:
             data = poisoned(spec.elements, spec.dtype)
         memory[spec.name] = device.upload(data)
-    program = device.build(source.text, source.options)
+    program = device.build(source.text, options=source.options)
     device.enqueue(
         [
             device.prepare(

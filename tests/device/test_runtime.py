@@ -55,7 +55,7 @@ def test_an_unknown_device_is_an_error_that_lists_the_known():
 
 
 def test_launches_run_in_order(device: Device):
-    program = device.build(DOUBLE, ("-cl-fast-relaxed-math",))
+    program = device.build(DOUBLE, options=("-cl-fast-relaxed-math",))
     assert set(program.names) == {"twice", "next"}
     x, y = device.random("float32", KIND.elements, 1), device.random("float32", KIND.elements, 2)
     first = device.prepare(program, "twice", [x, y], (KIND.elements, 1, 1), (1, 1, 1))

@@ -25,7 +25,7 @@ class Reference:
         group = 1 if is_cpu else _GPU_GROUP
         groups = 2 * max(1, device.spec.compute_units)
         text = _text(_CPU_ITERATIONS if is_cpu else _GPU_ITERATIONS)
-        program = device.build(text, ("-cl-fast-relaxed-math",))
+        program = device.build(text, options=("-cl-fast-relaxed-math",))
         data = device.random("float32", 16 * (_CHAINS + 2))
         out = device.random("float32", 16 * group * groups)
         self._device = device

@@ -10,7 +10,7 @@ import os
 import re
 import time
 import warnings
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, Literal
@@ -45,11 +45,15 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """A compiled program."""
+    """Compiled kernels."""
 
-    handle: Any
-    names: tuple[str, ...]
-    """Its kernels' entry points."""
+    handles: Mapping[str, Any]
+    """Entry point -> the driver's program that holds it."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its kernels' entry points."""
+        return tuple(self.handles)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,22 +83,28 @@ class Device:
             self._queue = self._cl.CommandQueue(self._context)
         self._profiled: Any = None
 
-    def build(self, text: str, options: Sequence[str] = ()) -> Program:
-        """The compiled program. Some drivers compile a kernel only at its first launch.
+    def build(self, *texts: str, options: Sequence[str] = ()) -> Program:
+        """The kernels of all texts, each text compiled on its own.
 
-        Raises: BuildFailed with the compiler's log.
+        Drivers keep compiled programs on disk under the hash of their text: a kernel that was
+        measured once loads in no time in every program that it is part of later. Some drivers
+        compile a kernel only at its first launch. Raises: BuildFailed with the compiler's log.
         """
+        handles: dict[str, Any] = {}
+        for text in texts:
+            built = self._compile(text, options)
+            names = built.get_info(self._cl.program_info.KERNEL_NAMES)
+            handles.update(dict.fromkeys((n for n in names.split(";") if n), built))
+        return Program(handles)
+
+    def _compile(self, text: str, options: Sequence[str]) -> Any:
         program = self._cl.Program(self._context, text)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", self._cl.CompilerWarning)
-                built = program.build(options=list(options), cache_dir=False)
-            names = built.get_info(self._cl.program_info.KERNEL_NAMES)
+                return program.build(options=list(options), cache_dir=False)
         except self._cl.Error as error:
-            raise BuildFailed(
-                f"{self.spec.name}: the program does not build: {_build_log(str(error))}"
-            ) from error
-        return Program(built, tuple(name for name in names.split(";") if name))
+            raise BuildFailed(f"{self.spec.name}: the program does not build: {error}") from error
 
     def upload(self, array: np.ndarray) -> Buffer:
         """A buffer that holds a copy of `array`."""
@@ -165,7 +175,7 @@ class Device:
         if name not in program.names:
             raise LaunchFailed(f"kernel {name!r}: the program has only {', '.join(program.names)}")
         with _refusals(f"kernel {name!r}"):
-            kernel = self._cl.Kernel(program.handle, name)
+            kernel = self._cl.Kernel(program.handles[name], name)
         if kernel.num_args != len(buffers):
             raise LaunchFailed(
                 f"kernel {name!r}: takes {kernel.num_args} arguments, got {len(buffers)}"

@@ -75,7 +75,7 @@ class Worker:
                     self._uploaded.clear()
                     return Done()
                 case Build():
-                    program = self._device.build(request.job.text, request.job.options)
+                    program = self._device.build(*request.job.texts, options=request.job.options)
                     self._jobs[request.index] = (program, request.job)
                     return Done()
                 case Warm():

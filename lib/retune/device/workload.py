@@ -110,7 +110,8 @@ class JobLaunch:
 class Job:
     """A candidate as plain data: all that another process or machine needs to build and run it."""
 
-    text: str
+    texts: tuple[str, ...]
+    """OpenCL C, one text for each kernel."""
     options: tuple[str, ...]
     launches: tuple[JobLaunch, ...]
     buffers: tuple[JobBuffer, ...]
@@ -169,7 +170,7 @@ def make_candidate(workload: Workload, source: ProgramSource) -> Candidate:
         for kernel in source.kernels
     )
     job = Job(
-        text=source.text,
+        texts=tuple(kernel.text for kernel in source.kernels),
         options=source.options,
         launches=launches,
         buffers=buffers,

@@ -30,10 +30,10 @@ class FakeDevice:
     built: str = ""
     clock: list[float] = field(default_factory=list)
 
-    def build(self, text: str, options: Sequence[str] = ()) -> str:
+    def build(self, *texts: str, options: Sequence[str] = ()) -> str:
         self.log.append("build")
-        self.built = text
-        return text
+        self.built = "\n".join(texts)
+        return self.built
 
     def upload(self, array: np.ndarray) -> np.ndarray:
         self.log.append("upload")
