@@ -36,8 +36,12 @@ class Names(Protocol):
         """The name of a variable or of a hoisted integer expression."""
         ...
 
-    def identifier(self, name: str) -> str:
-        """The C name of a buffer or loop variable."""
+    def identifier(self, name: str, part: int | None = None) -> str:
+        """The C name of a buffer or loop variable, or of one register of a buffer."""
+        ...
+
+    def fresh(self, stem: str) -> str:
+        """A C name that nothing else in the kernel has."""
         ...
 
 
@@ -64,7 +68,8 @@ class Place:
         """The index as C text."""
         if not self.base:
             return str(self.offset)
-        return f"{self.base} + {self.offset}" if self.offset else self.base
+        sign = "-" if self.offset < 0 else "+"
+        return f"{self.base} {sign} {abs(self.offset)}" if self.offset else self.base
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,14 @@ Read `KernelBody.emit` first, then `_Scope` and `addresses.Address`.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from retune.codegen import opencl
 from retune.codegen.addresses import Instance, Place
 from retune.codegen.expressions import ExpressionPrinter, vectorizable
+from retune.codegen.names import Identifiers
 from retune.codegen.registers import register_lanes, strides_of
 from retune.core.errors import CodegenError
 from retune.ir.evaluate import evaluate_int
@@ -22,6 +24,10 @@ from retune.ir.expr import Buffer, Expr, Var, loads
 from retune.ir.reduction import path_to
 from retune.ir.simplify import Polynomial, Range
 from retune.ir.stmt import Block, For, Seq, Stmt, blocks, walk
+
+
+_NAMES_A_LINE = 8
+"""Registers that one line declares or sets."""
 
 
 @dataclass(slots=True)
@@ -37,13 +43,15 @@ class _Scope:
 class KernelBody:
     """The text of one nest, with its launch size and the buffers that it touches."""
 
-    def __init__(self, nest: Stmt) -> None:
+    def __init__(self, nest: Stmt, arguments: Sequence[Buffer]) -> None:
         self.nest = nest
         self.global_size = [1, 1, 1]
         self.local_size = [1, 1, 1]
         self._scopes = [_Scope(set())]
         self._ranges: dict[Var, Range] = {}
-        self._counter: Counter[str] = Counter()
+        self._names = Identifiers()
+        for buffer in arguments:
+            self._names.of(buffer.name)
         self.lanes = {n.var: evaluate_int(n.extent) for n in _vector_loops(nest)}
         local = {b for b in _buffers(nest) if b.scope in ("register", "private")}
         chosen = frozenset(self.lanes)
@@ -83,7 +91,7 @@ class KernelBody:
                 self._walk(loop.body, {**env, loop.var: i})
             return
         self._ranges[loop.var] = Range(0, extent - 1)
-        name = opencl.identifier(loop.var.name)
+        name = self.identifier(loop.var.name)
         if loop.kind == "serial":
             scope = _Scope({loop.var})
             self._scopes.append(scope)
@@ -116,14 +124,13 @@ class KernelBody:
             size = _elements(buffer)
             lanes = self.registers[buffer]
             kind = opencl.type_name(buffer.dtype, max(1, lanes))
-            name = opencl.identifier(buffer.name)
             lines = self._scopes[-1].lines
             if lanes:
-                names = [f"{name}_{i}" for i in range(size // lanes)]
-                for start in range(0, len(names), 8):
-                    lines.append(f"{kind} {', '.join(names[start : start + 8])};")
+                names = [self.identifier(buffer.name, i) for i in range(size // lanes)]
+                for start in range(0, len(names), _NAMES_A_LINE):
+                    lines.append(f"{kind} {', '.join(names[start : start + _NAMES_A_LINE])};")
             else:
-                lines.append(f"{kind} {name}[{size}];")
+                lines.append(f"{kind} {self.identifier(buffer.name)}[{size}];")
 
     def _instances(
         self, stmt: Stmt, env: dict[Var, int], lane: tuple[Var, int] | None
@@ -151,27 +158,33 @@ class KernelBody:
         counts = Counter(read for found in reads for read in found)
         named: dict[Place, str] = {}
         lines = self._scopes[-1].lines
-        for instance, found in zip(instances, reads, strict=True):
-            for read in found:
-                if counts[read] > 1 and read not in named:
-                    name = self.fresh(opencl.identifier(read.buffer.name))
-                    kind = opencl.type_name(read.buffer.dtype, read.lanes)
-                    lines.append(f"const {kind} {name} = {printer.read_text(read)};")
-                    named[read] = name
-            printer.named = named
-            lines.append(printer.statement(instance))
+        pairs = zip(instances, reads, strict=True)
+        for start, group in groupby(pairs, lambda pair: printer.start_value(pair[0])):
+            if start is not None:
+                targets = [printer.target(instance) for instance, _ in group]
+                for position in range(0, len(targets), _NAMES_A_LINE):
+                    chain = targets[position : position + _NAMES_A_LINE]
+                    lines.append(f"{' = '.join(chain)} = {start};")
+                continue
+            for instance, found in group:
+                for read in found:
+                    if counts[read] > 1 and read not in named:
+                        name = self.fresh(opencl.identifier(read.buffer.name))
+                        kind = opencl.type_name(read.buffer.dtype, read.lanes)
+                        lines.append(f"const {kind} {name} = {printer.read_text(read)};")
+                        named[read] = name
+                printer.named = named
+                lines.extend(printer.statements(instance))
 
     # -- names and addresses -------------------------------------------------------------------
 
-    def identifier(self, name: str) -> str:
-        """The C name of a buffer or loop variable."""
-        return opencl.identifier(name)
+    def identifier(self, name: str, part: int | None = None) -> str:
+        """The C name of a buffer or loop variable, or of one register of a buffer."""
+        return self._names.of(name, part)
 
     def fresh(self, stem: str) -> str:
-        """A name that this kernel has not used: `stem_0`, `stem_1`, ..."""
-        count = self._counter[stem]
-        self._counter[stem] += 1
-        return f"{stem}_v{count}"
+        """A C name that nothing else in the kernel has."""
+        return self._names.fresh(stem)
 
     @property
     def ranges(self) -> dict[Var, Range]:
@@ -210,10 +223,10 @@ class KernelBody:
     def atom(self, expr: Expr) -> str:
         """The name of a variable, or of a hoisted division, minimum or the like."""
         if isinstance(expr, Var):
-            return opencl.identifier(expr.name)
+            return self.identifier(expr.name)
         scope = self._scopes[self._level(expr)]
         if expr not in scope.names:
-            text = ExpressionPrinter(self).integer(expr)
+            text = opencl.bare(ExpressionPrinter(self).integer(expr))
             name = self.fresh("t")
             scope.lines.append(f"const int {name} = {text};")
             scope.names[expr] = name

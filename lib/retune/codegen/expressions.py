@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from retune.codegen import opencl
 from retune.codegen.addresses import Addresses, Instance, Names, Place
 from retune.codegen.registers import flat_index
+from retune.codegen.sharing import certain_loads, shared_values
 from retune.core.errors import CodegenError
 from retune.ir.expr import (
     COMPARISONS,
@@ -70,25 +71,61 @@ class ExpressionPrinter:
         self.named: Mapping[Place, str] = {}
         self._addresses = Addresses(names)
         self._certain: dict[str, list[Load]] = {}
+        self._shared: dict[str, list[Expr]] = {}
+        self._values: dict[Expr, Text] = {}
 
     # -- assignments ---------------------------------------------------------------------------
 
-    def statement(self, instance: Instance) -> str:
-        """The assignment, under its guard if it has one."""
+    def statements(self, instance: Instance) -> list[str]:
+        """The assignment, under its guard if it has one, after the values that it repeats."""
         block = instance.block
-        read = self._addresses.of(block.buffer, block.indices, instance)
+        place = self._addresses.of(block.buffer, block.indices, instance)
         lanes = instance.lane[1] if instance.lane else 1
-        if read is None or read.lanes != lanes:
+        if place is None or place.lanes != lanes:
             raise CodegenError(f"{block.name}: its stores are not adjacent")
-        target = self._place(read)
-        value = self._updated(instance, target or self.read_text(read), lanes)
+        lines = self._name_values(instance)
+        target = self._place(place)
+        value = opencl.bare(self._updated(instance, target or self.read_text(place), lanes))
         if target is not None:
-            line = f"{target} = {value};"
+            lines.append(f"{target} = {value};")
         else:
-            line = opencl.store(_pointer(read.buffer), read.index, lanes, value)
+            pointer = self.names.identifier(place.buffer.name)
+            lines.append(opencl.store(pointer, place.index, lanes, value))
         if block.guard is None:
-            return line
-        return f"if ({self.text(block.guard, instance)[0]}) {{ {line} }}"
+            return lines
+        condition = opencl.bare(self.text(block.guard, instance)[0])
+        return [f"if ({condition}) {{", *("  " + line for line in lines), "}"]
+
+    def _name_values(self, instance: Instance) -> list[str]:
+        """Declarations of the values that the block computes once and uses several times."""
+        block = instance.block
+        if block.name not in self._shared:
+            self._shared[block.name] = shared_values(block.value)
+        self._values = {}
+        lines: list[str] = []
+        for node in self._shared[block.name]:
+            text, lanes = self.text(node, instance)
+            name = self.names.fresh("value")
+            lines.append(f"const {opencl.type_name(node.dtype, lanes)} {name} = {opencl.bare(text)};")
+            self._values[node] = (name, lanes)
+        return lines
+
+    def start_value(self, instance: Instance) -> str | None:
+        """The text of the literal that an instance sets a register to; None if it does not."""
+        block = instance.block
+        plain = block.reducer is None and block.guard is None and isinstance(block.value, Const)
+        if not plain or not self.names.registers.get(block.buffer):
+            return None
+        return self._updated(instance, "", instance.lane[1] if instance.lane else 1)
+
+    def target(self, instance: Instance) -> str:
+        """The name of the register that an instance sets."""
+        block = instance.block
+        place = self._addresses.of(block.buffer, block.indices, instance)
+        target = None if place is None else self._place(place)
+        if target is None:
+            raise CodegenError(f"{block.name}: its stores are not adjacent")
+        return target
 
     def _updated(self, instance: Instance, old: str, lanes: int) -> str:
         block, dtype = instance.block, instance.block.buffer.dtype
@@ -115,7 +152,7 @@ class ExpressionPrinter:
             return
         block = instance.block
         if block.name not in self._certain:
-            self._certain[block.name] = list(_unconditional(block.value))
+            self._certain[block.name] = list(certain_loads(block.value))
         for load in self._certain[block.name]:
             if load.buffer in written or load.buffer in self.names.registers:
                 continue
@@ -125,7 +162,7 @@ class ExpressionPrinter:
 
     def read_text(self, read: Place) -> str:
         """The read as C text."""
-        return opencl.load(_pointer(read.buffer), read.index, read.lanes)
+        return opencl.load(self.names.identifier(read.buffer.name), read.index, read.lanes)
 
     def _place(self, read: Place) -> str | None:
         """The name of the register that a read or write goes to; None for memory."""
@@ -134,12 +171,14 @@ class ExpressionPrinter:
             return None
         if read.base or read.lanes != lanes or read.offset % lanes:
             raise CodegenError(f"{read.buffer}: [{read.index}] is not a register")
-        return f"{_pointer(read.buffer)}_{read.offset // lanes}"
+        return self.names.identifier(read.buffer.name, read.offset // lanes)
 
     # -- expressions ---------------------------------------------------------------------------
 
     def text(self, expr: Expr, instance: Instance) -> Text:
         """The expression as C text, and its lanes."""
+        if self._values and expr in self._values:
+            return self._values[expr]
         match expr:
             case Const(value, dtype):
                 return opencl.literal(value, dtype), 1
@@ -249,23 +288,5 @@ class ExpressionPrinter:
 _NOWHERE = Block("address", Buffer("address", ()), (), const(0))
 
 
-def _pointer(buffer: Buffer) -> str:
-    return opencl.identifier(buffer.name)
-
-
 def _is_product(expr: Expr) -> bool:
     return isinstance(expr, Binary) and expr.op == "mul"
-
-
-def _unconditional(expr: Expr) -> Iterator[Load]:
-    """Loads that are evaluated whatever the selections decide."""
-    match expr:
-        case Load():
-            yield expr
-            for index in expr.indices:
-                yield from _unconditional(index)
-        case Select(condition, _, _):
-            yield from _unconditional(condition)
-        case _:
-            for child in expr.children:
-                yield from _unconditional(child)

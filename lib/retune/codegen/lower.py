@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from math import prod
+from textwrap import wrap
 
 from retune.codegen import opencl
 from retune.codegen.emit import KernelBody
@@ -68,20 +69,19 @@ def _part(program: Program, root: Stmt) -> Program:
 
 
 def _kernel(program: str, root: Stmt, position: int) -> KernelSource:
-    body = KernelBody(root)
-    lines = body.emit()
     touched = _touched(root)
+    body = KernelBody(root, touched)
+    lines = body.emit()
     written = {b.buffer for b in blocks(root)}
     stage = [b.name for b in blocks(root)][-1]
     name = opencl.identifier(f"{program}_{position}_{stage}")
     local = (body.local_size[0], body.local_size[1], 1)
     sizes = body.global_size
     arguments = [
-        opencl.argument(opencl.identifier(b.name), b.dtype, b in written) for b in touched
+        opencl.argument(body.identifier(b.name), b.dtype, b in written) for b in touched
     ]
-    comment = [f"// {line.strip()}" for b in blocks(root) for line in show_stmt(b)]
     text = "\n".join(
-        [*comment, *opencl.signature(name, local, arguments), *("  " + x for x in lines), "}", ""]
+        [*_comment(root), *opencl.signature(name, local, arguments), *("  " + x for x in lines), "}", ""]
     )
     return KernelSource(
         name=name,
@@ -92,6 +92,16 @@ def _kernel(program: str, root: Stmt, position: int) -> KernelSource:
         flops=_flops(root),
         bytes=sum(_elements(b) * itemsize(b.dtype) for b in touched),
     )
+
+
+def _comment(root: Stmt) -> list[str]:
+    """What the kernel computes, in terms of its loops; start values are left out."""
+    lines = [line for b in blocks(root) if not b.name.endswith(".init") for line in show_stmt(b)]
+    return [
+        part
+        for line in lines
+        for part in wrap(line, 97, initial_indent="// ", subsequent_indent="//     ")
+    ]
 
 
 def _touched(root: Stmt) -> list[Buffer]:

@@ -39,9 +39,23 @@ FUNCTION: Mapping[str, str] = {
 }  # fmt: skip
 
 
+RESERVED = frozenset(
+    """
+    auto break case char const continue default do double else enum extern float for goto if inline
+    int long register restrict return short signed sizeof static struct switch typedef union
+    unsigned void volatile while bool half uchar ushort uint ulong size_t ptrdiff_t complex
+    imaginary true false kernel global local constant private generic read_only write_only
+    read_write uniform pipe image1d_t image2d_t image3d_t sampler_t event_t queue_t NULL NAN
+    INFINITY HUGE_VALF MAXFLOAT INT_MIN INT_MAX LONG_MIN LONG_MAX fma select get_group_id
+    get_local_id get_global_id barrier main
+    """.split()
+) | frozenset(FUNCTION.values())
+"""Words that OpenCL C or the generated code uses; no name of ours may be one of them."""
+
+
 def identifier(name: str) -> str:
-    """The name as a C identifier; distinct names that we generate stay distinct."""
-    text = "".join(c if c.isalnum() else "_" for c in name)
+    """The name in the letters that C allows; `names.Identifiers` keeps such names apart."""
+    text = "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
     return text if text[:1].isalpha() else f"v{text}"
 
 
@@ -77,14 +91,30 @@ def splat(text: str, dtype: str, lanes: int) -> str:
 
 def load(pointer: str, index: str, lanes: int) -> str:
     """One element, or `lanes` adjacent ones, from a pointer."""
-    return f"vload{lanes}(0, {pointer} + {index})" if lanes > 1 else f"{pointer}[{index}]"
+    return f"vload{lanes}(0, {_at(pointer, index)})" if lanes > 1 else f"{pointer}[{index}]"
 
 
 def store(pointer: str, index: str, lanes: int, value: str) -> str:
     """A statement that stores one element, or `lanes` adjacent ones."""
     if lanes > 1:
-        return f"vstore{lanes}({value}, 0, {pointer} + {index});"
-    return f"{pointer}[{index}] = {value};"
+        return f"vstore{lanes}({bare(value)}, 0, {_at(pointer, index)});"
+    return f"{pointer}[{index}] = {bare(value)};"
+
+
+def _at(pointer: str, index: str) -> str:
+    return pointer if index == "0" else f"{pointer} + {index}"
+
+
+def bare(text: str) -> str:
+    """The text without the parentheses that enclose all of it."""
+    if not (text.startswith("(") and text.endswith(")")):
+        return text
+    depth = 0
+    for position, character in enumerate(text):
+        depth += (character == "(") - (character == ")")
+        if not depth:
+            return text[1:-1] if position == len(text) - 1 else text
+    return text
 
 
 def signature(name: str, local: tuple[int, int, int], arguments: list[str]) -> list[str]:

@@ -121,6 +121,14 @@ _SYMBOLS: Mapping[str, str] = {
 }  # fmt: skip
 
 
+_RANK: Mapping[str, int] = {
+    "or": 1, "and": 2, "lt": 3, "le": 3, "eq": 3, "ne": 3, "add": 4, "sub": 4,
+    "mul": 5, "div": 5, "floordiv": 5, "mod": 5,
+}  # fmt: skip
+_TIGHT = 9
+"""How tightly operators bind, as in Python; everything else binds tightly."""
+
+
 @dataclass(frozen=True, slots=True)
 class Binary(Expr):
     """`a op b`; comparisons and logic give bool, the rest the operands' type."""
@@ -145,7 +153,15 @@ class Binary(Expr):
             return f"{self.op}({self.a}, {self.b})"
         symbol = _SYMBOLS[self.op]
         gap = "" if self.op in ("mul", "div") else " "
-        return f"({self.a}{gap}{symbol}{gap}{self.b})"
+        rank = _RANK[self.op]
+        left = _within(self.a, rank + (rank == _RANK["lt"]))
+        return f"{left}{gap}{symbol}{gap}{_within(self.b, rank + 1)}"
+
+
+def _within(operand: Expr, rank: int) -> str:
+    """The operand's text, in parentheses where it binds less tightly than `rank`."""
+    own = _RANK.get(operand.op, _TIGHT) if isinstance(operand, Binary) else _TIGHT
+    return f"({operand})" if own < rank else str(operand)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from retune.core.errors import RecordError
-from retune.ir.expr import Binary, Const, Expr, Var, binary, const
+from retune.ir.expr import Binary, Const, Expr, Var, binary, const, substitute, variables
 
 Argument = str | int | Expr | tuple["Argument", ...] | None
 
@@ -98,7 +98,8 @@ def _identifier(name: str) -> str:
 def _show(value: Argument) -> str:
     match value:
         case Expr():
-            return _identifier(str(value))
+            names: dict[Var, Expr] = {v: Var(_identifier(v.name)) for v in variables(value)}
+            return str(substitute(value, names))
         case tuple():
             return f"[{', '.join(map(_show, value))}]"
         case _:
