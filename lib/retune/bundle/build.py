@@ -4,17 +4,21 @@ Each group becomes the launches of its task's program, with the program's buffer
 network's values; constants are packed here, once for each way in which they are read.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from retune.bundle.plan import Alias, NetworkPlan, PlanBuffer, PlanLaunch
-from retune.codegen.lower import lower
-from retune.codegen.source import BufferSpec, ProgramSource
+from retune.bundle.slices import Embedded, find_embedded, remaining_parts
+from retune.codegen.embed import Slice, embed_output
+from retune.codegen.lower import BUILD_OPTIONS, lower
+from retune.codegen.source import BufferSpec, KernelSource, ProgramSource
+from retune.core.errors import InputError
 from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
 from retune.graph.graph import Graph
+from retune.ir.stmt import Program
 from retune.schedule.estimate import default_candidate
 from retune.schedule.space import Candidate
 from retune.tune.extract import Network, PlacedGroup
@@ -29,23 +33,26 @@ def build_plan(
     model_key: str,
     notes: Mapping[str, str],
 ) -> NetworkPlan:
-    """The plan of a network; tasks without a chosen candidate get the default schedule."""
-    sources = {
-        task.key: _source(task, chosen.get(task.key), spec) for task in network.tasks.values()
-    }
-    parts = _Parts(network.graph)
+    """The plan of a network; tasks without a chosen candidate get the default schedule.
+
+    Raises: InputError if the device has no arithmetic for an element type of the network.
+    """
+    _check_types(network.graph, spec)
+    sources = _Sources(chosen, spec)
+    parts = _Parts(network.graph, find_embedded(network))
     for placed in network.groups:
         if placed.task_key is None:
             parts.alias(placed.group.outputs[0], placed.group.inputs[0])
         else:
             task = network.tasks[placed.task_key]
-            parts.launch(placed, task, sources[placed.task_key])
+            inside = parts.embedded.get(placed.group.outputs[0])
+            parts.launch(placed, task, sources.of(task, inside.where if inside else None))
     parts.interface()
     return NetworkPlan(
         name=network.graph.name,
         model_key=model_key,
-        kernels={k.name: k.text for s in sources.values() for k in s.kernels},
-        options=next((s.options for s in sources.values()), ()),
+        kernels={k.name: k.text for k in parts.kernels.values()},
+        options=BUILD_OPTIONS,
         buffers=tuple(parts.buffers.values()),
         launches=tuple(parts.launches),
         inputs=network.graph.inputs,
@@ -57,9 +64,46 @@ def build_plan(
     )
 
 
-def _source(task: Task, candidate: Candidate | None, spec: DeviceSpec) -> ProgramSource:
-    space = task.space(spec)
-    return lower(space.instantiate(candidate or default_candidate(space, spec)))
+_EXTENSIONS = {"float16": "cl_khr_fp16", "float64": "cl_khr_fp64"}
+"""Element type -> the OpenCL extension without which no kernel computes with it."""
+
+
+def _check_types(graph: Graph, spec: DeviceSpec) -> None:
+    for value, kind in graph.types.items():
+        extension = _EXTENSIONS.get(kind.dtype)
+        if extension is not None and kind.elements and extension not in spec.extensions:
+            raise InputError(
+                f"{graph.name}: value '{value}' is {kind}; expected types that {spec.name} "
+                f"computes with, and it has no {extension}; convert the model to float32, or "
+                "choose another device"
+            )
+
+
+class _Sources:
+    """OpenCL programs of tasks, each made once for each place of its output."""
+
+    def __init__(self, chosen: Mapping[str, Candidate], spec: DeviceSpec) -> None:
+        self._chosen = chosen
+        self._spec = spec
+        self._programs: dict[str, Program] = {}
+        self._made: dict[tuple[str, Slice | None], ProgramSource] = {}
+
+    def of(self, task: Task, where: Slice | None) -> ProgramSource:
+        """The task's program; its output inside a wider buffer if `where` says so."""
+        key = (task.key, where)
+        if key not in self._made:
+            program = self._program(task)
+            if where is not None:
+                program = embed_output(program, program.outputs[0], where)
+            self._made[key] = lower(program)
+        return self._made[key]
+
+    def _program(self, task: Task) -> Program:
+        if task.key not in self._programs:
+            space = task.space(self._spec)
+            candidate = self._chosen.get(task.key) or default_candidate(space, self._spec)
+            self._programs[task.key] = space.instantiate(candidate)
+        return self._programs[task.key]
 
 
 @dataclass(slots=True)
@@ -67,13 +111,23 @@ class _Parts:
     """The plan as it grows."""
 
     graph: Graph
+    embedded: Mapping[str, Embedded]
+    kernels: dict[str, KernelSource] = field(default_factory=dict[str, KernelSource])
     buffers: dict[str, PlanBuffer] = field(default_factory=dict[str, PlanBuffer])
     launches: list[PlanLaunch] = field(default_factory=list[PlanLaunch])
     aliases: list[Alias] = field(default_factory=list[Alias])
     weights: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
 
     def interface(self) -> None:
-        """Inputs that no kernel reads and outputs that no kernel writes exist all the same."""
+        """Inputs that no kernel reads and outputs that no kernel writes exist all the same.
+
+        An output that is a constant lies in the memory of that constant.
+        """
+        for value in self.graph.outputs:
+            array = self.graph.constants.get(value)
+            if array is not None and array.size:
+                self._value(value)
+                self.aliases.append(Alias(value=value, of=self._stored(value, array)))
         for value in (*self.graph.inputs, *self.graph.outputs):
             self._value(value)
 
@@ -90,7 +144,8 @@ class _Parts:
         bound = dict(zip(task.inputs, values, strict=True))
         bound |= dict(zip(task.outputs, group.outputs, strict=True))
         names = {s.name: self._bind(s, bound, group.name) for s in source.buffers}
-        for kernel in source.kernels:
+        for kernel in self._needed(placed, source):
+            self.kernels[kernel.name] = kernel
             self.launches.append(
                 PlanLaunch(
                     kernel=kernel.name,
@@ -103,6 +158,13 @@ class _Parts:
                     bytes=kernel.bytes,
                 )
             )
+
+    def _needed(self, placed: PlacedGroup, source: ProgramSource) -> Sequence[KernelSource]:
+        """All kernels, less the copies of a concatenation that its producers spare it."""
+        node = placed.group.nodes[0]
+        if node.op != "concat":
+            return source.kernels
+        return [source.kernels[i] for i in remaining_parts(node.inputs, self.embedded)]
 
     def _bind(self, spec: BufferSpec, bound: Mapping[str, str], group: str) -> str:
         if spec.role == "scratch":
@@ -122,34 +184,38 @@ class _Parts:
 
     def _weight(self, value: str, spec: BufferSpec) -> str:
         array = self.graph.constants[value]
-        name = f"{value}@{content_key(spec.pack)[:8]}" if spec.pack else value
+        if spec.pack is None:
+            return self._stored(value, array)
+        name = f"{value}@{content_key(spec.pack)[:8]}"
         if name not in self.weights:
-            packed = spec.pack.apply(array) if spec.pack else np.ascontiguousarray(array)
-            self.weights[name] = packed
-            self.buffers[name] = PlanBuffer(
-                name=name,
-                dtype=str(packed.dtype),
-                elements=packed.size,
-                role="weight",
-                shape=tuple(array.shape),
-            )
+            self._store(name, spec.pack.apply(array), array.shape)
         return name
 
+    def _stored(self, value: str, array: np.ndarray) -> str:
+        """The weight that holds a constant as it is; an output's name is not a weight's."""
+        name = f"{value}@stored" if value in self.graph.outputs else value
+        if name not in self.weights:
+            self._store(name, np.ascontiguousarray(array), array.shape)
+        return name
+
+    def _store(self, name: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
+        self.weights[name] = array
+        self.buffers[name] = PlanBuffer(
+            name=name, dtype=str(array.dtype), elements=array.size, role="weight", shape=shape
+        )
+
     def _value(self, value: str) -> str:
+        if value in self.embedded:
+            value = self.embedded[value].target
         if value in self.buffers:
             return value
         graph, kind = self.graph, self.graph.types[value]
-        if value in graph.constants:
-            self.weights[value] = np.ascontiguousarray(graph.constants[value])
-        role = (
-            "input"
-            if value in graph.inputs
-            else "output"
-            if value in graph.outputs
-            else "weight"
-            if value in graph.constants
-            else "temp"
-        )
+        if value in graph.outputs:
+            role = "output"
+        elif value in graph.constants:
+            return self._stored(value, graph.constants[value])
+        else:
+            role = "input" if value in graph.inputs else "temp"
         self.buffers[value] = PlanBuffer(
             name=value, dtype=kind.dtype, elements=kind.elements, role=role, shape=kind.shape
         )
