@@ -154,13 +154,14 @@ def check_names_unique(plan: NetworkPlan) -> None:
 def check_buffer_types(plan: NetworkPlan) -> None:
     """Each buffer has a known type, a positive size, and the elements of its shape.
 
-    A weight is exempt from the last: packing may pad it.
+    A weight is exempt from the last: packing may pad it. Inputs and outputs may have no elements:
+    that is up to the model, and no launch reads or writes them.
     """
     for entry in plan.buffers:
         where = f"buffer {entry.name}"
         if entry.dtype not in DTYPES:
             raise _broken(plan, where, f"one of {', '.join(DTYPES)}", entry.dtype)
-        if entry.elements < 1:
+        if entry.elements < (1 if entry.role in ("weight", "temp") else 0):
             raise _broken(plan, where, "at least one element", str(entry.elements))
         if entry.role != "weight" and prod(entry.shape) != entry.elements:
             expected = f"{prod(entry.shape)} elements of shape {entry.shape}"
@@ -278,7 +279,7 @@ def check_written_before_read(plan: NetworkPlan) -> None:
                 raise _broken(plan, _where(launch), expected, "a read of it")
         full.update(roots[name] for name in launch.writes)
     for name in plan.outputs:
-        if roots[name] not in full:
+        if roots[name] not in full and plan.buffer(name).elements:
             raise _broken(plan, f"output {name}", "a launch that writes it", "none")
 
 

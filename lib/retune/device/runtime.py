@@ -86,9 +86,9 @@ class Device:
     def build(self, *texts: str, options: Sequence[str] = ()) -> Program:
         """The kernels of all texts, each text compiled on its own.
 
-        Drivers keep compiled programs on disk under the hash of their text: a kernel that was
-        measured once loads in no time in every program that it is part of later. Some drivers
-        compile a kernel only at its first launch. Raises: BuildFailed with the compiler's log.
+        Drivers keep compiled programs on disk under the hash of their text, so a kernel that many
+        candidates share is compiled once if it is a text of its own. Some drivers compile a kernel
+        only at its first launch. Raises: BuildFailed with the compiler's log.
         """
         handles: dict[str, Any] = {}
         for text in texts:
