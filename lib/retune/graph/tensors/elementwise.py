@@ -41,7 +41,15 @@ def _hard_sigmoid(x: Expr, attrs: Attrs) -> Expr:
 
 
 def _absolute(x: Expr, _: Attrs) -> Expr:
-    return call("abs", x) if x.dtype.startswith("float") else maximum(x, -x)
+    if x.dtype.startswith("float"):
+        return call("abs", x)
+    wide = _at_least_32_bits(x)
+    return cast(maximum(wide, -wide), x.dtype)
+
+
+def _at_least_32_bits(x: Expr) -> Expr:
+    """Narrow integers as int32, so that their arithmetic has one type in C too."""
+    return x if x.dtype == "int64" else cast(x, "int32")
 
 
 UNARY: dict[str, Callable[[Expr, Attrs], Expr]] = {
@@ -75,8 +83,20 @@ def _divide(a: Expr, b: Expr) -> Expr:
     """Floats divide; integers divide toward zero, from the floor division of magnitudes."""
     if a.dtype.startswith("float"):
         return a / b
-    quotient = maximum(a, -a) // maximum(b, -b)
-    return select(equal(a < 0, b < 0), quotient, -quotient)
+    if a.dtype in ("int8", "int16", "uint8"):
+        return cast(_divide(cast(a, "int32"), cast(b, "int32")), a.dtype)
+    left, right = _at_least_32_bits(a), _at_least_32_bits(b)
+    quotient = maximum(left, -left) // maximum(right, -right)
+    return cast(select(equal(left < 0, right < 0), quotient, -quotient), a.dtype)
+
+
+def _power(a: Expr, b: Expr) -> Expr:
+    """Integer bases are raised as float64, which holds their powers exactly below 2**53."""
+    if a.dtype.startswith("float"):
+        return power(a, cast(b, a.dtype))
+    value = power(cast(a, "float64"), cast(b, "float64"))
+    whole = not b.dtype.startswith("float")
+    return cast(call("round", value) if whole else value, a.dtype)
 
 
 def _compare(op: str) -> Callable[[Expr, Expr], Expr]:
@@ -94,13 +114,13 @@ BINARY: dict[str, Callable[[Expr, Expr], Expr]] = {
     "subtract": lambda a, b: a - b,
     "multiply": lambda a, b: a * b,
     "divide": _divide,
-    "power": power,
+    "power": _power,
     "minimum": minimum,
     "maximum": maximum,
     "prelu": lambda x, slope: select(x < 0, x * slope, x),
     **{op: _compare(op) for op in ("equal", "less", "greater")},
 }
-"""Op -> body; the second operand takes the first one's type."""
+"""Op -> body; but for powers, the second operand takes the first one's type."""
 
 
 @tensors_of(*UNARY)
@@ -120,13 +140,15 @@ def unary(c: OpCall) -> Tensor:
 def binary_op(c: OpCall) -> Tensor:
     """T_op(i...) = f(a[i...], b[i...]), dimensions of extent 1 read at 0."""
     a, b = c.inputs
-    body = BINARY[c.op]
-    return compute(
-        c.name(f"T_{c.op}"),
-        c.output.shape,
-        lambda *i: body(read(a, i, c.output.shape), cast(read(b, i, c.output.shape), a.dtype)),
-        [a, b],
-    )
+    operation = BINARY[c.op]
+
+    def body(*i: Expr) -> Expr:
+        right: Expr = read(b, i, c.output.shape)
+        if c.op != "power":
+            right = cast(right, a.dtype)
+        return operation(read(a, i, c.output.shape), right)
+
+    return compute(c.name(f"T_{c.op}"), c.output.shape, body, [a, b])
 
 
 @tensors_of("where")
