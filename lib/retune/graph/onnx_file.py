@@ -26,6 +26,8 @@ def read_onnx(path: Path) -> onnx.ModelProto:
         )
     try:
         model = onnx.ModelProto.FromString(path.read_bytes())
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read ({error.strerror}); check its rights") from None
     except DecodeError as error:
         raise ModelError(
             f"{path}: not a readable ONNX file ({error}); expected a complete protobuf message; "

@@ -83,8 +83,6 @@ def _divide(a: Expr, b: Expr) -> Expr:
     """Floats divide; integers divide toward zero, from the floor division of magnitudes."""
     if a.dtype.startswith("float"):
         return a / b
-    if a.dtype in ("int8", "int16", "uint8"):
-        return cast(_divide(cast(a, "int32"), cast(b, "int32")), a.dtype)
     left, right = _at_least_32_bits(a), _at_least_32_bits(b)
     quotient = maximum(left, -left) // maximum(right, -right)
     return cast(select(equal(left < 0, right < 0), quotient, -quotient), a.dtype)
