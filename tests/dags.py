@@ -39,17 +39,18 @@ def conv2d(
     reach = dilation * (window - 1) + 1
     oh, ow = ((size + 2 * pad - reach) // stride + 1 for size in (h, w))
     source = padded(x, pad) if pad else x
-    ry, rx = reduce_axis("ry", window), reduce_axis("rx", window)
+    taps = [reduce_axis(name, window) for name in ("ry", "rx")] if window > 1 else []
+    ry, rx = [axis.var for axis in taps] or [const(0), const(0)]
     rc = reduce_axis("rc", c // groups)
     per_group = f // groups
 
     def product(nn, yy, xx, ff):
         channel = rc.var if groups == 1 else (ff // per_group) * (c // groups) + rc.var
-        row, column = yy * stride + ry.var * dilation, xx * stride + rx.var * dilation
+        row, column = yy * stride + ry * dilation, xx * stride + rx * dilation
         return source[nn, row, column, channel] * k[ry, rx, rc, ff]
 
     shape = (n, oh, ow, f)
-    y = compute("conv", shape, product, [source, k], reduce=(ry, rx, rc))
+    y = compute("conv", shape, product, [source, k], reduce=(*taps, rc))
     inputs = [y, b]
     total = partial(_biased, y, b)
     if residual:
@@ -89,8 +90,9 @@ def depthwise(n: int, h: int, w: int, c: int, *, stride: int = 1) -> Dag:
     y = compute(
         "conv",
         shape,
-        lambda nn, yy, xx, cc: source[nn, yy * stride + ry.var, xx * stride + rx.var, cc]
-        * k[ry, rx, cc],
+        lambda nn, yy, xx, cc: (
+            source[nn, yy * stride + ry.var, xx * stride + rx.var, cc] * k[ry, rx, cc]
+        ),
         [source, k],
         reduce=(ry, rx),
     )
