@@ -14,11 +14,11 @@ import numpy as np
 from retune.core.config import knob
 from retune.core.errors import ScheduleError
 from retune.ir.evaluate import evaluate
-from retune.ir.expr import Const, Expr, Operand, Scope, Var, as_expr, const, substitute
+from retune.ir.expr import Const, Expr, Operand, Scope, Var, as_expr, const, substitute, variables
 from retune.ir.stmt import Block, For, Program, blocks
 from retune.ir.verify import verify
 from retune.schedule import loops, stages, tiles
-from retune.schedule.trace import Argument, Step, Trace
+from retune.schedule.trace import VARIADIC, Argument, Step, Trace
 
 Given = Mapping[str, Sequence[int]]
 
@@ -294,9 +294,8 @@ class Schedule:
     def _record(
         self, primitive: str, arguments: Mapping[str, Argument], outputs: Sequence[str] = ()
     ) -> None:
-        self.trace = self.trace.with_step(
-            Step(primitive, tuple(arguments.items()), tuple(outputs))
-        )
+        stated = tuple((key, _stated(value)) for key, value in arguments.items())
+        self.trace = self.trace.with_step(Step(primitive, stated, tuple(outputs)))
         if self._verified:
             verify(self.program, primitive)
 
@@ -307,17 +306,43 @@ def replay(program: Program, trace: Trace, decisions: Given | None = None) -> Sc
     Raises: ScheduleError where a step is not legal for this program or these decisions.
     """
     given = dict(trace.decisions) | {k: tuple(v) for k, v in (decisions or {}).items()}
+    _check_symbolic(trace, given)
     schedule = Schedule(program, given)
     bound: dict[Var, Expr] = {}
     for step in trace.steps:
         arguments = {k: _bind(v, bound) for k, v in step.arguments}
-        names = arguments.pop("names", None)
+        names = arguments.pop(VARIADIC, None)
         positional = tuple(names) if isinstance(names, tuple) else ()
         result = getattr(schedule, step.primitive)(*positional, **arguments)
         if step.primitive.startswith("sample_"):
             values = result if isinstance(result, list) else [result]
             bound |= {Var(n): v for n, v in zip(step.outputs, values, strict=True)}
     return schedule
+
+
+def _check_symbolic(trace: Trace, given: Given) -> None:
+    """Decisions that differ from those of the trace stand as symbols in its steps."""
+    used = {v for step in trace.steps for _, value in step.arguments for v in _symbols_in(value)}
+    for name, values in trace.decisions:
+        symbols = symbols_of(name, len(values))
+        if tuple(given[name]) != values and not used.intersection(symbols):
+            raise ScheduleError(
+                f"replay: {name!r} was decided as {values} before this trace was recorded; "
+                "replay the trace of a sketch to decide anew"
+            )
+
+
+def _symbols_in(value: Argument) -> set[Var]:
+    if isinstance(value, tuple):
+        return {v for item in value for v in _symbols_in(item)}
+    return variables(value) if isinstance(value, Expr) else set()
+
+
+def _stated(value: Argument) -> Argument:
+    """The argument with literals as plain numbers, as JSON gives them back."""
+    if isinstance(value, tuple):
+        return tuple(_stated(item) for item in value)
+    return int(value.value) if isinstance(value, Const) else value
 
 
 def _bind(value: Argument, bound: Mapping[Var, Expr]) -> Argument:

@@ -227,9 +227,11 @@ def _tile_nest(
     moved = {v: simplify(b + v) for v, b in zip(axes, base, strict=True)}
     guard = block.guard
     if guarded:
-        for var, full in zip(axes, block.buffer.shape, strict=True):
-            inside = all_of(moved[var] >= 0, moved[var] < full)
-            guard = inside if guard is None else all_of(guard, inside)
+        for var, full, extent in zip(axes, block.buffer.shape, extents, strict=True):
+            if moved[var] == var and extent == full:
+                continue  # the whole dimension
+            known = [] if guard is None else [guard]
+            guard = all_of(*known, moved[var] >= 0, moved[var] < full)
     value = substitute(block.value, dict(moved))
     body: Stmt = replace(block, buffer=tile, indices=tuple(axes), value=value, guard=guard)
     size = dict(zip(axes, extents, strict=True))

@@ -15,6 +15,10 @@ from retune.ir.expr import Binary, Const, Expr, Var, binary, const, substitute, 
 Argument = str | int | Expr | tuple["Argument", ...] | None
 
 TRACE_VERSION = 1
+VARIADIC = "names"
+"""The argument that a primitive takes as `*names`."""
+_SINGLE = frozenset({"fuse", "cache_write", "sample_categorical"})
+"""Primitives that give one name or symbol rather than a list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +30,17 @@ class Step:
     outputs: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        call = f"s.{self.primitive}({', '.join(f'{k}={_show(v)}' for k, v in self.arguments)})"
+        shown = [
+            ", ".join(map(_show, value)) if key == VARIADIC and isinstance(value, tuple)
+            else f"{key}={_show(value)}"
+            for key, value in self.arguments
+        ]  # fmt: skip
+        call = f"s.{self.primitive}({', '.join(shown)})"
         names = [_identifier(o) for o in self.outputs]
         if not names:
             return call
-        return f"{', '.join(names)}{',' if len(names) == 1 else ''} = {call}"
+        comma = "," if len(names) == 1 and self.primitive not in _SINGLE else ""
+        return f"{', '.join(names)}{comma} = {call}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,264 @@
+"""Each primitive: what it does to a program (golden), and what it refuses."""
+
+from collections.abc import Callable
+
+import pytest
+
+from retune.core.errors import ScheduleError
+from retune.ir.expr import Var, const
+from retune.ir.stmt import from_dag
+from retune.ir.te import Dag, compute, placeholder, reduce_axis
+from retune.ir.verify import verify
+from retune.schedule.schedule import Schedule
+from tests.dags import conv2d, dense, elementwise, flipped, joined, softmax, total
+from tests.oracle import assert_same_meaning
+
+
+def scheduled(dag: Dag, *steps: Callable[[Schedule], object]) -> str:
+    """The program after the steps, verified and compared with the expression at each of them."""
+    s = Schedule(from_dag(dag))
+    for step in steps:
+        step(s)
+        verify(s.program)
+        assert_same_meaning(dag, s.program)
+    return f"{s.trace}\n\n{s.program}\n"
+
+
+def test_split_exact(golden):
+    assert scheduled(dense(8, 12, 16), lambda s: s.split("y.i", [4, 2])) == golden
+
+
+def test_split_shift(golden):
+    assert scheduled(dense(7, 5, 11), lambda s: s.split("z.j", [4], "shift")) == golden
+
+
+def test_split_guard(golden):
+    assert scheduled(dense(7, 5, 11), lambda s: s.split("y.k", [2], "guard")) == golden
+
+
+def test_fuse(golden):
+    assert scheduled(dense(3, 4, 5), lambda s: s.fuse("z.i", "z.j")) == golden
+
+
+def test_reorder(golden):
+    assert scheduled(dense(3, 4, 5), lambda s: s.reorder("y.k", "y.i", "y.j")) == golden
+
+
+def test_annotations(golden):
+    assert (
+        scheduled(
+            dense(3, 8, 16),
+            lambda s: s.unroll("y.k"),
+            lambda s: s.unroll("y.i", 2),
+            lambda s: s.vectorize("z.j"),
+            lambda s: s.bind("z.i", "group.1"),
+        )
+        == golden
+    )
+
+
+def test_compute_inline(golden):
+    assert scheduled(elementwise(2, 6), lambda s: s.compute_inline("a")) == golden
+
+
+def test_cache_write(golden):
+    assert scheduled(dense(3, 4, 5, epilogue=False), lambda s: s.cache_write("y")) == golden
+
+
+def test_compute_at(golden):
+    assert (
+        scheduled(
+            dense(6, 4, 8),
+            lambda s: s.split("z.j", [4]),
+            lambda s: s.compute_at("y", "z.j.0"),
+        )
+        == golden
+    )
+
+
+def test_compute_at_computes_the_window_that_is_read(golden):
+    dag = conv2d(1, 6, 6, 2, 3)
+    at = lambda s: s.compute_at("padded", "conv.xx", "private")  # noqa: E731
+    assert scheduled(dag, at) == golden
+
+
+def test_compute_at_guards_what_a_guarded_reader_reads(golden):
+    dag = dense(5, 3, 7)
+    assert (
+        scheduled(
+            dag, lambda s: s.split("z.i", [2], "guard"), lambda s: s.compute_at("y", "z.i.0")
+        )
+        == golden
+    )
+
+
+def test_decompose_reduction(golden):
+    steps = [
+        lambda s: s.reorder("y.i", "y.k", "y.j"),
+        lambda s: s.decompose_reduction("y", "y.k"),
+    ]
+    assert scheduled(dense(3, 4, 5), *steps) == golden
+
+
+def test_pack(golden):
+    assert scheduled(dense(3, 4, 5), lambda s: s.pack("w")) == golden
+
+
+def test_sampling(golden):
+    s = Schedule(from_dag(dense(12, 8, 34)))
+    outer = s.sample_perfect_tile("z.i", 3)
+    inner = s.sample_tile("z.j", 2, 16, unit=2)
+    s.split("z.i", outer)
+    s.split("z.j", [*inner, const(2)], "shift")
+    s.unroll("z.j.1", s.sample_categorical("hint", [1, 2, 4]))
+    tables = "\n".join(f"{d.name}: {d.table.tolist()}" for d in s.decisions)
+    limits = "\n".join(map(str, s.constraints))
+    assert f"{s.trace}\n\n{s.program}\n\n{tables}\n\n{limits}\n" == golden
+
+
+def scaled_weights() -> Dag:
+    """A packed constant that an element-wise stage reads, and a sum over that stage."""
+    x, w = placeholder("x", (2, 3)), placeholder("w", (2, 3), constant=True)
+    y = compute("y", (2, 3), lambda i, j: x[i, j] * w[i, j], [x, w])
+    k = reduce_axis("k", 3)
+    return Dag((compute("z", (2,), lambda i: y[i, k], [y], reduce=(k,)),))
+
+
+def mirrored() -> Dag:
+    """A stage that is read from its end."""
+    x = placeholder("x", (2, 3))
+    a = compute("a", (2, 3), lambda i, j: x[i, j] * 2.0, [x])
+    return Dag((compute("y", (2, 3), lambda i, j: a[i, const(2) - j], [a]),))
+
+
+def neighbours() -> Dag:
+    """A stage that is read at two places at once."""
+    x = placeholder("x", (2, 4))
+    a = compute("a", (2, 4), lambda i, j: x[i, j] * 2.0, [x])
+    return Dag((compute("y", (2, 3), lambda i, j: a[i, j] + a[i, j + 1], [a]),))
+
+
+REFUSED: dict[str, tuple[Dag, Callable[[Schedule], object]]] = {
+    "no loop 'q' in program; loops are y.i, y.j, y.k": (
+        dense(2, 3, 4), lambda s: s.split("q", [2])),
+    "no block 'q' in program; blocks are y, z": (dense(2, 3, 4), lambda s: s.loops("q")),
+    r"split\(y.i\): 4 does not divide 6": (dense(6, 3, 4), lambda s: s.split("y.i", [4])),
+    r"split\(y.i\): a tile of 8 exceeds the extent 6": (
+        dense(6, 3, 4), lambda s: s.split("y.i", [8], "shift")),
+    r"split\(y.i\): factors must be positive, got 0": (
+        dense(6, 3, 4), lambda s: s.split("y.i", [0])),
+    r"split\(y.i\): tail is one of .*, got 'pad'": (
+        dense(6, 3, 4), lambda s: s.split("y.i", [4], "pad")),
+    r"split\(y.k\): a shifted tail would repeat reduce iterations": (
+        dense(6, 3, 4), lambda s: s.split("y.k", [2], "shift")),
+    r"split\(y.j\): a shifted tail inside the reduction of y would be added twice": (
+        dense(6, 3, 5), lambda s: (s.reorder("y.i", "y.k", "y.j"), s.split("y.j", [2], "shift"))),
+    r"split\(z.i\): expected a serial loop, got unroll": (
+        dense(6, 3, 4), lambda s: (s.unroll("z.i"), s.split("z.i", [2]))),
+    r"fuse\(y.i, y.k\): y.k must be the only thing in y.i": (
+        dense(2, 3, 4), lambda s: s.fuse("y.i", "y.k")),
+    r"fuse\(y.j, y.k\): both must be serial, both reduce or neither": (
+        dense(2, 3, 4), lambda s: s.fuse("y.j", "y.k")),
+    "reorder: z.i not nested directly with y.i": (
+        dense(2, 3, 4), lambda s: s.reorder("y.i", "z.i")),
+    r"reorder\(y.i, y.i\): a loop is named twice": (
+        dense(2, 3, 4), lambda s: s.reorder("y.i", "y.i")),
+    "reorder: expected the names of loops, got none": (dense(2, 3, 4), lambda s: s.reorder()),
+    "reorder: y.j.0 has a shifted tail and may not move inside a reduce loop": (
+        dense(2, 3, 5),
+        lambda s: (s.split("y.j", [2], "shift"), s.reorder("y.k", "y.j.0"))),
+    r"vectorize\(y.k\): a reduce loop runs in order": (
+        dense(2, 4, 4), lambda s: s.vectorize("y.k")),
+    r"unroll\(y.i\): expected a serial loop, it is vectorize already": (
+        dense(2, 3, 4), lambda s: (s.vectorize("y.i"), s.unroll("y.i"))),
+    r"bind\(y.i\): expected group.0..2 or local.0..1, got 'global'": (
+        dense(2, 3, 4), lambda s: s.bind("y.i", "global")),
+    r"group.0\(y.k\): a reduce loop runs in order": (
+        dense(2, 3, 4), lambda s: s.bind("y.k", "group.0")),
+    r"bind\(y.j\): group.0 runs y.i already": (
+        dense(4, 3, 4), lambda s: (s.bind("y.i", "group.0"), s.bind("y.j", "group.0"))),
+    r"bind\(y.j\): y.init is outside the loop": (
+        dense(4, 3, 4),
+        lambda s: (s.reorder("y.i", "y.k", "y.j"), s.decompose_reduction("y", "y.k"),
+                   s.bind("y.j", "group.0"))),
+    r"bind\(y.j\): z is outside the loop": (
+        dense(4, 3, 4), lambda s: (s.compute_at("y", "z.i"), s.bind("y.j", "group.0"))),
+    r"bind\(y.j.0\): its tiles overlap, and y accumulates in global memory": (
+        dense(4, 3, 5), lambda s: (s.split("y.j", [2], "shift"), s.bind("y.j.0", "group.0"))),
+    r"compute_inline\(y\): only a plain element-wise stage can be": (
+        dense(2, 3, 4), lambda s: s.compute_inline("y")),
+    r"compute_inline\(c\): it is an output": (elementwise(2, 4), lambda s: s.compute_inline("c")),
+    "both.0: both is written in parts, by both.0, both.1": (
+        joined(2, 3, 4), lambda s: s.compute_inline("both.0")),
+    r"compute_inline\(y\): it reads w, which is packed already": (
+        scaled_weights(), lambda s: (s.pack("w"), s.compute_inline("y"))),
+    "a: expected an unscheduled root stage; move it before its loops": (
+        elementwise(2, 4), lambda s: (s.split("a.i", [2]), s.compute_inline("a"))),
+    r"cache_write\(y\): it has a cache already": (
+        dense(2, 3, 4), lambda s: (s.cache_write("y"), s.cache_write("y"))),
+    "y: y is written in parts, by y.init, y; move a stage before": (
+        dense(2, 3, 4), lambda s: (s.decompose_reduction("y", "y.i"), s.cache_write("y"))),
+    r"compute_at\(z\): it is an output; use cache_write first": (
+        dense(2, 3, 4), lambda s: s.compute_at("z", "y.i")),
+    r"compute_at\(y\): scope is register or private, got 'local'": (
+        dense(2, 3, 4), lambda s: s.compute_at("y", "z.i", "local")),
+    r"compute_at\(e, y.i\): also read outside that loop, by total": (
+        softmax(2, 3), lambda s: s.compute_at("e", "y.i")),
+    r"compute_at\(y, y.i\): also read outside that loop, by z": (
+        dense(2, 3, 4), lambda s: s.compute_at("y", "y.i")),
+    r"compute_at\(a\): index .* runs backwards in y.j": (
+        mirrored(), lambda s: s.compute_at("a", "y.i")),
+    r"compute_at\(a, y.i\): dimension 1 is read in several ways": (
+        neighbours(), lambda s: s.compute_at("a", "y.i")),
+    r"decompose_reduction\(z, z.i\): expected a whole reduction in that loop": (
+        dense(2, 3, 4), lambda s: s.decompose_reduction("z", "z.i")),
+    r"decompose_reduction\(y, y.q\): reduce loop y.k is outside it": (
+        total(2, 3), lambda s: s.decompose_reduction("y", "y.q")),
+    r"decompose_reduction\(y, z.i\): the result is read inside that loop": (
+        dense(4, 3, 4), lambda s: (s.compute_at("y", "z.i"), s.decompose_reduction("y", "z.i"))),
+    r"decompose_reduction\(y, y.j.0\): y.j.0 has a shifted tail, and would add it twice": (
+        dense(2, 3, 5),
+        lambda s: (s.split("y.j", [2], "shift"), s.decompose_reduction("y", "y.j.0"))),
+    r"pack\(x\): expected a constant input": (dense(2, 3, 4), lambda s: s.pack("x")),
+    r"pack\(w\): it is packed already": (
+        dense(2, 3, 4), lambda s: (s.pack("w"), s.pack("w"))),
+    r"pack\(w\): expected one read of it, found 2": (flipped(2, 3), lambda s: s.pack("w")),
+    r"sample_tile\(y.i\): unit 4 exceeds the extent 2": (
+        dense(2, 3, 4), lambda s: s.sample_tile("y.i", 2, unit=4)),
+    r"sample_perfect_tile: decision 'tile.y.i' is taken already": (
+        dense(2, 3, 4),
+        lambda s: (s.sample_perfect_tile("y.i", 2), s.sample_perfect_tile("y.i", 2))),
+    r"sample_tile\(y.i.1\): its extent .* is itself sampled": (
+        dense(4, 3, 4),
+        lambda s: (s.split("y.i", s.sample_perfect_tile("y.i", 2)), s.sample_tile("y.i.1", 2))),
+    "program: too small": (
+        dense(2, 3, 4), lambda s: s.require(const(False, "bool"), "too small")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_refused(message: str):
+    dag, action = REFUSED[message]
+    with pytest.raises(ScheduleError, match=message):
+        action(Schedule(from_dag(dag)))
+
+
+def test_a_refused_primitive_leaves_no_trace():
+    s = Schedule(from_dag(dense(6, 3, 4)))
+    program = s.program
+    with pytest.raises(ScheduleError):
+        s.split("y.i", [4])
+    assert s.program is program and not s.trace.steps
+
+
+def test_given_numbers_take_the_place_of_symbols():
+    s = Schedule(from_dag(dense(6, 3, 4)), {"tile.y.i": (3,)})
+    assert s.sample_perfect_tile("y.i", 2) == [const(3)]
+    assert dict(s.trace.decisions) == {"tile.y.i": (3,)}
+    with pytest.raises(ScheduleError, match=r"\(4,\) is not an option of 'tile.y.i'"):
+        Schedule(from_dag(dense(6, 3, 4)), {"tile.y.i": (4,)}).sample_perfect_tile("y.i", 2)
+
+
+def test_symbols_are_variables_named_after_the_decision():
+    s = Schedule(from_dag(dense(6, 3, 4)))
+    assert s.sample_perfect_tile("y.i", 3) == [Var("tile.y.i@0"), Var("tile.y.i@1")]

@@ -1,0 +1,39 @@
+"""Whatever legal primitives are applied, the program keeps its meaning and its invariants."""
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retune.ir.stmt import from_dag
+from retune.ir.verify import verify
+from retune.schedule.schedule import Schedule
+from tests.dags import random_dag
+from tests.oracle import assert_same_meaning
+from tests.properties import chooser, quick, seeded
+from tests.random_schedules import scramble
+
+
+@quick(80)
+@given(data=st.data())
+def test_random_schedules_keep_the_meaning(data: st.DataObject):
+    choose = chooser(data)
+    dag = random_dag(choose)
+    s = Schedule(from_dag(dag))
+    scramble(s, choose, 8, verify)
+    assert_same_meaning(dag, s.program)
+
+
+def test_random_schedules_use_every_primitive():
+    used: Counter[str] = Counter()
+    for seed in range(150):
+        choose = seeded(seed)
+        s = Schedule(from_dag(random_dag(choose)))
+        scramble(s, choose, 8, lambda _: None)
+        used.update(step.primitive for step in s.trace.steps)
+    expected = {
+        "split", "fuse", "reorder", "unroll", "vectorize", "bind", "compute_inline",
+        "cache_write", "compute_at", "decompose_reduction", "pack",
+    }  # fmt: skip
+    assert expected <= set(used), expected - set(used)
+    assert min(used.values()) >= 5, used
