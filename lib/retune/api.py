@@ -92,9 +92,7 @@ def run_stages(request: TuneRequest, progress: Progress) -> TuneResult:
     rounds: list[RoundManifest] = []
     while not rounds or not rounds[-1].finished:
         previous = rounds[-1] if rounds else None
-        rounds.append(
-            stage_tune_round(request, network, tasks, len(rounds), previous, progress)
-        )
+        rounds.append(stage_tune_round(request, network, tasks, len(rounds), previous, progress))
     selection = stage_select(request, tasks)
     nothing = Selection(target=selection.target)
     untuned = stage_compile(request, network, tasks, nothing, "untuned")
@@ -107,9 +105,7 @@ def run_stages(request: TuneRequest, progress: Progress) -> TuneResult:
             f"{verified.oracle}'s, got {verified.max_rel:.1e}; nothing was published"
         )
     bench = stage_bench(request, network, untuned, tuned)
-    published = stage_report(
-        request, network, tasks, tuple(rounds), tuned, verified, bench
-    )
+    published = stage_report(request, network, tasks, tuple(rounds), tuned, verified, bench)
     return summarize(
         request, network, tasks, rounds, verified=verified, bench=bench, published=published
     )

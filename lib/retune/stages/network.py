@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from retune.core.errors import InputError
 from retune.core.keys import file_key
 from retune.graph.models import resolve_model
 from retune.graph.onnx_file import external_files
 from retune.graph.onnx_import import load_file
-from retune.graph.passes import PASSES, optimise
+from retune.graph.passes import PASSES, Layout, optimise
 from retune.stages.manifest import (
     ImportManifest,
     TaskEntry,
@@ -41,7 +42,19 @@ def import_network(
     """
     path = resolve_model(model, cache / "models", shapes)
     own = {} if model.startswith("zoo:") else shapes
-    return _import(path, file_key(path), tuple(sorted(own.items())), layout)
+    return _import(path, _content(path), tuple(sorted(own.items())), layout)
+
+
+def _content(path: Path) -> str:
+    """The key of a file's bytes, read once for each version of the file."""
+    facts = path.stat()
+    return _content_of(path, facts.st_mtime_ns, facts.st_size)
+
+
+@lru_cache(maxsize=16)
+def _content_of(path: Path, changed_ns: int, size: int) -> str:
+    del changed_ns, size
+    return file_key(path)
 
 
 @lru_cache(maxsize=2)
@@ -49,23 +62,29 @@ def _import(path: Path, content: str, shapes: Bindings, layout: str) -> Imported
     """Large, so that only the last two are kept; `content` tells apart versions of a file."""
     del content
     graph = load_file(path, dict(shapes))
-    network = extract(optimise(graph, layout=layout))
+    network = extract(optimise(graph, layout=_layout(layout)))
     flops = sum(task.flops * task.weight for task in network.tasks.values())
     return ImportedNetwork(path, network, len(network.graph.nodes), flops)
 
 
+def _layout(name: str) -> Layout:
+    match name:
+        case "NHWC" | "NCHW":
+            return name
+        case _:
+            raise InputError(f"layout {name!r} is not known; choose NHWC or NCHW")
+
+
 def open_network(request: TuneRequest) -> ImportedNetwork:
     """The request's model, imported."""
-    return import_network(
-        request.model, dict(request.shapes), request.layout, Path(request.work)
-    )
+    return import_network(request.model, dict(request.shapes), request.layout, Path(request.work))
 
 
 def stage_import(request: TuneRequest) -> ImportManifest:
     """The facts of the imported network; its ONNX file is what oracle and peers read."""
     path = resolve_model(request.model, Path(request.work) / "models", dict(request.shapes))
     files = [path, *external_files(path)]
-    key = stage_key("import", [file_key(f) for f in files], request.shapes, request.layout)
+    key = stage_key("import", [_content(f) for f in files], request.shapes, request.layout)
 
     def body(_: Path) -> ImportManifest:
         imported = open_network(request)

@@ -108,8 +108,8 @@ def _statuses(request: TuneRequest, run: str, count: int) -> Counter[str]:
     """Statuses of the last `count` measurements of a run: a round that was cut short had them."""
     if count <= 0:
         return Counter()
-    rows = RecordStore(request.records).scan({"run_id": run}, ["ts", "status"])
-    return Counter(str(s) for s in rows.sort_values("ts")["status"].tail(count))
+    rows = RecordStore(request.records).scan({"run_id": run}, ["timestamp", "status"])
+    return Counter(str(s) for s in rows.sort_values("timestamp")["status"].tail(count))
 
 
 def _nothing_to_measure(
@@ -153,9 +153,7 @@ def stage_select(request: TuneRequest, tasks: TaskManifest) -> Selection:
             record = found[1]
             time_us = record.measurement.median_us or 0.0
             best.append(
-                BestRecord(
-                    task_key=entry.key, record_id=record.record_id, median_us=time_us
-                )
+                BestRecord(task_key=entry.key, record_id=record.record_id, median_us=time_us)
             )
     return Selection(target=spec.fingerprint, best=tuple(best))
 

@@ -24,6 +24,8 @@ from retune.tune.tuners import Result, Tuner, make_tuner
 
 _log = logging.getLogger("retune.tune")
 
+_FIRST_BATCH = 2
+"""Candidates of a task's first batch, the default schedule among them: enough to rank the tasks."""
 _HOPELESS = 64
 """Trials without a valid result after which a task is given up for this run."""
 
@@ -96,7 +98,8 @@ class Session:
             if state is None:
                 return statuses, "every space is exhausted"
             run = self._runs[state.key]
-            count = min(self.settings.batch, trials - statuses.total())
+            batch = self.settings.batch if state.trials else _FIRST_BATCH
+            count = min(batch, trials - statuses.total())
             candidates = run.tuner.propose(count)
             if not candidates:
                 run.state = replace(run.state, exhausted=True)
@@ -131,9 +134,7 @@ class Session:
         candidates: Sequence[Candidate],
         measurements: Sequence[Measurement],
     ) -> None:
-        records = [
-            self._row(run, c, m) for c, m in zip(candidates, measurements, strict=True)
-        ]
+        records = [self._row(run, c, m) for c, m in zip(candidates, measurements, strict=True)]
         self.store.append(records)
         times = [m.median_us for m in measurements if m.ok and m.median_us is not None]
         known = [run.state.best_us] if run.state.best_us is not None else []
@@ -177,9 +178,7 @@ class Session:
         )
         best = self.store.best(task.key, spec.fingerprint)
         first = [default_candidate(space, spec), *_known_best(best, space)]
-        tuner = make_tuner(
-            self.settings.tuner, space, self.settings.seed, task.key, first, known
-        )
+        tuner = make_tuner(self.settings.tuner, space, self.settings.seed, task.key, first, known)
         state = TaskState(
             key=task.key,
             weight=task.weight,
@@ -188,7 +187,7 @@ class Session:
             best_us=best.measurement.median_us if best else None,
             exhausted=False,
         )
-        return _TaskRun(task, space, tuner, state, int((mine["status"] != "ok").sum()))
+        return _TaskRun(task, space, tuner, state, sum(s != "ok" for s in mine["status"]))
 
 
 def _known_best(best: TuningRecord | None, space: Space) -> list[Candidate]:
@@ -204,5 +203,3 @@ def _line(run: _TaskRun, trials: int) -> str:
         f"{run.task.name} x{run.task.weight} | {run.state.trials} trials | best {speed} | "
         f"failed {share:.0f} % | {trials} trials in all"
     )
-
-

@@ -1,0 +1,125 @@
+"""Whole networks against other runtimes, interleaved in one run.
+
+    python -m benchmarks.networks --records artifacts/records light:resnet50 zoo:mobilenet
+
+Each network is compiled twice, with default schedules and from the record store, and runs in turns
+with onnxruntime (and openvino where it is installed) on the same inputs and cores. Prints medians
+and ratios, and geometric means at the end; `--json FILE` writes the same as data.
+"""
+
+import argparse
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+from retune.api import ImportedNetwork, import_network
+from retune.bundle.bench import BenchOptions, compare_times
+from retune.bundle.build import build_plan
+from retune.bundle.module import Module
+from retune.bundle.peers import open_peer
+from retune.bundle.verify import verify
+from retune.core.config import cache_root, records_root
+from retune.core.target import DeviceSpec
+from retune.device.runtime import device_spec, open_device
+from retune.records.store import RecordStore
+from retune.schedule.space import Candidate
+from retune.tune.history import best_candidate
+
+NETWORKS = (
+    "zoo:squeezenet_v1.1", "zoo:resnet18_v1", "zoo:resnet50_v1", "zoo:vgg19_bn", "zoo:mobilenet",
+    "light:inception_v1", "light:inception_v2", "light:densenet121", "light:shufflenet",
+    "light:alexnet",
+)  # fmt: skip
+PEERS = ("onnxruntime", "openvino")
+
+
+def known_candidates(
+    network: ImportedNetwork, store: RecordStore, spec: DeviceSpec
+) -> dict[str, Candidate]:
+    """The best recorded candidate of each task that has one."""
+    found: dict[str, Candidate] = {}
+    for task in network.network.tasks.values():
+        if not task.tunable:
+            continue
+        best = best_candidate(store, task.key, spec.fingerprint, task.space(spec))
+        if best is not None:
+            found[task.key] = best[0]
+    return found
+
+
+def measure(model: str, records: Path, device: str, budget_s: float) -> dict[str, object]:
+    """One network: medians in milliseconds by contender, deviation, and memory."""
+    network = import_network(model, {}, "NHWC", cache_root())
+    spec = device_spec(device)
+    chosen = known_candidates(network, RecordStore(records), spec)
+    modules = {
+        name: Module(
+            build_plan(network.network, pick, spec, model_key=model, notes={}),
+            open_device(device),
+        )
+        for name, pick in (("default", {}), ("tuned", chosen))
+    }
+    feeds = modules["tuned"].random_inputs()
+    contenders = {n: (lambda m=m: m.run(feeds)) for n, m in modules.items()}
+    peers = {n: open_peer(n, network.onnx) for n in PEERS if find_spec(n) is not None}
+    contenders |= {n: (lambda p=p: p(feeds)) for n, p in peers.items()}
+    outcome = compare_times(contenders, options=BenchOptions(budget_s=budget_s))
+    check = verify(modules["tuned"], peers["onnxruntime"], modules["tuned"].inputs, samples=1)
+    return {
+        "network": model,
+        "gflop": network.flops / 1e9,
+        "tasks_from_records": len(chosen),
+        "median_ms": {t.name: 1e3 * t.median_s for t in outcome.timings},
+        "rounds": outcome.rounds,
+        "deviation": check.max_rel_range,
+        "peak_bytes": modules["tuned"].peak_bytes,
+    }
+
+
+def show(row: dict[str, object]) -> str:
+    """One line for a network."""
+    times = row["median_ms"]
+    assert isinstance(times, dict)
+    tuned = times["tuned"]
+    parts = [f"{row['network']:22} {row['gflop']:6.2f} GFLOP"]
+    parts += [f"{name} {ms:8.2f} ms ({tuned / ms:4.2f}x)" for name, ms in times.items()]
+    return "  ".join(parts) + f"  deviation {row['deviation']:.1e}"
+
+
+def ratios_to(rows: list[dict[str, object]], peer: str) -> list[float]:
+    """Time of the tuned bundle over the peer's, for each network that the peer ran."""
+    found: list[float] = []
+    for row in rows:
+        times = row["median_ms"]
+        assert isinstance(times, dict)
+        if peer in times:
+            found.append(times["tuned"] / times[peer])
+    return found
+
+
+def main() -> None:
+    """Measures the networks named on the command line, or all of NETWORKS."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("networks", nargs="*", default=list(NETWORKS))
+    parser.add_argument("--records", type=Path, default=records_root())
+    parser.add_argument("--device", default="pocl")
+    parser.add_argument("--seconds", type=float, default=15.0, help="for each network")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    rows: list[dict[str, object]] = []
+    for model in options.networks:
+        rows.append(measure(model, options.records, options.device, options.seconds))
+        print(show(rows[-1]), flush=True)
+    for name in PEERS:
+        ratios = ratios_to(rows, name)
+        if ratios:
+            mean = float(np.exp(np.mean(np.log(ratios))))
+            print(f"tuned / {name}: geometric mean {mean:.3f}, worst {max(ratios):.3f}")
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()
