@@ -55,14 +55,27 @@ def import_model(
         build.input(value, entry)
     for proto in protos:
         _import_node(proto, opset, build, folder)
-    outputs = [entry.name for entry in model.graph.output]
+    return build.finish(_outputs(model.graph, build)).verify()
+
+
+def _outputs(graph: onnx.GraphProto, build: GraphBuilder) -> list[str]:
+    """The outputs' names: each once, each made by a node or an initializer. Raises: ModelError."""
+    outputs = [entry.name for entry in graph.output]
     missing = [value for value in outputs if value not in build.types]
     if missing or not outputs:
         raise ModelError(
-            f"{name}: nothing computes the output '{', '.join(missing) or '(none)'}'; the file is "
-            "incomplete, export it again"
+            f"{build.name}: nothing computes the output '{', '.join(missing) or '(none)'}'; the "
+            "file is incomplete, export it again"
         )
-    return build.finish(outputs).verify()
+    inputs = {entry.name for entry in graph.input} - build.constants.keys()
+    strays = [v for i, v in enumerate(outputs) if v in inputs or v in outputs[:i]]
+    if strays:
+        kind = "an input too" if strays[0] in inputs else "listed twice"
+        raise ModelError(
+            f"{build.name}: output '{strays[0]}' is {kind}; expected each output to be a value of "
+            "its own; put an Identity node before it"
+        )
+    return outputs
 
 
 def _import_node(proto: onnx.NodeProto, opset: int, build: GraphBuilder, folder: Path) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from retune.core.config import knob
+from retune.graph.empty import fold_empty
 from retune.graph.fold import dense_of_transposed, fold_scales, lower_batch_norm
 from retune.graph.graph import Graph
 from retune.graph.layout import channels_last
@@ -32,6 +33,7 @@ class Pass:
 
 
 PASSES: tuple[Pass, ...] = (
+    Pass(name="fold-empty", run=fold_empty),
     Pass(name="fold-constants", run=fold_constants),
     Pass(name="lower-batch-norm", run=lower_batch_norm),
     Pass(name="remove-identities", run=remove_identities),

@@ -191,8 +191,12 @@ def _absorb_outputs(graph: Graph) -> Graph:
 
 
 def materialise_outputs(graph: Graph) -> Graph:
-    """An output that is a constant becomes an identity of it: every output has a producer."""
-    stored = {name: f"{name}.stored" for name in graph.outputs if name in graph.constants}
+    """An output that is a constant becomes an identity of it, unless it has no elements."""
+    stored = {
+        name: f"{name}.stored"
+        for name in graph.outputs
+        if name in graph.constants and graph.constants[name].size
+    }
     if not stored:
         return graph
     copies = tuple(

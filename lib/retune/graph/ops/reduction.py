@@ -1,6 +1,7 @@
 """Reductions over axes. Attributes: axes (ascending, not negative), keepdims."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -30,10 +31,25 @@ def _reduce(name: str) -> Callable[[Sequence[Array | None], Attrs], tuple[Array,
 
     def reference(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
         data = present(arrays)
-        result = function(data, axis=ints(attrs, "axes"), keepdims=bool(attrs["keepdims"]))
-        return (np.asarray(result, data.dtype),)
+        options: dict[str, Any] = {"axis": ints(attrs, "axes"), "keepdims": bool(attrs["keepdims"])}
+        if not data.size and name in _WORST:
+            options["initial"] = _worst(data.dtype, _WORST[name])
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return (np.asarray(function(data, **options), data.dtype),)
 
     return reference
+
+
+_WORST = {"reduce_max": -np.inf, "reduce_min": np.inf}
+"""Name -> the result over no elements, for floats."""
+
+
+def _worst(dtype: np.dtype[Any], limit: float) -> float:
+    """The value of that type nearest to the limit."""
+    if dtype.kind in "fb":
+        return limit if dtype.kind == "f" else limit > 0
+    limits = np.iinfo(dtype)
+    return limits.max if limit > 0 else limits.min
 
 
 for _name in REDUCTIONS:

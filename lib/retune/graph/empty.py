@@ -1,0 +1,36 @@
+"""Values without elements: they hold no data, so each of them is a constant."""
+
+import numpy as np
+
+from retune.graph.graph import Graph, Node
+from retune.graph.rewrite import Rewriter, rebuild
+
+
+def fold_empty(graph: Graph) -> Graph:
+    """x without elements -> constant, inputs of the network too; concat(x, y) -> concat(y)."""
+    if all(entry.elements for entry in graph.types.values()):
+        return graph
+    return rebuild(graph, _empty_result, _empty_operand)
+
+
+def _empty_result(r: Rewriter, node: Node) -> str | None:
+    entry = r.old.types[node.outputs[0]]
+    return None if entry.elements else r.store(node.name, np.empty(entry.shape, entry.dtype))
+
+
+def _empty_operand(r: Rewriter, node: Node) -> str | None:
+    empty = {v for v in node.inputs if v and not r.types[v].elements}
+    if not empty:
+        return None
+    if node.op == "concat":
+        inputs = tuple(v for v in node.inputs if v not in empty)
+    else:
+        inputs = tuple(_stored(r, v) if v in empty else v for v in node.inputs)
+    return r.emit(node.op, inputs, node.attrs, node.outputs[0])
+
+
+def _stored(r: Rewriter, value: str) -> str:
+    if r.constant(value) is not None:
+        return value
+    entry = r.types[value]
+    return r.store(value, np.empty(entry.shape, entry.dtype))

@@ -1,0 +1,96 @@
+"""Plans that are built from networks keep every invariant, whatever their interface is."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from retune.bundle.build import build_plan
+from retune.bundle.plan import NetworkPlan, verify_plan
+from retune.core.dtypes import DType, TensorType
+from retune.core.errors import InputError
+from retune.core.target import GENERIC_CPU
+from retune.graph.graph import Graph, GraphBuilder
+from retune.graph.passes import optimise
+from retune.tune.extract import extract
+
+
+def plan_of(graph: Graph, optimised: bool = True) -> NetworkPlan:
+    network = extract(optimise(graph) if optimised else graph)
+    plan = build_plan(network, {}, GENERIC_CPU, model_key="", notes={})
+    verify_plan(plan)
+    return plan
+
+
+def inputs(*shapes: tuple[int, ...], dtype: DType = "float32") -> GraphBuilder:
+    build = GraphBuilder("net")
+    for position, shape in enumerate(shapes):
+        build.input(f"x{position}", TensorType(shape, dtype))
+    return build
+
+
+def test_an_input_that_nobody_reads_is_part_of_the_interface():
+    build = inputs((2, 3), (4,))
+    plan = plan_of(build.finish([build.add("relu", ["x0"])]))
+    assert plan.inputs == ("x0", "x1")
+
+
+@pytest.mark.parametrize("optimised", [True, False])
+def test_outputs_that_are_constants(optimised: bool):
+    build = inputs((2, 3))
+    stored = build.constant("stored", np.arange(6, dtype=np.float32).reshape(2, 3))
+    total = build.add("add", ["x0", stored], outputs=["total"])
+    plan = plan_of(build.finish([total, stored]), optimised)
+    assert plan.outputs == ("total", "stored")
+    assert plan.buffer("stored").role == "output"
+
+
+def test_outputs_in_the_memory_of_inputs():
+    build = inputs((2, 3))
+    same = build.add("identity", ["x0"], outputs=["same"])
+    flat = build.add("reshape", ["x0"], {"shape": (6,)}, outputs=["flat"])
+    plan = plan_of(build.finish([same, flat]))
+    assert plan.outputs == ("same", "flat")
+
+
+def test_outputs_that_are_reshapes_of_outputs():
+    build = inputs((2, 3))
+    made = build.add("relu", ["x0"], outputs=["made"])
+    flat = build.add("reshape", [made], {"shape": (6,)}, outputs=["flat"])
+    assert plan_of(build.finish([made, flat])).outputs == ("made", "flat")
+
+
+def test_scalars():
+    build = inputs(())
+    plan = plan_of(build.finish([build.add("exp", ["x0"])]))
+    assert plan.buffer("x0").elements == 1
+
+
+def test_values_without_elements_need_no_kernel():
+    build = inputs((0, 3))
+    nothing = build.add("relu", ["x0"], outputs=["nothing"])
+    attrs = {"axes": (0,), "keepdims": False}
+    zeros = build.add("reduce_sum", ["x0"], attrs, outputs=["zeros"])
+    plan = plan_of(build.finish([nothing, zeros]))
+    assert plan.buffer("nothing").elements == 0
+    assert len(plan.launches) <= 1
+
+
+def test_equal_groups_share_a_kernel():
+    build = inputs((4, 4))
+    once = build.add("relu", ["x0"], outputs=["once"])
+    square = build.add("matmul", [once, once])
+    again = build.add("matmul", [square, square])
+    plan = plan_of(build.finish([again]))
+    matmuls = [launch for launch in plan.launches if launch.label.startswith("matmul")]
+    assert len(matmuls) == 2 * len({launch.kernel for launch in matmuls})
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_a_type_that_the_device_has_no_arithmetic_for(dtype: DType):
+    build = inputs((2, 3), dtype=dtype)
+    network = extract(optimise(build.finish([build.add("relu", ["x0"])])))
+    with pytest.raises(InputError, match=rf"'x0' is {dtype}.*convert the model to float32"):
+        build_plan(network, {}, GENERIC_CPU, model_key="", notes={})
+    able = replace(GENERIC_CPU, extensions=("cl_khr_fp16", "cl_khr_fp64"))
+    verify_plan(build_plan(network, {}, able, model_key="", notes={}))
