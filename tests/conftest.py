@@ -104,3 +104,13 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test writes into the checkout: default stores and caches lie in the test's folder."""
     monkeypatch.setenv("RETUNE_RECORDS", str(tmp_path / "records"))
     monkeypatch.setenv("RETUNE_CACHE", str(tmp_path / "cache"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says how many of ONNX's node tests passed, and why others are excluded."""
+    from tests.external.summary import summary_lines
+
+    reports = terminalreporter.stats
+    ids = {key: [report.nodeid for report in reports.get(key, ())] for key in ("passed", "failed")}
+    for line in summary_lines(**ids):
+        terminalreporter.write_line(line)

@@ -1,0 +1,106 @@
+"""ONNX's own backend suite: its node tests for every op that is imported, as cases to run."""
+
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+from onnx.backend.test.case.test_case import TestCase
+from onnx.backend.test.loader import load_model_tests
+
+from retune.graph.evaluate import Execute
+from retune.graph.graph import Graph
+from retune.graph.onnx_file import OLDEST_OPSET
+from retune.graph.onnx_import import import_model
+from retune.graph.onnx_ops import handler_of
+
+CONSTANT_INPUTS: dict[str, tuple[int, ...]] = {
+    "ConstantOfShape": (0,),
+    "Dropout": (1, 2),
+    "Expand": (1,),
+    "Pad": (1, 2, 3),
+    "Range": (0, 1, 2),
+    "ReduceMax": (1,),
+    "ReduceMean": (1,),
+    "ReduceMin": (1,),
+    "ReduceSum": (1,),
+    "Reshape": (1,),
+    "Slice": (1, 2, 3, 4),
+    "Split": (1,),
+    "Squeeze": (1,),
+    "Tile": (1,),
+    "Unsqueeze": (1,),
+}
+"""Inputs that fix a shape: the suite feeds them at run time, networks state them as constants."""
+
+
+def _opset(model: onnx.ModelProto) -> int:
+    return next(e.version for e in model.opset_import if e.domain in ("", "ai.onnx"))
+
+
+def _imported(model: onnx.ModelProto) -> bool:
+    """True if the importer claims every op of the model."""
+    domains = {entry.domain for entry in model.opset_import}
+    if not domains <= {"", "ai.onnx"} or _opset(model) < OLDEST_OPSET:
+        return False
+    return all(handler_of(node.op_type, _opset(model)) for node in model.graph.node)
+
+
+def _load() -> dict[str, TestCase]:
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")  # the suite's own generators overflow on purpose
+        found = load_model_tests(kind="node")
+    return {
+        case.name: case for case in sorted(found, key=lambda c: c.name) if _imported(case.model)
+    }
+
+
+CASES = _load()
+"""Name -> case. `_expanded` cases state an op as a function of smaller ones."""
+
+
+def check(name: str, execute: Execute) -> None:
+    """Every data set of the case gives the suite's outputs, shapes and types."""
+    case = CASES[name]
+    for stored, expected in case.data_sets:
+        inputs = [_array(item) for item in stored]
+        graph = _import(case.model, inputs)
+        names = [entry.name for entry in case.model.graph.input]
+        given = dict(zip(names, inputs, strict=True))
+        results = execute(graph, {n: given[n] for n in graph.inputs})
+        for output, reference in zip(case.model.graph.output, expected, strict=True):
+            made, wanted = results[output.name], _array(reference)
+            assert made.shape == wanted.shape
+            assert made.dtype == wanted.dtype
+            np.testing.assert_allclose(made, wanted, rtol=case.rtol, atol=max(case.atol, 1e-6))
+
+
+def _import(model: onnx.ModelProto, inputs: Sequence[np.ndarray]) -> Graph:
+    """The model's graph, open dimensions bound to what the inputs have."""
+    shapes = {
+        entry.name: array.shape
+        for entry, array in zip(model.graph.input, inputs, strict=True)
+        if any(not dim.HasField("dim_value") for dim in entry.type.tensor_type.shape.dim)
+    }
+    return import_model(_with_constants(model, inputs), shapes)
+
+
+def _with_constants(model: onnx.ModelProto, inputs: Sequence[np.ndarray]) -> onnx.ModelProto:
+    """The model with the inputs that fix shapes turned into initializers."""
+    fixed = {
+        node.input[index]
+        for node in model.graph.node
+        for index in CONSTANT_INPUTS.get(node.op_type, ())
+        if index < len(node.input)
+    }
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    for entry, array in zip(model.graph.input, inputs, strict=True):
+        if entry.name in fixed:
+            changed.graph.initializer.append(numpy_helper.from_array(array, entry.name))
+    return changed
+
+
+def _array(item: object) -> np.ndarray:
+    return np.asarray(numpy_helper.to_array(item) if isinstance(item, onnx.TensorProto) else item)

@@ -1,0 +1,23 @@
+"""The ONNX node tests of ops stated by smaller ones, through generated OpenCL kernels."""
+
+import pytest
+
+from retune.core.errors import InputError
+from tests.external.cases import CASES, check
+from tests.external.exclusions import exclusion_of
+from tests.external.on_device import run_on_device
+
+pytestmark = pytest.mark.device
+
+FUNCTIONS = [name for name in CASES if "_expanded" in name]
+
+
+@pytest.mark.parametrize("name", [name for name in FUNCTIONS if not exclusion_of(name)])
+def test_on_device(name: str):
+    check(name, run_on_device)
+
+
+@pytest.mark.parametrize("name", [name for name in FUNCTIONS if exclusion_of(name)])
+def test_excluded(name: str):
+    with pytest.raises(InputError):
+        check(name, run_on_device)
