@@ -113,7 +113,7 @@ class Sketch:
             match = np.flatnonzero((decision.table == wanted).all(axis=1))
             if not len(match):
                 raise ScheduleError(
-                    f"{self.name}: {tuple(wanted)} is not an option of {decision.name!r}"
+                    f"{self.name}: {tuple(wanted.tolist())} is not an option of {decision.name!r}"
                 )
             row[column] = match[0]
         return row

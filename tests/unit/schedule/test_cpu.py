@@ -1,0 +1,64 @@
+"""Every sketch for CPU devices keeps the meaning, whatever the shape."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retune.core.target import GENERIC_CPU, DeviceSpec
+from retune.ir.merge import merge_axes
+from retune.ir.stmt import from_dag
+from retune.ir.te import Dag
+from retune.ir.verify import verify
+from retune.schedule.cpu import cpu_space
+from tests.dags import conv2d, dense, depthwise, pool, random_dag, softmax
+from tests.oracle import assert_same_meaning
+from tests.properties import chooser, quick
+
+NARROW = replace(GENERIC_CPU, name="narrow", vector_bits=128, vector_registers=16)
+
+SHAPES: dict[str, Dag] = {
+    "one channel": conv2d(1, 7, 7, 1, 16),
+    "colours": conv2d(2, 9, 8, 3, 17, 3, stride=2, residual=True),
+    "prime channels": conv2d(1, 5, 7, 17, 67, 1, pad=0),
+    "batch of three": conv2d(3, 5, 5, 4, 8, groups=2),
+    "dilated": conv2d(1, 9, 9, 2, 16, dilation=2),
+    "depthwise": depthwise(2, 7, 11, 67, stride=2),
+    "dense row": dense(1, 67, 131),
+    "dense batch": dense(3, 17, 10),
+    "largest of a window": pool(3, 7, 11, 17, 3, 2, average=False),
+    "mean of a window": pool(2, 6, 6, 3, 2, 2, average=True),
+    "softmax": softmax(3, 67),
+}
+
+
+def assert_space_is_right(dag: Dag, spec: DeviceSpec, candidates: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    space = cpu_space(from_dag(dag), spec)
+    for sketch in space.sketches:
+        verify(sketch.program)
+        for row in sketch.sample(candidates, rng):
+            program = sketch.instantiate(row)
+            verify(program)
+            assert_same_meaning(dag, program)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("spec", [GENERIC_CPU, NARROW], ids=lambda s: s.name)
+def test_every_sketch_of_awkward_shapes(name: str, spec: DeviceSpec):
+    assert_space_is_right(SHAPES[name], spec, candidates=3, seed=len(name))
+
+
+@quick(25)
+@given(data=st.data(), merged=st.booleans())
+def test_every_sketch_of_random_expressions(data: st.DataObject, merged: bool):
+    dag = random_dag(chooser(data))
+    assert_space_is_right(merge_axes(dag) if merged else dag, GENERIC_CPU, candidates=1, seed=0)
+
+
+def test_every_sketch_has_a_candidate():
+    for dag in SHAPES.values():
+        for sketch in cpu_space(from_dag(dag), GENERIC_CPU).sketches:
+            assert len(sketch.sample(1, np.random.default_rng(0))), sketch.name
