@@ -12,10 +12,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from math import gcd
 
 from retune.codegen import opencl
 from retune.codegen.addresses import Instance, Place
 from retune.codegen.expressions import ExpressionPrinter, vectorizable
+from retune.codegen.masks import conjuncts
 from retune.codegen.names import Identifiers
 from retune.codegen.registers import register_lanes, strides_of
 from retune.core.errors import CodegenError
@@ -56,6 +58,7 @@ class KernelBody:
         local = {b for b in _buffers(nest) if b.scope in ("register", "private")}
         chosen = frozenset(self.lanes)
         self.registers = {b: register_lanes(nest, b, chosen) for b in sorted(local, key=str)}
+        self._established: list[Expr] = []
         self._homes = {b: _home(nest, b) for b in self.registers}
 
     def emit(self) -> list[str]:
@@ -93,14 +96,17 @@ class KernelBody:
         self._ranges[loop.var] = Range(0, extent - 1)
         name = self.identifier(loop.var.name)
         if loop.kind == "serial":
+            if terms := self._invariant_guards(loop):
+                self._under(terms, loop, env)
+                return
             scope = _Scope({loop.var})
             self._scopes.append(scope)
             self._declare(loop)
             self._walk(loop.body, env)
             self._scopes.pop()
             lines = self._scopes[-1].lines
-            if loop.unroll is not None and evaluate_int(loop.unroll) > 1:
-                count = evaluate_int(loop.unroll)
+            count = 1 if loop.unroll is None else gcd(extent, evaluate_int(loop.unroll))
+            if count > 1:  # PoCL takes a minute over a count that does not divide the extent
                 lines.append(f"__attribute__((opencl_unroll_hint({count})))")
             lines.append(f"for (int {name} = 0; {name} < {extent}; ++{name}) {{")
             lines.extend("  " + line for line in scope.lines)
@@ -115,6 +121,30 @@ class KernelBody:
             scope.lines.append(f"const int {name} = get_{kind}_id({dim});  // of {extent}")
         self._declare(loop)
         self._walk(loop.body, env)
+
+    def _invariant_guards(self, loop: For) -> list[Expr]:
+        """Parts of the guard that all blocks inside share and that the loop does not change."""
+        inside = {n.var for n in walk(loop) if isinstance(n, For)}
+        guards = [conjuncts(block.guard) for block in blocks(loop)]
+        return [
+            term
+            for term in guards[0]
+            if term not in self._established
+            and all(term in other for other in guards)
+            and not inside.intersection(_variables(term))
+        ]
+
+    def _under(self, terms: list[Expr], loop: For, env: dict[Var, int]) -> None:
+        """The loop inside one test of the terms."""
+        printer = ExpressionPrinter(self)
+        instance = Instance(blocks(loop)[0], env, None)
+        condition = printer.condition(terms, instance)
+        self._established.extend(terms)
+        self._scopes.append(_Scope(set()))
+        self._loop(loop, env)
+        lines = self._scopes.pop().lines
+        del self._established[-len(terms) :]
+        self._scopes[-1].lines.extend(_tested(condition, lines))
 
     def _declare(self, stmt: Stmt, *, first: bool = False) -> None:
         """Registers and private arrays whose innermost common scope this is."""
@@ -153,28 +183,38 @@ class KernelBody:
     def _statements(self, instances: list[Instance]) -> None:
         """Statements for the instances; repeated reads of unwritten memory are named once."""
         printer = ExpressionPrinter(self)
-        written = {i.block.buffer for i in instances}
-        reads = [list(printer.certain_reads(i, written)) for i in instances]
-        counts = Counter(read for found in reads for read in found)
-        named: dict[Place, str] = {}
+        tests = [printer.guard(i, self._established) for i in instances]
+        live = [(i, t) for i, t in zip(instances, tests, strict=True) if t != "0"]
+        written = {i.block.buffer for i, _ in live}
+        reads = {id(i): list(printer.certain_reads(i, written)) for i, _ in live}
+        counts = Counter(read for found in reads.values() for read in found)
+        certain = {read for i, t in live if not t for read in reads[id(i)]}
+        shared = {read for read, count in counts.items() if count > 1 and read in certain}
         lines = self._scopes[-1].lines
-        pairs = zip(instances, reads, strict=True)
-        for start, group in groupby(pairs, lambda pair: printer.start_value(pair[0])):
+        for start, group in groupby(live, lambda pair: printer.start_value(pair[0])):
             if start is not None:
                 targets = [printer.target(instance) for instance, _ in group]
                 for position in range(0, len(targets), _NAMES_A_LINE):
                     chain = targets[position : position + _NAMES_A_LINE]
                     lines.append(f"{' = '.join(chain)} = {start};")
                 continue
-            for instance, found in group:
-                for read in found:
-                    if counts[read] > 1 and read not in named:
-                        name = self.fresh(opencl.identifier(read.buffer.name))
-                        kind = opencl.type_name(read.buffer.dtype, read.lanes)
-                        lines.append(f"const {kind} {name} = {printer.read_text(read)};")
-                        named[read] = name
-                printer.named = named
-                lines.extend(printer.statements(instance))
+            for test, same in groupby(group, lambda pair: pair[1]):
+                body: list[str] = []
+                for instance, _ in same:
+                    lines.extend(self._name_reads(printer, reads[id(instance)], shared))
+                    body.extend(printer.statements(instance))
+                lines.extend(_tested(test, body) if test else body)
+
+    def _name_reads(
+        self, printer: ExpressionPrinter, found: list[Place], shared: set[Place]
+    ) -> Iterator[str]:
+        """Declarations of those reads that are shared and not named yet."""
+        for read in found:
+            if read in shared and read not in printer.named:
+                name = self.fresh(opencl.identifier(read.buffer.name))
+                kind = opencl.type_name(read.buffer.dtype, read.lanes)
+                yield f"const {kind} {name} = {printer.read_text(read)};"
+                printer.named[read] = name
 
     # -- names and addresses -------------------------------------------------------------------
 
@@ -240,6 +280,10 @@ class KernelBody:
                 if node in scope.variables:
                     level = max(level, position)
         return level
+
+
+def _tested(condition: str, lines: list[str]) -> list[str]:
+    return [f"if ({condition}) {{", *("  " + line for line in lines), "}"]
 
 
 def _variables(expr: Expr) -> Iterator[Var]:
@@ -309,4 +353,3 @@ def _home(nest: Stmt, buffer: Buffer) -> For | None:
         else:
             break
     return home
-

@@ -5,10 +5,11 @@ as vector lanes. Text comes with its number of lanes: scalars are widened only w
 an assignment needs it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 
 from retune.codegen import opencl
 from retune.codegen.addresses import Addresses, Instance, Names, Place
+from retune.codegen.masks import conjuncts
 from retune.codegen.registers import flat_index
 from retune.codegen.sharing import certain_loads, shared_values
 from retune.core.errors import CodegenError
@@ -25,6 +26,7 @@ from retune.ir.expr import (
     Var,
     const,
     loads,
+    substitute,
     variables,
 )
 from retune.ir.simplify import Polynomial, affine, bounds, polynomial, simplify
@@ -68,7 +70,8 @@ class ExpressionPrinter:
 
     def __init__(self, names: Names) -> None:
         self.names = names
-        self.named: Mapping[Place, str] = {}
+        self.named: dict[Place, str] = {}
+        self._tests: dict[object, str] = {}
         self._addresses = Addresses(names)
         self._certain: dict[str, list[Load]] = {}
         self._shared: dict[str, list[Expr]] = {}
@@ -77,7 +80,7 @@ class ExpressionPrinter:
     # -- assignments ---------------------------------------------------------------------------
 
     def statements(self, instance: Instance) -> list[str]:
-        """The assignment, under its guard if it has one, after the values that it repeats."""
+        """The assignment, after the values that it repeats; its guard is the caller's business."""
         block = instance.block
         place = self._addresses.of(block.buffer, block.indices, instance)
         lanes = instance.lane[1] if instance.lane else 1
@@ -91,10 +94,37 @@ class ExpressionPrinter:
         else:
             pointer = self.names.identifier(place.buffer.name)
             lines.append(opencl.store(pointer, place.index, lanes, value))
-        if block.guard is None:
-            return lines
-        condition = opencl.bare(self.text(block.guard, instance)[0])
-        return [f"if ({condition}) {{", *("  " + line for line in lines), "}"]
+        return lines
+
+    def guard(self, instance: Instance, established: Sequence[Expr]) -> str:
+        """The test under which an instance runs: empty if it always does, `0` if it never does.
+
+        Parts that are `established` already, or that the ranges of the loops prove, are left out.
+        """
+        terms = [t for t in conjuncts(instance.block.guard) if t not in established]
+        return self.condition(terms, instance)
+
+    def condition(self, terms: Sequence[Expr], instance: Instance) -> str:
+        """All of the terms as C text; empty if they always hold, `0` if they never do."""
+        left: list[str] = []
+        for term in terms:
+            text = self._test(term, instance)
+            if text == "0":
+                return text
+            left.extend([text] if text else [])
+        return " && ".join(left)
+
+    def _test(self, term: Expr, instance: Instance) -> str:
+        env = tuple((v, instance.env[v]) for v in variables(term) if v in instance.env)
+        key = (term, frozenset(env), instance.lane)
+        if key not in self._tests:
+            settled = substitute(term, {v: const(i) for v, i in env})
+            settled = simplify(settled, self._addresses.ranges(instance))
+            if isinstance(settled, Const):
+                self._tests[key] = "" if settled.value else "0"
+            else:
+                self._tests[key] = opencl.bare(self.text(settled, instance)[0])
+        return self._tests[key]
 
     def _name_values(self, instance: Instance) -> list[str]:
         """Declarations of the values that the block computes once and uses several times."""
@@ -106,7 +136,9 @@ class ExpressionPrinter:
         for node in self._shared[block.name]:
             text, lanes = self.text(node, instance)
             name = self.names.fresh("value")
-            lines.append(f"const {opencl.type_name(node.dtype, lanes)} {name} = {opencl.bare(text)};")
+            lines.append(
+                f"const {opencl.type_name(node.dtype, lanes)} {name} = {opencl.bare(text)};"
+            )
             self._values[node] = (name, lanes)
         return lines
 
@@ -148,8 +180,6 @@ class ExpressionPrinter:
 
     def certain_reads(self, instance: Instance, written: set[Buffer]) -> Iterator[Place]:
         """Place of memory that happen whenever the instance runs and see no store beside it."""
-        if instance.block.guard is not None:
-            return
         block = instance.block
         if block.name not in self._certain:
             self._certain[block.name] = list(certain_loads(block.value))

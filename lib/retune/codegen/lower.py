@@ -8,6 +8,7 @@ from textwrap import wrap
 
 from retune.codegen import opencl
 from retune.codegen.emit import KernelBody
+from retune.codegen.masks import masks_to_guards
 from retune.codegen.passes import drop_unit_loops, pack_constants, simplify_indices
 from retune.codegen.source import BufferSpec, KernelArg, KernelSource, Pack, ProgramSource, Role
 from retune.core.config import knob
@@ -24,6 +25,7 @@ Pass = Callable[[Program], Program]
 PASSES: Sequence[tuple[str, Pass]] = (
     ("drop unit loops", drop_unit_loops),
     ("decompose reductions", decompose_all),
+    ("masks to guards", masks_to_guards),
     ("simplify indices", simplify_indices),
 )
 
@@ -77,11 +79,15 @@ def _kernel(program: str, root: Stmt, position: int) -> KernelSource:
     name = opencl.identifier(f"{program}_{position}_{stage}")
     local = (body.local_size[0], body.local_size[1], 1)
     sizes = body.global_size
-    arguments = [
-        opencl.argument(body.identifier(b.name), b.dtype, b in written) for b in touched
-    ]
+    arguments = [opencl.argument(body.identifier(b.name), b.dtype, b in written) for b in touched]
     text = "\n".join(
-        [*_comment(root), *opencl.signature(name, local, arguments), *("  " + x for x in lines), "}", ""]
+        [
+            *_comment(root),
+            *opencl.signature(name, local, arguments),
+            *("  " + x for x in lines),
+            "}",
+            "",
+        ]
     )
     return KernelSource(
         name=name,
@@ -153,5 +159,3 @@ def _buffers(program: Program, packs: dict[str, Pack]) -> list[BufferSpec]:
     for buffer in program.outputs:
         add(buffer, "output")
     return specs
-
-

@@ -46,12 +46,15 @@ class Plan:
     """True: all reduce loops are written out (small windows, so that reads are shared)."""
     channels_slow: bool
     """True: work-groups walk the pixels of one channel tile before the next one."""
+    masked: bool = False
+    """True: padding is a mask on the reduction; False: padded data is written out first."""
 
     @property
     def name(self) -> str:
         """Name of the sketch."""
         order = "channels_slow" if self.channels_slow else "pixels_slow"
-        return f"cpu.v{self.lanes}.{'window' if self.window else 'loops'}.{order}"
+        masked = ".masked" if self.masked else ""
+        return f"cpu.v{self.lanes}.{'window' if self.window else 'loops'}.{order}{masked}"
 
 
 def cpu_space(program: Program, spec: DeviceSpec) -> Space:
@@ -59,12 +62,16 @@ def cpu_space(program: Program, spec: DeviceSpec) -> Space:
     sketches: list[Sketch] = []
     for plan in _plans(program, spec):
         try:
-            sketches.append(sketch_of(program, partial(schedule_cpu, plan=plan, spec=spec), plan.name))
+            sketches.append(
+                sketch_of(program, partial(schedule_cpu, plan=plan, spec=spec), plan.name)
+            )
         except ScheduleError:
             continue  # this structure does not fit; the plain one below always does
     if not sketches:
         plain = Plan(1, window=False, channels_slow=False)
-        sketches.append(sketch_of(program, partial(schedule_cpu, plan=plain, spec=spec), plain.name))
+        sketches.append(
+            sketch_of(program, partial(schedule_cpu, plan=plain, spec=spec), plain.name)
+        )
     return Space(tuple(sketches))
 
 
@@ -82,8 +89,34 @@ def _plans(program: Program, spec: DeviceSpec) -> Iterator[Plan]:
         widths.append(widths[0] // 2)
     windows = [False, True] if window <= _WINDOW_LIMIT else [False]
     orders = [False, True] if sum(e > 1 for e in spatial) > 1 else [False]
-    for lanes, unrolled, slow in product(widths, windows, orders):
-        yield Plan(lanes, unrolled, slow)
+    masks = [False]
+    if _masked_inputs(program, anchor):
+        # A window's few steps cost less than a copy of the data; a deep sum may go either way.
+        masks = [True] if window <= _WINDOW_LIMIT else [False, True]
+    for lanes, unrolled, slow, masked in product(widths, windows, orders, masks):
+        yield Plan(lanes, unrolled, slow, masked)
+
+
+def _masked_inputs(program: Program, block: Block) -> list[Block]:
+    """Stages of padded data that the block alone reads, and may read through a mask instead.
+
+    The mask must not tell vector lanes apart, so it may not use the block's last axis.
+    """
+    last = block.indices[-1] if block.indices else None
+    found: list[Block] = []
+    for stage in blocks(program.body):
+        if not isinstance(stage.value, Select) or readers(program, stage.buffer) != [block]:
+            continue
+        reads = [load for load in loads(block.value) if load.buffer == stage.buffer]
+        masks = {
+            index
+            for load in reads
+            for axis, index in zip(stage.indices, load.indices, strict=True)
+            if axis in variables(stage.value.condition)
+        }
+        if not any(last in variables(index) for index in masks):
+            found.append(stage)
+    return found
 
 
 def _channel_group(block: Block) -> int | None:
@@ -124,6 +157,9 @@ def _anchor(program: Program) -> Block | None:
 def schedule_cpu(s: Schedule, plan: Plan, spec: DeviceSpec) -> None:
     """Schedules every stage; only the anchor's tile sizes are sampled."""
     anchor = _anchor(s.program)
+    if anchor is not None and plan.masked:
+        for stage in _masked_inputs(s.program, anchor):
+            s.compute_inline(stage.name)
     _inline(s)
     for name in s.blocks():
         if name not in s.blocks():
@@ -261,6 +297,7 @@ def _reduce_loops(s: Schedule, name: str, plan: Plan, *, sampled: bool) -> None:
             far, near = s.split(longest, [factor])
             order = [far, *reduce[:-1], near]
         hint = s.sample_categorical(f"unroll.{name}", [1, 2, 4] if extent >= 8 else [1])
+        s.require(s.loop(order[-1]).extent % hint <= 0, "unrolling would leave a rest")
         s.unroll(order[-1], hint)
     if plan.lanes > 1:
         vectors, lanes = s.split(spatial[-1], [plan.lanes])

@@ -8,6 +8,7 @@ import numpy as np
 
 from retune.core.target import DeviceSpec
 from retune.ir.evaluate import evaluate
+from retune.ir.expr import Select, Var, walk
 from retune.ir.reduction import path_to
 from retune.ir.stmt import Block, For, blocks
 from retune.schedule.space import Candidate, Candidates, Sketch, Space
@@ -15,28 +16,34 @@ from retune.schedule.space import Candidate, Candidates, Sketch, Space
 _LATENCY_CHAINS = 10.0
 """Independent accumulators that hide the latency of a multiply-add on two pipes."""
 _LOADS_PER_CYCLE = 2.0
+_PIPES = 2.0
+"""Vector multiply-adds that a core starts in each cycle."""
+_START = 4.0
+"""Steps of a reduction's depth that setting and storing the accumulators costs."""
+_MASK = 1.15
+"""Slow-down of a reduction by the masks of padding at the tile's edges (measured, 3x3)."""
+_GROUP_CYCLES = 1000.0
+"""What starting a work-group costs."""
 _SAMPLES = 1024
 _SEED = 0
 
 
 def estimate(sketch: Sketch, rows: np.ndarray, spec: DeviceSpec) -> np.ndarray:
-    """Relative time of each row's heaviest block; smaller is better. float64 [n]"""
+    """Relative time of each row's program, in cycles; smaller is better. float64 [n]"""
     values = sketch.symbols(rows)
-    worst = np.zeros(len(rows))
+    total = np.zeros(len(rows))
     for block in blocks(sketch.program.body):
         path = path_to(sketch.program.body, block) or []
         extents = {
-            loop.var: np.broadcast_to(
-                np.asarray(evaluate(loop.extent, values), float), len(rows)
-            )
+            loop.var: np.broadcast_to(np.asarray(evaluate(loop.extent, values), float), len(rows))
             for loop in path
         }
-        worst = np.maximum(worst, _block_time(block, path, extents, len(rows), spec))
-    return worst
+        total = total + _block_time(block, path, extents, len(rows), spec)
+    return total
 
 
 def _block_time(
-    block: Block, path: list[For], extents: dict[object, np.ndarray], count: int, spec: DeviceSpec
+    block: Block, path: list[For], extents: dict[Var, np.ndarray], count: int, spec: DeviceSpec
 ) -> np.ndarray:
     work, groups, tile, lanes, rows, depth = (np.ones(count) for _ in range(6))
     for loop in path:
@@ -51,16 +58,21 @@ def _block_time(
         elif loop.reduce:
             depth = depth * extent
     if block.reducer is None:
-        return work / lanes * _idle(groups, spec)
+        return _spread(work / lanes / _PIPES, groups, spec)
     latency = np.maximum(1.0, _LATENCY_CHAINS / tile)
     reads = (rows + tile) / (_LOADS_PER_CYCLE * tile)
-    start = 1.0 + 4.0 / depth
-    return work / lanes * np.maximum(latency, reads) * start * _idle(groups, spec)
+    start = 1.0 + _START / depth
+    masked = any(isinstance(node, Select) for node in walk(block.value))
+    cycles = work / lanes / _PIPES * np.maximum(latency, reads) * start
+    cycles = cycles * (_MASK if masked else 1.0)
+    return _spread(cycles, groups, spec)
 
 
-def _idle(groups: np.ndarray, spec: DeviceSpec) -> np.ndarray:
+def _spread(cycles: np.ndarray, groups: np.ndarray, spec: DeviceSpec) -> np.ndarray:
+    """Cycles until the last core is done: whole groups each, and half a group of bad luck."""
     units = spec.compute_units
-    return np.ceil(groups / units) * units / groups + 0.002 * np.minimum(groups, 1e4) / 1e2
+    rounds = np.ceil(groups / units) + 0.5 * (groups % units == 0)
+    return (cycles / groups + _GROUP_CYCLES) * rounds
 
 
 def default_candidate(space: Space, spec: DeviceSpec) -> Candidate:

@@ -1,0 +1,54 @@
+"""Reductions over padded data: a mask on what is added becomes a guard on the addition.
+
+Padding that was inlined into a reduction reads as `select(inside, data, 0) * weight`. Adding zero
+changes nothing, so the whole step may be skipped where the mask is false; a guard can then be
+hoisted out of loops, and vanishes where the ranges of the loops prove it.
+"""
+
+from dataclasses import replace
+
+from retune.ir.expr import Binary, Const, Expr, Select, all_of
+from retune.ir.stmt import Block, Program, Seq, Stmt, identity, rewrite
+
+
+def masks_to_guards(program: Program) -> Program:
+    """Masks of reduction steps as guards of their blocks."""
+
+    def rule(node: Stmt) -> Stmt | None:
+        if not isinstance(node, Block) or node.reducer is None:
+            return None
+        neutral = identity(node.reducer, node.buffer.dtype)
+        condition, value = _unmasked(node.value, neutral, products=node.reducer == "sum")
+        if condition is None:
+            return None
+        guard = condition if node.guard is None else all_of(node.guard, condition)
+        return replace(node, value=value, guard=guard)
+
+    body = rewrite(program.body, rule)
+    return replace(program, body=body if isinstance(body, Seq) else Seq((body,)))
+
+
+def _unmasked(value: Expr, neutral: Const, *, products: bool) -> tuple[Expr | None, Expr]:
+    """The condition under which the value is not neutral, and the value where it holds."""
+    match value:
+        case Select(condition, then, Const() as otherwise) if otherwise == neutral:
+            return condition, then
+        case Binary("mul", a, b) if products:
+            for masked, other, first in ((a, b, True), (b, a, False)):
+                condition, inner = _unmasked(masked, neutral, products=True)
+                if condition is not None:
+                    return condition, (inner * other if first else other * inner)
+            return None, value
+        case _:
+            return None, value
+
+
+def conjuncts(condition: Expr | None) -> list[Expr]:
+    """The parts that must all hold; none for no condition."""
+    match condition:
+        case None:
+            return []
+        case Binary("and", a, b):
+            return [*conjuncts(a), *conjuncts(b)]
+        case _:
+            return [condition]
