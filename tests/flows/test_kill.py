@@ -6,12 +6,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from retune.records.store import RecordStore
+from tests.processes import leftovers, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLS = 5
@@ -43,19 +43,6 @@ def record_ids(folder: Path) -> set[str]:
     return set(RecordStore(store).scan(columns=["record_id"])["record_id"].tolist())
 
 
-def leftovers(session: int) -> list[str]:
-    """Command lines of processes that still belong to the session of a killed run."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            if int(fields[3]) == session and fields[0] != "Z":
-                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-        except OSError:
-            continue
-    return found
-
-
 def start_and_kill(folder: Path, delay_s: float) -> None:
     """Kills a run that long after its first new records; none of them may be lost."""
     before = record_ids(folder)
@@ -72,13 +59,6 @@ def start_and_kill(folder: Path, delay_s: float) -> None:
     process.wait()
     assert wait_until(lambda: not leftovers(process.pid), 30), leftovers(process.pid)
     assert before | durable <= record_ids(folder)
-
-
-def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and not condition():
-        time.sleep(0.2)
-    return bool(condition())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
