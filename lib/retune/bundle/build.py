@@ -37,7 +37,7 @@ def build_plan(
 
     Raises: InputError if the device has no arithmetic for an element type of the network.
     """
-    _check_types(network.graph, spec)
+    check_types(network.graph, spec)
     sources = _Sources(chosen, spec)
     parts = _Parts(network.graph, find_embedded(network))
     for placed in network.groups:
@@ -68,7 +68,8 @@ _EXTENSIONS = {"float16": "cl_khr_fp16", "float64": "cl_khr_fp64"}
 """Element type -> the OpenCL extension without which no kernel computes with it."""
 
 
-def _check_types(graph: Graph, spec: DeviceSpec) -> None:
+def check_types(graph: Graph, spec: DeviceSpec) -> None:
+    """Raises: InputError if the device cannot compute with an element type of the graph."""
     for value, kind in graph.types.items():
         extension = _EXTENSIONS.get(kind.dtype)
         if extension is not None and kind.elements and extension not in spec.extensions:

@@ -5,6 +5,7 @@ from pathlib import Path
 from time import perf_counter
 
 from retune import __version__
+from retune.bundle.build import check_types
 from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
 from retune.device.measure import LocalRunner
@@ -193,6 +194,8 @@ def _open_session(request: TuneRequest, run: str) -> Session:
         seed=request.seed,
         retune=__version__,
     )
-    tasks = tuple(open_network(request).network.tasks.values())
+    network = open_network(request).network
+    check_types(network.graph, device_spec(request.device))
+    tasks = tuple(network.tasks.values())
     runner = LocalRunner(request.device)
     return Session(tasks, runner, RecordStore(request.records), settings)
