@@ -28,6 +28,8 @@ class Reference:
         program = device.build(text, options=("-cl-fast-relaxed-math",))
         data = device.random("float32", 16 * (_CHAINS + 2))
         out = device.random("float32", 16 * group * groups)
+        iterations = _CPU_ITERATIONS if is_cpu else _GPU_ITERATIONS
+        self.flops = 2 * 16 * _CHAINS * iterations * group * groups
         self._device = device
         self._launch = device.prepare(
             program, "reference", [data, out], (group * groups, 1, 1), (group, 1, 1)
@@ -37,6 +39,10 @@ class Reference:
     def time_us(self) -> float:
         """Median microseconds of a few runs, right now."""
         return 1e6 * statistics.median(self._device.time([self._launch]) for _ in range(_RUNS))
+
+    def gflops(self) -> float:
+        """The multiply-add ceiling of all cores right now, in 1e9 operations a second."""
+        return 1e-3 * self.flops / self.time_us()
 
 
 def _text(iterations: int) -> str:
