@@ -40,8 +40,12 @@ __all__ = [
 
 
 def extract_tasks(network: ImportedNetwork) -> tuple[Task, ...]:
-    """The distinct tasks of a network, in order of first occurrence."""
-    return tuple(network.network.tasks.values())
+    """The distinct tasks to tune, in order of first occurrence.
+
+    Groups without a reduction are left out: data movements and element-wise chains run at memory
+    speed by the default schedule.
+    """
+    return tuple(task for task in network.network.tasks.values() if task.tunable)
 
 
 def tune_network(

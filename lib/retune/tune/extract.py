@@ -67,10 +67,10 @@ def make_task(graph: Graph, group: Group) -> Task:
 
 
 def _op_name(graph: Graph, group: Group) -> str:
-    """The kind of the group, with depth-wise convolutions and layouts told apart."""
+    """The kind of the group, with depth-wise convolutions and their layouts told apart."""
     node = group.anchor
     layout = node.attrs.get("layout")
-    if not isinstance(layout, str):
+    if not isinstance(layout, str) or node.op.startswith("global_"):
         return group.kind
     shape = graph.types[node.inputs[0]].shape
     channels = shape[-1] if layout == "NHWC" else shape[1]
