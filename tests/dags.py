@@ -199,6 +199,14 @@ def flipped(rows: int, columns: int) -> Dag:
     return Dag((z,))
 
 
+def masked_sum(rows: int, columns: int) -> Dag:
+    """Sums of the elements that a mask in memory, and one over the indices, let through."""
+    x, m = placeholder("x", (rows, columns)), placeholder("m", (rows,))
+    k = reduce_axis("k", columns)
+    body = lambda i: select(m[i] > 0.0, select(i + k.var < columns, x[i, k], 0.0), 0.0)  # noqa: E731
+    return Dag((compute("y", (rows,), body, [x, m], reduce=(k,)),))
+
+
 def random_dag(choose: Choose) -> Dag:
     """One of the kinds above with small random extents, ones and primes among them."""
     size = partial(pick, choose, [1, 2, 3, 4, 5, 7, 8, 11, 16, 17])
@@ -219,6 +227,7 @@ def random_dag(choose: Choose) -> Dag:
         ),
         lambda: total(small(), size()),
         lambda: flipped(small(), size()),
+        lambda: masked_sum(size(), size()),
     ]
     return kinds[choose(len(kinds))]()
 

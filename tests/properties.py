@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 import numpy as np
-from hypothesis import strategies as st
 from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
 
 from retune.ir.expr import Expr, Var, binary, const, select
 from tests.dags import Choose

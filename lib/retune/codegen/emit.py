@@ -17,16 +17,14 @@ from math import gcd
 from retune.codegen import opencl
 from retune.codegen.addresses import Instance, Place
 from retune.codegen.expressions import ExpressionPrinter, vectorizable
-from retune.codegen.masks import conjuncts
 from retune.codegen.names import Identifiers
 from retune.codegen.registers import register_lanes, strides_of
 from retune.core.errors import CodegenError
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Buffer, Expr, Var, loads
+from retune.ir.expr import Buffer, Expr, Var, conjuncts, loads
 from retune.ir.reduction import path_to
 from retune.ir.simplify import Polynomial, Range
 from retune.ir.stmt import Block, For, Seq, Stmt, blocks, walk
-
 
 _NAMES_A_LINE = 8
 """Registers that one line declares or sets."""
@@ -201,7 +199,8 @@ class KernelBody:
             for test, same in groupby(group, lambda pair: pair[1]):
                 body: list[str] = []
                 for instance, _ in same:
-                    lines.extend(self._name_reads(printer, reads[id(instance)], shared))
+                    named = self._name_reads(printer, reads[id(instance)], shared)
+                    (lines if test else body).extend(named)
                     body.extend(printer.statements(instance))
                 lines.extend(_tested(test, body) if test else body)
 
@@ -232,9 +231,16 @@ class KernelBody:
         return self._ranges
 
     def hoist(self, terms: Polynomial, stem: str) -> str:
-        """The name of a sum, each of whose terms is added in the outermost scope that can."""
+        """The name of a sum, each of whose terms is added in the outermost scope that can.
+
+        Terms that are read from memory stay where they are used: only there they may be read.
+        """
         by_level: dict[int, list[tuple[tuple[Expr, ...], int]]] = {}
+        read: list[str] = []
         for monomial, coefficient in sorted(terms.items(), key=lambda t: str(t[0])):
+            if any(loads(atom) for atom in monomial):
+                read.append(self._term(monomial, coefficient))
+                continue
             level = max(self._level(atom) for atom in monomial)
             by_level.setdefault(level, []).append((monomial, coefficient))
         partial = ""
@@ -252,7 +258,7 @@ class KernelBody:
                     scope.lines.append(f"const int {name} = {text};")
                     scope.names[key] = name
             partial = scope.names[key]
-        return partial
+        return f"({' + '.join([partial, *read] if partial else read)})" if read else partial
 
     def _term(self, monomial: tuple[Expr, ...], coefficient: int) -> str:
         factors = [self.atom(atom) for atom in monomial]
@@ -264,6 +270,8 @@ class KernelBody:
         """The name of a variable, or of a hoisted division, minimum or the like."""
         if isinstance(expr, Var):
             return self.identifier(expr.name)
+        if loads(expr):
+            return ExpressionPrinter(self).integer(expr)
         scope = self._scopes[self._level(expr)]
         if expr not in scope.names:
             text = opencl.bare(ExpressionPrinter(self).integer(expr))

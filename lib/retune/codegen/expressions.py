@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 
 from retune.codegen import opencl
 from retune.codegen.addresses import Addresses, Instance, Names, Place
-from retune.codegen.masks import conjuncts
 from retune.codegen.registers import flat_index
 from retune.codegen.sharing import certain_loads, shared_values
 from retune.core.errors import CodegenError
@@ -24,6 +23,7 @@ from retune.ir.expr import (
     Load,
     Select,
     Var,
+    conjuncts,
     const,
     loads,
     substitute,
@@ -184,7 +184,9 @@ class ExpressionPrinter:
         if block.name not in self._certain:
             self._certain[block.name] = list(certain_loads(block.value))
         for load in self._certain[block.name]:
-            if load.buffer in written or load.buffer in self.names.registers:
+            if load.buffer in self.names.registers:
+                continue
+            if any(inner.buffer in written for inner in loads(load)):
                 continue
             read = self._addresses.of(load.buffer, load.indices, instance)
             if read is not None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-
 from math import prod
 from textwrap import wrap
 
@@ -14,9 +13,9 @@ from retune.codegen.source import BufferSpec, KernelArg, KernelSource, Pack, Pro
 from retune.core.config import knob
 from retune.core.dtypes import itemsize
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Buffer, loads
+from retune.ir.expr import Buffer, Expr, Var, loads
 from retune.ir.reduction import decompose_all, path_to
-from retune.ir.stmt import Program, Seq, Stmt, blocks, show_stmt
+from retune.ir.stmt import For, Program, Seq, Stmt, blocks, show_stmt, substitute_stmt, walk
 from retune.ir.te import body_flops
 from retune.ir.verify import verify
 
@@ -82,7 +81,7 @@ def _kernel(program: str, root: Stmt, position: int) -> KernelSource:
     arguments = [opencl.argument(body.identifier(b.name), b.dtype, b in written) for b in touched]
     text = "\n".join(
         [
-            *_comment(root),
+            *_comment(root, body),
             *opencl.signature(name, local, arguments),
             *("  " + x for x in lines),
             "}",
@@ -100,12 +99,15 @@ def _kernel(program: str, root: Stmt, position: int) -> KernelSource:
     )
 
 
-def _comment(root: Stmt) -> list[str]:
-    """What the kernel computes, in terms of its loops; start values are left out."""
-    lines = [line for b in blocks(root) if not b.name.endswith(".init") for line in show_stmt(b)]
+def _comment(root: Stmt, body: KernelBody) -> list[str]:
+    """What the kernel computes, in the names of its loops; start values are left out."""
+    loops = (n.var for n in walk(root) if isinstance(n, For))
+    names: dict[Var, Expr] = {var: Var(body.identifier(var.name)) for var in loops}
+    shown = (substitute_stmt(b, names) for b in blocks(root) if not b.name.endswith(".init"))
     return [
         part
-        for line in lines
+        for block in shown
+        for line in show_stmt(block)
         for part in wrap(line, 97, initial_indent="// ", subsequent_indent="//     ")
     ]
 

@@ -7,7 +7,7 @@ hoisted out of loops, and vanishes where the ranges of the loops prove it.
 
 from dataclasses import replace
 
-from retune.ir.expr import Binary, Const, Expr, Select, all_of
+from retune.ir.expr import Binary, Const, Expr, Select, all_of, loads
 from retune.ir.stmt import Block, Program, Seq, Stmt, identity, rewrite
 
 
@@ -29,9 +29,12 @@ def masks_to_guards(program: Program) -> Program:
 
 
 def _unmasked(value: Expr, neutral: Const, *, products: bool) -> tuple[Expr | None, Expr]:
-    """The condition under which the value is not neutral, and the value where it holds."""
+    """The condition under which the value is not neutral, and the value where it holds.
+
+    A mask that is read from memory stays where it is.
+    """
     match value:
-        case Select(condition, then, Const() as otherwise) if otherwise == neutral:
+        case Select(condition, then, otherwise) if otherwise == neutral and not loads(condition):
             return condition, then
         case Binary("mul", a, b) if products:
             for masked, other, first in ((a, b, True), (b, a, False)):
@@ -41,14 +44,3 @@ def _unmasked(value: Expr, neutral: Const, *, products: bool) -> tuple[Expr | No
             return None, value
         case _:
             return None, value
-
-
-def conjuncts(condition: Expr | None) -> list[Expr]:
-    """The parts that must all hold; none for no condition."""
-    match condition:
-        case None:
-            return []
-        case Binary("and", a, b):
-            return [*conjuncts(a), *conjuncts(b)]
-        case _:
-            return [condition]

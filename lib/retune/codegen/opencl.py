@@ -39,8 +39,7 @@ FUNCTION: Mapping[str, str] = {
 }  # fmt: skip
 
 
-RESERVED = frozenset(
-    """
+_WORDS = """
     auto break case char const continue default do double else enum extern float for goto if inline
     int long register restrict return short signed sizeof static struct switch typedef union
     unsigned void volatile while bool half uchar ushort uint ulong size_t ptrdiff_t complex
@@ -48,8 +47,8 @@ RESERVED = frozenset(
     read_write uniform pipe image1d_t image2d_t image3d_t sampler_t event_t queue_t NULL NAN
     INFINITY HUGE_VALF MAXFLOAT INT_MIN INT_MAX LONG_MIN LONG_MAX fma select get_group_id
     get_local_id get_global_id barrier main
-    """.split()
-) | frozenset(FUNCTION.values())
+"""
+RESERVED = frozenset(_WORDS.split()) | frozenset(FUNCTION.values())
 """Words that OpenCL C or the generated code uses; no name of ours may be one of them."""
 
 

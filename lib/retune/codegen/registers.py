@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Buffer, Const, Expr, Load, Var, const, loads
+from retune.ir.expr import Buffer, Const, Expr, Var, const, loads
 from retune.ir.reduction import path_to
 from retune.ir.simplify import affine, simplify
 from retune.ir.stmt import Block, For, Stmt, blocks
@@ -51,7 +51,7 @@ def accesses(nest: Stmt, buffer: Buffer) -> list[Access]:
         found.extend(
             Access(node.indices, path, block)
             for node in loads(block.value)
-            if isinstance(node, Load) and node.buffer == buffer
+            if node.buffer == buffer
         )
     return found
 

@@ -6,9 +6,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-DType = Literal[
-    "float32", "float64", "float16", "int64", "int32", "int16", "int8", "uint8", "bool"
-]
+DType = Literal["float32", "float64", "float16", "int64", "int32", "int16", "int8", "uint8", "bool"]
 """Element types that a value of a graph may have."""
 
 DTYPES: tuple[str, ...] = get_args(DType)

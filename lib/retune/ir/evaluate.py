@@ -49,7 +49,7 @@ _OPERATORS: Mapping[str, Callable[[Value, Value], Value]] = {
 }
 
 
-def _no_memory(load: Load, indices: tuple[Value, ...]) -> Value:
+def _no_memory(load: Load, _indices: tuple[Value, ...]) -> Value:
     raise ValueError(f"evaluate: {load} cannot be read here")
 
 

@@ -383,8 +383,10 @@ def all_of(*conditions: Expr) -> Expr:
     return result
 
 
-def conjuncts(condition: Expr) -> list[Expr]:
-    """The conditions that `all_of` joined, in order."""
+def conjuncts(condition: Expr | None) -> list[Expr]:
+    """The conditions that `all_of` joined, in order; none for None."""
+    if condition is None:
+        return []
     if isinstance(condition, Binary) and condition.op == "and":
         return [*conjuncts(condition.a), *conjuncts(condition.b)]
     return [condition]

@@ -137,9 +137,7 @@ class _Runner:
         while outer < len(loops) and int(np.prod(extents[outer:])) > _GRID_LIMIT:
             outer += 1
         for point in product(*(range(e) for e in extents[:outer])):
-            inner = dict(env) | {
-                loop.var: i for loop, i in zip(loops[:outer], point, strict=True)
-            }
+            inner = dict(env) | {loop.var: i for loop, i in zip(loops[:outer], point, strict=True)}
             self.store(block, inner, list(zip(loops[outer:], extents[outer:], strict=True)))
 
     def store(self, block: Block, env: dict[Var, Value], grid: list[tuple[For, int]]) -> None:

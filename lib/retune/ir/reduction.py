@@ -102,5 +102,3 @@ def path_to(stmt: Stmt, block: Block) -> list[For] | None:
                 if inner is not None:
                     return inner
             return None
-
-

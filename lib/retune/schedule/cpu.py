@@ -191,7 +191,7 @@ def _inline(s: Schedule) -> None:
         masked = any(isinstance(n, Select) for n in walk(block.value))
         heavy = masked or any(n.children and not isinstance(n, Load) for n in walk(block.value))
         into_reduction = any(u.reducer is not None for u in users)
-        if (into_reduction and heavy) or len(users) > 1 and heavy:
+        if (into_reduction and heavy) or (len(users) > 1 and heavy):
             continue
         try:
             s.compute_inline(name)

@@ -238,7 +238,9 @@ def _check_parallel(program: Program, loop: For, axis: LoopKind) -> None:
     for other in walk(root):
         if not isinstance(other, For) or other.kind != axis:
             continue
-        nested = any(n is loop for n in walk(other.body)) or any(n is other for n in walk(loop.body))
+        nested = any(n is loop for n in walk(other.body)) or any(
+            n is other for n in walk(loop.body)
+        )
         if nested or other.extent != loop.extent:
             raise ScheduleError(f"bind({loop.var}): {axis} runs {other.var} already")
     local = {b.buffer for b in inside if b.buffer.scope != "global"}

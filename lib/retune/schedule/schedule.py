@@ -278,9 +278,7 @@ class Schedule:
         self.trace = self.trace.with_decisions({name: values})
         return [const(v) for v in values]
 
-    def _require_split(
-        self, extent: Expr, sizes: Sequence[Expr], tail: str, loop: str
-    ) -> None:
+    def _require_split(self, extent: Expr, sizes: Sequence[Expr], tail: str, loop: str) -> None:
         inner: Expr = const(1)
         for size in sizes:
             inner = inner * size

@@ -92,7 +92,7 @@ class Sketch:
         """The inverse of `rows_of`."""
         if not self.decisions:
             return np.zeros(len(rows), np.int64)
-        return np.ravel_multi_index(tuple(rows.T), self.options).astype(np.int64)
+        return np.asarray(np.ravel_multi_index(tuple(rows.T), self.options), np.int64)
 
     def decided(self, row: np.ndarray) -> dict[str, tuple[int, ...]]:
         """The values that a row gives to each decision, by name."""

@@ -31,7 +31,6 @@ from retune.ir.stmt import (
     Stmt,
     blocks,
     map_exprs,
-    replace_buffer,
     rewrite,
     walk,
 )
@@ -91,7 +90,9 @@ def compute_inline(program: Program, name: str) -> Program:
         raise ScheduleError(f"compute_inline({name}): it is an output of the program")
     packed = [load.buffer.name for load in loads(block.value) if load.buffer.name in program.packed]
     if packed:
-        raise ScheduleError(f"compute_inline({name}): it reads {packed[0]}, which is packed already")
+        raise ScheduleError(
+            f"compute_inline({name}): it reads {packed[0]}, which is packed already"
+        )
     axes = [i for i in block.indices if isinstance(i, Var)]
 
     def expand(expr: Expr) -> Expr | None:
@@ -120,9 +121,7 @@ def cache_write(program: Program, name: str) -> Program:
     stmts: list[Stmt] = []
     for stmt in program.body.stmts:
         stmts.extend((cached, body) if stmt is root else (stmt,))
-    return replace(
-        program, body=Seq(tuple(stmts)), scratch=(*program.scratch, cache)
-    )
+    return replace(program, body=Seq(tuple(stmts)), scratch=(*program.scratch, cache))
 
 
 def compute_at(program: Program, name: str, loop_name: str, scope: Scope) -> Program:
@@ -142,14 +141,12 @@ def compute_at(program: Program, name: str, loop_name: str, scope: Scope) -> Pro
         raise ScheduleError(
             f"compute_at({name}, {loop_name}): also read outside that loop, by {outside[0]}"
         )
-    base, extents = _region(program, block, loop)
+    base, extents = _region(block, loop)
     tile = Buffer(block.buffer.name, extents, block.buffer.dtype, scope)
     nest = _tile_nest(block, path, base, extents, tile, _guards(loop, block))
     body = _shift_reads(loop.body, block.buffer, tile, base)
     program = _without(program, root)
-    program = replace_loop(
-        program, loop_name, lambda node: replace(node, body=Seq((nest, body)))
-    )
+    program = replace_loop(program, loop_name, lambda node: replace(node, body=Seq((nest, body))))
     scratch = tuple(tile if b == block.buffer else b for b in program.scratch)
     return replace(with_body(program, _flatten(program.body)), scratch=scratch)
 
@@ -158,15 +155,12 @@ def _flatten(stmt: Stmt) -> Stmt:
     return rewrite(stmt, lambda _: None)
 
 
-def _region(program: Program, block: Block, loop: For) -> tuple[list[Expr], tuple[Expr, ...]]:
+def _region(block: Block, loop: For) -> tuple[list[Expr], tuple[Expr, ...]]:
     """First index and extent, in each dimension, of what is read of the buffer inside `loop`."""
     inner = [n for n in walk(loop.body) if isinstance(n, For)]
     extents = {n.var: n.extent for n in inner}
     reads = [
-        load
-        for b in blocks(loop.body)
-        for load in loads(b.value)
-        if load.buffer == block.buffer
+        load for b in blocks(loop.body) for load in loads(b.value) if load.buffer == block.buffer
     ]
     if not reads:
         raise ScheduleError(f"compute_at({block.name}, {loop.var}): nothing there reads it")
@@ -279,12 +273,9 @@ def pack(program: Program, name: str) -> Program:
         raise ScheduleError(f"pack({name}): expected a constant input")
     if name in program.packed:
         raise ScheduleError(f"pack({name}): it is packed already")
-    uses = [
-        load for b in blocks(program.body) for load in loads(b.value) if load.buffer == buffer
-    ]
+    uses = [load for b in blocks(program.body) for load in loads(b.value) if load.buffer == buffer]
     if len(uses) != 1:
         raise ScheduleError(f"pack({name}): expected one read of it, found {len(uses)}")
     if any(loads(index) for index in uses[0].indices):
         raise ScheduleError(f"pack({name}): its index is read from memory")
     return replace(program, packed=(*program.packed, name))
-

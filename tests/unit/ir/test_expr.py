@@ -24,14 +24,14 @@ from retune.ir.expr import (
 from retune.ir.te import placeholder
 from tests.properties import RANGES, VARIABLES, integer_expressions, quick
 
-I, J, K = VARIABLES
+VI, VJ, VK = VARIABLES
 
 
 @quick(200)
 @given(expr=integer_expressions())
 def test_text_reads_as_python_of_the_same_value(expr: Expr):
     names = {"select": lambda test, a, b: a if test else b, "min": min, "max": max}
-    for point in ({v: low for v, (low, _) in RANGES.items()}, {I: 2, J: -3, K: 3}):
+    for point in ({v: low for v, (low, _) in RANGES.items()}, {VI: 2, VJ: -3, VK: 3}):
         scope = names | {v.name: value for v, value in point.items()}
         assert eval(str(expr), {}, scope) == evaluate_int(expr, point)  # noqa: S307
 
@@ -39,7 +39,7 @@ def test_text_reads_as_python_of_the_same_value(expr: Expr):
 @quick(100)
 @given(expr=integer_expressions())
 def test_substitution_is_evaluation_with_those_values(expr: Expr):
-    point = {I: 5, J: -4, K: 3}
+    point = {VI: 5, VJ: -4, VK: 3}
     settled = substitute(expr, {v: const(n) for v, n in point.items()})
     assert not variables(settled)
     assert evaluate_int(settled) == evaluate_int(expr, point)
@@ -48,7 +48,7 @@ def test_substitution_is_evaluation_with_those_values(expr: Expr):
 @quick(50)
 @given(expr=integer_expressions())
 def test_one_evaluation_serves_many_points(expr: Expr):
-    values = {I: np.arange(7), J: np.arange(7) - 5, K: np.full(7, 3)}
+    values = {VI: np.arange(7), VJ: np.arange(7) - 5, VK: np.full(7, 3)}
     together = np.broadcast_to(evaluate(expr, values), 7)
     apart = [evaluate_int(expr, {v: int(a[n]) for v, a in values.items()}) for n in range(7)]
     assert together.tolist() == apart
@@ -57,15 +57,15 @@ def test_one_evaluation_serves_many_points(expr: Expr):
 @pytest.mark.parametrize(
     ("expr", "text"),
     [
-        (I + J * 2, "i + j*2"),
-        ((I + J) * 2, "(i + j)*2"),
-        (I - (J - K), "i - (j - k)"),
-        (I - J - K, "i - j - k"),
-        (I // (J * K), "i // (j*k)"),
-        (all_of(I < J, J <= K), "i < j and j <= k"),
-        (any_of(all_of(I < J, J < K), equal(I, K)), "i < j and j < k or i == k"),
-        (-I, "0 - i"),
-        (ceildiv(I, 4), "(i + 4 - 1) // 4"),
+        (VI + VJ * 2, "i + j*2"),
+        ((VI + VJ) * 2, "(i + j)*2"),
+        (VI - (VJ - VK), "i - (j - k)"),
+        (VI - VJ - VK, "i - j - k"),
+        (VI // (VJ * VK), "i // (j*k)"),
+        (all_of(VI < VJ, VJ <= VK), "i < j and j <= k"),
+        (any_of(all_of(VI < VJ, VJ < VK), equal(VI, VK)), "i < j and j < k or i == k"),
+        (-VI, "0 - i"),
+        (ceildiv(VI, 4), "(i + 4 - 1) // 4"),
     ],
 )
 def test_text_has_no_needless_parentheses(expr: Expr, text: str):
@@ -75,35 +75,35 @@ def test_text_has_no_needless_parentheses(expr: Expr, text: str):
 def test_literals_fold_and_neutral_elements_vanish():
     assert const(7) // -2 == const(-4)
     assert const(7) % -2 == const(-1)
-    assert I + 0 is I and I * 1 is I and I // 1 is I
-    assert I * 0 == const(0) and I % 1 == const(0)
-    assert conjuncts(all_of(I < 1, J < 2, K < 3)) == [I < 1, J < 2, K < 3]
+    assert VI + 0 is VI and VI * 1 is VI and VI // 1 is VI
+    assert const(0) == VI * 0 and const(0) == VI % 1
+    assert conjuncts(all_of(VI < 1, VJ < 2, VK < 3)) == [VI < 1, VJ < 2, VK < 3]
 
 
 def test_floating_point_literals_are_not_folded():
     x = placeholder("x", (4,))
-    assert str(x[I] * 0.0) == "x[i]*0.0"
+    assert str(x[VI] * 0.0) == "x[i]*0.0"
     assert str(const(1.0, "float32") + const(2.0, "float32")) == "1.0 + 2.0"
 
 
 def test_types_follow_the_operands():
     x = placeholder("x", (4,), "int8")
-    assert (x[I] * 2).dtype == "int8"
-    assert (x[I] < 2).dtype == "bool"
-    assert cast(x[I], "float32").dtype == "float32"
-    assert cast(x[I], "int8") == x[I]
+    assert (x[VI] * 2).dtype == "int8"
+    assert (x[VI] < 2).dtype == "bool"
+    assert cast(x[VI], "float32").dtype == "float32"
+    assert cast(x[VI], "int8") == x[VI]
     assert cast(const(2.9, "float32"), "int32") == const(2)
 
 
 def test_mixed_types_are_refused():
     x = placeholder("x", (4,))
     with pytest.raises(TypeError, match="operands are float32 and int32; cast one of them"):
-        x[I] + I
+        x[VI] + VI
 
 
 def test_an_expression_has_no_truth_value():
     with pytest.raises(TypeError, match="no truth value"):
-        bool(I < J)
+        bool(VI < VJ)
 
 
 def test_unknown_functions_are_refused():
@@ -112,7 +112,7 @@ def test_unknown_functions_are_refused():
 
 
 def test_equal_trees_are_equal_values():
-    assert I * 2 + J == Var("i") * 2 + Var("j")
-    assert hash(I * 2 + J) == hash(Var("i") * 2 + Var("j"))
-    assert I * 2 != I * 3
-    assert [type(n) for n in walk(I * 2)] == [type(I * 2), Var, Const]
+    assert Var("i") * 2 + Var("j") == VI * 2 + VJ
+    assert hash(VI * 2 + VJ) == hash(Var("i") * 2 + Var("j"))
+    assert VI * 2 != VI * 3
+    assert [type(n) for n in walk(VI * 2)] == [type(VI * 2), Var, Const]

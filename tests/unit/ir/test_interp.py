@@ -12,7 +12,7 @@ from retune.ir.verify import verify
 from tests.dags import dense, integers, reduction, softmax, total
 from tests.oracle import assert_same_meaning
 
-I, K = Var("i"), Var("k")
+VI, VK = Var("i"), Var("k")
 X, Y = Buffer("x", (const(4),)), Buffer("y", (const(4),))
 
 
@@ -33,20 +33,20 @@ def test_unscheduled_programs_mean_their_expression(dag):
 
 
 def test_what_is_not_written_is_nan():
-    only_half = For(I, const(2), Block("y", Y, (I,), Load(X, (I,))))
+    only_half = For(VI, const(2), Block("y", Y, (VI,), Load(X, (VI,))))
     found = run_program(program(only_half), {"x": np.ones(4, np.float32)})["y"]
     assert np.isnan(found[2:]).all() and (found[:2] == 1).all()
 
 
 def test_scratch_read_before_it_is_written_is_nan():
     scratch = Buffer("t", (const(4),))
-    copy = For(I, const(4), Block("y", Y, (I,), Load(scratch, (I,))))
+    copy = For(VI, const(4), Block("y", Y, (VI,), Load(scratch, (VI,))))
     found = run_program(program(copy, scratch=(scratch,)), {"x": np.ones(4, np.float32)})
     assert np.isnan(found["y"]).all()
 
 
 def test_stores_outside_a_buffer_are_errors():
-    past = For(I, const(5), Block("y", Y, (I,), const(0.0, "float32")))
+    past = For(VI, const(5), Block("y", Y, (VI,), const(0.0, "float32")))
     with pytest.raises(VerifyError, match=r"y: stores outside y\(4,\)"):
         run_program(program(past), {"x": np.ones(4, np.float32)})
 
@@ -62,9 +62,9 @@ def test_decomposed_programs_have_loops_of_their_own():
 def test_a_reduction_inside_another_one_starts_afresh():
     """`p` is computed in each iteration of the loop that `y` reduces over."""
     p, q = Buffer("p", (const(1),), "float32", "register"), Var("q")
-    inner = For(q, const(3), Block("p", p, (const(0),), Load(X, (I,)), "sum"), reduce=True)
-    outer = Block("y", Y, (I,), Load(p, (const(0),)), "sum")
-    nest = For(I, const(4), For(K, const(2), Seq((inner, outer)), reduce=True))
+    inner = For(q, const(3), Block("p", p, (const(0),), Load(X, (VI,)), "sum"), reduce=True)
+    outer = Block("y", Y, (VI,), Load(p, (const(0),)), "sum")
+    nest = For(VI, const(4), For(VK, const(2), Seq((inner, outer)), reduce=True))
     made = program(nest, scratch=(p,))
     path = [nest, nest.body, inner]
     assert reduce_loops(path, inner.body) == [inner]  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from retune.ir.simplify import (
 )
 from tests.properties import RANGES, VARIABLES, integer_expressions, quick
 
-I, J, K = VARIABLES
+VI, VJ, VK = VARIABLES
 KNOWN = {var: Range(*span) for var, span in RANGES.items()}
 POINTS = [
     dict(zip(RANGES, point, strict=True))
@@ -63,7 +63,7 @@ def test_bounds_enclose_every_value(expr: Expr):
 @quick(200)
 @given(expr=integer_expressions())
 def test_affine_parts_add_up(expr: Expr):
-    form = affine(expr, [I, J])
+    form = affine(expr, [VI, VJ])
     if form is None:
         return
     coefficients, rest = form
@@ -85,19 +85,19 @@ def test_polynomials_keep_the_value(expr: Expr):
 @pytest.mark.parametrize(
     ("expr", "text"),
     [
-        (I * 4 + J - I * 4, "j"),
-        ((I + 1) * (J + 2), "i*2 + i*j + j + 2"),
-        ((I * 8 + K) // 8, "i"),
-        ((I * 8 + K) % 8, "k"),
-        ((I * 8 + 19) // 8, "i + 2"),
-        ((I * 8 + J) // 8, "i + j // 8"),
-        ((I * 8 + J) % 8, "j % 8"),
-        (minimum(I, 6), "i"),
-        (minimum(I, 5), "min(i, 5)"),
-        (maximum(I, J - 5), "i"),
-        (I < 7, "True"),
-        (J < -5, "False"),
-        (select(I >= 0, I, J), "i"),
+        (VI * 4 + VJ - VI * 4, "j"),
+        ((VI + 1) * (VJ + 2), "i*2 + i*j + j + 2"),
+        ((VI * 8 + VK) // 8, "i"),
+        ((VI * 8 + VK) % 8, "k"),
+        ((VI * 8 + 19) // 8, "i + 2"),
+        ((VI * 8 + VJ) // 8, "i + j // 8"),
+        ((VI * 8 + VJ) % 8, "j % 8"),
+        (minimum(VI, 6), "i"),
+        (minimum(VI, 5), "min(i, 5)"),
+        (maximum(VI, VJ - 5), "i"),
+        (VI < 7, "True"),
+        (VJ < -5, "False"),
+        (select(VI >= 0, VI, VJ), "i"),
     ],
 )
 def test_normal_form(expr: Expr, text: str):
@@ -106,22 +106,22 @@ def test_normal_form(expr: Expr, text: str):
 
 def test_a_symbolic_factor_cancels():
     tile = Var("tile@0")
-    assert simplify((tile * I * 4) // tile) == simplify(I * 4)
-    assert str(simplify((tile * I + 1) // tile)) == "(i*tile@0 + 1) // tile@0"
+    assert simplify((tile * VI * 4) // tile) == simplify(VI * 4)
+    assert str(simplify((tile * VI + 1) // tile)) == "(i*tile@0 + 1) // tile@0"
 
 
-@pytest.mark.parametrize("expr", [I * I, (I // 2) * 3, minimum(I, 3), select(I < 3, 1, 2)])
+@pytest.mark.parametrize("expr", [VI * VI, (VI // 2) * 3, minimum(VI, 3), select(VI < 3, 1, 2)])
 def test_affine_refuses_what_is_not(expr: Expr):
-    assert affine(expr, [I]) is None
+    assert affine(expr, [VI]) is None
 
 
 def test_affine_coefficients_may_hold_symbols():
     tile = Var("tile@0")
-    form = affine(I * tile + J * 3 + tile, [I])
+    form = affine(VI * tile + VJ * 3 + tile, [VI])
     assert form is not None
-    assert str(form[0][I]) == "tile@0" and str(form[1]) == "j*3 + tile@0"
+    assert str(form[0][VI]) == "tile@0" and str(form[1]) == "j*3 + tile@0"
 
 
 def test_bounds_need_every_range():
-    assert bounds(I + Var("unknown"), KNOWN) is None
-    assert bounds(const(3) * J, KNOWN) == Range(-15, 12)
+    assert bounds(VI + Var("unknown"), KNOWN) is None
+    assert bounds(const(3) * VJ, KNOWN) == Range(-15, 12)

@@ -11,17 +11,17 @@ from retune.ir.verify import CHECKS, verify
 from retune.schedule.schedule import Schedule
 from tests.dags import dense, softmax
 
-I, J = Var("i"), Var("j")
+VI, VJ = Var("i"), Var("j")
 X = Buffer("x", (const(8),))
 Y = Buffer("y", (const(8),))
 T = Buffer("t", (const(8),))
 
 
-def copy(index: Var = I, source: Buffer = X, target: Buffer = Y, name: str = "copy") -> Block:
+def copy(index: Var = VI, source: Buffer = X, target: Buffer = Y, name: str = "copy") -> Block:
     return Block(name, target, (index,), Load(source, (index,)))
 
 
-def loop(body: Stmt, var: Var = I, extent: int = 8, **fields: object) -> For:
+def loop(body: Stmt, var: Var = VI, extent: int = 8, **fields: object) -> For:
     return For(var, const(extent), body, **fields)  # type: ignore[arg-type]
 
 
@@ -30,22 +30,22 @@ def program(*stmts: Stmt, scratch: tuple[Buffer, ...] = ()) -> Program:
 
 
 GOOD = program(loop(copy()))
-TWICE = (loop(copy()), loop(copy(J, name="again"), J))
+TWICE = (loop(copy()), loop(copy(VJ, name="again"), VJ))
 
 BROKEN = {
     "two loops over i": program(loop(loop(copy(), extent=2))),
-    "two blocks named copy": program(loop(copy()), loop(copy(J), J)),
+    "two blocks named copy": program(loop(copy()), loop(copy(VJ), VJ)),
     "copy: i is not a loop around it": program(copy()),
-    "loop j: its extent i depends on a loop": program(loop(For(J, I, copy()))),
+    "loop j: its extent i depends on a loop": program(loop(For(VJ, VI, copy()))),
     r"copy: t is not declared with shape 8": program(loop(copy(source=T))),
     "copy: stores to the input x": program(loop(copy(target=X))),
     "two buffers named y": program(loop(copy()), scratch=(Y,)),
-    r"copy: 2 indices for y\[8\]": program(loop(replace(copy(), indices=(I, I)))),
-    "copy: int32 stored in float32": program(loop(replace(copy(), value=I))),
+    r"copy: 2 indices for y\[8\]": program(loop(replace(copy(), indices=(VI, VI)))),
+    "copy: int32 stored in float32": program(loop(replace(copy(), value=VI))),
     "copy: an index is not int32": program(
         loop(replace(copy(), indices=(const(0.0, "float32"),)))
     ),
-    "copy: its guard is int32": program(loop(replace(copy(), guard=I))),
+    "copy: its guard is int32": program(loop(replace(copy(), guard=VI))),
     "loop i has extent 0": program(loop(copy(), extent=0)),
     "loop i: a vector of 32 lanes; at most 16": program(
         loop(copy(), extent=32, kind="vectorize")
@@ -55,18 +55,18 @@ BROKEN = {
     ),
     "reduce loop i holds no reduction": program(loop(copy(), reduce=True)),
     "copy: group.0 runs two loops around it": program(
-        loop(loop(copy(), kind="group.0"), J, kind="group.0")
+        loop(loop(copy(), kind="group.0"), VJ, kind="group.0")
     ),
     "group.0 has extents 8 and 4": program(
         loop(Seq((loop(copy(), kind="group.0"), loop(copy(Var("k"), name="b"), Var("k"), 4,
-                                                      kind="group.0"))), J, 1)
+                                                      kind="group.0"))), VJ, 1)
     ),
-    r"copy: stores y\[i \+ 1\], in 1..8 of 8": program(loop(replace(copy(), indices=(I + 1,)))),
+    r"copy: stores y\[i \+ 1\], in 1..8 of 8": program(loop(replace(copy(), indices=(VI + 1,)))),
     r"copy: reads x\[i - 1\], in -1..6 of 8": program(
-        loop(replace(copy(), value=Load(X, (I - 1,))))
+        loop(replace(copy(), value=Load(X, (VI - 1,))))
     ),
     "copy: reads t before it is written": program(
-        loop(copy(source=T)), loop(copy(J, target=T, name="late"), J), scratch=(T,)
+        loop(copy(source=T)), loop(copy(VJ, target=T, name="late"), VJ), scratch=(T,)
     ),
     "output y is not written": program(loop(copy(target=T)), scratch=(T,)),
 }  # fmt: skip
@@ -97,7 +97,7 @@ def test_every_check_refuses_some_program():
 
 
 def test_guarded_accesses_and_taken_branches_may_pass_the_end():
-    past = replace(copy(), indices=(I + 1,), guard=I < 7)
+    past = replace(copy(), indices=(VI + 1,), guard=VI < 7)
     verify(program(loop(past)))
 
 

@@ -85,9 +85,7 @@ def test_compute_at_computes_the_window_that_is_read(golden):
 def test_compute_at_guards_what_a_guarded_reader_reads(golden):
     dag = dense(5, 3, 7)
     assert (
-        scheduled(
-            dag, lambda s: s.split("z.i", [2], "guard"), lambda s: s.compute_at("y", "z.i.0")
-        )
+        scheduled(dag, lambda s: s.split("z.i", [2], "guard"), lambda s: s.compute_at("y", "z.i.0"))
         == golden
     )
 

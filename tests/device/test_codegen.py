@@ -1,0 +1,222 @@
+"""Generated kernels on PoCL give what the tensor expression states."""
+
+import numpy as np
+import pytest
+
+from retune.core.target import GENERIC_CPU
+from retune.device.runtime import Device, open_device
+from retune.ir.expr import call, cast, const, equal, select
+from retune.ir.merge import merge_axes
+from retune.ir.stmt import from_dag
+from retune.ir.te import Dag, compute, placeholder, reduce_axis
+from retune.ir.verify import verify
+from retune.schedule.cpu import cpu_space
+from retune.schedule.estimate import default_candidate
+from retune.schedule.schedule import Schedule
+from tests.dags import (
+    conv2d,
+    dense,
+    depthwise,
+    elementwise,
+    flipped,
+    integers,
+    joined,
+    masked_sum,
+    pool,
+    random_dag,
+    reduction,
+    softmax,
+    total,
+    transpose,
+)
+from tests.oracle import assert_device_agrees
+from tests.properties import seeded
+from tests.random_schedules import scramble
+
+pytestmark = pytest.mark.device
+
+
+@pytest.fixture(scope="module")
+def device() -> Device:
+    return open_device("pocl")
+
+
+AWKWARD: dict[str, Dag] = {
+    "one channel": conv2d(1, 7, 7, 1, 16),
+    "colours": conv2d(2, 9, 8, 3, 17, 3, stride=2, residual=True),
+    "prime channels": conv2d(1, 5, 7, 17, 67, 1, pad=0),
+    "batch of three": conv2d(3, 5, 5, 4, 8, groups=2),
+    "dilated": conv2d(1, 9, 9, 2, 16, dilation=2),
+    "depthwise": depthwise(2, 7, 11, 67, stride=2),
+    "dense row": dense(1, 67, 131),
+    "dense batch": dense(3, 17, 10),
+    "largest of a window": pool(3, 7, 11, 17, 3, 2, average=False),
+    "softmax": softmax(3, 67),
+    "integers": integers(5, 33),
+    "transpose": transpose(5, 3, 18),
+    "concatenation": joined(3, 17, 30),
+    "elementwise": elementwise(3, 67),
+    "total": total(3, 17),
+    "flipped": flipped(3, 35),
+    "masked": masked_sum(18, 33),
+}
+
+
+@pytest.mark.parametrize("name", AWKWARD)
+def test_every_sketch_of_awkward_shapes(device: Device, name: str):
+    dag = merge_axes(AWKWARD[name])
+    for sketch in cpu_space(from_dag(dag), GENERIC_CPU).sketches[:4]:
+        for row in sketch.sample(1, np.random.default_rng(len(name))):
+            assert_device_agrees(device, dag, sketch.instantiate(row))
+
+
+@pytest.mark.parametrize(
+    "dag",
+    [
+        conv2d(1, 14, 14, 32, 64),
+        conv2d(1, 17, 17, 16, 48, 1, pad=0),
+        conv2d(1, 28, 28, 3, 32, 7, stride=2, pad=3),
+        depthwise(1, 14, 14, 64),
+        dense(1, 256, 1000),
+        pool(1, 16, 16, 64, 2, 2, average=True),
+    ],
+    ids=["3x3", "1x1", "7x7", "depthwise", "dense", "pool"],
+)
+def test_the_default_candidate_of_layers(device: Device, dag: Dag):
+    merged = merge_axes(dag)
+    space = cpu_space(from_dag(merged), device.spec)
+    program = space.instantiate(default_candidate(space, device.spec))
+    assert_device_agrees(device, merged, program)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_schedules(device: Device, seed: int):
+    choose = seeded(seed)
+    dag = random_dag(choose)
+    s = Schedule(from_dag(dag))
+    scramble(s, choose, 8, verify)
+    assert_device_agrees(device, dag, s.program)
+
+
+@pytest.mark.parametrize("reducer", ["sum", "prod", "max", "min"])
+@pytest.mark.parametrize("first", [False, True])
+def test_reducers(device: Device, reducer: str, first: bool):
+    dag = reduction(6, 35, reducer, first=first)
+    assert_device_agrees(device, dag, from_dag(dag))
+
+
+FLOAT_FUNCTIONS = ("exp", "log", "sqrt", "tanh", "abs", "floor", "ceil", "erf", "round", "sin",
+                   "cos")  # fmt: skip
+
+
+@pytest.mark.parametrize("function", FLOAT_FUNCTIONS)
+def test_functions_as_scalars_and_as_vectors(device: Device, function: str):
+    x = placeholder("x", (2, 16))
+    dag = Dag((compute("y", (2, 16), lambda i, j: call(function, x[i, j] * x[i, j] + 0.3), [x]),))
+    for vectorized in (False, True):
+        s = Schedule(from_dag(dag))
+        if vectorized:
+            s.vectorize("y.j")
+        assert_device_agrees(device, dag, s.program)
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float32", "float64", "int64", "int32", "int16", "int8", "uint8"]
+)
+def test_types_in_memory(device: Device, dtype: str):
+    x, y = placeholder("x", (3, 16), dtype), placeholder("y", (3, 16), dtype)
+    body = lambda i, j: select(x[i, j] < y[i, j], x[i, j] + y[i, j], x[i, j] * 2)  # noqa: E731
+    dag = Dag((compute("z", (3, 16), body, [x, y]),))
+    for vectorized in (False, True):
+        s = Schedule(from_dag(dag))
+        if vectorized:
+            s.vectorize("z.j")
+        assert_device_agrees(device, dag, s.program)
+
+
+def test_booleans(device: Device):
+    x = placeholder("x", (37,))
+    positive = compute("p", (37,), lambda i: x[i] > 0.0, [x])
+    number = compute("n", (37,), lambda i: cast(positive[i], "float32") * 3.0, [positive])
+    same = compute("s", (37,), lambda i: equal(positive[i], x[i] <= 0.5), [positive, x])
+    dag = Dag((positive, number, same))
+    assert_device_agrees(device, dag, from_dag(dag))
+
+
+def test_casts_truncate_toward_zero(device: Device):
+    x = placeholder("x", (33,))
+    whole = compute("w", (33,), lambda i: cast(x[i] * 9.0, "int32"), [x])
+    dag = Dag((compute("y", (33,), lambda i: cast(whole[i], "float32"), [whole]),))
+    assert_device_agrees(device, dag, from_dag(dag))
+
+
+def test_division_and_remainder_round_down_for_negatives(device: Device):
+    x = placeholder("x", (21,), "int32")
+    body = lambda i: (x[i] - 3) // 2 * 100 + (x[i] - 3) % 4 + (i - 10) // 3 + (i - 10) % 4  # noqa: E731
+    dag = Dag((compute("y", (21,), body, [x]),))
+    assert_device_agrees(device, dag, from_dag(dag))
+
+
+def test_gathers_read_where_an_index_says(device: Device):
+    table = placeholder("table", (7, 20))
+    index = placeholder("index", (9,), "int32")
+    rows = compute("rows", (9, 20), lambda i, j: table[index[i], j], [table, index])
+    dag = Dag((rows,))
+    s = Schedule(from_dag(dag))
+    assert_device_agrees(device, dag, s.program)
+    s.vectorize(s.split("rows.j", [8], "shift")[1])
+    s.bind("rows.i", "group.0")
+    assert_device_agrees(device, dag, s.program)
+
+
+def test_an_index_that_is_computed_in_the_same_loop(device: Device):
+    table, x = placeholder("table", (7, 20)), placeholder("x", (9,), "int32")
+    index = compute("index", (9,), lambda i: (x[i] * 3) % 7, [x])
+    rows = compute("rows", (9, 20), lambda i, j: table[index[i], j] * 2.0, [table, index])
+    dag = Dag((rows,))
+    s = Schedule(from_dag(dag))
+    assert_device_agrees(device, dag, s.program)
+    s.split("rows.i", [3])
+    s.compute_at("index", "rows.i.1")
+    s.unroll("rows.i.1")
+    s.vectorize(s.split("rows.j", [16], "shift")[1])
+    assert_device_agrees(device, dag, s.program)
+
+
+def test_a_masked_gather_does_not_read_past_the_end(device: Device):
+    table, index = placeholder("table", (4,)), placeholder("index", (5,), "int32")
+    body = lambda i: select(i < 5, table[index[i] % 4], -1.0)  # noqa: E731
+    dag = Dag((compute("y", (9,), body, [table, index]),))
+    assert_device_agrees(device, dag, from_dag(dag))
+
+
+def test_work_groups_and_work_items(device: Device):
+    dag = dense(8, 33, 64)
+    s = Schedule(from_dag(dag))
+    rows = s.split("z.i", [2])
+    columns = s.split("z.j", [4, 8])
+    s.reorder(rows[0], columns[0], columns[1], rows[1], columns[2])
+    s.compute_at("y", columns[1])
+    s.bind(rows[0], "group.1")
+    s.bind(columns[0], "group.0")
+    s.bind(columns[1], "local.0")
+    s.pack("w")
+    assert_device_agrees(device, dag, s.program)
+
+
+def test_sums_keep_the_order_of_overlapping_tiles_apart(device: Device):
+    """A tail that is moved back recomputes elements; it must not add to them twice."""
+    k = reduce_axis("k", 5)
+    x, w = placeholder("x", (7, 5)), placeholder("w", (5, 19), constant=True)
+    dag = Dag((compute("y", (7, 19), lambda i, j: x[i, k] * w[k, j], [x, w], reduce=(k,)),))
+    s = Schedule(from_dag(dag))
+    i, j = s.split("y.i", [4], "shift"), s.split("y.j", [16], "shift")
+    s.reorder(i[0], j[0], "y.k", i[1], j[1])
+    s.vectorize(j[1])
+    assert_device_agrees(device, dag, s.program)
+
+
+def test_scalars_are_tensors_without_axes(device: Device):
+    x = placeholder("x", ())
+    dag = Dag((compute("y", (), lambda: x[()] * const(2.0, "float32"), [x]),))
+    assert_device_agrees(device, dag, from_dag(dag))

@@ -1,0 +1,248 @@
+"""Generated OpenCL C: readable, the same in every run, with names that C accepts."""
+
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from retune.codegen.lower import lower
+from retune.codegen.source import ProgramSource
+from retune.core.errors import CodegenError
+from retune.ir.expr import Expr, call, maximum, select
+from retune.ir.stmt import from_dag
+from retune.ir.te import Dag, compute, placeholder
+from retune.ir.verify import verify
+from retune.schedule.schedule import Schedule
+from tests.dags import conv2d, dense, depthwise, elementwise, reduction, softmax
+
+
+class Strange(Expr):
+    """An expression that the printer does not know."""
+
+    dtype = "float32"
+
+
+def flat(dag: Dag) -> ProgramSource:
+    """Vectors along the last axis of every stage with one; rows are work-groups."""
+    s = Schedule(from_dag(dag, "net"))
+    for name in s.blocks():
+        first, *rest = s.loops(name)
+        s.bind(first, "group.0")
+        if rest and not s.loop(rest[-1]).reduce:
+            s.vectorize(s.split(rest[-1], [16], "shift")[1])
+    return lower(s.program)
+
+
+def tiled(dag: Dag, tile: tuple[int, int], *, masked: bool) -> ProgramSource:
+    """A window reduction over NHWC data, tiled by hand: rows, pixels and vectors in registers."""
+    s = Schedule(from_dag(dag, "net"))
+    if masked:
+        s.compute_inline("padded")
+    else:
+        s.vectorize(s.split("padded.cc", [16], "shift")[1])
+    pixels, vectors = tile
+    _, rows, columns, channels = s.loops("out")
+    column = s.split(columns, [pixels], "shift")
+    channel = s.split(channels, [vectors, 16], "shift")
+    s.reorder(rows, column[0], channel[0], column[1], channel[1], channel[2])
+    s.compute_at("conv", channel[0])
+    for loop, axis in ((rows, "group.2"), (column[0], "group.1"), (channel[0], "group.0")):
+        s.bind(loop, axis)
+    own_loops = [n for n in s.loops("conv") if n.startswith("conv.")]
+    _, _, own_columns, own_channels, *reduce = own_loops
+    own = s.split(own_channels, [16])
+    s.reorder(*reduce, own_columns, *own)
+    for loop in (own_columns, own[0], column[1], channel[1]):
+        s.unroll(loop)
+    for loop in (own[1], channel[2]):
+        s.vectorize(loop)
+    s.unroll(reduce[-1], 2)
+    s.pack("k")
+    return lower(s.program)
+
+
+def one_convolution() -> ProgramSource:
+    return tiled(conv2d(1, 6, 13, 16, 64), (3, 2), masked=False)
+
+
+def test_convolution(golden):
+    assert one_convolution().text == golden
+
+
+def test_depthwise(golden):
+    assert tiled(depthwise(1, 8, 8, 32), (4, 1), masked=False).text == golden
+
+
+def test_padding_as_a_mask(golden):
+    assert tiled(depthwise(1, 8, 8, 32), (4, 1), masked=True).text == golden
+
+
+def test_softmax(golden):
+    assert flat(softmax(4, 40)).text == golden
+
+
+def test_elementwise(golden):
+    x, s = placeholder("x", (3, 67)), placeholder("s", (67,), constant=True)
+    a = compute("a", (3, 67), lambda i, j: x[i, j] * s[j] + 0.5, [x, s])
+    b = compute("b", (3, 67), lambda i, j: a[i, j] * call("exp", a[i, j]), [a])
+    c = compute("c", (3, 67), lambda i, j: select(b[i, j] > 0.25, b[i, j], -0.5), [b])
+    s = Schedule(from_dag(Dag((c,)), "net"))
+    s.compute_inline("a")
+    s.compute_inline("b")
+    s.bind("c.i", "group.0")
+    s.vectorize(s.split("c.j", [16], "shift")[1])
+    assert lower(s.program).text == golden
+
+
+def test_unscheduled(golden):
+    assert lower(from_dag(dense(3, 4, 5), "plain")).text == golden
+
+
+def test_the_inner_loop_is_multiply_adds_over_named_registers():
+    kernel = one_convolution().kernels[-1].text
+    fma = [line.strip() for line in kernel.splitlines() if "fma(" in line]
+    assert len(fma) == 3 * 2, "pixels times vectors of the register tile"
+    pattern = r"(conv_\d+) = fma\(\(float16\)\(padded_\d+\), k_\d+, \1\);"
+    assert all(re.fullmatch(pattern, line) for line in fma)
+    loads = [line for line in kernel.splitlines() if "vload16(0, k" in line]
+    assert len(loads) == 2, "each vector of weights is read once for all pixels of the tile"
+
+
+def test_text_is_the_same_in_another_process():
+    code = (
+        "from tests.unit.codegen.test_lower import one_convolution;"
+        "print(one_convolution().key, one_convolution().text)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONHASHSEED": "11", "PYTHONPATH": ":".join(sys.path)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    here = one_convolution()
+    assert done.stdout == f"{here.key} {here.text}\n"
+
+
+def test_lines_fit_and_braces_match():
+    for dag in (conv2d(1, 6, 6, 3, 8), softmax(3, 10), elementwise(4, 20)):
+        text = lower(from_dag(dag)).text
+        comments = [line for line in text.splitlines() if line.startswith("//")]
+        assert all(len(line) <= 100 for line in comments)
+        assert text.count("{") == text.count("}")
+
+
+HARD_NAMES = ("float", "x.1", "x_1", "x 1", "get_group_id", "2nd", "größe")
+
+
+def test_names_are_c_and_distinct():
+    tensors = [placeholder(name, (5,)) for name in HARD_NAMES]
+    total = lambda i: sum((t[i] for t in tensors[1:]), tensors[0][i])  # noqa: E731
+    source = lower(from_dag(Dag((compute("kernel", (5,), total, tensors),))))
+    (kernel,) = source.kernels
+    assert [a.buffer for a in kernel.args] == [*HARD_NAMES, "kernel"]
+    names = re.findall(r"float\* restrict (\w+)", kernel.text)
+    assert len(set(names)) == len(names) == len(HARD_NAMES) + 1
+    assert kernel.text.isascii() is False, "the comment keeps the name as it is"
+    code = "\n".join(x for x in kernel.text.splitlines() if not x.startswith("//"))
+    assert code.isascii()
+    assert not {"float", "get_group_id", "kernel"} & set(names)
+
+
+def test_arguments_ranges_and_work():
+    s = Schedule(from_dag(dense(8, 16, 32, epilogue=False)))
+    s.bind("y.i", "group.1")
+    parts = s.split("y.j", [8])
+    s.bind(parts[0], "group.0")
+    s.bind(parts[1], "local.0")
+    (kernel,) = lower(s.program).kernels
+    assert kernel.global_size == (32, 8, 1) and kernel.local_size == (8, 1, 1)
+    assert [(a.buffer, a.written) for a in kernel.args] == [("x", False), ("w", False), ("y", True)]
+    assert kernel.flops == 8 * 16 * 32 * 2
+    assert kernel.bytes == 4 * (8 * 16 + 32 * 16 + 8 * 32)
+    assert "reqd_work_group_size(8, 1, 1)" in kernel.text
+
+
+def test_each_nest_is_a_kernel_and_scratch_lies_between():
+    source = lower(from_dag(softmax(3, 10), "net"))
+    assert [k.name for k in source.kernels] == ["net_0_top", "net_1_e", "net_2_total", "net_3_y"]
+    roles = {b.name: b.role for b in source.buffers}
+    assert roles == {"x": "input", "top": "scratch", "e": "scratch", "total": "scratch",
+                     "y": "output"}  # fmt: skip
+    assert source.buffer("e").elements == 30
+    with pytest.raises(KeyError):
+        source.buffer("q")
+
+
+def test_the_key_depends_on_text_and_options():
+    program = from_dag(dense(3, 4, 5))
+    assert lower(program).key == lower(program).key
+    assert lower(program).key != lower(program, options=()).key
+    assert lower(program).key != lower(from_dag(dense(3, 4, 6))).key
+
+
+def test_a_start_value_in_another_kernel_runs_before():
+    s = Schedule(from_dag(reduction(3, 8, "sum", first=True)))
+    s.reorder("y.k", "y.i")
+    s.decompose_reduction("y", "y.k")
+    s.bind("y.i.init", "group.0")
+    source = lower(s.program)
+    assert [k.name.split("_", 1)[1] for k in source.kernels] == ["0_y_init", "1_y", "2_z"]
+
+
+def test_packs_put_constants_in_the_order_of_their_reads():
+    s = Schedule(from_dag(dense(2, 3, 8, epilogue=False)))
+    outer, inner = s.split("y.j", [4])
+    s.reorder(outer, "y.k", "y.i", inner)
+    s.vectorize(inner)
+    s.pack("w")
+    spec = lower(s.program).buffer("w")
+    assert spec.pack is not None and spec.elements == 24
+    w = np.arange(24, dtype=np.float32).reshape(8, 3)
+    expected = w.reshape(2, 4, 3).transpose(0, 2, 1).reshape(-1)
+    assert np.array_equal(spec.pack.apply(w), expected)
+
+
+def test_a_pack_behind_a_guard_repeats_the_last_element():
+    s = Schedule(from_dag(dense(2, 5, 3, epilogue=False)))
+    s.split("y.k", [4], "guard")
+    s.pack("w")
+    spec = lower(s.program).buffer("w")
+    w = np.arange(15, dtype=np.float32).reshape(3, 5)
+    assert spec.pack is not None
+    packed = spec.pack.apply(w).reshape(3, 2, 4)
+    assert np.array_equal(packed.reshape(3, 8)[:, :5], w)
+    assert (packed[:, 1, 1:] == w[:, 4:]).all()
+
+
+def test_repeated_values_grow_by_a_line_each_not_twofold():
+    x = placeholder("x", (8,))
+    stages = [x]
+    for n in range(12):
+        last = stages[-1]
+        body = lambda i, last=last: maximum(last[i], 0.0) + last[i] * 0.5  # noqa: E731
+        stages.append(compute(f"s{n}", (8,), body, [last], axes=("i",)))
+    s = Schedule(from_dag(Dag((stages[-1],))))
+    for stage in stages[1:-1]:
+        s.compute_inline(stage.name)
+    code = [x for x in lower(s.program).text.splitlines() if not x.startswith("//")]
+    assert len(code) < 30 and max(map(len, code)) < 100
+
+
+def test_the_knob_checks_the_program_between_passes(monkeypatch: pytest.MonkeyPatch):
+    checked: list[str] = []
+    monkeypatch.setattr(
+        "retune.codegen.lower.verify",
+        lambda program, after: (checked.append(after), verify(program, after)),
+    )
+    lower(from_dag(softmax(3, 10)))
+    assert not checked
+    monkeypatch.setenv("RETUNE_VERIFY", "1")
+    lower(from_dag(softmax(3, 10)))
+    assert len(checked) >= 4 * 3
+
+
+def test_what_has_no_c_form_is_refused():
+    x = placeholder("x", (4,))
+    with pytest.raises(CodegenError, match="cannot print"):
+        lower(from_dag(Dag((compute("y", (4,), lambda i: Strange() + x[i], [x]),))))

@@ -1,0 +1,106 @@
+"""Parts of the printer: words, names, shared values, registers, slices."""
+
+import numpy as np
+import pytest
+
+from retune.codegen import opencl
+from retune.codegen.embed import Slice, embed_output
+from retune.codegen.names import Identifiers
+from retune.codegen.registers import flat_index, register_lanes, strides_of
+from retune.codegen.sharing import certain_loads, shared_values
+from retune.ir.expr import Var, call, select
+from retune.ir.interp import run_program
+from retune.ir.stmt import For, from_dag, walk
+from retune.ir.te import placeholder
+from retune.schedule.schedule import Schedule
+from tests.dags import dense
+from tests.oracle import inputs_for, reference
+
+VI, VJ = Var("i"), Var("j")
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "text"),
+    [
+        (0.1, "float32", "0.1f"), (1.0, "float32", "1.0f"), (-2.5, "float32", "(-2.5f)"),
+        (1e-10, "float32", "1e-10f"), (3e38, "float32", "3e+38f"), (1 / 3, "float64",
+        "0.3333333333333333"), (float("inf"), "float32", "INFINITY"),
+        (float("-inf"), "float32", "-INFINITY"), (float("nan"), "float32", "NAN"),
+        (True, "bool", "1"), (7, "int32", "7"), (-(2**31), "int32", "INT_MIN"),
+        (-(2**63), "int64", "LONG_MIN"), (5, "int64", "5L"), (200, "uint8", "200"),
+    ],
+)  # fmt: skip
+def test_literals(value: float, dtype: str, text: str):
+    assert opencl.literal(value, dtype) == text
+
+
+@pytest.mark.parametrize("value", [0.1, 1 / 3, 1e-38, 123456789.0, 3.4028235e38])
+def test_float_literals_read_back_exactly(value: float):
+    text = opencl.literal(value, "float32").strip("()").removesuffix("f")
+    assert np.float32(text) == np.float32(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "bare"),
+    [("(a + b)", "a + b"), ("(a)(b)", "(a)(b)"), ("((a))", "(a)"), ("f(a)", "f(a)"), ("a", "a"),
+     ("(float4)(0.0f)", "(float4)(0.0f)")],
+)  # fmt: skip
+def test_outer_parentheses(text: str, bare: str):
+    assert opencl.bare(text) == bare
+
+
+def test_identifiers_are_stable_distinct_and_no_words_of_c():
+    names = Identifiers()
+    assert names.of("conv.0") == "conv_0" == names.of("conv.0")
+    assert names.of("conv", 0) == "conv_0_1"
+    assert names.of("conv_0") == "conv_0_2"
+    assert names.of("int") == "int_1" and names.of("exp") == "exp_1"
+    assert names.fresh("x") == "x" and names.fresh("x") == "x_1" and names.fresh("x") == "x_2"
+
+
+def test_certain_loads_are_those_of_both_branches():
+    x, y, z = (placeholder(n, (8,)) for n in "xyz")
+    value = select(x[VI] < 0.5, y[VI] + z[VI], z[VI] * 2.0)
+    assert [str(load) for load in certain_loads(value)] == ["x[i]", "z[i]"]
+
+
+def test_shared_values_are_safe_and_inner_ones_come_first():
+    x, y = placeholder("x", (8,)), placeholder("y", (8,))
+    a = x[VI] * 2.0 + 1.0
+    b = call("exp", a) - a
+    masked = y[VI] * 3.0
+    value = b * b + select(VI < 4, masked + masked, 0.0)
+    assert list(map(str, shared_values(value))) == [str(a), str(b)]
+    assert not shared_values(a)
+
+
+def test_strides_are_row_major():
+    x = placeholder("x", (2, 3, 4))
+    assert strides_of(x.buffer) == (12, 4, 1)
+    assert str(flat_index(x.buffer, (VI, VJ, VI + 1))) == "i*13 + j*4 + 1"
+
+
+@pytest.mark.parametrize(("unrolled", "lanes"), [(True, 8), (False, 0)])
+def test_registers_need_settled_indices(unrolled: bool, lanes: int):
+    s = Schedule(from_dag(dense(4, 6, 8)))
+    s.compute_at("y", "z.i")
+    s.reorder("y.k", "y.i", "y.j")
+    s.unroll("y.i")
+    s.vectorize("y.j")
+    if unrolled:
+        s.vectorize("z.j")
+    nest = s.program.body.stmts[0]
+    vectors = frozenset(n.var for n in walk(nest) if isinstance(n, For) and n.kind == "vectorize")
+    assert register_lanes(nest, s.block("y").buffer, vectors) == lanes
+
+
+def test_an_output_may_be_a_slice_of_wider_rows():
+    dag = dense(3, 4, 5)
+    s = Schedule(from_dag(dag))
+    s.split("z.j", [2], "shift")
+    wide = embed_output(s.program, s.program.outputs[0], Slice(offset=2, width=9))
+    inputs = inputs_for(dag)
+    found = run_program(wide, inputs)["z"]
+    assert found.shape == (3, 9)
+    np.testing.assert_allclose(found[:, 2:7], reference(dag, inputs)["z"], rtol=1e-5, atol=1e-6)
+    assert np.isnan(found[:, :2]).all() and np.isnan(found[:, 7:]).all()
