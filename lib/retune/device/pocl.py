@@ -5,6 +5,7 @@ device. Neither imports pyopencl: they work on the environment and on a device's
 """
 
 import ctypes
+import os
 from collections.abc import MutableMapping
 from pathlib import Path
 
@@ -26,8 +27,12 @@ def prepare_environment(environ: MutableMapping[str, str]) -> None:
     """Pins PoCL's threads, one to a core, unless the user chose otherwise.
 
     Unpinned, both threads of a two-core machine may share one core, and times flip by a factor 2.
+    PoCL pins to core 0, 1, ... and aborts where it may not: nothing is pinned in a smaller set.
     """
-    environ.setdefault("POCL_AFFINITY", "1")
+    cores = os.cpu_count() or 1
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
+    if allowed >= set(range(cores)):
+        environ.setdefault("POCL_AFFINITY", "1")
 
 
 def processor_name(flags: frozenset[str]) -> str:
