@@ -133,16 +133,18 @@ class KernelBody:
         ]
 
     def _under(self, terms: list[Expr], loop: For, env: dict[Var, int]) -> None:
-        """The loop inside one test of the terms."""
-        printer = ExpressionPrinter(self)
-        instance = Instance(blocks(loop)[0], env, None)
-        condition = printer.condition(terms, instance)
+        """The loop inside one test of the terms; without it if they never hold."""
+        condition = ExpressionPrinter(self).condition(terms, Instance(blocks(loop)[0], env, None))
+        if condition == "0":
+            return
         self._established.extend(terms)
-        self._scopes.append(_Scope(set()))
+        if condition:
+            self._scopes.append(_Scope(set()))
         self._loop(loop, env)
-        lines = self._scopes.pop().lines
         del self._established[-len(terms) :]
-        self._scopes[-1].lines.extend(_tested(condition, lines))
+        if condition:
+            lines = self._scopes.pop().lines
+            self._scopes[-1].lines.extend(_tested(condition, lines))
 
     def _declare(self, stmt: Stmt, *, first: bool = False) -> None:
         """Registers and private arrays whose innermost common scope this is."""

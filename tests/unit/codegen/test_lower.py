@@ -135,6 +135,15 @@ def test_lines_fit_and_braces_match():
 HARD_NAMES = ("float", "x.1", "x_1", "x 1", "get_group_id", "2nd", "größe")
 
 
+def test_a_guard_that_an_unrolled_loop_settles_is_not_tested():
+    s = Schedule(from_dag(dense(2, 4, 5)))
+    s.compute_at("y", "z.j")
+    s.unroll(s.split("z.j", [4], "guard")[1])
+    text = lower(s.program).text
+    assert "if ()" not in text
+    assert text.count("(z_at + 1) < 5") == 0 == text.count("if (0)")
+
+
 def test_names_are_c_and_distinct():
     tensors = [placeholder(name, (5,)) for name in HARD_NAMES]
     total = lambda i: sum((t[i] for t in tensors[1:]), tensors[0][i])  # noqa: E731
