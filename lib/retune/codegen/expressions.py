@@ -182,12 +182,13 @@ class ExpressionPrinter:
         """Place of memory that happen whenever the instance runs and see no store beside it."""
         block = instance.block
         if block.name not in self._certain:
-            self._certain[block.name] = list(certain_loads(block.value))
+            self._certain[block.name] = [
+                load
+                for load in certain_loads(block.value)
+                if load.buffer not in self.names.registers
+                and not any(inner.buffer in written for inner in loads(load))
+            ]
         for load in self._certain[block.name]:
-            if load.buffer in self.names.registers:
-                continue
-            if any(inner.buffer in written for inner in loads(load)):
-                continue
             read = self._addresses.of(load.buffer, load.indices, instance)
             if read is not None:
                 yield read
