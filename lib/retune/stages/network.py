@@ -20,6 +20,7 @@ from retune.stages.manifest import (
 from retune.stages.stage import run_once, stage_key
 from retune.tune.extract import Network, extract
 
+Version = tuple[int, ...]
 Bindings = tuple[tuple[str, tuple[int, ...]], ...]
 
 
@@ -42,25 +43,38 @@ def import_network(
     """
     path = resolve_model(model, cache / "models", shapes)
     own = {} if model.startswith("zoo:") else shapes
-    return _import(path, _content(path), tuple(sorted(own.items())), layout)
+    beside = _external_files(path, _version(path))
+    versions = tuple(_version(file) for file in (path, *beside))
+    return _import(path, versions, tuple(sorted(own.items())), layout)
 
 
-def _content(path: Path) -> str:
-    """The key of a file's bytes, read once for each version of the file."""
-    facts = path.stat()
-    return _content_of(path, facts.st_mtime_ns, facts.st_size)
+def _version(path: Path) -> Version:
+    """What tells apart versions of a file within one process, without reading it."""
+    try:
+        facts = path.stat()
+    except OSError:
+        return ()  # reading the model says what is wrong
+    return facts.st_ino, facts.st_size, facts.st_mtime_ns
 
 
 @lru_cache(maxsize=16)
-def _content_of(path: Path, changed_ns: int, size: int) -> str:
-    del changed_ns, size
+def _content(path: Path, version: Version) -> str:
+    del version
     return file_key(path)
 
 
+@lru_cache(maxsize=4)
+def _external_files(path: Path, version: Version) -> tuple[Path, ...]:
+    del version
+    return external_files(path)
+
+
 @lru_cache(maxsize=2)
-def _import(path: Path, content: str, shapes: Bindings, layout: str) -> ImportedNetwork:
-    """Large, so that only the last two are kept; `content` tells apart versions of a file."""
-    del content
+def _import(
+    path: Path, versions: tuple[Version, ...], shapes: Bindings, layout: str
+) -> ImportedNetwork:
+    """Large, so that only the last two are kept; `versions` are those of the model's files."""
+    del versions
     graph = load_file(path, dict(shapes))
     network = extract(optimise(graph, layout=_layout(layout)))
     flops = sum(task.flops * task.weight for task in network.tasks.values())
@@ -83,8 +97,10 @@ def open_network(request: TuneRequest) -> ImportedNetwork:
 def stage_import(request: TuneRequest) -> ImportManifest:
     """The facts of the imported network; its ONNX file is what oracle and peers read."""
     path = resolve_model(request.model, Path(request.work) / "models", dict(request.shapes))
-    files = [path, *external_files(path)]
-    key = stage_key("import", [_content(f) for f in files], request.shapes, request.layout)
+    files = [path, *_external_files(path, _version(path))]
+    key = stage_key(
+        "import", [_content(f, _version(f)) for f in files], request.shapes, request.layout
+    )
 
     def body(_: Path) -> ImportManifest:
         imported = open_network(request)

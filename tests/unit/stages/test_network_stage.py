@@ -1,0 +1,91 @@
+"""Import and extraction: once for each content of the model's files."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, external_data_helper
+
+from retune.core.errors import ModelError
+from retune.stages.manifest import TuneRequest
+from retune.stages.network import import_network, open_network, stage_extract, stage_import
+from tests.device.networks import write
+from tests.unit.graph.networks import model, node, normal
+
+
+def request_for(folder: Path, file: Path, **fields: object) -> TuneRequest:
+    given = {"model": str(file), "out": "out", "records": "records", "work": str(folder / "work")}
+    return TuneRequest(**{**given, **fields})  # type: ignore[arg-type]
+
+
+def convolution(file: Path, seed: int = 0, batch: int | str = 1) -> Path:
+    weight = normal(np.random.default_rng(seed), 4, 3, 3, 3)
+    conv = node("Conv", ["x", "w"], ["y"])
+    onnx.save(model([conv], {"x": [batch, 3, 6, 6]}, weights={"w": weight}), file)
+    return file
+
+
+def external(folder: Path, value: float) -> Path:
+    weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4], raw_data=b"")
+    external_data_helper.set_external_data(weight, location="w.bin", length=16)
+    weight.data_location = TensorProto.EXTERNAL
+    made = model([node("Add", ["x", "w"], ["y"])], {"x": [4]})
+    made.graph.initializer.append(weight)
+    (folder / "w.bin").write_bytes(np.full(4, value, np.float32).tobytes())
+    (folder / "net.onnx").write_bytes(made.SerializeToString())
+    return folder / "net.onnx"
+
+
+def test_the_facts_of_a_network(tmp_path: Path):
+    request = request_for(tmp_path, convolution(tmp_path / "net.onnx"))
+    found = stage_import(request)
+    assert [(v.name, v.shape) for v in found.inputs] == [("x", (1, 3, 6, 6))]
+    assert [(v.name, v.shape) for v in found.output_values] == [("y", (1, 4, 4, 4))]
+    assert found.parameters == 4 * 3 * 9
+    assert found.flops >= 2 * 16 * 4 * 27
+    (task,) = [t for t in stage_extract(request, found).tasks if t.tunable]
+    assert (task.op, task.weight) == ("conv2d_nhwc", 1)
+
+
+def test_the_key_follows_what_the_network_is(tmp_path: Path):
+    file = convolution(tmp_path / "net.onnx", batch="n")
+    one = request_for(tmp_path, file, shapes=(("x", (1, 3, 6, 6)),))
+    key = stage_import(one).model_key
+    assert stage_import(one).model_key == key
+    assert stage_import(replace(one, shapes=(("x", (2, 3, 6, 6)),))).model_key != key
+    assert stage_import(replace(one, layout="NCHW")).model_key != key
+    convolution(file, seed=1, batch="n")
+    assert stage_import(one).model_key != key
+
+
+def test_the_key_follows_external_data(tmp_path: Path):
+    request = request_for(tmp_path, external(tmp_path, 1.0))
+    first, ones = stage_import(request), open_network(request).network.graph.constants
+    external(tmp_path, 2.0)
+    assert stage_import(request).model_key != first.model_key
+    twos = open_network(request).network.graph.constants
+    assert [float(array.max()) for array in (*ones.values(), *twos.values())] == [1.0, 2.0]
+
+
+def test_a_missing_model_is_a_model_error(tmp_path: Path):
+    with pytest.raises(ModelError, match="no such file"):
+        import_network(str(tmp_path / "none.onnx"), {}, "NHWC", tmp_path)
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+def test_every_task_has_its_entry(layout: str, tmp_path: Path):
+    request = request_for(tmp_path, write("bottleneck", tmp_path), layout=layout)
+    tasks = stage_extract(request, stage_import(request)).tasks
+    assert len({task.key for task in tasks}) == len(tasks)
+    assert sum(task.op == f"conv2d_{layout.lower()}" for task in tasks) == 4
+
+
+def test_a_model_that_fails_is_tried_again(tmp_path: Path):
+    file = convolution(tmp_path / "net.onnx", batch="n")
+    request = request_for(tmp_path, file)
+    with pytest.raises(ModelError, match="open dimension n"):
+        stage_import(request)
+    convolution(file)
+    assert stage_import(request).name

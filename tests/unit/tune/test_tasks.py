@@ -1,0 +1,124 @@
+"""Tasks: equal groups are one, and each has a workload that tells right from wrong."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from retune.core.dtypes import DType, TensorType
+from retune.core.target import GENERIC_CPU
+from retune.graph.fuse import ALIAS
+from retune.graph.graph import Graph, GraphBuilder
+from retune.graph.passes import optimise
+from retune.ir.interp import run_dag
+from retune.records.store import RecordStore
+from retune.schedule.estimate import default_candidate
+from retune.tune.extract import extract
+from retune.tune.history import best_candidate, candidate_of
+from retune.tune.session import Session
+from tests.unit.tune.fakes import FakeRunner, network, settings, tasks
+
+
+def one_op(op: str, *types: TensorType, **attrs: object) -> Graph:
+    build = GraphBuilder("net")
+    for position, entry in enumerate(types):
+        build.input(f"x{position}", entry)
+    names = [f"x{position}" for position in range(len(types))]
+    return build.finish([build.add(op, names, attrs)])  # type: ignore[arg-type]
+
+
+def test_equal_groups_are_one_task_with_their_number():
+    build = GraphBuilder("net")
+    build.input("x", TensorType((4, 16)))
+    build.input("w", TensorType((16, 16)))
+    once = build.add("relu", [build.add("dense", ["x", "w"])])
+    again = build.add("relu", [build.add("dense", [once, "w"])])
+    other = build.add("dense", [again, "w"])
+    found = extract(build.finish([other]))
+    assert [task.weight for task in found.tasks.values()] == [2, 1]
+    assert len(found.groups) == 3
+    assert [g.task_key for g in found.groups[:2]] == [next(iter(found.tasks))] * 2
+
+
+def test_an_alias_has_no_task():
+    found = extract(optimise(network()))
+    assert [p.task_key is None for p in found.groups] == [
+        p.group.kind == ALIAS for p in found.groups
+    ]
+    assert any(p.task_key is None for p in found.groups)
+
+
+def test_keys_do_not_depend_on_names():
+    left = one_op("relu", TensorType((4, 5)))
+    build = GraphBuilder("other")
+    build.input("y", TensorType((4, 5)))
+    right = build.finish([build.add("relu", ["y"], outputs=["z"])])
+    assert extract(left).tasks.keys() == extract(right).tasks.keys()
+
+
+@pytest.mark.parametrize("op", ["sqrt", "log"])
+def test_a_workload_has_no_undefined_results(op: str):
+    (task,) = extract(one_op(op, TensorType((40,)))).tasks.values()
+    work = task.workload()
+    assert all(np.isfinite(array).all() for array in work.outputs.values())
+    assert all(array.min() > 0 for array in work.inputs.values())
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32", "uint8", "bool"])
+def test_a_workload_has_the_types_of_the_group(dtype: DType):
+    (task,) = extract(one_op("equal", *[TensorType((6,), dtype)] * 2)).tasks.values()
+    work = task.workload()
+    assert [str(array.dtype) for array in work.inputs.values()] == [dtype] * 2
+    assert [str(array.dtype) for array in work.outputs.values()] == ["bool"]
+
+
+def test_a_workload_is_what_the_merged_expression_computes():
+    for task in tasks():
+        work = task.workload(seed=3)
+        shaped = {t.name: work.inputs[t.name].reshape(t.shape) for t in task.dag.placeholders}
+        values = run_dag(task.dag, shaped)
+        for name, expected in work.outputs.items():
+            np.testing.assert_allclose(values[name].reshape(expected.shape), expected, atol=1e-5)
+
+
+def test_seeds_give_other_data_under_other_keys():
+    task = tasks()[0]
+    first, second = task.workload(1), task.workload(2)
+    assert first.key != second.key
+    assert task.workload(1).key == first.key
+    arrays = zip(first.inputs.values(), second.inputs.values(), strict=True)
+    assert not any(np.array_equal(a, b) for a, b in arrays)
+
+
+def test_a_task_is_json():
+    for task in tasks():
+        data = json.loads(json.dumps(task.to_json()))
+        assert data["key"] == task.key
+        assert data["output"] == list(task.output_shape)
+
+
+def test_records_lead_back_to_their_candidates(store: Path):
+    runner = FakeRunner()
+    session = Session(tasks(), runner, RecordStore(store), settings())
+    session.round(20, 1e9, lambda text, trials: None)
+    task = tasks()[0]
+    space = task.space(GENERIC_CPU)
+    found = best_candidate(RecordStore(store), task.key, GENERIC_CPU.fingerprint, space)
+    assert found is not None
+    candidate, record = found
+    assert candidate.key == record.config_hash
+    (best,) = RecordStore(store).top(task.key, GENERIC_CPU.fingerprint, 1)
+    assert record.record_id == best.record_id
+
+    assert candidate_of(replace(record, sketch="of yesterday"), space) is None
+    assert candidate_of(replace(record, trace="{not json"), space) is None
+    assert candidate_of(replace(record, trace="[]"), space) is None
+    assert best_candidate(RecordStore(store), "unknown", GENERIC_CPU.fingerprint, space) is None
+
+
+def test_the_default_schedule_is_always_the_same():
+    for task in tasks():
+        spaces = [task.space(GENERIC_CPU) for _ in range(2)]
+        assert len({default_candidate(space, GENERIC_CPU).key for space in spaces}) == 1
