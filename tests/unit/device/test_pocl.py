@@ -49,7 +49,10 @@ def test_a_struct_without_an_unknown_processor_is_left_alone() -> None:
 @pytest.mark.parametrize(
     ("flags", "name"),
     [
-        ("avx avx2 fma bmi2 avx512f avx512bw avx512dq avx512vl avx512cd avx512_vnni", "cascadelake"),
+        (
+            "avx avx2 fma bmi2 avx512f avx512bw avx512dq avx512vl avx512cd avx512_vnni",
+            "cascadelake",
+        ),
         ("avx avx2 fma bmi2 avx512f avx512bw avx512dq avx512vl avx512cd", "skylake-avx512"),
         ("avx avx2 fma bmi2", "haswell"),
         ("avx", "sandybridge"),
