@@ -104,7 +104,9 @@ class Device:
                 warnings.simplefilter("ignore", self._cl.CompilerWarning)
                 return program.build(options=list(options), cache_dir=False)
         except self._cl.Error as error:
-            raise BuildFailed(f"{self.spec.name}: the program does not build: {error}") from error
+            raise BuildFailed(
+                f"{self.spec.name}: the program does not build: {_build_log(str(error))}"
+            ) from error
 
     def upload(self, array: np.ndarray) -> Buffer:
         """A buffer that holds a copy of `array`."""
