@@ -123,7 +123,7 @@ def test_disturbance_is_symmetric():
 
 
 def test_deadlines_grow_with_the_work():
-    small = Job(text="", options=(), launches=(), buffers=(), flops=0, bytes=0)
+    small = Job(texts=(), options=(), launches=(), buffers=(), flops=0, bytes=0)
     large = replace(small, flops=10**10)
     assert check_deadline_s(small, OPTIONS) == OPTIONS.run_deadline_s
     assert check_deadline_s(large, OPTIONS) == OPTIONS.run_deadline_s + 100
