@@ -1,8 +1,9 @@
 """Timing several ways to do the same thing, interleaved in one run, so that drift hits them alike.
 
 Read `compare_times`. Each round times every contender once, in an order that rotates. Before its
-timed calls, a contender is called once without the clock: its caches are then warm, and the worker
-threads of the one before it (onnxruntime's spin for a while) have gone to sleep.
+timed calls there is a pause, in which the worker threads of the one before it go to sleep
+(onnxruntime's spin on: right after its run, a network of 2 ms took twice as long), and some calls
+without the clock, after which its caches are warm.
 """
 
 import time
@@ -33,7 +34,9 @@ class BenchOptions:
     max_rounds: int = 200
     precision: float = 0.01
     """Enough rounds: every ratio's interval is within this part of its ratio, either way."""
-    min_sample_s: float = 0.005
+    settle_s: float = 0.03
+    """Pause before each sample."""
+    min_sample_s: float = 0.02
     """A sample of a quick contender is the mean of as many calls as take this long."""
     warmup: int = 2
     """Calls of each contender before the first round."""
@@ -108,7 +111,7 @@ def compare_times(
     while _goes_on(rounds, names.index(baseline), clock() - start, options):
         row = dict.fromkeys(names, 0.0)
         for name in _rotated(names, len(rounds)):
-            row[name] = _sample(contenders[name], calls[name], clock)
+            row[name] = _sample(contenders[name], calls[name], clock, options.settle_s)
         rounds.append(list(row.values()))
     samples = np.array(rounds)
     return Benchmark(
@@ -124,15 +127,18 @@ def _calls(contender: Contender, options: BenchOptions, clock: Clock) -> int:
     """Warms the contender up, and returns how many calls make one sample."""
     for _ in range(options.warmup):
         contender()
-    seconds = _sample(contender, 1, clock)
+    seconds = _sample(contender, 1, clock, options.settle_s)
     if seconds <= 0:
         return 1
     return max(1, ceil(options.min_sample_s / seconds))
 
 
-def _sample(contender: Contender, calls: int, clock: Clock) -> float:
-    """Seconds of one call, as the mean of `calls` of them, after one without the clock."""
-    contender()
+def _sample(contender: Contender, calls: int, clock: Clock, settle_s: float) -> float:
+    """Seconds of one call, as the mean of `calls` of them; half as many before have no clock."""
+    if settle_s > 0:
+        time.sleep(settle_s)
+    for _ in range(max(1, calls // 2)):
+        contender()
     start = clock()
     for _ in range(calls):
         contender()

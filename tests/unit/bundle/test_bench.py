@@ -35,7 +35,7 @@ def stage() -> Stage:
     return Stage()
 
 
-FIXED = BenchOptions(min_rounds=4, max_rounds=4, warmup=0, min_sample_s=0)
+FIXED = BenchOptions(settle_s=0, min_rounds=4, max_rounds=4, warmup=0, min_sample_s=0)
 
 
 def test_medians_quartiles_and_ratio(stage: Stage) -> None:
@@ -67,7 +67,7 @@ def test_a_baseline_may_be_chosen(stage: Stage) -> None:
 
 
 def test_quick_contenders_are_called_several_times_a_sample(stage: Stage) -> None:
-    options = BenchOptions(min_rounds=2, max_rounds=2, warmup=0, min_sample_s=2.0)
+    options = BenchOptions(settle_s=0, min_rounds=2, max_rounds=2, warmup=0, min_sample_s=2.0)
     contenders = {"quick": stage.contender("quick", 0.25), "slow": stage.contender("slow", 3.0)}
     found = compare_times(contenders, options=options, clock=stage.clock)
     assert [timing.calls_per_sample for timing in found.timings] == [8, 1]
@@ -76,7 +76,7 @@ def test_quick_contenders_are_called_several_times_a_sample(stage: Stage) -> Non
 
 def test_the_budget_ends_the_rounds(stage: Stage) -> None:
     noisy = stage.contender("noisy", *(1, 1), *(1, 5), *(1, 2))
-    options = BenchOptions(budget_s=100.0, min_sample_s=0, warmup=0)
+    options = BenchOptions(settle_s=0, budget_s=100.0, min_sample_s=0, warmup=0)
     contenders = {"steady": stage.contender("steady", 1.0), "noisy": noisy}
     found = compare_times(contenders, options=options, clock=stage.clock)
     assert options.min_rounds < found.rounds < options.max_rounds
@@ -84,14 +84,14 @@ def test_the_budget_ends_the_rounds(stage: Stage) -> None:
 
 
 def test_the_least_number_of_rounds_is_kept(stage: Stage) -> None:
-    options = BenchOptions(budget_s=0.0, min_sample_s=0)
+    options = BenchOptions(settle_s=0, budget_s=0.0, min_sample_s=0)
     found = compare_times({"a": stage.contender("a", 1.0)}, options=options, clock=stage.clock)
     assert (found.rounds, found.ratios) == (5, ())
 
 
 def test_settled_ratios_end_the_rounds(stage: Stage) -> None:
     contenders = {"a": stage.contender("a", 1.0), "b": stage.contender("b", 2.0)}
-    options = BenchOptions(budget_s=1e9, min_sample_s=0)
+    options = BenchOptions(settle_s=0, budget_s=1e9, min_sample_s=0)
     assert compare_times(contenders, options=options, clock=stage.clock).rounds == 8
 
 
