@@ -296,7 +296,9 @@ def _reduce_loops(s: Schedule, name: str, plan: Plan, *, sampled: bool) -> None:
             (factor,) = s.sample_perfect_tile(longest, 2, 1024)
             far, near = s.split(longest, [factor])
             order = [far, *reduce[:-1], near]
-        hint = s.sample_categorical(f"unroll.{name}", [1, 2, 4] if extent >= 8 else [1])
+        # Copies of a masked step are copies of its branches: they cost more than they save.
+        hints = [1, 2, 4] if extent >= 8 and not plan.masked else [1]
+        hint = s.sample_categorical(f"unroll.{name}", hints)
         s.require(s.loop(order[-1]).extent % hint <= 0, "unrolling would leave a rest")
         s.unroll(order[-1], hint)
     if plan.lanes > 1:

@@ -8,7 +8,7 @@ import numpy as np
 
 from retune.core.target import DeviceSpec
 from retune.ir.evaluate import evaluate
-from retune.ir.expr import Select, Var, walk
+from retune.ir.expr import Var
 from retune.ir.reduction import path_to
 from retune.ir.stmt import Block, For, blocks
 from retune.schedule.space import Candidate, Candidates, Sketch, Space
@@ -16,12 +16,16 @@ from retune.schedule.space import Candidate, Candidates, Sketch, Space
 _LATENCY_CHAINS = 10.0
 """Independent accumulators that hide the latency of a multiply-add on two pipes."""
 _LOADS_PER_CYCLE = 2.0
+_LOAD_SLACK = 1.15
+"""Loads reach this much less than their peak rate beside multiply-adds (measured, 14 x 1 tiles)."""
+_FAR_CYCLES = 2.0
+"""Cycles for a vector from the second-level cache."""
 _PIPES = 2.0
 """Vector multiply-adds that a core starts in each cycle."""
 _START = 4.0
 """Steps of a reduction's depth that setting and storing the accumulators costs."""
-_MASK = 1.15
-"""Slow-down of a reduction by the masks of padding at the tile's edges (measured, 3x3)."""
+_STEP = 0.5
+"""Steps of the innermost reduce loop that entering it costs."""
 _GROUP_CYCLES = 1000.0
 """What starting a work-group costs."""
 _SAMPLES = 1024
@@ -59,13 +63,23 @@ def _block_time(
             depth = depth * extent
     if block.reducer is None:
         return _spread(work / lanes / _PIPES, groups, spec)
-    latency = np.maximum(1.0, _LATENCY_CHAINS / tile)
-    reads = (rows + tile) / (_LOADS_PER_CYCLE * tile)
-    start = 1.0 + _START / depth
-    masked = any(isinstance(node, Select) for node in walk(block.value))
-    cycles = work / lanes / _PIPES * np.maximum(latency, reads) * start
-    cycles = cycles * (_MASK if masked else 1.0)
-    return _spread(cycles, groups, spec)
+    near = np.ones(count)
+    for loop in path:
+        near = extents[loop.var] if loop.reduce else near
+    steps = work / lanes / tile * (1.0 + _START / depth) * (1.0 + _STEP / near)
+    return _spread(steps * _step_cycles(tile, rows), groups, spec)
+
+
+def _step_cycles(tile: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Cycles of one step of a register tile of `rows` vectors for each of its pixels.
+
+    The slowest of: multiply-adds, their latency, loads from the nearest cache (a broadcast for
+    each pixel, `rows` vectors), and the vectors' way from the next cache.
+    """
+    pixels = tile / rows
+    arithmetic = np.maximum(tile, _LATENCY_CHAINS) / _PIPES
+    near = _LOAD_SLACK * (pixels + rows) / _LOADS_PER_CYCLE
+    return np.maximum(np.maximum(arithmetic, near), _FAR_CYCLES * rows)
 
 
 def _spread(cycles: np.ndarray, groups: np.ndarray, spec: DeviceSpec) -> np.ndarray:
