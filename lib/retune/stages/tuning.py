@@ -1,5 +1,7 @@
 """Stage tune: rounds of measurements, each with a manifest; records go to the store at once."""
 
+import logging
+import shutil
 from collections import Counter
 from pathlib import Path
 from time import perf_counter
@@ -23,9 +25,11 @@ from retune.stages.manifest import (
     TuneRequest,
 )
 from retune.stages.network import open_network
-from retune.stages.stage import run_once, stage_key
+from retune.stages.stage import load, run_once, stage_folder, stage_key
 from retune.tune.history import best_candidate
 from retune.tune.session import RunSettings, Session
+
+_LOG = logging.getLogger("retune.stages")
 
 _ROUND_TRIALS = 64
 _ROUND_SECONDS = 20.0
@@ -58,7 +62,15 @@ def stage_tune_round(
             return _nothing_to_measure(request, tasks, spec, run)
         return _measure_round(request, run, index, previous, progress)
 
-    done = run_once(RoundManifest, stage="tune", key=key, work=Path(request.work), body=body)
+    work = Path(request.work)
+    finished = load(RoundManifest, stage_folder(work, "tune", key))
+    if finished is not None and _recorded(request, run) < finished.trials_done:
+        _LOG.warning(
+            "%s: the records of round %d are gone; measuring again", request.records, index
+        )
+        _OPEN.close()
+        shutil.rmtree(finished.folder)
+    done = run_once(RoundManifest, stage="tune", key=key, work=work, body=body)
     if done.finished:
         _OPEN.close()
     return done
@@ -103,6 +115,11 @@ def _measure_round(
         finished=bool(reason),
         reason=reason,
     )
+
+
+def _recorded(request: TuneRequest, run: str) -> int:
+    """Measurements of a run that the store holds."""
+    return len(RecordStore(request.records).scan({"run_id": run}, ["status"]))
 
 
 def _statuses(request: TuneRequest, run: str, count: int) -> Counter[str]:

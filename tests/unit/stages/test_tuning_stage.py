@@ -1,5 +1,6 @@
 """Rounds of measurements: each done once, however often the process ends in between."""
 
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -136,6 +137,15 @@ def test_a_run_that_is_cut_short_at_every_batch_ends(runners: Runners, request_:
         else:
             break
     assert_each_trial_once(request_, rounds)
+
+
+def test_a_run_whose_records_are_gone_measures_again(runners: Runners, request_: TuneRequest):
+    first = all_rounds(request_)
+    shutil.rmtree(request_.records)
+    again = all_rounds(request_)
+    assert runners.measured == 2 * first[-1].trials_done
+    assert [r.trials_done for r in again] == [r.trials_done for r in first]
+    assert len(RecordStore(request_.records).scan({}, ["status"])) == first[-1].trials_done
 
 
 def test_other_seeds_are_other_runs(runners: Runners, request_: TuneRequest):
