@@ -103,7 +103,8 @@ def test_finished_run_is_not_done_twice_and_damage_is_mended(home: Path, tmp_pat
 def test_killed_run_continues_where_it_stopped(home: Path, tmp_path: Path):
     work = tmp_path / "work"
     process = start(home, tmp_path, "2.0")
-    assert wait_for(lambda: "round0" in runs(work), 120), process.stderr
+    # The round is finished when its manifest is there, a little after its body ran.
+    assert wait_for(lambda: any((work / "round").glob("*/manifest.json")), 120), process.stderr
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=60)
     done = runs(work)
