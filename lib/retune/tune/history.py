@@ -14,13 +14,12 @@ def candidate_of(record: TuningRecord, space: Space) -> Candidate | None:
     """The record's candidate, or None if today's space does not have it any more."""
     try:
         decided = Trace.from_json(record.trace).decisions
-        candidate = Candidate(record.sketch, decided)
         sketch = space.sketch(record.sketch)
         row = sketch.row(dict(decided))
     except (ScheduleError, RecordError):
         return None
     ordered = tuple(sketch.decided(row).items())
-    return Candidate(candidate.sketch, ordered)
+    return Candidate(record.sketch, ordered)
 
 
 def best_candidate(
