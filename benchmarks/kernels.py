@@ -28,7 +28,7 @@ from retune.core.config import cache_root, records_root
 from retune.device.reference import Reference
 from retune.device.runtime import device_spec, open_device
 from retune.records.store import RecordStore
-from retune.tune.task import Task
+from retune.search.task import Task
 
 NETWORKS = ("zoo:resnet50_v1", "zoo:vgg19_bn", "zoo:mobilenet", "zoo:inception_v3")
 PEERS = ("onnxruntime", "openvino")

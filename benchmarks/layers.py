@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from retune.api import import_network
 from retune.core.config import cache_root
 from retune.graph.graph import Graph, Node
-from retune.tune.task import Task
+from retune.search.task import Task
 
 _OPSET = 13
 

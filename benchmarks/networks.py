@@ -25,7 +25,7 @@ from retune.core.target import DeviceSpec
 from retune.device.runtime import device_spec, open_device
 from retune.records.store import RecordStore
 from retune.schedule.space import Candidate
-from retune.tune.history import best_candidate
+from retune.search.history import best_candidate
 
 NETWORKS = (
     "zoo:squeezenet_v1.1", "zoo:resnet18_v1", "zoo:resnet50_v1", "zoo:vgg19_bn", "zoo:mobilenet",

@@ -6,7 +6,7 @@ from flows.console import print_json, print_line
 from flows.options import Json, Layout, Model, ShapeList, check_model, parse_layout, parse_shapes
 
 if TYPE_CHECKING:
-    from retune.tune.task import Task
+    from retune.search.task import Task
 
 
 def tasks(

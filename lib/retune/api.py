@@ -9,6 +9,7 @@ from pathlib import Path
 
 from retune.core.config import cache_root
 from retune.core.errors import VerifyError
+from retune.search.task import Task
 from retune.stages.delivery import stage_bench, stage_compile, stage_report, stage_verify
 from retune.stages.manifest import (
     Progress,
@@ -21,7 +22,6 @@ from retune.stages.manifest import (
 from retune.stages.network import ImportedNetwork, import_network, stage_extract, stage_import
 from retune.stages.summary import summarize
 from retune.stages.tuning import stage_select, stage_tune_round
-from retune.tune.task import Task
 
 __all__ = [
     "ImportedNetwork",

@@ -9,7 +9,7 @@ from retune.device.runtime import Device, open_device
 from retune.graph.graph import Graph
 from retune.graph.ops import Array
 from retune.graph.passes import Layout, optimise
-from retune.tune.extract import extract
+from retune.search.extract import extract
 
 
 @cache

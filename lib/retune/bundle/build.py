@@ -21,8 +21,8 @@ from retune.graph.graph import Graph
 from retune.ir.stmt import Program
 from retune.schedule.estimate import default_candidate
 from retune.schedule.space import Candidate
-from retune.tune.extract import Network, PlacedGroup
-from retune.tune.task import Task
+from retune.search.extract import Network, PlacedGroup
+from retune.search.task import Task
 
 
 def build_plan(

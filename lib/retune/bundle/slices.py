@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from retune.codegen.embed import Slice
 from retune.graph.graph import Node
-from retune.tune.extract import Network, PlacedGroup
+from retune.search.extract import Network, PlacedGroup
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from retune.bundle.verify import TOLERANCE, verify
 from retune.device.runtime import device_spec
 from retune.records.store import RecordStore
 from retune.schedule.space import Candidate
+from retune.search.history import candidate_of
 from retune.stages.manifest import (
     BenchManifest,
     CompileManifest,
@@ -34,7 +35,6 @@ from retune.stages.manifest import (
 from retune.stages.network import open_network
 from retune.stages.report_data import report_data
 from retune.stages.stage import run_once, stage_key, write_atomic
-from retune.tune.history import candidate_of
 
 _MODULE = "module"
 _PEERS = ("onnxruntime",)

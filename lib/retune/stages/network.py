@@ -10,6 +10,7 @@ from retune.graph.models import resolve_model
 from retune.graph.onnx_file import external_files
 from retune.graph.onnx_import import load_file
 from retune.graph.passes import PASSES, Layout, optimise
+from retune.search.extract import Network, extract
 from retune.stages.manifest import (
     ImportManifest,
     TaskEntry,
@@ -18,7 +19,6 @@ from retune.stages.manifest import (
     ValueInfo,
 )
 from retune.stages.stage import run_once, stage_key
-from retune.tune.extract import Network, extract
 
 Version = tuple[int, ...]
 Bindings = tuple[tuple[str, tuple[int, ...]], ...]

@@ -13,6 +13,8 @@ from retune.core.target import DeviceSpec
 from retune.device.measure import LocalRunner
 from retune.device.runtime import device_spec
 from retune.records.store import RecordStore
+from retune.search.history import best_candidate
+from retune.search.session import RunSettings, Session
 from retune.stages.manifest import (
     BestRecord,
     ImportManifest,
@@ -26,8 +28,6 @@ from retune.stages.manifest import (
 )
 from retune.stages.network import open_network
 from retune.stages.stage import load, run_once, stage_folder, stage_key
-from retune.tune.history import best_candidate
-from retune.tune.session import RunSettings, Session
 
 _LOG = logging.getLogger("retune.stages")
 

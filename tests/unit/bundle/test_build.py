@@ -12,7 +12,7 @@ from retune.core.errors import InputError
 from retune.core.target import GENERIC_CPU
 from retune.graph.graph import Graph, GraphBuilder
 from retune.graph.passes import optimise
-from retune.tune.extract import extract
+from retune.search.extract import extract
 
 
 def plan_of(graph: Graph, optimised: bool = True) -> NetworkPlan:

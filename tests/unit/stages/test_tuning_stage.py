@@ -17,7 +17,7 @@ from retune.stages import tuning
 from retune.stages.manifest import ImportManifest, RoundManifest, TaskManifest, TuneRequest
 from retune.stages.network import stage_extract, stage_import
 from tests.device.networks import write
-from tests.unit.tune.fakes import FakeRunner, measured
+from tests.unit.search.fakes import FakeRunner, measured
 
 
 class Runners:

@@ -6,8 +6,8 @@ from retune.core.errors import LookupFailed
 from retune.core.target import GENERIC_CPU
 from retune.schedule.estimate import default_candidate
 from retune.schedule.space import Candidate, Space
-from retune.tune.tuners import TUNERS, Tuner, make_tuner
-from tests.unit.tune.fakes import tasks
+from retune.search.tuners import TUNERS, Tuner, make_tuner
+from tests.unit.search.fakes import tasks
 
 TASK = max(tasks(), key=lambda task: task.flops)
 

@@ -15,10 +15,10 @@ from retune.graph.passes import optimise
 from retune.ir.interp import run_dag
 from retune.records.store import RecordStore
 from retune.schedule.estimate import default_candidate
-from retune.tune.extract import extract
-from retune.tune.history import best_candidate, candidate_of
-from retune.tune.session import Session
-from tests.unit.tune.fakes import FakeRunner, network, settings, tasks
+from retune.search.extract import extract
+from retune.search.history import best_candidate, candidate_of
+from retune.search.session import Session
+from tests.unit.search.fakes import FakeRunner, network, settings, tasks
 
 
 def one_op(op: str, *types: TensorType, **attrs: object) -> Graph:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from retune.tune.allocate import TaskState, next_task
+from retune.search.allocate import TaskState, next_task
 
 
 def state(key: str, **fields: object) -> TaskState:

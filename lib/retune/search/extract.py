@@ -7,7 +7,7 @@ from retune.graph.fuse import ALIAS, Group, group_graph, partition
 from retune.graph.graph import Graph
 from retune.graph.lower import group_tensors
 from retune.ir.merge import merge_axes
-from retune.tune.task import Task
+from retune.search.task import Task
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,12 @@ from retune.records.schema import Environment, Measurement, TuningRecord, failed
 from retune.records.store import RecordStore
 from retune.schedule.estimate import default_candidate
 from retune.schedule.space import Candidate, Space
-from retune.tune.allocate import TaskState, next_task
-from retune.tune.history import candidate_of
-from retune.tune.task import Task
-from retune.tune.tuners import Result, Tuner, make_tuner
+from retune.search.allocate import TaskState, next_task
+from retune.search.history import candidate_of
+from retune.search.task import Task
+from retune.search.tuners import Result, Tuner, make_tuner
 
-_log = logging.getLogger("retune.tune")
+_log = logging.getLogger("retune.search")
 
 _FIRST_BATCH = 2
 """Candidates of a task's first batch, the default schedule among them: enough to rank the tasks."""

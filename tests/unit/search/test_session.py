@@ -10,10 +10,10 @@ from retune.core.errors import ScheduleError
 from retune.core.target import GENERIC_CPU
 from retune.records.schema import Measurement, failed
 from retune.records.store import RecordStore
-from retune.tune import session as session_module
-from retune.tune.extract import extract
-from retune.tune.session import RunSettings, Session
-from tests.unit.tune.fakes import FakeRunner, measured, pooling, settings, tasks, wrong
+from retune.search import session as session_module
+from retune.search.extract import extract
+from retune.search.session import RunSettings, Session
+from tests.unit.search.fakes import FakeRunner, measured, pooling, settings, tasks, wrong
 
 FOREVER = 1e9
 

@@ -10,9 +10,9 @@ from retune.device.workload import MeasureOptions, Workload
 from retune.graph.graph import Graph, GraphBuilder
 from retune.graph.passes import optimise
 from retune.records.schema import Measurement, failed, succeeded
-from retune.tune.extract import extract
-from retune.tune.session import RunSettings
-from retune.tune.task import Task
+from retune.search.extract import extract
+from retune.search.session import RunSettings
+from retune.search.task import Task
 
 Outcome = Callable[[ProgramSource], Measurement]
 
