@@ -95,6 +95,17 @@ def _decompose(s: Schedule, choose: Choose) -> None:
     s.decompose_reduction(_block(s, choose), _loop(s, choose))
 
 
+def _rfactor(s: Schedule, choose: Choose) -> None:
+    reduced = [n for n in s.loops(_block(s, choose)) if s.loop(n).reduce]
+    if not reduced:
+        raise ScheduleError("no reduce loops")
+    loop = reduced[choose(len(reduced))]
+    if choose(2) and s.loop(loop).kind == "serial":
+        loop = s.split(loop, [1 + choose(5)], ["exact", "guard"][choose(2)])[choose(2)]
+    block = next(b for b in s.blocks() if loop in s.loops(b))
+    s.rfactor(block, loop, choose(3) - 1)
+
+
 def _pack(s: Schedule, choose: Choose) -> None:
     names = [b.name for b in s.program.inputs if b.scope == "constant"]
     if names:
@@ -104,4 +115,5 @@ def _pack(s: Schedule, choose: Choose) -> None:
 MOVES: tuple[Move, ...] = (
     _split, _split, _split, _fuse, _reorder, _reorder, _unroll, _vectorize, _vectorize, _bind,
     _inline, _cache_write, _cache_write, _compute_at, _compute_at, _compute_at, _decompose, _pack,
+    _rfactor, _rfactor,
 )  # fmt: skip

@@ -220,3 +220,48 @@ def test_scalars_are_tensors_without_axes(device: Device):
     x = placeholder("x", ())
     dag = Dag((compute("y", (), lambda: x[()] * const(2.0, "float32"), [x]),))
     assert_device_agrees(device, dag, from_dag(dag))
+
+
+@pytest.mark.parametrize("reducer", ["sum", "prod", "max", "min"])
+@pytest.mark.parametrize("columns", [64, 50])
+def test_reductions_by_vector_lanes(device: Device, reducer: str, columns: int):
+    """Partial results in the lanes of two registers, which are combined at last."""
+    dag = reduction(6, columns, reducer, first=False)
+    s = Schedule(from_dag(dag))
+    s.split("y.k", [16], "guard")
+    s.rfactor("y", "y.k.1")
+    s.compute_at("y", "z.i")
+    s.compute_at("y.part", "z.i")
+    for name in ("y", "y.part"):
+        vectors, lanes = s.split(f"{name}.k.1", [8])
+        s.unroll(vectors)
+        s.vectorize(lanes)
+    s.bind("z.i", "group.0")
+    verify(s.program)
+    assert_device_agrees(device, dag, s.program)
+
+
+def test_a_dense_row_whose_reduction_is_spread_over_work_groups(device: Device):
+    dag = dense(1, 1024, 10)
+    s = Schedule(from_dag(dag))
+    s.split("y.k", [8, 16])
+    s.rfactor("y", "y.k.0", 0)
+    s.rfactor("y.part", "y.part.k.2")
+    s.vectorize("y.part.part.k.2")
+    s.vectorize("y.part.k.2")
+    for name in ("y.part.part", "y.part"):
+        s.reorder(f"{name}.k.0", f"{name}.i", f"{name}.j")
+        s.bind(f"{name}.k.0", "group.0")
+    verify(s.program)
+    assert_device_agrees(device, dag, s.program)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32", "float64", "int8"])
+def test_a_reduce_loop_as_lanes(device: Device, dtype: str):
+    """Lanes of each step are combined; types without vectors run one by one."""
+    k = reduce_axis("k", 32)
+    x = placeholder("x", (3, 32), dtype)
+    dag = Dag((compute("y", (3,), lambda i: x[i, k], [x], reduce=(k,), reducer="max"),))
+    s = Schedule(from_dag(dag))
+    s.vectorize(s.split("y.k", [8])[1])
+    assert_device_agrees(device, dag, s.program)

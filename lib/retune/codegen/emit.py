@@ -330,7 +330,8 @@ def _vector_loops(nest: Stmt) -> list[For]:
         loop
         for loop in found
         if evaluate_int(loop.extent) in opencl.VECTOR_LANES
-        and all(vectorizable(b, loop.var) for b in blocks(loop.body))
+        and all(vectorizable(b, loop.var, reduce=loop.reduce) for b in blocks(loop.body))
+        and not (loop.reduce and len(blocks(loop.body)) > 1)
         and not any(n.kind == "vectorize" for n in walk(loop.body) if isinstance(n, For))
     ]
 

@@ -36,14 +36,19 @@ Text = tuple[str, int]
 """C text and its number of lanes."""
 
 
-def vectorizable(block: Block, var: Var) -> bool:
-    """True when the block can run as vector lanes of `var`: adjacent stores, plain types."""
+def vectorizable(block: Block, var: Var, *, reduce: bool) -> bool:
+    """True when the block can run as vector lanes of `var`: plain types and adjacent stores.
+
+    Lanes of a `reduce` loop all go to one element instead, so its index must not change.
+    """
     if block.buffer.dtype not in opencl.VECTOR_TYPES:
         return False
     if any(load.dtype not in opencl.VECTOR_TYPES for load in loads(block.value)):
         return False
     form = affine(flat_index(block.buffer, block.indices), [var])
-    if form is None or form[0].get(var) != const(1):
+    if form is None or form[0].get(var) != (None if reduce else const(1)):
+        return False
+    if reduce and block.reducer is None:
         return False
     if block.guard is not None and var in variables(block.guard):
         return False
@@ -84,11 +89,17 @@ class ExpressionPrinter:
         block = instance.block
         place = self._addresses.of(block.buffer, block.indices, instance)
         lanes = instance.lane[1] if instance.lane else 1
-        if place is None or place.lanes != lanes:
+        across = place is not None and place.lanes == 1 and block.reducer is not None
+        if place is None or (place.lanes != lanes and not across):
             raise CodegenError(f"{block.name}: its stores are not adjacent")
         lines = self._name_values(instance)
         target = self._place(place)
-        value = opencl.bare(self._updated(instance, target or self.read_text(place), lanes))
+        old = target or self.read_text(place)
+        if place.lanes < lanes:
+            value = self._across_lanes(instance, old, lanes, lines)
+            lanes = 1
+        else:
+            value = opencl.bare(self._updated(instance, old, lanes))
         if target is not None:
             lines.append(f"{target} = {value};")
         else:
@@ -171,10 +182,22 @@ class ExpressionPrinter:
             assert isinstance(value, Binary)
             a, b = (self._wide(e, instance, lanes) for e in (value.a, value.b))
             return f"fma({a}, {b}, {old})"
-        text = self._wide(value, instance, lanes)
-        if block.reducer in ("max", "min"):
-            return f"{opencl.FUNCTION[block.reducer]}({old}, {text})"
-        return f"{old} {'+' if block.reducer == 'sum' else '*'} {text}"
+        return opencl.combine(block.reducer, old, self._wide(value, instance, lanes))
+
+    def _across_lanes(self, instance: Instance, old: str, lanes: int, lines: list[str]) -> str:
+        """The lanes of the value combined by halves, and with `old`; `lines` gets the halves."""
+        block, dtype = instance.block, instance.block.buffer.dtype
+        assert block.reducer is not None
+        text = self._wide(block.value, instance, lanes)
+        while lanes > 1:
+            name = self.names.fresh("lanes")
+            kind = opencl.type_name(dtype, lanes)
+            lines.append(f"const {kind} {name} = {opencl.bare(text)};")
+            text = opencl.combine(block.reducer, f"{name}.lo", f"{name}.hi")
+            lanes //= 2
+        if block.reducer in ("sum", "prod"):
+            text = f"({text})"
+        return opencl.combine(block.reducer, old, text)
 
     # -- reads ---------------------------------------------------------------------------------
 

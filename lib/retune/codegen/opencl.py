@@ -100,6 +100,13 @@ def store(pointer: str, index: str, lanes: int, value: str) -> str:
     return f"{pointer}[{index}] = {bare(value)};"
 
 
+def combine(reducer: str, a: str, b: str) -> str:
+    """Two values of a reduction as one."""
+    if reducer in ("max", "min"):
+        return f"{FUNCTION[reducer]}({a}, {b})"
+    return f"{a} {'+' if reducer == 'sum' else '*'} {b}"
+
+
 def _at(pointer: str, index: str) -> str:
     return pointer if index == "0" else f"{pointer} + {index}"
 

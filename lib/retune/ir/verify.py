@@ -104,11 +104,11 @@ def check_extents(program: Program) -> Iterator[str]:
 
 
 def check_reduce_loops(program: Program) -> Iterator[str]:
-    """Reduce loops run in order, and hold a block that accumulates."""
+    """Reduce loops run in order or as lanes, and hold a block that accumulates."""
     for loop in _loops(program.body):
         if not loop.reduce:
             continue
-        if loop.kind not in ("serial", "unroll"):
+        if not _is_serial(loop):
             yield f"reduce loop {loop.var} runs as {loop.kind}"
         if all(b.reducer is None for b in blocks(loop.body)):
             yield f"reduce loop {loop.var} holds no reduction"

@@ -224,7 +224,7 @@ def annotate(program: Program, name: str, kind: LoopKind) -> Program:
     loop = loop_named(program, name)
     if loop.kind != "serial":
         raise ScheduleError(f"{kind}({name}): expected a serial loop, it is {loop.kind} already")
-    if loop.reduce and kind != "unroll":
+    if loop.reduce and kind not in ("unroll", "vectorize"):
         raise ScheduleError(f"{kind}({name}): a reduce loop runs in order")
     if kind not in ("unroll", "vectorize"):
         _check_parallel(program, loop, kind)

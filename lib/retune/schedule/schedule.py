@@ -7,40 +7,16 @@ programs alike.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-
 import numpy as np
 
 from retune.core.config import knob
 from retune.core.errors import ScheduleError
-from retune.ir.evaluate import evaluate
-from retune.ir.expr import Const, Expr, Operand, Scope, Var, as_expr, const, substitute, variables
+from retune.ir.expr import Const, Expr, Operand, Scope, as_expr, const
 from retune.ir.stmt import Block, For, Program, blocks
 from retune.ir.verify import verify
-from retune.schedule import loops, stages, tiles
-from retune.schedule.trace import VARIADIC, Argument, Step, Trace
-
-Given = Mapping[str, Sequence[int]]
-
-
-@dataclass(frozen=True, eq=False)
-class Decision:
-    """A named choice: one row of `table` gives the values of its symbols."""
-
-    name: str
-    table: np.ndarray
-    """int64 [options, symbols]"""
-
-    @property
-    def symbols(self) -> tuple[Var, ...]:
-        """The symbols that a row gives values to: `name@0`, `name@1`, ..."""
-        return symbols_of(self.name, self.table.shape[1])
-
-
-def symbols_of(name: str, count: int) -> tuple[Var, ...]:
-    """The symbols of a decision with `count` values."""
-    return tuple(Var(f"{name}@{i}") for i in range(count))
-
+from retune.schedule import loops, reductions, stages, tiles
+from retune.schedule.decisions import Decision, Given
+from retune.schedule.trace import Argument, Step, Trace
 
 class Schedule:
     """A program being scheduled. `given` holds values for named decisions, for replay."""
@@ -132,7 +108,10 @@ class Schedule:
         self._record("unroll", {"loop": loop, "count": amount})
 
     def vectorize(self, loop: str) -> None:
-        """The iterations become lanes of vector values; the extent must end as 2, 4, 8 or 16."""
+        """The iterations become lanes of vector values; the extent must end as 2, 4, 8 or 16.
+
+        Lanes of a reduce loop are combined with each other, by halves, and then with the result.
+        """
         self.program = loops.annotate(self.program, loop, "vectorize")
         self._record("vectorize", {"loop": loop})
 
@@ -192,8 +171,28 @@ class Schedule:
 
         Raises: ScheduleError when a reduce loop of the block lies outside `loop`.
         """
-        self.program = stages.decompose_reduction(self.program, block, loop)
+        self.program = reductions.decompose_reduction(self.program, block, loop)
         self._record("decompose_reduction", {"block": block, "loop": loop})
+
+    def rfactor(self, block: str, loop: str, axis: int = -1) -> str:
+        """Partial results, one for each iteration of a reduce loop, which are combined at last.
+
+        Rewrite: rfactor("y", "y.k.1") after split("y.k", [8])
+            for i:                               for i:
+              for k.0 (reduce):                    for k.0 (reduce):
+                for k.1 (reduce):         ->         for k.1: y.part[i, k.1] += f(i, k.0*8 + k.1)
+                  y[i] += f(i, k.0*8 + k.1)      for i:
+                                                   for k.1 (reduce): y[i] += y.part[i, k.1]
+
+        The factored loop of the new stage, here `y.part.k.1`, may be vectorized or bound; it is
+        dimension `axis` of the partial results, -1 for the last. Floating-point sums are rounded
+        in another order. Gives the new stage's block name.
+
+        Raises: ScheduleError unless the block is a root stage that reduces over the loop.
+        """
+        self.program = reductions.rfactor(self.program, block, loop, axis)
+        self._record("rfactor", {"block": block, "loop": loop, "axis": axis}, [f"{block}.part"])
+        return f"{block}.part"
 
     def pack(self, buffer: str) -> None:
         """The constant operand is re-ordered at compile time to the order in which it is read.
@@ -298,62 +297,8 @@ class Schedule:
             verify(self.program, primitive)
 
 
-def replay(program: Program, trace: Trace, decisions: Given | None = None) -> Schedule:
-    """The schedule that the trace made of `program`, with other decisions where given.
-
-    Raises: ScheduleError where a step is not legal for this program or these decisions.
-    """
-    given = dict(trace.decisions) | {k: tuple(v) for k, v in (decisions or {}).items()}
-    _check_symbolic(trace, given)
-    schedule = Schedule(program, given)
-    bound: dict[Var, Expr] = {}
-    for step in trace.steps:
-        arguments = {k: _bind(v, bound) for k, v in step.arguments}
-        names = arguments.pop(VARIADIC, None)
-        positional = tuple(names) if isinstance(names, tuple) else ()
-        result = getattr(schedule, step.primitive)(*positional, **arguments)
-        if step.primitive.startswith("sample_"):
-            values = result if isinstance(result, list) else [result]
-            bound |= {Var(n): v for n, v in zip(step.outputs, values, strict=True)}
-    return schedule
-
-
-def _check_symbolic(trace: Trace, given: Given) -> None:
-    """Decisions that differ from those of the trace stand as symbols in its steps."""
-    used = {v for step in trace.steps for _, value in step.arguments for v in _symbols_in(value)}
-    for name, values in trace.decisions:
-        symbols = symbols_of(name, len(values))
-        if tuple(given[name]) != values and not used.intersection(symbols):
-            raise ScheduleError(
-                f"replay: {name!r} was decided as {values} before this trace was recorded; "
-                "replay the trace of a sketch to decide anew"
-            )
-
-
-def _symbols_in(value: Argument) -> set[Var]:
-    if isinstance(value, tuple):
-        return {v for item in value for v in _symbols_in(item)}
-    return variables(value) if isinstance(value, Expr) else set()
-
-
 def _stated(value: Argument) -> Argument:
     """The argument with literals as plain numbers, as JSON gives them back."""
     if isinstance(value, tuple):
         return tuple(_stated(item) for item in value)
     return int(value.value) if isinstance(value, Const) else value
-
-
-def _bind(value: Argument, bound: Mapping[Var, Expr]) -> Argument:
-    if isinstance(value, tuple):
-        return tuple(_bind(v, bound) for v in value)
-    if isinstance(value, Expr):
-        return substitute(value, bound)
-    return value
-
-
-def holds(constraints: Sequence[Expr], values: Mapping[Var, np.ndarray], count: int) -> np.ndarray:
-    """For each of `count` candidates, whether every constraint holds. bool [count]"""
-    result = np.ones(count, bool)
-    for constraint in constraints:
-        result &= np.asarray(evaluate(constraint, values), bool)
-    return result

@@ -17,8 +17,9 @@ from retune.core.errors import ScheduleError
 from retune.core.keys import content_key
 from retune.ir.expr import Expr, Var, const
 from retune.ir.stmt import Program
+from retune.schedule.decisions import Decision, holds
 from retune.schedule.loops import substitute_symbols
-from retune.schedule.schedule import Decision, Schedule, holds
+from retune.schedule.schedule import Schedule
 from retune.schedule.trace import Trace
 
 Rule = Callable[[Schedule], None]

@@ -19,9 +19,8 @@ from retune.ir.expr import (
     loads,
     substitute,
     transform,
-    variables,
 )
-from retune.ir.reduction import decompose, path_to, read_inside, reads, reduce_loops
+from retune.ir.reduction import path_to, reads
 from retune.ir.simplify import affine, simplify
 from retune.ir.stmt import (
     Block,
@@ -57,8 +56,13 @@ def readers(program: Program, buffer: Buffer) -> list[Block]:
     return [b for b in blocks(program.body) if reads(b, buffer)]
 
 
-def _root_nest(program: Program, name: str) -> tuple[Stmt, Block, list[For]]:
-    """The root statement that holds just this block, as `from_dag` made it."""
+def root_nest(program: Program, name: str) -> tuple[Stmt, Block, list[For]]:
+    """The root statement that holds just this block, as `from_dag` made it, and its loops.
+
+    Its spatial axes stand as they were made; reduce loops may have been split or reordered.
+
+    Raises: ScheduleError where there is none.
+    """
     block = block_named(program, name)
     writers = [b.name for b in blocks(program.body) if b.buffer == block.buffer]
     if len(writers) > 1:
@@ -83,7 +87,7 @@ def _without(program: Program, root: Stmt) -> Program:
 
 def compute_inline(program: Program, name: str) -> Program:
     """See Schedule.compute_inline."""
-    root, block, _ = _root_nest(program, name)
+    root, block, _ = root_nest(program, name)
     if block.reducer is not None or block.guard is not None:
         raise ScheduleError(f"compute_inline({name}): only a plain element-wise stage can be")
     if block.buffer in program.outputs:
@@ -107,7 +111,7 @@ def compute_inline(program: Program, name: str) -> Program:
 
 def cache_write(program: Program, name: str) -> Program:
     """See Schedule.cache_write."""
-    root, block, path = _root_nest(program, name)
+    root, block, path = root_nest(program, name)
     cache = Buffer(f"{block.buffer.name}.acc", block.buffer.shape, block.buffer.dtype)
     if any(b.name == f"{name}.out" or b.buffer.name == cache.name for b in blocks(program.body)):
         raise ScheduleError(f"cache_write({name}): it has a cache already")
@@ -126,7 +130,7 @@ def cache_write(program: Program, name: str) -> Program:
 
 def compute_at(program: Program, name: str, loop_name: str, scope: Scope) -> Program:
     """See Schedule.compute_at."""
-    root, block, path = _root_nest(program, name)
+    root, block, path = root_nest(program, name)
     loop = loop_named(program, loop_name)
     if scope not in ("register", "private"):
         raise ScheduleError(f"compute_at({name}): scope is register or private, got {scope!r}")
@@ -148,10 +152,11 @@ def compute_at(program: Program, name: str, loop_name: str, scope: Scope) -> Pro
     program = _without(program, root)
     program = replace_loop(program, loop_name, lambda node: replace(node, body=Seq((nest, body))))
     scratch = tuple(tile if b == block.buffer else b for b in program.scratch)
-    return replace(with_body(program, _flatten(program.body)), scratch=scratch)
+    return replace(with_body(program, flatten(program.body)), scratch=scratch)
 
 
-def _flatten(stmt: Stmt) -> Stmt:
+def flatten(stmt: Stmt) -> Stmt:
+    """The statement with sequences inside sequences joined."""
     return rewrite(stmt, lambda _: None)
 
 
@@ -242,28 +247,6 @@ def _shift_reads(body: Stmt, old: Buffer, tile: Buffer, base: list[Expr]) -> Stm
         return None
 
     return map_exprs(body, lambda e: transform(e, relative))
-
-
-def decompose_reduction(program: Program, name: str, loop_name: str) -> Program:
-    """See Schedule.decompose_reduction."""
-    block = block_named(program, name)
-    loop = loop_named(program, loop_name)
-    path = path_to(loop, block)
-    who = f"decompose_reduction({name}, {loop_name})"
-    if block.reducer is None or block.decomposed or path is None:
-        raise ScheduleError(f"{who}: expected a whole reduction in that loop")
-    around = loops_of(program, name)
-    before = around[: next(i for i, p in enumerate(around) if p.var.name == loop_name)]
-    outer = reduce_loops(before, block)
-    if outer:
-        raise ScheduleError(f"{who}: reduce loop {outer[0].var} is outside it")
-    if read_inside(loop, block):
-        raise ScheduleError(f"{who}: the result is read inside that loop")
-    for inner in path:
-        if inner.shifted and any(inner.var in variables(i) for i in block.indices):
-            raise ScheduleError(f"{who}: {inner.var} has a shifted tail, and would add it twice")
-    program = replace_loop(program, loop_name, lambda node: decompose(node, block))
-    return with_body(program, _flatten(program.body))
 
 
 def pack(program: Program, name: str) -> Program:

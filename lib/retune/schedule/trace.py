@@ -17,7 +17,7 @@ Argument = str | int | Expr | tuple["Argument", ...] | None
 TRACE_VERSION = 1
 VARIADIC = "names"
 """The argument that a primitive takes as `*names`."""
-_SINGLE = frozenset({"fuse", "cache_write", "sample_categorical"})
+_SINGLE = frozenset({"fuse", "cache_write", "rfactor", "sample_categorical"})
 """Primitives that give one name or symbol rather than a list."""
 
 

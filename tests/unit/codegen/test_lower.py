@@ -96,6 +96,21 @@ def test_elementwise(golden):
     assert lower(s.program).text == golden
 
 
+def test_rows_by_vector_lanes(golden):
+    """rfactor: a row's sum in the lanes of two registers, which are combined at last."""
+    s = Schedule(from_dag(reduction(6, 64, "sum", first=False), "net"))
+    s.split("y.k", [32])
+    s.rfactor("y", "y.k.1")
+    s.compute_at("y", "z.i")
+    s.compute_at("y.part", "z.i")
+    for name in ("y", "y.part"):
+        vectors, lanes = s.split(f"{name}.k.1", [16])
+        s.unroll(vectors)
+        s.vectorize(lanes)
+    s.bind("z.i", "group.0")
+    assert lower(s.program).text == golden
+
+
 def test_unscheduled(golden):
     assert lower(from_dag(dense(3, 4, 5), "plain")).text == golden
 

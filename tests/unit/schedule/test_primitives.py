@@ -98,6 +98,22 @@ def test_decompose_reduction(golden):
     assert scheduled(dense(3, 4, 5), *steps) == golden
 
 
+def test_rfactor(golden):
+    steps = [lambda s: s.split("y.k", [4], "guard"), lambda s: s.rfactor("y", "y.k.1")]
+    assert scheduled(dense(3, 10, 5), *steps) == golden
+
+
+def test_rfactor_twice(golden):
+    """Partial results of work-groups, each from partial results of vector lanes."""
+    steps = [
+        lambda s: s.split("y.k", [3, 4]),
+        lambda s: s.rfactor("y", "y.k.0", 0),
+        lambda s: s.rfactor("y.part", "y.part.k.2"),
+        lambda s: s.bind("y.part.k.0", "group.0"),
+    ]
+    assert scheduled(dense(1, 24, 5), *steps) == golden
+
+
 def test_pack(golden):
     assert scheduled(dense(3, 4, 5), lambda s: s.pack("w")) == golden
 
@@ -165,8 +181,6 @@ REFUSED: dict[str, tuple[Dag, Callable[[Schedule], object]]] = {
     "reorder: y.j.0 has a shifted tail and may not move inside a reduce loop": (
         dense(2, 3, 5),
         lambda s: (s.split("y.j", [2], "shift"), s.reorder("y.k", "y.j.0"))),
-    r"vectorize\(y.k\): a reduce loop runs in order": (
-        dense(2, 4, 4), lambda s: s.vectorize("y.k")),
     r"unroll\(y.i\): expected a serial loop, it is vectorize already": (
         dense(2, 3, 4), lambda s: (s.vectorize("y.i"), s.unroll("y.i"))),
     r"bind\(y.i\): expected group.0..2 or local.0..1, got 'global'": (
@@ -217,6 +231,12 @@ REFUSED: dict[str, tuple[Dag, Callable[[Schedule], object]]] = {
     r"decompose_reduction\(y, y.j.0\): y.j.0 has a shifted tail, and would add it twice": (
         dense(2, 3, 5),
         lambda s: (s.split("y.j", [2], "shift"), s.decompose_reduction("y", "y.j.0"))),
+    r"rfactor\(y, y.i\): expected a reduction and one of its reduce loops": (
+        dense(2, 3, 4), lambda s: s.rfactor("y", "y.i")),
+    r"rfactor\(y, y.k\): axis is -1 \(last\) to 2, got 3": (
+        dense(2, 3, 4), lambda s: s.rfactor("y", "y.k", 3)),
+    r"rfactor\(y, y.k\): it has partial results already; factor y.part": (
+        dense(2, 3, 4), lambda s: (s.rfactor("y", "y.k"), s.rfactor("y", "y.k"))),
     r"pack\(x\): expected a constant input": (dense(2, 3, 4), lambda s: s.pack("x")),
     r"pack\(w\): it is packed already": (
         dense(2, 3, 4), lambda s: (s.pack("w"), s.pack("w"))),

@@ -33,7 +33,7 @@ def test_random_schedules_use_every_primitive():
         used.update(step.primitive for step in s.trace.steps)
     expected = {
         "split", "fuse", "reorder", "unroll", "vectorize", "bind", "compute_inline",
-        "cache_write", "compute_at", "decompose_reduction", "pack",
+        "cache_write", "compute_at", "decompose_reduction", "pack", "rfactor",
     }  # fmt: skip
     assert expected <= set(used), expected - set(used)
     assert min(used.values()) >= 5, used

@@ -12,7 +12,8 @@ from retune.ir.expr import variables
 from retune.ir.stmt import For, from_dag, walk
 from retune.schedule.cpu import cpu_space
 from retune.schedule.estimate import default_candidate, estimate
-from retune.schedule.schedule import Schedule, replay
+from retune.schedule.replay import replay
+from retune.schedule.schedule import Schedule
 from retune.schedule.space import Candidate, Space, sketch_of
 from tests.dags import conv2d, dense
 from tests.oracle import assert_same_meaning

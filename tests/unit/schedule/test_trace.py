@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from retune.core.errors import RecordError, ScheduleError
 from retune.ir.expr import const
 from retune.ir.stmt import from_dag
-from retune.schedule.schedule import Schedule, replay
+from retune.schedule.replay import replay
+from retune.schedule.schedule import Schedule
 from retune.schedule.trace import Trace
 from tests.dags import dense, random_dag
 from tests.properties import chooser, quick

@@ -1,0 +1,56 @@
+"""A trace applied to a program anew, with the decisions that it holds or with others."""
+
+from collections.abc import Mapping
+
+from retune.core.errors import ScheduleError
+from retune.ir.expr import Expr, Var, substitute, variables
+from retune.ir.stmt import Program
+from retune.schedule.decisions import Given, symbols_of
+from retune.schedule.schedule import Schedule
+from retune.schedule.trace import VARIADIC, Argument, Trace
+
+
+def replay(program: Program, trace: Trace, decisions: Given | None = None) -> Schedule:
+    """The schedule that the trace made of `program`, with other decisions where given.
+
+    Raises: ScheduleError where a step is not legal for this program or these decisions.
+    """
+    given = dict(trace.decisions) | {k: tuple(v) for k, v in (decisions or {}).items()}
+    _check_symbolic(trace, given)
+    schedule = Schedule(program, given)
+    bound: dict[Var, Expr] = {}
+    for step in trace.steps:
+        arguments = {k: _bind(v, bound) for k, v in step.arguments}
+        names = arguments.pop(VARIADIC, None)
+        positional = tuple(names) if isinstance(names, tuple) else ()
+        result = getattr(schedule, step.primitive)(*positional, **arguments)
+        if step.primitive.startswith("sample_"):
+            values = result if isinstance(result, list) else [result]
+            bound |= {Var(n): v for n, v in zip(step.outputs, values, strict=True)}
+    return schedule
+
+
+def _check_symbolic(trace: Trace, given: Given) -> None:
+    """Decisions that differ from those of the trace stand as symbols in its steps."""
+    used = {v for step in trace.steps for _, value in step.arguments for v in _symbols_in(value)}
+    for name, values in trace.decisions:
+        symbols = symbols_of(name, len(values))
+        if tuple(given[name]) != values and not used.intersection(symbols):
+            raise ScheduleError(
+                f"replay: {name!r} was decided as {values} before this trace was recorded; "
+                "replay the trace of a sketch to decide anew"
+            )
+
+
+def _symbols_in(value: Argument) -> set[Var]:
+    if isinstance(value, tuple):
+        return {v for item in value for v in _symbols_in(item)}
+    return variables(value) if isinstance(value, Expr) else set()
+
+
+def _bind(value: Argument, bound: Mapping[Var, Expr]) -> Argument:
+    if isinstance(value, tuple):
+        return tuple(_bind(v, bound) for v in value)
+    if isinstance(value, Expr):
+        return substitute(value, bound)
+    return value
