@@ -7,6 +7,7 @@ programs alike.
 """
 
 from collections.abc import Mapping, Sequence
+
 import numpy as np
 
 from retune.core.config import knob
@@ -17,6 +18,7 @@ from retune.ir.verify import verify
 from retune.schedule import loops, reductions, stages, tiles
 from retune.schedule.decisions import Decision, Given
 from retune.schedule.trace import Argument, Step, Trace
+
 
 class Schedule:
     """A program being scheduled. `given` holds values for named decisions, for replay."""
