@@ -1,14 +1,23 @@
-"""The Python interface: what the command line and the flow call.
+"""The Python interface: what the command line, the flow and other programs call.
 
-`tune_network` does everything; the `stage_*` functions are its steps, each of which writes its
-output once under the key of its inputs. Importing this module imports neither OpenCL nor Prefect.
+`tune_network` does everything for a network; the `stage_*` functions are its steps, each of which
+writes its output once under the key of its inputs. `tune` does it for one tensor expression or
+task, and `compile_network` puts such results into a network. Importing this module imports
+neither OpenCL nor Prefect.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from retune.bundle.bench import compare_times
+from retune.bundle.build import build_plan
+from retune.bundle.module import Module
 from retune.core.config import cache_root
-from retune.core.errors import VerifyError
+from retune.core.errors import InputError, VerifyError
+from retune.core.keys import content_key
+from retune.device.runtime import Device, open_device
+from retune.search.program import Tuned, measure, space_for, tune
 from retune.search.task import Task
 from retune.stages.delivery import stage_bench, stage_compile, stage_report, stage_verify
 from retune.stages.manifest import (
@@ -25,8 +34,14 @@ from retune.stages.tuning import stage_select, stage_tune_round
 
 __all__ = [
     "ImportedNetwork",
+    "Module",
+    "Tuned",
+    "compare_times",
+    "compile_network",
     "extract_tasks",
     "import_network",
+    "measure",
+    "space_for",
     "stage_bench",
     "stage_compile",
     "stage_extract",
@@ -35,6 +50,7 @@ __all__ = [
     "stage_select",
     "stage_tune_round",
     "stage_verify",
+    "tune",
     "tune_network",
 ]
 
@@ -46,6 +62,32 @@ def extract_tasks(network: ImportedNetwork) -> tuple[Task, ...]:
     speed by the default schedule.
     """
     return tuple(task for task in network.network.tasks.values() if task.tunable)
+
+
+def compile_network(
+    network: ImportedNetwork, tuned: Sequence[Tuned] = (), *, device: Device | str = "pocl"
+) -> Module:
+    """The network loaded on the device, with these results in place of the default schedules.
+
+    Raises: InputError if a result is of a task that the network does not have.
+    """
+    tasks = dict(network.network.tasks)
+    for result in tuned:
+        if result.task.key not in tasks:
+            raise InputError(
+                f"{network.network.graph.name}: {result.task.name} is none of its tasks; tune one "
+                "of extract_tasks(network)"
+            )
+        tasks[result.task.key] = result.task
+    opened = open_device(device) if isinstance(device, str) else device
+    plan = build_plan(
+        replace(network.network, tasks=tasks),
+        {result.task.key: result.candidate for result in tuned},
+        opened.spec,
+        model_key=content_key(str(network.onnx), list(tasks)),
+        notes={"tuned": ", ".join(result.task.name for result in tuned) or "nothing"},
+    )
+    return Module(plan, opened)
 
 
 def tune_network(

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
     from retune.records.store import Filter, Summary
 
+    Table = pd.DataFrame
+    """Rows of measurements, as other packages name the type."""
+
 __all__ = ["load", "summary"]
 
 

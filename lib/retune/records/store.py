@@ -106,13 +106,20 @@ class RecordStore:
         found = self.top(task_key, device, 1)
         return found[0] if found else None
 
-    def top(self, task_key: str, device: str, count: int) -> list[TuningRecord]:
+    def top(
+        self, task_key: str, device: str, count: int, sketches: Sequence[str] | None = None
+    ) -> list[TuningRecord]:
         """The `count` fastest right configurations of the task, fastest first, each once.
+
+        With `sketches`, only configurations of these.
 
         Times are divided by the reference kernel's time beside them, since a machine's speed
         drifts between runs; without one the time itself counts.
         """
-        table = self._table({"task_key": task_key, "device": device, "status": "ok"}, None)
+        wanted: dict[str, Filter] = {"task_key": task_key, "device": device, "status": "ok"}
+        if sketches is not None:
+            wanted["sketch"] = list(sketches)
+        table = self._table(wanted, None)
         times = table.select(["config_hash", "median_us", "reference_us"]).to_pandas()
         times = times[times["median_us"] > 0]
         reference = times["reference_us"].where(times["reference_us"] > 0)

@@ -90,11 +90,15 @@ def _spread(cycles: np.ndarray, groups: np.ndarray, spec: DeviceSpec) -> np.ndar
 
 
 def default_candidate(space: Space, spec: DeviceSpec) -> Candidate:
-    """What to compile with when no record exists: the best by the estimate, always the same."""
+    """What to compile with when no record exists: the best by the estimate, always the same.
+
+    A sketch that states an untuned row enters with that row alone.
+    """
     rng = np.random.default_rng(_SEED)
     best: tuple[float, Candidates] | None = None
     for number, sketch in enumerate(space.sketches):
-        rows = sketch.sample(_SAMPLES, rng)
+        stated = sketch.untuned
+        rows = sketch.sample(_SAMPLES, rng) if stated is None else stated[None]
         if not len(rows):
             continue
         times = estimate(sketch, rows, spec)

@@ -7,7 +7,7 @@ mutation and crossover work on whole arrays of them. Only what is measured becom
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
@@ -39,6 +39,22 @@ class Sketch:
     trace: Trace
     decisions: tuple[Decision, ...]
     constraints: tuple[Expr, ...]
+    untuned: np.ndarray | None = None
+    """int64 [decisions]: the row to start with where nothing was measured; None: none is stated."""
+
+    def renamed(self, name: str) -> "Sketch":
+        """The same sketch under another name."""
+        return replace(self, name=name)
+
+    def starting_at(self, decided: Mapping[str, Sequence[int]]) -> "Sketch":
+        """The sketch with these decisions as its untuned row.
+
+        Raises: ScheduleError if they are no options, or break a constraint.
+        """
+        row = self.row(decided)
+        if not self.valid(row[None])[0]:
+            raise ScheduleError(f"{self.name}: its untuned decisions {dict(decided)} are not valid")
+        return replace(self, untuned=row)
 
     @property
     def options(self) -> tuple[int, ...]:
@@ -195,6 +211,13 @@ class Space:
     def everyone(self) -> Candidates:
         """Every valid candidate, sketch by sketch. Raises: ScheduleError if too many to list."""
         return join([self.population(i, s.all_rows()) for i, s in enumerate(self.sketches)])
+
+    def untuned(self) -> list[Candidate]:
+        """The candidates that sketches state as their start, in the order of the sketches."""
+        rows = [(i, s.untuned) for i, s in enumerate(self.sketches)]
+        return [
+            self.candidate(self.population(i, row[None]), 0) for i, row in rows if row is not None
+        ]
 
     def valid(self, candidates: Candidates) -> np.ndarray:
         """Whether each candidate meets its sketch's constraints. bool [n]"""

@@ -22,12 +22,19 @@ def candidate_of(record: TuningRecord, space: Space) -> Candidate | None:
     return Candidate(record.sketch, ordered)
 
 
+def best_candidates(
+    store: RecordStore, task_key: str, device: str, space: Space
+) -> list[tuple[Candidate, TuningRecord]]:
+    """The fastest recorded candidates that today's space still has, each with its record."""
+    sketches = [sketch.name for sketch in space.sketches]
+    records = store.top(task_key, device, _ALTERNATIVES, sketches)
+    pairs = [(candidate_of(record, space), record) for record in records]
+    return [(candidate, record) for candidate, record in pairs if candidate is not None]
+
+
 def best_candidate(
     store: RecordStore, task_key: str, device: str, space: Space
 ) -> tuple[Candidate, TuningRecord] | None:
     """The fastest recorded candidate that today's space still has, with its record."""
-    for record in store.top(task_key, device, _ALTERNATIVES):
-        candidate = candidate_of(record, space)
-        if candidate is not None:
-            return candidate, record
-    return None
+    found = best_candidates(store, task_key, device, space)
+    return found[0] if found else None

@@ -18,7 +18,7 @@ from retune.records.store import RecordStore
 from retune.schedule.estimate import default_candidate
 from retune.schedule.space import Candidate, Space
 from retune.search.allocate import TaskState, next_task
-from retune.search.history import candidate_of
+from retune.search.history import best_candidate
 from retune.search.task import Task
 from retune.search.tuners import Result, Tuner, make_tuner
 
@@ -104,19 +104,27 @@ class Session:
             if not candidates:
                 run.state = replace(run.state, exhausted=True)
                 continue
-            measurements = self._measure(run, candidates)
-            self._record(run, candidates, measurements)
-            statuses.update(m.status for m in measurements)
+            statuses.update(m.status for m in self._batch(run, candidates))
             report(_line(run, self.trials), self.trials)
         return statuses, ""
 
+    def measure(self, task_key: str, candidates: Sequence[Candidate]) -> list[Measurement]:
+        """These candidates of a task, measured now, whatever its tuner would have proposed."""
+        return self._batch(self._runs[task_key], candidates)
+
     # -- one batch -----------------------------------------------------------------------------
 
+    def _batch(self, run: _TaskRun, candidates: Sequence[Candidate]) -> list[Measurement]:
+        """Every candidate is a record, and the tuner knows it, when the call returns."""
+        measurements = self._measure(run, candidates)
+        self._record(run, candidates, measurements)
+        return measurements
+
     def _measure(self, run: _TaskRun, candidates: Sequence[Candidate]) -> list[Measurement]:
-        workload = run.task.workload(self.settings.seed)
-        if self._prepared != workload.key:
-            self.runner.prepare(workload)
-            self._prepared = workload.key
+        workload_key = run.task.workload_key(self.settings.seed)
+        if self._prepared != workload_key:
+            self.runner.prepare(run.task.workload(self.settings.seed))
+            self._prepared = workload_key
         sources: dict[int, Measurement | None] = {}
         programs = []
         for index, candidate in enumerate(candidates):
@@ -125,7 +133,7 @@ class Session:
                 sources[index] = None
             except ScheduleError as error:
                 sources[index] = failed("skipped", str(error))
-        measured = iter(self.runner.measure(workload.key, programs, self.settings.options))
+        measured = iter(self.runner.measure(workload_key, programs, self.settings.options))
         return [m if m is not None else next(measured) for m in sources.values()]
 
     def _record(
@@ -176,8 +184,9 @@ class Session:
             {"task_key": task.key, "device": spec.fingerprint, "run_id": self.settings.run_id},
             ["status"],
         )
-        best = self.store.best(task.key, spec.fingerprint)
-        first = [default_candidate(space, spec), *_known_best(best, space)]
+        found = best_candidate(self.store, task.key, spec.fingerprint, space)
+        best = found[1] if found else None
+        first = [default_candidate(space, spec), *space.untuned(), *([found[0]] if found else [])]
         tuner = make_tuner(self.settings.tuner, space, self.settings.seed, task.key, first, known)
         state = TaskState(
             key=task.key,
@@ -188,11 +197,6 @@ class Session:
             exhausted=False,
         )
         return _TaskRun(task, space, tuner, state, sum(s != "ok" for s in mine["status"]))
-
-
-def _known_best(best: TuningRecord | None, space: Space) -> list[Candidate]:
-    candidate = candidate_of(best, space) if best else None
-    return [candidate] if candidate else []
 
 
 def _line(run: _TaskRun, trials: int) -> str:

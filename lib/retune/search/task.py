@@ -1,10 +1,12 @@
-"""A tuning task: one fused group of a network, as a graph, a tensor expression and a workload."""
+"""A tuning task: one fused group of a network, or a user's tensor expression, with a workload."""
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from retune.core.dtypes import TensorType, is_float
+from retune.core.dtypes import DTYPES, DType, TensorType, is_float
+from retune.core.errors import InputError
 from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
 from retune.device.inputs import random_array
@@ -12,10 +14,12 @@ from retune.device.workload import Workload
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph
 from retune.ir.expr import Call, walk
+from retune.ir.interp import run_dag
+from retune.ir.merge import merge_axes
 from retune.ir.stmt import Program, from_dag
-from retune.ir.te import Compute, Dag
-from retune.schedule.cpu import cpu_space
+from retune.ir.te import Compute, Dag, stage_flops
 from retune.schedule.space import Space
+from retune.schedule.spaces import space_of
 
 _POSITIVE = frozenset({"log", "sqrt"})
 """Functions whose argument must be positive for a finite result."""
@@ -25,17 +29,17 @@ _TOLERANCE = 1e-4
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Task:
-    """A group that occurs `weight` times in the network."""
+    """A group that occurs `weight` times in the network, or an expression by itself."""
 
     key: str
     """Content key of the tensor expression: equal groups are one task."""
     name: str
     op: str
     weight: int
-    graph: Graph
-    """The group alone; its parameters are inputs too."""
+    graph: Graph | None
+    """The group alone; its parameters are inputs too. None for an expression by itself."""
     dag: Dag
-    """With merged axes: what is scheduled."""
+    """What is scheduled; a group's has merged axes."""
     text: str
     """The tensor expressions as written, before axes were merged."""
     inputs: tuple[str, ...]
@@ -45,6 +49,8 @@ class Task:
     output_shape: tuple[int, ...]
     epilogue: tuple[str, ...]
     stride: int | None
+    own_space: Space | None = None
+    """The user's space; None: all that rules and templates know."""
 
     @property
     def flops(self) -> int:
@@ -53,8 +59,11 @@ class Task:
 
     @property
     def tunable(self) -> bool:
-        """True when it has a reduction: everything else runs at memory speed as it is."""
-        return any(isinstance(s.op, Compute) and s.op.reducer for s in self.dag.stages)
+        """True for a user's expression, and for a group with a reduction: all other groups run at
+        memory speed as they are."""
+        return self.graph is None or any(
+            isinstance(s.op, Compute) and s.op.reducer for s in self.dag.stages
+        )
 
     @property
     def program(self) -> Program:
@@ -62,8 +71,12 @@ class Task:
         return from_dag(self.dag, f"{self.op}_{self.key[:8]}")
 
     def space(self, spec: DeviceSpec) -> Space:
-        """All schedules that the rules for this device class know."""
-        return cpu_space(self.program, spec)
+        """The user's schedules, or all that the rules and templates for this device know."""
+        return self.own_space or space_of(self.program, self.op, spec)
+
+    def workload_key(self, seed: int = 0) -> str:
+        """The key of `workload(seed)`, without its arrays."""
+        return content_key(self.key, seed)
 
     def workload(self, seed: int = 0) -> Workload:
         """Random inputs by type, and the outputs that numpy computes from them."""
@@ -75,22 +88,33 @@ class Task:
         )
         low = 0.5 if positive else -1.0
         arrays = {
-            name: _random(self.graph.types[value], low, seed + i)
-            for i, (name, value) in enumerate(zip(self.inputs, self.graph.inputs, strict=True))
+            name: _random(kind, low, seed + i)
+            for i, (name, kind) in enumerate(zip(self.inputs, self._input_types(), strict=True))
         }
-        given = dict(zip(self.graph.inputs, arrays.values(), strict=True))
-        results = run_graph(self.graph, given)
-        outputs = {
-            name: results[value]
-            for name, value in zip(self.outputs, self.graph.outputs, strict=True)
-        }
+        outputs = self._reference(arrays)
         return Workload(
-            key=content_key(self.key, seed),
+            key=self.workload_key(seed),
             inputs=arrays,
             outputs=outputs,
             rtol=_TOLERANCE,
             atol=_TOLERANCE,
         )
+
+    def _input_types(self) -> list[TensorType]:
+        if self.graph is not None:
+            return [self.graph.types[value] for value in self.graph.inputs]
+        return [TensorType(t.shape, _dtype(t.dtype)) for t in self.dag.placeholders]
+
+    def _reference(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The outputs by the graph's own operators, or by evaluation of the expression."""
+        if self.graph is None:
+            values = run_dag(self.dag, arrays)
+            return {name: values[name] for name in self.outputs}
+        results = run_graph(self.graph, dict(zip(self.graph.inputs, arrays.values(), strict=True)))
+        return {
+            name: results[value]
+            for name, value in zip(self.outputs, self.graph.outputs, strict=True)
+        }
 
     def to_json(self) -> dict[str, object]:
         """What `retune tasks --json` prints."""
@@ -112,3 +136,40 @@ def _random(kind: TensorType, low: float, seed: int) -> np.ndarray:
     if is_float(kind.dtype):
         return random_array(kind, low=low, high=low + 1.0 if low > 0 else 1.0, seed=seed)
     return random_array(kind, seed=seed)
+
+
+def expression_task(dag: Dag, schedules: Callable[[Program], Space] | None = None) -> Task:
+    """The task of a tensor expression by itself; its reference is the expression's evaluation.
+
+    `schedules` makes its space from the program of the expression as written. Without it, axes
+    that are always walked together are merged, as a network's are, and rules and templates apply.
+    """
+    scheduled = merge_axes(dag) if schedules is None else dag
+    out = dag.outputs[0]
+    task = Task(
+        key=scheduled.key,
+        name=out.name,
+        op=_heaviest(dag),
+        weight=1,
+        graph=None,
+        dag=scheduled,
+        text=str(dag),
+        inputs=tuple(t.name for t in dag.placeholders),
+        outputs=tuple(t.name for t in dag.outputs),
+        input_shapes=tuple(t.shape for t in dag.placeholders),
+        output_shape=out.shape,
+        epilogue=(),
+        stride=None,
+    )
+    return task if schedules is None else replace(task, own_space=schedules(task.program))
+
+
+def _heaviest(dag: Dag) -> str:
+    """Name of the stage with the most arithmetic: what a template is looked up by."""
+    return max(dag.stages, key=stage_flops).name
+
+
+def _dtype(name: str) -> DType:
+    if name not in DTYPES:
+        raise InputError(f"expected an element type among {', '.join(DTYPES)}, got {name!r}")
+    return name  # pyright: ignore[reportReturnType]

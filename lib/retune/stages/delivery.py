@@ -17,7 +17,7 @@ from retune.bundle.verify import TOLERANCE, verify
 from retune.device.runtime import device_spec
 from retune.records.store import RecordStore
 from retune.schedule.space import Candidate
-from retune.search.history import candidate_of
+from retune.search.history import best_candidates
 from retune.stages.manifest import (
     BenchManifest,
     CompileManifest,
@@ -90,11 +90,9 @@ def _candidates(request: TuneRequest, chosen: Mapping[str, str]) -> dict[str, Ca
     found: dict[str, Candidate] = {}
     for task_key, record_id in chosen.items():
         space = network.tasks[task_key].space(spec)
-        for record in store.top(task_key, spec.fingerprint, 5):
+        for candidate, record in best_candidates(store, task_key, spec.fingerprint, space):
             if record.record_id == record_id:
-                candidate = candidate_of(record, space)
-                if candidate is not None:
-                    found[task_key] = candidate
+                found[task_key] = candidate
     return found
 
 

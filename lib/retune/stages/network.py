@@ -1,9 +1,11 @@
 """Stages import and extract: from a model's name to a graph cut into tasks."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from retune.core.config import cache_root
 from retune.core.errors import InputError
 from retune.core.keys import file_key
 from retune.graph.models import resolve_model
@@ -35,14 +37,19 @@ class ImportedNetwork:
 
 
 def import_network(
-    model: str, shapes: dict[str, tuple[int, ...]], layout: str, cache: Path
+    model: str,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    layout: str = "NHWC",
+    cache: Path | None = None,
 ) -> ImportedNetwork:
     """The model (`FILE`, `zoo:NAME`, `light:NAME`) imported, optimised and cut into tasks.
 
+    Models that are built rather than read lie in `cache` (default: the RETUNE_CACHE folder).
     Raises: ModelError for a model that cannot be used, LookupFailed for an unknown name.
     """
-    path = resolve_model(model, cache / "models", shapes)
-    own = {} if model.startswith("zoo:") else shapes
+    given = dict(shapes or {})
+    path = resolve_model(model, (cache or cache_root()) / "models", given)
+    own = {} if model.startswith("zoo:") else given
     beside = _external_files(path, _version(path))
     versions = tuple(_version(file) for file in (path, *beside))
     return _import(path, versions, tuple(sorted(own.items())), layout)

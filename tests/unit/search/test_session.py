@@ -12,6 +12,7 @@ from retune.records.schema import Measurement, failed
 from retune.records.store import RecordStore
 from retune.search import session as session_module
 from retune.search.extract import extract
+from retune.search.history import candidate_of
 from retune.search.session import RunSettings, Session
 from tests.unit.search.fakes import FakeRunner, measured, pooling, settings, tasks, wrong
 
@@ -142,7 +143,7 @@ def test_rows_and_measurements_stay_paired(store: Path):
     for key, task in by_key.items():
         space = task.space(session.runner.spec)
         for record in known.top(key, session.runner.spec.fingerprint, 20):
-            candidate = session_module.candidate_of(record, space)
+            candidate = candidate_of(record, space)
             assert candidate is not None
             assert candidate.key == record.config_hash
             source = session_module.lower(space.instantiate(candidate))

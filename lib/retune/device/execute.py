@@ -1,0 +1,54 @@
+"""One run of a program on arrays: for looking at results, not for speed."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from retune.codegen.source import BufferSpec, ProgramSource
+from retune.core.dtypes import TensorType
+from retune.core.errors import InputError
+from retune.device.runtime import Buffer, Device, open_device
+
+
+def execute(
+    source: ProgramSource, arrays: Mapping[str, np.ndarray], device: Device | str
+) -> dict[str, np.ndarray]:
+    """Every output by name, flat, computed from every input and constant by name.
+
+    Raises: InputError for an array that is missing, unknown, or has another number of elements.
+    """
+    wanted = {b.name: b for b in source.buffers if b.role in ("input", "constant")}
+    if arrays.keys() != wanted.keys():
+        raise InputError(f"expected the inputs {sorted(wanted)}, got {sorted(arrays)}")
+    opened = open_device(device) if isinstance(device, str) else device
+    program = opened.build(*(k.text for k in source.kernels), options=source.options)
+    buffers = {b.name: _fill(opened, b, arrays) for b in source.buffers}
+    launches = [
+        opened.prepare(
+            program,
+            kernel.name,
+            [buffers[arg.buffer] for arg in kernel.args],
+            kernel.global_size,
+            kernel.local_size,
+        )
+        for kernel in source.kernels
+    ]
+    opened.enqueue(launches)
+    return {
+        b.name: opened.read(buffers[b.name], TensorType((b.elements,), b.dtype))  # pyright: ignore[reportArgumentType]
+        for b in source.buffers
+        if b.role == "output"
+    }
+
+
+def _fill(device: Device, spec: BufferSpec, arrays: Mapping[str, np.ndarray]) -> Buffer:
+    """The given array as the kernels read it; zeros where they write."""
+    if spec.name not in arrays:
+        return device.allocate(spec.elements * np.dtype(spec.dtype).itemsize)
+    array = np.asarray(arrays[spec.name], spec.dtype)
+    packed = array if spec.pack is None else spec.pack.apply(array)
+    if packed.size != spec.elements:
+        raise InputError(
+            f"input {spec.name!r}: expected {spec.elements} elements, got {packed.size}"
+        )
+    return device.upload(packed)
