@@ -16,7 +16,8 @@ from retune.ir.interp import run_program
 from retune.ir.te import Dag, Tensor, compute, placeholder, reduce_axis
 from retune.records.schema import Measurement
 from retune.records.store import RecordStore
-from retune.schedule.schedule import Schedule, replay
+from retune.schedule.replay import replay
+from retune.schedule.schedule import Schedule
 from retune.schedule.space import Space
 from retune.search.program import space_for
 from retune.search.session import Session
