@@ -1,17 +1,8 @@
 """Module: a bundle, loaded on a device and ready to run.
 
 Read `Module.run`. All that can be done once is done at load: kernels are built, weights uploaded,
-temporaries laid out, and every launch gets its arguments. A run copies inputs in, enqueues the
-prepared launches in order, and copies outputs out.
-
-Decided by measurement (PoCL 3.0, two cores):
-- One in-order queue, no events: a launch costs 2 to 3 us; waiting after each one costs ten times
-  that. The blocking read of the outputs is the only wait.
-- Temporaries are sub-buffers of one allocation, which costs nothing per launch.
-- Inputs and outputs are copied: about 40 us a run more than sharing the host's memory, which OpenCL
-  allows only through mapping, and mapping is slower than the copy.
-- All kernels are one program: what a build costs before the first kernel (90 ms, four fifths of a
-  small kernel's cost) is paid once, and the driver's disk cache makes the next load quick.
+temporaries laid out, and every launch gets its arguments. A run copies inputs in, enqueues what
+the executor prepared, and copies outputs out; the read of the outputs is the only wait.
 """
 
 import time
@@ -25,14 +16,16 @@ from typing import cast
 
 import numpy as np
 
+from retune.bundle.executor import make_executor
 from retune.bundle.format import read_bundle
 from retune.bundle.memory import MemoryPlan, plan_memory
-from retune.bundle.plan import NetworkPlan, PlanLaunch, storage_roles, storage_roots, verify_plan
+from retune.bundle.plan import NetworkPlan, PlanLaunch, verify_plan
+from retune.bundle.storage import INTERFACE, WEIGHTS, Storage, lay_out
 from retune.core.dtypes import DType, TensorType
 from retune.core.errors import InputError
 from retune.core.target import DeviceSpec
 from retune.device.inputs import random_array
-from retune.device.runtime import Buffer, Device, Launch, open_device
+from retune.device.runtime import Buffer, Device, open_device
 
 
 class BundleWarning(UserWarning):
@@ -68,11 +61,18 @@ class Module:
         self._device = device
         self._memory = plan_memory(plan)
         self._types = {entry.name: _type(entry.dtype, entry.shape) for entry in plan.buffers}
-        self._buffers = _allocate(plan, self._memory, device)
-        self._launches = _prepare(plan, self._buffers, device)
+        storage = lay_out(plan, self._memory)
+        bases = [device.allocate(size) for size in storage.base_bytes]
+        self._interface = {
+            name: device.part(bases[place.base], place.offset, max(1, place.bytes))
+            for name, place in storage.places.items()
+            if place.base == INTERFACE
+        }
+        _upload(plan, storage, bases[WEIGHTS], device)
+        self._executor = make_executor(plan, storage, bases, device)
         # The arrays are on the device now; letting go of them frees the file or zip behind them.
         self.plan = replace(plan, weights={})
-        device.enqueue(self._launches)
+        device.enqueue(self._executor.whole)
         device.finish()
 
     @classmethod
@@ -114,17 +114,17 @@ class Module:
         Raises: InputError if an input is missing, unknown, or of another shape or type.
         """
         arrays = _checked(self.plan.name, self.inputs, inputs)
-        device, buffers = self._device, self._buffers
+        device, held = self._device, self._interface
         for name, array in arrays.items():
-            device.write(buffers[name], array)
-        device.enqueue(self._launches)
-        return {name: device.read(buffers[name], self._types[name]) for name in self.plan.outputs}
+            device.write(held[name], array)
+        device.enqueue(self._executor.whole)
+        return {name: device.read(held[name], self._types[name]) for name in self.plan.outputs}
 
     __call__ = run
 
     def run_kernels(self, kernels: Collection[str]) -> None:
         """Runs the launches of these kernels alone, on whatever the buffers hold; for timing."""
-        chosen = zip(self._launches, self.plan.launches, strict=True)
+        chosen = zip(self._executor.steps, self.plan.launches, strict=True)
         self._device.enqueue([launch for launch, plan in chosen if plan.kernel in kernels])
         self._device.finish()
 
@@ -150,7 +150,7 @@ class Module:
     ) -> tuple[LaunchProfile, ...]:
         """The time of each launch in order, as the median of `repeat` runs (at least one)."""
         self.run(self.random_inputs() if inputs is None else inputs)
-        rounds = [self._device.profile(self._launches) for _ in range(max(1, repeat))]
+        rounds = [self._device.profile(self._executor.steps) for _ in range(max(1, repeat))]
         medians = [median(times) for times in zip(*rounds, strict=True)]
         total = sum(medians)
         return tuple(
@@ -172,38 +172,10 @@ def random_inputs(types: Mapping[str, TensorType], seed: int = 0) -> dict[str, n
     }
 
 
-def _allocate(plan: NetworkPlan, memory: MemoryPlan, device: Device) -> dict[str, Buffer]:
-    """The buffer of every value that has memory; values of one alias chain share it."""
-    arena = device.allocate(memory.arena_bytes) if memory.arena_bytes else None
-    sizes = {entry.name: entry.bytes for entry in plan.buffers}
-    held: dict[str, Buffer] = {}
-    for root, role in storage_roles(plan).items():
-        if role == "weight":
-            held[root] = device.upload(plan.weights[root])
-        elif role != "temp":
-            held[root] = device.allocate(sizes[root])
-        elif arena is not None and root in memory.offsets:
-            held[root] = device.part(arena, memory.offsets[root], sizes[root])
-    return {name: held[root] for name, root in storage_roots(plan).items() if root in held}
-
-
-def _prepare(
-    plan: NetworkPlan, buffers: Mapping[str, Buffer], device: Device
-) -> tuple[Launch, ...]:
-    texts = dict.fromkeys(plan.kernels.values())
-    if not plan.launches:
-        return ()
-    program = device.build("\n".join(texts), options=plan.options)
-    return tuple(
-        device.prepare(
-            program,
-            launch.kernel,
-            [buffers[name] for name in launch.args],
-            launch.global_size,
-            launch.local_size,
-        )
-        for launch in plan.launches
-    )
+def _upload(plan: NetworkPlan, storage: Storage, base: Buffer, device: Device) -> None:
+    for name, array in plan.weights.items():
+        place = storage.places[name]
+        device.write(device.part(base, place.offset, place.bytes), array)
 
 
 def _check_device(plan: NetworkPlan, spec: DeviceSpec) -> None:

@@ -45,6 +45,8 @@ class KernelBody:
 
     def __init__(self, nest: Stmt, arguments: Sequence[Buffer]) -> None:
         self.nest = nest
+        self.solitary = not any(_local(n) for n in walk(nest))
+        """Work-groups of one work-item: the group's number comes as an argument."""
         self.global_size = [1, 1, 1]
         self.local_size = [1, 1, 1]
         self._scopes = [_Scope(set())]
@@ -116,7 +118,8 @@ class KernelBody:
         scope = self._scopes[-1]
         if loop.var not in scope.variables:  # a copy of it, where an unrolled loop is around
             scope.variables.add(loop.var)
-            scope.lines.append(f"const int {name} = get_{kind}_id({dim});  // of {extent}")
+            number = f"group.{'xyz'[int(dim)]}" if self.solitary else f"get_{kind}_id({dim})"
+            scope.lines.append(f"const int {name} = {number};  // of {extent}")
         self._declare(loop)
         self._walk(loop.body, env)
 
@@ -301,6 +304,10 @@ def _variables(expr: Expr) -> Iterator[Var]:
         yield expr
     for child in expr.children:
         yield from _variables(child)
+
+
+def _local(stmt: Stmt) -> bool:
+    return isinstance(stmt, For) and stmt.kind.startswith("local")
 
 
 def _straight_line(stmt: Stmt) -> bool:

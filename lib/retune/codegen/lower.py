@@ -79,15 +79,12 @@ def _kernel(program: str, root: Stmt, position: int) -> KernelSource:
     local = (body.local_size[0], body.local_size[1], 1)
     sizes = body.global_size
     arguments = [opencl.argument(body.identifier(b.name), b.dtype, b in written) for b in touched]
-    text = "\n".join(
-        [
-            *_comment(root, body),
-            *opencl.signature(name, local, arguments),
-            *("  " + x for x in lines),
-            "}",
-            "",
-        ]
-    )
+    if body.solitary:
+        passed = [body.identifier(b.name) for b in touched]
+        code = opencl.solitary_kernel(name, arguments, passed, lines)
+    else:
+        code = opencl.cooperative_kernel(name, local, arguments, lines)
+    text = "\n".join([*_comment(root, body), *code, ""])
     return KernelSource(
         name=name,
         text=text,

@@ -45,7 +45,7 @@ _WORDS = """
     unsigned void volatile while bool half uchar ushort uint ulong size_t ptrdiff_t complex
     imaginary true false kernel global local constant private generic read_only write_only
     read_write uniform pipe image1d_t image2d_t image3d_t sampler_t event_t queue_t NULL NAN
-    INFINITY HUGE_VALF MAXFLOAT INT_MIN INT_MAX LONG_MIN LONG_MAX fma select get_group_id
+    INFINITY HUGE_VALF MAXFLOAT INT_MIN INT_MAX LONG_MIN LONG_MAX fma select group get_group_id
     get_local_id get_global_id barrier main
 """
 RESERVED = frozenset(_WORDS.split()) | frozenset(FUNCTION.values())
@@ -123,15 +123,58 @@ def bare(text: str) -> str:
     return text
 
 
-def signature(name: str, local: tuple[int, int, int], arguments: list[str]) -> list[str]:
-    """The lines that open a kernel."""
+def group_function(kernel: str) -> str:
+    """The name of the function that computes one work-group of a kernel."""
+    return f"{kernel}_group"
+
+
+def defines_group(kernel: str, text: str) -> bool:
+    """Whether the text defines the kernel by a function of one work-group."""
+    return f"static void {group_function(kernel)}(" in text
+
+
+def cooperative_kernel(
+    name: str, local: tuple[int, int, int], arguments: list[str], body: list[str]
+) -> list[str]:
+    """A kernel whose work-items form groups: one function."""
     size = ", ".join(map(str, local))
     return [
         f"__kernel __attribute__((reqd_work_group_size({size})))",
         f"void {name}(",
         ",\n".join(f"    {a}" for a in arguments) + ")",
-        "{",
+        *_braced(body),
     ]
+
+
+def solitary_kernel(
+    name: str, arguments: list[str], passed: list[str], body: list[str]
+) -> list[str]:
+    """A kernel whose work-groups are one work-item each.
+
+    Its body is a function of the group's number, which other kernels may call as well; `passed`
+    are the names of the arguments.
+    """
+    function = group_function(name)
+    ids = ", ".join(f"get_group_id({dim})" for dim in range(3))
+    return [
+        f"static void {function}(",
+        ",\n".join(f"    {a}" for a in (*arguments, "const int3 group")) + ")",
+        *_braced(body),
+        "",
+        "__kernel __attribute__((reqd_work_group_size(1, 1, 1)))",
+        f"void {name}(",
+        ",\n".join(f"    {a}" for a in arguments) + ")",
+        *_braced([f"{function}({', '.join((*passed, f'(int3)({ids})'))});"]),
+    ]
+
+
+def _braced(lines: list[str]) -> list[str]:
+    return ["{", *(f"  {line}" for line in lines), "}"]
+
+
+def pointer(dtype: str) -> str:
+    """The type of a pointer to elements in device memory."""
+    return f"__global {type_name(dtype)}*"
 
 
 def argument(name: str, dtype: str, written: bool) -> str:

@@ -83,6 +83,18 @@ class Device:
             self._queue = self._cl.CommandQueue(self._context)
         self._profiled: Any = None
 
+    @functools.cached_property
+    def has_atomics(self) -> bool:
+        """Whether kernels may use acquire-release atomics of device scope (OpenCL 3.0)."""
+        device = self._context.devices[0]
+        try:
+            offered = device.atomic_memory_capabilities
+        except (AttributeError, self._cl.Error):
+            return False
+        kinds = self._cl.device_atomic_capabilities
+        needed = kinds.ORDER_ACQ_REL | kinds.SCOPE_DEVICE
+        return offered & needed == needed
+
     def build(self, *texts: str, options: Sequence[str] = ()) -> Program:
         """The kernels of all texts, each text compiled on its own.
 
@@ -169,8 +181,11 @@ class Device:
         buffers: Sequence[Buffer],
         global_size: Sequence[int],
         local_size: Sequence[int],
+        integers: Sequence[int] = (),
     ) -> Launch:
-        """A launch of kernel `name` with `buffers` as its arguments, set once and kept alive.
+        """A launch of kernel `name` with its arguments set once and kept alive.
+
+        The arguments are `buffers`, then `integers` (of type int).
 
         Raises: LaunchFailed if there is no such kernel or its arguments differ in number.
         """
@@ -178,12 +193,13 @@ class Device:
             raise LaunchFailed(f"kernel {name!r}: the program has only {', '.join(program.names)}")
         with _refusals(f"kernel {name!r}"):
             kernel = self._cl.Kernel(program.handles[name], name)
-        if kernel.num_args != len(buffers):
+        arguments = [*(buffer.handle for buffer in buffers), *map(np.int32, integers)]
+        if kernel.num_args != len(arguments):
             raise LaunchFailed(
-                f"kernel {name!r}: takes {kernel.num_args} arguments, got {len(buffers)}"
+                f"kernel {name!r}: takes {kernel.num_args} arguments, got {len(arguments)}"
             )
         with _refusals(f"kernel {name!r}"):
-            kernel.set_args(*(buffer.handle for buffer in buffers))
+            kernel.set_args(*arguments)
         return Launch(name, kernel, tuple(buffers), tuple(global_size), tuple(local_size))
 
     def enqueue(self, launches: Sequence[Launch]) -> None:

@@ -18,7 +18,8 @@ from multiprocessing.connection import Connection
 import numpy as np
 
 from retune.core.dtypes import TensorType
-from retune.core.errors import InputError
+from retune.core.errors import DeviceError, InputError
+from retune.device.jobs import BoundJob, BuiltJob, build_job
 from retune.device.messages import (
     Broken,
     Build,
@@ -36,15 +37,7 @@ from retune.device.messages import (
     Warm,
 )
 from retune.device.reference import Reference
-from retune.device.runtime import (
-    Buffer,
-    BuildFailed,
-    Device,
-    Launch,
-    LaunchFailed,
-    Program,
-    open_device,
-)
+from retune.device.runtime import Buffer, BuildFailed, Device, LaunchFailed, open_device
 from retune.device.timing import deviation, time_repeats
 from retune.device.workload import Job, JobBuffer
 
@@ -60,10 +53,10 @@ class Worker:
     def __init__(self, device: Device) -> None:
         self._device = device
         self._reference: Reference | None = None
-        self._jobs: dict[int, tuple[Program, Job]] = {}
+        self._jobs: dict[int, tuple[BuiltJob, Job]] = {}
         self._workload = Load(inputs={}, outputs={}, rtol=0.0, atol=0.0)
         self._uploaded: dict[str, Buffer] = {}
-        self._launches: list[Launch] = []
+        self._bound: BoundJob | None = None
         self._flush: np.ndarray | None = None
 
     def handle(self, request: Request) -> Reply:
@@ -75,8 +68,8 @@ class Worker:
                     self._uploaded.clear()
                     return Done()
                 case Build():
-                    program = self._device.build(*request.job.texts, options=request.job.options)
-                    self._jobs[request.index] = (program, request.job)
+                    built = build_job(self._device, request.job)
+                    self._jobs[request.index] = (built, request.job)
                     return Done()
                 case Warm():
                     return self._warm(request.index)
@@ -86,7 +79,7 @@ class Worker:
                     return self._time(request)
                 case Forget():
                     self._jobs.clear()
-                    self._launches = []
+                    self._bound = None
                     return Done()
         except BuildFailed as error:
             return Refused(status="compile_error", error=str(error))
@@ -94,33 +87,29 @@ class Worker:
             return Refused(status="launch_error", error=str(error) or "out of memory")
 
     def _warm(self, index: int) -> Reply:
-        program, job = self._jobs[index]
-        sizes = {spec.name: _bytes(spec) for spec in job.buffers}
-        buffers = {name: self._device.allocate(size) for name, size in sizes.items()}
-        launches = self._prepare(program, job, buffers)
-        self._device.enqueue([launch.one_group() for launch in launches])
-        self._device.finish()
+        built, job = self._jobs[index]
+        built.bind({s.name: self._device.allocate(_bytes(s)) for s in job.buffers}).warm()
         return Done()
 
     def _check(self, request: Check) -> Reply:
-        program, job = self._jobs[request.index]
-        self._launches = []
+        built, job = self._jobs[request.index]
+        self._bound = None
         fresh = not self._uploaded
-        result = self._run_and_compare(program, job, request.constants)
+        result = self._run_and_compare(built, job, request.constants)
         if isinstance(result, Refused) and not fresh:
             # An earlier candidate may have written past its buffers: only fresh inputs convict.
             self._uploaded.clear()
-            result = self._run_and_compare(program, job, request.constants)
+            result = self._run_and_compare(built, job, request.constants)
         if isinstance(result, Refused):
             self._uploaded.clear()
         return result
 
     def _run_and_compare(
-        self, program: Program, job: Job, constants: Mapping[str, np.ndarray]
+        self, built: BuiltJob, job: Job, constants: Mapping[str, np.ndarray]
     ) -> Reply:
         buffers = {spec.name: self._fill(spec, constants) for spec in job.buffers}
-        launches = self._prepare(program, job, buffers)
-        seconds = self._device.time(launches)
+        bound = built.bind(buffers)
+        seconds = bound.time()
         found = {
             spec.name: self._device.read(
                 buffers[spec.name],
@@ -133,14 +122,15 @@ class Worker:
         off = deviation(found, expected, self._workload.rtol, self._workload.atol)
         if off.problem:
             return Refused(status="wrong_result", error=off.problem, max_abs_err=off.largest)
-        self._launches = launches
+        self._bound = bound
         return Checked(max_abs_err=off.largest, first_s=seconds)
 
     def _time(self, request: Time) -> Reply:
         if self._reference is None:
             self._reference = Reference(self._device)
-        options = request.options
-        launches = self._launches
+        options, bound = request.options, self._bound
+        if bound is None:
+            raise DeviceError("expected a job that was checked before it is timed; got none")
 
         def before_repeat() -> None:
             if options.cooldown_s > 0:
@@ -149,26 +139,9 @@ class Worker:
                 self._flush_caches()
 
         before = self._reference.time_us()
-        self._device.time(launches)
-        times = time_repeats(
-            lambda number: self._device.time(launches, number),
-            options,
-            request.best_us,
-            before_repeat,
-        )
+        bound.time()
+        times = time_repeats(bound.time, options, request.best_us, before_repeat)
         return Timed(times_us=times, before_us=before, after_us=self._reference.time_us())
-
-    def _prepare(self, program: Program, job: Job, buffers: Mapping[str, Buffer]) -> list[Launch]:
-        return [
-            self._device.prepare(
-                program,
-                launch.name,
-                [buffers[name] for name in launch.buffers],
-                launch.global_size,
-                launch.local_size,
-            )
-            for launch in job.launches
-        ]
 
     def _fill(self, spec: JobBuffer, constants: Mapping[str, np.ndarray]) -> Buffer:
         """The workload's array where there is one, random data elsewhere."""

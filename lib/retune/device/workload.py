@@ -6,6 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
+from retune.codegen.opencl import defines_group
 from retune.codegen.source import ProgramSource
 from retune.core.errors import InputError
 from retune.core.target import DeviceSpec
@@ -104,6 +105,8 @@ class JobLaunch:
     buffers: tuple[str, ...]
     global_size: tuple[int, int, int]
     local_size: tuple[int, int, int]
+    solitary: bool
+    """Its text defines the function of one work-group (opencl.solitary_kernel)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +169,7 @@ def make_candidate(workload: Workload, source: ProgramSource) -> Candidate:
             buffers=tuple(arg.buffer for arg in kernel.args),
             global_size=kernel.global_size,
             local_size=kernel.local_size,
+            solitary=defines_group(kernel.name, kernel.text),
         )
         for kernel in source.kernels
     )

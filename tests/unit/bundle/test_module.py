@@ -26,6 +26,7 @@ class FakeDevice:
     """A device of numpy kernels that keeps a log of what it was asked to do."""
 
     spec: DeviceSpec = GENERIC_CPU
+    has_atomics: bool = False
     log: list[str] = field(default_factory=list)
     built: str = ""
     clock: list[float] = field(default_factory=list)
@@ -118,10 +119,11 @@ def test_load_sets_everything_up_and_compiles_every_kernel(
     plan: NetworkPlan, device: FakeDevice
 ) -> None:
     Module(plan, device)  # type: ignore[arg-type]
-    assert device.log.count("build") == device.log.count("upload") == 1
+    assert device.log.count("build") == device.log.count("write") == 1
     assert [entry for entry in device.log if entry.startswith("allocate")] == [
         "allocate 512",  # the arena: sum and four share it
-        *["allocate 128"] * 3,  # x, twice, and eight with wide
+        "allocate 512",  # the weights
+        f"allocate {3 * 512}",  # x, twice, and eight with wide
     ]
     assert device.log[-6:-2] == ["prepare add", *["prepare scale"] * 3]
     assert device.log[-2:] == ["enqueue 4", "finish"]

@@ -1,0 +1,106 @@
+"""How a plan's launches get onto the device: as one persistent kernel, or one by one.
+
+Persistent where the device allows it (codegen/persistent.py says why); its single steps can be run
+as well, so a profile shows the same code and the same workers as a run. Other devices get the
+launches in order on one queue.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from retune.bundle.plan import NetworkPlan
+from retune.bundle.storage import Storage, accesses
+from retune.codegen.hazards import waits
+from retune.codegen.opencl import defines_group, pointer
+from retune.codegen.persistent import Callee, Step
+from retune.device.persistent import Persistent, can_persist
+from retune.device.runtime import Buffer, Device, Launch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Executor:
+    """Launches with their arguments set, ready to be enqueued any number of times."""
+
+    whole: tuple[Launch, ...]
+    """The plan."""
+    steps: tuple[Launch, ...]
+    """One launch for each launch of the plan."""
+
+
+def make_executor(
+    plan: NetworkPlan, storage: Storage, bases: Sequence[Buffer], device: Device
+) -> Executor:
+    """The best executor that this device and these kernels allow; the program is built."""
+    solitary = all(defines_group(name, text) for name, text in plan.kernels.items())
+    if not plan.launches:
+        return Executor(whole=(), steps=())
+    if can_persist(device) and solitary:
+        return _resident(plan, storage, bases, device)
+    return _queued(plan, storage, bases, device)
+
+
+def _resident(
+    plan: NetworkPlan, storage: Storage, bases: Sequence[Buffer], device: Device
+) -> Executor:
+    """The plan as one launch of persistent workers."""
+    steps = _steps(plan, storage)
+    kernel = Persistent(device, [_text(plan)], plan.options, _callees(plan), steps, len(bases))
+    return Executor(
+        whole=(kernel.launch(bases),),
+        steps=tuple(kernel.launch(bases, first=i, last=i + 1) for i in range(len(steps))),
+    )
+
+
+def _queued(
+    plan: NetworkPlan, storage: Storage, bases: Sequence[Buffer], device: Device
+) -> Executor:
+    """Launches on the in-order queue, without events: 2 to 3 us each for the host.
+
+    One program: what a build costs before its first kernel (90 ms on PoCL) is paid once.
+    """
+    program = device.build(_text(plan), options=plan.options)
+    parts = {
+        name: device.part(bases[place.base], place.offset, max(1, place.bytes))
+        for name, place in storage.places.items()
+    }
+    launches = tuple(
+        device.prepare(
+            program,
+            launch.kernel,
+            [parts[name] for name in launch.args],
+            launch.global_size,
+            launch.local_size,
+        )
+        for launch in plan.launches
+    )
+    return Executor(whole=launches, steps=launches)
+
+
+def _text(plan: NetworkPlan) -> str:
+    return "\n".join(dict.fromkeys(plan.kernels.values()))
+
+
+def _callees(plan: NetworkPlan) -> list[Callee]:
+    types = {entry.name: entry.dtype for entry in plan.buffers}
+    found: dict[str, Callee] = {}
+    for launch in plan.launches:
+        x, y, z = (*launch.global_size, 1, 1)[:3]
+        found[launch.kernel] = Callee(
+            kernel=launch.kernel,
+            parameters=tuple(pointer(types[name]) for name in launch.args),
+            groups=(x, y, z),
+        )
+    return list(found.values())
+
+
+def _steps(plan: NetworkPlan, storage: Storage) -> list[Step]:
+    places = storage.places
+    return [
+        Step(
+            kernel=launch.kernel,
+            args=tuple((places[name].base, places[name].offset) for name in launch.args),
+            waits=before,
+            label=launch.label,
+        )
+        for launch, before in zip(plan.launches, waits(accesses(plan, storage)), strict=True)
+    ]

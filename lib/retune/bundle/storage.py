@@ -1,0 +1,72 @@
+"""Where every value of a plan lies: three allocations, and a place in one of them for each value.
+
+The arena holds the temporaries, as the memory plan lays them out; one allocation holds all weights
+and one all inputs and outputs. Kernels can so be given any value as a base pointer and an offset.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from retune.bundle.memory import ALIGN_BYTES, MemoryPlan
+from retune.bundle.plan import NetworkPlan, storage_roles, storage_roots
+from retune.codegen.hazards import Access, Region
+
+ARENA, WEIGHTS, INTERFACE = range(3)
+"""Numbers of the allocations."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The memory of one value."""
+
+    base: int
+    """Number of the allocation."""
+    offset: int
+    """Bytes from its start, a multiple of memory.ALIGN_BYTES."""
+    bytes: int
+
+    @property
+    def region(self) -> Region:
+        """The bytes that the value takes."""
+        return (self.base, self.offset, self.offset + self.bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storage:
+    """Places of all values, and the sizes of the allocations."""
+
+    places: Mapping[str, Place]
+    """By buffer name; values of one alias chain share a place."""
+    base_bytes: tuple[int, ...]
+
+
+def lay_out(plan: NetworkPlan, memory: MemoryPlan) -> Storage:
+    """Every value that a launch uses, and every input, output and weight, has a place."""
+    sizes = {entry.name: entry.bytes for entry in plan.buffers}
+    ends = [memory.arena_bytes, 0, 0]
+    placed: dict[str, Place] = {}
+    for root, role in storage_roles(plan).items():
+        if role == "temp":
+            base, offset = ARENA, memory.offsets.get(root)
+        else:
+            base = WEIGHTS if role == "weight" else INTERFACE
+            offset = ends[base]
+            ends[base] += -(-max(1, sizes[root]) // ALIGN_BYTES) * ALIGN_BYTES
+        if offset is not None:
+            placed[root] = Place(base=base, offset=offset, bytes=sizes[root])
+    roots = storage_roots(plan)
+    return Storage(
+        places={name: placed[root] for name, root in roots.items() if root in placed},
+        base_bytes=tuple(ends),
+    )
+
+
+def accesses(plan: NetworkPlan, storage: Storage) -> list[Access]:
+    """The memory that each launch reads and writes."""
+    return [
+        Access(
+            reads=tuple(storage.places[name].region for name in launch.read),
+            writes=tuple(storage.places[name].region for name in launch.writes),
+        )
+        for launch in plan.launches
+    ]

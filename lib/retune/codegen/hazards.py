@@ -1,0 +1,44 @@
+"""Which steps must wait for which: hazards between the memory that they read and write."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+Region = tuple[int, int, int]
+"""Number of an allocation, first byte, and the byte after the last one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """The memory that one step touches."""
+
+    reads: tuple[Region, ...]
+    writes: tuple[Region, ...]
+
+
+def waits(accesses: Sequence[Access]) -> list[tuple[int, ...]]:
+    """For each step the earlier ones that it must wait for, newest first, none that is implied.
+
+    A step waits for writers of what it reads (true dependence), for readers of what it writes
+    (memory used again), and for writers of what it writes.
+    """
+    direct: list[tuple[int, ...]] = []
+    implied: list[set[int]] = []
+    for number, access in enumerate(accesses):
+        chosen: list[int] = []
+        behind: set[int] = set()
+        for before in range(number - 1, -1, -1):
+            if before not in behind and _conflict(accesses[before], access):
+                chosen.append(before)
+                behind |= implied[before]
+                behind.add(before)
+        direct.append(tuple(chosen))
+        implied.append(behind)
+    return direct
+
+
+def _conflict(before: Access, after: Access) -> bool:
+    return _meet(before.writes, (*after.reads, *after.writes)) or _meet(before.reads, after.writes)
+
+
+def _meet(some: Sequence[Region], others: Sequence[Region]) -> bool:
+    return any(a[0] == b[0] and a[1] < b[2] and b[1] < a[2] for a in some for b in others)

@@ -1,0 +1,219 @@
+"""One kernel that runs a whole list of kernels: persistent workers that go from step to step.
+
+Why: a CPU driver puts its threads to sleep after each launch and wakes them for the next one. On
+PoCL that is about 20 us a launch, a third of the time of a network of small kernels, and it deals
+the work-groups out in advance, unevenly. Here as many work-groups as the device has threads stay
+for the whole run. Each one takes groups of the present step, first from its own share, then from
+the shares of others, until none is left; then it waits for the steps that the next one depends on.
+
+It cannot hang, whatever the device does: a worker waits only for groups that were taken, and who
+took them is running. Nobody waits for another worker to arrive, so the workers may start in any
+number and order, even one after the other, which is all that OpenCL promises. What is asked of the
+device is that threads which run make progress: CPUs do, GPUs need not.
+
+Source of the idea: Gupta, Stuart, Owens, "A Study of Persistent Threads Style GPU Programming for
+GPGPU Workloads", InPar 2012. The atomics are those of OpenCL 3.0 (acquire, release, device scope).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from retune.codegen import opencl
+
+NAME = "persistent"
+"""Entry point of the kernel."""
+BUILD_OPTION = "-cl-std=CL3.0"
+ALIGN_BYTES = 64
+"""Offsets of arguments are multiples of this; a counter has as many bytes of its own."""
+MAX_STEPS = 1024
+"""Steps of one launch, rounds counted: what the counters are made for."""
+
+_LINE = 16
+"""Integers of a cache line."""
+_WAITS_AT = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Callee:
+    """A kernel of solitary work-groups, by its group function."""
+
+    kernel: str
+    parameters: tuple[str, ...]
+    """OpenCL types of its pointers, without `restrict`."""
+    groups: tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One launch of a callee."""
+
+    kernel: str
+    args: tuple[tuple[int, int], ...]
+    """Number of a base pointer and byte offset from it, for each parameter."""
+    waits: tuple[int, ...]
+    """Earlier steps that must be complete before this one starts."""
+    label: str
+
+
+def workers(compute_units: int) -> int:
+    """Work-groups to launch so that each of the device's threads gets one.
+
+    PoCL gives a thread that asks 1 + remaining / threads of them at a time; those that come too
+    late find nothing to do.
+    """
+    return 2 * compute_units
+
+
+def state_bytes(steps: int, threads: int) -> int:
+    """Size of the counters, zeros before the first launch; a launch leaves zeros behind."""
+    return 4 * _LINE * (2 + max(steps, MAX_STEPS) * (threads + 1))
+
+
+def persistent_text(
+    callees: Sequence[Callee], steps: Sequence[Step], bases: int, threads: int
+) -> str:
+    """OpenCL C of the kernel; the callees' own texts go before it.
+
+    Arguments: `bases` pointers, the counters, then the first step to run, the step to stop before,
+    and how many times over: (last - first) * rounds <= MAX_STEPS, or one round.
+    """
+    pointers = [f"base_{i}" for i in range(bases)]
+    return "\n".join(
+        [
+            *_table(callees, steps),
+            *_support(threads),
+            "__kernel __attribute__((reqd_work_group_size(1, 1, 1)))",
+            f"void {NAME}(",
+            *(f"    __global char* {name}," for name in pointers),
+            "    __global atomic_int* state,",
+            "    const int first,",
+            "    const int last,",
+            "    const int rounds)",
+            "{",
+            f"  __global char* const bases[{bases}] = {{{', '.join(pointers)}}};",
+            *_body(callees, _width(steps)),
+            "}",
+            "",
+        ]
+    )
+
+
+def _width(steps: Sequence[Step]) -> int:
+    return max((len(step.waits) for step in steps), default=0)
+
+
+def _table(callees: Sequence[Callee], steps: Sequence[Step]) -> list[str]:
+    numbers = {callee.kernel: i for i, callee in enumerate(callees)}
+    groups = {callee.kernel: prod(callee.groups) for callee in callees}
+    width = _width(steps)
+    most = max(len(callee.parameters) for callee in callees)
+    lines = [
+        "// Of each step: its kernel, its work-groups, the steps to wait for (-1: no more), and",
+        f"// base pointer and offset / {ALIGN_BYTES} of each argument.",
+        f"__constant int steps[{len(steps)}][{_WAITS_AT + width + 2 * most}] = {{",
+    ]
+    for number, step in enumerate(steps):
+        waits = (*step.waits, *(-1,) * (width - len(step.waits)))
+        places = [n for base, offset in step.args for n in (base, offset // ALIGN_BYTES)]
+        row = [numbers[step.kernel], groups[step.kernel], *waits, *places]
+        lines.append(f"  {{{', '.join(map(str, row))}}},  // {number}: {_comment(step.label)}")
+    return [*lines, "};", ""]
+
+
+def _comment(label: str) -> str:
+    return "".join(c if c.isprintable() and c != "\\" else "?" for c in label)
+
+
+def _support(threads: int) -> list[str]:
+    return f"""\
+// Counters have a cache line each: of a step, the groups done, then those taken of each share.
+#define COUNTERS(step) (state + {_LINE} * (2 + (step) * {threads + 1}))
+
+static int retune_read(__global atomic_int* counter) {{
+  return atomic_load_explicit(counter, memory_order_relaxed, memory_scope_device);
+}}
+
+static int retune_add(__global atomic_int* counter, const int more) {{
+  return atomic_fetch_add_explicit(counter, more, memory_order_acq_rel, memory_scope_device);
+}}
+
+static void retune_wait(__global atomic_int* counter, const int value) {{
+  while (atomic_load_explicit(counter, memory_order_acquire, memory_scope_device) != value) {{
+  }}
+}}
+
+// A group that nobody has taken yet, from this worker's share if it has one left; otherwise -1.
+static int retune_take(__global atomic_int* counters, const int me, const int groups) {{
+  for (int i = 0; i < {threads}; ++i) {{
+    const int owner = (me + i) % {threads};
+    const int start = (int)((long)groups * owner / {threads});
+    const int size = (int)((long)groups * (owner + 1) / {threads}) - start;
+    __global atomic_int* taken = counters + {_LINE} * (1 + owner);
+    if (retune_read(taken) < size) {{
+      const int next = retune_add(taken, 1);
+      if (next < size) {{
+        return start + next;
+      }}
+    }}
+  }}
+  return -1;
+}}
+""".splitlines()
+
+
+def _body(callees: Sequence[Callee], width: int) -> list[str]:
+    return f"""\
+  const int me = retune_add(state, 1);
+  const int count = last - first;
+  for (int s = 0; s < rounds * count; ++s) {{
+    const int number = first + s % count;
+    __constant const int* step = steps[number];
+    __global atomic_int* counters = COUNTERS(s);
+    if (number == first) {{
+      for (int before = max(0, s - count); before < s; ++before) {{
+        retune_wait(COUNTERS(before), steps[first + before % count][1]);
+      }}
+    }}
+    for (int i = 0; i < {width}; ++i) {{
+      const int before = step[{_WAITS_AT} + i];
+      if (before >= first) {{
+        retune_wait(COUNTERS(s - number + before), steps[before][1]);
+      }}
+    }}
+    int done = 0;
+    int t;
+    while ((t = retune_take(counters, me, step[1])) >= 0) {{
+      ++done;
+      switch (step[0]) {{
+{_cases(callees, width)}
+      }}
+    }}
+    if (done) {{
+      retune_add(counters, done);
+    }}
+  }}
+  // The last one to leave clears the counters for the next launch.
+  if (retune_add(state + {_LINE}, 1) == (int)get_num_groups(0) - 1) {{
+    for (__global atomic_int* c = state; c < COUNTERS(rounds * count); c += {_LINE}) {{
+      atomic_store_explicit(c, 0, memory_order_relaxed, memory_scope_device);
+    }}
+  }}""".splitlines()
+
+
+def _cases(callees: Sequence[Callee], width: int) -> str:
+    lines: list[str] = []
+    for number, callee in enumerate(callees):
+        places = [_WAITS_AT + width + 2 * i for i in range(len(callee.parameters))]
+        arguments = [
+            f"({kind})(bases[step[{at}]] + {ALIGN_BYTES}L * step[{at + 1}])"
+            for kind, at in zip(callee.parameters, places, strict=True)
+        ]
+        x, y, _ = callee.groups
+        group = f"(int3)(t % {x}, t / {x} % {y}, t / {x * y})"
+        lines.append(f"      case {number}:")
+        lines.append(f"        {opencl.group_function(callee.kernel)}(")
+        lines.extend(f"            {a}," for a in arguments)
+        lines.append(f"            {group});")
+        lines.append("        break;")
+    return "\n".join(lines)

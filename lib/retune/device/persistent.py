@@ -1,0 +1,66 @@
+"""A list of kernels on a device as one launch of persistent workers."""
+
+from collections.abc import Sequence
+
+from retune.codegen import persistent
+from retune.codegen.persistent import Callee, Step, persistent_text
+from retune.device.runtime import Buffer, Device, Launch
+
+
+def can_persist(device: Device) -> bool:
+    """Whether the device's threads all make progress, and it has the atomics for it."""
+    return device.spec.device_class == "cpu" and device.has_atomics
+
+
+class Persistent:
+    """Steps over a few base buffers, compiled into one kernel. One launch at a time may run."""
+
+    def __init__(
+        self,
+        device: Device,
+        texts: Sequence[str],
+        options: Sequence[str],
+        callees: Sequence[Callee],
+        steps: Sequence[Step],
+        bases: int,
+    ) -> None:
+        """The program is built when the call returns; drivers may compile at the first launch.
+
+        `texts` define the callees; `bases` buffers hold the steps' arguments.
+        Raises: BuildFailed.
+        """
+        self._device = device
+        self._threads = max(1, device.spec.compute_units)
+        self._steps = len(steps)
+        own = persistent_text(callees, steps, bases, self._threads)
+        self._program = device.build(
+            "\n".join([*texts, own]), options=(*options, persistent.BUILD_OPTION)
+        )
+        self._state = device.allocate(persistent.state_bytes(self._steps, self._threads))
+
+    @property
+    def most_rounds(self) -> int:
+        """Rounds of all steps that one launch can do."""
+        return max(1, persistent.MAX_STEPS // max(1, self._steps))
+
+    def launch(
+        self,
+        bases: Sequence[Buffer],
+        *,
+        first: int = 0,
+        last: int | None = None,
+        rounds: int = 1,
+    ) -> Launch:
+        """The steps from `first` up to, but not including, `last`, `rounds` times over.
+
+        Steps before `first` are taken to be complete.
+        """
+        groups = persistent.workers(self._threads)
+        return self._device.prepare(
+            self._program,
+            persistent.NAME,
+            (*bases, self._state),
+            (groups, 1, 1),
+            (1, 1, 1),
+            (first, self._steps if last is None else last, rounds),
+        )

@@ -1,0 +1,103 @@
+"""Persistent workers: the same results as launches, with any number of workers in any order."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from retune.codegen import persistent
+from retune.codegen.persistent import Callee, Step, persistent_text
+from retune.core.dtypes import TensorType
+from retune.device.persistent import Persistent, can_persist
+from retune.device.runtime import Buffer, Device, open_device
+from tests.conftest import Golden
+
+pytestmark = pytest.mark.device
+
+ADD = """
+static void add_group(
+    __global const float* restrict x,
+    __global float* restrict y,
+    const int3 group)
+{
+  y[group.x + 5 * group.y] += x[group.x + 5 * group.y] + 10 * group.y;
+}
+"""
+CALLEES = [Callee(kernel="add", parameters=("__global float*",) * 2, groups=(5, 3, 1))]
+X, Y, Z = (0, 0), (1, 0), (1, 64)
+STEPS = [
+    Step(kernel="add", args=(X, Y), waits=(), label="x into y"),
+    Step(kernel="add", args=(X, Z), waits=(), label="x into z"),
+    Step(kernel="add", args=(Y, Z), waits=(1, 0), label="y into z"),
+]
+FLOATS = TensorType((32,), "float32")
+GROUP = 10.0 * (np.arange(15) // 5)
+
+
+@pytest.fixture(scope="module")
+def device() -> Device:
+    return open_device("pocl")
+
+
+@pytest.fixture
+def kernel(device: Device) -> Persistent:
+    assert can_persist(device)
+    return Persistent(device, [ADD], (), CALLEES, STEPS, 2)
+
+
+@pytest.fixture
+def buffers(device: Device) -> tuple[Buffer, Buffer]:
+    return device.upload(np.arange(15, dtype=np.float32)), device.upload(np.zeros(32, np.float32))
+
+
+def test_the_text(golden: Golden) -> None:
+    assert ADD + "\n" + persistent_text(CALLEES, STEPS, 2, 2) == golden
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 16])
+def test_any_number_of_workers_completes_every_step(
+    device: Device, kernel: Persistent, buffers: tuple[Buffer, Buffer], workers: int
+) -> None:
+    launch = replace(kernel.launch(buffers), global_size=(workers, 1, 1))
+    x = np.arange(15, dtype=np.float32)
+    y, z = np.zeros(15), np.zeros(15)
+    for _ in range(3):  # counters are clear again after each launch
+        device.enqueue([launch])
+        y = y + x + GROUP
+        z = z + x + GROUP + y + GROUP
+        found = device.read(buffers[1], FLOATS)
+        np.testing.assert_array_equal(found[:15], y)
+        np.testing.assert_array_equal(found[16:31], z)
+
+
+def test_a_part_of_the_steps_alone(
+    device: Device, kernel: Persistent, buffers: tuple[Buffer, Buffer]
+) -> None:
+    device.enqueue([kernel.launch(buffers, first=1, last=2)])
+    found = device.read(buffers[1], FLOATS)
+    np.testing.assert_array_equal(found[:16], np.zeros(16))
+    np.testing.assert_array_equal(found[16:31], np.arange(15) + GROUP)
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 7])
+def test_rounds_follow_one_another(
+    device: Device, kernel: Persistent, buffers: tuple[Buffer, Buffer], rounds: int
+) -> None:
+    device.enqueue([kernel.launch(buffers, rounds=rounds)])
+    x, y, z = np.arange(15) + GROUP, np.zeros(15), np.zeros(15)
+    for _ in range(rounds):
+        y = y + x
+        z = z + x + y + GROUP
+    found = device.read(buffers[1], FLOATS)
+    np.testing.assert_array_equal(found[:15], y)
+    np.testing.assert_array_equal(found[16:31], z)
+
+
+def test_most_rounds_fit_the_counters(
+    device: Device, kernel: Persistent, buffers: tuple[Buffer, Buffer]
+) -> None:
+    most = kernel.most_rounds
+    assert most * len(STEPS) <= persistent.MAX_STEPS < (most + 1) * len(STEPS)
+    device.enqueue([kernel.launch(buffers, first=0, last=1, rounds=most)] * 2)
+    found = device.read(buffers[1], FLOATS)
+    np.testing.assert_array_equal(found[:15], 2 * most * (np.arange(15) + GROUP))

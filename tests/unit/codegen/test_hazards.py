@@ -1,0 +1,42 @@
+"""Waits between steps: exactly the order that memory demands, and none that is implied."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retune.codegen.hazards import Access, Region, waits
+
+
+@st.composite
+def regions(draw: st.DrawFn) -> Region:
+    start = draw(st.integers(0, 6))
+    return draw(st.integers(0, 1)), start, start + draw(st.integers(1, 3))
+
+
+ACCESS = st.builds(
+    lambda reads, writes: Access(reads=tuple(reads), writes=tuple(writes)),
+    st.lists(regions(), max_size=2),
+    st.lists(regions(), min_size=1, max_size=2),
+)
+
+
+def bytes_of(found: tuple[Region, ...]) -> set[tuple[int, int]]:
+    return {(base, at) for base, start, stop in found for at in range(start, stop)}
+
+
+def conflict(a: Access, b: Access) -> bool:
+    written_a, written_b = bytes_of(a.writes), bytes_of(b.writes)
+    return bool(written_a & (bytes_of(b.reads) | written_b) or bytes_of(a.reads) & written_b)
+
+
+@given(st.lists(ACCESS, max_size=8))
+def test_every_hazard_is_covered_and_no_wait_is_needless(accesses: list[Access]) -> None:
+    found = waits(accesses)
+    behind: list[set[int]] = []
+    for number, direct in enumerate(found):
+        reached = set(direct).union(*(behind[before] for before in direct), set())
+        behind.append(reached)
+        needed = {b for b in range(number) if conflict(accesses[b], accesses[number])}
+        assert needed <= reached
+        assert set(direct) <= needed
+        for before in direct:
+            assert not any(before in behind[other] for other in direct)
