@@ -1,0 +1,172 @@
+"""The cost model: how fast a candidate will be, learned from those that were measured.
+
+Gradient-boosted trees predict a candidate's score: its throughput over that of the task's best
+candidate, 0 for one that failed. The trees correct a prior, which is the offline model where there
+is one, and otherwise the share of the device's peak that the static estimate promises; so there is
+always an answer, and a few measurements are enough to improve it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import xgboost as xgb
+
+from retune.core.errors import RecordError
+from retune.search.features import COLUMN, FEATURES, VERSION
+
+_MEMBERS = 3
+"""Ensembles of this many models, each on its own half of the rows' weight and of the features."""
+_ROUNDS = 40
+_PARAMETERS: dict[str, object] = {
+    "objective": "reg:squarederror",
+    "tree_method": "hist",
+    "max_bin": 64,
+    "max_depth": 6,
+    "eta": 0.15,
+    "min_child_weight": 0.5,
+    "subsample": 0.8,
+    "colsample_bytree": 0.5,
+    "base_score": 0.0,
+    "nthread": 1,
+}
+"""One thread and fixed seeds: the same rows give the same trees, bit for bit."""
+_LEAST_ROWS = 8
+_GROWTH = 1.05
+"""A refit waits until there are this many times the rows of the last one."""
+_LEAST_WEIGHT = 0.1
+"""Weight of a failed candidate beside 1 for the best: fast ones are what search is after."""
+_PEAK_OPS = 4.0
+"""Operations of a vector lane in a cycle: two multiply-adds."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Prediction:
+    """What is expected of some candidates. float64 [n] each."""
+
+    mean: np.ndarray
+    """Expected score; larger is faster."""
+    spread: np.ndarray
+    """Standard deviation between the models of the ensemble: how much is not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfflineModel:
+    """A trained ensemble as text, and what it was trained for."""
+
+    members: tuple[str, ...]
+    """Each model in xgboost's JSON."""
+    features: str = VERSION
+    """Version of the features that it reads."""
+    name: str = ""
+
+    def check(self) -> None:
+        """Raises: RecordError if the model was trained on other features than today's."""
+        if self.features != VERSION:
+            raise RecordError(
+                f"cost model {self.name or 'without a name'}: reads features of version "
+                f"{self.features}, this program has {VERSION}; train it again "
+                "(`retune model train`)"
+            )
+
+
+class CostModel:
+    """Learns scores from features. Same seed, same data in the same calls: the same predictions."""
+
+    def __init__(self, seed: int, offline: OfflineModel | None = None) -> None:
+        """Knows nothing yet but its prior. Raises: RecordError for a model of other features."""
+        self._seed = seed
+        self._prior = None if offline is None else _load(offline)
+        self._members: Sequence[xgb.Booster] = ()
+        self._rows = 0
+
+    @property
+    def trained(self) -> bool:
+        """True once predictions rest on measurements, this task's or an offline model's."""
+        return bool(self._members) or self._prior is not None
+
+    def update(self, features: np.ndarray, score: np.ndarray, task: np.ndarray) -> None:
+        """Learns from all rows measured so far; waits if few are new since the last time.
+
+        Shapes: features float32 [n, len(FEATURES)]; score [n], of each task's best = 1, failures
+        0; task int64 [n], equal where scores may be compared.
+        """
+        if len(features) < max(_LEAST_ROWS, _GROWTH * self._rows):
+            return
+        self._rows = len(features)
+        self._members = _fit(features, score, task, self._before(features), self._seed)
+
+    def predict(self, features: np.ndarray) -> Prediction:
+        """What to expect of candidates with these features. float32 [n, len(FEATURES)]"""
+        prior = self._before(features)
+        if not self._members:
+            return Prediction(prior, np.zeros(len(features)))
+        return _ensemble(self._members, features, prior)
+
+    def _before(self, features: np.ndarray) -> np.ndarray:
+        if self._prior is not None:
+            return _ensemble(self._prior, features, np.zeros(len(features))).mean
+        return static_score(features)
+
+
+def static_score(features: np.ndarray) -> np.ndarray:
+    """Share of the device's peak that the static estimate promises. float64 [n], 0 to 1"""
+
+    def count(name: str) -> np.ndarray:
+        return np.exp2(features[:, COLUMN[name]].astype(np.float64)) - 1.0
+
+    peak = _PEAK_OPS * count("device.compute_units") * count("device.lanes_f32")
+    return np.clip(count("program.estimate_rate") / peak, 0.0, 1.0)
+
+
+def train_offline(
+    features: np.ndarray, score: np.ndarray, task: np.ndarray, seed: int, name: str = ""
+) -> OfflineModel:
+    """A model of these rows (as `CostModel.update` takes them) that others can start from."""
+    members = _fit(features, score, task, np.zeros(len(features)), seed)
+    texts = tuple(m.save_raw("json").decode() for m in members)
+    return OfflineModel(members=texts, name=name)
+
+
+def _fit(
+    features: np.ndarray, score: np.ndarray, task: np.ndarray, prior: np.ndarray, seed: int
+) -> tuple[xgb.Booster, ...]:
+    """The ensemble; `prior` is what its trees are added to."""
+    data = xgb.DMatrix(features, label=score, weight=_weights(score, task), base_margin=prior)
+    return tuple(
+        xgb.train({**_PARAMETERS, "seed": seed % (1 << 31) + member}, data, _ROUNDS)
+        for member in range(_MEMBERS)
+    )
+
+
+def _weights(score: np.ndarray, task: np.ndarray) -> np.ndarray:
+    """More for fast candidates; the tasks weigh the same whatever their number of rows."""
+    weight = _LEAST_WEIGHT + (1.0 - _LEAST_WEIGHT) * np.asarray(score, np.float64)
+    _, number = np.unique(task, return_inverse=True)
+    sums = np.bincount(number, weights=weight)
+    return weight * (len(weight) / len(sums)) / sums[number]
+
+
+def _ensemble(
+    members: Sequence[xgb.Booster], features: np.ndarray, prior: np.ndarray
+) -> Prediction:
+    each = np.stack([m.inplace_predict(features, base_margin=prior) for m in members])
+    return Prediction(each.mean(axis=0, dtype=np.float64), each.std(axis=0, dtype=np.float64))
+
+
+def _load(offline: OfflineModel) -> tuple[xgb.Booster, ...]:
+    offline.check()
+    members: list[xgb.Booster] = []
+    for text in offline.members:
+        booster = xgb.Booster({"nthread": 1})
+        try:
+            booster.load_model(bytearray(text.encode()))
+        except xgb.core.XGBoostError as error:
+            reason = str(error).splitlines()[0]
+            raise RecordError(
+                f"cost model {offline.name}: not a model of xgboost ({reason})"
+            ) from error
+        if booster.num_features() != len(FEATURES):
+            raise RecordError(f"cost model {offline.name}: reads {booster.num_features()} features")
+        members.append(booster)
+    return tuple(members)

@@ -1,0 +1,92 @@
+"""The cost model learns, always answers, and gives the same answer twice."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from retune.core.errors import RecordError
+from retune.core.target import GENERIC_CPU
+from retune.ir.stmt import from_dag
+from retune.schedule.cpu import cpu_space
+from retune.search.cost_model import CostModel, OfflineModel, static_score, train_offline
+from retune.search.features import COLUMN, featurise
+from tests.dags import conv2d
+
+
+def _features(count: int = 400) -> np.ndarray:
+    space = cpu_space(from_dag(conv2d(1, 17, 19, 24, 32)), GENERIC_CPU)
+    return featurise(space, space.sample(count, np.random.default_rng(0)), GENERIC_CPU)
+
+
+def _score(features: np.ndarray) -> np.ndarray:
+    """A made-up truth that the static estimate knows nothing of."""
+    depth, groups = features[:, COLUMN["main.near_depth"]], features[:, COLUMN["main.groups"]]
+    value = np.exp(-np.abs(depth - 3.0) - 0.2 * groups)
+    return value / value.max()
+
+
+def _agreement(a: np.ndarray, b: np.ndarray) -> float:
+    ranks = [np.argsort(np.argsort(x)) for x in (a, b)]
+    return float(np.corrcoef(*ranks)[0, 1])
+
+
+def test_without_data_it_ranks_by_the_static_estimate():
+    features = _features()
+    model = CostModel(seed=0)
+    found = model.predict(features)
+    assert not model.trained
+    assert np.array_equal(found.mean, static_score(features)) and not found.spread.any()
+    time = features[:, COLUMN["program.estimate"]]
+    assert _agreement(found.mean, -time) > 0.95
+    assert ((found.mean >= 0) & (found.mean <= 1)).all()
+
+
+def test_it_learns_what_the_estimate_does_not_know():
+    features = _features()
+    score = _score(features)
+    model = CostModel(seed=0)
+    model.update(features[:200], score[:200], np.zeros(200, np.int64))
+    found = model.predict(features[200:])
+    assert model.trained and (found.spread >= 0).all() and found.spread.any()
+    assert _agreement(found.mean, score[200:]) > 0.9
+    assert _agreement(static_score(features[200:]), score[200:]) < 0.5
+
+
+def test_the_same_seed_and_rows_give_the_same_predictions():
+    features = _features()
+    score = _score(features)
+    found = []
+    for seed in (1, 1, 2):
+        model = CostModel(seed=seed)
+        model.update(features[:150], score[:150], np.zeros(150, np.int64))
+        found.append(model.predict(features).mean)
+    assert np.array_equal(found[0], found[1]) and not np.array_equal(found[0], found[2])
+
+
+def test_an_offline_model_answers_before_anything_is_measured():
+    features = _features()
+    score = _score(features)
+    offline = train_offline(features[:200], score[:200], np.zeros(200, np.int64), seed=0)
+    model = CostModel(seed=0, offline=offline)
+    assert model.trained
+    assert _agreement(model.predict(features[200:]).mean, score[200:]) > 0.9
+
+
+def test_measurements_correct_an_offline_model():
+    features = _features()
+    score = _score(features)
+    offline = train_offline(features, 1.0 - score, np.zeros(len(score), np.int64), seed=0)
+    model = CostModel(seed=0, offline=offline)
+    assert _agreement(model.predict(features[200:]).mean, score[200:]) < -0.5
+    model.update(features[:200], score[:200], np.zeros(200, np.int64))
+    assert _agreement(model.predict(features[200:]).mean, score[200:]) > 0.7
+
+
+def test_a_model_of_other_features_is_refused():
+    features = _features(50)
+    offline = train_offline(features, _score(features), np.zeros(50, np.int64), seed=0)
+    with pytest.raises(RecordError, match="train it again"):
+        CostModel(seed=0, offline=dataclasses.replace(offline, features="0"))
+    with pytest.raises(RecordError, match="not a model of xgboost"):
+        CostModel(seed=0, offline=OfflineModel(members=("{}",)))
