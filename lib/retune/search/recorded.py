@@ -6,7 +6,7 @@ members as in any other space.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
@@ -24,7 +24,7 @@ _SAMPLES = 1024
 class RecordedSketch(Sketch):
     """A sketch of which only the rows with a recorded outcome are valid."""
 
-    numbers: np.ndarray
+    numbers: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     """Sorted mixed-radix numbers (`numbers_of`) of the recorded rows."""
 
     def valid(self, rows: np.ndarray) -> np.ndarray:
@@ -55,9 +55,7 @@ def recorded_space(
         columns = [np.searchsorted(k, c) for k, c in zip(kept, rows.T, strict=True)]
         numbers = np.unique(part.numbers_of(np.stack(columns, axis=1).astype(np.int64)))
         sketches.append(
-            RecordedSketch(
-                part.name, part.program, part.trace, part.decisions, part.constraints, numbers
-            )
+            RecordedSketch(**{f.name: getattr(part, f.name) for f in fields(part)}, numbers=numbers)
         )
     return Space(tuple(sketches))
 
@@ -91,8 +89,16 @@ def _thin(sketch: Sketch, wanted: int, spec: DeviceSpec, rng: np.random.Generato
 
 
 def _keep(sketch: Sketch, kept: Sequence[np.ndarray]) -> Sketch:
-    """The sketch with only these option numbers of each decision."""
+    """The sketch with only these option numbers, sorted, of each decision."""
     decisions = tuple(
         Decision(d.name, d.table[which]) for d, which in zip(sketch.decisions, kept, strict=True)
     )
-    return replace(sketch, decisions=decisions)
+    return replace(sketch, decisions=decisions, untuned=_places(kept, sketch.untuned))
+
+
+def _places(kept: Sequence[np.ndarray], row: np.ndarray | None) -> np.ndarray | None:
+    """The row's options by their places among those kept; None if one of them is not."""
+    if row is None or not all(option in which for option, which in zip(row, kept, strict=True)):
+        return None
+    places = [np.searchsorted(which, option) for option, which in zip(row, kept, strict=True)]
+    return np.array(places, np.int64)
