@@ -21,6 +21,7 @@ from flows.options import (
 from flows.summary import latency_lines, result_data, task_rows
 from retune.core.config import cache_root, records_root
 from retune.core.errors import InputError
+from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_TUNER
 from retune.stages.manifest import TuneRequest, TuneResult
 
 DEFAULT_MINUTES = 10.0
@@ -36,7 +37,15 @@ def tune(
     minutes: Annotated[
         float | None, typer.Option(help="Time for measuring.", show_default="10")
     ] = None,
-    tuner: Annotated[str, typer.Option(help="How candidates are proposed.")] = "random",
+    tuner: Annotated[
+        str, typer.Option(help="How candidates are proposed: evolutionary, xgb, ga, random, grid.")
+    ] = DEFAULT_TUNER,
+    allocator: Annotated[
+        str, typer.Option(help="Whose turn it is: gradient, round-robin, sequential.")
+    ] = DEFAULT_ALLOCATOR,
+    patience: Annotated[
+        int, typer.Option(min=0, help="End a task after so many trials without gain; 0: never.")
+    ] = 0,
     seed: Annotated[int, typer.Option(help="The same seed proposes the same candidates.")] = 0,
     shape: ShapeList = None,
     records: Records = None,
@@ -56,11 +65,14 @@ def tune(
         trials=trials,
         minutes=_minutes(trials, minutes),
         tuner=tuner,
+        allocator=allocator,
+        patience=patience,
         seed=seed,
         shapes=sorted_shapes(parse_shapes(shape)),
         layout=parse_layout(layout),
     )
     check_model(model)
+    _check_search(tuner, allocator)
     with progress_on_stderr():
         result = _run(request, no_prefect)
     if json:
@@ -103,12 +115,23 @@ def _run(request: TuneRequest, no_prefect: bool) -> TuneResult:
         trials=request.trials,
         minutes=request.minutes,
         tuner=request.tuner,
+        allocator=request.allocator,
+        patience=request.patience,
         seed=request.seed,
         shapes=dict(request.shapes),
         records=Path(request.records),
         layout=request.layout,
         progress=log_event,
     )
+
+
+def _check_search(tuner: str, allocator: str) -> None:
+    """Raises: LookupFailed for a name that is not known."""
+    from retune.search.allocate import check_allocator
+    from retune.search.tuners import check_tuner
+
+    check_tuner(tuner)
+    check_allocator(allocator)
 
 
 def _minutes(trials: int | None, minutes: float | None) -> float | None:

@@ -17,6 +17,7 @@ from retune.core.config import cache_root
 from retune.core.errors import InputError, VerifyError
 from retune.core.keys import content_key
 from retune.device.runtime import Device, open_device
+from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_TUNER
 from retune.search.program import Tuned, measure, space_for, tune
 from retune.search.task import Task
 from retune.stages.delivery import stage_bench, stage_compile, stage_report, stage_verify
@@ -97,7 +98,9 @@ def tune_network(
     device: str = "pocl",
     trials: int | None = None,
     minutes: float | None = None,
-    tuner: str = "random",
+    tuner: str = DEFAULT_TUNER,
+    allocator: str = DEFAULT_ALLOCATOR,
+    patience: int = 0,
     seed: int = 0,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     records: Path | None = None,
@@ -118,6 +121,8 @@ def tune_network(
         trials=trials,
         minutes=minutes,
         tuner=tuner,
+        allocator=allocator,
+        patience=patience,
         seed=seed,
         shapes=tuple(sorted((shapes or {}).items())),
         layout=layout,

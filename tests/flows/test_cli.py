@@ -204,11 +204,24 @@ def test_tune_hands_options_to_the_library(
         "trials": 64,
         "minutes": None,
         "tuner": "random",
+        "allocator": "gradient",
+        "patience": 0,
         "seed": 7,
         "shapes": {"data": (1, 2)},
         "records": tmp_path / "records",
         "layout": "NHWC",
     }
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [("--tuner", "tuner 'x' is not known; choose"), ("--allocator", "allocator 'x' is not known")],
+)
+def test_unknown_ways_of_searching_are_refused_early(
+    library: types.ModuleType, capsys: pytest.CaptureFixture[str], option: str, message: str
+):
+    assert tune(option, "x") == 2
+    assert message in capsys.readouterr().err
 
 
 def test_tune_ends_with_what_a_person_wants_to_know(

@@ -28,6 +28,8 @@ _COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
     ("record_id", _TEXT, "unique id"),
     ("run_id", _TEXT, ""),
     ("attempt", pa.int16(), "count"),
+    ("trial", pa.int32(), "count"),
+    ("phase", _TEXT, ""),
     ("task_key", _TEXT, "content key"),
     ("task_name", _TEXT, ""),
     ("sketch", _TEXT, ""),

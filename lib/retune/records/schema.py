@@ -16,6 +16,9 @@ from retune.core.target import DeviceSpec
 SCHEMA_VERSION = 1
 """Of the record files. Columns are only ever added; a file of a newer version is refused."""
 
+Phase = Literal["search", "final"]
+"""Why a candidate was measured: to find better ones, or once more to be certain of the winner."""
+
 Status = Literal[
     "ok", "compile_error", "launch_error", "wrong_result", "timeout", "crash", "skipped"
 ]
@@ -120,6 +123,10 @@ class TuningRecord:
     """Unique; a record that is delivered twice is read once."""
     run_id: str
     attempt: int = 0
+    """Which of several measurements of a finalist it is; 0 in the search."""
+    trial: int = 0
+    """How many candidates the search of this run had measured before."""
+    phase: Phase = "search"
     model: str
     """Network that the task was met in first."""
     target: str

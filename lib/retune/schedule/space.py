@@ -208,6 +208,34 @@ class Space:
         padded[:, : rows.shape[1]] = rows
         return Candidates(np.full(len(rows), sketch, np.int64), padded)
 
+    @property
+    def listable(self) -> bool:
+        """True if `everyone` lists the whole space."""
+        return all(sketch.size <= _ENUMERATION_LIMIT for sketch in self.sketches)
+
+    @cached_property
+    def _starts(self) -> np.ndarray:
+        """The number of each sketch's first index combination, and the size of the space."""
+        return np.cumsum([0, *(sketch.size for sketch in self.sketches)])
+
+    def numbers(self, candidates: Candidates) -> np.ndarray:
+        """One number for each candidate, in the space's index order: its identity. int64 [n]"""
+        result = np.zeros(len(candidates), np.int64)
+        for number, sketch in enumerate(self.sketches):
+            mine = candidates.sketch == number
+            rows = candidates.rows[mine][:, : len(sketch.decisions)]
+            result[mine] = self._starts[number] + sketch.numbers_of(rows)
+        return result
+
+    def locate(self, chosen: Sequence[Candidate]) -> Candidates:
+        """The inverse of `candidate`. Raises: ScheduleError if one is not of this space."""
+        names = [sketch.name for sketch in self.sketches]
+        parts = [self.population(0, np.zeros((0, 0), np.int64))]
+        for candidate in chosen:
+            row = self.sketch(candidate.sketch).row(dict(candidate.decisions))
+            parts.append(self.population(names.index(candidate.sketch), row[None]))
+        return join(parts)
+
     def everyone(self) -> Candidates:
         """Every valid candidate, sketch by sketch. Raises: ScheduleError if too many to list."""
         return join([self.population(i, s.all_rows()) for i, s in enumerate(self.sketches)])

@@ -1,13 +1,125 @@
 """From records back to candidates: what was found before, in terms of today's space."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
 from retune.core.errors import RecordError, ScheduleError
 from retune.records.schema import TuningRecord
 from retune.records.store import RecordStore
-from retune.schedule.space import Candidate, Space
+from retune.schedule.space import Candidate, Candidates, Sketch, Space, join
 from retune.schedule.trace import Trace
+
+if TYPE_CHECKING:
+    from retune.records import Table
 
 _ALTERNATIVES = 5
 """Records that are tried in turn when the best one is not of today's space."""
+
+HISTORY_COLUMNS = (
+    "task_key", "sketch", "decisions", "config_hash", "status", "median_us", "reference_us",
+    "run_id", "trial", "phase", "timestamp",
+)  # fmt: skip
+"""What `history_of` and its callers need of each record."""
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class History:
+    """Measurements of one task, in order, as far as today's space has the candidates."""
+
+    candidates: Candidates
+    times_us: np.ndarray
+    """float64 [n]; NaN for a failure."""
+    costs: np.ndarray
+    """Times with the machine's drift removed, see `cost`. float64 [n]"""
+
+
+def cost(median_us: np.ndarray, reference_us: np.ndarray) -> np.ndarray:
+    """Times in units of the reference kernel's time beside them; the times where there is none.
+
+    Times of one run are comparable by it even where the machine's speed drifts. The reference is
+    taken in the precision of the store, so a continued run sees the same costs. float64 [n]
+    """
+    reference = np.asarray(reference_us, np.float32).astype(np.float64)
+    return np.asarray(median_us, np.float64) / np.where(reference > 0, reference, 1.0)
+
+
+def split_run(rows: "Table", run_id: str) -> "tuple[Table, Table]":
+    """What the run knew when it began, and what it measured itself, both in order.
+
+    What others measured meanwhile is in neither: a continued run proposes as if it had not been
+    interrupted. A skipped candidate counts for the run that skipped it alone.
+    """
+    mine = (rows["run_id"] == run_id).to_numpy(bool)
+    final = (rows["phase"] == "final").to_numpy(bool, na_value=False)
+    own = rows.loc[mine & ~final].sort_values(by="trial")
+    tried = ~mine & (rows["status"] != "skipped").to_numpy(bool)
+    if len(own):
+        tried &= (rows["timestamp"] < own["timestamp"].min()).to_numpy(bool)
+    return rows.loc[tried].sort_values(by="timestamp"), own
+
+
+def history_of(rows: "Table", space: Space) -> History:
+    """The rows of one task (HISTORY_COLUMNS), in their order, as candidates of the space."""
+    candidates, places = located(
+        space, rows["sketch"].tolist(), rows["decisions"].tolist(), rows["config_hash"].tolist()
+    )
+    right = (rows["status"] == "ok").to_numpy(bool)
+    times = np.where(right, rows["median_us"].to_numpy(float, na_value=np.nan), np.nan)
+    reference = rows["reference_us"].to_numpy(np.float32, na_value=np.nan)
+    return History(
+        candidates=candidates, times_us=times[places], costs=cost(times, reference)[places]
+    )
+
+
+def located(
+    space: Space,
+    sketches: Sequence[str],
+    decisions: Sequence[Sequence[int]],
+    keys: Sequence[str],
+) -> tuple[Candidates, np.ndarray]:
+    """Recorded candidates that the space still has, and their places in the input. int64 [m]
+
+    `decisions` are each candidate's values one after the other. A candidate counts only if its
+    key is the recorded one: then decisions have the names and the meaning that they had.
+    """
+    parts = [space.population(0, np.zeros((0, 0), np.int64))]
+    places: list[int] = []
+    for number, sketch in enumerate(space.sketches):
+        mine = [i for i, name in enumerate(sketches) if name == sketch.name]
+        rows = _rows(sketch, [tuple(decisions[i]) for i in mine])
+        found = [(i, row) for i, row in zip(mine, rows, strict=True) if row is not None]
+        if not found:
+            continue
+        population = space.population(number, np.asarray([row for _, row in found], np.int64))
+        same = [
+            space.candidate(population, k).key == keys[i] for k, (i, _) in enumerate(found)
+        ] & sketch.valid(population.rows[:, : len(sketch.decisions)])
+        parts.append(population.take(same))
+        places += [i for (i, _), kept in zip(found, same, strict=True) if kept]
+    order = np.argsort(np.asarray(places, np.int64), kind="stable")
+    return join(parts).take(order), np.asarray(places, np.int64)[order]
+
+
+def _rows(sketch: Sketch, decisions: Sequence[tuple[int, ...]]) -> list[list[int] | None]:
+    """The option row of each flat list of values; None where some value is no option."""
+    options = [
+        {tuple(int(v) for v in values): i for i, values in enumerate(decision.table)}
+        for decision in sketch.decisions
+    ]
+    ends = np.cumsum([d.table.shape[1] for d in sketch.decisions]).tolist()
+    starts = [0, *ends[:-1]]
+    rows: list[list[int] | None] = []
+    for values in decisions:
+        row = [
+            table.get(values[start:end])
+            for table, start, end in zip(options, starts, ends, strict=False)
+        ]
+        fits = len(values) == (ends[-1] if ends else 0)
+        rows.append([i for i in row if i is not None] if fits and None not in row else None)
+    return rows
 
 
 def candidate_of(record: TuningRecord, space: Space) -> Candidate | None:

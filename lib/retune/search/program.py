@@ -30,6 +30,7 @@ from retune.records.store import RecordStore
 from retune.schedule.space import Candidate, Rule, Sketch, Space
 from retune.schedule.spaces import written_sketch
 from retune.schedule.trace import Trace
+from retune.search.defaults import DEFAULT_TUNER
 from retune.search.history import best_candidate
 from retune.search.session import Report, RunSettings, Session
 from retune.search.task import Task, expression_task
@@ -118,7 +119,7 @@ def tune(
     device: str = "pocl",
     records: Path | str | None = None,
     seed: int = 0,
-    tuner: str = "random",
+    tuner: str = DEFAULT_TUNER,
     runner: Runner | None = None,
     report: Report = lambda text, trials: None,
 ) -> Tuned:

@@ -1,14 +1,16 @@
 """Tuning rounds: batches of candidates measured, recorded, and fed back.
 
-A run is named by its run id. What it has done is what the store holds under that id, so a run that
-was killed goes on where it stopped: measured candidates count, and are not measured again.
+A run is named by its run id. What it has done is what the store holds under that id: a run that was
+killed goes on where it stopped, and proposes what it would have proposed.
 """
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from time import perf_counter
+
+import numpy as np
 
 from retune.codegen.lower import lower
 from retune.core.errors import ScheduleError
@@ -16,18 +18,17 @@ from retune.device.workload import MeasureOptions, Runner
 from retune.records.schema import Environment, Measurement, TuningRecord, failed
 from retune.records.store import RecordStore
 from retune.schedule.estimate import default_candidate
-from retune.schedule.space import Candidate, Space
-from retune.search.allocate import TaskState, next_task
-from retune.search.history import best_candidate
+from retune.schedule.space import Candidate, Candidates
+from retune.search.allocate import ROUND, check_allocator, next_task
+from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_TUNER
+from retune.search.history import HISTORY_COLUMNS, History, cost, history_of, split_run
+from retune.search.scoring import EstimateScorer
 from retune.search.task import Task
-from retune.search.tuners import Result, Tuner, make_tuner
+from retune.search.task_run import TaskRun
+from retune.search.tuners import Setting, make_tuner
 
-_log = logging.getLogger("retune.search")
-
-_FIRST_BATCH = 2
-"""Candidates of a task's first batch, the default schedule among them: enough to rank the tasks."""
-_HOPELESS = 64
-"""Trials without a valid result after which a task is given up for this run."""
+if TYPE_CHECKING:
+    from retune.records import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,24 +38,18 @@ class RunSettings:
     run_id: str
     model: str
     layout: str
-    tuner: str
-    seed: int
-    batch: int = 8
+    tuner: str = DEFAULT_TUNER
+    allocator: str = DEFAULT_ALLOCATOR
+    seed: int = 0
+    trials: int | None = None
+    """Budget of the whole run in trials; None if it is time."""
+    patience: int = 0
+    """Trials without a gain after which a task gets no further ones; 0: no limit."""
+    batch: int = ROUND
     """Candidates measured between two records files."""
     options: MeasureOptions = MeasureOptions()
     retune: str = ""
     """Version that the records name."""
-
-
-@dataclass(slots=True)
-class _TaskRun:
-    """One task's tuner and state during a run."""
-
-    task: Task
-    space: Space
-    tuner: Tuner
-    state: TaskState
-    failures: int
 
 
 Report = Callable[[str, int], None]
@@ -71,63 +66,83 @@ class Session:
         store: RecordStore,
         settings: RunSettings,
     ) -> None:
+        """Reads what the store knows. Raises: LookupFailed for an unknown tuner or allocator."""
+        check_allocator(settings.allocator)
         self.runner = runner
         self.store = store
         self.settings = settings
-        self._runs = {t.key: self._task_run(t) for t in tasks if t.tunable}
         self._prepared: str | None = None
+        tuned = [task for task in tasks if task.tunable]
+        rows = store.scan(
+            {"task_key": [t.key for t in tuned], "device": runner.spec.fingerprint},
+            HISTORY_COLUMNS,
+        )
+        earlier, own = split_run(rows, settings.run_id)
+        self._runs = {task.key: self._task_run(task, earlier, own) for task in tuned}
 
     @property
     def trials(self) -> int:
         """Measurements of this run so far, earlier processes' included."""
-        return sum(run.state.trials for run in self._runs.values())
+        return sum(run.trials for run in self._runs.values())
 
-    def states(self) -> list[tuple[TaskState, int]]:
-        """Every tuned task's state and number of failed trials."""
-        return [(run.state, run.failures) for run in self._runs.values()]
+    @property
+    def runs(self) -> tuple[TaskRun, ...]:
+        """Every tuned task, with what is known of it."""
+        return tuple(self._runs.values())
 
-    def round(self, trials: int, seconds: float, report: Report) -> tuple[Counter[str], str]:
+    def round(
+        self, trials: int, seconds: float, report: Report, spent: float = 0.0
+    ) -> tuple[Counter[str], str]:
         """Measures until about `trials` are done or `seconds` are over; whole batches only.
 
-        Gives the statuses of the round, and why the run is finished ('' if it is not).
+        `spent` is the share of a budget of time that is gone. Gives the statuses of the round, and
+        why the run is finished ('' if it is not).
         """
         statuses: Counter[str] = Counter()
         started = perf_counter()
         while statuses.total() < trials and perf_counter() - started < seconds:
-            state = next_task([run.state for run in self._runs.values()])
-            if state is None:
-                return statuses, "every space is exhausted"
-            run = self._runs[state.key]
-            batch = self.settings.batch if state.trials else _FIRST_BATCH
-            count = min(batch, trials - statuses.total())
-            candidates = run.tuner.propose(count)
-            if not candidates:
-                run.state = replace(run.state, exhausted=True)
+            run = self._next(spent)
+            if run is None:
+                return statuses, "no task has anything left to try"
+            candidates = run.propose(min(self.settings.batch, trials - statuses.total()))
+            if not len(candidates):
                 continue
             statuses.update(m.status for m in self._batch(run, candidates))
             report(_line(run, self.trials), self.trials)
         return statuses, ""
 
+    def _next(self, spent: float) -> TaskRun | None:
+        if self.settings.trials:
+            spent = self.trials / self.settings.trials
+        states = [run.state for run in self._runs.values()]
+        state = next_task(self.settings.allocator, states, spent)
+        return self._runs[state.key] if state else None
+
     def measure(self, task_key: str, candidates: Sequence[Candidate]) -> list[Measurement]:
-        """These candidates of a task, measured now, whatever its tuner would have proposed."""
-        return self._batch(self._runs[task_key], candidates)
+        """These candidates of a task, measured now, whatever its tuner would have proposed.
+
+        Raises: ScheduleError for a candidate that is not of the task's space.
+        """
+        run = self._runs[task_key]
+        return self._batch(run, run.space.locate(candidates))
 
     # -- one batch -----------------------------------------------------------------------------
 
-    def _batch(self, run: _TaskRun, candidates: Sequence[Candidate]) -> list[Measurement]:
+    def _batch(self, run: TaskRun, candidates: Candidates) -> list[Measurement]:
         """Every candidate is a record, and the tuner knows it, when the call returns."""
         measurements = self._measure(run, candidates)
         self._record(run, candidates, measurements)
         return measurements
 
-    def _measure(self, run: _TaskRun, candidates: Sequence[Candidate]) -> list[Measurement]:
+    def _measure(self, run: TaskRun, candidates: Candidates) -> list[Measurement]:
         workload_key = run.task.workload_key(self.settings.seed)
         if self._prepared != workload_key:
             self.runner.prepare(run.task.workload(self.settings.seed))
             self._prepared = workload_key
         sources: dict[int, Measurement | None] = {}
         programs = []
-        for index, candidate in enumerate(candidates):
+        for index in range(len(candidates)):
+            candidate = run.space.candidate(candidates, index)
             try:
                 programs.append(lower(run.space.instantiate(candidate)))
                 sources[index] = None
@@ -137,28 +152,27 @@ class Session:
         return [m if m is not None else next(measured) for m in sources.values()]
 
     def _record(
-        self,
-        run: _TaskRun,
-        candidates: Sequence[Candidate],
-        measurements: Sequence[Measurement],
+        self, run: TaskRun, candidates: Candidates, measurements: Sequence[Measurement]
     ) -> None:
-        records = [self._row(run, c, m) for c, m in zip(candidates, measurements, strict=True)]
-        self.store.append(records)
-        times = [m.median_us for m in measurements if m.ok and m.median_us is not None]
-        known = [run.state.best_us] if run.state.best_us is not None else []
-        run.failures += sum(not m.ok for m in measurements)
-        trials = run.state.trials + len(candidates)
-        best = min([*known, *times], default=None)
-        hopeless = best is None and trials >= _HOPELESS
-        run.state = replace(run.state, trials=trials, best_us=best, exhausted=hopeless)
-        run.tuner.observe(
-            [Result(c, m.median_us) for c, m in zip(candidates, measurements, strict=True)]
+        done = self.trials
+        self.store.append(
+            [
+                self._row(run, run.space.candidate(candidates, index), m, done + index)
+                for index, m in enumerate(measurements)
+            ]
         )
+        times = np.array([m.median_us if m.ok else None for m in measurements], float)
+        reference = np.array([m.reference_us for m in measurements], np.float32)
+        costs = cost(times, reference)
+        run.observe(History(candidates=candidates, times_us=times, costs=costs))
 
-    def _row(self, run: _TaskRun, candidate: Candidate, measured: Measurement) -> TuningRecord:
+    def _row(
+        self, run: TaskRun, candidate: Candidate, measured: Measurement, trial: int
+    ) -> TuningRecord:
         spec, settings = self.runner.spec, self.settings
         return TuningRecord(
             run_id=settings.run_id,
+            trial=trial,
             model=settings.model,
             target=spec.model,
             task_key=run.task.key,
@@ -176,34 +190,29 @@ class Session:
 
     # -- resuming ------------------------------------------------------------------------------
 
-    def _task_run(self, task: Task) -> _TaskRun:
-        spec = self.runner.spec
+    def _task_run(self, task: Task, earlier: "Table", own: "Table") -> TaskRun:
+        """The task with what was known of it before the run, and what the run measured."""
+        spec, settings = self.runner.spec, self.settings
         space = task.space(spec)
-        known = self.store.known(task.key, spec.fingerprint)
-        mine = self.store.scan(
-            {"task_key": task.key, "device": spec.fingerprint, "run_id": self.settings.run_id},
-            ["status"],
+        setting = Setting(
+            space=space,
+            seed=settings.seed,
+            scorer=EstimateScorer(space, spec),
+            seeds=space.locate([]),
         )
-        found = best_candidate(self.store, task.key, spec.fingerprint, space)
-        best = found[1] if found else None
-        first = [default_candidate(space, spec), *space.untuned(), *([found[0]] if found else [])]
-        tuner = make_tuner(self.settings.tuner, space, self.settings.seed, task.key, first, known)
-        state = TaskState(
-            key=task.key,
-            weight=task.weight,
-            flops=task.flops,
-            trials=len(mine),
-            best_us=best.measurement.median_us if best else None,
-            exhausted=False,
-        )
-        return _TaskRun(task, space, tuner, state, sum(s != "ok" for s in mine["status"]))
+        tuner = make_tuner(settings.tuner, setting, task.key)
+        first = [default_candidate(space, spec), *space.untuned()]
+        run = TaskRun(task, space, tuner, first, settings.patience)
+        run.recall(history_of(earlier.loc[earlier["task_key"] == task.key], space))
+        run.observe(history_of(own.loc[own["task_key"] == task.key], space))
+        return run
 
 
-def _line(run: _TaskRun, trials: int) -> str:
-    best = run.state.best_us
+def _line(run: TaskRun, trials: int) -> str:
+    best = run.best_us
     speed = f"{best:.1f} us, {run.task.flops / best / 1e3:.0f} GFLOPS" if best else "none valid"
-    share = 100 * run.failures / max(1, run.state.trials)
+    share = 100 * run.failures / max(1, run.trials)
     return (
-        f"{run.task.name} x{run.task.weight} | {run.state.trials} trials | best {speed} | "
+        f"{run.task.name} x{run.task.weight} | {run.trials} trials | best {speed} | "
         f"failed {share:.0f} % | {trials} trials in all"
     )

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_TUNER
+
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 """Bindings of input names to shapes, sorted by name."""
 
@@ -35,7 +37,10 @@ class TuneRequest:
     """Measurements over all tasks; 0: compile with what is known. None: as `minutes` allow."""
     minutes: float | None = None
     """Time for measuring, in minutes. None: until `trials` are done."""
-    tuner: str = "random"
+    tuner: str = DEFAULT_TUNER
+    allocator: str = DEFAULT_ALLOCATOR
+    patience: int = 0
+    """Trials without a gain after which a task gets no further ones; 0: no limit."""
     seed: int = 0
     shapes: Shapes = ()
     layout: str = "NHWC"

@@ -38,10 +38,9 @@ _ROUND_SECONDS = 20.0
 
 def run_id(request: TuneRequest, network: ImportManifest, spec: DeviceSpec) -> str:
     """The name of a run: the same request on the same device continues the same run."""
-    budget = (request.trials, request.minutes)
-    return content_key(
-        network.model_key, spec.fingerprint, request.tuner, request.seed, budget, request.records
-    )
+    budget = (request.trials, request.minutes, request.patience)
+    search = (request.tuner, request.allocator, request.seed)
+    return content_key(network.model_key, spec.fingerprint, search, budget, request.records)
 
 
 def stage_tune_round(
@@ -93,7 +92,8 @@ def _measure_round(
         progress(TuneEvent(stage="tune", text=text, done=done, total=request.trials or 0))
 
     started = perf_counter()
-    statuses, reason = session.round(max(0, wanted), seconds, report)
+    share = spent / (60 * request.minutes) if request.minutes else 0.0
+    statuses, reason = session.round(max(0, wanted), seconds, report, share)
     spent += perf_counter() - started
     if not reason and request.trials is not None and session.trials >= request.trials:
         reason = f"{request.trials} trials are done"
@@ -105,9 +105,13 @@ def _measure_round(
         target=session.runner.spec.fingerprint,
         progress=tuple(
             TaskProgress(
-                task_key=state.key, trials=state.trials, failed=failures, best_us=state.best_us
+                task_key=run.task.key,
+                trials=run.trials,
+                failed=run.failures,
+                best_us=run.best_us,
+                default_us=run.default_us,
             )
-            for state, failures in session.states()
+            for run in session.runs
         ),
         statuses=tuple((found + statuses).most_common()),
         trials_done=session.trials,
@@ -208,7 +212,10 @@ def _open_session(request: TuneRequest, run: str) -> Session:
         model=request.model,
         layout=request.layout,
         tuner=request.tuner,
+        allocator=request.allocator,
         seed=request.seed,
+        trials=request.trials,
+        patience=request.patience,
         retune=__version__,
     )
     network = open_network(request).network

@@ -246,5 +246,5 @@ def test_a_session_takes_an_expression_beside_others(store: Path):
     tasks = [expression_task(Dag((matmul(n, 8, 4),))) for n in (4, 6)]
     session = Session(tasks, FakeRunner(), RecordStore(store), settings())
     session.round(8, 1e9, lambda text, trials: None)
-    assert {state.key for state, _ in session.states()} == {task.key for task in tasks}
+    assert {run.task.key for run in session.runs} == {task.key for task in tasks}
     assert isinstance(tasks[0].space(GENERIC_CPU), Space)

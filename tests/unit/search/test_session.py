@@ -6,14 +6,17 @@ from pathlib import Path
 import pytest
 
 from retune.codegen.source import ProgramSource
-from retune.core.errors import ScheduleError
+from retune.core.errors import LookupFailed, ScheduleError
 from retune.core.target import GENERIC_CPU
-from retune.records.schema import Measurement, failed
+from retune.records.schema import Measurement, failed, succeeded
 from retune.records.store import RecordStore
+from retune.schedule.estimate import default_candidate
 from retune.search import session as session_module
+from retune.search import task_run
 from retune.search.extract import extract
 from retune.search.history import candidate_of
 from retune.search.session import RunSettings, Session
+from retune.search.tuners import TUNERS
 from tests.unit.search.fakes import FakeRunner, measured, pooling, settings, tasks, wrong
 
 FOREVER = 1e9
@@ -45,7 +48,7 @@ def test_a_round_measures_as_many_as_it_is_told(store: Path):
 
 
 def test_only_reductions_are_tuned(store: Path):
-    tuned = {state.key for state, _ in open_session(store).states()}
+    tuned = {run.task.key for run in open_session(store).runs}
     assert tuned == {task.key for task in tasks() if task.tunable}
     assert len(tuned) == 2
 
@@ -61,18 +64,61 @@ def test_another_process_goes_on_with_the_run(store: Path):
     first.round(10, FOREVER, quiet)
     second = open_session(store)
     assert second.trials == 10
-    assert [s for s, _ in second.states()] == [s for s, _ in first.states()]
+    assert [run.state for run in second.runs] == [run.state for run in first.runs]
     second.round(14, FOREVER, quiet)
     found = rows(store)
     assert second.trials == len(found) == 24
     assert not found.duplicated(["task_key", "config_hash"]).any()
 
 
+@pytest.mark.parametrize("tuner", TUNERS)
+def test_a_run_that_was_cut_proposes_as_if_it_had_not_been(store: Path, tuner: str):
+    """A kill comes between two batches: the first two are of one candidate, others of four."""
+    given, cut = settings(tuner=tuner), 2 + 4 * 5
+    whole, parts = store / "whole", store / "parts"
+    open_session(whole, given=given).round(40, FOREVER, quiet)
+    open_session(parts, given=given).round(cut, FOREVER, quiet)
+    open_session(parts, given=settings(run_id="other")).round(8, FOREVER, quiet)
+    open_session(parts, given=given).round(40 - cut, FOREVER, quiet)
+    assert proposed(parts) == proposed(whole)
+
+
+def proposed(store: Path) -> list[tuple[str, str]]:
+    """What the run measured, in order."""
+    columns = ["task_key", "config_hash", "trial"]
+    found = RecordStore(store).scan({"run_id": "run"}, columns).sort_values("trial")
+    assert found["trial"].tolist() == list(range(len(found)))
+    return list(zip(found["task_key"], found["config_hash"], strict=True))
+
+
+def test_the_default_schedule_is_measured_first_and_known_afterwards(store: Path):
+    session = open_session(store)
+    session.round(8, FOREVER, quiet)
+    first = dict(reversed(proposed(store)))
+    for task in tasks():
+        if task.tunable:
+            space = task.space(GENERIC_CPU)
+            assert first[task.key] == default_candidate(space, GENERIC_CPU).key
+
+
+def test_patience_ends_a_task_that_gains_nothing(store: Path):
+    flat = succeeded([5.0], max_abs_err=0.0, reference_us=None, build_s=0.0, run_s=0.0)
+    session = open_session(store, FakeRunner(lambda source: flat), settings(patience=12))
+    statuses, reason = session.round(200, FOREVER, quiet)
+    assert reason == "no task has anything left to try"
+    assert statuses.total() < 2 * (12 + 2 * 4)
+
+
+def test_an_unknown_allocator_is_refused_before_anything_is_measured(store: Path):
+    with pytest.raises(LookupFailed, match="allocator 'fair' is not known"):
+        open_session(store, given=settings(allocator="fair"))
+
+
 def test_another_run_measures_nothing_again_and_starts_with_the_best(store: Path):
     open_session(store).round(12, FOREVER, quiet)
     other = open_session(store, given=settings(run_id="other", seed=5))
     assert other.trials == 0
-    assert all(state.best_us is not None for state, _ in other.states())
+    assert all(run.best_us is not None for run in other.runs)
     other.round(12, FOREVER, quiet)
     found = rows(store)
     assert not found.duplicated(["task_key", "config_hash"]).any()
@@ -83,13 +129,13 @@ def test_failures_are_rows_with_their_message(store: Path):
     session = open_session(store, FakeRunner(wrong))
     statuses, _ = session.round(8, FOREVER, quiet)
     assert statuses == {"wrong_result": 8}
-    assert sum(failures for _, failures in session.states()) == 8
+    assert sum(run.failures for run in session.runs) == 8
     assert set(RecordStore(store).scan(columns=["error"])["error"]) == {"off by one"}
-    assert sum(failures for _, failures in open_session(store).states()) == 8
+    assert sum(run.failures for run in open_session(store).runs) == 8
 
 
 def test_a_task_that_never_works_is_given_up(store: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(session_module, "_HOPELESS", 6)
+    monkeypatch.setattr(task_run, "HOPELESS", 6)
     dense = max(tasks(), key=lambda task: task.flops)
 
     def outcome(source: ProgramSource) -> Measurement:
@@ -97,7 +143,7 @@ def test_a_task_that_never_works_is_given_up(store: Path, monkeypatch: pytest.Mo
 
     session = open_session(store, FakeRunner(outcome))
     session.round(60, FOREVER, quiet)
-    trials = {state.key: state.trials for state, _ in session.states()}
+    trials = {run.task.key: run.trials for run in session.runs}
     trials_of_hopeless = trials.pop(dense.key)
     assert trials_of_hopeless < 12
     assert all(count > trials_of_hopeless for count in trials.values())
@@ -109,7 +155,7 @@ def test_the_end_of_all_spaces_ends_the_run(store: Path):
     given = settings(tuner="grid", batch=64)
     session = Session([task], FakeRunner(), RecordStore(store), given)
     statuses, reason = session.round(count + 1, FOREVER, quiet)
-    assert reason == "every space is exhausted"
+    assert reason == "no task has anything left to try"
     assert statuses.total() == len(rows(store)) == count
     again = Session([task], FakeRunner(), RecordStore(store), given)
     assert again.round(1, FOREVER, quiet) == (Counter(), reason)
@@ -153,4 +199,4 @@ def test_rows_and_measurements_stay_paired(store: Path):
 def test_an_unusable_time_is_no_best(store: Path):
     session = open_session(store, FakeRunner(lambda source: failed("timeout", "too slow")))
     session.round(4, FOREVER, quiet)
-    assert all(state.best_us is None for state, _ in session.states())
+    assert all(run.best_us is None for run in session.runs)

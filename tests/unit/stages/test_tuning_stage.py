@@ -157,10 +157,12 @@ def test_other_seeds_are_other_runs(runners: Runners, request_: TuneRequest):
             replace(request_, seed=1),
             replace(request_, trials=10),
             replace(request_, tuner="grid"),
+            replace(request_, allocator="round-robin"),
+            replace(request_, patience=9),
             replace(request_, records="elsewhere"),
         )
     }
-    assert len(ids) == 5
+    assert len(ids) == 7
     assert tuning.run_id(replace(request_, out="x"), network, GENERIC_CPU) in ids
 
 

@@ -1,0 +1,4 @@
+"""What a run does when nothing else is asked for. Importing this file costs nothing."""
+
+DEFAULT_TUNER = "random"
+DEFAULT_ALLOCATOR = "gradient"

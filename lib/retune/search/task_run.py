@@ -1,0 +1,102 @@
+"""One task during a run: its tuner, what is measured first, and what is known of it."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from retune.schedule.space import Candidate, Candidates, Space
+from retune.search.allocate import WINDOW, TaskState
+from retune.search.history import History
+from retune.search.task import Task
+from retune.search.tuners import Tuner
+
+HOPELESS = 64
+"""Trials without a valid result after which a task is given up for this run."""
+
+
+class TaskRun:
+    """Proposals and results of one task. All of it follows from what was observed, in its order."""
+
+    def __init__(
+        self, task: Task, space: Space, tuner: Tuner, first: Sequence[Candidate], patience: int
+    ) -> None:
+        """`first` is measured before the tuner is asked, the default schedule before all others.
+
+        After `patience` trials without a gain the task gets no further ones; 0: it always does.
+        """
+        self.task = task
+        self.space = space
+        self.failures = 0
+        self.default_us: float | None = None
+        self._tuner = tuner
+        self._patience = patience
+        self._default = int(space.numbers(space.locate(first[:1]))[0])
+        self._first = space.locate(list(dict.fromkeys(first)))
+        self._known_us: float | None = None
+        """Best time of earlier runs."""
+        self._bests: list[float] = []
+        """Best time after each trial of this run; infinite until one is right."""
+        self._spent = False
+
+    @property
+    def trials(self) -> int:
+        """Measurements of this run."""
+        return len(self._bests)
+
+    @property
+    def best_us(self) -> float | None:
+        """Best time known, also from earlier runs."""
+        best = self._bests[-1] if self._bests else self._known_us
+        return best if best is not None and np.isfinite(best) else None
+
+    @property
+    def state(self) -> TaskState:
+        """What allocators need to know."""
+        earlier = self._bests[-1 - WINDOW] if self.trials > WINDOW else np.inf
+        return TaskState(
+            key=self.task.key,
+            kind="+".join((self.task.op, *self.task.epilogue)),
+            weight=self.task.weight,
+            flops=self.task.flops,
+            trials=self.trials,
+            best_us=self.best_us,
+            earlier_us=earlier if np.isfinite(earlier) else None,
+            done=self._spent or self._given_up(),
+        )
+
+    def propose(self, count: int) -> Candidates:
+        """Up to `count` candidates that were never measured; none when the space is exhausted."""
+        if len(self._first):
+            return self._first.take(np.arange(min(count, len(self._first))))
+        proposed = self._tuner.propose(count)
+        self._spent = not len(proposed)
+        return proposed
+
+    def recall(self, earlier: History) -> None:
+        """Takes in what earlier runs measured."""
+        finite = earlier.times_us[np.isfinite(earlier.times_us)]
+        self._known_us = float(finite.min()) if len(finite) else None
+        self._observe(earlier)
+
+    def observe(self, measured: History) -> None:
+        """Takes in measurements of this run."""
+        self.failures += int(np.isnan(measured.times_us).sum())
+        best = self._bests[-1] if self._bests else self._known_us
+        times = np.where(np.isnan(measured.times_us), np.inf, measured.times_us)
+        times = np.minimum(times, np.inf if best is None else best)
+        self._bests += np.minimum.accumulate(times).tolist()
+        self._observe(measured)
+
+    def _observe(self, measured: History) -> None:
+        numbers = self.space.numbers(measured.candidates)
+        defaults = measured.times_us[(numbers == self._default) & ~np.isnan(measured.times_us)]
+        if len(defaults):
+            self.default_us = float(defaults[-1])
+        self._first = self._first.take(~np.isin(self.space.numbers(self._first), numbers))
+        self._tuner.observe(measured.candidates, measured.costs)
+
+    def _given_up(self) -> bool:
+        if self.best_us is None:
+            return self.trials >= HOPELESS
+        gained = int(np.argmin(self._bests)) + 1 if self._bests else 0
+        return bool(self._patience) and self.trials - gained >= self._patience

@@ -1,0 +1,74 @@
+"""Simulated annealing over the decisions, led by predictions: AutoTVM's way of using a model."""
+
+import numpy as np
+
+from retune.schedule.space import Candidates, join
+from retune.search.tuners.archive import Archive
+from retune.search.tuners.pool import Pool
+from retune.search.tuners.protocol import Setting
+
+_CHAINS = 64
+_STEPS = 48
+_PATIENCE = 16
+"""Steps without a better plan after which annealing ends."""
+_PLAN = 64
+"""The best new candidates, from which a batch is chosen."""
+_VARIETY = 0.1
+"""Worth of a candidate whose options are all new to the batch, in units of the plan's spread."""
+_RANDOM = 0.05
+"""Share of candidates that are drawn blindly."""
+
+
+class AnnealingTuner:
+    """A plan of the best candidates that annealing finds, thinned out for variety.
+
+    Source: AutoTVM (Chen et al. 2018): chains walk by changing one decision, accepted by the
+    predicted gain and a temperature that falls linearly to zero. They start from the fastest
+    measured candidates, from the seeds, and at random.
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._archive = Archive(setting.space)
+
+    def propose(self, count: int) -> Candidates:
+        """Up to `count` new candidates, a few of them random."""
+        archive = self._archive
+        rng = archive.generator(self._setting.seed)
+        blind = int(rng.binomial(count, _RANDOM))
+        planned = archive.take(self._plan(rng).pick(count - blind, _VARIETY))
+        others = archive.take(archive.draw(count - len(planned), rng))
+        return join([planned, others])
+
+    def observe(self, candidates: Candidates, costs: np.ndarray) -> None:
+        """The fastest ones are where chains start."""
+        self._archive.observe(candidates, costs)
+
+    def _plan(self, rng: np.random.Generator) -> Pool:
+        space, scorer = self._setting.space, self._setting.scorer
+        pool = Pool(self._archive, _PLAN)
+        points = self._starts(rng)
+        scores = scorer.score(points)
+        pool.offer(points, scores)
+        warmth = float(np.std(scores)) if len(scores) else 0.0
+        unchanged = 0
+        for step in range(_STEPS):
+            moved = space.mutate(points, rng)
+            found = scorer.score(moved)
+            unchanged = 0 if pool.offer(moved, found) else unchanged + 1
+            if unchanged == _PATIENCE:
+                break
+            temperature = warmth * (1.0 - step / _STEPS) + 1e-9
+            chance = np.exp(np.minimum((found - scores) / temperature, 0.0))
+            accepted = rng.random(len(points)) < chance
+            rows = np.where(accepted[:, None], moved.rows, points.rows)
+            points = Candidates(points.sketch, rows)
+            scores = np.where(accepted, found, scores)
+        return pool
+
+    def _starts(self, rng: np.random.Generator) -> Candidates:
+        space, seeds = self._setting.space, self._setting.seeds
+        measured, _ = self._archive.best(_CHAINS // 2)
+        seeds = seeds.take(rng.permutation(len(seeds))[: _CHAINS // 4])
+        rest = _CHAINS - len(measured) - len(seeds)
+        return join([measured, seeds, space.sample(rest, rng)])

@@ -1,0 +1,95 @@
+"""Evolutionary search over predictions: populations bred and scored as whole arrays."""
+
+import numpy as np
+
+from retune.schedule.space import Candidates, join
+from retune.search.tuners.archive import Archive
+from retune.search.tuners.pool import Pool
+from retune.search.tuners.protocol import Setting
+
+_POPULATION = 512
+_GENERATIONS = 4
+_MEASURED = 0.2
+"""Share of the first population that descends from the fastest measured candidates."""
+_ELITE = 0.1
+"""Share of a generation that lives on unchanged."""
+_CROSSED = 0.3
+"""Share of the children with two parents."""
+_MUTATED = 0.85
+"""Share of the children in which a decision changes."""
+_POOL = 64
+"""The best new candidates of all generations, from which a batch is chosen."""
+_VARIETY = 0.1
+"""Worth of a candidate whose options are all new to the batch, in units of the pool's spread."""
+_RANDOM = 0.05
+"""Share of candidates that are drawn blindly: what the model does not expect."""
+
+
+class EvolutionaryTuner:
+    """The best predicted candidates of a few generations, and now and then a random one.
+
+    Source: Ansor (Zheng et al. 2020, section 5), with crossover of decisions, and selection by
+    tournament, which needs no scale of the scores.
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._archive = Archive(setting.space)
+
+    def propose(self, count: int) -> Candidates:
+        """Up to `count` new candidates, best predicted first, random ones last."""
+        archive = self._archive
+        rng = archive.generator(self._setting.seed)
+        blind = int(rng.binomial(count, _RANDOM))
+        bred = archive.take(self._evolve(rng).pick(count - blind, _VARIETY))
+        others = archive.take(archive.draw(count - len(bred), rng))
+        return join([bred, others])
+
+    def observe(self, candidates: Candidates, costs: np.ndarray) -> None:
+        """The fastest ones are ancestors of the next populations."""
+        self._archive.observe(candidates, costs)
+
+    def _evolve(self, rng: np.random.Generator) -> Pool:
+        scorer = self._setting.scorer
+        pool = Pool(self._archive, _POOL)
+        population = self._first_population(rng)
+        scores = scorer.score(population)
+        pool.offer(population, scores)
+        for _ in range(_GENERATIONS if len(population) else 0):
+            population = self._children(population, scores, rng)
+            scores = scorer.score(population)
+            pool.offer(population, scores)
+        return pool
+
+    def _first_population(self, rng: np.random.Generator) -> Candidates:
+        """Measured candidates and neighbours of theirs, the seeds, and random ones."""
+        space, seeds = self._setting.space, self._setting.seeds
+        wanted = int(_POPULATION * _MEASURED)
+        best, _ = self._archive.best(wanted // 2)
+        near = best.take(np.arange(wanted - len(best)) % len(best)) if len(best) else best
+        seeds = seeds.take(rng.permutation(len(seeds))[:wanted])
+        known = join([best, space.mutate(near, rng), seeds])
+        return join([known, space.sample(_POPULATION - len(known), rng)])
+
+    def _children(
+        self, population: Candidates, scores: np.ndarray, rng: np.random.Generator
+    ) -> Candidates:
+        """The next generation; as many as there are now."""
+        space, size = self._setting.space, len(population)
+        elite = np.argsort(-scores, kind="stable")[: int(size * _ELITE)]
+        number = size - len(elite)
+        mothers = population.take(_tournament(scores, number, rng))
+        fathers = population.take(_tournament(scores, number, rng))
+        crossed = (rng.random(number) < _CROSSED)[:, None]
+        mixed = space.crossover(mothers, fathers, rng)
+        children = Candidates(mothers.sketch, np.where(crossed, mixed.rows, mothers.rows))
+        changed = (rng.random(number) < _MUTATED)[:, None]
+        mutants = space.mutate(children, rng)
+        rows = np.where(changed, mutants.rows, children.rows)
+        return join([population.take(elite), Candidates(children.sketch, rows)])
+
+
+def _tournament(scores: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Places of `count` winners, each the better of two drawn at random. int64 [count]"""
+    left, right = rng.integers(0, len(scores), (2, count))
+    return np.where(scores[left] >= scores[right], left, right)

@@ -1,0 +1,57 @@
+"""Genetic search on measurements alone: children of the fastest candidates, without any model."""
+
+import numpy as np
+
+from retune.schedule.space import Candidates, join
+from retune.search.tuners.archive import Archive, nobody
+from retune.search.tuners.protocol import Setting
+
+_PARENTS = 32
+"""The fastest candidates, from which parents are chosen with a chance that follows their speed."""
+_GROWN = 16
+"""Measured candidates below which there is nothing to breed from."""
+_SECOND_MUTATION = 0.3
+"""Share of the children in which another decision changes too."""
+_CHILDREN = 8
+"""Children bred for each one wanted: some are invalid, known, or equal."""
+
+
+class GeneticTuner:
+    """Crossover and mutation of measured candidates; random ones at first.
+
+    Source: AutoTVM's GATuner, as a steady state: each batch breeds from all that was measured.
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        self._seed = setting.seed
+        self._archive = Archive(setting.space)
+
+    def propose(self, count: int) -> Candidates:
+        """Up to `count` new candidates: children first, random ones where there are too few."""
+        archive = self._archive
+        rng = archive.generator(self._seed)
+        children = archive.take(self._breed(count, rng))
+        others = archive.take(archive.draw(count - len(children), rng))
+        return join([children, others])
+
+    def observe(self, candidates: Candidates, costs: np.ndarray) -> None:
+        """Every measured candidate may become a parent."""
+        self._archive.observe(candidates, costs)
+
+    def _breed(self, count: int, rng: np.random.Generator) -> Candidates:
+        space = self._archive.space
+        parents, costs = self._archive.best(_PARENTS)
+        if len(parents) < _GROWN:
+            return nobody(space)
+        chances = costs[0] / costs
+        chances = chances / chances.sum()
+        number = _CHILDREN * count
+        mothers, fathers = (
+            parents.take(rng.choice(len(parents), number, p=chances)) for _ in range(2)
+        )
+        children = space.mutate(space.crossover(mothers, fathers, rng), rng)
+        twice = np.flatnonzero(rng.random(number) < _SECOND_MUTATION)
+        once = np.setdiff1d(np.arange(number), twice)
+        children = join([children.take(once), space.mutate(children.take(twice), rng)])
+        new = self._archive.fresh(children)
+        return new.take(rng.permutation(len(new))[:count])
