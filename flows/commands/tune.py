@@ -26,6 +26,16 @@ from retune.stages.manifest import TuneRequest, TuneResult
 
 DEFAULT_MINUTES = 10.0
 
+Tuner = Annotated[
+    str, typer.Option(help="How candidates are proposed: evolutionary, xgb, ga, random, grid.")
+]
+Allocator = Annotated[
+    str, typer.Option(help="Whose turn it is: gradient, round-robin, sequential.")
+]
+Patience = Annotated[
+    int, typer.Option(min=0, help="End a task after so many trials without gain; 0: never.")
+]
+
 
 def tune(
     model: Model,
@@ -37,15 +47,9 @@ def tune(
     minutes: Annotated[
         float | None, typer.Option(help="Time for measuring.", show_default="10")
     ] = None,
-    tuner: Annotated[
-        str, typer.Option(help="How candidates are proposed: evolutionary, xgb, ga, random, grid.")
-    ] = DEFAULT_TUNER,
-    allocator: Annotated[
-        str, typer.Option(help="Whose turn it is: gradient, round-robin, sequential.")
-    ] = DEFAULT_ALLOCATOR,
-    patience: Annotated[
-        int, typer.Option(min=0, help="End a task after so many trials without gain; 0: never.")
-    ] = 0,
+    tuner: Tuner = DEFAULT_TUNER,
+    allocator: Allocator = DEFAULT_ALLOCATOR,
+    patience: Patience = 0,
     seed: Annotated[int, typer.Option(help="The same seed proposes the same candidates.")] = 0,
     shape: ShapeList = None,
     records: Records = None,
