@@ -7,8 +7,8 @@ killed goes on where it stopped, and proposes what it would have proposed.
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 import numpy as np
 
