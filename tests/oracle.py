@@ -81,8 +81,8 @@ def run_source(
     memory = {}
     for spec in source.buffers:
         if spec.role in ("input", "constant"):
-            array = inputs[spec.name]
-            data = spec.pack.apply(array) if spec.pack else array
+            arrays = [inputs[name] for name in spec.sources]
+            data = spec.pack.apply(*arrays) if spec.pack else arrays[0]
             assert data.size == spec.elements
         else:
             data = poisoned(spec.elements, spec.dtype)

@@ -107,13 +107,18 @@ def _rfactor(s: Schedule, choose: Choose) -> None:
 
 
 def _pack(s: Schedule, choose: Choose) -> None:
-    names = [b.name for b in s.program.inputs if b.scope == "constant"]
+    buffers = (*s.program.inputs, *s.program.scratch)
+    names = [b.name for b in buffers if b.scope == "constant"]
     if names:
         s.pack(names[choose(len(names))])
+
+
+def _precompute(s: Schedule, choose: Choose) -> None:
+    s.precompute(_block(s, choose))
 
 
 MOVES: tuple[Move, ...] = (
     _split, _split, _split, _fuse, _reorder, _reorder, _unroll, _vectorize, _vectorize, _bind,
     _inline, _cache_write, _cache_write, _compute_at, _compute_at, _compute_at, _decompose, _pack,
-    _rfactor, _rfactor,
+    _rfactor, _rfactor, _precompute,
 )  # fmt: skip

@@ -265,3 +265,14 @@ def test_a_reduce_loop_as_lanes(device: Device, dtype: str):
     s = Schedule(from_dag(dag))
     s.vectorize(s.split("y.k", [8])[1])
     assert_device_agrees(device, dag, s.program)
+
+
+@pytest.mark.parametrize("m", [2, 4])
+def test_winograd_stages_as_kernels_of_their_own(device: Device, m: int):
+    dag = conv2d(2, 7, 9, 17, 19)
+    s = Schedule(from_dag(dag))
+    s.winograd("conv", m)
+    s.precompute("conv.taps")
+    s.precompute("conv.filter")
+    s.pack("conv.filter")
+    assert_device_agrees(device, dag, s.program)

@@ -178,18 +178,20 @@ class _Parts:
                 shape=(spec.elements,),
             )
             return name
-        value = bound[spec.name]
-        if value in self.graph.constants:
-            return self._weight(value, spec)
-        return self._value(value)
+        values = [bound[name] for name in spec.sources]
+        if all(value in self.graph.constants for value in values):
+            return self._weight(values, spec)
+        return self._value(values[0])
 
-    def _weight(self, value: str, spec: BufferSpec) -> str:
-        array = self.graph.constants[value]
+    def _weight(self, values: Sequence[str], spec: BufferSpec) -> str:
+        arrays = [self.graph.constants[value] for value in values]
         if spec.pack is None:
-            return self._stored(value, array)
-        name = f"{value}@{content_key(spec.pack)[:8]}"
+            return self._stored(values[0], arrays[0])
+        name = f"{'+'.join(values)}@{content_key(spec.pack)[:8]}"
         if name not in self.weights:
-            self._store(name, spec.pack.apply(array), array.shape)
+            packed = spec.pack.apply(*arrays)
+            shape = packed.shape if spec.computed_from else arrays[0].shape
+            self._store(name, packed, shape)
         return name
 
     def _stored(self, value: str, array: np.ndarray) -> str:

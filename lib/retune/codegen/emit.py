@@ -26,6 +26,8 @@ from retune.ir.reduction import path_to
 from retune.ir.simplify import Polynomial, Range
 from retune.ir.stmt import Block, For, Seq, Stmt, blocks, walk
 
+_ALIGNMENT = 64
+"""Bytes of a cache line: vectors of a private array that start on one do not cross it."""
 _NAMES_A_LINE = 8
 """Registers that one line declares or sets."""
 
@@ -163,7 +165,8 @@ class KernelBody:
                 for start in range(0, len(names), _NAMES_A_LINE):
                     lines.append(f"{kind} {', '.join(names[start : start + _NAMES_A_LINE])};")
             else:
-                lines.append(f"{kind} {self.identifier(buffer.name)}[{size}];")
+                name = self.identifier(buffer.name)
+                lines.append(f"{kind} {name}[{size}] __attribute__((aligned({_ALIGNMENT})));")
 
     def _instances(
         self, stmt: Stmt, env: dict[Var, int], lane: tuple[Var, int] | None

@@ -6,6 +6,8 @@ from math import prod
 from textwrap import wrap
 
 from retune.codegen import opencl
+from retune.codegen.choices import settle_choices
+from retune.codegen.constants import Computed, computed_constants, is_compile_time, packed
 from retune.codegen.emit import KernelBody
 from retune.codegen.masks import masks_to_guards
 from retune.codegen.passes import drop_unit_loops, pack_constants, simplify_indices
@@ -26,6 +28,7 @@ PASSES: Sequence[tuple[str, Pass]] = (
     ("decompose reductions", decompose_all),
     ("masks to guards", masks_to_guards),
     ("simplify indices", simplify_indices),
+    ("settle choices", settle_choices),
 )
 
 BUILD_OPTIONS: tuple[str, ...] = ("-cl-fast-relaxed-math",)
@@ -34,13 +37,23 @@ BUILD_OPTIONS: tuple[str, ...] = ("-cl-fast-relaxed-math",)
 def lower(program: Program, *, options: tuple[str, ...] = BUILD_OPTIONS) -> ProgramSource:
     """The OpenCL program of a concrete schedule, one kernel for each root nest.
 
+    Nests that write constants become no kernels: numpy evaluates them, see `codegen.constants`.
+
     Raises: CodegenError where a nest has no OpenCL form.
     """
     kernels: list[KernelSource] = []
     packs: dict[str, Pack] = {}
+    computed = computed_constants(program)
+    constants = tuple(c.result for c in computed.values())
+    program = replace(
+        program,
+        inputs=(*program.inputs, *constants),
+        scratch=tuple(b for b in program.scratch if b not in constants),
+    )
     inputs = {b.name: b for b in program.inputs}
     verified = knob("RETUNE_VERIFY") == "1"
-    for position, root in enumerate(program.body.stmts):
+    run = [root for root in program.body.stmts if not is_compile_time(root)]
+    for position, root in enumerate(run):
         part = _part(program, root)
         for label, step in PASSES:
             part = step(part)
@@ -52,7 +65,7 @@ def lower(program: Program, *, options: tuple[str, ...] = BUILD_OPTIONS) -> Prog
         kernels.append(_kernel(part.name, part.body, position))
     used = {arg.buffer for kernel in kernels for arg in kernel.args}
     program = replace(program, inputs=tuple(inputs.values()))
-    specs = tuple(spec for spec in _buffers(program, packs) if spec.name in used)
+    specs = tuple(spec for spec in _buffers(program, packs, computed) if spec.name in used)
     return ProgramSource(kernels=tuple(kernels), buffers=specs, options=options)
 
 
@@ -136,8 +149,11 @@ def _elements(buffer: Buffer) -> int:
     return prod(evaluate_int(e) for e in buffer.shape)
 
 
-def _buffers(program: Program, packs: dict[str, Pack]) -> list[BufferSpec]:
+def _buffers(
+    program: Program, packs: dict[str, Pack], computed: dict[str, Computed]
+) -> list[BufferSpec]:
     specs: list[BufferSpec] = []
+    made = packed(computed, packs)
 
     def add(buffer: Buffer, role: Role) -> None:
         specs.append(
@@ -146,7 +162,10 @@ def _buffers(program: Program, packs: dict[str, Pack]) -> list[BufferSpec]:
                 dtype=buffer.dtype,
                 elements=_elements(buffer),
                 role=role,
-                pack=packs.get(buffer.name),
+                pack=made.get(buffer.name),
+                computed_from=tuple(b.name for b in computed[buffer.name].inputs)
+                if buffer.name in computed
+                else (),
             )
         )
 

@@ -80,8 +80,9 @@ class GatherPack:
     loops: tuple[Var, ...]
     indices: tuple[Expr, ...]
 
-    def apply(self, array: np.ndarray) -> np.ndarray:
-        """The packed copy, flat. Raises: ValueError for an array of another size."""
+    def apply(self, *arrays: np.ndarray) -> np.ndarray:
+        """The packed copy of the one array, flat. Raises: ValueError for another size."""
+        (array,) = arrays
         source = array.reshape(self.shape)
         env = {
             var: np.arange(extent).reshape([-1 if d == i else 1 for d in range(len(self.loops))])

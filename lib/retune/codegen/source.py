@@ -15,10 +15,10 @@ Role = Literal["input", "constant", "output", "scratch"]
 
 
 class Pack(Protocol):
-    """Re-orders a constant operand, at compile time, into the order in which a kernel reads it."""
+    """Makes what a kernel reads, at compile time, from constants of the task."""
 
-    def apply(self, array: np.ndarray) -> np.ndarray:
-        """The packed copy of `array`, contiguous and flat."""
+    def apply(self, *arrays: np.ndarray) -> np.ndarray:
+        """The operand, contiguous and flat; the arrays are those of `BufferSpec.sources`."""
         ...
 
 
@@ -56,7 +56,14 @@ class BufferSpec:
     elements: int
     role: Role
     pack: Pack | None = None
-    """For constants: applied to the task's array before upload."""
+    """For constants: applied to the arrays of `sources` before upload."""
+    computed_from: tuple[str, ...] = ()
+    """For constants that stages compute at compile time: the task's constants behind them."""
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Names of the task's arrays that this buffer's contents are made of."""
+        return self.computed_from or (self.name,)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -134,7 +134,8 @@ class Candidate:
         packed: dict[str, np.ndarray] = {}
         for spec in self.source.buffers:
             if spec.pack is not None and spec.role == "constant":
-                array = np.ascontiguousarray(spec.pack.apply(workload.inputs[spec.name]))
+                arrays = (workload.inputs[name] for name in spec.sources)
+                array = np.ascontiguousarray(spec.pack.apply(*arrays))
                 _check_size(spec.name, array.size, spec.elements, "its packed array has")
                 packed[spec.name] = array
         return packed
@@ -146,11 +147,12 @@ def make_candidate(workload: Workload, source: ProgramSource) -> Candidate:
         given = workload.outputs if spec.role == "output" else workload.inputs
         if spec.role == "scratch":
             continue
-        if spec.name not in given:
-            raise InputError(
-                f"workload {workload.key}: candidate reads or writes {spec.role} {spec.name!r}, "
-                f"the workload has {', '.join(sorted(given)) or 'none'}"
-            )
+        for name in spec.sources:
+            if name not in given:
+                raise InputError(
+                    f"workload {workload.key}: candidate reads or writes {spec.role} {name!r}, "
+                    f"the workload has {', '.join(sorted(given)) or 'none'}"
+                )
         if spec.pack is None:
             _check_size(spec.name, given[spec.name].size, spec.elements, "the workload has")
     buffers = tuple(

@@ -76,15 +76,15 @@ def cpu_space(program: Program, spec: DeviceSpec) -> Space:
 
 
 def _plans(program: Program, spec: DeviceSpec) -> Iterator[Plan]:
-    anchor = _anchor(program)
+    anchor = heaviest_reduction(program)
     if anchor is None:
-        yield Plan(_lanes(spec, 1 << 30), window=False, channels_slow=False)
+        yield Plan(vector_lanes(spec, 1 << 30), window=False, channels_slow=False)
         return
     path = path_to(program.body, anchor) or []
     spatial = [evaluate_int(p.extent) for p in path if not p.reduce]
     window = prod(evaluate_int(p.extent) for p in path if p.reduce)
     last = _channel_group(anchor) or (spatial[-1] if spatial else 1)
-    widths = [_lanes(spec, last)]
+    widths = [vector_lanes(spec, last)]
     if last % widths[0] and widths[0] > 4:
         widths.append(widths[0] // 2)
     windows = [False, True] if window <= _WINDOW_LIMIT else [False]
@@ -134,7 +134,7 @@ def _channel_group(block: Block) -> int | None:
     return None
 
 
-def _lanes(spec: DeviceSpec, extent: int) -> int:
+def vector_lanes(spec: DeviceSpec, extent: int) -> int:
     """The widest vector of the device that the extent fills."""
     lanes = min(16, spec.lanes_f32)
     while lanes > extent:
@@ -142,7 +142,7 @@ def _lanes(spec: DeviceSpec, extent: int) -> int:
     return max(1, lanes)
 
 
-def _anchor(program: Program) -> Block | None:
+def heaviest_reduction(program: Program) -> Block | None:
     """The reduction with the most iterations."""
     best: tuple[int, Block] | None = None
     for block in blocks(program.body):
@@ -156,23 +156,23 @@ def _anchor(program: Program) -> Block | None:
 
 def schedule_cpu(s: Schedule, plan: Plan, spec: DeviceSpec) -> None:
     """Schedules every stage; only the anchor's tile sizes are sampled."""
-    anchor = _anchor(s.program)
+    anchor = heaviest_reduction(s.program)
     if anchor is not None and plan.masked:
         for stage in _masked_inputs(s.program, anchor):
             s.compute_inline(stage.name)
-    _inline(s)
+    inline_elementwise(s)
     for name in s.blocks():
         if name not in s.blocks():
             continue
         block = s.block(name)
         if block.reducer is not None:
             sampled = anchor is not None and anchor.name == name
-            own = plan if sampled else Plan(_lanes(spec, _last(s, name)), False, False)
+            own = plan if sampled else Plan(vector_lanes(spec, _last(s, name)), False, False)
             _tile(s, name, own, spec, sampled=sampled)
     for name in s.blocks():
         path = [s.loop(n) for n in s.loops(name)]
         if s.block(name).reducer is None and all(p.kind == "serial" for p in path):
-            _elementwise(s, name, spec)
+            schedule_elementwise(s, name, spec)
 
 
 def _last(s: Schedule, name: str) -> int:
@@ -181,7 +181,7 @@ def _last(s: Schedule, name: str) -> int:
     return group or (evaluate_int(s.loop(spatial[-1]).extent) if spatial else 1)
 
 
-def _inline(s: Schedule) -> None:
+def inline_elementwise(s: Schedule) -> None:
     """Element-wise stages that feed element-wise ones, and cheap ones that feed reductions."""
     for name in s.blocks():
         block = s.block(name)
@@ -204,7 +204,7 @@ def _tile(s: Schedule, name: str, plan: Plan, spec: DeviceSpec, *, sampled: bool
     if all(s.loop(n).reduce for n in s.loops(name)):
         return  # a single number: its loops stay as they are
     groups = _channel_group(s.block(name))
-    out = _epilogue(s, name) or s.cache_write(name)
+    out = epilogue_of(s, name) or s.cache_write(name)
     loops = s.loops(out)
     real = [n for n in loops[:-1] if evaluate_int(s.loop(n).extent) > 1]
     tiled, leading = real[-2:], [n for n in loops[:-1] if n not in real[-2:]]
@@ -224,14 +224,14 @@ def _tile(s: Schedule, name: str, plan: Plan, spec: DeviceSpec, *, sampled: bool
     last_middle = (middle or [channels[1]])[-1]
     s.compute_at(name, last_middle)
     _bind(s, leading, outer, channels[0], plan)
-    _reduce_loops(s, name, plan, sampled=sampled)
+    order_reduction(s, name, plan, sampled=sampled)
     if wide:
         s.vectorize(channels[-1])
     for loop in (*inner, *channels[2:-1]) if wide else (*inner, *channels[2:]):
         s.unroll(loop)
     if sampled:
-        _limit_registers(s, inner, channels, spec)
-    _pack(s, name)
+        limit_registers(s, inner, channels[2], spec)
+    pack_operands(s, name)
 
 
 def _split_channels(s: Schedule, loop: str, plan: Plan, *, sampled: bool) -> list[str]:
@@ -243,7 +243,7 @@ def _split_channels(s: Schedule, loop: str, plan: Plan, *, sampled: bool) -> lis
     return s.split(loop, [*factors, *lanes], "shift")
 
 
-def _epilogue(s: Schedule, name: str) -> str | None:
+def epilogue_of(s: Schedule, name: str) -> str | None:
     """The stage that alone reads the result, element by element, in the same shape."""
     block = s.block(name)
     users = readers(s.program, block.buffer)
@@ -279,7 +279,7 @@ def _bind(
         s.bind(loop, axis)
 
 
-def _reduce_loops(s: Schedule, name: str, plan: Plan, *, sampled: bool) -> None:
+def order_reduction(s: Schedule, name: str, plan: Plan, *, sampled: bool) -> None:
     """Reduce loops outside the register tile; the tile's loops written out, lanes last."""
     block_loops = s.loops(name)
     reduce = [n for n in block_loops if s.loop(n).reduce]
@@ -312,11 +312,9 @@ def _reduce_loops(s: Schedule, name: str, plan: Plan, *, sampled: bool) -> None:
         s.unroll(loop)
 
 
-def _limit_registers(
-    s: Schedule, inner: Sequence[str], channels: Sequence[str], spec: DeviceSpec
-) -> None:
+def limit_registers(s: Schedule, inner: Sequence[str], channels: str, spec: DeviceSpec) -> None:
     """Accumulators, one row of weights and a broadcast fit the registers; enough hide latency."""
-    vectors: Expr = s.loop(channels[2]).extent
+    vectors: Expr = s.loop(channels).extent
     tile: Expr = vectors
     for loop in inner:
         tile = tile * s.loop(loop).extent
@@ -337,7 +335,7 @@ def _largest(s: Schedule, extent: Expr) -> int:
     )
 
 
-def _pack(s: Schedule, name: str) -> None:
+def pack_operands(s: Schedule, name: str) -> None:
     """Constants that the reduction reads are stored in the order of its loops."""
     reduce = {s.loop(n).var for n in s.loops(name) if s.loop(n).reduce}
     for load in loads(s.block(name).value):
@@ -349,14 +347,14 @@ def _pack(s: Schedule, name: str) -> None:
                 continue  # read at several places: it stays as it is
 
 
-def _elementwise(s: Schedule, name: str, spec: DeviceSpec) -> None:
+def schedule_elementwise(s: Schedule, name: str, spec: DeviceSpec) -> None:
     """Work-groups over the leading axes, vectors along the last one."""
     loops = s.loops(name)
     if not loops:
         return
     last = loops[-1]
     extent = evaluate_int(s.loop(last).extent)
-    lanes = _lanes(spec, extent)
+    lanes = vector_lanes(spec, extent)
     leading = list(loops[:-1])
     wanted = _GROUPS_PER_UNIT * spec.compute_units
     if extent < _LEAST_VECTOR and leading:

@@ -37,6 +37,8 @@ def estimate(sketch: Sketch, rows: np.ndarray, spec: DeviceSpec) -> np.ndarray:
     values = sketch.symbols(rows)
     total = np.zeros(len(rows))
     for block in blocks(sketch.program.body):
+        if block.buffer.scope == "constant":
+            continue  # evaluated at compile time
         path = path_to(sketch.program.body, block) or []
         extents = {
             loop.var: np.broadcast_to(np.asarray(evaluate(loop.extent, values), float), len(rows))

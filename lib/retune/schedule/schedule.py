@@ -15,7 +15,7 @@ from retune.core.errors import ScheduleError
 from retune.ir.expr import Const, Expr, Operand, Scope, as_expr, const
 from retune.ir.stmt import Block, For, Program, blocks
 from retune.ir.verify import verify
-from retune.schedule import loops, reductions, stages, tiles
+from retune.schedule import loops, reductions, stages, tiles, winograd
 from retune.schedule.decisions import Decision, Given
 from retune.schedule.trace import Argument, Step, Trace
 
@@ -199,10 +199,41 @@ class Schedule:
     def pack(self, buffer: str) -> None:
         """The constant operand is re-ordered at compile time to the order in which it is read.
 
-        Raises: ScheduleError unless it is a constant input that is read at one place.
+        Raises: ScheduleError unless it is a constant input, or a precomputed stage, that is read
+        at one place.
         """
         self.program = stages.pack(self.program, buffer)
         self._record("pack", {"buffer": buffer})
+
+    def precompute(self, block: str) -> None:
+        """The stage, which reads only constants, is evaluated at compile time.
+
+        Its buffer is a constant from then on: no kernel writes it, and it may be packed.
+
+        Raises: ScheduleError when it reads anything else, or is scheduled already.
+        """
+        self.program = stages.precompute(self.program, block)
+        self._record("precompute", {"block": block})
+
+    def winograd(self, block: str, m: int) -> list[str]:
+        """The 3x3 convolution as F(m x m, 3 x 3): transforms around products of matrices.
+
+        Rewrite: the stage `c` becomes plain stages, each of which can be placed and tiled
+            c.data, c.rows, c.factors   the input's tiles, transformed along rows, then columns
+            c.taps, c.filter            the weights, transformed; for `precompute`
+            c.product                   for each of the (m+2)^2 factors, a sum over channels
+            c.columns, c.outputs        the outputs, transformed along rows, then columns
+            c                           reads the outputs of its tiles
+        Tiles past the end of odd sizes read zeros there. Gives the names of all but `c`.
+
+        The results differ by rounding: see `retune.schedule.winograd`.
+
+        Raises: ScheduleError unless it is such a convolution, of stride 1 in one group.
+        """
+        self.program = winograd.rewrite(self.program, block, m)
+        made = [f"{block}.{stem}" for stem in winograd.STAGES]
+        self._record("winograd", {"block": block, "m": m}, made)
+        return made
 
     # -- sampling ----------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from retune.ir.expr import (
     transform,
 )
 from retune.ir.reduction import path_to, reads
-from retune.ir.simplify import affine, simplify
+from retune.ir.simplify import Range, affine, simplify
 from retune.ir.stmt import (
     Block,
     For,
@@ -30,6 +30,7 @@ from retune.ir.stmt import (
     Stmt,
     blocks,
     map_exprs,
+    replace_buffer,
     rewrite,
     walk,
 )
@@ -173,19 +174,34 @@ def _region(block: Block, loop: For) -> tuple[list[Expr], tuple[Expr, ...]]:
     size: list[Expr] = []
     for dim in range(len(block.indices)):
         regions = {_interval(load.indices[dim], extents, block.name) for load in reads}
-        if len(regions) != 1:
+        whole = _union(sorted(regions, key=str))
+        if whole is None:
             raise ScheduleError(
                 f"compute_at({block.name}, {loop.var}): dimension {dim} is read in several ways"
             )
-        first, extent = regions.pop()
-        base.append(first)
-        size.append(extent)
+        base.append(whole[0])
+        size.append(whole[1])
     return base, tuple(size)
+
+
+def _union(regions: list[tuple[Expr, Expr]]) -> tuple[Expr, Expr] | None:
+    """One interval over intervals (first, extent) that lie a known distance apart."""
+    first = regions[0][0]
+    if len(regions) == 1:
+        return regions[0]
+    starts = [simplify(low - first) for low, _ in regions]
+    ends = [simplify(low - first + extent) for low, extent in regions]
+    low = [int(e.value) for e in starts if isinstance(e, Const)]
+    high = [int(e.value) for e in ends if isinstance(e, Const)]
+    if len(low) != len(regions) or len(high) != len(regions):
+        return None
+    return simplify(first + min(low)), const(max(high) - min(low))
 
 
 def _interval(index: Expr, extents: dict[Var, Expr], name: str) -> tuple[Expr, Expr]:
     """Smallest value and span of an index over inner loops with non-negative steps."""
-    split = affine(simplify(index), extents)
+    ranges = {v: Range(0, int(e.value) - 1) for v, e in extents.items() if isinstance(e, Const)}
+    split = affine(simplify(index, ranges), extents)
     if split is None:
         raise ScheduleError(f"compute_at({name}): index {index} is not affine in the inner loops")
     coefficients, rest = split
@@ -249,11 +265,29 @@ def _shift_reads(body: Stmt, old: Buffer, tile: Buffer, base: list[Expr]) -> Stm
     return map_exprs(body, lambda e: transform(e, relative))
 
 
+def precompute(program: Program, name: str) -> Program:
+    """See Schedule.precompute."""
+    _, block, _ = root_nest(program, name)
+    if block.buffer in program.outputs:
+        raise ScheduleError(f"precompute({name}): it is an output of the program")
+    for load in loads(block.value):
+        if load.buffer.scope != "constant":
+            raise ScheduleError(
+                f"precompute({name}): it reads {load.buffer}, which is not known at compile time"
+            )
+        if load.buffer.name in program.packed:
+            raise ScheduleError(f"precompute({name}): it reads {load.buffer}, which is packed")
+    known = replace(block.buffer, scope="constant")
+    scratch = tuple(known if b == block.buffer else b for b in program.scratch)
+    body = replace_buffer(program.body, block.buffer, known)
+    return replace(with_body(program, body), scratch=scratch)
+
+
 def pack(program: Program, name: str) -> Program:
     """See Schedule.pack."""
-    buffer = next((b for b in program.inputs if b.name == name), None)
+    buffer = next((b for b in (*program.inputs, *program.scratch) if b.name == name), None)
     if buffer is None or buffer.scope != "constant":
-        raise ScheduleError(f"pack({name}): expected a constant input")
+        raise ScheduleError(f"pack({name}): expected a constant input or a precomputed stage")
     if name in program.packed:
         raise ScheduleError(f"pack({name}): it is packed already")
     uses = [load for b in blocks(program.body) for load in loads(b.value) if load.buffer == buffer]

@@ -1,0 +1,96 @@
+"""Stages that are evaluated at compile time: numpy computes them, then packs the result.
+
+A scratch buffer of scope `constant` is written by such a stage. Its nest becomes no kernel; what
+reads it gets an array that was made, in numpy, from the constants behind it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from retune.codegen.choices import settle_choices
+from retune.codegen.source import Pack
+from retune.ir.evaluate import evaluate_int
+from retune.ir.expr import Buffer, Select, Var, loads, variables, walk
+from retune.ir.interp import run_program
+from retune.ir.stmt import For, Program, Seq, Stmt, blocks, rewrite
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """A constant that stages compute from others. `apply` takes those in the order of `inputs`."""
+
+    nests: tuple[Stmt, ...]
+    """The stages, producers first."""
+    inputs: tuple[Buffer, ...]
+    scratch: tuple[Buffer, ...]
+    result: Buffer
+    order: Pack | None = None
+    """How the result is packed, where a kernel wants it in its own order."""
+
+    def apply(self, *arrays: np.ndarray) -> np.ndarray:
+        """The constant, flat, in the order in which it is read."""
+        given = {
+            buffer.name: array.reshape([evaluate_int(e) for e in buffer.shape])
+            for buffer, array in zip(self.inputs, arrays, strict=True)
+        }
+        program = Program(
+            name="constants",
+            inputs=self.inputs,
+            outputs=(self.result,),
+            scratch=self.scratch,
+            body=Seq(self.nests),
+        )
+        made = run_program(program, given)[self.result.name]
+        return made.reshape(-1) if self.order is None else self.order.apply(made)
+
+
+def computed_constants(program: Program) -> dict[str, Computed]:
+    """What the program's compile-time stages compute, by the names of their buffers."""
+    known: dict[Buffer, tuple[Stmt, ...]] = {}
+    found: dict[str, Computed] = {}
+    for root in program.body.stmts:
+        buffer = blocks(root)[0].buffer
+        if not is_compile_time(root):
+            continue
+        read = {load.buffer for b in blocks(root) for load in loads(b.value)}
+        before = {s: None for r in known if r in read for s in known[r]}
+        known[buffer] = (*before, _written_out(program, root))
+        touched = {load.buffer for s in known[buffer] for b in blocks(s) for load in loads(b.value)}
+        found[buffer.name] = Computed(
+            known[buffer],
+            tuple(b for b in program.inputs if b in touched),
+            tuple(b for b in known if b in touched and b != buffer),
+            buffer,
+        )
+    return found
+
+
+def is_compile_time(root: Stmt) -> bool:
+    """True for a nest that writes a constant."""
+    return blocks(root)[0].buffer.scope == "constant"
+
+
+def packed(computed: Mapping[str, Computed], packs: Mapping[str, Pack]) -> dict[str, Pack]:
+    """All packs: those of computed constants after their computation."""
+    chained = {n: replace(c, order=packs.get(n)) for n, c in computed.items()}
+    return {**packs, **chained}
+
+
+def _written_out(program: Program, root: Stmt) -> Stmt:
+    """The nest with every choice settled, so that numpy computes one formula for whole arrays."""
+    deciding: set[Var] = {
+        var
+        for block in blocks(root)
+        for node in walk(block.value)
+        if isinstance(node, Select)
+        for var in variables(node.condition)
+    }
+
+    def rule(node: Stmt) -> Stmt | None:
+        if isinstance(node, For) and node.var in deciding and not node.reduce:
+            return replace(node, kind="unroll")
+        return None
+
+    return settle_choices(replace(program, body=Seq((rewrite(root, rule),)))).body

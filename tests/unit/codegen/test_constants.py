@@ -1,0 +1,107 @@
+"""Stages that are evaluated at compile time, and choices that unrolled loops settle."""
+
+import numpy as np
+import pytest
+
+from retune.codegen.choices import settle_choices
+from retune.codegen.lower import lower
+from retune.core.errors import ScheduleError
+from retune.ir.expr import equal, select
+from retune.ir.interp import run_program
+from retune.ir.stmt import from_dag
+from retune.ir.te import Dag, compute, placeholder, reduce_axis
+from retune.ir.verify import verify
+from retune.schedule.schedule import Schedule
+from tests.oracle import assert_same_meaning
+
+
+def scaled_product() -> Dag:
+    """x @ (w * s + w[0]).T: two stages that read constants only."""
+    x = placeholder("x", (4, 6))
+    w = placeholder("w", (8, 6), constant=True)
+    s = placeholder("s", (8,), constant=True)
+    scaled = compute("scaled", (8, 6), lambda j, k: w[j, k] * s[j], [w, s])
+    moved = compute("moved", (8, 6), lambda j, k: scaled[j, k] + w[0, k], [scaled, w])
+    k = reduce_axis("k", 6)
+    return Dag((compute("y", (4, 8), lambda i, j: x[i, k] * moved[j, k], [x, moved], reduce=(k,)),))
+
+
+def precomputed() -> Schedule:
+    schedule = Schedule(from_dag(scaled_product()))
+    schedule.precompute("scaled")
+    schedule.precompute("moved")
+    return schedule
+
+
+def arrays() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {"w": rng.random((8, 6), np.float32), "s": rng.random(8, np.float32)}
+
+
+def test_the_meaning_is_kept():
+    schedule = precomputed()
+    verify(schedule.program)
+    assert_same_meaning(scaled_product(), schedule.program)
+
+
+def test_compile_time_stages_are_no_kernels():
+    source = lower(precomputed().program)
+    assert [a.buffer for kernel in source.kernels for a in kernel.args] == ["x", "moved", "y"]
+    spec = source.buffer("moved")
+    assert (spec.role, spec.elements, spec.sources) == ("constant", 48, ("w", "s"))
+
+
+def test_numpy_evaluates_the_chain():
+    spec = lower(precomputed().program).buffer("moved")
+    given = arrays()
+    expected = given["w"] * given["s"][:, None] + given["w"][0]
+    assert spec.pack is not None
+    assert np.allclose(spec.pack.apply(given["w"], given["s"]), expected.reshape(-1))
+
+
+def test_the_result_is_packed_in_the_order_of_its_reads():
+    schedule = precomputed()
+    schedule.split("y.j", [4])
+    schedule.reorder("y.j.0", "y.k", "y.i", "y.j.1")
+    schedule.pack("moved")
+    spec = lower(schedule.program).buffer("moved")
+    given = arrays()
+    expected = given["w"] * given["s"][:, None] + given["w"][0]
+    assert spec.pack is not None
+    found = spec.pack.apply(given["w"], given["s"])
+    assert np.allclose(found.reshape(2, 6, 4), expected.reshape(2, 4, 6).transpose(0, 2, 1))
+
+
+def test_constants_that_no_kernel_reads_are_left_out():
+    names = {spec.name for spec in lower(precomputed().program).buffers}
+    assert names == {"x", "moved", "y"}
+
+
+def test_what_precompute_refuses():
+    dag = scaled_product()
+    with pytest.raises(ScheduleError, match=r"precompute\(moved\): it reads scaled, which is not"):
+        Schedule(from_dag(dag)).precompute("moved")
+    w = placeholder("w", (3,), constant=True)
+    alone = Dag((compute("y", (3,), lambda i: w[i] + 1.0, [w]),))
+    with pytest.raises(ScheduleError, match=r"precompute\(y\): it is an output"):
+        Schedule(from_dag(alone)).precompute("y")
+    packed = Schedule(from_dag(dag))
+    packed.pack("s")
+    with pytest.raises(ScheduleError, match=r"precompute\(scaled\): it reads s, which is packed"):
+        packed.precompute("scaled")
+
+
+def test_choices_of_unrolled_loops_are_settled():
+    a, b = placeholder("a", (5,)), placeholder("b", (5,))
+    dag = Dag(
+        (compute("y", (2, 5), lambda p, i: select(equal(p, 0), a[i] + b[i], a[i] - b[i]), [a, b]),)
+    )
+    s = Schedule(from_dag(dag))
+    assert settle_choices(s.program) is s.program
+    s.unroll("y.p")
+    program = settle_choices(s.program)
+    verify(program)
+    assert "select" not in str(program)
+    assert str(program).count("y[") == 2
+    given = {"a": np.arange(5, dtype=np.float32), "b": np.ones(5, np.float32)}
+    assert np.array_equal(run_program(program, given)["y"], [given["a"] + 1.0, given["a"] - 1.0])
