@@ -13,7 +13,8 @@ from retune.ir.stmt import Program, from_dag
 from retune.ir.te import Dag, compute, placeholder, reduce_axis
 from retune.ir.verify import verify
 from retune.schedule.cooktoom import Matrix, matrices, products
-from retune.schedule.schedule import Schedule, replay
+from retune.schedule.replay import replay
+from retune.schedule.schedule import Schedule
 from retune.schedule.trace import Trace
 from tests.dags import conv2d
 from tests.oracle import assert_close, inputs_for, reference
