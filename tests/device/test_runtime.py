@@ -117,3 +117,15 @@ def test_refused_launches_say_which(device: Device):
         device.enqueue([device.prepare(program, "next", [y], (10, 1, 1), (3, 1, 1))])
     with pytest.raises(LaunchFailed, match="allocation of"):
         device.allocate(1 << 50)
+
+
+def test_memory_that_host_and_device_share(device: Device):
+    shared = device.allocate_shared(4096)
+    assert shared.host is not None, "PoCL shares memory with the host"
+    x, y = device.part(shared, 0, KIND.bytes), device.part(shared, 2048, KIND.bytes)
+    values = np.arange(KIND.elements, dtype=np.float32)
+    device.write(x, values)
+    program = device.build(DOUBLE)
+    launch = device.prepare(program, "twice", [x, y], (KIND.elements, 1, 1), (1, 1, 1))
+    device.enqueue([launch])
+    np.testing.assert_array_equal(device.read(y, KIND), 2 * values.reshape(KIND.shape))

@@ -27,6 +27,10 @@ _ERRORS_OF_THE_LOADER = (-1, -1001)
 """CL_DEVICE_NOT_FOUND and CL_PLATFORM_NOT_FOUND_KHR: no device, rather than a broken one."""
 
 
+_SHARED_ALIGN_BYTES = 128
+"""The largest vector, which is also the most that OpenCL lets one ask for."""
+
+
 class BuildFailed(DeviceError):
     """The device's compiler refused a program; the message ends with its log."""
 
@@ -41,6 +45,8 @@ class Buffer:
 
     handle: Any
     bytes: int
+    host: np.ndarray | None = None
+    """The same memory as bytes of the host's, if both share it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -145,8 +151,32 @@ class Device:
             self._queue.finish()
         return Buffer(handle, max(1, size_bytes))
 
+    def allocate_shared(self, size_bytes: int) -> Buffer:
+        """A buffer of zeros that the host reads and writes in place, where the device has those.
+
+        That is fine-grained shared virtual memory (OpenCL 2.0): what was written before a launch
+        is seen by it, and what it wrote is seen when it is done, without a command for either.
+        Elsewhere an ordinary buffer.
+        """
+        fine = self._cl.device_svm_capabilities.FINE_GRAIN_BUFFER
+        try:
+            offered = self._context.devices[0].svm_capabilities
+        except (AttributeError, self._cl.Error):
+            offered = 0
+        if not offered & fine:
+            return self.allocate(size_bytes)
+        with _refusals(f"allocation of {size_bytes} shared bytes"):
+            host = self._cl.fsvm_empty(
+                self._context, max(1, size_bytes), np.uint8, alignment=_SHARED_ALIGN_BYTES
+            )
+        host[:] = 0
+        return Buffer(self._cl.SVM(host), host.nbytes, host)
+
     def part(self, buffer: Buffer, offset: int, size_bytes: int) -> Buffer:
         """A window of `buffer`; `offset` is a multiple of the device's base alignment."""
+        if buffer.host is not None:
+            window = buffer.host[offset : offset + size_bytes]
+            return Buffer(self._cl.SVM(window), size_bytes, window)
         with _refusals(f"sub-buffer at {offset} of {size_bytes} bytes"):
             handle = buffer.handle.get_sub_region(offset, size_bytes)
         return Buffer(handle, size_bytes)
@@ -158,6 +188,10 @@ class Device:
             raise DeviceError(
                 f"{self.spec.name}: write of {data.nbytes} bytes to a buffer of {buffer.bytes}"
             )
+        if buffer.host is not None:
+            self.finish()
+            buffer.host[: data.nbytes].view(data.dtype)[:] = data.reshape(-1)
+            return
         with _refusals("write"):
             self._cl.enqueue_copy(self._queue, buffer.handle, data, is_blocking=True)
 
@@ -170,6 +204,10 @@ class Device:
     def read_into(self, buffer: Buffer, out: np.ndarray) -> None:
         """Fills the contiguous array `out` from the start of `buffer`."""
         if not out.nbytes:
+            return
+        if buffer.host is not None:
+            self.finish()
+            out[...] = buffer.host[: out.nbytes].view(out.dtype).reshape(out.shape)
             return
         with _refusals("read"):
             self._cl.enqueue_copy(self._queue, out, buffer.handle, is_blocking=True)

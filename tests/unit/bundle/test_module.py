@@ -44,6 +44,9 @@ class FakeDevice:
         self.log.append(f"allocate {size_bytes}")
         return np.zeros(size_bytes, np.uint8)
 
+    def allocate_shared(self, size_bytes: int) -> np.ndarray:
+        return self.allocate(size_bytes)
+
     def part(self, buffer: np.ndarray, offset: int, size_bytes: int) -> np.ndarray:
         return buffer[offset : offset + size_bytes]
 
