@@ -1,10 +1,12 @@
-"""Tensor expressions for tests: fixed ones by name, and random small ones of every kind."""
+"""Tensor expressions for tests: fixed ones by name, random small ones, and one tiled by hand."""
 
 from collections.abc import Callable
 from functools import partial
 
 from retune.ir.expr import all_of, call, cast, const, maximum, minimum, select
+from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, Tensor, compute, concat, placeholder, reduce_axis
+from retune.schedule.schedule import Schedule
 
 Choose = Callable[[int], int]
 """`choose(n)` gives an integer in [0, n): from hypothesis, or from a seeded generator."""
@@ -205,6 +207,33 @@ def masked_sum(rows: int, columns: int) -> Dag:
     k = reduce_axis("k", columns)
     body = lambda i: select(m[i] > 0.0, select(i + k.var < columns, x[i, k], 0.0), 0.0)  # noqa: E731
     return Dag((compute("y", (rows,), body, [x, m], reduce=(k,)),))
+
+
+def tiled_product(rows: int, inner: int, columns: int, *, tail: str = "exact") -> Schedule:
+    """`dense` as a hand-written kernel for GPUs: 16 x 16 tiles of 4 x 4 work-items.
+
+    Each item has 2 x 2 virtual threads of 2 x 2 results; the items load 4 columns of both operands
+    to local memory together.
+    """
+    s = Schedule(from_dag(dense(rows, inner, columns), "net"))
+    i, j = s.split("z.i", [2, 4, 2], tail), s.split("z.j", [2, 4, 2], tail)
+    s.reorder(*(loop for pair in zip(i, j, strict=True) for loop in pair))
+    for loop, axis in zip((*i[:3], *j[:3]), AXES_OF_ITEMS, strict=True):
+        s.bind(loop, axis)
+    s.compute_at("y", j[2])
+    far, near = s.split("y.k", [4], "guard" if tail == "guard" else "exact")
+    s.reorder(far, near, "y.i", "y.j")
+    for loop in ("y.i", "y.j", i[3], j[3]):
+        s.unroll(loop)
+    for operand in ("x", "w"):
+        copy = s.cache_read(operand, far, "local")
+        _, y, x = s.split(s.fuse(*s.loops(copy)[-2:]), [4, 4], "guard")
+        s.bind(y, "local.1")
+        s.bind(x, "local.0")
+    return s
+
+
+AXES_OF_ITEMS = ("group.1", "vthread", "local.1", "group.0", "vthread", "local.0")
 
 
 def random_dag(choose: Choose) -> Dag:

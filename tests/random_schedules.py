@@ -1,12 +1,17 @@
 """Random legal schedules: primitives applied at random, the illegal ones refused and skipped."""
 
 from collections.abc import Callable
+from math import prod
 
 from retune.core.errors import ScheduleError
-from retune.ir.stmt import For, Program, walk
+from retune.ir.expr import Scope, loads
+from retune.ir.stmt import For, Program, blocks, from_dag, walk
+from retune.ir.te import Dag
 from retune.schedule.schedule import Schedule
 from tests.dags import Choose
 
+MANY = 2000
+"""Iterations of a nest in which each work-item may copy what all of them need."""
 Check = Callable[[Program], None]
 Move = Callable[[Schedule, Choose], None]
 
@@ -74,8 +79,45 @@ def _vectorize(s: Schedule, choose: Choose) -> None:
 
 
 def _bind(s: Schedule, choose: Choose) -> None:
-    axes = ["group.0", "group.1", "group.2", "local.0", "local.1"]
-    s.bind(_loop(s, choose), axes[choose(len(axes))])
+    axes = ["group.0", "group.1", "group.2", "local.0", "local.0", "local.1", "vthread"]
+    loop = _loop(s, choose)
+    axis = axes[choose(len(axes))]
+    if axis != "vthread" or int(s.loop(loop).extent.value) <= 8:  # type: ignore[attr-defined]
+        s.bind(loop, axis)
+
+
+def _parallel(s: Schedule, choose: Choose) -> None:
+    s.parallel(_loop(s, choose))
+
+
+def _annotate(s: Schedule, choose: Choose) -> None:
+    s.annotate(_loop(s, choose), ["why", "level"][choose(2)], ["a test", 3][choose(2)])
+
+
+def _tile(s: Schedule, choose: Choose) -> None:
+    names = s.loops(_block(s, choose))[: 1 + choose(3)]
+    s.tile(names, [1 + choose(4) for _ in names], ["exact", "shift", "guard"][choose(3)])
+
+
+def _cooperate(s: Schedule, choose: Choose) -> None:
+    """Items with a tile each, of which a copy in local memory serves all."""
+    names = s.loops(_block(s, choose))
+    points = prod(int(s.loop(n).extent.value) for n in names)  # type: ignore[attr-defined]
+    if len(names) < 2 or points > MANY:
+        raise ScheduleError("one loop is not enough, and too many take the interpreter long")
+    outer, inner = s.split(names[0], [1 + choose(4)], "guard")
+    s.bind(outer, "vthread" if choose(2) else "local.1")
+    s.bind(inner, "local.0")
+    buffers = [b.name for b in s.program.inputs]
+    copy = s.cache_read(buffers[choose(len(buffers))], s.loops(_last(s, inner))[-1], "local")
+    last = s.loops(copy)[-1]
+    items = int(s.loop(inner).extent.value)  # type: ignore[attr-defined]
+    if choose(3):
+        s.bind(s.split(last, [items], "guard")[1], "local.0")
+
+
+def _last(s: Schedule, loop: str) -> str:
+    return [b for b in s.blocks() if loop in s.loops(b)][-1]
 
 
 def _inline(s: Schedule, choose: Choose) -> None:
@@ -86,9 +128,34 @@ def _cache_write(s: Schedule, choose: Choose) -> None:
     s.cache_write(_block(s, choose))
 
 
+SCOPES: tuple[Scope, ...] = ("register", "private", "local")
+
+
+def _cache_read(s: Schedule, choose: Choose) -> None:
+    names = [b.name for b in (*s.program.inputs, *s.program.scratch)]
+    s.cache_read(names[choose(len(names))], _loop(s, choose), SCOPES[choose(3)])
+
+
 def _compute_at(s: Schedule, choose: Choose) -> None:
-    scope = ("register", "private", "register")[choose(3)]
-    s.compute_at(_block(s, choose), _loop(s, choose), scope)  # type: ignore[arg-type]
+    s.compute_at(_block(s, choose), _loop(s, choose), SCOPES[choose(3)])
+
+
+def _reverse_compute_at(s: Schedule, choose: Choose) -> None:
+    consumer = _block(s, choose)
+    sources = {load.buffer for load in loads(s.block(consumer).value)}
+    nests = [n for b in s.blocks() if s.block(b).buffer in sources for n in s.loops(b)]
+    if not nests:
+        raise ScheduleError("nothing is made that it reads")
+    s.reverse_compute_at(consumer, nests[choose(len(nests))], SCOPES[choose(2)])
+
+
+def _location(s: Schedule, choose: Choose) -> None:
+    s.sample_compute_location(_block(s, choose), SCOPES[choose(3)])
+
+
+def somewhere(dag: Dag, choose: Choose) -> dict[str, tuple[int, ...]]:
+    """A choice for each location that a random schedule may sample."""
+    return {f"at.{b.name}": (choose(4),) for b in blocks(from_dag(dag).body)}
 
 
 def _decompose(s: Schedule, choose: Choose) -> None:
@@ -120,5 +187,7 @@ def _precompute(s: Schedule, choose: Choose) -> None:
 MOVES: tuple[Move, ...] = (
     _split, _split, _split, _fuse, _reorder, _reorder, _unroll, _vectorize, _vectorize, _bind,
     _inline, _cache_write, _cache_write, _compute_at, _compute_at, _compute_at, _decompose, _pack,
-    _rfactor, _rfactor, _precompute,
+    _precompute,
+    _rfactor, _rfactor, _tile, _parallel, _annotate, _cache_read, _cache_read, _cooperate,
+    _cooperate, _reverse_compute_at, _reverse_compute_at, _location,
 )  # fmt: skip

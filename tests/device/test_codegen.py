@@ -26,12 +26,13 @@ from tests.dags import (
     random_dag,
     reduction,
     softmax,
+    tiled_product,
     total,
     transpose,
 )
 from tests.oracle import assert_device_agrees
 from tests.properties import seeded
-from tests.random_schedules import scramble
+from tests.random_schedules import scramble, somewhere
 
 pytestmark = pytest.mark.device
 
@@ -89,11 +90,11 @@ def test_the_default_candidate_of_layers(device: Device, dag: Dag):
     assert_device_agrees(device, merged, program)
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(32))
 def test_random_schedules(device: Device, seed: int):
     choose = seeded(seed)
     dag = random_dag(choose)
-    s = Schedule(from_dag(dag))
+    s = Schedule(from_dag(dag), somewhere(dag, choose))
     scramble(s, choose, 8, verify)
     assert_device_agrees(device, dag, s.program)
 
@@ -275,4 +276,62 @@ def test_winograd_stages_as_kernels_of_their_own(device: Device, m: int):
     s.precompute("conv.taps")
     s.precompute("conv.filter")
     s.pack("conv.filter")
+    assert_device_agrees(device, dag, s.program)
+
+
+@pytest.mark.parametrize("shape", [(32, 8, 16), (48, 20, 32)])
+def test_a_product_by_work_items_and_local_memory(device: Device, shape: tuple[int, int, int]):
+    program = tiled_product(*shape).program
+    verify(program)
+    assert_device_agrees(device, dense(*shape), program)
+
+
+@pytest.mark.parametrize("tail", ["guard", "shift"])
+def test_a_product_whose_tiles_do_not_fit(device: Device, tail: str):
+    program = tiled_product(30, 8, 21, tail=tail).program
+    verify(program)
+    assert_device_agrees(device, dense(30, 8, 21), program)
+
+
+@pytest.mark.parametrize("reducer", ["sum", "max"])
+def test_a_row_whose_partial_results_lie_in_local_memory(device: Device, reducer: str):
+    dag = reduction(5, 96, reducer, first=False)
+    s = Schedule(from_dag(dag))
+    s.split("y.k", [16])
+    s.rfactor("y", "y.k.1")
+    s.compute_at("y", "z.i")
+    s.compute_at("y.part", "z.i", "local")
+    s.reorder("y.part.i", "y.part.k.1", "y.part.k.0")
+    s.bind("y.part.k.1", "local.0")
+    s.bind("z.i", "group.0")
+    verify(s.program)
+    assert_device_agrees(device, dag, s.program)
+
+
+def test_a_window_in_local_memory_that_two_rows_of_items_share(device: Device):
+    dag = conv2d(1, 8, 8, 4, 8)
+    s = Schedule(from_dag(dag))
+    rows, columns = s.split("out.yy", [4]), s.split("out.xx", [4])
+    s.reorder(rows[0], columns[0], rows[1], columns[1], "out.ff")
+    for loop, axis in ((rows[0], "group.1"), (columns[0], "group.0"), (rows[1], "local.1"),
+                       (columns[1], "local.0")):  # fmt: skip
+        s.bind(loop, axis)
+    s.compute_at("conv", columns[1])
+    s.compute_at("padded", columns[1], "local")
+    s.bind(s.split("padded.yy", [4], "guard")[1], "local.1")
+    s.bind(s.split("padded.xx", [4], "guard")[1], "local.0")
+    verify(s.program)
+    assert_device_agrees(device, dag, s.program)
+
+
+def test_a_stage_that_follows_its_producer(device: Device):
+    dag = dense(7, 12, 32)
+    s = Schedule(from_dag(dag))
+    columns = s.split("y.j", [16])
+    s.reorder("y.i", columns[0], "y.k", columns[1])
+    s.reverse_compute_at("z", columns[0])
+    s.vectorize(columns[1])
+    s.vectorize("z.j")
+    s.bind("y.i", "group.0")
+    verify(s.program)
     assert_device_agrees(device, dag, s.program)

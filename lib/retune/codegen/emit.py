@@ -16,6 +16,12 @@ from math import gcd
 
 from retune.codegen import opencl
 from retune.codegen.addresses import Instance, Place
+from retune.codegen.barriers import (
+    holds_barrier,
+    phases,
+    repeats_after_barrier,
+    uses_local_memory,
+)
 from retune.codegen.expressions import ExpressionPrinter, vectorizable
 from retune.codegen.names import Identifiers
 from retune.codegen.registers import register_lanes, strides_of
@@ -47,7 +53,8 @@ class KernelBody:
 
     def __init__(self, nest: Stmt, arguments: Sequence[Buffer]) -> None:
         self.nest = nest
-        self.solitary = not any(_local(n) for n in walk(nest))
+        self._shares = uses_local_memory(nest)
+        self.solitary = not self._shares and not any(_local(n) for n in walk(nest))
         """Work-groups of one work-item: the group's number comes as an argument."""
         self.global_size = [1, 1, 1]
         self.local_size = [1, 1, 1]
@@ -65,6 +72,9 @@ class KernelBody:
 
     def emit(self) -> list[str]:
         """The lines of the kernel's body."""
+        for buffer in sorted((b for b in _buffers(self.nest) if b.scope == "local"), key=str):
+            kind, name = opencl.type_name(buffer.dtype), self.identifier(buffer.name)
+            self._scopes[0].lines.append(f"__local {kind} {name}[{_elements(buffer)}];")
         self._declare(self.nest, first=True)
         self._walk(self.nest, {})
         return self._scopes[0].lines
@@ -72,41 +82,59 @@ class KernelBody:
     # -- statements ----------------------------------------------------------------------------
 
     def _walk(self, stmt: Stmt, env: dict[Var, int]) -> None:
-        straight = _straight_line(stmt)
-        if straight:
+        if self._straight(stmt):
             self._statements(list(self._instances(stmt, env, None)))
             return
         match stmt:
             case Seq(stmts):
-                for group in _runs(stmts):
-                    if _straight_line(group[0]):
-                        found = [i for s in group for i in self._instances(s, env, None)]
-                        self._statements(found)
-                    else:
-                        self._walk(group[0], env)
+                for number, phase in enumerate(phases(stmts) if self._shares else [stmts]):
+                    if number:
+                        self._scopes[-1].lines.append(opencl.BARRIER)
+                    self._phase(phase, env)
             case For():
                 self._loop(stmt, env)
             case Block():
                 raise CodegenError(f"{stmt.name}: a block outside straight-line code")
 
+    def _phase(self, stmts: tuple[Stmt, ...], env: dict[Var, int]) -> None:
+        """Statements between two barriers; adjacent ones without loops share what they read."""
+        for straight, group in groupby(stmts, self._straight):
+            if straight:
+                self._statements([i for s in group for i in self._instances(s, env, None)])
+                continue
+            for stmt in group:
+                self._walk(stmt, env)
+
+    def _straight(self, stmt: Stmt) -> bool:
+        """True when the statement expands to assignments: no loop in time or over ids, no wait."""
+        plain = all(n.kind in ("unroll", "vectorize") for n in walk(stmt) if isinstance(n, For))
+        return plain and not (self._shares and holds_barrier(stmt))
+
     def _loop(self, loop: For, env: dict[Var, int]) -> None:
         extent = evaluate_int(loop.extent)
+        waits = self._shares and repeats_after_barrier(loop.body)
         if loop.kind in ("unroll", "vectorize"):
             for i in range(extent):
                 self._walk(loop.body, {**env, loop.var: i})
+                if waits:
+                    self._scopes[-1].lines.append(opencl.BARRIER)
             return
         self._ranges[loop.var] = Range(0, extent - 1)
         name = self.identifier(loop.var.name)
         if loop.kind == "serial":
-            if terms := self._invariant_guards(loop):
+            terms = [] if self._shares and holds_barrier(loop) else self._invariant_guards(loop)
+            if terms:
                 self._under(terms, loop, env)
                 return
             scope = _Scope({loop.var})
             self._scopes.append(scope)
             self._declare(loop)
             self._walk(loop.body, env)
+            if waits:
+                scope.lines.append(opencl.BARRIER)
             self._scopes.pop()
             lines = self._scopes[-1].lines
+            lines.extend(f"// {key}: {value}" for key, value in loop.notes)
             count = 1 if loop.unroll is None else gcd(extent, evaluate_int(loop.unroll))
             if count > 1:  # PoCL takes a minute over a count that does not divide the extent
                 lines.append(f"__attribute__((opencl_unroll_hint({count})))")
@@ -121,7 +149,8 @@ class KernelBody:
         if loop.var not in scope.variables:  # a copy of it, where an unrolled loop is around
             scope.variables.add(loop.var)
             number = f"group.{'xyz'[int(dim)]}" if self.solitary else f"get_{kind}_id({dim})"
-            scope.lines.append(f"const int {name} = {number};  // of {extent}")
+            notes = "".join(f"; {key}: {value}" for key, value in loop.notes)
+            scope.lines.append(f"const int {name} = {number};  // of {extent}{notes}")
         self._declare(loop)
         self._walk(loop.body, env)
 
@@ -311,26 +340,6 @@ def _variables(expr: Expr) -> Iterator[Var]:
 
 def _local(stmt: Stmt) -> bool:
     return isinstance(stmt, For) and stmt.kind.startswith("local")
-
-
-def _straight_line(stmt: Stmt) -> bool:
-    """True when the statement expands to assignments: no loop runs in time or over ids."""
-    return all(n.kind in ("unroll", "vectorize") for n in walk(stmt) if isinstance(n, For))
-
-
-def _runs(stmts: tuple[Stmt, ...]) -> Iterator[list[Stmt]]:
-    """Adjacent straight-line statements together, others alone."""
-    run: list[Stmt] = []
-    for stmt in stmts:
-        if _straight_line(stmt):
-            run.append(stmt)
-            continue
-        if run:
-            yield run
-        run = []
-        yield [stmt]
-    if run:
-        yield run
 
 
 def _vector_loops(nest: Stmt) -> list[For]:

@@ -9,6 +9,7 @@ from retune.codegen import opencl
 from retune.codegen.choices import settle_choices
 from retune.codegen.constants import Computed, computed_constants, is_compile_time, packed
 from retune.codegen.emit import KernelBody
+from retune.codegen.items import one_item, virtual_threads
 from retune.codegen.masks import masks_to_guards
 from retune.codegen.passes import drop_unit_loops, pack_constants, simplify_indices
 from retune.codegen.source import BufferSpec, KernelArg, KernelSource, Pack, ProgramSource, Role
@@ -26,6 +27,8 @@ Pass = Callable[[Program], Program]
 PASSES: Sequence[tuple[str, Pass]] = (
     ("drop unit loops", drop_unit_loops),
     ("decompose reductions", decompose_all),
+    ("one item", one_item),
+    ("virtual threads", virtual_threads),
     ("masks to guards", masks_to_guards),
     ("simplify indices", simplify_indices),
     ("settle choices", settle_choices),

@@ -46,7 +46,7 @@ _WORDS = """
     imaginary true false kernel global local constant private generic read_only write_only
     read_write uniform pipe image1d_t image2d_t image3d_t sampler_t event_t queue_t NULL NAN
     INFINITY HUGE_VALF MAXFLOAT INT_MIN INT_MAX LONG_MIN LONG_MAX fma select group get_group_id
-    get_local_id get_global_id barrier main
+    get_local_id get_global_id barrier CLK_LOCAL_MEM_FENCE main
 """
 RESERVED = frozenset(_WORDS.split()) | frozenset(FUNCTION.values())
 """Words that OpenCL C or the generated code uses; no name of ours may be one of them."""
@@ -105,6 +105,10 @@ def combine(reducer: str, a: str, b: str) -> str:
     if reducer in ("max", "min"):
         return f"{FUNCTION[reducer]}({a}, {b})"
     return f"{a} {'+' if reducer == 'sum' else '*'} {b}"
+
+
+BARRIER = "barrier(CLK_LOCAL_MEM_FENCE);"
+"""A statement at which all items of a work-group wait until local memory is as they left it."""
 
 
 def _at(pointer: str, index: str) -> str:

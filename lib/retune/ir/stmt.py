@@ -11,13 +11,26 @@ from dataclasses import dataclass, replace
 from operator import is_not
 from typing import Literal
 
-from retune.ir.expr import Buffer, Const, Expr, Load, Var, const, substitute, transform
+from retune.ir.expr import Buffer, Const, Expr, Load, Var, const, substitute, transform, variables
 from retune.ir.te import Axis, Compute, Concat, Dag, Reducer, Tensor
 
 LoopKind = Literal[
-    "serial", "unroll", "vectorize", "group.0", "group.1", "group.2", "local.0", "local.1"
+    "serial",
+    "unroll",
+    "vectorize",
+    "group.0",
+    "group.1",
+    "group.2",
+    "local.0",
+    "local.1",
+    "vthread",
 ]
-"""What runs the iterations: time, copies of the body, vector lanes, or work-group/item ids."""
+"""What runs the iterations: time, copies of the body, vector lanes, or work-group/item ids.
+
+A virtual thread is a copy of the body that keeps step with the other copies, so that all of them
+share one pass over the loops inside. Where a loop over work-items lies inside another one over
+the same axis, the inner one shares out a piece of work that all items need.
+"""
 
 IDENTITY: Mapping[Reducer, float] = {
     "sum": 0.0,
@@ -73,6 +86,8 @@ class For:
     """True for an outer loop whose last tile is moved back to overlap the one before it."""
     unroll: Expr | None = None
     """For serial loops: how many iterations the device's compiler is asked to unroll."""
+    notes: tuple[tuple[str, str | int], ...] = ()
+    """Annotations: they change nothing, and are printed with the loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +194,14 @@ def blocks(stmt: Stmt) -> list[Block]:
     return [node for node in walk(stmt) if isinstance(node, Block)]
 
 
+def block_variables(block: Block) -> set[Var]:
+    """The variables that the block's indices, value and guard use."""
+    used = variables(block.value)
+    for index in block.indices:
+        used |= variables(index)
+    return used if block.guard is None else used | variables(block.guard)
+
+
 def rewrite(stmt: Stmt, rule: Callable[[Stmt], Stmt | None]) -> Stmt:
     """Bottom-up: `rule(node)` replaces a node whose children are already rewritten.
 
@@ -275,6 +298,7 @@ def show_stmt(stmt: Stmt, depth: int = 0) -> list[str]:
             notes += ["reduce"] if stmt.reduce else []
             notes += ["shifted"] if stmt.shifted else []
             notes += [f"unroll={stmt.unroll}"] if stmt.unroll is not None else []
+            notes += [f"{key}={value}" for key, value in stmt.notes]
             tail = f"  # {', '.join(notes)}" if notes else ""
             head = f"{pad}for {stmt.var} in range({stmt.extent}):{tail}"
             return [head, *show_stmt(stmt.body, depth + 1)]

@@ -115,16 +115,21 @@ def check_reduce_loops(program: Program) -> Iterator[str]:
 
 
 def check_parallel_axes(program: Program) -> Iterator[str]:
-    """A work-group or work-item axis runs one loop on each path, of one extent in each nest."""
+    """A work-group or work-item axis runs one loop on each path, of one extent in each nest.
+
+    Only stores to local memory may stand in two loops over the same items: work that they share.
+    """
     for root in program.body.stmts:
         extents: dict[str, Expr] = {}
         for loop in _loops(root):
-            if _is_serial(loop):
+            if _is_serial(loop) or loop.kind == "vthread":
                 continue
             if extents.setdefault(loop.kind, loop.extent) != loop.extent:
                 yield f"{loop.kind} has extents {extents[loop.kind]} and {loop.extent}"
         for block, path in _paths(root):
-            kinds = [loop.kind for loop in path if not _is_serial(loop)]
+            kinds = [p.kind for p in path if not _is_serial(p) and p.kind != "vthread"]
+            if block.buffer.scope == "local":
+                kinds = [k for k in kinds if not k.startswith("local")]
             for kind in sorted({k for k in kinds if kinds.count(k) > 1}):
                 yield f"{block.name}: {kind} runs two loops around it"
 

@@ -19,15 +19,15 @@ from retune.ir.expr import (
     substitute,
     variables,
 )
-from retune.ir.reduction import path_to, reads, reduce_loops
+from retune.ir.reduction import path_to, reduce_loops
 from retune.ir.simplify import simplify
 from retune.ir.stmt import (
     Block,
     For,
-    LoopKind,
     Program,
     Seq,
     Stmt,
+    block_variables,
     blocks,
     replace_buffer,
     rewrite,
@@ -133,7 +133,7 @@ def _guard(loop: For, value: Expr, body: Stmt) -> Stmt:
     touched = {
         b.name
         for b in blocks(loop.body)
-        if loop.var in _block_variables(b) or (loop.reduce and b.reducer is not None)
+        if loop.var in block_variables(b) or (loop.reduce and b.reducer is not None)
     }
 
     def rule(node: Stmt) -> Stmt | None:
@@ -143,13 +143,6 @@ def _guard(loop: For, value: Expr, body: Stmt) -> Stmt:
         return replace(node, guard=guard)
 
     return rewrite(body, rule)
-
-
-def _block_variables(block: Block) -> set[Var]:
-    used = variables(block.value)
-    for index in block.indices:
-        used |= variables(index)
-    return used if block.guard is None else used | variables(block.guard)
 
 
 def fuse(program: Program, outer: str, inner: str, name: str) -> Program:
@@ -217,53 +210,6 @@ def _check_shift_order(order: Sequence[For], body: Stmt) -> None:
             raise ScheduleError(
                 f"reorder: {loop.var} has a shifted tail and may not move inside a reduce loop"
             )
-
-
-def annotate(program: Program, name: str, kind: LoopKind) -> Program:
-    """The loop run as `kind`. See Schedule.unroll, vectorize and bind."""
-    loop = loop_named(program, name)
-    if loop.kind != "serial":
-        raise ScheduleError(f"{kind}({name}): expected a serial loop, it is {loop.kind} already")
-    if loop.reduce and kind not in ("unroll", "vectorize"):
-        raise ScheduleError(f"{kind}({name}): a reduce loop runs in order")
-    if kind not in ("unroll", "vectorize"):
-        _check_parallel(program, loop, kind)
-    return replace_loop(program, name, lambda node: replace(node, kind=kind))
-
-
-def _check_parallel(program: Program, loop: For, axis: LoopKind) -> None:
-    """Iterations of `loop` may run at once on `axis`: no other one shares what they write."""
-    root = next(s for s in program.body.stmts if any(n is loop for n in walk(s)))
-    inside = blocks(loop.body)
-    for other in walk(root):
-        if not isinstance(other, For) or other.kind != axis:
-            continue
-        nested = any(n is loop for n in walk(other.body)) or any(
-            n is other for n in walk(loop.body)
-        )
-        if nested or other.extent != loop.extent:
-            raise ScheduleError(f"bind({loop.var}): {axis} runs {other.var} already")
-    local = {b.buffer for b in inside if b.buffer.scope != "global"}
-    for block in blocks(root):
-        if any(block is b for b in inside):
-            continue
-        if block.buffer.scope == "global" or any(reads(block, buffer) for buffer in local):
-            raise ScheduleError(
-                f"bind({loop.var}): {block.name} is outside the loop and would run in every "
-                "iteration; bind a loop around both, or decompose after binding"
-            )
-    shared = [b for b in inside if b.reducer is not None and b.buffer.scope == "global"]
-    for block in shared:
-        if loop.shifted and any(loop.var in variables(i) for i in block.indices):
-            raise ScheduleError(
-                f"bind({loop.var}): its tiles overlap, and {block.name} accumulates in global "
-                "memory; use cache_write and compute_at first"
-            )
-
-
-def hint_unroll(program: Program, name: str, count: Expr) -> Program:
-    """See Schedule.unroll."""
-    return replace_loop(program, name, lambda node: replace(node, unroll=count))
 
 
 def substitute_symbols(program: Program, values: dict[Var, Expr]) -> Program:

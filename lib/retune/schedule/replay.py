@@ -7,7 +7,7 @@ from retune.ir.expr import Expr, Var, substitute, variables
 from retune.ir.stmt import Program
 from retune.schedule.decisions import Given, symbols_of
 from retune.schedule.schedule import Schedule
-from retune.schedule.trace import VARIADIC, Argument, Trace
+from retune.schedule.trace import STRUCTURAL, VARIADIC, Argument, Trace
 
 
 def replay(program: Program, trace: Trace, decisions: Given | None = None) -> Schedule:
@@ -24,17 +24,26 @@ def replay(program: Program, trace: Trace, decisions: Given | None = None) -> Sc
         names = arguments.pop(VARIADIC, None)
         positional = tuple(names) if isinstance(names, tuple) else ()
         result = getattr(schedule, step.primitive)(*positional, **arguments)
-        if step.primitive.startswith("sample_"):
+        if step.primitive.startswith("sample_") and step.outputs:
             values = result if isinstance(result, list) else [result]
             bound |= {Var(n): v for n, v in zip(step.outputs, values, strict=True)}
     return schedule
 
 
 def _check_symbolic(trace: Trace, given: Given) -> None:
-    """Decisions that differ from those of the trace stand as symbols in its steps."""
+    """Decisions that differ from those of the trace stand as symbols in its steps.
+
+    Those about structure are taken anew by the step that samples them.
+    """
+    structural = {
+        value for s in trace.steps if s.primitive in STRUCTURAL for k, value in s.arguments
+        if k == "name"
+    }  # fmt: skip
     used = {v for step in trace.steps for _, value in step.arguments for v in _symbols_in(value)}
     for name, values in trace.decisions:
         symbols = symbols_of(name, len(values))
+        if name in structural:
+            continue
         if tuple(given[name]) != values and not used.intersection(symbols):
             raise ScheduleError(
                 f"replay: {name!r} was decided as {values} before this trace was recorded; "

@@ -1,53 +1,22 @@
-"""Schedule: a program and the trace of the primitives that made it.
+"""Schedule: the primitives, each of which rewrites a program and records one step.
 
-Every method checks its arguments, rewrites `program` and records one step. Sampling methods give
-symbols and record a `Decision` that lists their possible values; given numbers for them (replay),
-they give these numbers instead, so one schedule function serves symbolic sketches and concrete
-programs alike.
+Every method checks its arguments, rewrites `program` by a function of the module named beside it
+(`loops`, `binding`, `movement`, `reductions`, `stages`), and records what was done. What was
+sampled, and how a trace is kept, is the business of `Recorder`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from retune.core.config import knob
 from retune.core.errors import ScheduleError
 from retune.ir.expr import Const, Expr, Operand, Scope, as_expr, const
-from retune.ir.stmt import Block, For, Program, blocks
-from retune.ir.verify import verify
-from retune.schedule import loops, reductions, stages, tiles, winograd
-from retune.schedule.decisions import Decision, Given
-from retune.schedule.trace import Argument, Step, Trace
+from retune.schedule import binding, loops, movement, reductions, stages, winograd
+from retune.schedule.recorder import Recorder
 
 
-class Schedule:
+class Schedule(Recorder):
     """A program being scheduled. `given` holds values for named decisions, for replay."""
-
-    def __init__(self, program: Program, given: Given | None = None) -> None:
-        self.program = program
-        self.trace = Trace()
-        self.decisions: list[Decision] = []
-        self.constraints: list[Expr] = []
-        self._given: Given = given or {}
-        self._verified = knob("RETUNE_VERIFY") == "1"
-
-    # -- looking -----------------------------------------------------------------------------
-
-    def loops(self, block: str) -> list[str]:
-        """Names of the loops around a block, outermost first."""
-        return [loop.var.name for loop in stages.loops_of(self.program, block)]
-
-    def loop(self, name: str) -> For:
-        """The loop over the variable of that name."""
-        return loops.loop_named(self.program, name)
-
-    def block(self, name: str) -> Block:
-        """The block of that name."""
-        return stages.block_named(self.program, name)
-
-    def blocks(self) -> list[str]:
-        """Names of all blocks, in program order."""
-        return [b.name for b in blocks(self.program.body)]
 
     # -- loops -------------------------------------------------------------------------------
 
@@ -66,15 +35,37 @@ class Schedule:
         or are not positive.
         """
         sizes = [as_expr(f) for f in factors]
-        if tail not in loops.TAILS:
-            raise ScheduleError(f"split({loop}): tail is one of {loops.TAILS}, got {tail!r}")
-        for size in sizes:
-            if isinstance(size, Const) and size.value < 1:
-                raise ScheduleError(f"split({loop}): factors must be positive, got {size}")
-        self._require_split(self.loop(loop).extent, sizes, tail, loop)
-        self.program = loops.split(self.program, loop, sizes, tail)
-        made = [f"{loop}.{i}" for i in range(len(sizes) + 1)]
+        made = self._split(loop, sizes, tail)
         self._record("split", {"loop": loop, "factors": tuple(sizes), "tail": tail}, made)
+        return made
+
+    def tile(self, nest: Sequence[str], sizes: Sequence[Operand], tail: str = "exact") -> list[str]:
+        """Nested loops as loops over tiles, and inside them the loops over one tile.
+
+        Rewrite: tile(["i", "j"], [4, 8])
+            for i in range(16):              for i.0 in range(4):
+              for j in range(32): B(i, j)      for j.0 in range(4):
+                                         ->      for i.1 in range(4):
+                                                   for j.1 in range(8): B(i.0*4 + i.1, ...)
+
+        The same as a split of each loop by its size and a reorder. Gives all outer loops, then
+        all inner ones.
+
+        Raises: ScheduleError as `split` and `reorder` do, or for other numbers of sizes.
+        """
+        if len(nest) != len(sizes):
+            raise ScheduleError(f"tile: {len(nest)} loops, but {len(sizes)} sizes")
+        tiles_of = [as_expr(s) for s in sizes]
+        before, constraints = self.program, list(self.constraints)
+        try:
+            parts = [self._split(n, [t], tail) for n, t in zip(nest, tiles_of, strict=True)]
+            made = [p[0] for p in parts] + [p[1] for p in parts]
+            self.program = loops.reorder(self.program, made)
+        except ScheduleError:
+            self.program, self.constraints = before, constraints
+            raise
+        arguments = {"nest": tuple(nest), "sizes": tuple(tiles_of), "tail": tail}
+        self._record("tile", arguments, made)
         return made
 
     def fuse(self, outer: str, inner: str) -> str:
@@ -103,9 +94,9 @@ class Schedule:
     def unroll(self, loop: str, count: Operand | None = None) -> None:
         """Every iteration written out; with `count`, the compiler is asked to unroll by it."""
         if count is None:
-            self.program = loops.annotate(self.program, loop, "unroll")
+            self.program = binding.run_as(self.program, loop, "unroll")
         else:
-            self.program = loops.hint_unroll(self.program, loop, as_expr(count))
+            self.program = binding.hint_unroll(self.program, loop, as_expr(count))
         amount = None if count is None else as_expr(count)
         self._record("unroll", {"loop": loop, "count": amount})
 
@@ -114,18 +105,51 @@ class Schedule:
 
         Lanes of a reduce loop are combined with each other, by halves, and then with the result.
         """
-        self.program = loops.annotate(self.program, loop, "vectorize")
+        self.program = binding.run_as(self.program, loop, "vectorize")
         self._record("vectorize", {"loop": loop})
 
     def bind(self, loop: str, axis: str) -> None:
-        """The iterations become work-groups (`group.0` to `group.2`) or items (`local.0`, `.1`).
+        """The iterations become work-groups, work-items, or virtual threads, which run at once.
 
-        Raises: ScheduleError for another axis, or a reduce loop.
+        `group.0` to `group.2` are work-groups; `local.0` and `local.1` the items of each. Virtual
+        threads (`vthread`) are copies of the body within one item that keep step: loops inside
+        run once, with the copies side by side in them. Stages outside a loop over items run once
+        for each item if they write private memory, and in item 0 alone otherwise.
+
+        A loop over items may lie inside another one over the same axis where it writes local
+        memory that does not depend on the outer one: the items share that work (a copy made by
+        `cache_read`, say), and all wait until it is done.
+
+        Raises: ScheduleError for another axis, a reduce loop, or where iterations share what
+        they write.
         """
-        if axis not in ("group.0", "group.1", "group.2", "local.0", "local.1"):
-            raise ScheduleError(f"bind({loop}): expected group.0..2 or local.0..1, got {axis!r}")
-        self.program = loops.annotate(self.program, loop, axis)  # pyright: ignore
+        if axis not in binding.AXES:
+            raise ScheduleError(
+                f"bind({loop}): expected group.0..2, local.0..1 or vthread, got {axis!r}"
+            )
+        self.program = binding.run_as(self.program, loop, axis)
         self._record("bind", {"loop": loop, "axis": axis})
+
+    def parallel(self, loop: str) -> str:
+        """The iterations run on the device's cores: `bind` to the first free group axis.
+
+        On CPU devices a work-group is what one core takes at a time. Gives the axis.
+
+        Raises: ScheduleError as `bind` does, or where the nest uses all three group axes.
+        """
+        axis = binding.free_group_axis(self.program, loop)
+        self.program = binding.run_as(self.program, loop, axis)
+        self._record("parallel", {"loop": loop}, [axis])
+        return axis
+
+    def annotate(self, loop: str, key: str, value: str | int) -> None:
+        """A note on the loop: it changes nothing, and is printed with it, in the kernel too.
+
+        Later rules find it in `loop(name).notes`; primitives that replace the loop (split, fuse)
+        drop it.
+        """
+        self.program = binding.annotate(self.program, loop, key, value)
+        self._record("annotate", {"loop": loop, "key": key, "value": value})
 
     # -- stages ------------------------------------------------------------------------------
 
@@ -150,9 +174,30 @@ class Schedule:
 
         Use compute_at to bring the stage into a tile of the copy. Gives the copy's block name.
         """
-        self.program = stages.cache_write(self.program, block)
+        self.program = movement.cache_write(self.program, block)
         self._record("cache_write", {"block": block}, [f"{block}.out"])
         return f"{block}.out"
+
+    def cache_read(self, buffer: str, loop: str, scope: Scope = "register") -> str:
+        """Inside `loop`, what its body reads of a buffer comes from a copy of just that part.
+
+        Rewrite: cache_read("x", "i.0", "private")
+            for i.0 in range(4):                  for i.0 in range(4):
+              for i.1 in range(8):         ->       for x.private.0 in range(8):
+                y[i.0*8 + i.1] += x[i.0*8 + i.1]      x.private[x.private.0] = x[i.0*8 + ...]
+                                                    for i.1 in range(8):
+                                                      y[i.0*8 + i.1] += x.private[i.1]
+
+        `local` memory is shared by the items of a work-group: the copy holds what all of them
+        (and all virtual threads) read, so bind those loops first; then bind loops of the copy to
+        the same axes, to share out the work. Gives the copy's block name.
+
+        Raises: ScheduleError when it is written in that loop, or read there in several ways.
+        """
+        self.program = movement.cache_read(self.program, buffer, loop, scope)
+        made = f"{buffer}.{scope}"
+        self._record("cache_read", {"buffer": buffer, "loop": loop, "scope": scope}, [made])
+        return made
 
     def compute_at(self, block: str, loop: str, scope: Scope = "register") -> None:
         """Inside `loop`, just the part of the stage that the loop's body reads, in `scope`.
@@ -163,10 +208,30 @@ class Schedule:
               for i in range(4):             ->    for i in range(4): c[o*4 + i] = b[i]
                 c[o*4 + i] = b[o*4 + i]
 
+        Local memory holds what all items of a work-group read, see `cache_read`.
+
         Raises: ScheduleError when it is read elsewhere, read in several ways, or scheduled.
         """
-        self.program = stages.compute_at(self.program, block, loop, scope)
+        self.program = movement.compute_at(self.program, block, loop, scope)
         self._record("compute_at", {"block": block, "loop": loop, "scope": scope})
+
+    def reverse_compute_at(self, block: str, loop: str, scope: Scope = "register") -> None:
+        """Inside `loop` of its producer, the part of an element-wise stage that is ready there.
+
+        Rewrite: reverse_compute_at("z", "i.0")
+            for i.0 in range(2):                  for i.0 in range(2):
+              for i.1 in range(4):                  for i.1 in range(4): y[i.1] = f(i.0*4 + i.1)
+                y[i.0*4 + i.1] = f(...)      ->     for i in range(4): z[i.0*4 + i] = y[i]*2
+            for i in range(8): z[i] = y[i]*2
+
+        The producer's result lives in `scope`, register or private, for that part alone.
+
+        Raises: ScheduleError unless the stage alone reads the result, element by element, and
+        the result is complete there.
+        """
+        self.program = movement.reverse_compute_at(self.program, block, loop, scope)
+        arguments = {"block": block, "loop": loop, "scope": scope}
+        self._record("reverse_compute_at", arguments)
 
     def decompose_reduction(self, block: str, loop: str) -> None:
         """The start value is set by its own nest just before `loop`.
@@ -235,80 +300,38 @@ class Schedule:
         self._record("winograd", {"block": block, "m": m}, made)
         return made
 
-    # -- sampling ----------------------------------------------------------------------------
+    def sample_compute_location(
+        self, block: str, scope: Scope = "register", name: str | None = None
+    ) -> None:
+        """The stage moves to one of the loops where it may be computed, or stays (option 0).
 
-    def sample_perfect_tile(
-        self, loop: str, parts: int, max_innermost: int = 64, name: str | None = None
-    ) -> list[Expr]:
-        """`parts - 1` factors whose product divides the loop's extent, the innermost bounded."""
-        extent = self._extent(loop, "sample_perfect_tile")
-        table = tiles.perfect_tiles(extent, parts - 1, max_innermost)
-        arguments = {"loop": loop, "parts": parts, "max_innermost": max_innermost}
-        return self._sample("sample_perfect_tile", name or f"tile.{loop}", table, arguments)
-
-    def sample_tile(
-        self,
-        loop: str,
-        parts: int,
-        max_innermost: int = 64,
-        name: str | None = None,
-        unit: int = 1,
-    ) -> list[Expr]:
-        """`parts - 1` factors of any size whose product, times `unit`, is at most the extent.
-
-        Use them with `split(..., tail="shift")`: extents without useful divisors are covered by
-        tiles of which the last is moved back.
+        Option n is the n-th loop, in program order, at which `compute_at` is legal. The choice
+        changes the structure, so it is made here, by what is given for the decision, else option
+        0; `space.sketches_of` makes a sketch for each option.
         """
-        extent = self._extent(loop, "sample_tile")
-        if unit > extent:
-            raise ScheduleError(f"sample_tile({loop}): unit {unit} exceeds the extent {extent}")
-        table = tiles.any_tiles(extent // unit, parts - 1, max_innermost)
-        arguments = {
-            "loop": loop, "parts": parts, "max_innermost": max_innermost, "unit": unit,
-        }  # fmt: skip
-        return self._sample("sample_tile", name or f"tile.{loop}", table, arguments)
-
-    def sample_categorical(self, name: str, options: Sequence[int]) -> Expr:
-        """One of the integers."""
-        table = np.asarray(options, np.int64).reshape(-1, 1)
-        arguments: dict[str, Argument] = {"name": name, "options": tuple(int(o) for o in options)}
-        return self._sample("sample_categorical", name, table, arguments)[0]
-
-    def require(self, condition: Expr, why: str) -> None:
-        """Only candidates for which the condition holds are valid.
-
-        Raises: ScheduleError if it is known to be false already.
-        """
-        if isinstance(condition, Const):
-            if not condition.value:
-                raise ScheduleError(f"{self.program.name}: {why}")
-            return
-        self.constraints.append(condition)
+        places = movement.compute_locations(self.program, block, scope)
+        name = name or f"at.{block}"
+        table = np.arange(len(places) + 1).reshape(-1, 1)
+        decision = self._decision("sample_compute_location", name, table)
+        self.structure.append(decision)
+        chosen = int(self._given_row(decision, "sample_compute_location", default=(0,))[0])
+        if chosen:
+            self.program = movement.compute_at(self.program, block, places[chosen - 1], scope)
+        self._record("sample_compute_location", {"block": block, "scope": scope, "name": name})
+        self.trace = self.trace.with_decisions({name: (chosen,)})
 
     # -- helpers -----------------------------------------------------------------------------
 
-    def _extent(self, loop: str, who: str) -> int:
-        extent = self.loop(loop).extent
-        if not isinstance(extent, Const):
-            raise ScheduleError(f"{who}({loop}): its extent {extent} is itself sampled")
-        return int(extent.value)
-
-    def _sample(
-        self, primitive: str, name: str, table: np.ndarray, arguments: Mapping[str, Argument]
-    ) -> list[Expr]:
-        if any(d.name == name for d in self.decisions):
-            raise ScheduleError(f"{primitive}: decision {name!r} is taken already")
-        decision = Decision(name, table)
-        self.decisions.append(decision)
-        outputs = [v.name for v in decision.symbols]
-        self._record(primitive, {**arguments, "name": name}, outputs)
-        if name not in self._given:
-            return list(decision.symbols)
-        values = tuple(int(v) for v in self._given[name])
-        if not (table == np.asarray(values)).all(axis=1).any():
-            raise ScheduleError(f"{primitive}: {values} is not an option of {name!r}")
-        self.trace = self.trace.with_decisions({name: values})
-        return [const(v) for v in values]
+    def _split(self, loop: str, sizes: Sequence[Expr], tail: str) -> list[str]:
+        """The loops that a split makes, without a step on the trace."""
+        if tail not in loops.TAILS:
+            raise ScheduleError(f"split({loop}): tail is one of {loops.TAILS}, got {tail!r}")
+        for size in sizes:
+            if isinstance(size, Const) and size.value < 1:
+                raise ScheduleError(f"split({loop}): factors must be positive, got {size}")
+        self._require_split(self.loop(loop).extent, sizes, tail, loop)
+        self.program = loops.split(self.program, loop, sizes, tail)
+        return [f"{loop}.{i}" for i in range(len(sizes) + 1)]
 
     def _require_split(self, extent: Expr, sizes: Sequence[Expr], tail: str, loop: str) -> None:
         inner: Expr = const(1)
@@ -320,18 +343,3 @@ class Schedule:
         elif tail == "shift":
             test = inner <= extent
             self.require(test, f"split({loop}): a tile of {inner} exceeds the extent {extent}")
-
-    def _record(
-        self, primitive: str, arguments: Mapping[str, Argument], outputs: Sequence[str] = ()
-    ) -> None:
-        stated = tuple((key, _stated(value)) for key, value in arguments.items())
-        self.trace = self.trace.with_step(Step(primitive, stated, tuple(outputs)))
-        if self._verified:
-            verify(self.program, primitive)
-
-
-def _stated(value: Argument) -> Argument:
-    """The argument with literals as plain numbers, as JSON gives them back."""
-    if isinstance(value, tuple):
-        return tuple(_stated(item) for item in value)
-    return int(value.value) if isinstance(value, Const) else value

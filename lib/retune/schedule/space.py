@@ -307,6 +307,38 @@ def sketch_of(program: Program, rule: Rule, name: str = "user") -> Sketch:
     """The sketch that a schedule function makes of a program."""
     schedule = Schedule(program)
     rule(schedule)
+    return _sketch(schedule, name)
+
+
+def sketches_of(program: Program, rule: Rule, name: str = "user") -> list[Sketch]:
+    """A sketch for each legal choice of what the function samples about structure; at least one.
+
+    Their names state the choices. Raises: ScheduleError where no choice is legal.
+    """
+    found: list[Sketch] = []
+    refused: ScheduleError | None = None
+    todo: list[dict[str, tuple[int, ...]]] = [{}]
+    while todo:
+        given = todo.pop(0)
+        schedule = Schedule(program, given)
+        try:
+            rule(schedule)
+        except ScheduleError as error:
+            refused = error
+            continue
+        undecided = [d for d in schedule.structure if d.name not in given]
+        if undecided:
+            first = undecided[0]
+            todo = [{**given, first.name: (int(row[0]),)} for row in first.table] + todo
+            continue
+        chosen = "".join(f".{n}={v[0]}" for n, v in given.items())
+        found.append(_sketch(schedule, f"{name}{chosen}"))
+    if not found:
+        raise refused or ScheduleError(f"{name}: no legal choice")
+    return found
+
+
+def _sketch(schedule: Schedule, name: str) -> Sketch:
     return Sketch(
         name=name,
         program=schedule.program,

@@ -17,8 +17,14 @@ Argument = str | int | Expr | tuple["Argument", ...] | None
 TRACE_VERSION = 1
 VARIADIC = "names"
 """The argument that a primitive takes as `*names`."""
-_SINGLE = frozenset({"fuse", "cache_write", "rfactor", "sample_categorical"})
+_SINGLE = frozenset(
+    {"fuse", "cache_read", "cache_write", "parallel", "rfactor", "sample_categorical"}
+)
 """Primitives that give one name or symbol rather than a list."""
+
+
+STRUCTURAL = frozenset({"sample_compute_location"})
+"""Primitives whose decision changes the program's structure: no symbol stands for it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, compute, placeholder
 from retune.ir.verify import verify
 from retune.schedule.schedule import Schedule
-from tests.dags import conv2d, dense, depthwise, elementwise, reduction, softmax
+from tests.dags import conv2d, dense, depthwise, elementwise, reduction, softmax, tiled_product
 
 
 class Strange(Expr):
@@ -109,6 +109,10 @@ def test_rows_by_vector_lanes(golden):
         s.vectorize(lanes)
     s.bind("z.i", "group.0")
     assert lower(s.program).text == golden
+
+
+def test_product_by_work_items_and_local_memory(golden):
+    assert lower(tiled_product(32, 8, 16).program).text == golden
 
 
 def test_unscheduled(golden):

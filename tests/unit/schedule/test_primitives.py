@@ -10,7 +10,7 @@ from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, compute, placeholder, reduce_axis
 from retune.ir.verify import verify
 from retune.schedule.schedule import Schedule
-from tests.dags import conv2d, dense, elementwise, flipped, joined, softmax, total
+from tests.dags import conv2d, dense, elementwise, flipped, joined, pool, softmax, total
 from tests.oracle import assert_same_meaning
 
 
@@ -36,6 +36,18 @@ def test_split_guard(golden):
     assert scheduled(dense(7, 5, 11), lambda s: s.split("y.k", [2], "guard")) == golden
 
 
+def test_tile(golden):
+    assert scheduled(dense(8, 3, 12), lambda s: s.tile(["z.i", "z.j"], [4, 5], "shift")) == golden
+
+
+def test_a_refused_tile_leaves_no_trace():
+    s = Schedule(from_dag(dense(8, 3, 12)))
+    program = s.program
+    with pytest.raises(ScheduleError, match="5 does not divide 12"):
+        s.tile(["z.i", "z.j"], [4, 5])
+    assert s.program is program and not s.trace.steps and not s.constraints
+
+
 def test_fuse(golden):
     assert scheduled(dense(3, 4, 5), lambda s: s.fuse("z.i", "z.j")) == golden
 
@@ -55,6 +67,15 @@ def test_annotations(golden):
         )
         == golden
     )
+
+
+def test_parallel_takes_the_first_free_group_axis(golden):
+    steps = [
+        lambda s: s.bind("z.j", "group.0"),
+        lambda s: s.parallel("z.i"),
+        lambda s: s.annotate("z.i", "why", "rows do not share results"),
+    ]
+    assert scheduled(dense(3, 4, 5), *steps) == golden
 
 
 def test_compute_inline(golden):
@@ -93,6 +114,62 @@ def test_compute_at_guards_what_a_guarded_reader_reads(golden):
         scheduled(dag, lambda s: s.split("z.i", [2], "guard"), lambda s: s.compute_at("y", "z.i.0"))
         == golden
     )
+
+
+def test_cache_read(golden):
+    steps = [
+        lambda s: s.split("y.i", [4]),
+        lambda s: s.cache_read("x", "y.i.0", "private"),
+    ]
+    assert scheduled(dense(8, 3, 5), *steps) == golden
+
+
+def test_cache_read_keeps_to_the_buffer_where_its_reader_is_guarded(golden):
+    steps = [
+        lambda s: s.split("z.i", [4], "guard"),
+        lambda s: s.cache_read("y", "z.i.0"),
+    ]
+    assert scheduled(dense(6, 3, 5), *steps) == golden
+
+
+def test_a_copy_in_local_memory_serves_all_items(golden):
+    steps = [
+        lambda s: s.split("y.i", [2, 4]),
+        lambda s: s.bind("y.i.0", "group.0"),
+        lambda s: s.bind("y.i.1", "vthread"),
+        lambda s: s.bind("y.i.2", "local.0"),
+        lambda s: s.cache_read("x", "y.i.2", "local"),
+        lambda s: s.bind(s.split("x.local.0", [4])[1], "local.0"),
+    ]
+    assert scheduled(dense(16, 3, 5), *steps) == golden
+
+
+def test_reverse_compute_at(golden):
+    steps = [
+        lambda s: s.split("y.i", [4], "shift"),
+        lambda s: s.reverse_compute_at("z", "y.i.0"),
+    ]
+    assert scheduled(dense(7, 3, 5), *steps) == golden
+
+
+def test_reverse_compute_at_of_a_transposed_reader_under_a_guard(golden):
+    x = placeholder("x", (3, 5))
+    a = compute("a", (3, 5), lambda i, j: x[i, j] * 2.0, [x])
+    dag = Dag((compute("y", (5, 3), lambda i, j: a[j, i] + 1.0, [a]),))
+    steps = [
+        lambda s: s.split("a.j", [2], "guard"),
+        lambda s: s.reorder("a.j.0", "a.i"),
+        lambda s: s.reverse_compute_at("y", "a.j.0"),
+    ]
+    assert scheduled(dag, *steps) == golden
+
+
+def test_sample_compute_location(golden):
+    dag = dense(6, 4, 8)
+    s = Schedule(from_dag(dag), {"at.y": (2,)})
+    s.sample_compute_location("y")
+    assert_same_meaning(dag, s.program)
+    assert f"{s.trace}\n\n{s.program}\n" == golden
 
 
 def test_decompose_reduction(golden):
@@ -195,11 +272,11 @@ REFUSED: dict[str, tuple[Dag, Callable[[Schedule], object]]] = {
         lambda s: (s.split("y.j", [2], "shift"), s.reorder("y.k", "y.j.0"))),
     r"unroll\(y.i\): expected a serial loop, it is vectorize already": (
         dense(2, 3, 4), lambda s: (s.vectorize("y.i"), s.unroll("y.i"))),
-    r"bind\(y.i\): expected group.0..2 or local.0..1, got 'global'": (
+    r"bind\(y.i\): expected group.0..2, local.0..1 or vthread, got 'global'": (
         dense(2, 3, 4), lambda s: s.bind("y.i", "global")),
     r"group.0\(y.k\): a reduce loop runs in order": (
         dense(2, 3, 4), lambda s: s.bind("y.k", "group.0")),
-    r"bind\(y.j\): group.0 runs y.i already": (
+    r"bind\(y.j\): group.0 runs y.i already, one inside the other": (
         dense(4, 3, 4), lambda s: (s.bind("y.i", "group.0"), s.bind("y.j", "group.0"))),
     r"bind\(y.j\): y.init is outside the loop": (
         dense(4, 3, 4),
@@ -222,15 +299,15 @@ REFUSED: dict[str, tuple[Dag, Callable[[Schedule], object]]] = {
         dense(2, 3, 4), lambda s: (s.cache_write("y"), s.cache_write("y"))),
     "y: y is written in parts, by y.init, y; move a stage before": (
         dense(2, 3, 4), lambda s: (s.decompose_reduction("y", "y.i"), s.cache_write("y"))),
-    r"compute_at\(z\): it is an output; use cache_write first": (
+    r"compute_at\(z, y.i\): it is an output; use cache_write first": (
         dense(2, 3, 4), lambda s: s.compute_at("z", "y.i")),
-    r"compute_at\(y\): scope is register or private, got 'local'": (
-        dense(2, 3, 4), lambda s: s.compute_at("y", "z.i", "local")),
+    r"compute_at\(y, z.i\): scope is one of register, private, local, got 'global'": (
+        dense(2, 3, 4), lambda s: s.compute_at("y", "z.i", "global")),
     r"compute_at\(e, y.i\): also read outside that loop, by total": (
         softmax(2, 3), lambda s: s.compute_at("e", "y.i")),
     r"compute_at\(y, y.i\): also read outside that loop, by z": (
         dense(2, 3, 4), lambda s: s.compute_at("y", "y.i")),
-    r"compute_at\(a\): index .* runs backwards in y.j": (
+    r"compute_at\(a, y.i\): index .* runs backwards in y.j": (
         mirrored(), lambda s: s.compute_at("a", "y.i")),
     r"compute_at\(a, y.j\): dimension 1 is read in several ways": (
         spread(), lambda s: s.compute_at("a", "y.j")),
@@ -249,6 +326,61 @@ REFUSED: dict[str, tuple[Dag, Callable[[Schedule], object]]] = {
         dense(2, 3, 4), lambda s: s.rfactor("y", "y.k", 3)),
     r"rfactor\(y, y.k\): it has partial results already; factor y.part": (
         dense(2, 3, 4), lambda s: (s.rfactor("y", "y.k"), s.rfactor("y", "y.k"))),
+    "tile: 2 loops, but 1 sizes": (
+        dense(2, 3, 4), lambda s: s.tile(["z.i", "z.j"], [2])),
+    r"parallel\(mean.ff\): all three group axes of its nest are taken": (
+        pool(2, 3, 4, 5, 2, 1, average=True),
+        lambda s: ([s.parallel(n) for n in ("mean.nn", "mean.yy", "mean.xx")],
+                   s.parallel("mean.ff"))),
+    r"annotate\(z.i\): the key is a word, got 'two words'": (
+        dense(2, 3, 4), lambda s: s.annotate("z.i", "two words", 1)),
+    r"annotate\(z.i\): the value of why is one line": (
+        dense(2, 3, 4), lambda s: s.annotate("z.i", "why", "a\nb")),
+    r"cache_read\(q, y.i\): no such buffer; buffers are x, w, b, y, z": (
+        dense(2, 3, 4), lambda s: s.cache_read("q", "y.i")),
+    r"cache_read\(x, y.i\): scope is one of register, private, local, got 'global'": (
+        dense(2, 3, 4), lambda s: s.cache_read("x", "y.i", "global")),
+    r"cache_read\(x, z.i\): nothing there reads it": (
+        dense(2, 3, 4), lambda s: s.cache_read("x", "z.i")),
+    r"cache_read\(y, y.i\): it is written inside that loop": (
+        dense(2, 3, 4), lambda s: s.cache_read("y", "y.i")),
+    r"cache_read\(x, y.j\): there is a x.register already": (
+        dense(2, 3, 4), lambda s: (s.cache_read("x", "y.i"), s.cache_read("x", "y.j"))),
+    r"cache_read\(y, z.j\): other work-items do not see what is in register memory": (
+        dense(2, 3, 4), lambda s: (s.compute_at("y", "z.i"), s.cache_read("y", "z.j", "local"))),
+    r"reverse_compute_at\(z, y.i\): scope is one of register, private, got 'local'": (
+        dense(2, 3, 4), lambda s: s.reverse_compute_at("z", "y.i", "local")),
+    r"reverse_compute_at\(y, z.i\): expected an element-wise reader of one result": (
+        dense(2, 3, 4), lambda s: s.reverse_compute_at("y", "z.i")),
+    r"reverse_compute_at\(z, y.k\): y is not complete there; move reduce loops inside": (
+        dense(2, 3, 4), lambda s: s.reverse_compute_at("z", "y.k")),
+    r"reverse_compute_at\(y, top.i\): expected an element-wise reader": (
+        softmax(2, 3), lambda s: s.reverse_compute_at("y", "top.i")),
+    r"reverse_compute_at\(y, a.i\): a is not read element by element, in one order": (
+        neighbours(), lambda s: s.reverse_compute_at("y", "a.i")),
+    r"reverse_compute_at\(y, total.i\): total is not read element by element": (
+        softmax(2, 3), lambda s: s.reverse_compute_at("y", "total.i")),
+    r"reverse_compute_at\(z, y.j.1\): y\[.*\] leaves gaps in what it writes there": (
+        dense(2, 3, 4),
+        lambda s: (s.split("y.j", [2]), s.reorder("y.j.1", "y.j.0"),
+                   s.reverse_compute_at("z", "y.j.1"))),
+    r"reverse_compute_at\(z, y.i\): y.j runs as local.0 inside that loop": (
+        dense(2, 3, 4),
+        lambda s: (s.bind("y.j", "local.0"), s.reverse_compute_at("z", "y.i"))),
+    r"reverse_compute_at\(z, y.i\): y.init writes y outside that loop": (
+        dense(2, 3, 4),
+        lambda s: (s.decompose_reduction("y", "y.i"), s.reverse_compute_at("z", "y.i"))),
+    r"bind\(y.i\): x.local in local memory holds one iteration's part; bind to local.0": (
+        dense(4, 3, 4),
+        lambda s: (s.cache_read("x", "y.i", "local"), s.bind("y.i", "local.0"))),
+    r"bind\(y.j\): local.0 runs y.i already, one inside the other": (
+        dense(4, 3, 4), lambda s: (s.bind("y.i", "local.0"), s.bind("y.j", "local.0"))),
+    r"bind\(z.j.1\): local.0 runs y.j already, with extent 4": (
+        dense(4, 3, 4),
+        lambda s: (s.compute_at("y", "z.i", "local"), s.split("z.j", [2]),
+                   s.bind("y.j", "local.0"), s.bind("z.j.1", "local.0"))),
+    r"sample_compute_location: \(9,\) is not an option of 'at.y'": (
+        dense(4, 3, 4), lambda s: Schedule(s.program, {"at.y": (9,)}).sample_compute_location("y")),
     r"pack\(x\): expected a constant input": (dense(2, 3, 4), lambda s: s.pack("x")),
     r"pack\(w\): it is packed already": (
         dense(2, 3, 4), lambda s: (s.pack("w"), s.pack("w"))),

@@ -11,7 +11,7 @@ from retune.schedule.schedule import Schedule
 from tests.dags import random_dag
 from tests.oracle import assert_same_meaning
 from tests.properties import chooser, quick, seeded
-from tests.random_schedules import scramble
+from tests.random_schedules import scramble, somewhere
 
 
 @quick(80)
@@ -19,21 +19,24 @@ from tests.random_schedules import scramble
 def test_random_schedules_keep_the_meaning(data: st.DataObject):
     choose = chooser(data)
     dag = random_dag(choose)
-    s = Schedule(from_dag(dag))
+    s = Schedule(from_dag(dag), somewhere(dag, choose))
     scramble(s, choose, 8, verify)
     assert_same_meaning(dag, s.program)
 
 
 def test_random_schedules_use_every_primitive():
     used: Counter[str] = Counter()
-    for seed in range(150):
+    for seed in range(200):
         choose = seeded(seed)
-        s = Schedule(from_dag(random_dag(choose)))
+        dag = random_dag(choose)
+        s = Schedule(from_dag(dag), somewhere(dag, choose))
         scramble(s, choose, 8, lambda _: None)
         used.update(step.primitive for step in s.trace.steps)
     expected = {
         "split", "fuse", "reorder", "unroll", "vectorize", "bind", "compute_inline",
         "cache_write", "compute_at", "decompose_reduction", "pack", "rfactor",
+        "tile", "parallel", "annotate", "cache_read", "reverse_compute_at",
+        "sample_compute_location",
     }  # fmt: skip
     assert expected <= set(used), expected - set(used)
     assert min(used.values()) >= 5, used

@@ -14,7 +14,8 @@ from retune.schedule.cpu import cpu_space
 from retune.schedule.estimate import default_candidate, estimate
 from retune.schedule.replay import replay
 from retune.schedule.schedule import Schedule
-from retune.schedule.space import Candidate, Space, sketch_of
+from retune.schedule.space import Candidate, Space, sketch_of, sketches_of
+from retune.schedule.stages import loops_of
 from tests.dags import conv2d, dense
 from tests.oracle import assert_same_meaning
 
@@ -158,3 +159,32 @@ def test_the_default_candidate_is_always_the_same_and_among_the_best():
     own = estimate(sketch, sketch.row(dict(chosen.decisions)).reshape(1, -1), GENERIC_CPU)[0]
     everyone = estimate(sketch, sketch.sample(200, np.random.default_rng(7)), GENERIC_CPU)
     assert own <= np.quantile(everyone, 0.05)
+
+
+def somewhere(s: Schedule) -> None:
+    s.split("z.j", s.sample_perfect_tile("z.j", 2))
+    s.sample_compute_location("y")
+    s.unroll(s.loops("z")[-1])
+
+
+def test_a_sketch_for_each_location():
+    dag = dense(4, 3, 8)
+    sketches = sketches_of(from_dag(dag), somewhere)
+    assert [s.name for s in sketches] == [f"user.at.y={i}" for i in range(4)]
+    space = Space(tuple(sketches))
+    for number, sketch in enumerate(sketches):
+        assert [d.name for d in sketch.decisions] == ["tile.z.j"]
+        candidate = space.candidate(space.population(number, sketch.all_rows()[:1]), 0)
+        program = space.instantiate(candidate)
+        assert_same_meaning(dag, program)
+        again = replay(from_dag(dag), space.trace(candidate))
+        assert again.loops("y") == [n.var.name for n in loops_of(program, "y")]
+
+
+def test_no_legal_location_is_an_error():
+    def never(s: Schedule) -> None:
+        s.sample_compute_location("y")
+        s.split("z.i", [3])
+
+    with pytest.raises(ScheduleError, match="3 does not divide 4"):
+        sketches_of(from_dag(dense(4, 3, 8)), never)

@@ -14,7 +14,7 @@ from retune.schedule.schedule import Schedule
 from retune.schedule.trace import Trace
 from tests.dags import dense, random_dag
 from tests.properties import chooser, quick
-from tests.random_schedules import scramble
+from tests.random_schedules import scramble, somewhere
 
 
 def _sampled(given_numbers: dict[str, tuple[int, ...]] | None = None) -> Schedule:
@@ -67,6 +67,16 @@ def test_replay_with_other_decisions():
     assert dict(again.trace.decisions) == other
 
 
+def test_replay_moves_a_stage_elsewhere():
+    dag = dense(6, 4, 8)
+    s = Schedule(from_dag(dag))
+    s.sample_compute_location("y")
+    assert dict(s.trace.decisions) == {"at.y": (0,)}
+    moved = replay(from_dag(dag), Trace.from_json(s.trace.to_json()), {"at.y": (2,)})
+    assert moved.loops("y")[:2] == ["z.i", "z.j"]
+    assert dict(moved.trace.decisions) == {"at.y": (2,)}
+
+
 def test_replay_refuses_to_decide_anew_what_is_a_number_in_the_steps():
     with pytest.raises(ScheduleError, match=r"'tile.z.j' was decided as \(5,\) before this trace"):
         replay(from_dag(dense(12, 8, 34)), _sampled(DECIDED).trace, {"tile.z.j": (8,)})
@@ -84,12 +94,12 @@ def test_replay_refuses_what_is_no_option():
 def test_any_trace_survives_json_and_runs_as_python(data: st.DataObject):
     choose = chooser(data)
     dag = random_dag(choose)
-    s = Schedule(from_dag(dag))
+    s = Schedule(from_dag(dag), somewhere(dag, choose))
     scramble(s, choose, 5, lambda _: None)
     trace = Trace.from_json(s.trace.to_json())
     assert trace == s.trace
     assert str(replay(from_dag(dag), trace).program) == str(s.program)
-    printed = Schedule(from_dag(dag))
+    printed = Schedule(from_dag(dag), dict(s.trace.decisions))
     exec(str(s.trace), {"s": printed})  # noqa: S102
     assert str(printed.program) == str(s.program)
 

@@ -1,0 +1,186 @@
+"""Passes that give each work-item its share: work that one item does, and virtual threads.
+
+Both keep the meaning of the loop program: the interpreter may run it after either one.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from retune.codegen.barriers import holds_barrier
+from retune.ir.expr import Buffer, Expr, Load, Var, all_of, conjuncts, equal, loads, transform
+from retune.ir.reduction import path_to
+from retune.ir.stmt import (
+    Block,
+    For,
+    LoopKind,
+    Program,
+    Seq,
+    Stmt,
+    block_variables,
+    blocks,
+    map_exprs,
+    rewrite,
+    substitute_stmt,
+    walk,
+)
+
+
+def one_item(program: Program) -> Program:
+    """Stores to shared memory that no loop over items spreads are left to the first item.
+
+    Rewrite, beside a loop over local.0 of extent 8:
+        y[0] += part[k]    ->    for y.item in range(8):  # local.0
+                                   y[0] += part[k]  # where y.item == 0
+    """
+    roots = tuple(_one_item(root) for root in program.body.stmts)
+    return replace(program, body=Seq(roots))
+
+
+def _one_item(root: Stmt) -> Stmt:
+    axes: dict[LoopKind, Expr] = {
+        n.kind: n.extent for n in walk(root) if isinstance(n, For) and n.kind.startswith("local")
+    }
+    if not axes:
+        return root
+    missing = {b.name: _missing(b, path_to(root, b) or [], axes) for b in blocks(root)}
+    return _cover(root, missing, axes)
+
+
+def _missing(
+    block: Block, path: list[For], axes: Mapping[LoopKind, Expr]
+) -> tuple[LoopKind, ...] | None:
+    """Axes on which every item would do the same store; None for stores to private memory."""
+    if block.buffer.scope in ("register", "private"):
+        return None
+    used = block_variables(block)
+    spread = {p.kind for p in path if block.buffer.scope == "global" or p.var in used}
+    return tuple(axis for axis in axes if axis not in spread)
+
+
+def _cover(
+    stmt: Stmt,
+    missing: Mapping[str, tuple[LoopKind, ...] | None],
+    axes: Mapping[LoopKind, Expr],
+) -> Stmt:
+    """The largest parts that are alike, each under loops over the axes that it misses."""
+    inside = blocks(stmt)
+    wanted = {missing[b.name] for b in inside}
+    if wanted <= {None, ()}:
+        return stmt
+    alike = len(wanted) == 1
+    if alike and not any(n.kind in axes for n in walk(stmt) if isinstance(n, For)):
+        return _first_only(stmt, inside[0].name, wanted.pop() or (), axes)
+    match stmt:
+        case For():
+            return replace(stmt, body=_cover(stmt.body, missing, axes))
+        case Seq(stmts):
+            return Seq(tuple(_cover(s, missing, axes) for s in stmts))
+        case Block():
+            return _first_only(stmt, stmt.name, missing[stmt.name] or (), axes)
+
+
+def _first_only(
+    stmt: Stmt, name: str, wanted: tuple[LoopKind, ...], axes: Mapping[LoopKind, Expr]
+) -> Stmt:
+    items: dict[LoopKind, Var] = {axis: Var(f"{name}.item{axis[-1]}") for axis in wanted}
+    first = [equal(var, 0) for var in items.values()]
+
+    def rule(node: Stmt) -> Stmt | None:
+        if not isinstance(node, Block):
+            return None
+        return replace(node, guard=all_of(*first, *conjuncts(node.guard)))
+
+    stmt = rewrite(stmt, rule)
+    for axis, var in items.items():
+        stmt = For(var, axes[axis], stmt, kind=axis)
+    return stmt
+
+
+def virtual_threads(program: Program) -> Program:
+    """Loops over virtual threads moved inside serial loops, where their copies stand side by side.
+
+    Private memory that only one thread uses gets a dimension for the threads; statements that do
+    not tell the threads apart are left alone.
+
+    Rewrite:
+        for v in range(2):  # vthread      for k: for v: y[v, 0] += x[v, k]
+          for k: y[0] += x[v, k]      ->   for v.1: z[v.1] = y[v.1, 0]
+          z[v] = y[0]
+    """
+    while True:
+        loop = _innermost_virtual(program.body)
+        if loop is None:
+            return program
+        program = _interleave(program, loop)
+
+
+def _innermost_virtual(stmt: Stmt) -> For | None:
+    found = [n for n in walk(stmt) if isinstance(n, For) and n.kind == "vthread"]
+    return found[-1] if found else None
+
+
+def _interleave(program: Program, loop: For) -> Program:
+    own, dependent = _thread_memory(program, loop)
+    wide = {b: replace(b, shape=(loop.extent, *b.shape)) for b in own}
+
+    def read(expr: Expr) -> Expr | None:
+        if isinstance(expr, Load) and expr.buffer in wide:
+            return Load(wide[expr.buffer], (loop.var, *expr.indices))
+        return None
+
+    def write(node: Stmt) -> Stmt | None:
+        if isinstance(node, Block) and node.buffer in wide:
+            return replace(node, buffer=wide[node.buffer], indices=(loop.var, *node.indices))
+        return None
+
+    body = rewrite(map_exprs(loop.body, lambda e: transform(e, read)), write)
+    names = (loop.var if n == 0 else Var(f"{loop.var.name}.v{n}") for n in range(1 << 20))
+    body = _push(body, loop, dependent, names)
+    whole = rewrite(program.body, lambda node: body if node is loop else None)
+    return replace(
+        program,
+        body=whole if isinstance(whole, Seq) else Seq((whole,)),
+        scratch=tuple(wide.get(b, b) for b in program.scratch),
+    )
+
+
+def _thread_memory(program: Program, loop: For) -> tuple[set[Buffer], set[str]]:
+    """Private buffers that each virtual thread needs for itself; blocks that tell them apart."""
+    inside = blocks(loop.body)
+    names = {b.name for b in inside}
+    outside = [b for b in blocks(program.body) if b.name not in names]
+    elsewhere = {buffer for b in outside for buffer in _touched(b)}
+    own: set[Buffer] = set()
+    dependent: set[str] = set()
+    while True:
+        more = {b.name for b in inside if loop.var in block_variables(b) or own & set(_touched(b))}
+        own = {
+            b.buffer
+            for b in inside
+            if b.name in more
+            and b.buffer.scope in ("register", "private")
+            and b.buffer not in elsewhere
+        }
+        if more == dependent:
+            return own, dependent
+        dependent = more
+
+
+def _touched(block: Block) -> list[Buffer]:
+    return [block.buffer, *(load.buffer for load in loads(block.value))]
+
+
+def _push(stmt: Stmt, loop: For, dependent: set[str], names: Iterator[Var]) -> Stmt:
+    if not any(b.name in dependent for b in blocks(stmt)):
+        return stmt
+    plain = all(n.kind in ("unroll", "vectorize") for n in walk(stmt) if isinstance(n, For))
+    if plain and not holds_barrier(stmt):
+        var = next(names)
+        return replace(loop, var=var, kind="unroll", body=substitute_stmt(stmt, {loop.var: var}))
+    match stmt:
+        case For():
+            return replace(stmt, body=_push(stmt.body, loop, dependent, names))
+        case Seq(stmts):
+            return Seq(tuple(_push(s, loop, dependent, names) for s in stmts))
+        case Block():
+            raise AssertionError("a block alone is plain")

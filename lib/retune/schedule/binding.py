@@ -1,0 +1,139 @@
+"""Primitives that say what runs a loop: copies of its body, vector lanes, work-groups or items.
+
+Program -> program, meaning kept, ScheduleError where that is impossible; `Schedule` records them.
+"""
+
+from dataclasses import replace
+
+from retune.core.errors import ScheduleError
+from retune.ir.expr import Buffer, Expr, loads, variables
+from retune.ir.reduction import reads
+from retune.ir.stmt import Block, For, LoopKind, Program, Stmt, block_variables, blocks, walk
+from retune.schedule.loops import loop_named, replace_loop
+
+GROUP_AXES: tuple[LoopKind, ...] = ("group.0", "group.1", "group.2")
+AXES: tuple[LoopKind, ...] = (*GROUP_AXES, "local.0", "local.1", "vthread")
+"""What `bind` takes."""
+
+
+def run_as(program: Program, name: str, kind: LoopKind) -> Program:
+    """The loop run as `kind`. See Schedule.unroll, vectorize and bind."""
+    loop = loop_named(program, name)
+    if loop.kind != "serial":
+        raise ScheduleError(f"{kind}({name}): expected a serial loop, it is {loop.kind} already")
+    if loop.reduce and kind not in ("unroll", "vectorize"):
+        raise ScheduleError(f"{kind}({name}): a reduce loop runs in order")
+    if kind in AXES:
+        _check_parallel(program, loop, kind)
+    return replace_loop(program, name, lambda node: replace(node, kind=kind))
+
+
+def hint_unroll(program: Program, name: str, count: Expr) -> Program:
+    """See Schedule.unroll."""
+    return replace_loop(program, name, lambda node: replace(node, unroll=count))
+
+
+def annotate(program: Program, name: str, key: str, value: str | int) -> Program:
+    """See Schedule.annotate."""
+    if not key.isidentifier():
+        raise ScheduleError(f"annotate({name}): the key is a word, got {key!r}")
+    if "\n" in str(value):
+        raise ScheduleError(f"annotate({name}): the value of {key} is one line")
+
+    def note(loop: For) -> Stmt:
+        return replace(loop, notes=tuple((dict(loop.notes) | {key: value}).items()))
+
+    return replace_loop(program, name, note)
+
+
+def free_group_axis(program: Program, name: str) -> LoopKind:
+    """The first group axis that no loop of the nest runs on. Raises: ScheduleError for none."""
+    root = _root_of(program, loop_named(program, name))
+    taken = {n.kind for n in walk(root) if isinstance(n, For)}
+    for axis in GROUP_AXES:
+        if axis not in taken:
+            return axis
+    raise ScheduleError(f"parallel({name}): all three group axes of its nest are taken")
+
+
+def _root_of(program: Program, loop: For) -> Stmt:
+    return next(s for s in program.body.stmts if any(n is loop for n in walk(s)))
+
+
+def _check_parallel(program: Program, loop: For, axis: LoopKind) -> None:
+    """Iterations of `loop` may run at once on `axis`: no other one shares what they write."""
+    root = _root_of(program, loop)
+    if axis != "vthread":
+        for other in walk(root):
+            if isinstance(other, For) and other.kind == axis:
+                _check_same_axis(loop, other, axis)
+    inside = blocks(loop.body)
+    outside = [b for b in blocks(root) if not any(b is i for i in inside)]
+    if axis != "vthread":
+        _check_outside(loop, axis, inside, outside)
+    if not axis.startswith("group"):
+        _check_shared(loop, axis, inside, outside)
+    for block in inside:
+        own = block.buffer.scope in ("register", "private") and not _touched(block, outside)
+        moved = any(loop.var in variables(i) for i in block.indices)
+        if block.reducer is not None and loop.shifted and moved and not own:
+            raise ScheduleError(
+                f"bind({loop.var}): its tiles overlap, and {block.name} accumulates in "
+                f"{block.buffer.scope} memory; use cache_write and compute_at first"
+            )
+
+
+def _check_same_axis(loop: For, other: For, axis: LoopKind) -> None:
+    """Two loops on one axis: side by side, or a shared piece of work inside all items' work."""
+    if other.extent != loop.extent:
+        raise ScheduleError(
+            f"bind({loop.var}): {axis} runs {other.var} already, with extent {other.extent}"
+        )
+    for around, inner in ((loop, other), (other, loop)):
+        if not any(n is inner for n in walk(around.body)):
+            continue
+        shared = all(
+            b.buffer.scope == "local" and around.var not in block_variables(b)
+            for b in blocks(inner.body)
+        )
+        if axis.startswith("group") or not shared:
+            raise ScheduleError(
+                f"bind({loop.var}): {axis} runs {other.var} already, one inside the other; only "
+                "a copy to local memory may share an axis with the loops around it"
+            )
+
+
+def _check_outside(loop: For, axis: LoopKind, inside: list[Block], outside: list[Block]) -> None:
+    """Blocks beside the loop neither run once too often nor need what other iterations hold."""
+    made = {b.buffer for b in inside}
+    read = {b for block in inside for b in _reads(block)}
+    for block in outside:
+        seen = {b for b in _reads(block) & made if axis.startswith("group") or b.scope != "local"}
+        repeated = block.buffer.scope == "global" and (
+            axis.startswith("group") or block.buffer in made | read
+        )
+        if repeated or seen:
+            raise ScheduleError(
+                f"bind({loop.var}): {block.name} is outside the loop and would run in every "
+                "iteration; bind a loop around both, or decompose after binding"
+            )
+
+
+def _check_shared(loop: For, axis: LoopKind, inside: list[Block], outside: list[Block]) -> None:
+    """Local memory that is used inside the loop alone is one for all its iterations."""
+    for block in inside:
+        alone = block.buffer.scope == "local" and not any(reads(b, block.buffer) for b in outside)
+        if alone and loop.var in block_variables(block):
+            raise ScheduleError(
+                f"bind({loop.var}): {block.buffer} in local memory holds one iteration's part; "
+                f"bind to {axis} before copying to local memory"
+            )
+
+
+def _reads(block: Block) -> set[Buffer]:
+    return {load.buffer for load in loads(block.value)}
+
+
+def _touched(block: Block, others: list[Block]) -> bool:
+    """True when another block reads or writes what this one writes."""
+    return any(b.buffer == block.buffer or reads(b, block.buffer) for b in others)

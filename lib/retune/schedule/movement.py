@@ -1,0 +1,216 @@
+"""Primitives that move a stage, or a copy of an operand, to the loop that needs it.
+
+Program -> program, meaning kept, ScheduleError where that is impossible; `Schedule` records them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from retune.core.errors import ScheduleError
+from retune.ir.expr import Buffer, Load, Scope, Var, loads, substitute
+from retune.ir.reduction import path_to
+from retune.ir.simplify import simplify
+from retune.ir.stmt import Block, For, Program, Seq, Stmt, blocks, rewrite, walk
+from retune.schedule.loops import loop_named, replace_loop, with_body
+from retune.schedule.regions import (
+    Region,
+    guarded,
+    inner_extents,
+    read_region,
+    read_under_condition,
+    redirect_reads,
+    write_region,
+)
+from retune.schedule.stages import flatten, readers, root_nest, without
+
+
+def _check_scope(who: str, scope: Scope, allowed: Sequence[Scope]) -> None:
+    if scope not in allowed:
+        raise ScheduleError(f"{who}: scope is one of {', '.join(allowed)}, got {scope!r}")
+
+
+def cache_write(program: Program, name: str) -> Program:
+    """See Schedule.cache_write."""
+    root, block, path = root_nest(program, name)
+    cache = Buffer(f"{block.buffer.name}.acc", block.buffer.shape, block.buffer.dtype)
+    if any(b.name == f"{name}.out" or b.buffer.name == cache.name for b in blocks(program.body)):
+        raise ScheduleError(f"cache_write({name}): it has a cache already")
+    spatial = [loop for loop in path if not loop.reduce]
+    names = {loop.var: Var(f"{name}.out{loop.var.name.removeprefix(name)}") for loop in spatial}
+    indices = tuple(substitute(i, dict(names)) for i in block.indices)
+    body: Stmt = Block(f"{name}.out", block.buffer, indices, Load(cache, indices))
+    for loop in reversed(spatial):
+        body = For(names[loop.var], loop.extent, body)
+    cached = rewrite(root, lambda n: replace(block, buffer=cache) if n == block else None)
+    stmts: list[Stmt] = []
+    for stmt in program.body.stmts:
+        stmts.extend((cached, body) if stmt is root else (stmt,))
+    return replace(program, body=Seq(tuple(stmts)), scratch=(*program.scratch, cache))
+
+
+def cache_read(program: Program, name: str, loop_name: str, scope: Scope) -> Program:
+    """See Schedule.cache_read."""
+    who = f"cache_read({name}, {loop_name})"
+    _check_scope(who, scope, ("register", "private", "local"))
+    everything = (*program.inputs, *program.scratch, *program.outputs)
+    buffer = next((b for b in everything if b.name == name), None)
+    if buffer is None:
+        known = ", ".join(b.name for b in everything)
+        raise ScheduleError(f"{who}: no such buffer; buffers are {known}")
+    loop = loop_named(program, loop_name)
+    copy = f"{name}.{scope}"
+    if any(b.name == copy for b in (*everything, *blocks(program.body))):
+        raise ScheduleError(f"{who}: there is a {copy} already")
+    if scope == "local" and buffer.scope in ("register", "private"):
+        raise ScheduleError(f"{who}: other work-items do not see what is in {buffer.scope} memory")
+    if any(b.buffer == buffer for b in blocks(loop)):
+        raise ScheduleError(f"{who}: it is written inside that loop")
+    region = read_region(who, buffer, loop.body, inner_extents(program, loop, scope))
+    tile = Buffer(copy, region.extents, buffer.dtype, scope)
+    axes = tuple(Var(f"{copy}.{d}") for d in range(len(region.extents)))
+    source = tuple(simplify(f + a) for f, a in zip(region.first, axes, strict=True))
+    block = Block(copy, tile, axes, Load(buffer, source))
+    if read_under_condition(loop.body, buffer):
+        block = replace(block, guard=guarded(block, region.guard(axes, buffer)))
+    nest: Stmt = block
+    for axis, extent in reversed(list(zip(axes, region.extents, strict=True))):
+        nest = For(axis, extent, nest)
+    body = redirect_reads(loop.body, buffer, tile, region)
+    program = replace_loop(program, loop_name, lambda n: replace(n, body=Seq((nest, body))))
+    program = with_body(program, flatten(program.body))
+    return replace(program, scratch=(*program.scratch, tile))
+
+
+def compute_at(program: Program, name: str, loop_name: str, scope: Scope) -> Program:
+    """See Schedule.compute_at."""
+    root, block, path = root_nest(program, name)
+    loop = loop_named(program, loop_name)
+    who = f"compute_at({name}, {loop_name})"
+    _check_scope(who, scope, ("register", "private", "local"))
+    if block.buffer in program.outputs:
+        raise ScheduleError(f"{who}: it is an output; use cache_write first")
+    outside = [
+        b.name
+        for b in readers(program, block.buffer)
+        if path_to(loop, b) is None and b.name != block.name
+    ]
+    if outside:
+        raise ScheduleError(f"{who}: also read outside that loop, by {outside[0]}")
+    region = read_region(who, block.buffer, loop.body, inner_extents(program, loop, scope))
+    tile = Buffer(block.buffer.name, region.extents, block.buffer.dtype, scope)
+    conditional = read_under_condition(loop.body, block.buffer)
+    nest = _tile_nest(block, path, region, tile, guard=conditional)
+    body = redirect_reads(loop.body, block.buffer, tile, region)
+    program = without(program, root)
+    program = replace_loop(program, loop_name, lambda node: replace(node, body=Seq((nest, body))))
+    scratch = tuple(tile if b == block.buffer else b for b in program.scratch)
+    return replace(with_body(program, flatten(program.body)), scratch=scratch)
+
+
+def _tile_nest(
+    block: Block, path: Sequence[For], region: Region, tile: Buffer | None, *, guard: bool
+) -> Stmt:
+    """The block's nest over one region: same loop names, region extents.
+
+    Its stores go to the tile, or to where they went before, without one.
+    """
+    axes = [i for i in block.indices if isinstance(i, Var)]
+    moved = {v: simplify(f + v) for v, f in zip(axes, region.first, strict=True)}
+    terms = region.guard(axes, block.buffer) if guard else []
+    body: Stmt = replace(
+        block,
+        buffer=tile or block.buffer,
+        indices=tuple(moved[v] for v in axes) if tile is None else block.indices,
+        value=substitute(block.value, dict(moved)),
+        guard=guarded(block, terms),
+    )
+    size = dict(zip(axes, region.extents, strict=True))
+    for around in reversed(path):
+        body = replace(around, body=body, extent=size.get(around.var, around.extent))
+    return body
+
+
+def compute_locations(program: Program, name: str, scope: Scope) -> list[str]:
+    """The loops at which `compute_at` is legal for a block, in program order."""
+    found: list[str] = []
+    for node in walk(program.body):
+        if isinstance(node, For):
+            try:
+                compute_at(program, name, node.var.name, scope)
+            except ScheduleError:
+                continue
+            found.append(node.var.name)
+    return found
+
+
+def reverse_compute_at(program: Program, name: str, loop_name: str, scope: Scope) -> Program:
+    """See Schedule.reverse_compute_at."""
+    root, block, path = root_nest(program, name)
+    loop = loop_named(program, loop_name)
+    who = f"reverse_compute_at({name}, {loop_name})"
+    _check_scope(who, scope, ("register", "private"))
+    source = _produced(program, who, block, loop)
+    _check_complete(program, who, source, loop)
+    _check_operands(program, who, block, loop, source)
+    load = next(n for n in loads(block.value) if n.buffer == source)
+    written = write_region(who, source, loop.body, inner_extents(program, loop, scope))
+    tile = Buffer(source.name, written.extents, source.dtype, scope)
+    order = [load.indices.index(axis) for axis in block.indices]
+    own = Region(tuple(written.first[d] for d in order), tuple(written.extents[d] for d in order))
+    conditional = any(b.guard is not None for b in blocks(loop.body) if b.buffer == source)
+    nest = _tile_nest(block, path, own, None, guard=conditional)
+    nest = redirect_reads(nest, source, tile, written)
+
+    def shrink(node: Stmt) -> Stmt | None:
+        if not isinstance(node, Block) or node.buffer != source:
+            return None
+        pairs = zip(node.indices, written.first, strict=True)
+        return replace(node, buffer=tile, indices=tuple(simplify(i - f) for i, f in pairs))
+
+    body = rewrite(loop.body, shrink)
+    program = without(program, root)
+    program = replace_loop(program, loop_name, lambda node: replace(node, body=Seq((body, nest))))
+    scratch = tuple(tile if b == source else b for b in program.scratch)
+    return replace(with_body(program, flatten(program.body)), scratch=scratch)
+
+
+def _produced(program: Program, who: str, block: Block, loop: For) -> Buffer:
+    """The one buffer of the loop that the block alone reads, element by element."""
+    made = {b.buffer for b in blocks(loop.body)}
+    found = {load.buffer for load in loads(block.value)} & made
+    if block.reducer is not None or block.guard is not None or len(found) != 1:
+        raise ScheduleError(f"{who}: expected an element-wise reader of one result of that loop")
+    source = found.pop()
+    if source in program.outputs or [b.name for b in readers(program, source)] != [block.name]:
+        raise ScheduleError(f"{who}: {source} is an output, or has other readers")
+    extent = dict(zip(block.indices, block.buffer.shape, strict=True))
+    read = {load.indices for load in loads(block.value) if load.buffer == source}
+    indices = read.pop()
+    same = [extent.get(i) for i in indices] == list(source.shape)
+    if read or set(indices) != set(extent) or len(indices) != len(extent) or not same:
+        raise ScheduleError(f"{who}: {source} is not read element by element, in one order")
+    return source
+
+
+def _check_complete(program: Program, who: str, source: Buffer, loop: For) -> None:
+    """After an iteration of `loop`, its part of `source` is final, and one work-item's own."""
+    for writer in (b for b in blocks(program.body) if b.buffer == source):
+        path = path_to(program.body, writer) or []
+        position = next((i for i, p in enumerate(path) if p is loop), None)
+        if position is None:
+            raise ScheduleError(f"{who}: {writer.name} writes {source} outside that loop")
+        if any(p.reduce for p in path[: position + 1]):
+            raise ScheduleError(f"{who}: {source} is not complete there; move reduce loops inside")
+    for inner in walk(loop.body):
+        if isinstance(inner, For) and inner.kind.startswith(("group", "local")):
+            raise ScheduleError(f"{who}: {inner.var} runs as {inner.kind} inside that loop")
+
+
+def _check_operands(program: Program, who: str, block: Block, loop: For, source: Buffer) -> None:
+    """What else the block reads exists before the nest of `loop` starts."""
+    roots = program.body.stmts
+    position = next(i for i, s in enumerate(roots) if any(n is loop for n in walk(s)))
+    late = {b.buffer for root in roots[position:] for b in blocks(root)}
+    for load in loads(block.value):
+        if load.buffer != source and load.buffer in late:
+            raise ScheduleError(f"{who}: it reads {load.buffer}, which is made too late for it")

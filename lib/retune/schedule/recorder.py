@@ -1,0 +1,153 @@
+"""Recorder: a program, the trace of what was done to it, and what was sampled on the way.
+
+Sampling methods give symbols and record a `Decision` that lists their possible values; given
+numbers for them (replay), they give these numbers instead, so one schedule function serves
+symbolic sketches and concrete programs alike.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from retune.core.config import knob
+from retune.core.errors import ScheduleError
+from retune.ir.expr import Const, Expr, const
+from retune.ir.stmt import Block, For, Program, blocks
+from retune.ir.verify import verify
+from retune.schedule import loops, stages, tiles
+from retune.schedule.decisions import Decision, Given
+from retune.schedule.trace import Argument, Step, Trace
+
+
+class Recorder:
+    """What a `Schedule` knows; its primitives stand there."""
+
+    def __init__(self, program: Program, given: Given | None = None) -> None:
+        self.program = program
+        self.trace = Trace()
+        self.decisions: list[Decision] = []
+        self.structure: list[Decision] = []
+        """Decisions about the program's structure, which are made as soon as they are sampled."""
+        self.constraints: list[Expr] = []
+        self._given: Given = given or {}
+        self._verified = knob("RETUNE_VERIFY") == "1"
+
+    # -- looking -----------------------------------------------------------------------------
+
+    def loops(self, block: str) -> list[str]:
+        """Names of the loops around a block, outermost first."""
+        return [loop.var.name for loop in stages.loops_of(self.program, block)]
+
+    def loop(self, name: str) -> For:
+        """The loop over the variable of that name."""
+        return loops.loop_named(self.program, name)
+
+    def block(self, name: str) -> Block:
+        """The block of that name."""
+        return stages.block_named(self.program, name)
+
+    def blocks(self) -> list[str]:
+        """Names of all blocks, in program order."""
+        return [b.name for b in blocks(self.program.body)]
+
+    # -- sampling ----------------------------------------------------------------------------
+
+    def sample_perfect_tile(
+        self, loop: str, parts: int, max_innermost: int = 64, name: str | None = None
+    ) -> list[Expr]:
+        """`parts - 1` factors whose product divides the loop's extent, the innermost bounded."""
+        extent = self._extent(loop, "sample_perfect_tile")
+        table = tiles.perfect_tiles(extent, parts - 1, max_innermost)
+        arguments = {"loop": loop, "parts": parts, "max_innermost": max_innermost}
+        return self._sample("sample_perfect_tile", name or f"tile.{loop}", table, arguments)
+
+    def sample_tile(
+        self,
+        loop: str,
+        parts: int,
+        max_innermost: int = 64,
+        name: str | None = None,
+        unit: int = 1,
+    ) -> list[Expr]:
+        """`parts - 1` factors of any size whose product, times `unit`, is at most the extent.
+
+        Use them with `split(..., tail="shift")`: extents without useful divisors are covered by
+        tiles of which the last is moved back.
+        """
+        extent = self._extent(loop, "sample_tile")
+        if unit > extent:
+            raise ScheduleError(f"sample_tile({loop}): unit {unit} exceeds the extent {extent}")
+        table = tiles.any_tiles(extent // unit, parts - 1, max_innermost)
+        arguments = {
+            "loop": loop, "parts": parts, "max_innermost": max_innermost, "unit": unit,
+        }  # fmt: skip
+        return self._sample("sample_tile", name or f"tile.{loop}", table, arguments)
+
+    def sample_categorical(self, name: str, options: Sequence[int]) -> Expr:
+        """One of the integers."""
+        table = np.asarray(options, np.int64).reshape(-1, 1)
+        arguments: dict[str, Argument] = {"name": name, "options": tuple(int(o) for o in options)}
+        return self._sample("sample_categorical", name, table, arguments)[0]
+
+    def require(self, condition: Expr, why: str) -> None:
+        """Only candidates for which the condition holds are valid.
+
+        Raises: ScheduleError if it is known to be false already.
+        """
+        if isinstance(condition, Const):
+            if not condition.value:
+                raise ScheduleError(f"{self.program.name}: {why}")
+            return
+        self.constraints.append(condition)
+
+    # -- helpers -----------------------------------------------------------------------------
+
+    def _extent(self, loop: str, who: str) -> int:
+        extent = self.loop(loop).extent
+        if not isinstance(extent, Const):
+            raise ScheduleError(f"{who}({loop}): its extent {extent} is itself sampled")
+        return int(extent.value)
+
+    def _sample(
+        self, primitive: str, name: str, table: np.ndarray, arguments: Mapping[str, Argument]
+    ) -> list[Expr]:
+        decision = self._decision(primitive, name, table)
+        values = self._given_row(decision, primitive)
+        self.decisions.append(decision)
+        outputs = [v.name for v in decision.symbols]
+        self._record(primitive, {**arguments, "name": name}, outputs)
+        if not values:
+            return list(decision.symbols)
+        self.trace = self.trace.with_decisions({name: values})
+        return [const(v) for v in values]
+
+    def _decision(self, primitive: str, name: str, table: np.ndarray) -> Decision:
+        if any(d.name == name for d in (*self.decisions, *self.structure)):
+            raise ScheduleError(f"{primitive}: decision {name!r} is taken already")
+        return Decision(name, table)
+
+    def _given_row(
+        self, decision: Decision, primitive: str, default: tuple[int, ...] = ()
+    ) -> tuple[int, ...]:
+        """The values given for a decision, checked; the default if there are none."""
+        if decision.name not in self._given:
+            return default
+        values = tuple(int(v) for v in self._given[decision.name])
+        if not (decision.table == np.asarray(values)).all(axis=1).any():
+            raise ScheduleError(f"{primitive}: {values} is not an option of {decision.name!r}")
+        return values
+
+    def _record(
+        self, primitive: str, arguments: Mapping[str, Argument], outputs: Sequence[str] = ()
+    ) -> None:
+        stated = tuple((key, _stated(value)) for key, value in arguments.items())
+        self.trace = self.trace.with_step(Step(primitive, stated, tuple(outputs)))
+        if self._verified:
+            verify(self.program, primitive)
+
+
+def _stated(value: Argument) -> Argument:
+    """The argument with literals as plain numbers, as JSON gives them back."""
+    if isinstance(value, tuple):
+        return tuple(_stated(item) for item in value)
+    return int(value.value) if isinstance(value, Const) else value

@@ -1,0 +1,164 @@
+"""Which part of a buffer a loop's body touches: the footprint that a copy of it needs."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from retune.core.errors import ScheduleError
+from retune.ir.expr import (
+    Buffer,
+    Const,
+    Expr,
+    Load,
+    Scope,
+    Select,
+    Var,
+    all_of,
+    const,
+    loads,
+    transform,
+)
+from retune.ir.reduction import path_to, reads
+from retune.ir.simplify import Range, affine, simplify
+from retune.ir.stmt import Block, For, Program, Stmt, blocks, map_exprs, walk
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A box in a buffer: its first index and its extent in each dimension."""
+
+    first: tuple[Expr, ...]
+    extents: tuple[Expr, ...]
+
+    def guard(self, axes: Iterable[Var], buffer: Buffer) -> list[Expr]:
+        """What keeps `first + axes` inside the buffer, where the box may pass its ends."""
+        terms: list[Expr] = []
+        box = zip(axes, self.first, self.extents, buffer.shape, strict=True)
+        for axis, first, extent, full in box:
+            if first == const(0) and extent == full:
+                continue  # the whole dimension
+            terms += [simplify(first + axis) >= 0, simplify(first + axis) < full]
+        return [t for t in terms if not isinstance(t, Const)]
+
+
+def inner_extents(program: Program, loop: For, scope: Scope) -> dict[Var, Expr]:
+    """The loops whose iterations share one copy at the start of `loop`'s body.
+
+    Local memory is shared by all work-items of a group, so there the loops around that run as
+    work-items or virtual threads count as well.
+    """
+    extents = {n.var: n.extent for n in walk(loop.body) if isinstance(n, For)}
+    if scope == "local":
+        path = path_to(program.body, blocks(loop)[0]) or []
+        around = path[: next(i for i, p in enumerate(path) if p is loop) + 1]
+        extents |= {
+            p.var: p.extent for p in around if p.kind == "vthread" or p.kind.startswith("local")
+        }
+    return extents
+
+
+def read_region(who: str, buffer: Buffer, body: Stmt, extents: Mapping[Var, Expr]) -> Region:
+    """The box that `body` reads of a buffer, over the given inner loops.
+
+    Raises: ScheduleError where nothing reads it, or reads of different boxes do.
+    """
+    found = [load for b in blocks(body) for load in loads(b.value) if load.buffer == buffer]
+    if not found:
+        raise ScheduleError(f"{who}: nothing there reads it")
+    return _box(who, "read", [load.indices for load in found], extents)
+
+
+def write_region(who: str, buffer: Buffer, body: Stmt, extents: Mapping[Var, Expr]) -> Region:
+    """The box that `body` writes of a buffer, every element of it.
+
+    Raises: ScheduleError where blocks write different boxes, or leave gaps in them.
+    """
+    found = [b.indices for b in blocks(body) if b.buffer == buffer]
+    for index in (i for indices in found for i in indices):
+        split = _affine(index, extents)
+        points: Expr = const(1)
+        for var in split[0] if split else ():
+            points = points * extents[var]
+        if split and simplify(points) != _interval(who, index, extents)[1]:
+            raise ScheduleError(f"{who}: {buffer}[{index}] leaves gaps in what it writes there")
+    return _box(who, "written", found, extents)
+
+
+def _box(
+    who: str, verb: str, accesses: list[tuple[Expr, ...]], extents: Mapping[Var, Expr]
+) -> Region:
+    first: list[Expr] = []
+    size: list[Expr] = []
+    for dim in range(len(accesses[0])):
+        spans = {_interval(who, indices[dim], extents) for indices in accesses}
+        whole = _union(sorted(spans, key=str))
+        if whole is None or (verb == "written" and len(spans) > 1):
+            raise ScheduleError(f"{who}: dimension {dim} is {verb} in several ways")
+        first.append(whole[0])
+        size.append(whole[1])
+    return Region(tuple(first), tuple(size))
+
+
+def _union(spans: list[tuple[Expr, Expr]]) -> tuple[Expr, Expr] | None:
+    """One interval over intervals (first, extent) that lie a known distance apart."""
+    first = spans[0][0]
+    if len(spans) == 1:
+        return spans[0]
+    starts = [simplify(low - first) for low, _ in spans]
+    ends = [simplify(low - first + extent) for low, extent in spans]
+    low = [int(e.value) for e in starts if isinstance(e, Const)]
+    high = [int(e.value) for e in ends if isinstance(e, Const)]
+    if len(low) != len(spans) or len(high) != len(spans):
+        return None
+    return simplify(first + min(low)), const(max(high) - min(low))
+
+
+def _affine(index: Expr, extents: Mapping[Var, Expr]) -> tuple[dict[Var, Expr], Expr] | None:
+    """Coefficients of the inner loops in an index, and the rest; None where it has no such form."""
+    ranges = {v: Range(0, int(e.value) - 1) for v, e in extents.items() if isinstance(e, Const)}
+    return affine(simplify(index, ranges), extents)
+
+
+def _interval(who: str, index: Expr, extents: Mapping[Var, Expr]) -> tuple[Expr, Expr]:
+    """Smallest value and span of an index over inner loops with non-negative steps."""
+    split = _affine(index, extents)
+    if split is None:
+        raise ScheduleError(f"{who}: index {index} is not affine in the inner loops")
+    coefficients, rest = split
+    span: Expr = const(1)
+    for var, coefficient in coefficients.items():
+        if isinstance(coefficient, Const) and coefficient.value < 0:
+            raise ScheduleError(f"{who}: index {index} runs backwards in {var}")
+        span = span + coefficient * (extents[var] - 1)
+    return rest, simplify(span)
+
+
+def read_under_condition(body: Stmt, buffer: Buffer) -> bool:
+    """True when some read of the buffer there is conditional: its region may pass the ends."""
+    return any(
+        b.guard is not None or _masked(b.value, buffer) for b in blocks(body) if reads(b, buffer)
+    )
+
+
+def _masked(expr: Expr, buffer: Buffer) -> bool:
+    """True when a selection decides whether the buffer is read."""
+    if isinstance(expr, Select):
+        return any(load.buffer == buffer for load in loads(expr))
+    return any(_masked(child, buffer) for child in expr.children)
+
+
+def guarded(block: Block, terms: list[Expr]) -> Expr | None:
+    """The block's guard with further terms."""
+    known = [] if block.guard is None else [block.guard]
+    return all_of(*known, *terms) if known or terms else None
+
+
+def redirect_reads(body: Stmt, old: Buffer, new: Buffer, region: Region) -> Stmt:
+    """`body` reading the copy of a region in place of the buffer."""
+
+    def relative(expr: Expr) -> Expr | None:
+        if isinstance(expr, Load) and expr.buffer == old:
+            pairs = zip(expr.indices, region.first, strict=True)
+            return Load(new, tuple(simplify(i - first) for i, first in pairs))
+        return None
+
+    return map_exprs(body, lambda e: transform(e, relative))
