@@ -12,8 +12,8 @@ import numpy as np
 
 from retune.core.errors import RecordError, ScheduleError
 from retune.core.target import DeviceSpec
+from retune.schedule.decisions import Decision
 from retune.schedule.estimate import estimate
-from retune.schedule.schedule import Decision
 from retune.schedule.space import Sketch, Space
 
 _SAMPLES = 1024
