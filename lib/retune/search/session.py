@@ -6,7 +6,8 @@ killed goes on where it stopped, and proposes what it would have proposed.
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -21,10 +22,12 @@ from retune.schedule.estimate import default_candidate
 from retune.schedule.space import Candidate, Candidates
 from retune.search.allocate import ROUND, check_allocator, next_task
 from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_TUNER
+from retune.search.features import VERSION, featurise
 from retune.search.history import HISTORY_COLUMNS, History, cost, history_of, split_run
-from retune.search.scoring import EstimateScorer
+from retune.search.learning import Learner, Lesson
 from retune.search.task import Task
 from retune.search.task_run import TaskRun
+from retune.search.transfer import experience
 from retune.search.tuners import Setting, make_tuner
 
 if TYPE_CHECKING:
@@ -78,7 +81,10 @@ class Session:
             HISTORY_COLUMNS,
         )
         earlier, own = split_run(rows, settings.run_id)
-        self._runs = {task.key: self._task_run(task, earlier, own) for task in tuned}
+        self._experience = experience(store, runner.spec.fingerprint, settings.run_id)
+        self._learner = Learner(runner.spec, settings.seed, self._experience.lesson)
+        self._runs = {task.key: self._task_run(task, earlier) for task in tuned}
+        self._recall(own)
 
     @property
     def trials(self) -> int:
@@ -155,24 +161,33 @@ class Session:
         self, run: TaskRun, candidates: Candidates, measurements: Sequence[Measurement]
     ) -> None:
         done = self.trials
-        self.store.append(
-            [
-                self._row(run, run.space.candidate(candidates, index), m, done + index)
-                for index, m in enumerate(measurements)
-            ]
-        )
+        features = featurise(run.space, candidates, self.runner.spec)
+        rows = [
+            replace(
+                self._row(run, run.space.candidate(candidates, index), measured),
+                trial=done + index,
+                features=tuple(features[index].tolist()),
+                feature_set=VERSION,
+            )
+            for index, measured in enumerate(measurements)
+        ]
+        self.store.append(rows)
         times = np.array([m.median_us if m.ok else None for m in measurements], float)
         reference = np.array([m.reference_us for m in measurements], np.float32)
         costs = cost(times, reference)
-        run.observe(History(candidates=candidates, times_us=times, costs=costs))
+        self._learn(run, History(candidates=candidates, times_us=times, costs=costs))
 
-    def _row(
-        self, run: TaskRun, candidate: Candidate, measured: Measurement, trial: int
-    ) -> TuningRecord:
+    def _learn(self, run: TaskRun, measured: History) -> None:
+        """Tuner and model know of the measurements when the call returns."""
+        run.observe(measured)
+        features = featurise(run.space, measured.candidates, self.runner.spec)
+        tasks = np.full(len(measured.costs), run.task.key, object)
+        self._learner.observe(Lesson(features=features, costs=measured.costs, tasks=tasks))
+
+    def _row(self, run: TaskRun, candidate: Candidate, measured: Measurement) -> TuningRecord:
         spec, settings = self.runner.spec, self.settings
         return TuningRecord(
             run_id=settings.run_id,
-            trial=trial,
             model=settings.model,
             target=spec.model,
             task_key=run.task.key,
@@ -190,21 +205,29 @@ class Session:
 
     # -- resuming ------------------------------------------------------------------------------
 
-    def _task_run(self, task: Task, earlier: "Table", own: "Table") -> TaskRun:
-        """The task with what was known of it before the run, and what the run measured."""
+    def _recall(self, own: "Table") -> None:
+        """Takes in what the run measured before it was interrupted, in order."""
+        first = 0
+        for key, turn in groupby(own["task_key"].tolist()):
+            after = first + len(list(turn))
+            run = self._runs[key]
+            self._learn(run, history_of(own.iloc[first:after], run.space))
+            first = after
+
+    def _task_run(self, task: Task, earlier: "Table") -> TaskRun:
+        """The task with what was known of it before the run."""
         spec, settings = self.runner.spec, self.settings
         space = task.space(spec)
         setting = Setting(
             space=space,
             seed=settings.seed,
-            scorer=EstimateScorer(space, spec),
-            seeds=space.locate([]),
+            scorer=self._learner.scorer(space),
+            seeds=self._experience.seeds(space),
         )
         tuner = make_tuner(settings.tuner, setting, task.key)
         first = [default_candidate(space, spec), *space.untuned()]
         run = TaskRun(task, space, tuner, first, settings.patience)
         run.recall(history_of(earlier.loc[earlier["task_key"] == task.key], space))
-        run.observe(history_of(own.loc[own["task_key"] == task.key], space))
         return run
 
 

@@ -6,7 +6,6 @@ import pytest
 from retune.core.errors import LookupFailed
 from retune.core.target import GENERIC_CPU
 from retune.schedule.space import Candidates, Space, join
-from retune.search.scoring import EstimateScorer
 from retune.search.tuners import TUNERS, Scorer, Setting, Tuner, make_tuner
 from retune.search.tuners.archive import Archive, nobody
 from retune.search.tuners.pool import Pool
@@ -35,9 +34,10 @@ class Landscape:
 
     def costs(self, candidates: Candidates) -> np.ndarray:
         result = np.ones(len(candidates))
-        for i in range(len(candidates)):
-            for column, factors in enumerate(self.factors[int(candidates.sketch[i])]):
-                result[i] *= factors[candidates.rows[i, column]]
+        for number, columns in enumerate(self.factors):
+            mine = candidates.sketch == number
+            for column, factors in enumerate(columns):
+                result[mine] *= factors[candidates.rows[mine, column]]
         return result
 
     def score(self, candidates: Candidates) -> np.ndarray:
@@ -48,7 +48,7 @@ class Landscape:
 def make(
     name: str, space: Space, seed: int = 1, task: str = "task", scorer: Scorer | None = None
 ) -> Tuner:
-    scorer = scorer or EstimateScorer(space, GENERIC_CPU)
+    scorer = scorer or Landscape(space, seed=99)
     return make_tuner(
         name, Setting(space=space, seed=seed, scorer=scorer, seeds=nobody(space)), task
     )

@@ -7,9 +7,10 @@ from retune.search.tuners.archive import Archive
 from retune.search.tuners.pool import Pool
 from retune.search.tuners.protocol import Setting
 
-_CHAINS = 64
-_STEPS = 48
-_PATIENCE = 16
+_CHAINS = 256
+_STEPS = 12
+"""Few steps of many chains: a prediction has a price for each call beside that for each row."""
+_PATIENCE = 4
 """Steps without a better plan after which annealing ends."""
 _PLAN = 64
 """The best new candidates, from which a batch is chosen."""
@@ -68,7 +69,7 @@ class AnnealingTuner:
 
     def _starts(self, rng: np.random.Generator) -> Candidates:
         space, seeds = self._setting.space, self._setting.seeds
-        measured, _ = self._archive.best(_CHAINS // 2)
+        measured, _ = self._archive.best(_CHAINS // 4)
         seeds = seeds.take(rng.permutation(len(seeds))[: _CHAINS // 4])
         rest = _CHAINS - len(measured) - len(seeds)
         return join([measured, seeds, space.sample(rest, rng)])

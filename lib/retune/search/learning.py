@@ -1,0 +1,122 @@
+"""Learner: one cost model for all tasks of a run, fed by every measurement.
+
+The model follows from the measurements in their order, not from when they came: it is fitted to
+fixed numbers of them, so a continued run has the model that it would have had.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from retune.core.target import DeviceSpec
+from retune.schedule.space import Candidates, Space
+from retune.search.cost_model import CostModel, OfflineModel
+from retune.search.features import FEATURES, featurise
+
+_LEAST_STEP = 8
+_STEP_SHARE = 64
+"""The model is fitted again after 8 measurements, or a 64th of all where that is more: fitting
+costs time in proportion to all."""
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Lesson:
+    """Measurements that a model learns from, in order."""
+
+    features: np.ndarray
+    """float32 [n, len(FEATURES)]"""
+    costs: np.ndarray
+    """float64 [n]; NaN for a failure."""
+    tasks: np.ndarray
+    """Task keys: costs are compared within one task. object [n]"""
+
+    @classmethod
+    def nothing(cls) -> "Lesson":
+        """No measurement."""
+        return cls(
+            features=np.zeros((0, len(FEATURES)), np.float32),
+            costs=np.zeros(0),
+            tasks=np.zeros(0, object),
+        )
+
+
+class Learner:
+    """Predicts scores of candidates of any task, from what the run and earlier ones measured."""
+
+    def __init__(
+        self, spec: DeviceSpec, seed: int, earlier: Lesson, offline: OfflineModel | None = None
+    ) -> None:
+        """`earlier` is what was measured before the run, of whatever network."""
+        self.spec = spec
+        self._seed = seed
+        self._offline = offline
+        self._lessons = [earlier]
+        self._before = len(earlier.costs)
+        self._count = self._before
+        self._fitted = -1
+        self._model = CostModel(seed, offline)
+
+    def observe(self, lesson: Lesson) -> None:
+        """Takes in measurements of the run."""
+        self._lessons.append(lesson)
+        self._count += len(lesson.costs)
+
+    def scorer(self, space: Space) -> "ModelScorer":
+        """What a tuner of that space asks."""
+        return ModelScorer(self, space)
+
+    def predict(self, features: np.ndarray) -> np.ndarray:
+        """Expected throughput in units of the task's best. float64 [n]"""
+        self._fit()
+        return self._model.predict(features).mean
+
+    def _fit(self) -> None:
+        """Brings the model to the last of the fixed numbers of measurements."""
+        wanted = fit_at(self._before, self._count)
+        if wanted == self._fitted or not wanted:
+            return
+        whole = Lesson(
+            features=np.concatenate([part.features for part in self._lessons])[:wanted],
+            costs=np.concatenate([part.costs for part in self._lessons])[:wanted],
+            tasks=np.concatenate([part.tasks for part in self._lessons])[:wanted],
+        )
+        score, task = scores(whole)
+        self._model = CostModel(self._seed, self._offline)
+        self._model.update(whole.features, score, task)
+        self._fitted = wanted
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ModelScorer:
+    """Scores candidates of one space by the learner's predictions."""
+
+    learner: Learner
+    space: Space
+
+    def score(self, candidates: Candidates) -> np.ndarray:
+        """Expected throughput in units of the task's best. float64 [n]"""
+        return self.learner.predict(featurise(self.space, candidates, self.learner.spec))
+
+
+def fit_at(before: int, count: int) -> int:
+    """The number of measurements, at most `count`, to which the model is fitted.
+
+    The numbers start with what was known before the run, and grow by steps that follow from them.
+    """
+    fitted = before
+    while True:
+        step = max(_LEAST_STEP, fitted // _STEP_SHARE)
+        if fitted + step > count:
+            return fitted
+        fitted += step
+
+
+def scores(lesson: Lesson) -> tuple[np.ndarray, np.ndarray]:
+    """Throughput in units of the task's best, 0 for failures, float64 [n]; task numbers int64."""
+    _, tasks = np.unique(lesson.tasks.astype(str), return_inverse=True)
+    costs = np.where(np.isnan(lesson.costs), np.inf, lesson.costs)
+    best = np.full(int(tasks.max(initial=-1)) + 1, np.inf)
+    np.minimum.at(best, tasks, costs)
+    with np.errstate(invalid="ignore"):
+        found = best[tasks] / costs
+    return np.where(np.isfinite(costs), found, 0.0), tasks.astype(np.int64)
