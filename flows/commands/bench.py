@@ -17,6 +17,9 @@ def bench(
     against: Annotated[str | None, typer.Option(help="A peer, such as onnxruntime.")] = None,
     model: Annotated[str | None, typer.Option(help=f"For the peer: {MODEL_HELP}")] = None,
     repeat: Annotated[int, typer.Option(min=1, help="Rounds; each has one of each.")] = 50,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Also the time of each kernel.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Measure a bundle's latency, interleaved with a peer's if one is named."""
@@ -36,12 +39,33 @@ def bench(
     rows = [_row(timing) for timing in found.timings]
     # `ratio` of the library says who wins; here it is the peer's time in units of the bundle's.
     ratio = rows[1]["median_us"] / rows[0]["median_us"] if len(rows) > 1 else None
+    kernels = _profile(bundle) if profile else []
     if json:
-        print_json({"module": str(module), "rounds": found.rounds, "rows": rows, "ratio": ratio})
+        result = {"module": str(module), "rounds": found.rounds, "rows": rows, "ratio": ratio}
+        print_json(result | ({"profile": kernels} if profile else {}))
         return
+    if kernels:
+        print_table(rounded(kernels, 1), f"kernels of {module}, in the order in which they run")
     print_table(rounded(rows, 1), f"latency of {module}, {found.rounds} rounds")
     if ratio is not None:
         print_line(f"{against} takes {ratio:.2f} x the bundle's time")
+
+
+def _profile(bundle: Any) -> list[dict[str, Any]]:
+    """A row for each launch; the roofline is measured on this device now."""
+    from retune.device.ceilings import Ceilings
+
+    return [
+        {
+            "group": row.label,
+            "us": 1e6 * row.median_s,
+            "share %": 100 * row.share,
+            "GFLOP/s": row.gflops,
+            "GB/s": row.gbytes_per_s,
+            "roofline %": 100 * row.roofline if row.roofline is not None else None,
+        }
+        for row in bundle.profile(ceilings=Ceilings(bundle.device))
+    ]
 
 
 def _peer_model(against: str | None, model: str | None) -> str | None:

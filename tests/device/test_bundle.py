@@ -12,6 +12,7 @@ from retune.bundle.plan import Alias, BufferRole, NetworkPlan, PlanBuffer, PlanL
 from retune.bundle.verify import verify
 from retune.core.errors import DeviceError
 from retune.core.target import GENERIC_CPU, DeviceSpec
+from retune.device.ceilings import Ceilings
 from retune.device.runtime import Device, open_device
 
 pytestmark = pytest.mark.device
@@ -87,6 +88,14 @@ def test_profile_has_a_row_for_each_launch(module: Module) -> None:
     assert [row.kernel for row in rows] == ["vector_add", "scale", "scale", "halves"]
     assert sum(row.share for row in rows) == pytest.approx(1)
     assert all(row.median_s >= 0 for row in rows)
+    assert all(row.roofline is None for row in rows)
+
+
+def test_profile_with_ceilings_says_what_share_of_them(module: Module) -> None:
+    ceilings = Ceilings(module.device)
+    for row, launch in zip(module.profile(1, ceilings=ceilings), module.plan.launches, strict=True):
+        least = ceilings.least_s(launch.flops, launch.bytes)
+        assert row.roofline == pytest.approx(least / row.median_s)
 
 
 def test_a_module_is_a_contender(module: Module) -> None:

@@ -25,6 +25,7 @@ from retune.bundle.storage import INTERFACE, WEIGHTS, Storage, lay_out
 from retune.core.dtypes import DType, TensorType
 from retune.core.errors import InputError
 from retune.core.target import DeviceSpec
+from retune.device.ceilings import Ceilings
 from retune.device.inputs import random_array
 from retune.device.runtime import Buffer, Device, open_device
 
@@ -47,6 +48,8 @@ class LaunchProfile:
     """10^9 arithmetic operations per second."""
     gbytes_per_s: float
     """10^9 bytes of least traffic per second."""
+    roofline: float | None
+    """Time that the machine's ceilings allow over the time taken; None where none were given."""
 
 
 class Module:
@@ -101,6 +104,11 @@ class Module:
         return {name: self._types[name] for name in self.plan.outputs}
 
     @property
+    def device(self) -> Device:
+        """Where it runs."""
+        return self._device
+
+    @property
     def memory(self) -> MemoryPlan:
         """Sizes of the arena, the weights, and the inputs and outputs."""
         return self._memory
@@ -148,15 +156,21 @@ class Module:
         return times_s
 
     def profile(
-        self, repeat: int = 10, inputs: Mapping[str, np.ndarray] | None = None
+        self,
+        repeat: int = 10,
+        inputs: Mapping[str, np.ndarray] | None = None,
+        ceilings: Ceilings | None = None,
     ) -> tuple[LaunchProfile, ...]:
-        """The time of each launch in order, as the median of `repeat` runs (at least one)."""
+        """The time of each launch in order, as the median of `repeat` runs (at least one).
+
+        With the ceilings of the device, also each one's share of its roofline.
+        """
         self.run(self.random_inputs() if inputs is None else inputs)
         rounds = [self._device.profile(self._executor.steps) for _ in range(max(1, repeat))]
         medians = [median(times) for times in zip(*rounds, strict=True)]
         total = sum(medians)
         return tuple(
-            _profile(launch, seconds, total)
+            _profile(launch, seconds, total, ceilings)
             for launch, seconds in zip(self.plan.launches, medians, strict=True)
         )
 
@@ -229,8 +243,11 @@ def _remedy(array: np.ndarray, expected: TensorType) -> str:
     return "compile the model for this shape with --shape"
 
 
-def _profile(launch: PlanLaunch, seconds: float, total: float) -> LaunchProfile:
+def _profile(
+    launch: PlanLaunch, seconds: float, total: float, ceilings: Ceilings | None
+) -> LaunchProfile:
     per_second = 1e-9 / seconds if seconds else 0.0
+    least = ceilings.least_s(launch.flops, launch.bytes) if ceilings else None
     return LaunchProfile(
         label=launch.label,
         kernel=launch.kernel,
@@ -238,6 +255,7 @@ def _profile(launch: PlanLaunch, seconds: float, total: float) -> LaunchProfile:
         share=seconds / total if total else 0.0,
         gflops=launch.flops * per_second,
         gbytes_per_s=launch.bytes * per_second,
+        roofline=least / seconds if least is not None and seconds else None,
     )
 
 

@@ -48,6 +48,8 @@ class KernelShare:
     label: str
     us: float
     flops: int
+    roofline: float | None = None
+    """Share of what the machine's ceilings allow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ Read `render`. It is a pure function of ReportData; the page's text lies in `rep
 
 from importlib.resources import files
 
-from retune.report.data import LatencyBar, ReportData, ReportTask
+from retune.report.data import KernelShare, LatencyBar, ReportData, ReportTask
 from retune.report.svg import Bar, bar_chart, best_so_far, curve_chart
 
 CURVES = 24
@@ -109,12 +109,20 @@ def _profile_bars(data: ReportData) -> list[Bar]:
         Bar(
             label=kernel.label,
             value=kernel.us,
-            text=f"{_time(kernel.us)}  {100 * kernel.us / total:.1f} %"
-            + (f"  {kernel.flops / kernel.us / 1e3:.0f} GFLOP/s" if kernel.flops else ""),
+            text=_profile_text(kernel, total),
         )
         for kernel in slowest
         if kernel.us > 0
     ]
+
+
+def _profile_text(kernel: KernelShare, total: float) -> str:
+    parts = [_time(kernel.us), f"{100 * kernel.us / total:.1f} %"]
+    if kernel.flops:
+        parts.append(f"{kernel.flops / kernel.us / 1e3:.0f} GFLOP/s")
+    if kernel.roofline is not None:
+        parts.append(f"{100 * kernel.roofline:.0f} % of roofline")
+    return "  ".join(parts)
 
 
 def _time(us: float | None) -> str:

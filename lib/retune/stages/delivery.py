@@ -14,6 +14,7 @@ from retune.bundle.memory import plan_memory
 from retune.bundle.module import Module
 from retune.bundle.peers import open_peer, open_reference
 from retune.bundle.verify import TOLERANCE, verify
+from retune.device.ceilings import Ceilings
 from retune.device.runtime import device_spec
 from retune.records.store import RecordStore
 from retune.schedule.space import Candidate
@@ -152,21 +153,25 @@ def stage_bench(
         outcome = compare_times(contenders, options=BenchOptions(budget_s=_BENCH_SECONDS))
         return BenchManifest(
             rows=tuple(_latency(t) for t in outcome.timings),
-            profile=tuple(
-                KernelTime(
-                    label=p.label,
-                    kernel=p.kernel,
-                    us=1e6 * p.median_s,
-                    flops=launch.flops,
-                    bytes=launch.bytes,
-                )
-                for p, launch in zip(
-                    modules["tuned"].profile(), modules["tuned"].plan.launches, strict=True
-                )
-            ),
+            profile=_profile(modules["tuned"], feeds),
         )
 
     return run_once(BenchManifest, stage="bench", key=key, work=Path(request.work), body=body)
+
+
+def _profile(module: Module, feeds: Mapping[str, np.ndarray]) -> tuple[KernelTime, ...]:
+    rows = module.profile(inputs=feeds, ceilings=Ceilings(module.device))
+    return tuple(
+        KernelTime(
+            label=row.label,
+            kernel=row.kernel,
+            us=1e6 * row.median_s,
+            flops=launch.flops,
+            bytes=launch.bytes,
+            roofline=row.roofline,
+        )
+        for row, launch in zip(rows, module.plan.launches, strict=True)
+    )
 
 
 def _latency(timing: Timing) -> Latency:

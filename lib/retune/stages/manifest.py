@@ -238,6 +238,8 @@ class KernelTime:
     us: float
     flops: int
     bytes: int
+    roofline: float | None = None
+    """Share of what the machine's ceilings, measured in the same process, allow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,7 +56,8 @@ def report_data(
             for row in bench.rows
         ),
         profile=tuple(
-            KernelShare(label=row.label, us=row.us, flops=row.flops) for row in bench.profile
+            KernelShare(label=row.label, us=row.us, flops=row.flops, roofline=row.roofline)
+            for row in bench.profile
         ),
         verification=Verification(
             oracle=verified.oracle,
