@@ -375,7 +375,16 @@ def schedule_elementwise(s: Schedule, name: str, spec: DeviceSpec) -> None:
             break
         size *= evaluate_int(s.loop(loop).extent)
         group = s.fuse(group, loop)
+    if size >= 2 * wanted:
+        group = s.split(group, [_share(size, wanted)], "shift")[0]
     s.bind(group, "group.0")
+
+
+def _share(size: int, wanted: int) -> int:
+    """Steps of one of about `wanted` work-groups: a divisor of `size` if one is near."""
+    most = -(-size // wanted)
+    divisors = [n for n in range(max(1, most // 2), most + 1) if size % n == 0]
+    return divisors[-1] if divisors else most
 
 
 def _interleaved(s: Schedule, before: str, last: str) -> None:

@@ -26,8 +26,8 @@ _START = 4.0
 """Steps of a reduction's depth that setting and storing the accumulators costs."""
 _STEP = 0.5
 """Steps of the innermost reduce loop that entering it costs."""
-_GROUP_CYCLES = 1000.0
-"""What starting a work-group costs."""
+_GROUP_CYCLES = 300.0
+"""What taking a work-group costs (persistent workers share a counter)."""
 _SAMPLES = 1024
 _SEED = 0
 
@@ -85,10 +85,8 @@ def _step_cycles(tile: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 def _spread(cycles: np.ndarray, groups: np.ndarray, spec: DeviceSpec) -> np.ndarray:
-    """Cycles until the last core is done: whole groups each, and half a group of bad luck."""
-    units = spec.compute_units
-    rounds = np.ceil(groups / units) + 0.5 * (groups % units == 0)
-    return (cycles / groups + _GROUP_CYCLES) * rounds
+    """Cycles until the last core is done: each has taken whole groups."""
+    return (cycles / groups + _GROUP_CYCLES) * np.ceil(groups / spec.compute_units)
 
 
 def default_candidate(space: Space, spec: DeviceSpec) -> Candidate:
