@@ -1,4 +1,4 @@
-"""The flow of a tuning run: import, extract, tuning rounds, compile, verify, measure, report.
+"""The flow of a tuning run: import, extract, rounds, finalists, compile, verify, measure, report.
 
 Read `tune_network`. Every step is one Prefect task around one stage of the library. Each stage's
 output lies on disk under the key of its inputs, so a run that was killed, or is started again,
@@ -17,6 +17,7 @@ from retune.stages.codec import from_json, to_json
 from retune.stages.manifest import (
     BenchManifest,
     CompileManifest,
+    FinalistsManifest,
     ImportManifest,
     Manifest,
     ReportManifest,
@@ -31,7 +32,7 @@ from retune.stages.stage import stage_intact
 from retune.stages.summary import summarize
 from tasks.delivery import bench_bundles, compile_bundle, publish_report, verify_bundle
 from tasks.network import extract_tasks, import_network
-from tasks.tuning import select_records, tune_round
+from tasks.tuning import decide_finalists, select_records, tune_round
 
 M = TypeVar("M", bound=Manifest)
 
@@ -49,7 +50,8 @@ def tune_network(request: TuneRequest) -> str:
     network = run(ImportManifest, import_network, request)
     tasks = run(TaskManifest, extract_tasks, request, network)
     rounds = _tune(request, network, tasks)
-    selection = from_json(Selection, select_records(request, tasks))
+    finalists = run(FinalistsManifest, decide_finalists, request, tasks, rounds[-1])
+    selection = from_json(Selection, select_records(request, tasks, finalists))
     nothing = Selection(target=selection.target)
     untuned = run(CompileManifest, compile_bundle, request, network, tasks, nothing, "untuned")
     tuned = run(CompileManifest, compile_bundle, request, network, tasks, selection, "tuned")

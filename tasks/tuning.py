@@ -7,7 +7,13 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from retune.stages.codec import to_json
-from retune.stages.manifest import ImportManifest, RoundManifest, TaskManifest, TuneRequest
+from retune.stages.manifest import (
+    FinalistsManifest,
+    ImportManifest,
+    RoundManifest,
+    TaskManifest,
+    TuneRequest,
+)
 from tasks.keys import RETRY
 from tasks.progress import log_event
 
@@ -33,9 +39,23 @@ def tune_round(
     return to_json(stage_tune_round(request, network, tasks, index, previous, log_event))
 
 
+@task(
+    name="finalists",
+    cache_policy=NO_CACHE,
+    persist_result=True,
+    result_serializer="json",
+    **RETRY,
+)
+def decide_finalists(request: TuneRequest, tasks: TaskManifest, last: RoundManifest) -> str:
+    """JSON of the FinalistsManifest; its records are in the store before it returns."""
+    from retune.api import stage_finalists
+
+    return to_json(stage_finalists(request, tasks, last, log_event))
+
+
 @task(name="select", cache_policy=NO_CACHE, persist_result=True, result_serializer="json")
-def select_records(request: TuneRequest, tasks: TaskManifest) -> str:
+def select_records(request: TuneRequest, tasks: TaskManifest, finalists: FinalistsManifest) -> str:
     """JSON of the Selection."""
     from retune.api import stage_select
 
-    return to_json(stage_select(request, tasks))
+    return to_json(stage_select(request, tasks, finalists))

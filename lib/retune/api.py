@@ -31,7 +31,7 @@ from retune.stages.manifest import (
 )
 from retune.stages.network import ImportedNetwork, import_network, stage_extract, stage_import
 from retune.stages.summary import summarize
-from retune.stages.tuning import stage_select, stage_tune_round
+from retune.stages.tuning import stage_finalists, stage_select, stage_tune_round
 
 __all__ = [
     "ImportedNetwork",
@@ -46,6 +46,7 @@ __all__ = [
     "stage_bench",
     "stage_compile",
     "stage_extract",
+    "stage_finalists",
     "stage_import",
     "stage_report",
     "stage_select",
@@ -144,7 +145,8 @@ def run_stages(request: TuneRequest, progress: Progress) -> TuneResult:
     while not rounds or not rounds[-1].finished:
         previous = rounds[-1] if rounds else None
         rounds.append(stage_tune_round(request, network, tasks, len(rounds), previous, progress))
-    selection = stage_select(request, tasks)
+    finalists = stage_finalists(request, tasks, rounds[-1], progress)
+    selection = stage_select(request, tasks, finalists)
     nothing = Selection(target=selection.target)
     untuned = stage_compile(request, network, tasks, nothing, "untuned")
     tuned = stage_compile(request, network, tasks, selection, "tuned")

@@ -17,6 +17,7 @@ from retune.stages.manifest import (
     BenchManifest,
     BestRecord,
     CompileManifest,
+    FinalistsManifest,
     ImportManifest,
     Latency,
     Progress,
@@ -50,7 +51,7 @@ TASKS = tuple(
 
 
 class FakeStages:
-    """The eight stages of `retune.api`; `round_s` is how long a round takes."""
+    """The nine stages of `retune.api`; `round_s` is how long a round takes."""
 
     def __init__(self, *, round_s: float = 0.0, passing_failures: int = 0) -> None:
         self.round_s = round_s
@@ -133,7 +134,21 @@ class FakeStages:
         key = stage_key("round", tasks.key, request.seed, index, before)
         return run_once(RoundManifest, stage="round", key=key, work=work(request), body=body)
 
-    def stage_select(self, request: TuneRequest, tasks: TaskManifest) -> Selection:
+    def stage_finalists(
+        self, request: TuneRequest, tasks: TaskManifest, last: RoundManifest, progress: Progress
+    ) -> FinalistsManifest:
+        def body(_folder: Path) -> FinalistsManifest:
+            ran(request, "finalists")
+            return FinalistsManifest()
+
+        key = stage_key("finalists", last.key)
+        return run_once(
+            FinalistsManifest, stage="finalists", key=key, work=work(request), body=body
+        )
+
+    def stage_select(
+        self, request: TuneRequest, tasks: TaskManifest, finalists: FinalistsManifest
+    ) -> Selection:
         best = tuple(BestRecord(task_key=t.key, record_id="r", median_us=33.0) for t in tasks.tasks)
         return Selection(target="fake device", best=best)
 

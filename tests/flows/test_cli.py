@@ -13,7 +13,7 @@ import pytest
 from flows.cli import run_command
 from flows.options import parse_layout, parse_shapes
 from retune.core.errors import DeviceError, InputError, ModelError
-from retune.stages.manifest import TuneEvent, TuneRequest, TuneResult
+from retune.stages.manifest import FinalistsManifest, TuneEvent, TuneRequest, TuneResult
 from retune.stages.summary import summarize
 from tests.flows.fakes import FakeStages
 
@@ -30,7 +30,7 @@ def result(folder: Path) -> TuneResult:
     network = stages.stage_import(request)
     tasks = stages.stage_extract(request, network)
     rounds = [stages.stage_tune_round(request, network, tasks, 2, None, lambda event: None)]
-    selection = stages.stage_select(request, tasks)
+    selection = stages.stage_select(request, tasks, FinalistsManifest())
     tuned = stages.stage_compile(request, network, tasks, selection, "tuned")
     verified = stages.stage_verify(request, network, tuned)
     bench = stages.stage_bench(request, network, tuned, tuned)

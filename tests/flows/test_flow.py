@@ -16,7 +16,7 @@ from tests.flows.fakes import ROUNDS, runs
 ROOT = Path(__file__).resolve().parents[2]
 EVERY_STAGE = [
     *("import", "extract", *(f"round{i}" for i in range(ROUNDS))),
-    *("compile-untuned", "compile-tuned", "verify", "bench"),
+    *("finalists", "compile-untuned", "compile-tuned", "verify", "bench"),
 ]
 DEADLINE_S = 240.0
 

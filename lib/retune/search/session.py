@@ -74,6 +74,8 @@ class Session:
         self.runner = runner
         self.store = store
         self.settings = settings
+        self.finals = 0
+        """Measurements of finalists by this process; they are no trials."""
         self._prepared: str | None = None
         tuned = [task for task in tasks if task.tunable]
         rows = store.scan(
@@ -131,6 +133,20 @@ class Session:
         """
         run = self._runs[task_key]
         return self._batch(run, run.space.locate(candidates))
+
+    def measure_again(
+        self, task_key: str, candidates: Sequence[Candidate], attempt: int
+    ) -> list[Measurement]:
+        """Known candidates, measured once more as finalists: recorded, but no trials."""
+        run = self._runs[task_key]
+        measurements = self._measure(run, run.space.locate(candidates))
+        rows = [
+            replace(self._row(run, c, m), phase="final", attempt=attempt)
+            for c, m in zip(candidates, measurements, strict=True)
+        ]
+        self.store.append(rows)
+        self.finals += len(rows)
+        return measurements
 
     # -- one batch -----------------------------------------------------------------------------
 

@@ -5,7 +5,8 @@ What a stage says is in `manifest`, how it runs once is in `stage`. `retune.api`
     stage_import(request) -> ImportManifest
     stage_extract(request, network) -> TaskManifest
     stage_tune_round(request, network, tasks, index, previous, progress) -> RoundManifest
-    stage_select(request, tasks) -> Selection
+    stage_finalists(request, tasks, last, progress) -> FinalistsManifest
+    stage_select(request, tasks, finalists) -> Selection
     stage_compile(request, network, tasks, selection, variant) -> CompileManifest
     stage_verify(request, network, compiled) -> VerifyManifest
     stage_bench(request, network, untuned, tuned) -> BenchManifest

@@ -4,7 +4,8 @@ All of it is plain data (text, numbers, tuples), small, and goes to JSON and bac
 and records travel as files named in a manifest. Paths in a manifest are relative to its `folder`.
 
 The way: TuneRequest -> ImportManifest -> TaskManifest -> RoundManifest (one for each round)
--> Selection -> CompileManifest (untuned, tuned) -> VerifyManifest, BenchManifest -> ReportManifest.
+-> FinalistsManifest -> Selection -> CompileManifest (untuned, tuned)
+-> VerifyManifest, BenchManifest -> ReportManifest.
 """
 
 from collections.abc import Callable
@@ -172,6 +173,16 @@ class BestRecord:
     task_key: str
     record_id: str
     median_us: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinalistsManifest(Manifest):
+    """The winner of each task among its fastest candidates and the default, measured in turns."""
+
+    winners: tuple[BestRecord, ...] = ()
+    """Tasks that had no finalists, or no time for them, are missing."""
+    measured: int = 0
+    """Measurements of finalists, over all tasks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

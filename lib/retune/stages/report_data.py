@@ -75,9 +75,10 @@ def measured_times(root: Path, run_id: str) -> dict[str, tuple[float | None, ...
     """Task key -> times of the run's measurements in their order; None for one that failed."""
     if not root.is_dir():
         return {}
-    columns = ["task_key", "timestamp", "status", "median_us"]
+    columns = ["task_key", "timestamp", "status", "median_us", "phase"]
     rows = RecordStore(root).scan({"run_id": run_id}, columns)
-    rows = rows.sort_values("timestamp", kind="stable")
+    searched = ~(rows["phase"] == "final").to_numpy(bool, na_value=False)
+    rows = rows.loc[searched].sort_values(by="timestamp", kind="stable")
     keys, statuses = rows["task_key"].tolist(), rows["status"].tolist()
     times: dict[str, list[float | None]] = {}
     for key, status, median in zip(keys, statuses, rows["median_us"].tolist(), strict=True):

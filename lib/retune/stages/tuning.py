@@ -14,9 +14,11 @@ from retune.device.measure import LocalRunner
 from retune.device.runtime import device_spec
 from retune.records.store import RecordStore
 from retune.search.history import best_candidate
+from retune.search.playoff import play_off
 from retune.search.session import RunSettings, Session
 from retune.stages.manifest import (
     BestRecord,
+    FinalistsManifest,
     ImportManifest,
     Progress,
     RoundManifest,
@@ -31,6 +33,9 @@ from retune.stages.stage import load, run_once, stage_folder, stage_key
 
 _LOG = logging.getLogger("retune.stages")
 
+_FINAL_SHARE = 0.1
+_FINAL_SECONDS = 5.0
+"""Time for finalists, as a share of the time spent measuring, and at least so many seconds."""
 _ROUND_TRIALS = 64
 _ROUND_SECONDS = 20.0
 """A round ends after so many trials or seconds: what a killed run may have to look up again."""
@@ -123,15 +128,17 @@ def _measure_round(
 
 def _recorded(request: TuneRequest, run: str) -> int:
     """Measurements of a run that the store holds."""
-    return len(RecordStore(request.records).scan({"run_id": run}, ["status"]))
+    return len(RecordStore(request.records).scan({"run_id": run, "phase": "search"}, ["status"]))
 
 
 def _statuses(request: TuneRequest, run: str, count: int) -> Counter[str]:
     """Statuses of the last `count` measurements of a run: a round that was cut short had them."""
     if count <= 0:
         return Counter()
-    rows = RecordStore(request.records).scan({"run_id": run}, ["timestamp", "status"])
-    return Counter(str(s) for s in rows.sort_values("timestamp")["status"].tail(count))
+    rows = RecordStore(request.records).scan(
+        {"run_id": run, "phase": "search"}, ["trial", "status"]
+    )
+    return Counter(str(s) for s in rows.sort_values(by="trial")["status"].tail(count))
 
 
 def _nothing_to_measure(
@@ -160,14 +167,57 @@ def _nothing_to_measure(
     )
 
 
-def stage_select(request: TuneRequest, tasks: TaskManifest) -> Selection:
-    """The best record of each task that has one which today's spaces still know."""
+def stage_finalists(
+    request: TuneRequest, tasks: TaskManifest, last: RoundManifest, progress: Progress
+) -> FinalistsManifest:
+    """The winner of each task, after the last round; every measurement is in the store."""
+    key = stage_key("finalists", last.run_id, last.trials_done)
+
+    def body(_: Path) -> FinalistsManifest:
+        if request.trials == 0:
+            return FinalistsManifest()
+        session = _OPEN.of(request, last.run_id)
+        weights = {entry.key: entry.weight for entry in tasks.tasks}
+        costly = sorted(
+            last.progress, key=lambda p: -(p.best_us or 0.0) * weights.get(p.task_key, 1)
+        )
+        budget = max(_FINAL_SECONDS, _FINAL_SHARE * last.seconds_done)
+        started, winners, before = perf_counter(), list[BestRecord](), session.finals
+        for number, entry in enumerate(costly):
+            winner = play_off(session, entry.task_key, lambda: perf_counter() - started < budget)
+            if winner is not None:
+                time_us = winner.measurement.median_us or 0.0
+                winners.append(
+                    BestRecord(
+                        task_key=entry.task_key, record_id=winner.record_id, median_us=time_us
+                    )
+                )
+            text = f"finalists: {number + 1} of {len(costly)} tasks are decided"
+            progress(TuneEvent(stage="finalists", text=text))
+        return FinalistsManifest(winners=tuple(winners), measured=session.finals - before)
+
+    try:
+        return run_once(
+            FinalistsManifest, stage="finalists", key=key, work=Path(request.work), body=body
+        )
+    finally:
+        _OPEN.close()
+
+
+def stage_select(
+    request: TuneRequest, tasks: TaskManifest, finalists: FinalistsManifest
+) -> Selection:
+    """The winner of each task; without one, the best record that today's spaces still know."""
+    winners = {winner.task_key: winner for winner in finalists.winners}
     spec = device_spec(request.device)
     store = RecordStore(request.records)
     network = open_network(request).network
     best: list[BestRecord] = []
     for entry in tasks.tasks:
         if not entry.tunable:
+            continue
+        if entry.key in winners:
+            best.append(winners[entry.key])
             continue
         space = network.tasks[entry.key].space(spec)
         found = best_candidate(store, entry.key, spec.fingerprint, space)

@@ -9,7 +9,7 @@ from pathlib import Path
 from retune.records.schema import TuningRecord, failed, succeeded
 from retune.records.store import RecordStore
 from retune.report import render
-from retune.stages.manifest import TuneRequest
+from retune.stages.manifest import FinalistsManifest, TuneRequest
 from retune.stages.report_data import report_data
 from tests.flows.fakes import FakeStages
 
@@ -60,7 +60,7 @@ def test_report_shows_the_run_and_its_own_curves(tmp_path: Path):
     tasks = stages.stage_extract(request, network)
     last = stages.stage_tune_round(request, network, tasks, 2, None, lambda event: None)
     tuned = stages.stage_compile(
-        request, network, tasks, stages.stage_select(request, tasks), "tuned"
+        request, network, tasks, stages.stage_select(request, tasks, FinalistsManifest()), "tuned"
     )
     data = report_data(
         request,

@@ -175,6 +175,10 @@ def test_no_trials_need_no_device_to_be_opened(runners: Runners, request_: TuneR
 def test_the_selection_is_the_best_record_of_each_task(runners: Runners, request_: TuneRequest):
     rounds = all_rounds(request_)
     _, tasks = prepare(request_)
-    chosen = tuning.stage_select(request_, tasks)
+    final = tuning.stage_finalists(request_, tasks, rounds[-1], lambda event: None)
+    count = runners.measured
+    again = tuning.stage_finalists(request_, tasks, rounds[-1], lambda event: None)
+    assert again == final and runners.measured == count == request_.trials + final.measured
+    chosen = tuning.stage_select(request_, tasks, final)
     best = {entry.task_key: entry.best_us for entry in rounds[-1].progress}
     assert {b.task_key: b.median_us for b in chosen.best} == pytest.approx(best)

@@ -7,8 +7,8 @@ from retune.search.tuners.archive import Archive
 from retune.search.tuners.pool import Pool
 from retune.search.tuners.protocol import Setting
 
-_CHAINS = 256
-_STEPS = 12
+_CHAINS = 128
+_STEPS = 10
 """Few steps of many chains: a prediction has a price for each call beside that for each row."""
 _PATIENCE = 4
 """Steps without a better plan after which annealing ends."""

@@ -7,8 +7,8 @@ from retune.search.tuners.archive import Archive
 from retune.search.tuners.pool import Pool
 from retune.search.tuners.protocol import Setting
 
-_POPULATION = 512
-_GENERATIONS = 4
+_POPULATION = 256
+_GENERATIONS = 3
 _MEASURED = 0.2
 """Share of the first population that descends from the fastest measured candidates."""
 _ELITE = 0.1

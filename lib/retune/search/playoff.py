@@ -1,0 +1,100 @@
+"""The race of a task's finalists, on a session's device and store."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from retune.core.errors import LookupFailed
+from retune.records.schema import TuningRecord
+from retune.schedule.estimate import default_candidate
+from retune.schedule.space import Candidate
+from retune.search.finalists import MOST, NEAR, race
+from retune.search.history import best_candidates, cost, located
+from retune.search.session import Session
+
+if TYPE_CHECKING:
+    from retune.records import Table
+
+
+def play_off(session: Session, task_key: str, time_left: Callable[[], bool]) -> TuningRecord | None:
+    """The winner's record: of its typical measurement among those that the race took.
+
+    The finalists are the fastest known candidates of the task and its default schedule, so tuning
+    is never slower by luck. What this run measured of finalists before counts. None if nothing
+    was ever right, or no time is left for a first pass.
+    """
+    finalists = _finalists(session, task_key)
+    if not finalists:
+        return None
+    costs = _known_costs(session, task_key, finalists)
+
+    def measure(names: Sequence[str]) -> Sequence[float]:
+        attempt = max(len(costs[name]) for name in names)
+        found = session.measure_again(task_key, [finalists[name] for name in names], attempt)
+        times = np.array([m.median_us if m.ok else None for m in found], float)
+        values = cost(times, np.array([m.reference_us for m in found], np.float32)).tolist()
+        for name, value in zip(names, values, strict=True):
+            costs[name].append(value)
+        return values
+
+    winner = race({name: tuple(values) for name, values in costs.items()}, measure, time_left)
+    return _record(session, task_key, winner) if winner else None
+
+
+def _finalists(session: Session, task_key: str) -> dict[str, Candidate]:
+    """Config hash -> candidate: the fastest known ones, and the default schedule.
+
+    A race that was interrupted goes on with those that it had.
+    """
+    spec = session.runner.spec
+    (space,) = (run.space for run in session.runs if run.task.key == task_key)
+    begun = _final_rows(session, task_key)
+    if len(begun):
+        columns = [begun[name].tolist() for name in ("sketch", "decisions", "config_hash")]
+        found, _ = located(space, *columns)
+        everyone = (space.candidate(found, i) for i in range(len(found)))
+        return {candidate.key: candidate for candidate in everyone}
+    known = best_candidates(session.store, task_key, spec.fingerprint, space)
+    if not known:
+        return {}
+    limit = NEAR * _drift_free(known[0][1])
+    chosen = [found for found, record in known[:MOST] if _drift_free(record) <= limit]
+    return {c.key: c for c in [*chosen, default_candidate(space, spec)]}
+
+
+def _known_costs(
+    session: Session, task_key: str, names: dict[str, Candidate]
+) -> dict[str, list[float]]:
+    """What this run measured of these finalists before it was interrupted."""
+    rows = _final_rows(session, task_key)
+    right = (rows["status"] == "ok").to_numpy(bool)
+    times = np.where(right, rows["median_us"].to_numpy(float, na_value=np.nan), np.nan)
+    values = cost(times, rows["reference_us"].to_numpy(np.float32, na_value=np.nan))
+    costs: dict[str, list[float]] = {name: [] for name in names}
+    for name, value in zip(rows["config_hash"].tolist(), values.tolist(), strict=True):
+        if name in costs:
+            costs[name].append(value)
+    return costs
+
+
+def _final_rows(session: Session, task_key: str) -> "Table":
+    """What this run measured of the task's finalists, in order."""
+    wanted = {"task_key": task_key, "run_id": session.settings.run_id, "phase": "final"}
+    columns = ["sketch", "decisions", "config_hash", "attempt", "status", "median_us"]
+    rows = session.store.scan(wanted, [*columns, "reference_us"])
+    return rows.sort_values(by="attempt", kind="stable")
+
+
+def _record(session: Session, task_key: str, config_hash: str) -> TuningRecord:
+    """The record by which the store ranks this configuration."""
+    for record in session.store.top(task_key, session.runner.spec.fingerprint, 1 << 20):
+        if record.config_hash == config_hash:
+            return record
+    raise LookupFailed(f"{session.store.root}: the records of the finalists of {task_key} are gone")
+
+
+def _drift_free(record: TuningRecord) -> float:
+    found = record.measurement
+    times, reference = np.array([found.median_us], float), np.array([found.reference_us], float)
+    return float(cost(times, reference)[0])
