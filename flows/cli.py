@@ -15,7 +15,7 @@ from pathlib import Path
 
 import typer
 
-from flows.commands import bench, devices, records, run, tasks, tune, verify
+from flows.commands import bench, devices, model, records, run, tasks, tune, verify
 from flows.console import say
 from retune.core.config import cache_root
 from retune.core.errors import RetuneError
@@ -37,6 +37,7 @@ app.command("run")(run.run)
 app.command("bench")(bench.bench)
 app.command("verify")(verify.verify)
 app.add_typer(records.app, name="records")
+app.add_typer(model.app, name="model")
 
 
 def main() -> None:

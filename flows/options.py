@@ -2,11 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from retune.core.config import records_root
 from retune.core.errors import InputError
+
+if TYPE_CHECKING:
+    from retune.records.store import RecordStore
 
 MODEL_HELP = "An ONNX file, zoo:NAME or light:NAME."
 Model = Annotated[str, typer.Argument(help=MODEL_HELP)]
@@ -60,6 +64,18 @@ def check_module(module: Path) -> None:
             f"{module}: expected a bundle (a folder with module.json, or a zip of it), got none; "
             "`retune tune MODEL --out DIR` makes DIR/module"
         )
+
+
+def record_store(records: Path | None) -> "RecordStore":
+    """The store at the folder, or at the default place. Raises: InputError if there is none."""
+    root = records or records_root()
+    if not root.is_dir():
+        raise InputError(
+            f"--records {root}: expected a record store, got no folder; `retune tune` makes one"
+        )
+    from retune.records.store import RecordStore
+
+    return RecordStore(root)
 
 
 def sorted_shapes(shapes: Mapping[str, tuple[int, ...]]) -> tuple[tuple[str, tuple[int, ...]], ...]:

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from flows.console import print_json, print_line, print_table, say
-from flows.options import Json, Records
-from retune.core.config import records_root
+from flows.options import Json, Records, record_store
 from retune.core.errors import InputError
 
 if TYPE_CHECKING:
     from retune.records.schema import TuningRecord
-    from retune.records.store import RecordStore
 
 app = typer.Typer(help="Look into the record store.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -23,7 +21,7 @@ FORMATS = (".csv", ".json", ".parquet")
 @app.command("summary")
 def summary(records: Records = None, json: Json = False) -> None:
     """Print how much was measured, for what, and how it went."""
-    store = _open(records)
+    store = record_store(records)
     found = store.summary()
     tasks = cast(list[dict[str, Any]], store.tasks().to_dict("records"))
     if json:
@@ -49,7 +47,7 @@ def best(
     json: Json = False,
 ) -> None:
     """Print the fastest right candidate of each task, with its schedule's decisions."""
-    store = _open(records)
+    store = record_store(records)
     rows: list[dict[str, Any]] = []
     for task in store.tasks().to_dict("records"):
         if device in (None, task["device"]):
@@ -70,7 +68,7 @@ def export(
     """Write all records as one table, for tools that do not read the store."""
     if output.suffix not in FORMATS:
         raise InputError(f"{output}: expected a name that ends with {', '.join(FORMATS)}")
-    frame = _open(records).scan({"model": model} if model else None)
+    frame = record_store(records).scan({"model": model} if model else None)
     output.parent.mkdir(parents=True, exist_ok=True)
     temporary = output.with_name(f".{output.name}.tmp")
     match output.suffix:
@@ -82,17 +80,6 @@ def export(
             frame.to_parquet(temporary, index=False)
     temporary.replace(output)
     say(f"{output}: {len(frame):,} records")
-
-
-def _open(records: Path | None) -> "RecordStore":
-    root = records or records_root()
-    if not root.is_dir():
-        raise InputError(
-            f"--records {root}: expected a record store, got no folder; `retune tune` makes one"
-        )
-    from retune.records.store import RecordStore
-
-    return RecordStore(root)
 
 
 def _best_row(record: "TuningRecord") -> dict[str, Any]:

@@ -1,0 +1,137 @@
+"""Registered offline models: a folder for each, beside the records that they were trained on.
+
+    models/0001/card.json       what it was trained on, and how good it is
+    models/0001/member-0.json   one model of the ensemble, in xgboost's JSON
+
+A folder appears whole or not at all, and is never changed.
+"""
+
+import json
+import os
+import shutil
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from retune.core.errors import LookupFailed, RecordError
+from retune.search.cost_model import OfflineModel
+
+FOLDER = "models"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """How well predictions order the candidates of each task."""
+
+    tasks: int
+    rank_correlation: float
+    """Spearman's, mean over the tasks."""
+    peak1: float
+    """TenSet's: the tasks' best times summed, over those of their best predicted candidates."""
+    peak5: float
+    """The same with the fastest of the five best predicted."""
+
+    @property
+    def merit(self) -> float:
+        """One number to compare two models by: the mean of the three."""
+        return (self.rank_correlation + self.peak1 + self.peak5) / 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCard:
+    """What is known of a registered model."""
+
+    number: int
+    created: str
+    """ISO time, UTC."""
+    feature_set: str
+    rows: int
+    networks: int
+    classes: tuple[str, ...]
+    """Device classes that the rows are of."""
+    data: str
+    """Content key of the rows' record ids."""
+    until: str
+    """When the newest of the rows was measured: later ones are new to the model."""
+    held_out: Metrics
+    """Of predictions for networks that the predicting model had not seen."""
+    static: Metrics
+    """Of the static estimate, on the same rows."""
+    beats: str
+    """What it was better than: a model's name, or the static estimate; empty if it was not."""
+    in_use: bool
+    """True if tuning used it from then on."""
+
+    @property
+    def name(self) -> str:
+        """Its folder's name."""
+        return f"{self.number:04d}"
+
+
+def registered(root: Path) -> list[ModelCard]:
+    """The cards of all models beside the records at `root`, oldest first.
+
+    Raises: RecordError for a card that cannot be read.
+    """
+    return [_read_card(path) for path in sorted((root / FOLDER).glob("[0-9]*/card.json"))]
+
+
+def card_named(root: Path, name: str) -> ModelCard:
+    """The model's card. Raises: LookupFailed naming the models there are."""
+    cards = {card.name: card for card in registered(root)}
+    if name not in cards:
+        known = ", ".join(cards) or "none; `retune model train` makes one"
+        raise LookupFailed(f"no model {name!r} beside the records in {root}; there are: {known}")
+    return cards[name]
+
+
+def model_in_use(root: Path, feature_set: str) -> ModelCard | None:
+    """The newest model of these features that was better than what was used before it."""
+    cards = [c for c in registered(root) if c.in_use and c.feature_set == feature_set]
+    return cards[-1] if cards else None
+
+
+def stored_model(root: Path, card: ModelCard) -> OfflineModel:
+    """The model itself."""
+    folder = root / FOLDER / card.name
+    paths = sorted(folder.glob("member-*.json"), key=lambda p: int(p.stem.split("-")[1]))
+    members = tuple(path.read_text(encoding="utf-8") for path in paths)
+    if not members:
+        raise RecordError(f"{folder}: holds no model; delete the folder and train again")
+    return OfflineModel(members=members, name=card.name)
+
+
+def write_model(root: Path, card: ModelCard, model: OfflineModel) -> Path:
+    """The model's folder, complete.
+
+    Raises: RecordError if another process has just registered a model of that number.
+    """
+    folder = root / FOLDER / card.name
+    temporary = folder.with_name(f".{card.name}.{os.getpid()}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    for number, text in enumerate(model.members):
+        (temporary / f"member-{number}.json").write_text(text, encoding="utf-8")
+    text = json.dumps(asdict(card), indent=1, allow_nan=False)
+    (temporary / "card.json").write_text(f"{text}\n", encoding="utf-8")
+    try:
+        temporary.rename(folder)
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise RecordError(
+            f"{folder}: another process has registered this model already; train again"
+        ) from error
+    return folder
+
+
+def _read_card(path: Path) -> ModelCard:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        known = {f.name: data[f.name] for f in fields(ModelCard)}
+        known["classes"] = tuple(known["classes"])
+        for name in ("held_out", "static"):
+            known[name] = Metrics(**known[name])
+        return ModelCard(**known)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RecordError(
+            f"{path}: is not a model's card ({error}); delete its folder and train again"
+        ) from error
