@@ -31,6 +31,7 @@ from retune.records.replay import calm_hashes, pack
 from retune.records.schema import Environment, TuningRecord
 from retune.records.store import RecordStore
 from retune.schedule.space import Candidates, Space
+from retune.search.features import VERSION, featurise
 from retune.search.recorded import thin
 from retune.search.task import Task
 
@@ -104,6 +105,7 @@ def measure(place: Grid, members: Sequence[int], runner: LocalRunner, store: Rec
     chosen = [place.space.candidate(place.candidates, i) for i in members]
     sources = [lower(place.space.instantiate(c)) for c in chosen]
     spec = runner.spec
+    features = featurise(place.space, place.candidates.take(np.array(members)), spec)
     found = runner.measure(workload.key, sources, _OPTIONS)
     store.append(
         [
@@ -120,10 +122,12 @@ def measure(place: Grid, members: Sequence[int], runner: LocalRunner, store: Rec
                 strategy=place.task.op,
                 layout="NHWC",
                 device=spec.fingerprint,
+                features=tuple(row.tolist()),
+                feature_set=VERSION,
                 env=Environment.of(spec, version("retune")),
                 measurement=measurement,
             )
-            for candidate, measurement in zip(chosen, found, strict=True)
+            for candidate, measurement, row in zip(chosen, found, features, strict=True)
         ]
     )
 

@@ -1,10 +1,13 @@
-"""A finished run as rows and lines, the same for the console, JSON and the Prefect UI."""
+"""Finished runs and trained models as rows and lines, for the console, JSON and the Prefect UI."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retune.stages.manifest import Latency, TaskResult, TuneResult
+
+if TYPE_CHECKING:
+    from retune.search.registry import Metrics, ModelCard
 
 Row = dict[str, Any]
 
@@ -73,3 +76,29 @@ def _latency_line(row: Latency, tuned: float | None) -> str:
     if tuned and row.name != "tuned":
         text += f", {row.median_us / tuned:.2f} x the tuned bundle's time"
     return text
+
+
+def metrics_row(what: str, metrics: "Metrics") -> Row:
+    """How well some predictions ordered the candidates."""
+    return {
+        "predictions": what,
+        "tasks": metrics.tasks,
+        "rank correlation": round(metrics.rank_correlation, 3),
+        "peak@1": round(metrics.peak1, 3),
+        "peak@5": round(metrics.peak5, 3),
+    }
+
+
+def model_rows(cards: "Sequence[ModelCard]") -> list[Row]:
+    """One row for each registered model, with its metrics on held-out networks."""
+    return [
+        {
+            "model": card.name,
+            "created": card.created,
+            "records": card.rows,
+            "networks": card.networks,
+            **{k: v for k, v in metrics_row("", card.held_out).items() if k != "predictions"},
+            "beats": card.beats or "-",
+        }
+        for card in cards
+    ]

@@ -96,7 +96,7 @@ def test_help_is_quick():
         started = time.perf_counter()
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         times.append(time.perf_counter() - started)
-    for name in ("devices", "tasks", "tune", "run", "bench", "verify", "records"):
+    for name in ("devices", "tasks", "tune", "run", "bench", "verify", "records", "model"):
         assert f"\n  {name}" in done.stdout
     assert min(times) < HELP_BUDGET_S
 
@@ -116,6 +116,10 @@ def test_help_is_quick():
         (["bench", "nowhere"], "expected a bundle"),
         (["verify", "nowhere", "--model", "zoo:x"], "expected a bundle"),
         (["records", "summary", "--records", "nowhere"], "expected a record store, got no folder"),
+        (["model", "train", "--records", "nowhere"], "expected a record store, got no folder"),
+        (["model", "list", "--records", "nowhere"], "expected a record store, got no folder"),
+        (["model", "evaluate", "9", "--records", "."], "no model '9'"),
+        (["model", "train", "--seed", "x"], "'x' is not a valid int"),
         (["records", "export", "x.doc"], "ends with .csv"),
     ],
 )

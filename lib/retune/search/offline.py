@@ -16,7 +16,7 @@ from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
 from retune.records.store import RecordStore
 from retune.search.cost_model import CostModel, OfflineModel, static_score, train_offline
-from retune.search.features import COLUMN, FEATURE_SET
+from retune.search.features import COLUMN, VERSION
 from retune.search.registry import (
     Metrics,
     ModelCard,
@@ -80,7 +80,7 @@ def load_rows(store: RecordStore) -> Rows:
     are.
     """
     frame = store.scan(
-        {"feature_set": FEATURE_SET},
+        {"feature_set": VERSION},
         [
             "record_id",
             "model",
@@ -124,8 +124,8 @@ def judge(rows: Rows, predicted: np.ndarray) -> Metrics:
         fifth += times[order[:5]].min()
     if not ranks:
         raise InputError(
-            f"no task has {_LEAST_OUTCOMES} recorded candidates with features of {FEATURE_SET}; "
-            "tune something first"
+            f"no task has {_LEAST_OUTCOMES} recorded candidates with features of version "
+            f"{VERSION}; tune something first"
         )
     return Metrics(
         tasks=len(ranks),
@@ -180,7 +180,7 @@ def train(store: RecordStore, seed: int = 0) -> ModelCard:
     rows = load_rows(store)
     if not len(rows):
         raise InputError(
-            f"{store.root}: no record has features of {FEATURE_SET}; run `retune tune` first"
+            f"{store.root}: no record has features of version {VERSION}; run `retune tune` first"
         )
     held_out = cross_validate(rows, seed)
     number = 1 + max((card.number for card in registered(store.root)), default=0)
@@ -188,7 +188,7 @@ def train(store: RecordStore, seed: int = 0) -> ModelCard:
     card = ModelCard(
         number=number,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        feature_set=FEATURE_SET,
+        feature_set=VERSION,
         rows=len(rows),
         networks=len(np.unique(rows.network)),
         classes=_classes(rows),
@@ -205,7 +205,7 @@ def train(store: RecordStore, seed: int = 0) -> ModelCard:
 
 def _beaten(store: RecordStore, rows: Rows, held_out: np.ndarray) -> str | None:
     """What the new model replaces; None if it does not."""
-    present = model_in_use(store.root, FEATURE_SET)
+    present = model_in_use(store.root, VERSION)
     if present is None:
         static = judge(rows, static_score(rows.features))
         return "the static estimate" if judge(rows, held_out).merit > static.merit else None
@@ -231,7 +231,7 @@ def offline_model(root: Path, spec: DeviceSpec) -> OfflineModel | None:
 
     Models of other features than today's are passed over: `retune model train` makes a new one.
     """
-    card = model_in_use(root, FEATURE_SET)
+    card = model_in_use(root, VERSION)
     if card is None or spec.device_class not in card.classes:
         return None
     return stored_model(root, card)
@@ -249,7 +249,7 @@ def evaluate_model(store: RecordStore, name: str | None = None) -> dict[str, Met
     store has no new rows.
     """
     cards = registered(store.root)
-    card = cards[-1] if cards and name is None else card_named(store.root, name or "")
+    card = cards[-1] if cards and name is None else card_named(store.root, name or "newest")
     rows = load_rows(store)
     rows = rows.take(unseen(rows, card))
     if not len(rows):

@@ -1,6 +1,6 @@
 """The feature vector: which features there are, in which order, and their values."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ from retune.core.target import DeviceSpec
 from retune.ir.evaluate import evaluate
 from retune.ir.expr import Scope, Var
 from retune.schedule.estimate import estimate
-from retune.schedule.space import Candidate, Candidates, Sketch, Space
+from retune.schedule.space import Candidates, Sketch, Space
 from retune.search.features.access import ACCESS, access_features
 from retune.search.features.access import RATIOS as ACCESS_RATIOS
 from retune.search.features.loops import BLOCK, block_features
@@ -19,10 +19,8 @@ from retune.search.features.nests import analyse
 from retune.search.features.volumes import Array, Volumes, volumes
 
 VERSION = "1"
-"""Changes whenever the meaning or the order of the features does: models belong to one version."""
-
-FEATURE_SET = f"retune-{VERSION}"
-"""What a record names beside the features that it stores."""
+"""Changes whenever the meaning or the order of the features does: models belong to one version.
+Records name it as the `feature_set` of the features that they store."""
 
 SLOTS = ("main", "second")
 """The blocks with most operations, whose features are given one by one; the others are summed."""
@@ -106,23 +104,6 @@ def featurise(space: Space, candidates: Candidates, spec: DeviceSpec) -> np.ndar
             rows = candidates.rows[mine][:, : len(sketch.decisions)]
             result[mine] = featurise_rows(sketch, rows, spec)
     return result
-
-
-def featurise_list(
-    space: Space, candidates: Sequence[Candidate], spec: DeviceSpec
-) -> list[tuple[float, ...]]:
-    """The features of candidates by value, as records store them.
-
-    Raises: ScheduleError for a candidate that is not of the space.
-    """
-    names = [sketch.name for sketch in space.sketches]
-    numbers = [names.index(space.sketch(c.sketch).name) for c in candidates]
-    rows = np.zeros((len(candidates), space.width), np.int64)
-    for row, number, candidate in zip(rows, numbers, candidates, strict=True):
-        sketch = space.sketches[number]
-        row[: len(sketch.decisions)] = sketch.row(dict(candidate.decisions))
-    found = featurise(space, Candidates(np.array(numbers, np.int64), rows), spec)
-    return [tuple(values) for values in found.tolist()]
 
 
 def featurise_rows(sketch: Sketch, rows: np.ndarray, spec: DeviceSpec) -> np.ndarray:

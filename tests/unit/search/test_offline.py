@@ -1,0 +1,178 @@
+"""Offline models: judged on networks they have not seen, registered, used if they are better."""
+
+import dataclasses
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from retune.core.errors import InputError, LookupFailed, RecordError
+from retune.core.target import GENERIC_CPU
+from retune.ir.stmt import from_dag
+from retune.records.schema import Measurement, TuningRecord
+from retune.records.store import RecordStore
+from retune.schedule.cpu import cpu_space
+from retune.search.cost_model import CostModel
+from retune.search.features import COLUMN, VERSION, featurise
+from retune.search.offline import (
+    Rows,
+    cross_validate,
+    evaluate_model,
+    judge,
+    load_rows,
+    offline_model,
+    train,
+)
+from retune.search.registry import FOLDER, registered
+from tests.dags import conv2d
+
+_START = datetime(2026, 1, 1, tzinfo=UTC)
+_SIZES = (9, 13, 17)
+
+
+def _records(model: int, day: int, count: int = 60, feature_set: str = VERSION):
+    """Candidates of one layer whose times the static estimate knows nothing of."""
+    size = _SIZES[model]
+    space = cpu_space(from_dag(conv2d(1, size, size, 24, 32)), GENERIC_CPU)
+    chosen = space.sample(count, np.random.default_rng(100 * model + day))
+    features = featurise(space, chosen, GENERIC_CPU)
+    times = 50.0 + 40.0 * np.abs(features[:, COLUMN["main.near_depth"]] - 3.0)
+    return [
+        TuningRecord(
+            run_id="run",
+            model=f"net{model}",
+            target="cpu",
+            task_key=f"task{model}",
+            task_name="conv2d",
+            sketch="s",
+            decisions=(),
+            trace="{}",
+            config_hash=f"{day}-{index}",
+            device=GENERIC_CPU.fingerprint,
+            features=tuple(row.tolist()),
+            feature_set=feature_set,
+            measurement=Measurement(
+                status="wrong_result" if index % 10 == 9 else "ok",
+                median_us=None if index % 10 == 9 else float(time),
+                timestamp=_START + timedelta(days=day, seconds=index),
+            ),
+        )
+        for index, (row, time) in enumerate(zip(features, times, strict=True))
+    ]
+
+
+def store_of(folder: Path, day: int = 0) -> RecordStore:
+    """Three networks of one layer each, measured on a day."""
+    store = RecordStore(folder)
+    for model in range(len(_SIZES)):
+        store.append(_records(model, day))
+    return store
+
+
+def test_rows_are_the_records_with_todays_features(tmp_path: Path):
+    store = store_of(tmp_path)
+    store.append(_records(0, 1, feature_set="0"))
+    rows = load_rows(store)
+    assert len(rows) == 180 and len(np.unique(rows.task)) == len(np.unique(rows.network)) == 3
+    failed = np.isnan(rows.time_us)
+    assert failed.sum() == 18 and not rows.score[failed].any()
+    best = [rows.score[rows.task == task].max() for task in range(3)]
+    assert best == [1.0, 1.0, 1.0] and (rows.score[~failed] > 0).all()
+
+
+def test_a_held_out_network_is_predicted_without_its_rows(tmp_path: Path):
+    """What a model says of a network does not change with that network's times."""
+    rows = load_rows(store_of(tmp_path))
+    changed = rows.time_us.copy()
+    held = rows.network == 0
+    changed[held] = changed[held][::-1]
+    other = Rows(rows.features, changed, rows.task, rows.network, rows.record_id, rows.time)
+    before, after = cross_validate(rows, 0), cross_validate(other, 0)
+    assert np.array_equal(before[held], after[held])
+    assert not np.array_equal(before[~held], after[~held])
+
+
+def test_metrics_worked_out_by_hand():
+    def rows_of(times: list[float]) -> Rows:
+        count = len(times)
+        zeros = np.zeros(count, np.int64)
+        ids, stamps = np.arange(count).astype(str), np.zeros(count, "datetime64[us]")
+        return Rows(np.zeros((count, 1), np.float32), np.array(times), zeros, zeros, ids, stamps)
+
+    rows = rows_of([8.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, np.nan])
+    perfect = judge(rows, np.array([0, 9, 8, 7, 6, 5, 4, -1.0]))
+    assert (perfect.peak1, perfect.peak5) == (1.0, 1.0) and perfect.rank_correlation > 0.97
+    backwards = judge(rows, np.array([9, 0, 1, 2, 3, 4, 5, 8.0]))
+    assert backwards.peak1 == 1 / 8 and backwards.peak5 == 1 / 4
+    assert backwards.rank_correlation < -0.9
+    with pytest.raises(InputError, match="8 recorded candidates"):
+        judge(rows_of([1.0, 2.0]), np.zeros(2))
+
+
+def test_a_model_is_registered_and_used_when_it_beats_the_estimate(tmp_path: Path):
+    store = store_of(tmp_path)
+    assert offline_model(tmp_path, GENERIC_CPU) is None
+    card = train(store)
+    assert card.in_use and card.beats == "the static estimate" and card.networks == 3
+    assert card.held_out.rank_correlation > 0.6 > card.static.rank_correlation
+    assert registered(tmp_path) == [card]
+    model = offline_model(tmp_path, GENERIC_CPU)
+    assert model is not None and model.name == "0001"
+    rows = load_rows(store)
+    assert judge(rows, CostModel(0, model).predict(rows.features).mean).peak1 > 0.9
+
+
+def test_the_same_records_and_seed_give_the_same_model(tmp_path: Path):
+    store = store_of(tmp_path)
+    first, second = train(store), train(store)
+    assert first.data == second.data and first.held_out == second.held_out
+    texts = [(tmp_path / FOLDER / name / "member-0.json").read_bytes() for name in ("0001", "0002")]
+    assert texts[0] == texts[1]
+
+
+def test_a_challenger_needs_new_records_to_replace_the_model_in_use(tmp_path: Path):
+    store = store_of(tmp_path)
+    train(store)
+    again = train(store)
+    assert not again.in_use and again.number == 2
+    in_use = offline_model(tmp_path, GENERIC_CPU)
+    assert in_use is not None and in_use.name == "0001"
+
+
+def test_new_records_judge_the_model_in_use(tmp_path: Path):
+    store = store_of(tmp_path)
+    train(store)
+    with pytest.raises(InputError, match="no record is newer"):
+        evaluate_model(store)
+    store_of(tmp_path, day=2)
+    found = evaluate_model(store, "0001")
+    assert found["model 0001"].rank_correlation > found["static estimate"].rank_correlation
+    with pytest.raises(LookupFailed, match="0001"):
+        evaluate_model(store, "0007")
+
+
+def test_a_model_for_another_class_of_device_is_not_used(tmp_path: Path):
+    train(store_of(tmp_path))
+    gpu = dataclasses.replace(GENERIC_CPU, device_class="gpu")
+    assert offline_model(tmp_path, gpu) is None
+
+
+def test_stores_that_cannot_train_a_model_are_refused(tmp_path: Path):
+    store = RecordStore(tmp_path)
+    store.append(_records(0, 0, feature_set=""))
+    with pytest.raises(InputError, match="no record has features"):
+        train(store)
+    store.append(_records(0, 1))
+    with pytest.raises(InputError, match="second one"):
+        train(store)
+    with pytest.raises(LookupFailed, match="retune model train"):
+        evaluate_model(store)
+    assert registered(tmp_path) == []
+
+
+def test_a_damaged_card_is_named(tmp_path: Path):
+    train(store_of(tmp_path))
+    (tmp_path / FOLDER / "0001" / "card.json").write_text("{}")
+    with pytest.raises(RecordError, match=r"0001/card\.json"):
+        offline_model(tmp_path, GENERIC_CPU)
