@@ -119,7 +119,7 @@ def test_help_is_quick():
         (["model", "train", "--records", "nowhere"], "expected a record store, got no folder"),
         (["model", "list", "--records", "nowhere"], "expected a record store, got no folder"),
         (["model", "evaluate", "9", "--records", "."], "no model '9'"),
-        (["model", "train", "--seed", "x"], "'x' is not a valid int"),
+        (["model", "train", "--seed", "x"], "Invalid value for '--seed'"),
         (["records", "export", "x.doc"], "ends with .csv"),
     ],
 )
