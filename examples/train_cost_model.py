@@ -12,22 +12,22 @@ import numpy as np
 import xgboost
 
 import retune.records
+from retune.search.features import VERSION
 
 
 def main() -> None:
     """Prints the rank correlation for each task of the network that was held out."""
     store = sys.argv[1] if len(sys.argv) > 1 else None
-    rows = retune.records.load(store, columns=["model", "task_key", "median_us", "features"])
-    rows = rows[(rows["features"].str.len() > 0) & rows["median_us"].notna()].astype(
-        {"median_us": float}
-    )
+    columns = ["model", "task_key", "median_us", "features"]
+    rows = retune.records.load(store, columns=columns, status="ok", feature_set=VERSION)
+    rows = rows.astype({"median_us": float})
     rows["score"] = rows.groupby("task_key")["median_us"].transform("min") / rows["median_us"]
     held = rows["model"] == rows["model"].iloc[-1]
     seen = ~held & ~rows["task_key"].isin(rows.loc[held, "task_key"])
     features = np.stack(rows["features"].tolist())
-    model = xgboost.XGBRegressor(n_estimators=100, max_depth=6, learning_rate=0.15)
-    model.fit(features[seen], rows.loc[seen, "score"])
-    rows["predicted"] = model.predict(features)
+    data = xgboost.DMatrix(features[seen], rows.loc[seen, "score"])
+    model = xgboost.train({"max_depth": 6, "eta": 0.15}, data, num_boost_round=100)
+    rows["predicted"] = model.predict(xgboost.DMatrix(features))
     print("rank correlation on the network held out")
     for task, some in rows[held].groupby("task_key"):
         print(task, len(some), round(some["predicted"].corr(some["score"], method="spearman"), 2))

@@ -226,12 +226,15 @@ def predictions(model: OfflineModel, rows: Rows) -> np.ndarray:
     return CostModel(0, model).predict(rows.features).mean
 
 
-def offline_model(root: Path, spec: DeviceSpec) -> OfflineModel | None:
+def offline_model(
+    root: Path, spec: DeviceSpec, began: datetime | None = None
+) -> OfflineModel | None:
     """The registered model in use for devices of this class; None where there is none.
 
-    Models of other features than today's are passed over: `retune model train` makes a new one.
+    A run that began at some time goes on with the model of that time. Models of other features
+    than today's are passed over: `retune model train` makes a new one.
     """
-    card = model_in_use(root, VERSION)
+    card = model_in_use(root, VERSION, began)
     if card is None or spec.device_class not in card.classes:
         return None
     return stored_model(root, card)

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 from dataclasses import asdict, dataclass, fields
+from datetime import datetime
 from pathlib import Path
 
 from retune.core.errors import LookupFailed, RecordError
@@ -84,10 +85,14 @@ def card_named(root: Path, name: str) -> ModelCard:
     return cards[name]
 
 
-def model_in_use(root: Path, feature_set: str) -> ModelCard | None:
-    """The newest model of these features that was better than what was used before it."""
+def model_in_use(root: Path, feature_set: str, moment: datetime | None = None) -> ModelCard | None:
+    """The newest model of these features that was better than what was used before it.
+
+    With a moment: the one that was in use then.
+    """
     cards = [c for c in registered(root) if c.in_use and c.feature_set == feature_set]
-    return cards[-1] if cards else None
+    known = [c for c in cards if not moment or datetime.fromisoformat(c.created) <= moment]
+    return known[-1] if known else None
 
 
 def stored_model(root: Path, card: ModelCard) -> OfflineModel:

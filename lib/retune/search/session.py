@@ -25,6 +25,7 @@ from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_TUNER
 from retune.search.features import VERSION, featurise
 from retune.search.history import HISTORY_COLUMNS, History, cost, history_of, split_run
 from retune.search.learning import Learner, Lesson
+from retune.search.offline import offline_model
 from retune.search.task import Task
 from retune.search.task_run import TaskRun
 from retune.search.transfer import experience
@@ -84,7 +85,9 @@ class Session:
         )
         earlier, own = split_run(rows, settings.run_id)
         self._experience = experience(store, runner.spec.fingerprint, settings.run_id)
-        self._learner = Learner(runner.spec, settings.seed, self._experience.lesson)
+        began = min(own["timestamp"].tolist(), default=None)
+        offline = offline_model(store.root, runner.spec, began)
+        self._learner = Learner(runner.spec, settings.seed, self._experience.lesson, offline)
         self._runs = {task.key: self._task_run(task, earlier) for task in tuned}
         self._recall(own)
 

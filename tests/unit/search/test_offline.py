@@ -140,6 +140,13 @@ def test_a_challenger_needs_new_records_to_replace_the_model_in_use(tmp_path: Pa
     assert in_use is not None and in_use.name == "0001"
 
 
+def test_a_run_goes_on_with_the_model_that_it_began_with(tmp_path: Path):
+    train(store_of(tmp_path))
+    later = datetime.now(UTC) + timedelta(minutes=1)
+    assert offline_model(tmp_path, GENERIC_CPU, _START) is None
+    assert offline_model(tmp_path, GENERIC_CPU, later) is not None
+
+
 def test_new_records_judge_the_model_in_use(tmp_path: Path):
     store = store_of(tmp_path)
     train(store)
