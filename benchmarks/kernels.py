@@ -1,83 +1,166 @@
 """Convolution and dense layers: speed, share of the machine's ceiling, and ratio to peers.
 
-    python -m benchmarks.kernels --trials 64 zoo:resnet50_v1
+    python -m benchmarks.kernels --trials 128 zoo:resnet50_v1
 
-Every distinct layer is tuned with random trials (or taken from the record store with
-`--trials 0`), then timed in turns with onnxruntime (and openvino where it is installed) on a model
-of that one layer. The register-only multiply-add ceiling of this machine is timed beside each
-layer, since it drifts. Ours is kernel time with enqueueing and waiting, without copies of input
-and output; the peers' is their call.
+Every distinct layer is tuned in one run (or taken from the record store with `--trials 0`), then
+timed in turns with onnxruntime (and openvino where it is installed) on a model of that one layer.
+What the machine can do is timed beside each layer, since it drifts: register-only multiply-adds,
+and copies of as many bytes as the layer moves; `share` is the time that the slower of the two
+allows over the time taken. The first row is the reference shape that tells windows apart. Ours is
+kernel time with enqueueing and waiting, without copies of input and output; the peers' is their
+call.
 """
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.layers import heavy_tasks, write_layer
+from benchmarks.layers import heavy_tasks, reference_task, write_layer
 from benchmarks.networks import known_candidates
-from retune.api import import_network, tune_network
+from retune.api import ImportedNetwork, import_network
 from retune.bundle.bench import BenchOptions, compare_times
 from retune.bundle.build import build_plan
 from retune.bundle.module import Module
 from retune.bundle.peers import open_peer
 from retune.core.config import cache_root, records_root
-from retune.device.reference import Reference
+from retune.device.ceilings import Ceilings
+from retune.device.measure import LocalRunner
 from retune.device.runtime import device_spec, open_device
 from retune.records.store import RecordStore
+from retune.search.session import RunSettings, Session
 from retune.search.task import Task
 
 NETWORKS = ("zoo:resnet50_v1", "zoo:vgg19_bn", "zoo:mobilenet", "zoo:inception_v3")
 PEERS = ("onnxruntime", "openvino")
+_RUN = "benchmark-kernels"
+_FIRST_CHANNELS = 4
+_MOST_S = 1e9
 
 
-def measure(task: Task, options: argparse.Namespace) -> dict[str, object]:
-    """One layer: times in microseconds, GFLOPS, share of the ceiling."""
-    path = write_layer(task, cache_root() / "layers" / f"{task.key}.onnx")
-    if options.trials:
-        out = cache_root() / "layers" / task.key
-        tune_network(str(path), out, trials=options.trials, records=options.records)
-    network = import_network(str(path), {}, "NHWC", cache_root())
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One layer."""
+
+    layer: str
+    kind: str
+    flops: int
+    us: dict[str, float]
+    """Median of each contender."""
+    gflops: float
+    ceiling_gflops: float
+    share: float
+    """Of the roofline: arithmetic or traffic, whichever binds."""
+
+    @property
+    def ratio(self) -> float | None:
+        """Time over that of the fastest peer."""
+        peers = [us for name, us in self.us.items() if name != "retune"]
+        return self.us["retune"] / min(peers) if peers else None
+
+
+def kind_of(task: Task) -> str:
+    """The class of layers that a target is stated for."""
+    data, weight = task.input_shapes[0], task.input_shapes[1]
+    if len(weight) == 2:
+        return "dense"
+    if task.op.startswith("depthwise"):
+        return "depthwise"
+    return "first layer" if data[1] <= _FIRST_CHANNELS else "convolution"
+
+
+def describe(task: Task) -> str:
+    """Kernel, stride and shapes of a layer."""
+    data, weight = task.input_shapes[0], task.input_shapes[1]
+    kernel = "x".join(map(str, weight[2:])) or "dense"
+    stride = f" s{task.stride}" if task.stride and task.stride > 1 else ""
+    shapes = f"{'x'.join(map(str, data[1:]))} -> {'x'.join(map(str, task.output_shape[1:]))}"
+    return f"{kernel}{stride} {shapes}"
+
+
+def tune(networks: Sequence[ImportedNetwork], trials: int, records: Path) -> None:
+    """Each layer gets `trials` trials of one run; the default schedule is the first of them."""
+    tasks = {t.key: t for n in networks for t in n.network.tasks.values() if t.tunable}
+    runner = LocalRunner("pocl")
+    try:
+        settings = RunSettings(
+            run_id=f"{_RUN}-{trials}",
+            model="layers",
+            layout="NHWC",
+            allocator="round-robin",
+            trials=trials * len(tasks),
+        )
+        session = Session(list(tasks.values()), runner, RecordStore(records), settings)
+        left = trials * len(tasks) - session.trials
+        session.round(left, _MOST_S, lambda text, done: print(f"[{done}] {text}", flush=True))
+    finally:
+        runner.close()
+
+
+def measure(task: Task, network: ImportedNetwork, options: argparse.Namespace) -> Row:
+    """One layer in turns with its peers."""
+    chosen = known_candidates(network, RecordStore(options.records), device_spec("pocl"))
     spec = device_spec("pocl")
-    chosen = known_candidates(network, RecordStore(options.records), spec)
     plan = build_plan(network.network, chosen, spec, model_key=task.key, notes={})
     device = open_device("pocl")
     module = Module(plan, device)
     feeds = module.random_inputs()
     module.run(feeds)
-    kernels = {k for k in plan.kernels if not k.startswith("transpose")}
-    reference = Reference(device)
+    own = [launch for launch in plan.launches if not launch.kernel.startswith("transpose")]
+    kernels = {launch.kernel for launch in own}
     contenders: dict[str, Callable[[], object]] = {"retune": lambda: module.run_kernels(kernels)}
     for name in PEERS:
         if find_spec(name) is not None:
-            peer = open_peer(name, path)
+            peer = open_peer(name, Path(network.onnx))
             contenders[name] = lambda peer=peer: peer(feeds)
-    before = reference.gflops()
+    before = Ceilings(device)
+    flops, traffic = sum(x.flops for x in own), sum(x.bytes for x in own)
+    least = before.least_s(flops, traffic)
     outcome = compare_times(contenders, options=BenchOptions(budget_s=options.seconds))
-    ceiling = max(before, reference.gflops())
+    after = Ceilings(device)
+    least = min(least, after.least_s(flops, traffic))
     times = {t.name: 1e6 * t.median_s for t in outcome.timings}
-    gflops = task.flops / times["retune"] / 1e3
-    return {
-        "layer": describe(task),
-        "flops": task.flops,
-        "us": times,
-        "gflops": gflops,
-        "ceiling_gflops": ceiling,
-        "share": gflops / ceiling,
-    }
+    return Row(
+        layer=describe(task),
+        kind=kind_of(task),
+        flops=task.flops,
+        us=times,
+        gflops=task.flops / times["retune"] / 1e3,
+        ceiling_gflops=max(before.gflops, after.gflops),
+        share=1e6 * least / times["retune"],
+    )
 
 
-def describe(task: Task) -> str:
-    """Kind, kernel, stride and shapes of a layer."""
-    data, weight = task.input_shapes[0], task.input_shapes[1]
-    kernel = "x".join(map(str, weight[2:])) or "dense"
-    stride = f" s{task.stride}" if task.stride and task.stride > 1 else ""
-    kind = "depthwise " if task.op.startswith("depthwise") else ""
-    shapes = f"{'x'.join(map(str, data[1:]))} -> {'x'.join(map(str, task.output_shape[1:]))}"
-    return f"{kind}{kernel}{stride} {shapes}"
+def show(row: Row) -> str:
+    """One line."""
+    peers = (f"{n} {row.us['retune'] / us:.2f}x" for n, us in row.us.items() if n != "retune")
+    return (
+        f"{row.kind:12} {row.layer:36} {row.us['retune']:9.1f} us {row.gflops:6.0f} GFLOPS "
+        f"{row.share:4.0%} of the roofline ({row.ceiling_gflops:.0f})  {'  '.join(peers)}"
+    )
+
+
+def summary(rows: Sequence[Row]) -> list[str]:
+    """Geometric mean and extremes of each kind."""
+    lines: list[str] = []
+    for kind in dict.fromkeys(row.kind for row in rows):
+        mine = [row for row in rows if row.kind == kind]
+        shares = [row.share for row in mine]
+        text = f"{kind:12} {len(mine):3} layers: share {mean(shares):.0%}, least {min(shares):.0%}"
+        ratios = [row.ratio for row in mine if row.ratio is not None]
+        if ratios:
+            text += f"; {mean(ratios):.2f}x the fastest peer's time, worst {max(ratios):.2f}x"
+        lines.append(text)
+    return lines
+
+
+def mean(values: Sequence[float]) -> float:
+    """Geometric."""
+    return float(np.exp(np.mean(np.log(values))))
 
 
 def main() -> None:
@@ -85,28 +168,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("networks", nargs="*", default=list(NETWORKS))
     parser.add_argument("--records", type=Path, default=records_root())
-    parser.add_argument("--trials", type=int, default=64, help="0: use what the store has")
+    parser.add_argument("--trials", type=int, default=128, help="0: use what the store has")
     parser.add_argument("--seconds", type=float, default=3.0, help="of timing for each layer")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    rows: list[dict[str, object]] = []
-    for task in heavy_tasks(options.networks).values():
-        row = measure(task, options)
-        rows.append(row)
-        times = row["us"]
-        assert isinstance(times, dict)
-        ratios = "  ".join(
-            f"{name} {times['retune'] / us:.2f}x" for name, us in times.items() if name != "retune"
-        )
-        print(
-            f"{row['layer']:44} {times['retune']:9.1f} us {row['gflops']:6.0f} GFLOPS "
-            f"{row['share']:4.0%} of {row['ceiling_gflops']:.0f}  {ratios}",
-            flush=True,
-        )
-    shares = [float(str(r["share"])) for r in rows]
-    print(f"share of the ceiling: geometric mean {np.exp(np.mean(np.log(shares))):.0%}")
+    tasks = [reference_task(), *heavy_tasks(options.networks).values()]
+    networks = [_layer(task) for task in tasks]
+    if options.trials:
+        tune(networks, options.trials, options.records)
+    rows: list[Row] = []
+    for task, network in zip(tasks, networks, strict=True):
+        rows.append(measure(task, network, options))
+        print(show(rows[-1]), flush=True)
+    print(f"the reference shape reached {rows[0].share:.0%} in this window")
+    print("\n".join(summary(rows[1:])))
     if options.json:
-        options.json.write_text(json.dumps(rows, indent=1))
+        found: list[Mapping[str, object]] = [asdict(row) for row in rows]
+        options.json.write_text(json.dumps(found, indent=1))
+
+
+def _layer(task: Task) -> ImportedNetwork:
+    path = write_layer(task, cache_root() / "layers" / f"{task.key}.onnx")
+    return import_network(str(path), {}, "NHWC", cache_root())
 
 
 if __name__ == "__main__":

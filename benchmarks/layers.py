@@ -32,6 +32,29 @@ def heavy_tasks(models: Sequence[str]) -> dict[str, Task]:
     return found
 
 
+def reference_task() -> Task:
+    """The layer by which machines and hours are compared: 3x3, 64 to 64 channels, 56x56."""
+    shape = [1, 64, 56, 56]
+    weights = np.zeros((64, 64, 3, 3), np.float32)
+    value = helper.make_tensor_value_info
+    model = helper.make_model(
+        helper.make_graph(
+            [helper.make_node("Conv", ["data", "weight"], ["out"], pads=[1, 1, 1, 1])],
+            "reference",
+            [value("data", TensorProto.FLOAT, shape)],
+            [value("out", TensorProto.FLOAT, shape)],
+            [numpy_helper.from_array(weights, "weight")],
+        ),
+        opset_imports=[helper.make_opsetid("", _OPSET)],
+        ir_version=8,
+    )
+    path = cache_root() / "layers" / "reference.onnx"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(model, path)
+    (task,) = heavy_tasks([str(path)]).values()
+    return task
+
+
 def write_layer(task: Task, path: Path, seed: int = 0) -> Path:
     """The task of an NCHW network as an ONNX file with random weights."""
     graph = task.graph
