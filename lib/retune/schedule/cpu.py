@@ -161,18 +161,24 @@ def schedule_cpu(s: Schedule, plan: Plan, spec: DeviceSpec) -> None:
         for stage in _masked_inputs(s.program, anchor):
             s.compute_inline(stage.name)
     inline_elementwise(s)
+    if anchor is not None:
+        _tile(s, anchor.name, plan, spec, sampled=True)
+    schedule_rest(s, spec)
+
+
+def schedule_rest(s: Schedule, spec: DeviceSpec) -> None:
+    """Every stage that nothing was done to yet gets the schedule of the rules, untuned."""
     for name in s.blocks():
-        if name not in s.blocks():
-            continue
-        block = s.block(name)
-        if block.reducer is not None:
-            sampled = anchor is not None and anchor.name == name
-            own = plan if sampled else Plan(vector_lanes(spec, _last(s, name)), False, False)
-            _tile(s, name, own, spec, sampled=sampled)
+        if name in s.blocks() and s.block(name).reducer is not None and _untouched(s, name):
+            plain = Plan(vector_lanes(spec, _last(s, name)), window=False, channels_slow=False)
+            _tile(s, name, plain, spec, sampled=False)
     for name in s.blocks():
-        path = [s.loop(n) for n in s.loops(name)]
-        if s.block(name).reducer is None and all(p.kind == "serial" for p in path):
+        if s.block(name).reducer is None and _untouched(s, name):
             schedule_elementwise(s, name, spec)
+
+
+def _untouched(s: Schedule, name: str) -> bool:
+    return all(s.loop(n).kind == "serial" for n in s.loops(name))
 
 
 def _last(s: Schedule, name: str) -> int:
