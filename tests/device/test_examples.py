@@ -1,0 +1,46 @@
+"""The examples do what they say, with few trials."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.device
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def run(name: str, trials: int, records: Path) -> str:
+    """What an example prints."""
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), str(trials)],
+        env={**os.environ, "RETUNE_RECORDS": str(records)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_stochastic_matmul(store: Path):
+    text = run("stochastic_matmul.py", 3, store)
+    attempts = re.search(r"five random attempts: (.*) us", text)
+    assert attempts is not None and len(attempts[1].split(", ")) == 5
+    assert "s.sample_perfect_tile(loop='C.i', parts=4" in text
+    assert "tuned, my schedule:   C: " in text and "tuned, built in:      C: " in text
+    difference = re.search(r"difference from numpy's product: (\S+)", text)
+    assert difference is not None and float(difference[1]) < 1e-3
+    assert "__kernel" in text
+
+
+def test_mlp_replace_one(store: Path):
+    text = run("mlp_replace_one.py", 2, store)
+    assert re.search(r"before +[\d.]+ us a run\nafter +[\d.]+ us a run", text)
+    before, after = re.findall(r"class (\d+)", text)
+    assert before == after
+    change = re.search(r"largest change of a probability: (\S+)", text)
+    assert change is not None and float(change[1]) < 1e-5
