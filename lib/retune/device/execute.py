@@ -17,8 +17,9 @@ def execute(
 
     Raises: InputError for an array that is missing, unknown, or has another number of elements.
     """
-    wanted = {b.name: b for b in source.buffers if b.role in ("input", "constant")}
-    if arrays.keys() != wanted.keys():
+    read = [b for b in source.buffers if b.role in ("input", "constant")]
+    wanted = {name for b in read for name in b.sources}
+    if arrays.keys() != wanted:
         raise InputError(f"expected the inputs {sorted(wanted)}, got {sorted(arrays)}")
     opened = open_device(device) if isinstance(device, str) else device
     program = opened.build(*(k.text for k in source.kernels), options=source.options)
@@ -42,13 +43,13 @@ def execute(
 
 
 def _fill(device: Device, spec: BufferSpec, arrays: Mapping[str, np.ndarray]) -> Buffer:
-    """The given array as the kernels read it; zeros where they write."""
-    if spec.name not in arrays:
+    """The given arrays as the kernels read them; zeros where they write."""
+    if spec.role not in ("input", "constant"):
         return device.allocate(spec.elements * np.dtype(spec.dtype).itemsize)
-    array = np.asarray(arrays[spec.name], spec.dtype)
-    packed = array if spec.pack is None else spec.pack.apply(array)
-    if packed.size != spec.elements:
+    given = [np.asarray(arrays[name], spec.dtype) for name in spec.sources]
+    array = given[0] if spec.pack is None else spec.pack.apply(*given)
+    if array.size != spec.elements:
         raise InputError(
-            f"input {spec.name!r}: expected {spec.elements} elements, got {packed.size}"
+            f"input {spec.name!r}: expected {spec.elements} elements, got {array.size}"
         )
-    return device.upload(packed)
+    return device.upload(array)

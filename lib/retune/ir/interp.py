@@ -1,9 +1,9 @@
 """Numpy interpreter for tensor expressions and loop programs: the oracle of every other test.
 
-A tensor expression is evaluated stage by stage over whole index grids. A loop program runs as
-written: perfect nests over one statement are evaluated as one array operation (scatter, or an
-unbuffered reduction), everything else loop by loop, so that order, guards, overlapping tail tiles
-and scratch buffers mean what they will mean on a device.
+A tensor expression is evaluated stage by stage over whole index grids, a sum of products as one
+contraction. A loop program runs as written: perfect nests over one statement are evaluated as one
+array operation (scatter, or an unbuffered reduction), everything else loop by loop, so that order,
+guards, overlapping tail tiles and scratch buffers mean what they will mean on a device.
 """
 
 from collections.abc import Mapping
@@ -12,6 +12,7 @@ from itertools import product
 import numpy as np
 
 from retune.core.errors import VerifyError
+from retune.ir.contract import contract
 from retune.ir.evaluate import Value, evaluate, evaluate_int
 from retune.ir.expr import Buffer, Expr, Load, Var
 from retune.ir.reduction import decompose_all
@@ -64,6 +65,11 @@ def _run_compute(stage: Tensor, op: Compute, values: Arrays) -> np.ndarray:
     if op.reducer is None:
         result = evaluate(op.body, env, fetch)
         return np.array(np.broadcast_to(np.asarray(result, stage.dtype), stage.shape))
+    if op.reducer == "sum":
+        out_axes = {a.var: a.extent for a in op.axes}
+        sums = contract(op.body, out_axes, {a.var: a.extent for a in op.reduce_axes}, values)
+        if sums is not None:
+            return np.asarray(sums, stage.dtype)
     out = np.full(stage.shape, identity(op.reducer, stage.dtype).value, stage.dtype)
     for point in product(*(range(a.extent) for a in op.reduce_axes)):
         env |= dict(zip((a.var for a in op.reduce_axes), point, strict=True))
