@@ -19,7 +19,7 @@ def execute(
     """
     read = [b for b in source.buffers if b.role in ("input", "constant")]
     wanted = {name for b in read for name in b.sources}
-    if arrays.keys() != wanted:
+    if set(arrays) != wanted:
         raise InputError(f"expected the inputs {sorted(wanted)}, got {sorted(arrays)}")
     opened = open_device(device) if isinstance(device, str) else device
     program = opened.build(*(k.text for k in source.kernels), options=source.options)
