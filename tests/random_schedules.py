@@ -186,8 +186,8 @@ def _precompute(s: Schedule, choose: Choose) -> None:
 
 MOVES: tuple[Move, ...] = (
     _split, _split, _split, _fuse, _reorder, _reorder, _unroll, _vectorize, _vectorize, _bind,
-    _inline, _inline, _inline, _cache_write, _cache_write, _compute_at, _compute_at, _compute_at, _decompose, _pack,
-    _precompute,
+    _inline, _inline, _inline, _cache_write, _cache_write, _compute_at, _compute_at, _compute_at,
+    _decompose, _pack, _precompute,
     _rfactor, _rfactor, _tile, _parallel, _annotate, _cache_read, _cache_read, _cooperate,
     _cooperate, _reverse_compute_at, _reverse_compute_at, _location,
 )  # fmt: skip
