@@ -54,6 +54,9 @@ def tune(
     shape: ShapeList = None,
     records: Records = None,
     layout: Layout = "NHWC",
+    winograd: Annotated[
+        bool, typer.Option("--winograd", help="Allow convolutions that round differently.")
+    ] = False,
     no_prefect: Annotated[
         bool, typer.Option("--no-prefect", help="Run in plain Python, without a flow.")
     ] = False,
@@ -74,6 +77,7 @@ def tune(
         seed=seed,
         shapes=sorted_shapes(parse_shapes(shape)),
         layout=parse_layout(layout),
+        winograd=winograd,
     )
     check_model(model)
     _check_search(tuner, allocator)
@@ -125,6 +129,7 @@ def _run(request: TuneRequest, no_prefect: bool) -> TuneResult:
         shapes=dict(request.shapes),
         records=Path(request.records),
         layout=request.layout,
+        winograd=request.winograd,
         progress=log_event,
     )
 

@@ -132,6 +132,14 @@ def prime_channels(n: Net) -> tuple[str, ...]:
 
 
 @network
+def square_windows(n: Net) -> tuple[str, ...]:
+    """3x3 layers of stride 1: odd sizes, with and without pads, residual, prime channels."""
+    x = n("Relu", n.conv(n.input(2, 17, 11, 9), 17, 33))
+    y = n("Add", n("Relu", n.conv(x, 33, 33)), x)
+    return (n.conv(y, 33, 16, pads=[0, 0, 0, 0]),)
+
+
+@network
 def dilated(n: Net) -> tuple[str, ...]:
     x = n.input(1, 6, 23, 17)
     a = n.conv(x, 6, 17, dilations=[2, 2], pads=[2, 2, 2, 2])

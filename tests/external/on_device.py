@@ -1,6 +1,6 @@
 """A graph through everything that a user's network goes through, and run on PoCL."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 
 from retune.bundle.build import build_plan
@@ -9,7 +9,9 @@ from retune.device.runtime import Device, open_device
 from retune.graph.graph import Graph
 from retune.graph.ops import Array
 from retune.graph.passes import Layout, optimise
+from retune.schedule.space import Candidate
 from retune.search.extract import extract
+from retune.search.task import Task
 
 
 @cache
@@ -18,11 +20,19 @@ def pocl() -> Device:
     return open_device("pocl")
 
 
-def compile_graph(graph: Graph, layout: Layout = "NHWC") -> Module:
-    """The optimised graph with the default schedule of every task, loaded."""
+def compile_graph(
+    graph: Graph,
+    layout: Layout = "NHWC",
+    *,
+    winograd: bool = False,
+    choose: Callable[[Task], Candidate | None] = lambda task: None,
+) -> Module:
+    """The optimised graph, loaded: `choose`'s candidates, the default schedule where it is None."""
     device = pocl()
-    network = extract(optimise(graph, layout))
-    plan = build_plan(network, {}, device.spec, model_key=graph.name, notes={})
+    network = extract(optimise(graph, layout), winograd=winograd)
+    wanted = {key: choose(task) for key, task in network.tasks.items()}
+    chosen = {key: candidate for key, candidate in wanted.items() if candidate is not None}
+    plan = build_plan(network, chosen, device.spec, model_key=graph.name, notes={})
     return Module(plan, device)
 
 

@@ -214,6 +214,7 @@ def test_tune_hands_options_to_the_library(
         "shapes": {"data": (1, 2)},
         "records": tmp_path / "records",
         "layout": "NHWC",
+        "winograd": False,
     }
 
 

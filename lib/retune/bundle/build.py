@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from retune.bundle.plan import Alias, NetworkPlan, PlanBuffer, PlanLaunch
+from retune.bundle.plan import WINOGRAD_NOTE, Alias, NetworkPlan, PlanBuffer, PlanLaunch
 from retune.bundle.slices import Embedded, find_embedded, remaining_parts
 from retune.codegen.embed import Slice, embed_output
 from retune.codegen.lower import BUILD_OPTIONS, lower
@@ -59,7 +59,7 @@ def build_plan(
         outputs=network.graph.outputs,
         weights=parts.weights,
         device=spec,
-        notes=notes,
+        notes={**notes, **sources.notes()},
         aliases=tuple(parts.aliases),
     )
 
@@ -87,7 +87,12 @@ class _Sources:
         self._chosen = chosen
         self._spec = spec
         self._programs: dict[str, Program] = {}
+        self._winograd: set[str] = set()
         self._made: dict[tuple[str, Slice | None], ProgramSource] = {}
+
+    def notes(self) -> dict[str, str]:
+        """What `verify` and people should know of the programs made so far."""
+        return {WINOGRAD_NOTE: f"{len(self._winograd)} tasks"} if self._winograd else {}
 
     def of(self, task: Task, where: Slice | None) -> ProgramSource:
         """The task's program; its output inside a wider buffer if `where` says so."""
@@ -104,6 +109,8 @@ class _Sources:
             space = task.space(self._spec)
             candidate = self._chosen.get(task.key) or default_candidate(space, self._spec)
             self._programs[task.key] = space.instantiate(candidate)
+            if any(step.primitive == "winograd" for step in space.trace(candidate).steps):
+                self._winograd.add(task.key)
         return self._programs[task.key]
 
 

@@ -16,6 +16,9 @@ from retune.core.dtypes import DTYPES, itemsize
 from retune.core.errors import VerifyError
 from retune.core.target import DeviceSpec
 
+WINOGRAD_NOTE = "winograd"
+"""The note that says how many tasks of a plan are Winograd convolutions, if any are."""
+
 BufferRole = Literal["input", "output", "weight", "temp"]
 
 

@@ -12,11 +12,14 @@ import numpy as np
 
 from retune.bundle.module import random_inputs
 from retune.bundle.peers import Predict
+from retune.bundle.plan import WINOGRAD_NOTE, NetworkPlan
 from retune.core.dtypes import TensorType
 from retune.core.errors import InputError
 
 TOLERANCE = 1e-4
 """Largest deviation of a good float32 module, as a part of the reference's range."""
+WINOGRAD_TOLERANCE = 1e-3
+"""The same where the user allowed Winograd convolution, and the module uses it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +48,11 @@ class Verification:
     tolerance: float
     passed: bool
     """Every output of every sample deviates by at most `tolerance` of its range."""
+
+
+def tolerance_of(plan: NetworkPlan) -> float:
+    """The deviation that a module may show: more where its plan notes Winograd convolutions."""
+    return WINOGRAD_TOLERANCE if WINOGRAD_NOTE in plan.notes else TOLERANCE
 
 
 def verify(

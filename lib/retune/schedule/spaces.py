@@ -7,6 +7,7 @@ from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
 from retune.ir.stmt import Program
 from retune.schedule.cpu import cpu_space
+from retune.schedule.cpu_winograd import winograd_sketches
 from retune.schedule.space import Rule, Sketch, Space, sketch_of
 from retune.schedule.template import Template, Workload
 from retune.schedule.templates import templates
@@ -14,11 +15,15 @@ from retune.schedule.templates import templates
 _log = logging.getLogger("retune.schedule")
 
 
-def space_of(program: Program, op: str, spec: DeviceSpec) -> Space:
-    """All sketches that the rules and the operator's templates make of a program."""
-    rules = cpu_space(program, spec)
+def space_of(program: Program, op: str, spec: DeviceSpec, *, winograd: bool = False) -> Space:
+    """All sketches that the rules and the operator's templates make of a program.
+
+    Those of Winograd convolution, which rounds differently, only where `winograd` allows it.
+    """
+    rules = cpu_space(program, spec).sketches
+    allowed = winograd_sketches(program, spec) if winograd else ()
     made = [_template_sketch(t, program, spec) for t in templates(op, spec.device_class)]
-    return Space((*rules.sketches, *(s for s in made if s is not None)))
+    return Space((*rules, *allowed, *(s for s in made if s is not None)))
 
 
 def written_sketch(program: Program, rule: Rule, name: str) -> Sketch:

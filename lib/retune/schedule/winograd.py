@@ -4,9 +4,12 @@ F(m x m, 3 x 3) computes m x m outputs from a tile of (m+2) x (m+2) inputs with 
 instead of 9 m^2. `rewrite` recognises a convolution by its tensor expression, whatever its layout
 and names, and replaces it by plain stages, which other primitives then place and tile.
 
-Relative error against float64 on random data (64 to 512 channels, see tests): F(2x2) about as
-direct convolution, F(4x4) some ten times that; `tests/unit/schedule/test_winograd.py` measures
-and bounds both.
+Accuracy, largest error against float64 as a part of the output's range, data in [-1, 1]:
+    channels   direct   F(2x2)   F(4x4)
+          64   5.0e-7   3.1e-7   1.7e-6
+         256   1.3e-6   5.7e-7   8.1e-6
+         512   1.3e-6   6.8e-7   8.8e-6
+`tests/unit/schedule/test_winograd.py` measures both forms and bounds them.
 """
 
 from collections.abc import Callable, Sequence

@@ -27,15 +27,18 @@ class Network:
     tasks: Mapping[str, Task]
 
 
-def extract(graph: Graph) -> Network:
-    """The network's groups in execution order; equal groups share a task, with their number."""
+def extract(graph: Graph, *, winograd: bool = False) -> Network:
+    """The network's groups in execution order; equal groups share a task, with their number.
+
+    `winograd` is what the user allows for its tasks.
+    """
     tasks: dict[str, Task] = {}
     placed: list[PlacedGroup] = []
     for group in partition(graph):
         if group.kind == ALIAS:
             placed.append(PlacedGroup(group, None))
             continue
-        task = make_task(graph, group)
+        task = replace(make_task(graph, group), winograd=winograd)
         found = tasks.get(task.key)
         tasks[task.key] = replace(found, weight=found.weight + 1) if found else task
         placed.append(PlacedGroup(group, task.key))

@@ -49,6 +49,8 @@ class Task:
     output_shape: tuple[int, ...]
     epilogue: tuple[str, ...]
     stride: int | None
+    winograd: bool = False
+    """True where the user allows Winograd convolution, which rounds differently."""
     own_space: Space | None = None
     """The user's space; None: all that rules and templates know."""
 
@@ -72,7 +74,7 @@ class Task:
 
     def space(self, spec: DeviceSpec) -> Space:
         """The user's schedules, or all that the rules and templates for this device know."""
-        return self.own_space or space_of(self.program, self.op, spec)
+        return self.own_space or space_of(self.program, self.op, spec, winograd=self.winograd)
 
     def workload_key(self, seed: int = 0) -> str:
         """The key of `workload(seed)`, without its arrays."""

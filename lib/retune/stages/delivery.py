@@ -13,7 +13,7 @@ from retune.bundle.format import read_bundle, write_bundle
 from retune.bundle.memory import plan_memory
 from retune.bundle.module import Module
 from retune.bundle.peers import open_peer, open_reference
-from retune.bundle.verify import TOLERANCE, verify
+from retune.bundle.verify import tolerance_of, verify
 from retune.device.ceilings import Ceilings
 from retune.device.runtime import device_spec
 from retune.records.store import RecordStore
@@ -52,7 +52,8 @@ def stage_compile(
 ) -> CompileManifest:
     """The bundle of the selected records; tasks without one get their default schedule."""
     chosen_ids = {b.task_key: b.record_id for b in selection.best}
-    key = stage_key("compile", network.model_key, selection.target, chosen_ids, variant)
+    allowed = request.winograd
+    key = stage_key("compile", network.model_key, selection.target, chosen_ids, variant, allowed)
 
     def body(folder: Path) -> CompileManifest:
         spec = device_spec(request.device)
@@ -107,13 +108,19 @@ def stage_verify(
         module = Module.load(compiled.file(compiled.module), request.device)
         graph = open_network(request).network.graph
         oracle = open_reference(Path(network.onnx), graph, shapes=_shapes(network))
-        outcome = verify(module, oracle, module.inputs, samples=request.samples)
+        outcome = verify(
+            module,
+            oracle,
+            module.inputs,
+            samples=request.samples,
+            tolerance=tolerance_of(module.plan),
+        )
         return VerifyManifest(
             oracle=f"{oracle.name} {oracle.version}",
             samples=outcome.samples,
             max_abs=_finite(outcome.max_abs),
             max_rel=_finite(outcome.max_rel_range),
-            tolerance=TOLERANCE,
+            tolerance=outcome.tolerance,
             passed=outcome.passed,
         )
 

@@ -45,6 +45,8 @@ class TuneRequest:
     seed: int = 0
     shapes: Shapes = ()
     layout: str = "NHWC"
+    winograd: bool = False
+    """True: convolutions may be Winograd's, which are faster and round differently."""
     samples: int = 2
     """Inputs on which the bundle is compared with the oracle."""
 

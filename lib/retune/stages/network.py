@@ -41,10 +41,14 @@ def import_network(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     layout: str = "NHWC",
     cache: Path | None = None,
+    *,
+    winograd: bool = False,
 ) -> ImportedNetwork:
     """The model (`FILE`, `zoo:NAME`, `light:NAME`) imported, optimised and cut into tasks.
 
     Models that are built rather than read lie in `cache` (default: the RETUNE_CACHE folder).
+    `winograd` allows the tasks to use Winograd convolution.
+
     Raises: ModelError for a model that cannot be used, LookupFailed for an unknown name.
     """
     given = dict(shapes or {})
@@ -52,7 +56,7 @@ def import_network(
     own = {} if model.startswith("zoo:") else given
     beside = _external_files(path, _version(path))
     versions = tuple(_version(file) for file in (path, *beside))
-    return _import(path, versions, tuple(sorted(own.items())), layout)
+    return _import(path, versions, tuple(sorted(own.items())), layout, winograd)
 
 
 def _version(path: Path) -> Version:
@@ -78,12 +82,12 @@ def _external_files(path: Path, version: Version) -> tuple[Path, ...]:
 
 @lru_cache(maxsize=2)
 def _import(
-    path: Path, versions: tuple[Version, ...], shapes: Bindings, layout: str
+    path: Path, versions: tuple[Version, ...], shapes: Bindings, layout: str, winograd: bool
 ) -> ImportedNetwork:
     """Large, so that only the last two are kept; `versions` are those of the model's files."""
     del versions
     graph = load_file(path, dict(shapes))
-    network = extract(optimise(graph, layout=_layout(layout)))
+    network = extract(optimise(graph, layout=_layout(layout)), winograd=winograd)
     flops = sum(task.flops * task.weight for task in network.tasks.values())
     return ImportedNetwork(path, network, len(network.graph.nodes), flops)
 
@@ -98,7 +102,13 @@ def _layout(name: str) -> Layout:
 
 def open_network(request: TuneRequest) -> ImportedNetwork:
     """The request's model, imported."""
-    return import_network(request.model, dict(request.shapes), request.layout, Path(request.work))
+    return import_network(
+        request.model,
+        dict(request.shapes),
+        request.layout,
+        Path(request.work),
+        winograd=request.winograd,
+    )
 
 
 def stage_import(request: TuneRequest) -> ImportManifest:

@@ -45,7 +45,8 @@ def run_id(request: TuneRequest, network: ImportManifest, spec: DeviceSpec) -> s
     """The name of a run: the same request on the same device continues the same run."""
     budget = (request.trials, request.minutes, request.patience)
     search = (request.tuner, request.allocator, request.seed)
-    return content_key(network.model_key, spec.fingerprint, search, budget, request.records)
+    where = (request.records, request.winograd)
+    return content_key(network.model_key, spec.fingerprint, search, budget, where)
 
 
 def stage_tune_round(

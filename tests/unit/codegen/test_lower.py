@@ -10,10 +10,12 @@ import pytest
 from retune.codegen.lower import lower
 from retune.codegen.source import ProgramSource
 from retune.core.errors import CodegenError
+from retune.core.target import GENERIC_CPU
 from retune.ir.expr import Expr, call, maximum, select
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, compute, placeholder
 from retune.ir.verify import verify
+from retune.schedule.cpu_winograd import winograd_sketches
 from retune.schedule.schedule import Schedule
 from tests.dags import conv2d, dense, depthwise, elementwise, reduction, softmax, tiled_product
 
@@ -69,6 +71,20 @@ def one_convolution() -> ProgramSource:
 
 def test_convolution(golden):
     assert one_convolution().text == golden
+
+
+def test_winograd(golden):
+    dag = conv2d(1, 5, 5, 16, 16)
+    sketch = winograd_sketches(from_dag(dag, "net"), GENERIC_CPU)[0]
+    row = sketch.row(
+        {
+            "tile.out.yy.0": (1, 1),
+            "tile.out.xx.0": (1, 3),
+            "tile.out.ff": (1, 1, 1),
+            "unroll.conv.product": (1,),
+        }
+    )
+    assert lower(sketch.instantiate(row)).text == golden
 
 
 def test_depthwise(golden):

@@ -107,6 +107,7 @@ def analyse(sketch: Sketch) -> tuple[Nest, ...]:
     nests = [
         _nest(block, tuple(path_to(sketch.program.body, block) or ()), packed)
         for block in blocks(sketch.program.body)
+        if block.buffer.scope != "constant"  # evaluated at compile time
     ]
     middle = np.array([[n // 2 for n in sketch.options]], np.int64)
     values = sketch.symbols(middle)

@@ -1,0 +1,48 @@
+"""Winograd kernels on PoCL agree with onnxruntime, in both layouts."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from retune.bundle.peers import open_peer
+from retune.bundle.plan import WINOGRAD_NOTE
+from retune.bundle.verify import WINOGRAD_TOLERANCE, tolerance_of, verify
+from retune.graph.onnx_import import load_file
+from retune.graph.passes import Layout
+from retune.schedule.cpu_winograd import PREFIX
+from retune.schedule.space import Candidate
+from retune.search.task import Task
+from tests.device.networks import write
+from tests.external.on_device import compile_graph, pocl
+
+pytestmark = pytest.mark.device
+
+
+def a_candidate_of(m: int, task: Task) -> Candidate | None:
+    """A random candidate of F(m x m), if the task has that sketch."""
+    space = task.space(pocl().spec)
+    for number, sketch in enumerate(space.sketches):
+        if sketch.name == f"{PREFIX}{m}":
+            rows = sketch.sample(1, np.random.default_rng(m))
+            return space.candidate(space.population(number, rows), 0)
+    return None
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+@pytest.mark.parametrize("m", [2, 4])
+def test_a_network_of_them_agrees_with_onnxruntime(m: int, layout: Layout, tmp_path: Path):
+    path = write("square_windows", tmp_path)
+    module = compile_graph(
+        load_file(path), layout, winograd=True, choose=lambda task: a_candidate_of(m, task)
+    )
+    assert module.plan.notes[WINOGRAD_NOTE] == "3 tasks"
+    assert tolerance_of(module.plan) == WINOGRAD_TOLERANCE
+    outcome = verify(module, open_peer("onnxruntime", path), module.inputs, tolerance=2e-5)
+    assert outcome.passed, outcome
+
+
+def test_a_network_without_permission_has_none(tmp_path: Path):
+    module = compile_graph(load_file(write("square_windows", tmp_path)))
+    assert WINOGRAD_NOTE not in module.plan.notes
+    assert tolerance_of(module.plan) < WINOGRAD_TOLERANCE
