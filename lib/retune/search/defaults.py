@@ -1,4 +1,4 @@
 """What a run does when nothing else is asked for. Importing this file costs nothing."""
 
-DEFAULT_TUNER = "random"
+DEFAULT_TUNER = "evolutionary"
 DEFAULT_ALLOCATOR = "gradient"
