@@ -42,5 +42,5 @@ def _template_sketch(entry: Template, program: Program, spec: DeviceSpec) -> Ske
         sketch = written_sketch(program, lambda s: entry.function(s, work), entry.name)
         return sketch.starting_at(entry.untuned(work)) if entry.untuned else sketch
     except ScheduleError as error:
-        _log.info("template %s does not fit %s: %s", entry.name, program.name, error)
+        _log.debug("template %s does not fit %s: %s", entry.name, program.name, error)
         return None

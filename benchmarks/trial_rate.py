@@ -1,0 +1,86 @@
+"""Measured trials a second, and what bounds them: compiling, running, or searching.
+
+    python -m benchmarks.trial_rate --trials 96 zoo:resnet50_v1
+
+Tunes the convolutions of a network for some trials from an empty store. A runner that keeps its
+own clock tells apart the time that measuring takes from all the rest: proposing, predicting,
+fitting the model, printing kernels, writing records.
+"""
+
+import argparse
+import time
+from collections.abc import Sequence
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from retune.api import extract_tasks, import_network
+from retune.codegen.source import ProgramSource
+from retune.device.measure import LocalRunner
+from retune.device.workload import MeasureOptions, Workload
+from retune.records.schema import Measurement
+from retune.records.store import RecordStore
+from retune.search.defaults import DEFAULT_TUNER
+from retune.search.session import RunSettings, Session
+from retune.search.tuners import TUNERS
+
+
+class TimedRunner(LocalRunner):
+    """Knows how long its callers waited for it."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__(device)
+        self.prepare_s = 0.0
+        self.measure_s = 0.0
+        self.rows: list[Measurement] = []
+
+    def prepare(self, workload: Workload) -> None:
+        start = time.perf_counter()
+        super().prepare(workload)
+        self.prepare_s += time.perf_counter() - start
+
+    def measure(
+        self, workload_key: str, candidates: Sequence[ProgramSource], options: MeasureOptions
+    ) -> list[Measurement]:
+        start = time.perf_counter()
+        found = super().measure(workload_key, candidates, options)
+        self.measure_s += time.perf_counter() - start
+        self.rows += found
+        return found
+
+
+def main() -> None:
+    """Prints the rate and its parts."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("network", nargs="?", default="zoo:resnet50_v1")
+    parser.add_argument("--trials", type=int, default=96)
+    parser.add_argument("--tuner", default=DEFAULT_TUNER, choices=sorted(TUNERS))
+    options = parser.parse_args()
+    network = import_network(options.network)
+    tasks = [t for t in extract_tasks(network) if "conv2d" in t.op]
+    with TemporaryDirectory() as folder, TimedRunner("pocl") as runner:
+        runner.spec  # noqa: B018  starts the children: not part of the rate
+        start = time.perf_counter()
+        settings = RunSettings(
+            run_id="rate", model=options.network, layout="NHWC", tuner=options.tuner,
+            trials=options.trials,
+        )  # fmt: skip
+        session = Session(tasks, runner, RecordStore(folder), settings)
+        opened = time.perf_counter() - start
+        session.round(options.trials, np.inf, lambda text, done: None)
+        total = time.perf_counter() - start
+    rows = runner.rows
+    build, run = sum(r.build_s for r in rows), sum(r.run_s for r in rows)
+    print(f"{len(tasks)} convolution tasks, {len(rows)} trials in {total:.1f} s")
+    print(f"{len(rows) / total:.2f} trials a second; {sum(not r.ok for r in rows)} failed")
+    print(f"building {build / len(rows):.3f} s a trial, two at once where there are two cores")
+    print(f"running  {run / len(rows):.3f} s a trial, alone")
+    rest = total - runner.measure_s
+    print(
+        f"neither: {rest / total:.1%} of the time (spaces and first features {opened:.1f} s, "
+        f"search, printing, references and records {rest - opened:.1f} s)"
+    )
+
+
+if __name__ == "__main__":
+    main()
