@@ -18,6 +18,7 @@ from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Binary, Const, Expr, Load, Select, Var, const, loads, variables, walk
 from retune.ir.reduction import path_to
 from retune.ir.stmt import Block, Program, blocks
+from retune.schedule.rows import contiguous_axis, schedule_rows
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import Sketch, Space, sketch_of
 from retune.schedule.stages import readers
@@ -79,6 +80,10 @@ def _plans(program: Program, spec: DeviceSpec) -> Iterator[Plan]:
     anchor = heaviest_reduction(program)
     if anchor is None:
         yield Plan(vector_lanes(spec, 1 << 30), window=False, channels_slow=False)
+        return
+    rows = contiguous_axis(Schedule(program), anchor.name, spec)
+    if rows is not None:
+        yield Plan(rows.lanes, window=False, channels_slow=False)
         return
     path = path_to(program.body, anchor) or []
     spatial = [evaluate_int(p.extent) for p in path if not p.reduce]
@@ -162,7 +167,7 @@ def schedule_cpu(s: Schedule, plan: Plan, spec: DeviceSpec) -> None:
             s.compute_inline(stage.name)
     inline_elementwise(s)
     if anchor is not None:
-        _tile(s, anchor.name, plan, spec, sampled=True)
+        _reduction(s, anchor.name, plan, spec, sampled=True)
     schedule_rest(s, spec)
 
 
@@ -171,14 +176,29 @@ def schedule_rest(s: Schedule, spec: DeviceSpec) -> None:
     for name in s.blocks():
         if name in s.blocks() and s.block(name).reducer is not None and _untouched(s, name):
             plain = Plan(vector_lanes(spec, _last(s, name)), window=False, channels_slow=False)
-            _tile(s, name, plain, spec, sampled=False)
+            _reduction(s, name, plain, spec, sampled=False)
     for name in s.blocks():
         if s.block(name).reducer is None and _untouched(s, name):
             schedule_elementwise(s, name, spec)
 
 
+def _reduction(s: Schedule, name: str, plan: Plan, spec: DeviceSpec, *, sampled: bool) -> None:
+    """The reduction by lanes along its rows, where that is better, or else by register tiles."""
+    rows = contiguous_axis(s, name, spec)
+    if rows is None:
+        _tile(s, name, plan, spec, sampled=sampled)
+        return
+    out = epilogue_of(s, name) or s.cache_write(name)
+    schedule_rows(s, name, out, rows, _wanted(spec), sampled=sampled)
+
+
 def _untouched(s: Schedule, name: str) -> bool:
     return all(s.loop(n).kind == "serial" for n in s.loops(name))
+
+
+def _wanted(spec: DeviceSpec) -> int:
+    """Work-groups of a stage that is not tiled."""
+    return _GROUPS_PER_UNIT * spec.compute_units
 
 
 def _last(s: Schedule, name: str) -> int:
@@ -362,7 +382,7 @@ def schedule_elementwise(s: Schedule, name: str, spec: DeviceSpec) -> None:
     extent = evaluate_int(s.loop(last).extent)
     lanes = vector_lanes(spec, extent)
     leading = list(loops[:-1])
-    wanted = _GROUPS_PER_UNIT * spec.compute_units
+    wanted = _wanted(spec)
     if extent < _LEAST_VECTOR and leading:
         _interleaved(s, leading[-1], last)
         leading[-1] = f"{leading[-1]}.0" if f"{leading[-1]}.0" in s.loops(name) else leading[-1]

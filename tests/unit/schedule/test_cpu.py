@@ -7,13 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from retune.codegen.lower import lower
 from retune.core.target import GENERIC_CPU, DeviceSpec
 from retune.ir.merge import merge_axes
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag
 from retune.ir.verify import verify
 from retune.schedule.cpu import cpu_space
-from tests.dags import conv2d, dense, depthwise, pool, random_dag, softmax
+from retune.schedule.rows import contiguous_axis
+from retune.schedule.schedule import Schedule
+from tests.dags import conv2d, dense, depthwise, integers, pool, random_dag, reduction, softmax
 from tests.oracle import assert_same_meaning
 from tests.properties import chooser, quick
 
@@ -31,6 +34,9 @@ SHAPES: dict[str, Dag] = {
     "largest of a window": pool(3, 7, 11, 17, 3, 2, average=False),
     "mean of a window": pool(2, 6, 6, 3, 2, 2, average=True),
     "softmax": softmax(3, 67),
+    "softmax by lanes": softmax(3, 96),
+    "few outputs": dense(1, 96, 10),
+    "rows": reduction(5, 160, "max", first=False),
 }
 
 
@@ -62,3 +68,36 @@ def test_every_sketch_has_a_candidate():
     for dag in SHAPES.values():
         for sketch in cpu_space(from_dag(dag), GENERIC_CPU).sketches:
             assert len(sketch.sample(1, np.random.default_rng(0))), sketch.name
+
+
+BY_ROWS = {
+    "softmax": (softmax(3, 96), "total"),
+    "mean of pixels side by side": (reduction(64, 49 * 16, "sum", first=False), "y"),
+    "few outputs": (dense(1, 96, 10), "y"),
+}
+NOT_BY_ROWS = {
+    "many outputs: their constants are packed": (dense(1, 96, 64), "y"),
+    "a product: operands serve several results": (dense(8, 96, 10), "y"),
+    "lanes over channels": (pool(1, 8, 8, 64, 8, 8, average=True), "pool"),
+    "a convolution": (conv2d(1, 8, 8, 32, 32), "conv"),
+    "an axis that no vector divides": (softmax(3, 67), "total"),
+    "rows of one vector": (softmax(3, 4), "total"),
+    "types without vectors": (integers(5, 64), "y"),
+}
+
+
+@pytest.mark.parametrize("name", BY_ROWS)
+def test_row_reductions_take_lanes_along_the_row(name: str):
+    dag, stage = BY_ROWS[name]
+    axis = contiguous_axis(Schedule(from_dag(dag)), stage, GENERIC_CPU)
+    assert axis is not None and axis.lanes >= 4
+    (sketch,) = cpu_space(from_dag(dag), GENERIC_CPU).sketches
+    program = sketch.instantiate(sketch.sample(1, np.random.default_rng(0))[0])
+    text = lower(program).text
+    assert ".lo + lanes" in text or ".lo, lanes" in text
+
+
+@pytest.mark.parametrize("name", NOT_BY_ROWS)
+def test_other_reductions_keep_lanes_over_results(name: str):
+    dag, stage = NOT_BY_ROWS[name]
+    assert contiguous_axis(Schedule(from_dag(dag)), stage, GENERIC_CPU) is None
