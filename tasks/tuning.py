@@ -16,6 +16,7 @@ from retune.stages.manifest import (
 )
 from tasks.keys import RETRY
 from tasks.progress import log_event
+from tasks.stop import STOP
 
 
 @task(
@@ -36,7 +37,9 @@ def tune_round(
     """JSON of the RoundManifest; the round's records are in the store before it returns."""
     from retune.api import stage_tune_round
 
-    return to_json(stage_tune_round(request, network, tasks, index, previous, log_event))
+    return to_json(
+        stage_tune_round(request, network, tasks, index, previous, log_event, STOP.is_set)
+    )
 
 
 @task(
@@ -50,7 +53,7 @@ def decide_finalists(request: TuneRequest, tasks: TaskManifest, last: RoundManif
     """JSON of the FinalistsManifest; its records are in the store before it returns."""
     from retune.api import stage_finalists
 
-    return to_json(stage_finalists(request, tasks, last, log_event))
+    return to_json(stage_finalists(request, tasks, last, log_event, STOP.is_set))
 
 
 @task(name="select", cache_policy=NO_CACHE, persist_result=True, result_serializer="json")

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from flows.console import print_json, print_line, print_table, progress_on_stderr, say
+from flows.console import print_json, print_line, print_table, say
+from flows.interrupt import ctrl_c_ends_measuring
 from flows.options import (
     Json,
     Layout,
@@ -18,6 +19,7 @@ from flows.options import (
     parse_shapes,
     sorted_shapes,
 )
+from flows.progress import progress_on_stderr
 from flows.summary import latency_lines, result_data, task_rows
 from retune.core.config import cache_root, records_root
 from retune.core.errors import InputError
@@ -81,7 +83,7 @@ def tune(
     )
     check_model(model)
     _check_search(tuner, allocator)
-    with progress_on_stderr():
+    with progress_on_stderr(), ctrl_c_ends_measuring():
         result = _run(request, no_prefect)
     if json:
         print_json(result_data(result))
@@ -115,6 +117,7 @@ def _run(request: TuneRequest, no_prefect: bool) -> TuneResult:
         say("retune: prefect is not installed; running without a flow")
     from retune.api import tune_network
     from tasks.progress import log_event
+    from tasks.stop import STOP
 
     return tune_network(
         request.model,
@@ -131,6 +134,7 @@ def _run(request: TuneRequest, no_prefect: bool) -> TuneResult:
         layout=request.layout,
         winograd=request.winograd,
         progress=log_event,
+        stop=STOP.is_set,
     )
 
 

@@ -19,6 +19,7 @@ from retune.core.keys import content_key
 from retune.device.runtime import Device, open_device
 from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_TUNER
 from retune.search.program import Tuned, measure, space_for, tune
+from retune.search.session import Stop, never
 from retune.search.task import Task
 from retune.stages.delivery import stage_bench, stage_compile, stage_report, stage_verify
 from retune.stages.manifest import (
@@ -108,12 +109,14 @@ def tune_network(
     layout: str = "NHWC",
     winograd: bool = False,
     progress: Progress = lambda event: None,
+    stop: Stop = never,
 ) -> TuneResult:
     """Tunes a network and publishes `out/module` and `out/report.html`.
 
     `winograd` allows Winograd convolution: faster on large maps, relative errors to about 1e-5.
 
-    Doing the same again, or after a kill, redoes nothing that was finished. Raises: InputError
+    Doing the same again, or after a kill, redoes nothing that was finished. When `stop` says so,
+    no further batch is measured, and the bundle is made of what was found. Raises: InputError
     for a model or option that cannot be used, VerifyError if the bundle is wrong.
     """
     request = TuneRequest(
@@ -132,10 +135,10 @@ def tune_network(
         layout=layout,
         winograd=winograd,
     )
-    return run_stages(request, progress)
+    return run_stages(request, progress, stop)
 
 
-def run_stages(request: TuneRequest, progress: Progress) -> TuneResult:
+def run_stages(request: TuneRequest, progress: Progress, stop: Stop = never) -> TuneResult:
     """All stages of a request in order, in this process."""
 
     def say(stage: str, text: str) -> None:
@@ -148,8 +151,10 @@ def run_stages(request: TuneRequest, progress: Progress) -> TuneResult:
     rounds: list[RoundManifest] = []
     while not rounds or not rounds[-1].finished:
         previous = rounds[-1] if rounds else None
-        rounds.append(stage_tune_round(request, network, tasks, len(rounds), previous, progress))
-    finalists = stage_finalists(request, tasks, rounds[-1], progress)
+        rounds.append(
+            stage_tune_round(request, network, tasks, len(rounds), previous, progress, stop)
+        )
+    finalists = stage_finalists(request, tasks, rounds[-1], progress, stop)
     selection = stage_select(request, tasks, finalists)
     nothing = Selection(target=selection.target)
     untuned = stage_compile(request, network, tasks, nothing, "untuned")

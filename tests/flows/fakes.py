@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from retune.core.errors import DeviceError
+from retune.search.session import Stop, never
 from retune.stages.manifest import (
     BenchManifest,
     BestRecord,
@@ -104,14 +105,15 @@ class FakeStages:
         index: int,
         previous: RoundManifest | None,
         progress: Progress,
+        stop: Stop = never,
     ) -> RoundManifest:
         def body(_folder: Path) -> RoundManifest:
             if self.passing_failures:
                 self.passing_failures -= 1
                 raise DeviceError("pocl: expected an answer, got none; try again")
+            progress(TuneEvent(stage="tune", text=f"round {index}", done=index, total=ROUNDS))
             time.sleep(self.round_s)
             ran(request, f"round{index}")
-            progress(TuneEvent(stage="tune", text=f"round {index}", done=index, total=ROUNDS))
             done = tuple(
                 TaskProgress(
                     task_key=t.key, trials=index + 1, failed=0, best_us=100.0 / (index + 1)
@@ -126,7 +128,8 @@ class FakeStages:
                 statuses=(("ok", 2), ("timeout", 1)),
                 trials_done=3 * (index + 1),
                 seconds_done=1.0 + index,
-                finished=index + 1 == ROUNDS,
+                finished=index + 1 == ROUNDS or stop(),
+                stopped=stop(),
                 reason="the budget is spent",
             )
 
@@ -135,11 +138,16 @@ class FakeStages:
         return run_once(RoundManifest, stage="round", key=key, work=work(request), body=body)
 
     def stage_finalists(
-        self, request: TuneRequest, tasks: TaskManifest, last: RoundManifest, progress: Progress
+        self,
+        request: TuneRequest,
+        tasks: TaskManifest,
+        last: RoundManifest,
+        progress: Progress,
+        stop: Stop = never,
     ) -> FinalistsManifest:
         def body(_folder: Path) -> FinalistsManifest:
             ran(request, "finalists")
-            return FinalistsManifest()
+            return FinalistsManifest(stopped=stop())
 
         key = stage_key("finalists", last.key)
         return run_once(

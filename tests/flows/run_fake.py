@@ -4,7 +4,6 @@ Prints one line of JSON: the result's trials, and the states of all runs of the 
 """
 
 import json
-import logging
 import sys
 from pathlib import Path
 
@@ -15,10 +14,11 @@ def main() -> None:
     folder = Path(sys.argv[1])
     round_s = float(sys.argv[2]) if len(sys.argv) > 2 else 0.0
     sys.modules["retune.api"] = FakeStages(round_s=round_s).module()
+    from flows.interrupt import ctrl_c_ends_measuring
     from flows.launch import tune_with_prefect
+    from flows.progress import progress_on_stderr
     from retune.stages.manifest import TuneRequest
 
-    logging.getLogger("retune").setLevel(logging.INFO)
     request = TuneRequest(
         model="zoo:fake",
         out=str(folder / "out"),
@@ -26,7 +26,8 @@ def main() -> None:
         work=str(folder / "work"),
         trials=9,
     )
-    result = tune_with_prefect(request)
+    with progress_on_stderr(), ctrl_c_ends_measuring():
+        result = tune_with_prefect(request)
     print(json.dumps({"trials": result.trials, "tuned_us": result.latency[1].median_us}))
 
 

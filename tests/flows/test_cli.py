@@ -1,6 +1,7 @@
 """The command line: what is printed where, and how it ends."""
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -13,8 +14,17 @@ import pytest
 from flows.cli import run_command
 from flows.options import parse_layout, parse_shapes
 from retune.core.errors import DeviceError, InputError, ModelError
-from retune.stages.manifest import FinalistsManifest, TuneEvent, TuneRequest, TuneResult
+from retune.search.defaults import DEFAULT_TUNER
+from retune.search.session import Stop
+from retune.stages.manifest import (
+    FinalistsManifest,
+    Progress,
+    TuneEvent,
+    TuneRequest,
+    TuneResult,
+)
 from retune.stages.summary import summarize
+from tasks.stop import STOP
 from tests.flows.fakes import FakeStages
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -182,6 +192,46 @@ def test_interrupt_says_how_to_continue(
     assert f"continue with: {expected}\n" in printed
 
 
+def stage(name: str) -> TuneEvent:
+    return TuneEvent(stage=name, text=name)
+
+
+@pytest.mark.parametrize("measuring", ["tune", "finalists"])
+def test_first_ctrl_c_while_measuring_goes_on_to_the_bundle(
+    library: types.ModuleType, capsys: pytest.CaptureFixture[str], tmp_path: Path, measuring: str
+):
+    def tune_network(*_: object, progress: Progress, stop: Stop, **__: object) -> TuneResult:
+        progress(stage(measuring))
+        assert not stop()
+        signal.raise_signal(signal.SIGINT)
+        assert stop()
+        return result(tmp_path)
+
+    library.tune_network = tune_network  # type: ignore[attr-defined]
+    handler = signal.getsignal(signal.SIGINT)
+    assert tune() == 0
+    printed = capsys.readouterr()
+    assert "no more is measured after this batch" in printed.err
+    assert "bundle    " in printed.out
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert not STOP.is_set()
+
+
+@pytest.mark.parametrize(("before", "count"), [("import", 1), ("tune", 2), ("decided", 1)])
+def test_ctrl_c_while_nothing_is_measured_or_again_ends_the_run(
+    library: types.ModuleType, capsys: pytest.CaptureFixture[str], before: str, count: int
+):
+    def tune_network(*_: object, progress: Progress, **__: object) -> TuneResult:
+        progress(stage(before))
+        for _ in range(count):
+            signal.raise_signal(signal.SIGINT)
+        raise AssertionError("the run was not interrupted")
+
+    library.tune_network = tune_network  # type: ignore[attr-defined]
+    assert tune() == 130
+    assert "everything measured is kept; continue with: retune tune" in capsys.readouterr().err
+
+
 def test_tune_hands_options_to_the_library(
     library: types.ModuleType, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ):
@@ -200,14 +250,14 @@ def test_tune_hands_options_to_the_library(
     assert [row["name"] for row in data["latency"]] == ["untuned", "tuned", "onnxruntime"]
     assert len(data["tasks"]) == 3
     assert "task 1/3" in printed.err
-    del seen["progress"]
+    del seen["progress"], seen["stop"]
     assert seen == {
         "model": "zoo:fake",
         "out": Path("out"),
         "device": "pocl",
         "trials": 64,
         "minutes": None,
-        "tuner": "random",
+        "tuner": DEFAULT_TUNER,
         "allocator": "gradient",
         "patience": 0,
         "seed": 7,

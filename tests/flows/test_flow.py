@@ -99,12 +99,27 @@ def test_finished_run_is_not_done_twice_and_damage_is_mended(home: Path, tmp_pat
     assert runs(tmp_path / "work") == [*EVERY_STAGE, "compile-tuned"]
 
 
+def test_ctrl_c_ends_the_measuring_and_the_next_start_goes_on(home: Path, tmp_path: Path):
+    work = tmp_path / "work"
+    process = start(home, tmp_path, "1.0")
+    assert wait_for(lambda: any((work / "round").glob("[!.]*/manifest.json")), 120), process.stderr
+    assert wait_for(lambda: any((work / "round").glob(".*.tmp")), 120), process.stderr
+    process.send_signal(signal.SIGINT)
+    assert finish(process)["trials"] == 6
+    short = [*EVERY_STAGE[:4], *EVERY_STAGE[5:]]
+    assert runs(work) == short
+    assert states(home)[-1] == "COMPLETED"
+
+    assert finish(start(home, tmp_path))["trials"] == 9
+    assert runs(work) == [*short, "round1", "round2", "finalists"]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 def test_killed_run_continues_where_it_stopped(home: Path, tmp_path: Path):
     work = tmp_path / "work"
     process = start(home, tmp_path, "2.0")
     # The round is finished when its manifest is there, a little after its body ran.
-    assert wait_for(lambda: any((work / "round").glob("*/manifest.json")), 120), process.stderr
+    assert wait_for(lambda: any((work / "round").glob("[!.]*/manifest.json")), 120), process.stderr
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=60)
     done = runs(work)

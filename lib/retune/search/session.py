@@ -58,6 +58,13 @@ class RunSettings:
 
 Report = Callable[[str, int], None]
 """Called after each batch with one line of text and the trials done so far."""
+Stop = Callable[[], bool]
+"""Asked before each batch: True if nothing more is to be measured."""
+
+
+def never() -> bool:
+    """The `Stop` of those who measure all that was asked for."""
+    return False
 
 
 class Session:
@@ -101,17 +108,27 @@ class Session:
         """Every tuned task, with what is known of it."""
         return tuple(self._runs.values())
 
+    def next_key(self, spent: float = 0.0) -> str | None:
+        """Key of the task whose turn it is; None if none has anything left to try."""
+        run = self._next(spent)
+        return run.task.key if run else None
+
     def round(
-        self, trials: int, seconds: float, report: Report, spent: float = 0.0
+        self,
+        trials: int,
+        seconds: float,
+        report: Report,
+        spent: float = 0.0,
+        stop: Stop = never,
     ) -> tuple[Counter[str], str]:
-        """Measures until about `trials` are done or `seconds` are over; whole batches only.
+        """Measures until about `trials` are done, `seconds` are over, or `stop`; whole batches.
 
         `spent` is the share of a budget of time that is gone. Gives the statuses of the round, and
         why the run is finished ('' if it is not).
         """
         statuses: Counter[str] = Counter()
         started = perf_counter()
-        while statuses.total() < trials and perf_counter() - started < seconds:
+        while statuses.total() < trials and perf_counter() - started < seconds and not stop():
             run = self._next(spent)
             if run is None:
                 return statuses, "no task has anything left to try"

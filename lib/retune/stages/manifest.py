@@ -62,7 +62,7 @@ class OutputFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """Base of all manifests. A stage's body leaves these fields alone; `run_once` fills them."""
+    """Base of all manifests. A stage's body leaves all of these but `stopped` to `run_once`."""
 
     stage: str = ""
     key: str = ""
@@ -72,6 +72,8 @@ class Manifest:
     seconds: float = 0.0
     """What the stage took when it ran."""
     outputs: tuple[OutputFile, ...] = ()
+    stopped: bool = False
+    """True: the body was asked to stop and did less than all; such an output is never stored."""
 
     def file(self, relative: str) -> Path:
         """The path of one of the stage's files."""
@@ -278,23 +280,8 @@ class ReportManifest(Manifest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TuneEvent:
-    """Something that a person who watches may want to know."""
-
-    stage: str
-    text: str
-    """One line for a log."""
-    done: int = 0
-    total: int = 0
-    """Measurements; 0: not known beforehand, as the budget is time."""
-
-
-Progress = Callable[[TuneEvent], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
-    """A task at the end of a run."""
+    """A task with what is known of it, during a run or at its end."""
 
     entry: TaskEntry
     trials: int = 0
@@ -306,6 +293,25 @@ class TaskResult:
     def gflops(self) -> float | None:
         """Rate of the best candidate, in 1e9 operations for each second."""
         return self.entry.flops / self.best_us / 1e3 if self.best_us else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneEvent:
+    """Something that a person who watches may want to know."""
+
+    stage: str
+    text: str
+    """One line for a log."""
+    done: int = 0
+    total: int = 0
+    """Measurements; 0: not known beforehand, as the budget is time."""
+    tasks: tuple[TaskResult, ...] = ()
+    """While measuring: every tuned task as it stands, in the network's order."""
+    next_key: str | None = None
+    """Key of the task that is measured next."""
+
+
+Progress = Callable[[TuneEvent], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

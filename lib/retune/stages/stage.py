@@ -39,7 +39,8 @@ def run_once(kind: type[M], *, stage: str, key: str, work: Path, body: Callable[
 
     `body` writes its files below the folder that it is given and returns a manifest; the fields of
     the base class are filled in here. A second process that wants the same output waits for the
-    first. An exception of `body` leaves nothing behind.
+    first. An exception of `body` leaves nothing behind, nor does a manifest that is `stopped`: it
+    is returned, and the next call runs `body` again.
     """
     folder = stage_folder(work, stage, key)
     if (found := load(kind, folder)) is not None:
@@ -102,8 +103,12 @@ def _make(stage: str, key: str, folder: Path, body: Callable[[Path], M]) -> M:
     temporary.mkdir()
     started = perf_counter()
     try:
+        made = body(temporary)
+        if made.stopped:
+            shutil.rmtree(temporary)
+            return dataclasses.replace(made, stage=stage, key=key, seconds=perf_counter() - started)
         manifest = dataclasses.replace(
-            body(temporary),
+            made,
             stage=stage,
             key=key,
             folder="",

@@ -3,6 +3,7 @@
 import logging
 import shutil
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
 
@@ -15,7 +16,7 @@ from retune.device.runtime import device_spec
 from retune.records.store import RecordStore
 from retune.search.history import best_candidate
 from retune.search.playoff import play_off
-from retune.search.session import RunSettings, Session
+from retune.search.session import RunSettings, Session, Stop, never
 from retune.stages.manifest import (
     BestRecord,
     FinalistsManifest,
@@ -25,6 +26,7 @@ from retune.stages.manifest import (
     Selection,
     TaskManifest,
     TaskProgress,
+    TaskResult,
     TuneEvent,
     TuneRequest,
 )
@@ -56,8 +58,13 @@ def stage_tune_round(
     index: int,
     previous: RoundManifest | None,
     progress: Progress,
+    stop: Stop = never,
 ) -> RoundManifest:
-    """One round of measurements after `previous`; every batch is in the store when it ends."""
+    """One round of measurements after `previous`; every batch is in the store when it ends.
+
+    When `stop` says so it ends after the batch in flight: finished for now, but not stored, so the
+    same request goes on with the rest of the round.
+    """
     spec = device_spec(request.device)
     run = run_id(request, network, spec)
     key = stage_key("tune", run, index, previous.key if previous else "")
@@ -65,7 +72,8 @@ def stage_tune_round(
     def body(_: Path) -> RoundManifest:
         if request.trials == 0:
             return _nothing_to_measure(request, tasks, spec, run)
-        return _measure_round(request, run, index, previous, progress)
+        watch = _Watch(tasks, progress, request.trials or 0)
+        return _measure_round(request, run, index, previous, watch, stop)
 
     work = Path(request.work)
     finished = load(RoundManifest, stage_folder(work, "tune", key))
@@ -82,7 +90,12 @@ def stage_tune_round(
 
 
 def _measure_round(
-    request: TuneRequest, run: str, index: int, previous: RoundManifest | None, progress: Progress
+    request: TuneRequest,
+    run: str,
+    index: int,
+    previous: RoundManifest | None,
+    watch: "_Watch",
+    stop: Stop,
 ) -> RoundManifest:
     session = _OPEN.of(request, run)
     earlier = previous.trials_done if previous else 0
@@ -93,38 +106,77 @@ def _measure_round(
         seconds = min(seconds, 60 * request.minutes - spent)
     found = _statuses(request, run, session.trials - earlier)
     wanted = min(_ROUND_TRIALS, left) - found.total()
-
-    def report(text: str, done: int) -> None:
-        progress(TuneEvent(stage="tune", text=text, done=done, total=request.trials or 0))
-
-    started = perf_counter()
     share = spent / (60 * request.minutes) if request.minutes else 0.0
-    statuses, reason = session.round(max(0, wanted), seconds, report, share)
+
+    def report(text: str, _: int) -> None:
+        watch.show(session, share, text)
+
+    report(f"round {index + 1} begins", session.trials)
+    started = perf_counter()
+    statuses, reason = session.round(max(0, wanted), seconds, report, share, stop)
     spent += perf_counter() - started
     if not reason and request.trials is not None and session.trials >= request.trials:
         reason = f"{request.trials} trials are done"
     if not reason and request.minutes is not None and spent >= 60 * request.minutes:
         reason = f"{request.minutes:g} minutes are over"
+    stopped = not reason and stop()
+    if stopped:
+        reason = "stopped by hand, the same command goes on"
     return RoundManifest(
         index=index,
         run_id=run,
         target=session.runner.spec.fingerprint,
-        progress=tuple(
-            TaskProgress(
-                task_key=run.task.key,
+        progress=_progress_of(session),
+        statuses=tuple((found + statuses).most_common()),
+        trials_done=session.trials,
+        seconds_done=spent,
+        finished=bool(reason),
+        reason=reason,
+        stopped=stopped,
+    )
+
+
+def _progress_of(session: Session) -> tuple[TaskProgress, ...]:
+    return tuple(
+        TaskProgress(
+            task_key=run.task.key,
+            trials=run.trials,
+            failed=run.failures,
+            best_us=run.best_us,
+            default_us=run.default_us,
+        )
+        for run in session.runs
+    )
+
+
+class _Watch:
+    """Tells those who watch how the tasks stand."""
+
+    def __init__(self, tasks: TaskManifest, progress: Progress, total: int) -> None:
+        self._entries = {entry.key: entry for entry in tasks.tasks}
+        self._progress = progress
+        self._total = total
+
+    def show(self, session: Session, spent: float, text: str) -> None:
+        standing = tuple(
+            TaskResult(
+                entry=self._entries[run.task.key],
                 trials=run.trials,
                 failed=run.failures,
                 best_us=run.best_us,
                 default_us=run.default_us,
             )
             for run in session.runs
-        ),
-        statuses=tuple((found + statuses).most_common()),
-        trials_done=session.trials,
-        seconds_done=spent,
-        finished=bool(reason),
-        reason=reason,
-    )
+        )
+        event = TuneEvent(
+            stage="tune",
+            text=text,
+            done=session.trials,
+            total=self._total,
+            tasks=standing,
+            next_key=session.next_key(spent),
+        )
+        self._progress(event)
 
 
 def _recorded(request: TuneRequest, run: str) -> int:
@@ -169,40 +221,60 @@ def _nothing_to_measure(
 
 
 def stage_finalists(
-    request: TuneRequest, tasks: TaskManifest, last: RoundManifest, progress: Progress
+    request: TuneRequest,
+    tasks: TaskManifest,
+    last: RoundManifest,
+    progress: Progress,
+    stop: Stop = never,
 ) -> FinalistsManifest:
-    """The winner of each task, after the last round; every measurement is in the store."""
+    """The winner of each task, after the last round; every measurement is in the store.
+
+    When `stop` says so no further race begins or goes on, and the manifest is not stored.
+    """
     key = stage_key("finalists", last.run_id, last.trials_done)
 
     def body(_: Path) -> FinalistsManifest:
         if request.trials == 0:
             return FinalistsManifest()
-        session = _OPEN.of(request, last.run_id)
+        if stop():
+            return FinalistsManifest(stopped=True)
         weights = {entry.key: entry.weight for entry in tasks.tasks}
         costly = sorted(
             last.progress, key=lambda p: -(p.best_us or 0.0) * weights.get(p.task_key, 1)
         )
         budget = max(_FINAL_SECONDS, _FINAL_SHARE * last.seconds_done)
-        started, winners, before = perf_counter(), list[BestRecord](), session.finals
-        for number, entry in enumerate(costly):
-            winner = play_off(session, entry.task_key, lambda: perf_counter() - started < budget)
-            if winner is not None:
-                time_us = winner.measurement.median_us or 0.0
-                winners.append(
-                    BestRecord(
-                        task_key=entry.task_key, record_id=winner.record_id, median_us=time_us
-                    )
-                )
-            text = f"finalists: {number + 1} of {len(costly)} tasks are decided"
-            progress(TuneEvent(stage="finalists", text=text))
-        return FinalistsManifest(winners=tuple(winners), measured=session.finals - before)
+        session = _OPEN.of(request, last.run_id)
+        return _decide(session, [p.task_key for p in costly], budget, progress, stop)
 
     try:
-        return run_once(
-            FinalistsManifest, stage="finalists", key=key, work=Path(request.work), body=body
-        )
+        work = Path(request.work)
+        done = run_once(FinalistsManifest, stage="finalists", key=key, work=work, body=body)
     finally:
         _OPEN.close()
+    decided = f"{len(done.winners)} tasks have a winner among their finalists"
+    text = "measuring has stopped" if done.stopped else decided
+    progress(TuneEvent(stage="decided", text=text))
+    return done
+
+
+def _decide(
+    session: Session, task_keys: Sequence[str], budget_s: float, progress: Progress, stop: Stop
+) -> FinalistsManifest:
+    """The races of these tasks, in their order, as far as the time goes."""
+    started, winners, before = perf_counter(), list[BestRecord](), session.finals
+
+    def time_left() -> bool:
+        return perf_counter() - started < budget_s and not stop()
+
+    for number, key in enumerate(task_keys):
+        winner = play_off(session, key, time_left)
+        if winner is not None:
+            time_us = winner.measurement.median_us or 0.0
+            winners.append(BestRecord(task_key=key, record_id=winner.record_id, median_us=time_us))
+        text = f"finalists: {number + 1} of {len(task_keys)} tasks are decided"
+        progress(TuneEvent(stage="finalists", text=text))
+    measured = session.finals - before
+    return FinalistsManifest(winners=tuple(winners), measured=measured, stopped=stop())
 
 
 def stage_select(

@@ -47,6 +47,27 @@ def test_a_round_measures_as_many_as_it_is_told(store: Path):
     assert "dense" in lines[0][0] and "none valid" not in lines[0][0]
 
 
+def test_a_round_that_is_told_to_stop_ends_after_the_batch_in_flight(store: Path):
+    session, batches = open_session(store), list[int]()
+
+    def report(_: str, trials: int) -> None:
+        batches.append(trials)
+
+    statuses, reason = session.round(200, FOREVER, report, stop=lambda: len(batches) == 2)
+    assert len(batches) == 2
+    assert statuses.total() == session.trials == len(rows(store)) == batches[-1]
+    assert reason == ""
+
+
+def test_the_next_task_is_the_one_that_is_measured_next(store: Path):
+    session = open_session(store)
+    before = Counter({run.task.key: run.trials for run in session.runs})
+    following = session.next_key()
+    session.round(1, FOREVER, quiet)
+    after = Counter({run.task.key: run.trials for run in session.runs})
+    assert set(after - before) == {following}
+
+
 def test_only_reductions_are_tuned(store: Path):
     tuned = {run.task.key for run in open_session(store).runs}
     assert tuned == {task.key for task in tasks() if task.tunable}

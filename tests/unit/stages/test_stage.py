@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -82,6 +82,19 @@ def test_failure_leaves_nothing_behind(tmp_path: Path):
         run_once(Sample, stage="sample", key="k", work=tmp_path, body=fails)
     left = [path.name for path in (tmp_path / "sample").iterdir()]
     assert left == [".k.lock"]
+
+
+def test_output_that_was_cut_short_is_returned_but_not_stored(tmp_path: Path):
+    body = Body()
+
+    def stopped(folder: Path) -> Sample:
+        return replace(body(folder), stopped=True)
+
+    short = run_once(Sample, stage="sample", key="k", work=tmp_path, body=stopped)
+    assert (short.count, short.stopped, short.key, short.outputs) == (1, True, "k", ())
+    assert not is_finished(Sample, tmp_path, "sample", "k")
+    assert [path.name for path in (tmp_path / "sample").iterdir()] == [".k.lock"]
+    assert once(tmp_path, body).count == 2
 
 
 def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path):

@@ -14,7 +14,13 @@ from retune.device.workload import MeasureOptions
 from retune.records.schema import Measurement
 from retune.records.store import RecordStore
 from retune.stages import tuning
-from retune.stages.manifest import ImportManifest, RoundManifest, TaskManifest, TuneRequest
+from retune.stages.manifest import (
+    ImportManifest,
+    RoundManifest,
+    TaskManifest,
+    TuneEvent,
+    TuneRequest,
+)
 from retune.stages.network import stage_extract, stage_import
 from tests.device.networks import write
 from tests.unit.search.fakes import FakeRunner, measured
@@ -125,6 +131,33 @@ def test_a_run_that_was_cut_short_goes_on(runners: Runners, request_: TuneReques
     rounds = all_rounds(request_)
     assert_each_trial_once(request_, rounds)
     assert runners.measured == request_.trials
+
+
+def test_a_run_that_was_stopped_ends_with_what_it_has_and_goes_on_later(
+    runners: Runners, request_: TuneRequest
+):
+    network, tasks = prepare(request_)
+    events: list[TuneEvent] = []
+
+    def stop() -> bool:
+        return runners.measured >= 20
+
+    short = tuning.stage_tune_round(request_, network, tasks, 0, None, events.append, stop)
+    assert short.finished and short.stopped and "stopped by hand" in short.reason
+    assert 20 <= short.trials_done == runners.measured < 64
+    folder = Path(request_.work)
+    assert not list(folder.glob("tune/*/manifest.json"))
+
+    standing = events[-1].tasks
+    assert sum(task.trials for task in standing) == events[-1].done == short.trials_done
+    assert {task.entry.key for task in standing} == {p.task_key for p in short.progress}
+    assert events[-1].next_key in {task.entry.key for task in standing}
+
+    decided = tuning.stage_finalists(request_, tasks, short, events.append, stop)
+    assert decided.stopped and not decided.winners
+    assert not list(folder.glob("finalists/*/manifest.json"))
+
+    assert_each_trial_once(request_, all_rounds(request_))
 
 
 def test_a_run_that_is_cut_short_at_every_batch_ends(runners: Runners, request_: TuneRequest):
