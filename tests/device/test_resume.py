@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 KILLS = 5
 TRIALS = 40
 DEADLINE_S = 240.0
+COLUMNS = ["record_id", "run_id", "task_key", "config_hash", "status", "phase"]
 
 
 class Run:
@@ -64,8 +65,8 @@ class Run:
 
     def rows(self) -> pd.DataFrame:
         if not self.store.root.is_dir():
-            return pd.DataFrame({"record_id": []})
-        return self.store.scan(columns=["record_id", "run_id", "task_key", "config_hash", "status"])
+            return pd.DataFrame(columns=COLUMNS)
+        return self.store.scan(columns=COLUMNS)
 
     def kill(self, batches: int, delay_s: float) -> None:
         """Starts the run and kills it that many batches and seconds later; what was there stays.
@@ -98,9 +99,12 @@ def test_killed_five_times_it_does_each_trial_once(tmp_path: Path, seed: int):
     assert last.wait(timeout=DEADLINE_S) == 0, run.log.read_text()
     rows = run.rows()
     assert kept <= set(rows["record_id"])
-    assert len(rows) == TRIALS
+    trials, finals = rows[rows["phase"] == "search"], rows[rows["phase"] == "final"]
+    assert len(trials) == TRIALS
+    assert len(trials) + len(finals) == len(rows)
     assert rows["run_id"].nunique() == 1
-    assert not rows.duplicated(["task_key", "config_hash"]).any()
+    assert not trials.duplicated(["task_key", "config_hash"]).any()
+    assert set(finals["config_hash"]) <= set(trials["config_hash"])
     assert (tmp_path / "out" / "module" / "module.json").is_file()
     assert not leftovers(last.pid)
 
