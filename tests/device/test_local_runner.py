@@ -1,16 +1,18 @@
 """LocalRunner on PoCL: right, wrong, broken, hanging and crashing candidates."""
 
 import os
+import re
 import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from retune.codegen.opencl import solitary_kernel
 from retune.codegen.source import BufferSpec, KernelArg, KernelSource, ProgramSource
 from retune.core.errors import InputError
 from retune.device.measure import LocalRunner, MeasureOptions, Workload
@@ -45,11 +47,29 @@ class Reverse:
         return array[::-1].copy()
 
 
-def program(body: str, *, reverse: bool = False, local: int = 1) -> ProgramSource:
-    text = (
+def plain(body: str) -> str:
+    return (
         "__kernel void axpy(__global const float *x, __global const float *w, __global float *y) {"
         f"\n  int i = get_global_id(0);\n  {body}\n}}\n"
     )
+
+
+def solitary(body: str) -> str:
+    """A kernel that persistent workers can run, so candidates may share a program."""
+    types = ("__global const float *", "__global const float *", "__global float *")
+    arguments = [f"{kind}{name}" for kind, name in zip(types, "xwy", strict=True)]
+    lines = ["int i = group.x;", body]
+    return "\n".join(solitary_kernel("axpy", arguments, list("xwy"), lines)) + "\n"
+
+
+def program(
+    body: str,
+    *,
+    reverse: bool = False,
+    local: int = 1,
+    printed: Callable[[str], str] = plain,
+) -> ProgramSource:
+    text = printed(body)
     names = ("x", "w", "y")
     kernel = KernelSource(
         name="axpy",
@@ -83,6 +103,11 @@ def runner() -> Iterator[LocalRunner]:
 
 def statuses(rows) -> list[str]:
     return [row.status for row in rows]
+
+
+def reason(row) -> str:
+    """The error, without the driver's file names and its messages about earlier candidates."""
+    return re.sub(r"tempfile_\w+|[:\s]+1 error generated\.", "", row.error)
 
 
 def test_outcomes_of_candidates_that_leave_the_child_in_order(runner: LocalRunner):
@@ -132,6 +157,27 @@ def test_several_builders_give_the_same_outcomes():
         bodies = [RIGHT, UNBUILDABLE, WRONG, CRASH, RIGHT + "/* another */"]
         rows = local.measure("axpy", [program(body) for body in bodies], QUICK)
     assert statuses(rows) == ["ok", "compile_error", "wrong_result", "crash", "ok"]
+
+
+@pytest.mark.parametrize("builders", [1, 2])
+def test_candidates_of_one_program_end_as_they_would_alone(builders: int):
+    bodies = [RIGHT, WRONG, UNBUILDABLE, RIGHT + " // another", HALF, LATE_CRASH, "y[i] = 0;"]
+    sources = [program(body, printed=solitary) for body in bodies]
+    with LocalRunner("pocl", builders=builders) as local:
+        local.prepare(WORKLOAD)
+        alone = [row for source in sources for row in local.measure("axpy", [source], QUICK)]
+    with LocalRunner("pocl", builders=builders) as local:
+        local.prepare(WORKLOAD)
+        together = local.measure("axpy", sources, QUICK)
+        buildable = [source for source in sources if UNBUILDABLE not in source.text]
+        again = local.measure("axpy", buildable, QUICK)
+    wrong = "wrong_result"
+    assert statuses(alone) == ["ok", wrong, "compile_error", "ok", wrong, "crash", wrong]
+    assert statuses(together) == statuses(alone)
+    assert [reason(row) for row in together] == [reason(row) for row in alone]
+    assert [row.max_abs_err for row in together] == [row.max_abs_err for row in alone]
+    assert "undeclared identifier 'nothing'" in together[2].error
+    assert statuses(again) == [s for s in statuses(alone) if s != "compile_error"]
 
 
 def test_a_candidate_that_spoils_an_input_convicts_only_itself(runner: LocalRunner):

@@ -96,8 +96,8 @@ def test_rounds_follow_one_another(
 def test_most_rounds_fit_the_counters(
     device: Device, kernel: Persistent, buffers: tuple[Buffer, Buffer]
 ) -> None:
-    most = kernel.most_rounds
-    assert most * len(STEPS) <= persistent.MAX_STEPS < (most + 1) * len(STEPS)
+    most = persistent.most_rounds(1)
+    assert persistent.most_rounds(len(STEPS)) == most // len(STEPS)
     device.enqueue([kernel.launch(buffers, first=0, last=1, rounds=most)] * 2)
     found = device.read(buffers[1], FLOATS)
     np.testing.assert_array_equal(found[:15], 2 * most * (np.arange(15) + GROUP))

@@ -65,6 +65,11 @@ def workers(compute_units: int) -> int:
     return 2 * compute_units
 
 
+def most_rounds(steps: int) -> int:
+    """How many times over one launch can run that many steps."""
+    return max(1, MAX_STEPS // max(1, steps))
+
+
 def state_bytes(steps: int, threads: int) -> int:
     """Size of the counters, zeros before the first launch; a launch leaves zeros behind."""
     return 4 * _LINE * (2 + max(steps, MAX_STEPS) * (threads + 1))

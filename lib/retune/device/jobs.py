@@ -1,15 +1,18 @@
-"""A job on a device: built once, bound to buffers, run any number of times.
+"""Jobs on a device: built once, bound to buffers, run any number of times.
 
 Timed in the way in which bundles run: by persistent workers where the device allows it, so that a
 candidate's time holds neither the waking of threads nor the driver's dealing out of work-groups.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
+from retune.codegen.joining import join_kernels
 from retune.codegen.opencl import pointer
-from retune.codegen.persistent import Callee, Step
+from retune.codegen.persistent import Callee, Step, most_rounds
 from retune.device.persistent import Persistent, can_persist
 from retune.device.runtime import Buffer, Device, Launch, Program
 from retune.device.workload import Job
@@ -17,10 +20,6 @@ from retune.device.workload import Job
 
 class BoundJob(Protocol):
     """A job with its buffers."""
-
-    def warm(self) -> None:
-        """Drivers that compile late do so now; at most one work-group of each kernel runs."""
-        ...
 
     def time(self, number: int = 1) -> float:
         """Wall-clock seconds of `number` runs, one after the other."""
@@ -30,16 +29,23 @@ class BoundJob(Protocol):
 class BuiltJob(Protocol):
     """A compiled job."""
 
+    def warm(self) -> None:
+        """Drivers that compile late do so now; at most one work-group of each kernel runs."""
+        ...
+
     def bind(self, buffers: Mapping[str, Buffer]) -> BoundJob:
         """The job on these buffers, by name."""
         ...
 
 
-def build_job(device: Device, job: Job) -> BuiltJob:
-    """The compiled job. Raises: BuildFailed."""
-    if can_persist(device) and all(launch.solitary for launch in job.launches):
-        return _ResidentJob(device, job)
-    return _QueuedJob(device, job, device.build(*job.texts, options=job.options))
+def build_jobs(device: Device, jobs: Sequence[Job]) -> list[BuiltJob]:
+    """The compiled jobs: in one program for persistent workers, or each in programs of its own.
+
+    Several jobs must have the same options. Raises: BuildFailed, whichever job it was.
+    """
+    if can_persist(device) and all(job.solitary for job in jobs):
+        return _build_resident(device, jobs)
+    return [_QueuedJob(device, job, device.build(*job.texts, options=job.options)) for job in jobs]
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,8 +54,19 @@ class _QueuedJob:
     job: Job
     program: Program
 
+    def warm(self) -> None:
+        buffers = {
+            spec.name: self.device.allocate(spec.elements * np.dtype(spec.dtype).itemsize)
+            for spec in self.job.buffers
+        }
+        self.device.enqueue([launch.one_group() for launch in self._launches(buffers)])
+        self.device.finish()
+
     def bind(self, buffers: Mapping[str, Buffer]) -> BoundJob:
-        launches = [
+        return _BoundLaunches(self.device, self._launches(buffers))
+
+    def _launches(self, buffers: Mapping[str, Buffer]) -> list[Launch]:
+        return [
             self.device.prepare(
                 self.program,
                 launch.name,
@@ -59,7 +76,6 @@ class _QueuedJob:
             )
             for launch in self.job.launches
         ]
-        return _BoundLaunches(self.device, launches)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,59 +83,96 @@ class _BoundLaunches:
     device: Device
     launches: list[Launch]
 
-    def warm(self) -> None:
-        self.device.enqueue([launch.one_group() for launch in self.launches])
-        self.device.finish()
-
     def time(self, number: int = 1) -> float:
         return self.device.time(self.launches, number)
 
 
-class _ResidentJob:
-    def __init__(self, device: Device, job: Job) -> None:
-        self._device = device
-        self._names = [buffer.name for buffer in job.buffers]
-        types = {buffer.name: pointer(buffer.dtype) for buffer in job.buffers}
-        bases = {name: number for number, name in enumerate(self._names)}
-        callees = {
-            launch.name: Callee(
-                kernel=launch.name,
-                parameters=tuple(types[name] for name in launch.buffers),
-                groups=launch.global_size,
-            )
-            for launch in job.launches
-        }
-        steps = [
-            Step(
-                kernel=launch.name,
-                args=tuple((bases[name], 0) for name in launch.buffers),
-                waits=(number - 1,) if number else (),
-                label=launch.name,
-            )
-            for number, launch in enumerate(job.launches)
-        ]
-        self._kernel = Persistent(
-            device, job.texts, job.options, list(callees.values()), steps, len(bases)
+def _build_resident(device: Device, jobs: Sequence[Job]) -> list[BuiltJob]:
+    """Each job as a range of the steps of one kernel, whose base pointers are the job's buffers."""
+    kernels = [kernel for job in jobs for kernel in zip(_callees(job), job.texts, strict=True)]
+    callees, texts = join_kernels(kernels)
+    steps: list[Step] = []
+    parts: list[range] = []
+    for job in jobs:
+        first = len(steps)
+        parts.append(range(first, first + len(job.launches)))
+        steps += _steps(job, first, [callees[number].kernel for number in parts[-1]])
+    most = max(len(job.buffers) for job in jobs)
+    distinct = list(dict.fromkeys(callees))
+    kernel = Persistent(device, texts, jobs[0].options, distinct, steps, most)
+    return [
+        _ResidentJob(device, kernel, part, _padded([b.name for b in job.buffers], most))
+        for job, part in zip(jobs, parts, strict=True)
+    ]
+
+
+def _callees(job: Job) -> list[Callee]:
+    types = {buffer.name: pointer(buffer.dtype) for buffer in job.buffers}
+    return [
+        Callee(
+            kernel=launch.name,
+            parameters=tuple(types[name] for name in launch.buffers),
+            groups=launch.global_size,
         )
+        for launch in job.launches
+    ]
+
+
+def _steps(job: Job, first: int, kernels: Sequence[str]) -> list[Step]:
+    """The job's launches under their kernels' names in the program, one after the other."""
+    bases = {spec.name: number for number, spec in enumerate(job.buffers)}
+    return [
+        Step(
+            kernel=kernel,
+            args=tuple((bases[name], 0) for name in launch.buffers),
+            waits=(number - 1,) if number > first else (),
+            label=launch.name,
+        )
+        for number, (kernel, launch) in enumerate(zip(kernels, job.launches, strict=True), first)
+    ]
+
+
+def _padded(names: list[str], length: int) -> list[str]:
+    """As many names as the kernel has base pointers; the job does not use those added."""
+    return names + names[:1] * (length - len(names))
+
+
+@dataclass(frozen=True, eq=False)
+class _ResidentJob:
+    device: Device
+    kernel: Persistent
+    steps: range
+    names: list[str]
+    """The buffer of each base pointer."""
+
+    def warm(self) -> None:
+        unused = self.device.allocate(1)  # no work-group runs
+        self.device.enqueue([self._bound([unused] * len(self.names)).launch(0)])
+        self.device.finish()
 
     def bind(self, buffers: Mapping[str, Buffer]) -> BoundJob:
-        return _BoundResident(self._device, self._kernel, [buffers[n] for n in self._names])
+        return self._bound([buffers[name] for name in self.names])
+
+    def _bound(self, buffers: list[Buffer]) -> "_BoundResident":
+        return _BoundResident(self.device, self.kernel, self.steps, buffers)
 
 
 @dataclass(frozen=True, eq=False)
 class _BoundResident:
     device: Device
     kernel: Persistent
+    steps: range
     buffers: list[Buffer]
 
-    def warm(self) -> None:
-        self.device.enqueue([self.kernel.launch(self.buffers, rounds=0)])
-        self.device.finish()
+    def launch(self, rounds: int) -> Launch:
+        """The job's steps, that many times over."""
+        first, last = self.steps.start, self.steps.stop
+        return self.kernel.launch(self.buffers, first=first, last=last, rounds=rounds)
 
     def time(self, number: int = 1) -> float:
-        most = self.kernel.most_rounds
+        most = most_rounds(len(self.steps))
         full, rest = divmod(number, most)
-        launches = [self.kernel.launch(self.buffers, rounds=most)] * full if full else []
+        launches = [self.launch(most)] * full if full else []
         if rest:
-            launches.append(self.kernel.launch(self.buffers, rounds=rest))
+            launches.append(self.launch(rest))
         return self.device.time(launches)

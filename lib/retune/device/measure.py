@@ -1,36 +1,24 @@
 """LocalRunner: measures candidates on a device of this machine, in processes that may die.
 
-A batch is built first (PoCL on several cores), then each candidate runs alone: compared with the
-reference, timed, with the fixed reference kernel on either side. Whatever a candidate does to its
-process, the outcome is a row, and the batch goes on.
+A batch is built first (`building`: on several cores, a few candidates in one program), then each
+candidate runs alone: compared with the reference, timed, with the fixed reference kernel on either
+side. Whatever a candidate does to its process, the outcome is a row, and the batch goes on.
 """
 
 import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import count
-from queue import Empty, SimpleQueue
 from typing import Self
 
 from retune.codegen.source import ProgramSource
 from retune.core.errors import InputError
 from retune.core.target import DeviceSpec
+from retune.device.building import Builder, Built
 from retune.device.child import Child, ChildLostError
 from retune.device.lease import lease
-from retune.device.messages import (
-    Build,
-    Check,
-    Checked,
-    Forget,
-    Load,
-    Refused,
-    Time,
-    Timed,
-    Warm,
-)
+from retune.device.messages import Check, Checked, Forget, Load, Refused, Time, Timed
 from retune.device.timing import check_deadline_s, disturbance, time_deadline_s
 from retune.device.workload import (
     Candidate,
@@ -49,12 +37,10 @@ _MAX_BUILDERS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Slot:
-    """A candidate of the present batch. `index` differs between all batches of a runner."""
+    """A candidate of the present batch."""
 
-    index: int
     candidate: Candidate
-    build_s: float
-    failure: Measurement | None
+    built: Built
 
     @property
     def job(self) -> Job:
@@ -76,9 +62,9 @@ class LocalRunner:
         helpers = max(0, wanted - 1) if device == "pocl" else 0
         self._main = make_child(device)
         self._helpers = [make_child(device) for _ in range(helpers)]
+        self._builder = Builder([self._main, *self._helpers])
         self._workloads: dict[str, Workload] = {}
         self._best_us: dict[str, float] = {}
-        self._indices = count()
         self._turn = threading.Lock()
 
     @property
@@ -108,7 +94,8 @@ class LocalRunner:
         workload = self._workloads[workload_key]
         wanted = [make_candidate(workload, source) for source in candidates]
         with self._turn, lease(self.spec):
-            slots = self._build(wanted, options)
+            built = self._builder.build([candidate.job for candidate in wanted], options)
+            slots = [_Slot(candidate=c, built=b) for c, b in zip(wanted, built, strict=True)]
             try:
                 return [self._measure(workload, slot, options) for slot in slots]
             finally:
@@ -125,32 +112,10 @@ class LocalRunner:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _build(self, candidates: list[Candidate], options: MeasureOptions) -> list[_Slot]:
-        """Every candidate compiled by some child. Helpers' results reach the measuring child
-        through the driver's disk cache."""
-        waiting: SimpleQueue[tuple[int, Candidate]] = SimpleQueue()
-        indices = [next(self._indices) for _ in candidates]
-        for item in zip(indices, candidates, strict=True):
-            waiting.put(item)
-        done: dict[int, _Slot] = {}
-
-        def work(child: Child) -> None:
-            while True:
-                try:
-                    index, candidate = waiting.get_nowait()
-                except Empty:
-                    return
-                done[index] = _build_one(child, index, candidate, options)
-
-        children = [self._main, *self._helpers][: max(1, len(candidates))]
-        with ThreadPoolExecutor(len(children)) as pool:
-            for finished in [pool.submit(work, child) for child in children]:
-                finished.result()
-        return [done[index] for index in indices]
-
     def _measure(self, workload: Workload, slot: _Slot, options: MeasureOptions) -> Measurement:
-        if slot.failure is not None:
-            return slot.failure
+        build_s, refused = slot.built.build_s, slot.built.refused
+        if refused is not None:
+            return failed(refused.status, refused.error, build_s=build_s)
         start = time.monotonic()
         stage = "preparing the run"
         error: float | None = None
@@ -162,17 +127,16 @@ class LocalRunner:
                 refused.status,
                 refused.error,
                 max_abs_err=refused.max_abs_err,
-                build_s=slot.build_s,
+                build_s=build_s,
                 run_s=time.monotonic() - start,
             )
 
         try:
-            self._provide(workload, slot, options)
+            if (missing := self._provide(workload, slot, options)) is not None:
+                return stopped(missing)
             stage = "the first run"
-            constants = slot.candidate.constants(workload)
-            checked = self._main.request(
-                Check(index=slot.index, constants=constants), check_deadline_s(slot.job, options)
-            )
+            check = Check(index=slot.built.index, constants=slot.candidate.constants(workload))
+            checked = self._main.request(check, check_deadline_s(slot.job, options))
             if isinstance(checked, Refused):
                 return stopped(checked)
             assert isinstance(checked, Checked)
@@ -186,14 +150,17 @@ class LocalRunner:
             timed.times_us,
             max_abs_err=error,
             reference_us=(timed.before_us + timed.after_us) / 2,
-            build_s=slot.build_s,
+            build_s=build_s,
             run_s=time.monotonic() - start,
         )
         self._note_best(workload.key, result)
         return result
 
-    def _provide(self, workload: Workload, slot: _Slot, options: MeasureOptions) -> None:
-        """The measuring child has the workload and the program, even after a restart."""
+    def _provide(self, workload: Workload, slot: _Slot, options: MeasureOptions) -> Refused | None:
+        """The measuring child has the workload and the program, even after a restart.
+
+        Or else why it refuses the program.
+        """
         child = self._main
         child.ensure()
         if ("workload", workload.key) not in child.holds:
@@ -206,9 +173,12 @@ class LocalRunner:
             child.request(load, options.run_deadline_s + options.build_deadline_s)
             child.holds -= {item for item in child.holds if isinstance(item, tuple)}
             child.holds.add(("workload", workload.key))
-        if slot.index not in child.holds:
-            child.request(Build(index=slot.index, job=slot.job), options.build_deadline_s)
-            child.holds.add(slot.index)
+        if slot.built.index not in child.holds:
+            reply = child.request(slot.built.request, options.build_deadline_s)
+            if isinstance(reply, Refused):
+                return reply
+            child.holds |= slot.built.request.jobs.keys()
+        return None
 
     def _time(self, key: str, deadline_s: float, options: MeasureOptions) -> Timed | Refused:
         """Times from a moment in which the machine kept its speed, or from the calmest of a few."""
@@ -232,29 +202,9 @@ class LocalRunner:
 
     def _forget(self, options: MeasureOptions) -> None:
         for child in (self._main, *self._helpers):
-            held = {item for item in child.holds if isinstance(item, int)}
-            if held and child.pid is not None:
-                child.holds -= held
+            child.holds -= {item for item in child.holds if isinstance(item, int)}
+            if child.pid is not None:
                 try:
                     child.request(Forget(), options.run_deadline_s)
                 except ChildLostError:
                     continue
-
-
-def _build_one(child: Child, index: int, candidate: Candidate, options: MeasureOptions) -> _Slot:
-    child.ensure()
-    start = time.monotonic()
-    failure: Refused | None = None
-    stage = "compilation"
-    try:
-        reply = child.request(Build(index=index, job=candidate.job), options.build_deadline_s)
-        if not isinstance(reply, Refused):
-            child.holds.add(index)
-            stage = "the first launch of one work-group"
-            reply = child.request(Warm(index=index), options.build_deadline_s)
-        failure = reply if isinstance(reply, Refused) else None
-    except ChildLostError as lost:
-        failure = Refused(status=lost.status, error=f"{stage}: {lost}")
-    build_s = time.monotonic() - start
-    row = failure and failed(failure.status, failure.error, build_s=build_s)
-    return _Slot(index=index, candidate=candidate, build_s=build_s, failure=row)

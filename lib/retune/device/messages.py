@@ -22,17 +22,16 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Build:
-    """Compile a job and keep it under `index`."""
+    """Compile jobs, in one program where the device allows it, and keep each under its index."""
 
-    index: int
-    job: Job
+    jobs: Mapping[int, Job]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warm:
-    """Launch one work-group of each kernel: drivers that compile late do so now."""
+    """Launch at most one work-group of each kernel: drivers that compile late do so now."""
 
-    index: int
+    indices: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

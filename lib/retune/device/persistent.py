@@ -38,11 +38,6 @@ class Persistent:
         )
         self._state = device.allocate(persistent.state_bytes(self._steps, self._threads))
 
-    @property
-    def most_rounds(self) -> int:
-        """Rounds of all steps that one launch can do."""
-        return max(1, persistent.MAX_STEPS // max(1, self._steps))
-
     def launch(
         self,
         bases: Sequence[Buffer],

@@ -19,7 +19,7 @@ import numpy as np
 
 from retune.core.dtypes import TensorType
 from retune.core.errors import DeviceError, InputError
-from retune.device.jobs import BoundJob, BuiltJob, build_job
+from retune.device.jobs import BoundJob, BuiltJob, build_jobs
 from retune.device.messages import (
     Broken,
     Build,
@@ -68,11 +68,14 @@ class Worker:
                     self._uploaded.clear()
                     return Done()
                 case Build():
-                    built = build_job(self._device, request.job)
-                    self._jobs[request.index] = (built, request.job)
+                    built = build_jobs(self._device, list(request.jobs.values()))
+                    for (index, job), one in zip(request.jobs.items(), built, strict=True):
+                        self._jobs[index] = (one, job)
                     return Done()
                 case Warm():
-                    return self._warm(request.index)
+                    for index in request.indices:
+                        self._jobs[index][0].warm()
+                    return Done()
                 case Check():
                     return self._check(request)
                 case Time():
@@ -85,11 +88,6 @@ class Worker:
             return Refused(status="compile_error", error=str(error))
         except (LaunchFailed, MemoryError) as error:
             return Refused(status="launch_error", error=str(error) or "out of memory")
-
-    def _warm(self, index: int) -> Reply:
-        built, job = self._jobs[index]
-        built.bind({s.name: self._device.allocate(_bytes(s)) for s in job.buffers}).warm()
-        return Done()
 
     def _check(self, request: Check) -> Reply:
         built, job = self._jobs[request.index]
@@ -197,7 +195,3 @@ def _die_with_parent(lifeline: int) -> None:
     fcntl.fcntl(lifeline, fcntl.F_SETFL, flags | os.O_ASYNC)
     if select.select([lifeline], [], [], 0)[0]:
         sys.exit(0)
-
-
-def _bytes(spec: JobBuffer) -> int:
-    return spec.elements * np.dtype(spec.dtype).itemsize

@@ -121,6 +121,11 @@ class Job:
     flops: int
     bytes: int
 
+    @property
+    def solitary(self) -> bool:
+        """Whether persistent workers can run it, and so one program several such jobs."""
+        return all(launch.solitary for launch in self.launches)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:

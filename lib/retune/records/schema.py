@@ -53,7 +53,7 @@ class Measurement:
     reference_us: float | None = None
     """Time of the fixed reference kernel, run just before and after: the machine's drift."""
     build_s: float = 0.0
-    """Compilation and first launch."""
+    """Compilation and first launch; of candidates that shared a program, an equal share each."""
     run_s: float = 0.0
     """Upload, comparison and timing."""
     timestamp: datetime = field(default_factory=_now)

@@ -169,6 +169,34 @@ def test_a_crash_is_a_row_and_the_next_candidate_gets_a_fresh_child():
     assert child.count(Build) == 3
 
 
+def test_after_a_crash_the_fresh_child_gets_the_program_that_was_shared():
+    deaths = iter([None, ChildLostError("crash", "died")])
+    child = FakeChild(lambda item: next(deaths, None) if isinstance(item, Check) else None)
+    shared = [program("k", text=f"static void k_group(int {n});") for n in "abc"]
+    rows = runner_of(child).measure("task", shared, MeasureOptions())
+    assert [row.status for row in rows] == ["ok", "crash", "ok"]
+    first, again = (item for item in child.seen if isinstance(item, Build))
+    assert first == again
+    assert len(first.jobs) == 3
+    checked = [item.index for item in child.seen if isinstance(item, Check)]
+    assert checked == list(first.jobs)
+
+
+def test_a_program_that_cannot_be_built_again_is_a_row():
+    builds = iter([None, None, Refused(status="launch_error", error="out of memory")])
+    deaths = iter([ChildLostError("crash", "died")])
+
+    def answer(request: Request) -> Reply | Exception | None:
+        if isinstance(request, Build):
+            return next(builds)
+        return next(deaths, None) if isinstance(request, Check) else None
+
+    programs = [program("a"), program("b")]
+    rows = runner_of(FakeChild(answer)).measure("task", programs, MeasureOptions())
+    assert [row.status for row in rows] == ["crash", "launch_error"]
+    assert rows[1].error == "out of memory"
+
+
 def test_a_hang_in_timing_keeps_the_deviation_that_was_found():
     lost = ChildLostError("timeout", "killed")
     child = FakeChild(lambda item: lost if isinstance(item, Time) else None)
