@@ -166,7 +166,7 @@ def test_a_template_with_untuned_decisions_that_are_no_options_is_left_out(
     dag, program = dense_program()
     op = next(stage.name for stage in dag.stages)
     template(op, untuned=lambda work: {"unroll_k": (3,), "tile_outputs": (2,)})(dense_rows)
-    with caplog.at_level(logging.INFO, "retune.schedule"):
+    with caplog.at_level(logging.DEBUG, "retune.schedule"):
         space = space_of(program, op, GENERIC_CPU)
     assert not any(s.name.startswith("dense_rows") for s in space.sketches)
     assert "(3,) is not an option of 'unroll_k'" in caplog.text
