@@ -70,11 +70,11 @@ def test_killed_five_times_nothing_is_lost_and_nothing_is_repeated(tmp_path: Pat
     kept = record_ids(tmp_path)
     last = start(tmp_path)
     assert last.wait(timeout=DEADLINE_S) == 0, (tmp_path / "log.txt").read_text()
-    columns = ["record_id", "run_id", "task_key", "config_hash", "status"]
+    columns = ["record_id", "run_id", "task_key", "config_hash", "status", "phase"]
     rows = RecordStore(tmp_path / "artifacts" / "records").scan(columns=columns)
     assert kept <= set(rows["record_id"].tolist())
     assert rows["run_id"].nunique() == 1
-    tried = rows[rows["status"] != "skipped"]
+    tried = rows[(rows["status"] != "skipped") & (rows["phase"] == "search")]
     assert not tried.duplicated(["task_key", "config_hash"]).any()
     assert len(tried) <= TRIALS
     assert (tmp_path / "out" / "module" / "module.json").is_file()
