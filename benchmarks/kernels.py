@@ -7,8 +7,9 @@ timed in turns with onnxruntime (and openvino where it is installed) on a model 
 What the machine can do is timed beside each layer, since it drifts: register-only multiply-adds,
 and copies of as many bytes as the layer moves; `share` is the time that the slower of the two
 allows over the time taken. The first row is the reference shape that tells windows apart. Ours is
-kernel time with enqueueing and waiting, without copies of input and output; the peers' is their
-call.
+a layer as it is inside a network, one of many steps of a launch: a few rounds of the layer in one
+launch, with enqueueing and waiting, without copies of input and output. The peers' is their call,
+in a loop; their threads spin in between.
 """
 
 import argparse
@@ -20,7 +21,13 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.layers import heavy_tasks, reference_task, write_layer
+from benchmarks.layers import (
+    ROUNDS,
+    heavy_tasks,
+    layer_launches,
+    reference_task,
+    write_layer,
+)
 from benchmarks.networks import known_candidates
 from retune.api import ImportedNetwork, import_network
 from retune.bundle.bench import BenchOptions, compare_times
@@ -110,9 +117,9 @@ def measure(task: Task, network: ImportedNetwork, options: argparse.Namespace) -
     module = Module(plan, device)
     feeds = module.random_inputs()
     module.run(feeds)
-    own = [launch for launch in plan.launches if not launch.kernel.startswith("transpose")]
-    kernels = {launch.kernel for launch in own}
-    contenders: dict[str, Callable[[], object]] = {"retune": lambda: module.run_kernels(kernels)}
+    first, end = layer_launches(module)
+    own = plan.launches[first:end]
+    contenders: dict[str, Callable[[], object]] = {"retune": module.runner(first, end, ROUNDS)}
     for name in PEERS:
         if find_spec(name) is not None:
             peer = open_peer(name, Path(network.onnx))
@@ -124,6 +131,7 @@ def measure(task: Task, network: ImportedNetwork, options: argparse.Namespace) -
     after = Ceilings(device)
     least = min(least, after.least_s(flops, traffic))
     times = {t.name: 1e6 * t.median_s for t in outcome.timings}
+    times["retune"] /= ROUNDS
     return Row(
         layer=describe(task),
         kind=kind_of(task),

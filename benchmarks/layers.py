@@ -8,11 +8,20 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from retune.api import import_network
+from retune.bundle.module import Module
 from retune.core.config import cache_root
 from retune.graph.graph import Graph, Node
 from retune.search.task import Task
 
 _OPSET = 13
+ROUNDS = 16
+"""Runs of a layer in one launch, when it is timed as the step of a network that it is."""
+
+
+def layer_launches(module: Module) -> tuple[int, int]:
+    """First launch of the layer itself, and the one after its last: without changes of layout."""
+    own = [i for i, x in enumerate(module.plan.launches) if not x.kernel.startswith("transpose")]
+    return own[0], own[-1] + 1
 
 
 def heavy_tasks(models: Sequence[str]) -> dict[str, Task]:

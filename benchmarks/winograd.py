@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.kernels import describe
-from benchmarks.layers import heavy_tasks, write_layer
+from benchmarks.layers import ROUNDS, heavy_tasks, layer_launches, write_layer
 from retune.api import ImportedNetwork, import_network
 from retune.bundle.bench import BenchOptions, compare_times
 from retune.bundle.build import build_plan
@@ -51,8 +51,7 @@ def measure(task: Task, options: argparse.Namespace) -> dict[str, object] | None
     contenders: dict[str, Callable[[], object]] = {}
     for name, module in modules.items():
         module.run(feeds)
-        kernels = {k for k in module.plan.kernels if not k.startswith("transpose")}
-        contenders[name] = lambda module=module, kernels=kernels: module.run_kernels(kernels)
+        contenders[name] = module.runner(*layer_launches(module), ROUNDS)
     peer = open_peer("onnxruntime", path)
     contenders["onnxruntime"] = lambda: peer(feeds)
     reference = Reference(device)
@@ -61,7 +60,8 @@ def measure(task: Task, options: argparse.Namespace) -> dict[str, object] | None
     times: dict[str, float] = {}
     for timing in outcome.timings:
         kind = timing.name.split("#")[0]
-        times[kind] = min(times.get(kind, np.inf), 1e6 * timing.median_s)
+        rounds = 1 if kind == "onnxruntime" else ROUNDS
+        times[kind] = min(times.get(kind, np.inf), 1e6 * timing.median_s / rounds)
     return {
         "layer": describe(task),
         "flops": task.flops,

@@ -83,6 +83,16 @@ def test_two_modules_share_a_device(pocl: Device, module: Module) -> None:
     np.testing.assert_allclose(module.run(feeds)["low"], _meaning(feeds)["low"], rtol=1e-5)
 
 
+def test_a_part_of_the_launches_runs_alone(module: Module) -> None:
+    feeds = module.random_inputs()
+    expected = module.run(feeds)
+    module.runner(0, len(module.plan.launches), rounds=3)()
+    module.runner(1, 2)()
+    found = module.run(feeds)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array)
+
+
 def test_profile_has_a_row_for_each_launch(module: Module) -> None:
     rows = module.profile(repeat=3)
     assert [row.kernel for row in rows] == ["vector_add", "scale", "scale", "halves"]

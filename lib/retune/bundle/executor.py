@@ -5,7 +5,7 @@ as well, so a profile shows the same code and the same workers as a run. Other d
 launches in order on one queue.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from retune.bundle.plan import NetworkPlan
@@ -25,6 +25,9 @@ class Executor:
     """The plan."""
     steps: tuple[Launch, ...]
     """One launch for each launch of the plan."""
+    part: Callable[[int, int, int], tuple[Launch, ...]]
+    """(first, end, rounds) -> what runs the plan's launches from `first` to before `end`, that
+    many times over, in one launch where the device allows it."""
 
 
 def make_executor(
@@ -33,7 +36,7 @@ def make_executor(
     """The best executor that this device and these kernels allow; the program is built."""
     solitary = all(defines_group(name, text) for name, text in plan.kernels.items())
     if not plan.launches:
-        return Executor(whole=(), steps=())
+        return Executor(whole=(), steps=(), part=lambda first, end, rounds: ())
     if can_persist(device) and solitary:
         return _resident(plan, storage, bases, device)
     return _queued(plan, storage, bases, device)
@@ -48,6 +51,9 @@ def _resident(
     return Executor(
         whole=(kernel.launch(bases),),
         steps=tuple(kernel.launch(bases, first=i, last=i + 1) for i in range(len(steps))),
+        part=lambda first, end, rounds: (
+            kernel.launch(bases, first=first, last=end, rounds=rounds),
+        ),
     )
 
 
@@ -73,7 +79,11 @@ def _queued(
         )
         for launch in plan.launches
     )
-    return Executor(whole=launches, steps=launches)
+    return Executor(
+        whole=launches,
+        steps=launches,
+        part=lambda first, end, rounds: launches[first:end] * rounds,
+    )
 
 
 def _text(plan: NetworkPlan) -> str:

@@ -8,7 +8,7 @@ and device share memory (PoCL) the copies are plain ones, not commands of 20 us 
 
 import time
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
@@ -132,11 +132,18 @@ class Module:
 
     __call__ = run
 
-    def run_kernels(self, kernels: Collection[str]) -> None:
-        """Runs the launches of these kernels alone, on whatever the buffers hold; for timing."""
-        chosen = zip(self._executor.steps, self.plan.launches, strict=True)
-        self._device.enqueue([launch for launch, plan in chosen if plan.kernel in kernels])
-        self._device.finish()
+    def runner(self, first: int, end: int, rounds: int = 1) -> Callable[[], None]:
+        """A call that runs the launches from `first` to before `end`, `rounds` times over.
+
+        They work on whatever the buffers hold; for timing. At most 1024 launches, rounds counted.
+        """
+        launches = self._executor.part(first, end, rounds)
+
+        def run() -> None:
+            self._device.enqueue(launches)
+            self._device.finish()
+
+        return run
 
     def benchmark(
         self,
