@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from retune.core.errors import RecordError, ScheduleError
-from retune.records.schema import TuningRecord
+from retune.records.schema import Measurement, TuningRecord
 from retune.records.store import RecordStore
 from retune.schedule.space import Candidate, Candidates, Sketch, Space, join
 from retune.schedule.trace import Trace
@@ -46,6 +46,19 @@ def cost(median_us: np.ndarray, reference_us: np.ndarray) -> np.ndarray:
     return np.asarray(median_us, np.float64) / np.where(reference > 0, reference, 1.0)
 
 
+def measured_costs(measurements: Sequence[Measurement]) -> tuple[np.ndarray, np.ndarray]:
+    """Times in microseconds and costs, NaN for a failure. float64 [n] each"""
+    times = np.array([m.median_us if m.ok else None for m in measurements], float)
+    return times, cost(times, np.array([m.reference_us for m in measurements], np.float32))
+
+
+def recorded_costs(rows: "Table") -> tuple[np.ndarray, np.ndarray]:
+    """The same of records: columns `status`, `median_us` and `reference_us`."""
+    right = (rows["status"] == "ok").to_numpy(bool)
+    times = np.where(right, rows["median_us"].to_numpy(float, na_value=np.nan), np.nan)
+    return times, cost(times, rows["reference_us"].to_numpy(np.float32, na_value=np.nan))
+
+
 def split_run(rows: "Table", run_id: str) -> "tuple[Table, Table]":
     """What the run knew when it began, and what it measured itself, both in order.
 
@@ -66,12 +79,8 @@ def history_of(rows: "Table", space: Space) -> History:
     candidates, places = located(
         space, rows["sketch"].tolist(), rows["decisions"].tolist(), rows["config_hash"].tolist()
     )
-    right = (rows["status"] == "ok").to_numpy(bool)
-    times = np.where(right, rows["median_us"].to_numpy(float, na_value=np.nan), np.nan)
-    reference = rows["reference_us"].to_numpy(np.float32, na_value=np.nan)
-    return History(
-        candidates=candidates, times_us=times[places], costs=cost(times, reference)[places]
-    )
+    times, costs = recorded_costs(rows)
+    return History(candidates=candidates, times_us=times[places], costs=costs[places])
 
 
 def located(

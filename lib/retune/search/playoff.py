@@ -10,7 +10,13 @@ from retune.records.schema import TuningRecord
 from retune.schedule.estimate import default_candidate
 from retune.schedule.space import Candidate
 from retune.search.finalists import MOST, NEAR, race
-from retune.search.history import best_candidates, cost, located
+from retune.search.history import (
+    best_candidates,
+    cost,
+    located,
+    measured_costs,
+    recorded_costs,
+)
 from retune.search.session import Session
 
 if TYPE_CHECKING:
@@ -32,8 +38,7 @@ def play_off(session: Session, task_key: str, time_left: Callable[[], bool]) -> 
     def measure(names: Sequence[str]) -> Sequence[float]:
         attempt = max(len(costs[name]) for name in names)
         found = session.measure_again(task_key, [finalists[name] for name in names], attempt)
-        times = np.array([m.median_us if m.ok else None for m in found], float)
-        values = cost(times, np.array([m.reference_us for m in found], np.float32)).tolist()
+        values = measured_costs(found)[1].tolist()
         for name, value in zip(names, values, strict=True):
             costs[name].append(value)
         return values
@@ -68,9 +73,7 @@ def _known_costs(
 ) -> dict[str, list[float]]:
     """What this run measured of these finalists before it was interrupted."""
     rows = _final_rows(session, task_key)
-    right = (rows["status"] == "ok").to_numpy(bool)
-    times = np.where(right, rows["median_us"].to_numpy(float, na_value=np.nan), np.nan)
-    values = cost(times, rows["reference_us"].to_numpy(np.float32, na_value=np.nan))
+    values = recorded_costs(rows)[1]
     costs: dict[str, list[float]] = {name: [] for name in names}
     for name, value in zip(rows["config_hash"].tolist(), values.tolist(), strict=True):
         if name in costs:

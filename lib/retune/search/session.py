@@ -23,7 +23,7 @@ from retune.schedule.space import Candidate, Candidates
 from retune.search.allocate import ROUND, check_allocator, next_task
 from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_TUNER
 from retune.search.features import VERSION, featurise
-from retune.search.history import HISTORY_COLUMNS, History, cost, history_of, split_run
+from retune.search.history import HISTORY_COLUMNS, History, history_of, measured_costs, split_run
 from retune.search.learning import Learner, Lesson
 from retune.search.offline import offline_model
 from retune.search.task import Task
@@ -208,15 +208,12 @@ class Session:
             for index, measured in enumerate(measurements)
         ]
         self.store.append(rows)
-        times = np.array([m.median_us if m.ok else None for m in measurements], float)
-        reference = np.array([m.reference_us for m in measurements], np.float32)
-        costs = cost(times, reference)
-        self._learn(run, History(candidates=candidates, times_us=times, costs=costs))
+        times, costs = measured_costs(measurements)
+        self._learn(run, History(candidates=candidates, times_us=times, costs=costs), features)
 
-    def _learn(self, run: TaskRun, measured: History) -> None:
+    def _learn(self, run: TaskRun, measured: History, features: np.ndarray) -> None:
         """Tuner and model know of the measurements when the call returns."""
         run.observe(measured)
-        features = featurise(run.space, measured.candidates, self.runner.spec)
         tasks = np.full(len(measured.costs), run.task.key, object)
         self._learner.observe(Lesson(features=features, costs=measured.costs, tasks=tasks))
 
@@ -247,7 +244,9 @@ class Session:
         for key, turn in groupby(own["task_key"].tolist()):
             after = first + len(list(turn))
             run = self._runs[key]
-            self._learn(run, history_of(own.iloc[first:after], run.space))
+            measured = history_of(own.iloc[first:after], run.space)
+            features = featurise(run.space, measured.candidates, self.runner.spec)
+            self._learn(run, measured, features)
             first = after
 
     def _task_run(self, task: Task, earlier: "Table") -> TaskRun:

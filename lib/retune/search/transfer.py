@@ -7,7 +7,7 @@ import numpy as np
 from retune.records.store import RecordStore
 from retune.schedule.space import Candidates, Sketch, Space, join
 from retune.search.features import FEATURES, VERSION
-from retune.search.history import cost
+from retune.search.history import recorded_costs
 from retune.search.learning import Lesson, scores
 
 if TYPE_CHECKING:
@@ -28,13 +28,10 @@ class Experience:
 
     def __init__(self, rows: "Table") -> None:
         """`rows` in their order, with the columns that `experience` reads."""
-        right = (rows["status"] == "ok").to_numpy(bool)
-        times = np.where(right, rows["median_us"].to_numpy(float, na_value=np.nan), np.nan)
-        reference = rows["reference_us"].to_numpy(np.float32, na_value=np.nan)
         features = [np.asarray(values, np.float32) for values in rows["features"]]
         self.lesson = Lesson(
             features=np.asarray(features, np.float32).reshape(-1, len(FEATURES)),
-            costs=cost(times, reference),
+            costs=recorded_costs(rows)[1],
             tasks=rows["task_key"].to_numpy(object),
         )
         good = scores(self.lesson)[0] >= _GOOD

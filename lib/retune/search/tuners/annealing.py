@@ -4,7 +4,7 @@ import numpy as np
 
 from retune.schedule.space import Candidates, join
 from retune.search.tuners.archive import Archive
-from retune.search.tuners.pool import Pool
+from retune.search.tuners.pool import POOL, Pool, led_batch
 from retune.search.tuners.protocol import Setting
 
 _CHAINS = 128
@@ -12,12 +12,6 @@ _STEPS = 10
 """Few steps of many chains: a prediction has a price for each call beside that for each row."""
 _PATIENCE = 4
 """Steps without a better plan after which annealing ends."""
-_PLAN = 64
-"""The best new candidates, from which a batch is chosen."""
-_VARIETY = 0.1
-"""Worth of a candidate whose options are all new to the batch, in units of the plan's spread."""
-_RANDOM = 0.05
-"""Share of candidates that are drawn blindly."""
 
 
 class AnnealingTuner:
@@ -34,12 +28,7 @@ class AnnealingTuner:
 
     def propose(self, count: int) -> Candidates:
         """Up to `count` new candidates, a few of them random."""
-        archive = self._archive
-        rng = archive.generator(self._setting.seed)
-        blind = int(rng.binomial(count, _RANDOM))
-        planned = archive.take(self._plan(rng).pick(count - blind, _VARIETY))
-        others = archive.take(archive.draw(count - len(planned), rng))
-        return join([planned, others])
+        return led_batch(self._archive, self._setting.seed, count, self._plan)
 
     def observe(self, candidates: Candidates, costs: np.ndarray) -> None:
         """The fastest ones are where chains start."""
@@ -47,7 +36,7 @@ class AnnealingTuner:
 
     def _plan(self, rng: np.random.Generator) -> Pool:
         space, scorer = self._setting.space, self._setting.scorer
-        pool = Pool(self._archive, _PLAN)
+        pool = Pool(self._archive, POOL)
         points = self._starts(rng)
         scores = scorer.score(points)
         pool.offer(points, scores)

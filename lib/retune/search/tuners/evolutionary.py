@@ -4,7 +4,7 @@ import numpy as np
 
 from retune.schedule.space import Candidates, join
 from retune.search.tuners.archive import Archive
-from retune.search.tuners.pool import Pool
+from retune.search.tuners.pool import POOL, Pool, led_batch
 from retune.search.tuners.protocol import Setting
 
 _POPULATION = 256
@@ -17,12 +17,6 @@ _CROSSED = 0.3
 """Share of the children with two parents."""
 _MUTATED = 0.85
 """Share of the children in which a decision changes."""
-_POOL = 64
-"""The best new candidates of all generations, from which a batch is chosen."""
-_VARIETY = 0.1
-"""Worth of a candidate whose options are all new to the batch, in units of the pool's spread."""
-_RANDOM = 0.05
-"""Share of candidates that are drawn blindly: what the model does not expect."""
 
 
 class EvolutionaryTuner:
@@ -38,12 +32,7 @@ class EvolutionaryTuner:
 
     def propose(self, count: int) -> Candidates:
         """Up to `count` new candidates, best predicted first, random ones last."""
-        archive = self._archive
-        rng = archive.generator(self._setting.seed)
-        blind = int(rng.binomial(count, _RANDOM))
-        bred = archive.take(self._evolve(rng).pick(count - blind, _VARIETY))
-        others = archive.take(archive.draw(count - len(bred), rng))
-        return join([bred, others])
+        return led_batch(self._archive, self._setting.seed, count, self._evolve)
 
     def observe(self, candidates: Candidates, costs: np.ndarray) -> None:
         """The fastest ones are ancestors of the next populations."""
@@ -51,7 +40,7 @@ class EvolutionaryTuner:
 
     def _evolve(self, rng: np.random.Generator) -> Pool:
         scorer = self._setting.scorer
-        pool = Pool(self._archive, _POOL)
+        pool = Pool(self._archive, POOL)
         population = self._first_population(rng)
         scores = scorer.score(population)
         pool.offer(population, scores)

@@ -1,9 +1,18 @@
 """Pool: the best new candidates that a search over predictions came across."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from retune.schedule.space import Candidates, join
 from retune.search.tuners.archive import Archive, nobody
+
+POOL = 64
+"""The best new candidates of a search, from which a batch is chosen."""
+_VARIETY = 0.1
+"""Worth of a candidate whose options are all new to the batch, in units of the pool's spread."""
+_RANDOM = 0.05
+"""Share of candidates that are drawn blindly: what the model does not expect."""
 
 
 class Pool:
@@ -45,3 +54,17 @@ class Pool:
             same = rows[:, 0] == rows[winner, 0]
             unseen &= (rows != rows[winner]) | ~same[:, None]
         return self.candidates.take(np.asarray(chosen, np.int64))
+
+
+def led_batch(
+    archive: Archive, seed: int, count: int, search: Callable[[np.random.Generator], Pool]
+) -> Candidates:
+    """Up to `count` new candidates: the best that `search` finds, then now and then a random one.
+
+    They are taken in the archive when the call returns.
+    """
+    rng = archive.generator(seed)
+    blind = int(rng.binomial(count, _RANDOM))
+    led = archive.take(search(rng).pick(count - blind, _VARIETY))
+    others = archive.take(archive.draw(count - len(led), rng))
+    return join([led, others])
