@@ -23,8 +23,6 @@ class Executor:
 
     whole: tuple[Launch, ...]
     """The plan."""
-    steps: tuple[Launch, ...]
-    """One launch for each launch of the plan."""
     part: Callable[[int, int, int], tuple[Launch, ...]]
     """(first, end, rounds) -> what runs the plan's launches from `first` to before `end`, that
     many times over, in one launch where the device allows it."""
@@ -36,7 +34,7 @@ def make_executor(
     """The best executor that this device and these kernels allow; the program is built."""
     solitary = all(defines_group(name, text) for name, text in plan.kernels.items())
     if not plan.launches:
-        return Executor(whole=(), steps=(), part=lambda first, end, rounds: ())
+        return Executor(whole=(), part=lambda first, end, rounds: ())
     if can_persist(device) and solitary:
         return _resident(plan, storage, bases, device)
     return _queued(plan, storage, bases, device)
@@ -50,7 +48,6 @@ def _resident(
     kernel = Persistent(device, [_text(plan)], plan.options, _callees(plan), steps, len(bases))
     return Executor(
         whole=(kernel.launch(bases),),
-        steps=tuple(kernel.launch(bases, first=i, last=i + 1) for i in range(len(steps))),
         part=lambda first, end, rounds: (
             kernel.launch(bases, first=first, last=end, rounds=rounds),
         ),
@@ -81,7 +78,6 @@ def _queued(
     )
     return Executor(
         whole=launches,
-        steps=launches,
         part=lambda first, end, rounds: launches[first:end] * rounds,
     )
 

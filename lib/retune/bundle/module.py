@@ -173,7 +173,12 @@ class Module:
         With the ceilings of the device, also each one's share of its roofline.
         """
         self.run(self.random_inputs() if inputs is None else inputs)
-        rounds = [self._device.profile(self._executor.steps) for _ in range(max(1, repeat))]
+        steps = [
+            launch
+            for i in range(len(self.plan.launches))
+            for launch in self._executor.part(i, i + 1, 1)
+        ]
+        rounds = [self._device.profile(steps) for _ in range(max(1, repeat))]
         medians = [median(times) for times in zip(*rounds, strict=True)]
         total = sum(medians)
         return tuple(
