@@ -289,6 +289,19 @@ class TaskResult:
     best_us: float | None = None
     default_us: float | None = None
 
+    @classmethod
+    def of(cls, entry: TaskEntry, progress: TaskProgress | None) -> "TaskResult":
+        """The task with what a round knows of it; nothing if it was not tuned."""
+        if progress is None:
+            return cls(entry=entry)
+        return cls(
+            entry=entry,
+            trials=progress.trials,
+            failed=progress.failed,
+            best_us=progress.best_us,
+            default_us=progress.default_us,
+        )
+
     @property
     def gflops(self) -> float | None:
         """Rate of the best candidate, in 1e9 operations for each second."""

@@ -48,21 +48,7 @@ def summarize(
 def task_results(tasks: TaskManifest, last: RoundManifest) -> tuple[TaskResult, ...]:
     """Every task with what the last round knows of it, the costliest first."""
     known = {entry.task_key: entry for entry in last.progress}
-    results: list[TaskResult] = []
-    for entry in tasks.tasks:
-        progress = known.get(entry.key)
-        if progress is None:
-            results.append(TaskResult(entry=entry))
-        else:
-            results.append(
-                TaskResult(
-                    entry=entry,
-                    trials=progress.trials,
-                    failed=progress.failed,
-                    best_us=progress.best_us,
-                    default_us=progress.default_us,
-                )
-            )
+    results = [TaskResult.of(entry, known.get(entry.key)) for entry in tasks.tasks]
     return tuple(sorted(results, key=_cost, reverse=True))
 
 

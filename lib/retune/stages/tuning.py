@@ -159,14 +159,8 @@ class _Watch:
 
     def show(self, session: Session, spent: float, text: str) -> None:
         standing = tuple(
-            TaskResult(
-                entry=self._entries[run.task.key],
-                trials=run.trials,
-                failed=run.failures,
-                best_us=run.best_us,
-                default_us=run.default_us,
-            )
-            for run in session.runs
+            TaskResult.of(self._entries[progress.task_key], progress)
+            for progress in _progress_of(session)
         )
         event = TuneEvent(
             stage="tune",
