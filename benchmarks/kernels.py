@@ -110,8 +110,8 @@ def tune(networks: Sequence[ImportedNetwork], trials: int, records: Path) -> Non
 
 def measure(task: Task, network: ImportedNetwork, options: argparse.Namespace) -> Row:
     """One layer in turns with its peers."""
-    chosen = known_candidates(network, RecordStore(options.records), device_spec("pocl"))
     spec = device_spec("pocl")
+    chosen = known_candidates(network, RecordStore(options.records), spec)
     plan = build_plan(network.network, chosen, spec, model_key=task.key, notes={})
     device = open_device("pocl")
     module = Module(plan, device)

@@ -214,7 +214,7 @@ def test_no_registry_addresses():
     hosts = (
         "pypi." + "org",
         "pythonhosted." + "org",
-        "registry.npmjs." + "org",
+        "registry." + "npmjs." + "org",
         "anaconda." + "org",
     )
     broken: list[str] = []
