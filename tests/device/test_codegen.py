@@ -93,6 +93,18 @@ def test_the_default_candidate_of_layers(device: Device, dag: Dag):
     assert_device_agrees(device, merged, program)
 
 
+@pytest.mark.parametrize("shape", [(7, 9, 3, 1), (8, 8, 5, 2), (3, 2, 3, 1)])
+def test_masked_tiles_of_rows_and_columns(device: Device, shape: tuple[int, int, int, int]):
+    height, width, kernel, stride = shape
+    dag = merge_axes(conv2d(1, height, width, 16, 32, kernel, stride=stride, pad=kernel // 2))
+    space = cpu_space(from_dag(dag), GENERIC_CPU)
+    masked = [sketch for sketch in space.sketches if sketch.name.endswith(".masked")]
+    assert masked
+    for sketch in masked:
+        for row in sketch.sample(3, np.random.default_rng(height)):
+            assert_device_agrees(device, dag, sketch.instantiate(row))
+
+
 @pytest.mark.parametrize("seed", range(32))
 def test_random_schedules(device: Device, seed: int):
     choose = seeded(seed)

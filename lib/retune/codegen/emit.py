@@ -112,36 +112,24 @@ class KernelBody:
 
     def _loop(self, loop: For, env: dict[Var, int]) -> None:
         extent = evaluate_int(loop.extent)
-        waits = self._shares and repeats_after_barrier(loop.body)
         if loop.kind in ("unroll", "vectorize"):
+            waits = self._shares and repeats_after_barrier(loop.body)
             for i in range(extent):
                 self._walk(loop.body, {**env, loop.var: i})
                 if waits:
                     self._scopes[-1].lines.append(opencl.BARRIER)
             return
         self._ranges[loop.var] = Range(0, extent - 1)
-        name = self.identifier(loop.var.name)
         if loop.kind == "serial":
             terms = [] if self._shares and holds_barrier(loop) else self._invariant_guards(loop)
             if terms:
                 self._under(terms, loop, env)
-                return
-            scope = _Scope({loop.var})
-            self._scopes.append(scope)
-            self._declare(loop)
-            self._walk(loop.body, env)
-            if waits:
-                scope.lines.append(opencl.BARRIER)
-            self._scopes.pop()
-            lines = self._scopes[-1].lines
-            lines.extend(f"// {key}: {value}" for key, value in loop.notes)
-            count = 1 if loop.unroll is None else gcd(extent, evaluate_int(loop.unroll))
-            if count > 1:  # PoCL takes a minute over a count that does not divide the extent
-                lines.append(f"__attribute__((opencl_unroll_hint({count})))")
-            lines.append(f"for (int {name} = 0; {name} < {extent}; ++{name}) {{")
-            lines.extend("  " + line for line in scope.lines)
-            lines.append("}")
+            elif usual := self._usual_guards(loop, env):
+                self._versions(usual, loop, env)
+            else:
+                self._serial(loop, env)
             return
+        name = self.identifier(loop.var.name)
         kind, dim = loop.kind.split(".")
         sizes = self.global_size if kind == "group" else self.local_size
         sizes[int(dim)] = extent
@@ -153,6 +141,59 @@ class KernelBody:
             scope.lines.append(f"const int {name} = {number};  // of {extent}{notes}")
         self._declare(loop)
         self._walk(loop.body, env)
+
+    def _serial(self, loop: For, env: dict[Var, int]) -> None:
+        """A loop in time."""
+        extent, name = evaluate_int(loop.extent), self.identifier(loop.var.name)
+        scope = _Scope({loop.var})
+        self._scopes.append(scope)
+        self._declare(loop)
+        self._walk(loop.body, env)
+        if self._shares and repeats_after_barrier(loop.body):
+            scope.lines.append(opencl.BARRIER)
+        self._scopes.pop()
+        lines = self._scopes[-1].lines
+        lines.extend(f"// {key}: {value}" for key, value in loop.notes)
+        count = 1 if loop.unroll is None else gcd(extent, evaluate_int(loop.unroll))
+        if count > 1:  # PoCL takes a minute over a count that does not divide the extent
+            lines.append(f"__attribute__((opencl_unroll_hint({count})))")
+        lines.append(f"for (int {name} = 0; {name} < {extent}; ++{name}) {{")
+        lines.extend("  " + line for line in scope.lines)
+        lines.append("}")
+
+    def _usual_guards(self, loop: For, env: dict[Var, int]) -> dict[Expr, list[str]]:
+        """Guards of an innermost reduce loop that its iterations do not change, with their tests.
+
+        Each copy of its body has tests of its own, as the pixels of a tile at a border have.
+        """
+        if self._shares or not loop.reduce or not self._straight(loop.body):
+            return {}
+        printer = ExpressionPrinter(self)
+        found: dict[Expr, list[str]] = {}
+        for instance in self._instances(loop.body, env, None):
+            for term in conjuncts(instance.block.guard):
+                if term not in self._established and loop.var not in _variables(term):
+                    found.setdefault(term, []).append(printer.condition([term], instance))
+        tests = {term: sorted({t for t in texts if t}) for term, texts in found.items()}
+        return {term: texts for term, texts in tests.items() if texts and "0" not in texts}
+
+    def _versions(self, usual: dict[Expr, list[str]], loop: For, env: dict[Var, int]) -> None:
+        """The loop without these guards where all of them hold, or else with them.
+
+        Left to itself, LLVM takes tests out of a loop if they are few; a tile of several rows and
+        columns has too many (measured: a loop with them inside took twice as long, or more).
+        """
+        tests = dict.fromkeys(text for texts in usual.values() for text in texts)
+        self._established.extend(usual)
+        self._scopes.append(_Scope(set()))
+        self._serial(loop, env)
+        lines = self._scopes.pop().lines
+        del self._established[-len(usual) :]
+        self._scopes.append(_Scope(set()))
+        self._serial(loop, env)
+        others = self._scopes.pop().lines
+        self._scopes[-1].lines.extend(_tested(" && ".join(tests), lines))
+        self._scopes[-1].lines.extend(["else {", *("  " + line for line in others), "}"])
 
     def _invariant_guards(self, loop: For) -> list[Expr]:
         """Parts of the guard that all blocks inside share and that the loop does not change."""

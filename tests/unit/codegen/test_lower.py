@@ -15,6 +15,7 @@ from retune.ir.expr import Expr, call, maximum, select
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, compute, placeholder
 from retune.ir.verify import verify
+from retune.schedule.cpu import cpu_space
 from retune.schedule.cpu_winograd import winograd_sketches
 from retune.schedule.schedule import Schedule
 from tests.dags import conv2d, dense, depthwise, elementwise, reduction, softmax, tiled_product
@@ -93,6 +94,21 @@ def test_depthwise(golden):
 
 def test_padding_as_a_mask(golden):
     assert tiled(depthwise(1, 8, 8, 32), (4, 1), masked=True).text == golden
+
+
+def test_padding_as_a_mask_of_a_tile_of_rows_and_columns(golden):
+    dag = conv2d(1, 6, 6, 16, 16)
+    sketch = cpu_space(from_dag(dag, "net"), GENERIC_CPU).sketch("cpu.v16.loops.pixels_slow.masked")
+    row = sketch.row(
+        {
+            "tile.out.yy": (1, 3),
+            "tile.out.xx": (3, 2),
+            "tile.out.ff": (1, 1),
+            "tile.conv.rc": (16,),
+            "unroll.conv": (1,),
+        }
+    )
+    assert lower(sketch.instantiate(row)).text == golden
 
 
 def test_softmax(golden):
