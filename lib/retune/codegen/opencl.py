@@ -157,10 +157,15 @@ def solitary_kernel(
 
     Its body is a function of the group's number, which other kernels may call as well; `passed`
     are the names of the arguments.
+
+    The function is not inlined: what `restrict` says of its pointers would become scopes that the
+    compiler asks about for each pair of accesses (PoCL: twice the time for a convolution, and
+    slower code where the body is large), and each caller would hold its body once more.
     """
     function = group_function(name)
     ids = ", ".join(f"get_group_id({dim})" for dim in range(3))
     return [
+        "__attribute__((noinline))",
         f"static void {function}(",
         ",\n".join(f"    {a}" for a in (*arguments, "const int3 group")) + ")",
         *_braced(body),

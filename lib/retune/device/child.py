@@ -14,6 +14,7 @@ from typing import IO
 
 from retune.core.errors import DeviceError, InputError
 from retune.core.target import DeviceSpec
+from retune.device import pocl
 from retune.device.messages import Broken, Ready, Reply, Request
 from retune.records.schema import Status
 
@@ -39,8 +40,10 @@ class ChildLostError(DeviceError):
 class Child:
     """A process with one open device. After a loss the next request starts a new process."""
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, *, pinned: bool = True) -> None:
+        """Starts nothing yet. A child that is not pinned compiles, and is not to be timed."""
         self._device = device
+        self._pinned = pinned
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._lifeline: int | None = None
@@ -107,6 +110,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,
+                env={**os.environ, **({} if self._pinned else pocl.UNPINNED)},
                 start_new_session=True,
             )
         os.close(read_end)

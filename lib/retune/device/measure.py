@@ -55,13 +55,13 @@ class LocalRunner:
         device: str = "pocl",
         *,
         builders: int | None = None,
-        make_child: Callable[[str], Child] = Child,
+        make_child: Callable[..., Child] = Child,
     ) -> None:
         """Starts nothing yet. `builders` processes compile at once where that helps (PoCL)."""
         wanted = min(os.cpu_count() or 1, _MAX_BUILDERS) if builders is None else builders
         helpers = max(0, wanted - 1) if device == "pocl" else 0
         self._main = make_child(device)
-        self._helpers = [make_child(device) for _ in range(helpers)]
+        self._helpers = [make_child(device, pinned=False) for _ in range(helpers)]
         self._builder = Builder([self._main, *self._helpers])
         self._workloads: dict[str, Workload] = {}
         self._best_us: dict[str, float] = {}

@@ -6,10 +6,14 @@ device. Neither imports pyopencl: they work on the environment and on a device's
 
 import ctypes
 import os
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
 PLATFORM = "Portable Computing Language"
+
+UNPINNED: Mapping[str, str] = {"POCL_AFFINITY": "0"}
+"""Environment of a process that only compiles. PoCL compiles on its device threads: pinned, those
+of two processes may meet on one core while the other core is idle."""
 
 _SCANNED_SLOTS = 400
 """8-byte slots of PoCL's device struct that are searched; the name sits at slot 80 in 3.0."""

@@ -115,6 +115,17 @@ def always(request: Request) -> None:
     return None
 
 
+def test_only_the_child_that_measures_is_pinned_to_cores():
+    made: list[bool] = []
+
+    def make(name: str, *, pinned: bool = True) -> FakeChild:
+        made.append(pinned)
+        return FakeChild(always)
+
+    LocalRunner("pocl", builders=3, make_child=make)  # pyright: ignore
+    assert made[0] and not any(made[1:])
+
+
 def test_a_right_candidate_has_its_median_and_its_reference():
     rows = runner_of(FakeChild(always)).measure("task", [program()], MeasureOptions())
     assert [row.status for row in rows] == ["ok"]
