@@ -30,6 +30,18 @@ def dense(rows: int, inner: int, outer: int, *, epilogue: bool = True) -> Dag:
     return Dag((z,))
 
 
+def byte_product(rows: int, inner: int, outer: int, *, first: str = "uint8") -> Dag:
+    """`int32(x) @ int32(w).T` of bytes."""
+    x = placeholder("x", (rows, inner), first)
+    w = placeholder("w", (outer, inner), "int8", constant=True)
+    k = reduce_axis("k", inner)
+
+    def product(i, j):
+        return cast(x[i, k], "int32") * cast(w[j, k], "int32")
+
+    return Dag((compute("y", (rows, outer), product, [x, w], reduce=(k,)),))
+
+
 def conv2d(
     n: int, h: int, w: int, c: int, f: int, window: int = 3,
     *, stride: int = 1, pad: int = 1, dilation: int = 1, groups: int = 1, residual: bool = False,
@@ -257,6 +269,9 @@ def random_dag(choose: Choose) -> Dag:
         lambda: total(small(), size()),
         lambda: flipped(small(), size()),
         lambda: masked_sum(size(), size()),
+        lambda: byte_product(
+            size(), pick(choose, [4, 8, 12, 5]), size(), first=["int8", "uint8"][choose(2)]
+        ),
     ]
     return kinds[choose(len(kinds))]()
 

@@ -23,12 +23,15 @@ Arrays = dict[str, np.ndarray]
 
 
 def inputs_for(dag: Dag, seed: int = 0) -> Arrays:
-    """Random arrays for the placeholders: small integers for integer types, else about [-1, 1]."""
+    """Random arrays for the placeholders: any bytes, small integers, else about [-1, 1]."""
     rng = np.random.default_rng(seed)
     arrays: Arrays = {}
     for tensor in dag.placeholders:
         if tensor.dtype.startswith("float"):
             values = rng.uniform(-1.0, 1.0, tensor.shape)
+        elif tensor.dtype in ("int8", "uint8"):
+            limits = np.iinfo(tensor.dtype)
+            values = rng.integers(limits.min, limits.max + 1, tensor.shape)
         else:
             values = rng.integers(0, 5, tensor.shape)
         arrays[tensor.name] = np.asarray(values).astype(tensor.dtype)

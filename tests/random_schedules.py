@@ -184,10 +184,24 @@ def _precompute(s: Schedule, choose: Choose) -> None:
     s.precompute(_block(s, choose))
 
 
+def _tensorize(s: Schedule, choose: Choose) -> None:
+    """Four steps of a reduction as one instruction, the lanes around it often vectors."""
+    name = _block(s, choose)
+    if not s.loops(name):
+        raise ScheduleError("no loops")
+    *spatial, last = s.loops(name)
+    near = last if int(s.loop(last).extent.value) == 4 else s.split(last, [4])[1]  # type: ignore[attr-defined]
+    if spatial and choose(2):
+        s.reorder(*[n for n in s.loops(name) if n not in (spatial[-1], near)], spatial[-1], near)
+    s.tensorize(near, "dot4")
+    s.pack("w")
+
+
 MOVES: tuple[Move, ...] = (
     _split, _split, _split, _fuse, _reorder, _reorder, _unroll, _vectorize, _vectorize, _bind,
     _inline, _inline, _inline, _cache_write, _cache_write, _compute_at, _compute_at, _compute_at,
     _decompose, _pack, _precompute,
     _rfactor, _rfactor, _tile, _parallel, _annotate, _cache_read, _cache_read, _cooperate,
-    _cooperate, _reverse_compute_at, _reverse_compute_at, _location,
+    _cooperate, _reverse_compute_at, _reverse_compute_at, _location, _tensorize, _tensorize,
+    _tensorize,
 )  # fmt: skip

@@ -23,7 +23,7 @@ static void add_group(
   y[group.x + 5 * group.y] += x[group.x + 5 * group.y] + 10 * group.y;
 }
 """
-CALLEES = [Callee(kernel="add", parameters=("__global float*",) * 2, groups=(5, 3, 1))]
+CALLEES = [Callee(kernel="add", parameters=2, groups=(5, 3, 1))]
 X, Y, Z = (0, 0), (1, 0), (1, 64)
 STEPS = [
     Step(kernel="add", args=(X, Y), waits=(), label="x into y"),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from retune.bundle.plan import NetworkPlan
 from retune.bundle.storage import Storage, accesses
 from retune.codegen.hazards import waits
-from retune.codegen.opencl import defines_group, pointer
+from retune.codegen.opencl import defines_group
 from retune.codegen.persistent import Callee, Step
 from retune.device.persistent import Persistent, can_persist
 from retune.device.runtime import Buffer, Device, Launch
@@ -87,13 +87,12 @@ def _text(plan: NetworkPlan) -> str:
 
 
 def _callees(plan: NetworkPlan) -> list[Callee]:
-    types = {entry.name: entry.dtype for entry in plan.buffers}
     found: dict[str, Callee] = {}
     for launch in plan.launches:
         x, y, z = (*launch.global_size, 1, 1)[:3]
         found[launch.kernel] = Callee(
             kernel=launch.kernel,
-            parameters=tuple(pointer(types[name]) for name in launch.args),
+            parameters=len(launch.args),
             groups=(x, y, z),
         )
     return list(found.values())

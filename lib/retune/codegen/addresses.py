@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from retune.codegen.registers import flat_index
 from retune.ir.expr import Buffer, Expr, Var, const, substitute, variables
+from retune.ir.flat import flat_index
 from retune.ir.simplify import Polynomial, Range, from_polynomial, polynomial, simplify
 from retune.ir.stmt import Block
 

@@ -24,13 +24,14 @@ from retune.codegen.barriers import (
 )
 from retune.codegen.expressions import ExpressionPrinter, vectorizable
 from retune.codegen.names import Identifiers
-from retune.codegen.registers import register_lanes, strides_of
+from retune.codegen.registers import register_lanes
 from retune.core.errors import CodegenError
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Buffer, Expr, Var, conjuncts, loads
+from retune.ir.flat import strides_of
 from retune.ir.reduction import path_to
 from retune.ir.simplify import Polynomial, Range
-from retune.ir.stmt import Block, For, Seq, Stmt, blocks, walk
+from retune.ir.stmt import STRAIGHT, Block, For, Seq, Stmt, blocks, walk
 
 _ALIGNMENT = 64
 """Bytes of a cache line: vectors of a private array that start on one do not cross it."""
@@ -107,12 +108,12 @@ class KernelBody:
 
     def _straight(self, stmt: Stmt) -> bool:
         """True when the statement expands to assignments: no loop in time or over ids, no wait."""
-        plain = all(n.kind in ("unroll", "vectorize") for n in walk(stmt) if isinstance(n, For))
+        plain = all(n.kind in STRAIGHT for n in walk(stmt) if isinstance(n, For))
         return plain and not (self._shares and holds_barrier(stmt))
 
     def _loop(self, loop: For, env: dict[Var, int]) -> None:
         extent = evaluate_int(loop.extent)
-        if loop.kind in ("unroll", "vectorize"):
+        if loop.kind in STRAIGHT:
             waits = self._shares and repeats_after_barrier(loop.body)
             for i in range(extent):
                 self._walk(loop.body, {**env, loop.var: i})
@@ -419,7 +420,7 @@ def _home(nest: Stmt, buffer: Buffer) -> For | None:
     for level in zip(*paths, strict=False):
         if any(loop is not level[0] for loop in level):
             break
-        if level[0].kind not in ("unroll", "vectorize"):
+        if level[0].kind not in STRAIGHT:
             home = level[0]
         else:
             break

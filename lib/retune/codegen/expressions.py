@@ -7,9 +7,8 @@ an assignment needs it.
 
 from collections.abc import Iterator, Sequence
 
-from retune.codegen import opencl
+from retune.codegen import dots, opencl
 from retune.codegen.addresses import Addresses, Instance, Names, Place
-from retune.codegen.registers import flat_index
 from retune.codegen.sharing import certain_loads, shared_values
 from retune.core.errors import CodegenError
 from retune.ir.expr import (
@@ -29,6 +28,7 @@ from retune.ir.expr import (
     substitute,
     variables,
 )
+from retune.ir.flat import flat_index
 from retune.ir.simplify import Polynomial, affine, bounds, polynomial, simplify
 from retune.ir.stmt import Block
 
@@ -182,7 +182,13 @@ class ExpressionPrinter:
             assert isinstance(value, Binary)
             a, b = (self._wide(e, instance, lanes) for e in (value.a, value.b))
             return f"fma({a}, {b}, {old})"
+        if isinstance(value, Call) and value.function == dots.FUNCTION:
+            return self._dot(value, instance, old, lanes)
         return opencl.combine(block.reducer, old, self._wide(value, instance, lanes))
+
+    def _dot(self, call: Call, instance: Instance, old: str, lanes: int) -> str:
+        a, b = (self._wide(word, instance, lanes) for word in call.args)
+        return f"{dots.dot_function(call, lanes).name}({a}, {b}, {old})"
 
     def _across_lanes(self, instance: Instance, old: str, lanes: int, lines: list[str]) -> str:
         """The lanes of the value combined by halves, and with `old`; `lines` gets the halves."""
@@ -253,6 +259,10 @@ class ExpressionPrinter:
                 if dtype == "bool":
                     return f"({text} != 0)", lanes
                 return f"convert_{opencl.type_name(dtype, lanes)}({text})", lanes
+            case Call(dots.FUNCTION):
+                lanes = max(self.text(a, instance)[1] for a in expr.args)
+                zero = opencl.splat("0", expr.dtype, lanes)
+                return self._dot(expr, instance, zero, lanes), lanes
             case Call(function, args, _):
                 lanes = max(self.text(a, instance)[1] for a in args)
                 wide = ", ".join(self._wide(a, instance, lanes) for a in args)

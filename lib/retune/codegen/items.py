@@ -10,6 +10,7 @@ from retune.codegen.barriers import holds_barrier
 from retune.ir.expr import Buffer, Expr, Load, Var, all_of, conjuncts, equal, loads, transform
 from retune.ir.reduction import path_to
 from retune.ir.stmt import (
+    STRAIGHT,
     Block,
     For,
     LoopKind,
@@ -173,7 +174,7 @@ def _touched(block: Block) -> list[Buffer]:
 def _push(stmt: Stmt, loop: For, dependent: set[str], names: Iterator[Var]) -> Stmt:
     if not any(b.name in dependent for b in blocks(stmt)):
         return stmt
-    plain = all(n.kind in ("unroll", "vectorize") for n in walk(stmt) if isinstance(n, For))
+    plain = all(n.kind in STRAIGHT for n in walk(stmt) if isinstance(n, For))
     if plain and not holds_barrier(stmt):
         var = next(names)
         return replace(loop, var=var, kind="unroll", body=substitute_stmt(stmt, {loop.var: var}))

@@ -8,6 +8,7 @@ from textwrap import wrap
 from retune.codegen import opencl
 from retune.codegen.choices import settle_choices
 from retune.codegen.constants import Computed, computed_constants, is_compile_time, packed
+from retune.codegen.dots import definitions, dots_to_calls, used_functions
 from retune.codegen.emit import KernelBody
 from retune.codegen.items import one_item, virtual_threads
 from retune.codegen.masks import masks_to_guards
@@ -86,8 +87,9 @@ def _part(program: Program, root: Stmt) -> Program:
 
 
 def _kernel(program: str, root: Stmt, position: int) -> KernelSource:
-    touched = _touched(root)
-    body = KernelBody(root, touched)
+    nest = dots_to_calls(root)
+    touched = _touched(nest)
+    body = KernelBody(nest, touched)
     lines = body.emit()
     written = {b.buffer for b in blocks(root)}
     stage = [b.name for b in blocks(root)][-1]
@@ -100,7 +102,8 @@ def _kernel(program: str, root: Stmt, position: int) -> KernelSource:
         code = opencl.solitary_kernel(name, arguments, passed, lines)
     else:
         code = opencl.cooperative_kernel(name, local, arguments, lines)
-    text = "\n".join([*_comment(root, body), *code, ""])
+    called = definitions(used_functions(nest, body.lanes))
+    text = "\n".join([*called, *_comment(root, body), *code, ""])
     return KernelSource(
         name=name,
         text=text,
@@ -108,7 +111,7 @@ def _kernel(program: str, root: Stmt, position: int) -> KernelSource:
         global_size=(sizes[0] * local[0], sizes[1] * local[1], sizes[2] * local[2]),
         local_size=local,
         flops=_flops(root),
-        bytes=sum(_elements(b) * itemsize(b.dtype) for b in touched),
+        bytes=sum(_elements(b) * itemsize(b.dtype) for b in _touched(root)),
     )
 
 

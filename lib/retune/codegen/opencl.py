@@ -17,13 +17,16 @@ TYPE: Mapping[str, str] = {
     "int8": "char",
     "uint8": "uchar",
     "bool": "uchar",
+    "int8x4": "int",
+    "uint8x4": "uint",
 }
-"""Names of element types in memory; a bool takes one byte that is 0 or 1."""
+"""Names of element types in memory; a bool takes one byte that is 0 or 1, bytes for dot products
+are read as words of four."""
 
 VECTOR_LANES = (2, 4, 8, 16)
 """Vector lengths that OpenCL C has (3 is left out: its memory form is another)."""
 
-VECTOR_TYPES = frozenset({"float32", "int32"})
+VECTOR_TYPES = frozenset({"float32", "int32", "int8x4", "uint8x4"})
 """Element types whose blocks are vectorized."""
 
 INFIX: Mapping[str, str] = {
@@ -179,11 +182,6 @@ def solitary_kernel(
 
 def _braced(lines: list[str]) -> list[str]:
     return ["{", *(f"  {line}" for line in lines), "}"]
-
-
-def pointer(dtype: str) -> str:
-    """The type of a pointer to elements in device memory."""
-    return f"__global {type_name(dtype)}*"
 
 
 def argument(name: str, dtype: str, written: bool) -> str:

@@ -25,6 +25,9 @@ from retune.ir.stmt import (
     walk,
 )
 
+_INNERMOST = {"vectorize": 1, "dot4": 2}
+"""Loops whose elements lie side by side in a packed operand, lanes of four bytes each."""
+
 
 def drop_unit_loops(program: Program) -> Program:
     """Loops of one iteration are gone; their variable is zero."""
@@ -108,7 +111,7 @@ def pack_constants(program: Program) -> tuple[Program, dict[str, Pack]]:
         path = path_to(program.body, block) or []
         used = {v for i in load.indices for v in variables(i)}
         around = [loop for loop in path if loop.var in used]
-        around.sort(key=lambda loop: loop.kind == "vectorize")
+        around.sort(key=lambda loop: _INNERMOST.get(loop.kind, 0))
         pack = GatherPack(
             tuple(evaluate_int(e) for e in old.shape),
             tuple(evaluate_int(loop.extent) for loop in around),

@@ -39,8 +39,8 @@ class Callee:
     """A kernel of solitary work-groups, by its group function."""
 
     kernel: str
-    parameters: tuple[str, ...]
-    """OpenCL types of its pointers, without `restrict`."""
+    parameters: int
+    """How many pointers it takes."""
     groups: tuple[int, int, int]
 
 
@@ -112,7 +112,7 @@ def _table(callees: Sequence[Callee], steps: Sequence[Step]) -> list[str]:
     numbers = {callee.kernel: i for i, callee in enumerate(callees)}
     groups = {callee.kernel: prod(callee.groups) for callee in callees}
     width = _width(steps)
-    most = max(len(callee.parameters) for callee in callees)
+    most = max(callee.parameters for callee in callees)
     lines = [
         "// Of each step: its kernel, its work-groups, the steps to wait for (-1: no more), and",
         f"// base pointer and offset / {ALIGN_BYTES} of each argument.",
@@ -209,10 +209,10 @@ def _body(callees: Sequence[Callee], width: int) -> list[str]:
 def _cases(callees: Sequence[Callee], width: int) -> str:
     lines: list[str] = []
     for number, callee in enumerate(callees):
-        places = [_WAITS_AT + width + 2 * i for i in range(len(callee.parameters))]
+        places = [_WAITS_AT + width + 2 * i for i in range(callee.parameters)]
         arguments = [
-            f"({kind})(bases[step[{at}]] + {ALIGN_BYTES}L * step[{at + 1}])"
-            for kind, at in zip(callee.parameters, places, strict=True)
+            f"(__global void*)(bases[step[{at}]] + {ALIGN_BYTES}L * step[{at + 1}])"
+            for at in places
         ]
         x, y, _ = callee.groups
         group = f"(int3)(t % {x}, t / {x} % {y}, t / {x * y})"

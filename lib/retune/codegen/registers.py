@@ -4,14 +4,14 @@ A `register` buffer whose every index is settled by unrolled and vectorized loop
 each of its vectors is a named variable. One that some serial loop indexes is a private array.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Buffer, Const, Expr, Var, const, loads
+from retune.ir.expr import Buffer, Const, Expr, Var, loads
+from retune.ir.flat import flat_index
 from retune.ir.reduction import path_to
-from retune.ir.simplify import affine, simplify
-from retune.ir.stmt import Block, For, Stmt, blocks
+from retune.ir.simplify import affine
+from retune.ir.stmt import STRAIGHT, Block, For, Stmt, blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,24 +21,6 @@ class Access:
     indices: tuple[Expr, ...]
     path: tuple[For, ...]
     block: Block
-
-
-def strides_of(buffer: Buffer) -> tuple[int, ...]:
-    """Row-major strides in elements."""
-    strides: list[int] = []
-    size = 1
-    for extent in reversed(buffer.shape):
-        strides.append(size)
-        size *= evaluate_int(extent)
-    return tuple(reversed(strides))
-
-
-def flat_index(buffer: Buffer, indices: Sequence[Expr]) -> Expr:
-    """Offset of an element from the buffer's start, in elements."""
-    total: Expr = const(0)
-    for index, stride in zip(indices, strides_of(buffer), strict=True):
-        total = total + index * stride
-    return simplify(total)
 
 
 def accesses(nest: Stmt, buffer: Buffer) -> list[Access]:
@@ -64,7 +46,7 @@ def register_lanes(nest: Stmt, buffer: Buffer, vectorized: frozenset[Var]) -> in
     lanes: set[int] = set()
     steps: set[int] = set()
     for access in accesses(nest, buffer):
-        settled = {p.var for p in access.path if p.kind in ("unroll", "vectorize")}
+        settled = {p.var for p in access.path if p.kind in STRAIGHT}
         form = affine(flat_index(buffer, access.indices), settled)
         if form is None or not isinstance(form[1], Const):
             return 0

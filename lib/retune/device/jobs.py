@@ -11,7 +11,6 @@ from typing import Protocol
 import numpy as np
 
 from retune.codegen.joining import join_kernels
-from retune.codegen.opencl import pointer
 from retune.codegen.persistent import Callee, Step, most_rounds
 from retune.device.persistent import Persistent, can_persist
 from retune.device.runtime import Buffer, Device, Launch, Program
@@ -107,13 +106,8 @@ def _build_resident(device: Device, jobs: Sequence[Job]) -> list[BuiltJob]:
 
 
 def _callees(job: Job) -> list[Callee]:
-    types = {buffer.name: pointer(buffer.dtype) for buffer in job.buffers}
     return [
-        Callee(
-            kernel=launch.name,
-            parameters=tuple(types[name] for name in launch.buffers),
-            groups=launch.global_size,
-        )
+        Callee(kernel=launch.name, parameters=len(launch.buffers), groups=launch.global_size)
         for launch in job.launches
     ]
 

@@ -18,6 +18,7 @@ LoopKind = Literal[
     "serial",
     "unroll",
     "vectorize",
+    "dot4",
     "group.0",
     "group.1",
     "group.2",
@@ -27,10 +28,15 @@ LoopKind = Literal[
 ]
 """What runs the iterations: time, copies of the body, vector lanes, or work-group/item ids.
 
+`dot4` is a reduction of four steps that one dot-product instruction does, see `ir.dot`.
+
 A virtual thread is a copy of the body that keeps step with the other copies, so that all of them
 share one pass over the loops inside. Where a loop over work-items lies inside another one over
 the same axis, the inner one shares out a piece of work that all items need.
 """
+
+STRAIGHT: frozenset[LoopKind] = frozenset({"unroll", "vectorize", "dot4"})
+"""Kinds whose iterations are statements side by side, or one statement: no loop in time."""
 
 IDENTITY: Mapping[Reducer, float] = {
     "sum": 0.0,

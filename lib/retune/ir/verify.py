@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from retune.core.errors import VerifyError
 from retune.ir.expr import Binary, Buffer, Const, Expr, Load, Select, Var, loads, variables
 from retune.ir.simplify import Range, bounds, simplify
-from retune.ir.stmt import Block, For, Program, Seq, Stmt, blocks, walk
+from retune.ir.stmt import STRAIGHT, Block, For, Program, Seq, Stmt, blocks, walk
 
 MAX_VECTOR = 16
 """Lanes of the widest vector of OpenCL C."""
@@ -214,7 +214,7 @@ def _is_symbol(var: Var) -> bool:
 
 
 def _is_serial(loop: For) -> bool:
-    return loop.kind in ("serial", "unroll", "vectorize")
+    return loop.kind == "serial" or loop.kind in STRAIGHT
 
 
 def _shape(buffer: Buffer) -> str:

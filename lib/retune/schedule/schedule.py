@@ -11,7 +11,7 @@ import numpy as np
 
 from retune.core.errors import ScheduleError
 from retune.ir.expr import Const, Expr, Operand, Scope, as_expr, const
-from retune.schedule import binding, loops, movement, reductions, stages, winograd
+from retune.schedule import binding, loops, movement, reductions, stages, tensorize, winograd
 from retune.schedule.recorder import Recorder
 
 
@@ -141,6 +141,26 @@ class Schedule(Recorder):
         self.program = binding.run_as(self.program, loop, axis)
         self._record("parallel", {"loop": loop}, [axis])
         return axis
+
+    def tensorize(self, loop: str, intrinsic: str) -> None:
+        """The loop's iterations are done by one instruction of the device.
+
+        `dot4`: four steps of an int32 sum of products of bytes, uint8 or int8 times int8. Lanes
+        around it become lanes of the instruction (vpdpbusd has 16 of them).
+
+        Rewrite: tensorize("y.k.1", "dot4") after split("y.k", [4])
+            for k.1 in range(4): y += int32(x[k.0*4 + k.1])*int32(w[k.0*4 + k.1])
+            ->  y = dot4(x word k.0, w word k.0, y)
+
+        The loop keeps its meaning: on devices without the instruction, plain arithmetic does it.
+        Pack a constant operand that is not read byte after byte. If a later primitive takes the
+        four steps apart, they are written out.
+
+        Raises: ScheduleError for another intrinsic or another sum, or where the bytes of an
+        operand do not lie in one word.
+        """
+        self.program = tensorize.tensorize(self.program, loop, intrinsic)
+        self._record("tensorize", {"loop": loop, "intrinsic": intrinsic})
 
     def annotate(self, loop: str, key: str, value: str | int) -> None:
         """A note on the loop: it changes nothing, and is printed with it, in the kernel too.

@@ -5,7 +5,7 @@ from dataclasses import replace
 from retune.codegen.joining import join_kernels
 from retune.codegen.persistent import Callee
 
-ADD = Callee(kernel="add", parameters=("__global float*",), groups=(4, 1, 1))
+ADD = Callee(kernel="add", parameters=1, groups=(4, 1, 1))
 PAD = replace(ADD, kernel="pad")
 
 

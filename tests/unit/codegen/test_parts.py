@@ -6,9 +6,10 @@ import pytest
 from retune.codegen import opencl
 from retune.codegen.embed import Slice, embed_output
 from retune.codegen.names import Identifiers
-from retune.codegen.registers import flat_index, register_lanes, strides_of
+from retune.codegen.registers import register_lanes
 from retune.codegen.sharing import certain_loads, shared_values
 from retune.ir.expr import Var, call, select
+from retune.ir.flat import flat_index, strides_of
 from retune.ir.interp import run_program
 from retune.ir.stmt import For, from_dag, walk
 from retune.ir.te import placeholder

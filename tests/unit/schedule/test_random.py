@@ -26,7 +26,7 @@ def test_random_schedules_keep_the_meaning(data: st.DataObject):
 
 def test_random_schedules_use_every_primitive():
     used: Counter[str] = Counter()
-    for seed in range(250):
+    for seed in range(400):
         choose = seeded(seed)
         dag = random_dag(choose)
         s = Schedule(from_dag(dag), somewhere(dag, choose))
@@ -36,7 +36,7 @@ def test_random_schedules_use_every_primitive():
         "split", "fuse", "reorder", "unroll", "vectorize", "bind", "compute_inline",
         "cache_write", "compute_at", "decompose_reduction", "pack", "rfactor",
         "tile", "parallel", "annotate", "cache_read", "reverse_compute_at",
-        "sample_compute_location",
+        "sample_compute_location", "tensorize",
     }  # fmt: skip
     assert expected <= set(used), expected - set(used)
     assert min(used.values()) >= 5, used

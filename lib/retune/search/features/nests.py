@@ -29,7 +29,7 @@ from retune.ir.expr import (
     walk,
 )
 from retune.ir.reduction import path_to
-from retune.ir.stmt import Block, For, blocks
+from retune.ir.stmt import STRAIGHT, Block, For, blocks
 from retune.schedule.space import Sketch
 
 _MEMORY = ("global", "constant", "local")
@@ -86,7 +86,7 @@ class Nest:
     def body_level(self) -> int:
         """Loops from this position on are written out or vector lanes."""
         level = len(self.loops)
-        while level > 0 and self.loops[level - 1].kind in ("unroll", "vectorize"):
+        while level > 0 and self.loops[level - 1].kind in STRAIGHT:
             level -= 1
         return level
 

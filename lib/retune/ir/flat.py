@@ -1,0 +1,25 @@
+"""Row-major addresses of buffers, in elements."""
+
+from collections.abc import Sequence
+
+from retune.ir.evaluate import evaluate_int
+from retune.ir.expr import Buffer, Expr, const
+from retune.ir.simplify import simplify
+
+
+def strides_of(buffer: Buffer) -> tuple[int, ...]:
+    """Row-major strides in elements."""
+    strides: list[int] = []
+    size = 1
+    for extent in reversed(buffer.shape):
+        strides.append(size)
+        size *= evaluate_int(extent)
+    return tuple(reversed(strides))
+
+
+def flat_index(buffer: Buffer, indices: Sequence[Expr]) -> Expr:
+    """Offset of an element from the buffer's start, in elements."""
+    total: Expr = const(0)
+    for index, stride in zip(indices, strides_of(buffer), strict=True):
+        total = total + index * stride
+    return simplify(total)
