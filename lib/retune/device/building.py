@@ -8,7 +8,7 @@ apart, so each candidate's failure is its own.
 import time
 from collections.abc import Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from math import ceil
 from queue import Empty, SimpleQueue
@@ -34,6 +34,11 @@ class Built:
     build_s: float
     """The job's share of the time that its program took."""
     refused: Refused | None
+
+    @property
+    def shared(self) -> bool:
+        """Whether its program holds other jobs too."""
+        return len(self.request.jobs) > 1
 
 
 class Builder:
@@ -75,6 +80,16 @@ class Builder:
                 finished.result()
         self._remember(done)
         return [done[job] for job in jobs]
+
+    def build_alone(self, built: Built, options: MeasureOptions) -> Built:
+        """A job of a shared program, in one of its own from now on; `build_s` counts both.
+
+        Raises: InputError, DeviceError if a child cannot open its device.
+        """
+        job = built.request.jobs[built.index]
+        (alone,) = self._compile(self._children[0], (job,), options)
+        self._remember({job: alone})
+        return replace(alone, build_s=built.build_s + alone.build_s)
 
     def _plan(self, jobs: list[Job]) -> list[tuple[Job, ...]]:
         """The programs to build: those that are known, then new ones, as many for each child."""

@@ -5,7 +5,7 @@ candidate's time holds neither the waking of threads nor the driver's dealing ou
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -157,11 +157,17 @@ class _BoundResident:
     kernel: Persistent
     steps: range
     buffers: list[Buffer]
+    launches: dict[int, Launch] = field(default_factory=dict[int, Launch])
+    """By rounds: preparing one takes a millisecond."""
 
     def launch(self, rounds: int) -> Launch:
         """The job's steps, that many times over."""
-        first, last = self.steps.start, self.steps.stop
-        return self.kernel.launch(self.buffers, first=first, last=last, rounds=rounds)
+        if rounds not in self.launches:
+            first, last = self.steps.start, self.steps.stop
+            self.launches[rounds] = self.kernel.launch(
+                self.buffers, first=first, last=last, rounds=rounds
+            )
+        return self.launches[rounds]
 
     def time(self, number: int = 1) -> float:
         most = most_rounds(len(self.steps))

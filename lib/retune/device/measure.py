@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from retune.codegen.source import ProgramSource
@@ -113,6 +113,14 @@ class LocalRunner:
         self.close()
 
     def _measure(self, workload: Workload, slot: _Slot, options: MeasureOptions) -> Measurement:
+        """The candidate's row. A failure in a shared program convicts nobody: it is tried alone."""
+        result = self._attempt(workload, slot, options)
+        if result.ok or slot.built.refused is not None or not slot.built.shared:
+            return result
+        alone = self._builder.build_alone(slot.built, options)
+        return self._attempt(workload, replace(slot, built=alone), options)
+
+    def _attempt(self, workload: Workload, slot: _Slot, options: MeasureOptions) -> Measurement:
         build_s, refused = slot.built.build_s, slot.built.refused
         if refused is not None:
             return failed(refused.status, refused.error, build_s=build_s)

@@ -11,6 +11,8 @@ from retune.device.workload import Job, MeasureOptions
 
 _GROWTH = 1.5
 """Least growth of the number of calls from one attempt to the next."""
+_MARGIN = 1.2
+"""More calls than the last attempt promises to be enough: a single call holds a thread's waking."""
 _MAX_CALLS = 1_000_000
 _CHECKED_RUNS = 2
 """A wrong result is run once more on fresh inputs."""
@@ -44,7 +46,7 @@ def time_repeats(
     seconds = run(number)
     while seconds < least_s and number < _MAX_CALLS:
         wanted = number * least_s / max(seconds, 1e-9)
-        number = min(_MAX_CALLS, max(math.ceil(wanted * 1.05), math.ceil(number * _GROWTH)))
+        number = min(_MAX_CALLS, max(math.ceil(wanted * _MARGIN), math.ceil(number * _GROWTH)))
         seconds = run(number)
     times = [1e6 * seconds / number]
     if best_us and options.give_up_factor and times[0] > options.give_up_factor * best_us:

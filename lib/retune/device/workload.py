@@ -34,8 +34,9 @@ class MeasureOptions:
     number: int = 1
     """Calls of one repeat, at least."""
     repeat: int = 5
-    min_repeat_ms: float = 10.0
-    """`number` grows until a repeat lasts this long."""
+    min_repeat_ms: float = 5.0
+    """`number` grows until a repeat lasts this long. Medians of repeats twice as long are no closer
+    to each other (`benchmarks.measuring`): what disturbs them lasts longer than both."""
     cooldown_s: float = 0.0
     """Pause before each repeat."""
     cache_flush: bool = False

@@ -111,6 +111,11 @@ def runner_of(child: FakeChild) -> LocalRunner:
     return runner
 
 
+def sharing(count: int) -> list[ProgramSource]:
+    """Candidates that are built in one program."""
+    return [program("k", text=f"static void k_group(int {n});") for n in range(count)]
+
+
 def always(request: Request) -> None:
     return None
 
@@ -181,16 +186,45 @@ def test_a_crash_is_a_row_and_the_next_candidate_gets_a_fresh_child():
 
 
 def test_after_a_crash_the_fresh_child_gets_the_program_that_was_shared():
-    deaths = iter([None, ChildLostError("crash", "died")])
+    died = ChildLostError("crash", "died")
+    deaths = iter([None, died, died])
     child = FakeChild(lambda item: next(deaths, None) if isinstance(item, Check) else None)
-    shared = [program("k", text=f"static void k_group(int {n});") for n in "abc"]
-    rows = runner_of(child).measure("task", shared, MeasureOptions())
+    rows = runner_of(child).measure("task", sharing(3), MeasureOptions())
     assert [row.status for row in rows] == ["ok", "crash", "ok"]
-    first, again = (item for item in child.seen if isinstance(item, Build))
+    first, alone, again = (item for item in child.seen if isinstance(item, Build))
     assert first == again
     assert len(first.jobs) == 3
+    assert list(alone.jobs.values()) == [list(first.jobs.values())[1]]
     checked = [item.index for item in child.seen if isinstance(item, Check)]
-    assert checked == list(first.jobs)
+    assert checked == sorted([*first.jobs, *alone.jobs], key=[0, 1, 3, 2].index)
+
+
+@pytest.mark.parametrize("kind", [Check, Time])
+def test_a_candidate_that_fails_only_beside_others_is_not_blamed(kind: type):
+    programs_of: dict[int, int] = {}
+
+    def answer(request: Request) -> Reply | None:
+        if isinstance(request, Build):
+            programs_of.update(dict.fromkeys(request.jobs, len(request.jobs)))
+        last = next((i.index for i in reversed(child.seen) if isinstance(i, Check)), None)
+        spoilt = isinstance(request, kind) and last is not None and programs_of[last] > 1
+        return Refused(status="wrong_result", error="beside others") if spoilt else None
+
+    child = FakeChild(answer)
+    runner = runner_of(child)
+    rows = runner.measure("task", sharing(2), MeasureOptions())
+    assert [row.status for row in rows] == ["ok", "ok"]
+    assert [len(item.jobs) for item in child.seen if isinstance(item, Build)] == [2, 1, 1]
+    runner.measure("task", sharing(2), MeasureOptions())
+    assert all(len(item.jobs) == 1 for item in child.seen[-6:] if isinstance(item, Build))
+
+
+def test_a_candidate_with_a_program_of_its_own_has_one_attempt():
+    refusal = Refused(status="wrong_result", error="off")
+    child = FakeChild(lambda item: refusal if isinstance(item, Check) else None)
+    rows = runner_of(child).measure("task", [program("a"), program("b")], MeasureOptions())
+    assert [row.status for row in rows] == ["wrong_result"] * 2
+    assert child.count(Build) == 2
 
 
 def test_a_program_that_cannot_be_built_again_is_a_row():
