@@ -1,45 +1,54 @@
 """Records the outcomes of whole grids of candidates, on which searches are compared later.
 
+    python -m benchmarks.make_replay build  --records artifacts/replay
     python -m benchmarks.make_replay record --records artifacts/replay --seconds 3600
-    python -m benchmarks.make_replay pack --records artifacts/replay
+    python -m benchmarks.make_replay pack   --records artifacts/replay --note "quiet"
 
-`record` measures six layers of different kinds, at least 3,000 candidates each, and may be stopped
-and started again at any time. All layers advance together, each in random order. Candidates whose
-reference kernel ran slow, since the machine was busy with something else, are measured again once
-all had their turn (PoCL keeps what it compiled, so that takes little). `pack` writes the calm
-measurements to tests/data/replay.parquet.
+`build` only compiles, at idle priority, on a machine that may be busy: PoCL keeps what it compiled
+on disk (0.3 to 0.6 s a candidate on two cores). `record` measures, on a quiet machine: about 0.04 s
+for a candidate that was built before. Both take six layers of different kinds, at least 3,000
+candidates each, may be stopped and started again at any time, and do what is missing. All layers
+advance together, each in random order. Candidates whose reference kernel ran slow, since the
+machine was busy with something else, are measured again once all had their turn. `pack` writes the
+calm measurements to one small file.
+
+Batches are cut from the whole grid at fixed places and go together even where only some members are
+missing: the candidates of a batch share programs, and so the driver's disk cache knows them again.
 """
 
 import argparse
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from importlib.metadata import version
+from functools import cached_property
 from pathlib import Path
 from time import monotonic
 
 import numpy as np
 
 from benchmarks.replay_layers import LAYERS
-from retune.codegen.lower import lower
+from retune import __version__
+from retune.codegen.source import ProgramSource
+from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
 from retune.device.measure import LocalRunner
 from retune.device.runtime import device_spec
-from retune.device.workload import MeasureOptions
+from retune.device.workload import MeasureOptions, Runner
 from retune.records.replay import calm_hashes, pack
-from retune.records.schema import Environment, TuningRecord
+from retune.records.schema import Measurement
 from retune.records.store import RecordStore
-from retune.schedule.space import Candidates, Space
-from retune.search.features import VERSION, featurise
+from retune.schedule.space import Candidate, Space
 from retune.search.recorded import thin
+from retune.search.session import RunSettings, Session
 from retune.search.task import Task
 
 PER_LAYER = 3000
 PACKED = Path(__file__).resolve().parent.parent / "tests" / "data" / "replay.parquet"
-RUN = "replay"
 
 _BATCH = 16
+_BUILT = "built"
+"""Folder in the records' in which `build` notes what it has compiled."""
 _OPTIONS = MeasureOptions(
     repeat=5,
     min_repeat_ms=1.0,
@@ -53,101 +62,137 @@ _OPTIONS = MeasureOptions(
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """A layer with the candidates to measure, in the order of measurement."""
+    """A layer's candidates, in the order of measurement. Its task has them as its own space."""
 
     layer: str
     task: Task
-    space: Space
-    candidates: Candidates
+
+    @cached_property
+    def batches(self) -> list[list[Candidate]]:
+        """What is measured together."""
+        space = self.task.own_space
+        assert space is not None, "grid_of gave it one"
+        everyone = space.everyone()
+        order = np.random.default_rng(len(everyone)).permutation(len(everyone))
+        chosen = [space.candidate(everyone, i) for i in order]
+        return [chosen[i : i + _BATCH] for i in range(0, len(chosen), _BATCH)]
 
 
-def grid(name: str, spec: DeviceSpec, seed: int) -> Grid:
-    """The grid of a layer: the same for the same device limits and seed."""
-    task = LAYERS[name]()
-    rng = np.random.default_rng(seed)
-    space = thin(task.space(spec), PER_LAYER, spec, rng)
-    everyone = space.everyone()
-    return Grid(name, task, space, everyone.take(rng.permutation(len(everyone))))
+def grid_of(layer: str, spec: DeviceSpec, count: int = PER_LAYER) -> Grid:
+    """The grid of a layer: the same for the same device limits and rules.
+
+    Sketches are named by what they do: candidates of edited rules are others.
+    """
+    task = LAYERS[layer]()
+    space = thin(task.space(spec), count, spec, np.random.default_rng(0))
+    named = [s.renamed(f"{s.name}.{content_key(s.trace.to_json())[:8]}") for s in space.sketches]
+    return Grid(layer, replace(task, own_space=Space(tuple(named))))
 
 
-def record(records: Path, seconds: float, seed: int) -> None:
-    """Measures until all is known or the time is over."""
-    store = RecordStore(records)
+class Compiler(LocalRunner):
+    """Compiles what it is asked to measure, and measures nothing."""
+
+    def measure(
+        self, workload_key: str, candidates: Sequence[ProgramSource], options: MeasureOptions
+    ) -> list[Measurement]:
+        return self.compile(workload_key, candidates, options)
+
+
+def missing(grid: Grid, known: set[str]) -> list[list[Candidate]]:
+    """The batches with a candidate that is not among these config hashes."""
+    return [b for b in grid.batches if not all(candidate.key in known for candidate in b)]
+
+
+def advance(grids: Sequence[Grid], runner: Runner, store: RecordStore, seconds: float) -> None:
+    """Measures until every candidate has a calm measurement or the time is over."""
     end = monotonic() + seconds
-    with LocalRunner("pocl") as runner:
-        grids = [grid(name, runner.spec, seed) for name in LAYERS]
-        while any(left := [missing(place, store, runner.spec) for place in grids]):
-            for i, place in enumerate(grids):
-                print(f"{place.layer}: {len(left[i])} of {len(place.candidates)} to measure")
-            for start in range(0, max(map(len, left)), _BATCH):
-                if monotonic() > end:
-                    return
-                for place, members in zip(grids, left, strict=True):
-                    measure(place, members[start : start + _BATCH], runner, store)
-                print(f"{start + _BATCH} of each, load {os.getloadavg()[0]:.1f}", flush=True)
-
-
-def missing(place: Grid, store: RecordStore, spec: DeviceSpec) -> list[int]:
-    """Indices of the candidates without a calm measurement, those never tried first."""
-    tried = store.known(place.task.key, spec.fingerprint)
-    calm = calm_hashes(store, place.task.key, spec)
-    keys = [place.space.candidate(place.candidates, i).key for i in range(len(place.candidates))]
-    left = [i for i, key in enumerate(keys) if key not in calm]
-    return sorted(left, key=lambda i: keys[i] in tried)
-
-
-def measure(place: Grid, members: Sequence[int], runner: LocalRunner, store: RecordStore) -> None:
-    """One batch, recorded durably."""
-    if not members:
-        return
-    workload = place.task.workload()
-    runner.prepare(workload)
-    chosen = [place.space.candidate(place.candidates, i) for i in members]
-    sources = [lower(place.space.instantiate(c)) for c in chosen]
-    spec = runner.spec
-    features = featurise(place.space, place.candidates.take(np.array(members)), spec)
-    found = runner.measure(workload.key, sources, _OPTIONS)
-    store.append(
-        [
-            TuningRecord(
-                run_id=RUN,
-                model=place.layer,
-                target=spec.model,
-                task_key=place.task.key,
-                task_name=place.task.name,
-                sketch=candidate.sketch,
-                decisions=tuple(v for _, values in candidate.decisions for v in values),
-                trace=place.space.trace(candidate).to_json(),
-                config_hash=candidate.key,
-                strategy=place.task.op,
-                layout="NHWC",
-                device=spec.fingerprint,
-                features=tuple(row.tolist()),
-                feature_set=VERSION,
-                env=Environment.of(spec, version("retune")),
-                measurement=measurement,
-            )
-            for candidate, measurement, row in zip(chosen, found, features, strict=True)
+    sessions = [_session(grid, runner, store) for grid in grids]
+    fingerprint = runner.spec.fingerprint
+    while True:
+        tried = [missing(g, store.known(g.task.key, fingerprint)) for g in grids]
+        left = [
+            untried or missing(g, calm_hashes(store, g.task.key, runner.spec))
+            for g, untried in zip(grids, tried, strict=True)
         ]
-    )
+        for grid, batches in zip(grids, left, strict=True):
+            print(f"{grid.layer}: {len(batches)} of {len(grid.batches)} batches left", flush=True)
+        if not any(left):
+            return
+        _pass(grids, sessions, left, end)
+        if monotonic() > end:
+            return
+
+
+def compile_all(grids: Sequence[Grid], runner: Runner, notes: RecordStore, seconds: float) -> None:
+    """Compiles until every candidate is noted or the time is over."""
+    fingerprint = runner.spec.fingerprint
+    wanted = {"device": fingerprint, "status": ["skipped", "compile_error", "launch_error"]}
+    noted = notes.scan(wanted, ["task_key", "config_hash"])
+    known = [set(noted["config_hash"][noted["task_key"] == grid.task.key]) for grid in grids]
+    left = [missing(grid, keys) for grid, keys in zip(grids, known, strict=True)]
+    _pass(grids, [_session(g, runner, notes) for g in grids], left, monotonic() + seconds)
+
+
+def _session(grid: Grid, runner: Runner, store: RecordStore) -> Session:
+    settings = RunSettings(
+        run_id=f"replay.{grid.layer}", model=grid.layer, layout="NHWC", tuner="random",
+        options=_OPTIONS, retune=__version__,
+    )  # fmt: skip
+    return Session([grid.task], runner, store, settings)
+
+
+def _pass(
+    grids: Sequence[Grid],
+    sessions: Sequence[Session],
+    left: Sequence[Sequence[Sequence[Candidate]]],
+    end: float,
+) -> None:
+    """Each of the batches once, the layers in turn."""
+    start = monotonic()
+    done = 0
+    for turn in range(max(map(len, left))):
+        for grid, session, batches in zip(grids, sessions, left, strict=True):
+            if turn >= len(batches):
+                continue
+            if monotonic() > end:
+                return
+            session.measure(grid.task.key, batches[turn])
+            done += len(batches[turn])
+        if turn % 8 == 0:
+            pace = (monotonic() - start) / done
+            load = os.getloadavg()[0]
+            print(f"{done} candidates, {pace:.3f} s each, load {load:.1f}", flush=True)
 
 
 def main() -> None:
-    """Records or packs, by the command line."""
+    """Builds, records or packs, by the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("step", choices=("record", "pack"))
+    parser.add_argument("step", choices=("build", "record", "pack"))
     parser.add_argument("--records", type=Path, default=Path("artifacts/replay"))
-    parser.add_argument("--seconds", type=float, default=3600.0, help="to record for, at most")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="pocl")
+    parser.add_argument("--layers", nargs="+", choices=list(LAYERS), default=list(LAYERS))
+    parser.add_argument("--count", type=int, default=PER_LAYER, help="candidates of a layer")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="to go on for, at most")
+    parser.add_argument("--file", type=Path, default=PACKED, help="what pack writes")
     parser.add_argument("--note", default="", help="pack: the state of the machine, in words")
     options = parser.parse_args()
-    if options.step == "record":
-        record(options.records, options.seconds, options.seed)
+    if options.step == "pack":
+        names = {LAYERS[name]().key: name for name in options.layers}
+        notes = {"packed": datetime.now(UTC).isoformat(timespec="seconds"), "note": options.note}
+        spec = device_spec(options.device)
+        rows = pack(RecordStore(options.records), names, spec, options.file, notes)
+        print(f"{options.file}: {rows} outcomes, {options.file.stat().st_size / 1024:.0f} kB")
         return
-    names = {make().key: name for name, make in LAYERS.items()}
-    notes = {"packed": datetime.now(UTC).isoformat(timespec="seconds"), "note": options.note}
-    rows = pack(RecordStore(options.records), names, device_spec("pocl"), PACKED, notes)
-    print(f"{PACKED}: {rows} outcomes, {PACKED.stat().st_size / 1024:.0f} kB")
+    building = options.step == "build"
+    if building and hasattr(os, "SCHED_IDLE"):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # the children inherit it
+    with (Compiler if building else LocalRunner)(options.device) as runner:
+        grids = [grid_of(name, runner.spec, options.count) for name in options.layers]
+        if building:
+            notes = RecordStore(options.records / _BUILT)
+            compile_all(grids, runner, notes, options.seconds)
+        else:
+            advance(grids, runner, RecordStore(options.records), options.seconds)
 
 
 if __name__ == "__main__":

@@ -1,62 +1,96 @@
-"""How good a tuner's best of 64 trials is, on layers whose every candidate was measured before.
+"""How good a tuner's best of 16 and of 64 trials is, on layers whose candidates were all measured.
 
-    python -m benchmarks.search_quality [--replay tests/data/replay.parquet] [TUNER ...]
+    python -m benchmarks.search_quality [--replay tests/data/replay.parquet] [--seeds 5] [TUNER ...]
 
 Nothing is measured: times come from the file that `benchmarks.make_replay` wrote. For each tuner
-and layer, over some seeds: the best time of the whole grid over the best time found, after 16 and
-after 64 trials, and how many random trials are needed on average for the latter.
+and layer, over some seeds: the best time of the whole grid over the best time found (geometric
+means), and how many random trials are needed on average for what 64 trials found. Model-led tuners
+are run twice: knowing nothing, and with an offline model of the other layers. Every search is
+repeated once from its seed: the same trials must come, bit for bit.
 """
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.make_replay import PACKED
 from benchmarks.replay_layers import LAYERS
+from retune.core.target import DeviceSpec
 from retune.records.replay import Replay, read_replay
-from retune.schedule.space import Space
+from retune.search.cost_model import OfflineModel, train_offline
 from retune.search.features import featurise
-from retune.search.learning import Learner, Lesson
-from retune.search.recorded import recorded_space
+from retune.search.learning import Learner, Lesson, scores
+from retune.search.recorded import RecordedGrid, recorded_grid
 from retune.search.tuners import TUNERS, Setting, make_tuner
 
 _BATCH = 8
 _TRIALS = 64
+_EARLY = 16
+_LED = ("evolutionary", "xgb")
+"""Tuners that ask a model."""
 
 
-def layer_space(replay: Replay, name: str) -> tuple[Space, dict[int, float]]:
-    """The recorded part of a layer's space, and the time of each candidate by its number."""
-    recorded = {p.sketch: p for p in replay.recorded if p.layer == name}
-    decided = {sketch: part.decided() for sketch, part in recorded.items()}
-    space = recorded_space(LAYERS[name]().space(replay.spec), decided)
-    times: dict[int, float] = {}
-    for number, sketch in enumerate(space.sketches):
-        rows = np.stack([sketch.row(values) for values in decided[sketch.name]])
-        numbers = space.numbers(space.population(number, rows))
-        times |= dict(zip(numbers.tolist(), recorded[sketch.name].time_us.tolist(), strict=True))
-    return space, times
+def layer_grids(replay: Replay) -> dict[str, RecordedGrid]:
+    """What was recorded of each layer, with the layer's program of today."""
+    names = dict.fromkeys(part.layer for part in replay.recorded)
+    return {
+        name: recorded_grid(LAYERS[name]().program, [p for p in replay.recorded if p.layer == name])
+        for name in names
+    }
+
+
+def lesson(layer: str, grid: RecordedGrid, spec: DeviceSpec) -> Lesson:
+    """Everything that was recorded of a layer, to learn from."""
+    return Lesson(
+        features=featurise(grid.space, grid.candidates, spec),
+        costs=grid.time_us,
+        tasks=np.full(len(grid.time_us), layer, object),
+    )
+
+
+def offline(lessons: Mapping[str, Lesson], held_out: str) -> OfflineModel:
+    """A model of all layers but one."""
+    others = [item for name, item in lessons.items() if name != held_out]
+    whole = Lesson(
+        features=np.concatenate([item.features for item in others]),
+        costs=np.concatenate([item.costs for item in others]),
+        tasks=np.concatenate([item.tasks for item in others]),
+    )
+    return train_offline(whole.features, *scores(whole), seed=0, name=f"all but {held_out}")
 
 
 def search(
-    tuner: str, layer: str, space: Space, times: dict[int, float], replay: Replay, seed: int
-) -> np.ndarray:
-    """The time of each trial, in order; NaN for a failure. float64 [at most 64]"""
-    learner = Learner(replay.spec, seed, Lesson.nothing())
+    tuner: str,
+    layer: str,
+    grid: RecordedGrid,
+    spec: DeviceSpec,
+    seed: int,
+    model: OfflineModel | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Each trial's number in the space and its time, in order. int64, float64 [at most 64]
+
+    The time is NaN for a failure.
+    """
+    learner = Learner(spec, seed, Lesson.nothing(), model)
+    space = grid.space
     setting = Setting(space=space, seed=seed, scorer=learner.scorer(space), seeds=space.locate([]))
     searching = make_tuner(tuner, setting, layer)
+    numbers: list[int] = []
     found: list[float] = []
     while len(found) < _TRIALS:
         chosen = searching.propose(min(_BATCH, _TRIALS - len(found)))
         if not len(chosen):
             break
-        costs = np.array([times[n] for n in space.numbers(chosen).tolist()])
+        costs = grid.times(chosen)
         searching.observe(chosen, costs)
-        features = featurise(space, chosen, replay.spec)
+        features = featurise(space, chosen, spec)
         tasks = np.full(len(costs), layer, object)
         learner.observe(Lesson(features=features, costs=costs, tasks=tasks))
+        numbers += space.numbers(chosen).tolist()
         found += costs.tolist()
-    return np.array(found)
+    return np.array(numbers), np.array(found)
 
 
 def random_trials(times: np.ndarray, reached: float) -> float:
@@ -65,33 +99,44 @@ def random_trials(times: np.ndarray, reached: float) -> float:
     return (len(times) + 1) / (good + 1)
 
 
-def main() -> None:
-    """Prints one line for each tuner and layer, and the geometric means."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("tuners", nargs="*", default=list(TUNERS))
-    parser.add_argument("--replay", type=Path, default=PACKED)
-    parser.add_argument("--seeds", type=int, default=3)
-    options = parser.parse_args()
-    replay = read_replay(options.replay)
-    print("; ".join(f"{key}: {value}" for key, value in replay.notes.items() if value))
-    layers = {name: layer_space(replay, name) for name in LAYERS}
-    for tuner in options.tuners:
-        shares = np.ones((len(layers), options.seeds, 2))
-        needed = np.ones((len(layers), options.seeds))
-        for i, (name, (space, times)) in enumerate(layers.items()):
-            everything = np.array(list(times.values()))
-            for seed in range(options.seeds):
-                found = search(tuner, name, space, times, replay, seed)
-                best = np.nanmin(everything)
-                shares[i, seed] = best / np.nanmin(found[:16]), best / np.nanmin(found)
-                needed[i, seed] = random_trials(everything, float(np.nanmin(found)))
-            print(f"{tuner:14} {name:14} {_line(shares[i], needed[i])} of {len(everything)}")
-        print(f"{tuner:14} {'all':14} {_line(shares.reshape(-1, 2), needed.ravel())}", flush=True)
+def compare(tuner: str, grids: Mapping[str, RecordedGrid], spec: DeviceSpec, seeds: int) -> None:
+    """Prints a line for each layer, and the geometric means, with and without offline models."""
+    lessons = {name: lesson(name, grid, spec) for name, grid in grids.items()}
+    for led in (False, True) if tuner in _LED and len(grids) > 1 else (False,):
+        label = f"{tuner}+offline" if led else tuner
+        shares = np.ones((len(grids), seeds, 2))
+        needed = np.ones((len(grids), seeds))
+        for i, (name, grid) in enumerate(grids.items()):
+            model = offline(lessons, name) if led else None
+            best = np.nanmin(grid.time_us)
+            for seed in range(seeds):
+                numbers, found = search(tuner, name, grid, spec, seed, model)
+                shares[i, seed] = best / np.nanmin(found[:_EARLY]), best / np.nanmin(found)
+                needed[i, seed] = random_trials(grid.time_us, float(np.nanmin(found)))
+            again, _ = search(tuner, name, grid, spec, seeds - 1, model)
+            same = "same" if np.array_equal(again, numbers) else "OTHER"
+            line = _line(shares[i], needed[i])
+            print(f"{label:20} {name:14} {line} of {len(grid.time_us)}, again: {same} trials")
+        print(f"{label:20} {'all':14} {_line(shares.reshape(-1, 2), needed.ravel())}", flush=True)
 
 
 def _line(shares: np.ndarray, needed: np.ndarray) -> str:
     early, late = np.exp(np.log(shares).mean(axis=0))
     return f"best of 16 {early:.3f}  best of 64 {late:.3f}  random needs {needed.mean():6.0f}"
+
+
+def main() -> None:
+    """Prints what `compare` finds for each tuner."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("tuners", nargs="*", default=list(TUNERS))
+    parser.add_argument("--replay", type=Path, default=PACKED)
+    parser.add_argument("--seeds", type=int, default=5)
+    options = parser.parse_args()
+    replay = read_replay(options.replay)
+    print("; ".join(f"{key}: {value}" for key, value in replay.notes.items() if value))
+    grids = layer_grids(replay)
+    for tuner in options.tuners:
+        compare(tuner, grids, replay.spec, options.seeds)
 
 
 if __name__ == "__main__":

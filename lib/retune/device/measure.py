@@ -88,10 +88,7 @@ class LocalRunner:
 
         Raises: InputError for an unknown workload, or a candidate that does not fit its arrays.
         """
-        if workload_key not in self._workloads:
-            known = ", ".join(sorted(self._workloads)) or "none"
-            raise InputError(f"workload {workload_key!r} was not prepared; prepared are: {known}")
-        workload = self._workloads[workload_key]
+        workload = self._workload(workload_key)
         wanted = [make_candidate(workload, source) for source in candidates]
         with self._turn, lease(self.spec):
             built = self._builder.build([candidate.job for candidate in wanted], options)
@@ -100,6 +97,31 @@ class LocalRunner:
                 return [self._measure(workload, slot, options) for slot in slots]
             finally:
                 self._forget(options)
+
+    def compile(
+        self,
+        workload_key: str,
+        candidates: Sequence[ProgramSource],
+        options: MeasureOptions,
+    ) -> list[Measurement]:
+        """The same batch, compiled only, without a lease of the device.
+
+        Where the driver keeps kernels on disk, `measure` of the same batch finds them there.
+        A row each: `skipped`, or why it cannot be built.
+
+        Raises: as `measure`.
+        """
+        workload = self._workload(workload_key)
+        jobs = [make_candidate(workload, source).job for source in candidates]
+        with self._turn:
+            built = self._builder.build(jobs, options)
+            self._forget(options)
+        return [
+            failed("skipped", "compiled only", build_s=one.build_s)
+            if one.refused is None
+            else failed(one.refused.status, one.refused.error, build_s=one.build_s)
+            for one in built
+        ]
 
     def close(self) -> None:
         """Ends the children."""
@@ -111,6 +133,13 @@ class LocalRunner:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _workload(self, key: str) -> Workload:
+        """The workload of that key. Raises: InputError naming those that were prepared."""
+        if key not in self._workloads:
+            known = ", ".join(sorted(self._workloads)) or "none"
+            raise InputError(f"workload {key!r} was not prepared; prepared are: {known}")
+        return self._workloads[key]
 
     def _measure(self, workload: Workload, slot: _Slot, options: MeasureOptions) -> Measurement:
         """The candidate's row. A failure in a shared program convicts nobody: it is tried alone."""

@@ -1,6 +1,8 @@
 """A recorded grid as one small file: which candidates there were, and how long each one took.
 
-Traces, environments and single repeats stay behind in the store; a few bytes a row remain.
+Each sketch is kept by its trace, so the file outlives the rules that made the sketch: as long as
+the primitives mean what they did, its candidates can be built again. Environments and single
+repeats stay behind in the store; a few bytes a row remain.
 """
 
 # pyarrow publishes no types: its values are unknown to the checker.
@@ -33,7 +35,8 @@ _CALM = 1.15
 _SCHEMA = pa.schema(
     [
         pa.field("layer", pa.dictionary(pa.int8(), pa.string())),
-        pa.field("sketch", pa.dictionary(pa.int8(), pa.string())),
+        pa.field("sketch", pa.dictionary(pa.int16(), pa.string())),
+        pa.field("trace", pa.dictionary(pa.int16(), pa.string())),
         pa.field("decisions", pa.list_(pa.int16())),
         pa.field("time_us", pa.float32(), metadata={"unit": "us, null: failed"}),
     ]
@@ -46,20 +49,12 @@ class Recorded:
 
     layer: str
     sketch: str
-    names: tuple[tuple[str, int], ...]
-    """Each decision and how many values it has."""
+    trace: Trace
+    """The sketch: what replays it on the layer's program."""
     decisions: np.ndarray
-    """int64 [n, values]: the values of all decisions, one after the other."""
+    """int64 [n, values]: the values of the decisions `trace.sampled`, one after the other."""
     time_us: np.ndarray
     """float64 [n]; NaN for a candidate that failed."""
-
-    def decided(self) -> list[dict[str, tuple[int, ...]]]:
-        """Each candidate's values, by decision."""
-        parts = np.cumsum([width for _, width in self.names])[:-1]
-        columns = np.split(self.decisions, parts, axis=1)
-        values = [[tuple(row) for row in column.tolist()] for column in columns]
-        names = [name for name, _ in self.names]
-        return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,23 +76,35 @@ def pack(
 ) -> int:
     """Writes the store's outcomes for the tasks `layers` (key -> name); gives their number.
 
-    Only calm measurements count (see `calm_hashes`), and the fastest of a candidate's.
+    Only calm measurements count (see `calm_hashes`), and the fastest of a candidate's. Raises:
+    RecordError for sketches of one name with different traces.
     """
-    frame = _calm(store, list(layers), spec)
+    frame = _calm(store, list(layers), spec, ["sketch", "decisions", "trace"])
     frame["layer"] = [layers[key] for key in frame["task_key"]]
-    order = ["layer", "sketch", "time_us"]
-    frame = frame.sort_values(order).drop_duplicates(["layer", "config_hash"])
-    firsts = frame.drop_duplicates(["layer", "sketch"])
-    names = {
-        f"{layer}/{sketch}": _decision_names(store, config)
-        for layer, sketch, config in zip(
-            firsts["layer"], firsts["sketch"], firsts["config_hash"], strict=True
-        )
-    }
+    frame["trace"] = [_sketch_text(text) for text in frame["trace"]]
+    frame = frame.sort_values(["layer", "sketch", "time_us"], kind="stable")
+    _check_traces(frame)
+    frame = frame.drop_duplicates(["layer", "config_hash"])
     table = pa.table({name: pa.array(frame[name]) for name in _SCHEMA.names}).cast(_SCHEMA)
-    header = {"spec": dataclasses.asdict(spec), "notes": dict(notes), "names": names}
+    header = {"spec": dataclasses.asdict(spec), "notes": dict(notes)}
     files.write_durably(table.replace_schema_metadata({_KEY: json.dumps(header).encode()}), path)
     return table.num_rows
+
+
+def _sketch_text(trace: str) -> str:
+    return Trace.from_json(trace).undecided().to_json()
+
+
+def _check_traces(frame: pd.DataFrame) -> None:
+    """Raises: RecordError where a sketch was changed and kept its name."""
+    kinds = frame.drop_duplicates(["layer", "sketch", "trace"])
+    again = kinds.loc[kinds.duplicated(["layer", "sketch"]).to_numpy(bool)]
+    if len(again):
+        layer, sketch = again["layer"].iloc[0], again["sketch"].iloc[0]
+        raise RecordError(
+            f"replay: the records of {layer} hold different sketches named {sketch!r}; expected "
+            "one trace for each name. Record again into an empty store"
+        )
 
 
 def calm_hashes(store: RecordStore, task_key: str, spec: DeviceSpec) -> set[str]:
@@ -106,23 +113,24 @@ def calm_hashes(store: RecordStore, task_key: str, spec: DeviceSpec) -> set[str]
     Those that failed by their own fault, and those that ran while the reference kernel beside
     them was at most 15 % slower than it is on a quiet machine.
     """
-    return set(_calm(store, [task_key], spec)["config_hash"])
+    return set(_calm(store, [task_key], spec, [])["config_hash"])
 
 
-def _calm(store: RecordStore, tasks: list[str], spec: DeviceSpec) -> pd.DataFrame:
-    columns = ["task_key", "sketch", "decisions", "config_hash", "status", "reference_us"]
-    frame = store.scan({"device": spec.fingerprint, "status": list(_KEPT)}, [*columns, "median_us"])
+def _calm(
+    store: RecordStore, tasks: list[str], spec: DeviceSpec, columns: list[str]
+) -> pd.DataFrame:
+    """The calm measurements of the tasks: their keys, `time_us`, and these columns."""
+    read = ["task_key", "config_hash", "status", "reference_us", "median_us", *columns]
+    wanted = {"device": spec.fingerprint, "status": list(_KEPT)}
+    frame = store.scan({**wanted, "task_key": tasks}, read)
     reference = frame["reference_us"].to_numpy(np.float64, na_value=np.nan)
-    known = reference[np.isfinite(reference)]
+    usual = store.scan(wanted, ["reference_us"])["reference_us"]
+    known = usual.to_numpy(np.float64, na_value=np.nan)
+    known = known[np.isfinite(known)]
     quiet = np.quantile(known, _QUIET) if len(known) else np.inf
     frame["time_us"] = frame["median_us"].where(frame["status"] == "ok")
     disturbed = reference > _CALM * quiet  # False where no reference ran: it failed before that
-    return frame.loc[frame["task_key"].isin(tasks).to_numpy(bool) & ~disturbed]
-
-
-def _decision_names(store: RecordStore, config_hash: str) -> list[tuple[str, int]]:
-    trace = store.scan({"config_hash": config_hash}, ["trace"])["trace"].iloc[0]
-    return [(name, len(values)) for name, values in Trace.from_json(str(trace)).decisions]
+    return frame.loc[~disturbed]
 
 
 def read_replay(path: Path) -> Replay:
@@ -135,19 +143,24 @@ def read_replay(path: Path) -> Replay:
             f"{path}: is not a replay file ({error}); make one with benchmarks/make_replay.py"
         ) from error
     frame: pd.DataFrame = table.to_pandas()
-    parts = [_part(frame, place, names) for place, names in header["names"].items()]
+    places = frame[["layer", "sketch", "trace"]].drop_duplicates().astype(str)
+    parts = [
+        _part(frame, layer, sketch, trace)
+        for layer, sketch, trace in zip(
+            places["layer"], places["sketch"], places["trace"], strict=True
+        )
+    ]
     spec = header["spec"]
     spec["extensions"] = tuple(spec["extensions"])
     return Replay(DeviceSpec(**spec), header["notes"], tuple(parts))
 
 
-def _part(frame: pd.DataFrame, place: str, names: list[tuple[str, int]]) -> Recorded:
-    layer, _, sketch = place.partition("/")
+def _part(frame: pd.DataFrame, layer: str, sketch: str, trace: str) -> Recorded:
     mine = frame.loc[((frame["layer"] == layer) & (frame["sketch"] == sketch)).to_numpy(bool)]
     return Recorded(
         layer=layer,
         sketch=sketch,
-        names=tuple((name, width) for name, width in names),
+        trace=Trace.from_json(trace),
         decisions=np.array(mine["decisions"].to_list(), np.int64).reshape(len(mine), -1),
         time_us=mine["time_us"].to_numpy(np.float64),
     )

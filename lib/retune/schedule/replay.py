@@ -7,7 +7,7 @@ from retune.ir.expr import Expr, Var, substitute, variables
 from retune.ir.stmt import Program
 from retune.schedule.decisions import Given, symbols_of
 from retune.schedule.schedule import Schedule
-from retune.schedule.trace import STRUCTURAL, VARIADIC, Argument, Trace
+from retune.schedule.trace import VARIADIC, Argument, Trace
 
 
 def replay(program: Program, trace: Trace, decisions: Given | None = None) -> Schedule:
@@ -35,10 +35,7 @@ def _check_symbolic(trace: Trace, given: Given) -> None:
 
     Those about structure are taken anew by the step that samples them.
     """
-    structural = {
-        value for s in trace.steps if s.primitive in STRUCTURAL for k, value in s.arguments
-        if k == "name"
-    }  # fmt: skip
+    structural = dict(trace.undecided().decisions)
     used = {v for step in trace.steps for _, value in step.arguments for v in _symbols_in(value)}
     for name, values in trace.decisions:
         symbols = symbols_of(name, len(values))

@@ -65,6 +65,17 @@ class Trace:
         merged = dict(self.decisions) | {k: tuple(map(int, v)) for k, v in decisions.items()}
         return Trace(self.steps, tuple(merged.items()))
 
+    @property
+    def sampled(self) -> tuple[tuple[str, int], ...]:
+        """Each decision that symbols stand for, in order, and the number of its symbols."""
+        steps = [s for s in self.steps if s.primitive.startswith("sample_") and s.outputs]
+        return tuple((_decided_by(step), len(step.outputs)) for step in steps)
+
+    def undecided(self) -> "Trace":
+        """The trace of the sketch: only what was decided about the structure is kept."""
+        structural = {_decided_by(s) for s in self.steps if s.primitive in STRUCTURAL}
+        return Trace(self.steps, tuple(d for d in self.decisions if d[0] in structural))
+
     def __str__(self) -> str:
         """Python that rebuilds the schedule on a `Schedule` named `s`."""
         lines = [str(step) for step in self.steps]
@@ -105,6 +116,11 @@ class Trace:
         except (KeyError, ValueError, TypeError) as error:
             raise RecordError(f"trace: not a trace in JSON ({error})") from error
         return Trace(steps, decisions)
+
+
+def _decided_by(step: Step) -> str:
+    """The name of a sampling step's decision."""
+    return str(dict(step.arguments)["name"])
 
 
 def _identifier(name: str) -> str:

@@ -1,20 +1,25 @@
 """Spaces of which every candidate was measured: search is compared on them without a device.
 
 `thin` cuts a space down to a grid that can be measured whole: each decision keeps a few of its
-options. `recorded_space` is the space of what was measured; tuners sample, mutate and cross its
-members as in any other space.
+options. `recorded_grid` is the space of what was measured, with the outcomes; tuners sample, mutate
+and cross its members as in any other space. It is built from the sketches' traces, not from today's
+rules, and its features are today's.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 
 from retune.core.errors import RecordError, ScheduleError
 from retune.core.target import DeviceSpec
+from retune.ir.stmt import Program
+from retune.records.replay import Recorded
 from retune.schedule.decisions import Decision
 from retune.schedule.estimate import estimate
-from retune.schedule.space import Sketch, Space
+from retune.schedule.replay import replay
+from retune.schedule.space import Candidates, Sketch, Space
 
 _SAMPLES = 1024
 """Candidates of a sketch among which the estimate's best is looked for."""
@@ -32,42 +37,73 @@ class RecordedSketch(Sketch):
         return np.isin(self.numbers_of(rows), self.numbers)
 
 
-def recorded_space(
-    space: Space, recorded: Mapping[str, Sequence[Mapping[str, tuple[int, ...]]]]
-) -> Space:
-    """The part of `space` that was recorded: sketch name -> decided values of each candidate.
+@dataclass(frozen=True, eq=False)
+class RecordedGrid:
+    """The recorded part of a layer's space, and the outcome of each of its candidates."""
 
-    Options that no record uses are left out, so that a mutation has a fair chance to be a member.
+    space: Space
+    candidates: Candidates
+    """Everyone, in the order of their numbers in the space."""
+    time_us: np.ndarray
+    """float64 [n]; NaN for a failure."""
 
-    Raises: RecordError for a sketch or a decision that the space does not have.
+    def times(self, chosen: Candidates) -> np.ndarray:
+        """The recorded times of members. float64 [n]"""
+        numbers = self.space.numbers(self.candidates)
+        return self.time_us[np.searchsorted(numbers, self.space.numbers(chosen))]
+
+
+def recorded_grid(program: Program, parts: Sequence[Recorded]) -> RecordedGrid:
+    """What was recorded of a layer, as a space of its program.
+
+    A decision has the options that some record uses, so a mutation has a fair chance to be a
+    member. Raises: RecordError where a trace does not replay, since a primitive has changed.
     """
-    sketches: list[Sketch] = []
-    for name, decided in recorded.items():
-        try:
-            sketch = space.sketch(name)
-            rows = np.stack([sketch.row(values) for values in decided])
-        except ScheduleError as error:
-            raise RecordError(
-                f"recorded outcomes do not fit today's space ({error}); record them again"
-            ) from error
-        kept = [np.unique(column) for column in rows.T]
-        part = _keep(sketch, kept)
-        columns = [np.searchsorted(k, c) for k, c in zip(kept, rows.T, strict=True)]
-        numbers = np.unique(part.numbers_of(np.stack(columns, axis=1).astype(np.int64)))
-        sketches.append(
-            RecordedSketch(**{f.name: getattr(part, f.name) for f in fields(part)}, numbers=numbers)
-        )
-    return Space(tuple(sketches))
+    built = [_recorded_sketch(program, part) for part in parts]
+    space = Space(tuple(sketch for sketch, _ in built))
+    order = [np.argsort(sketch.numbers_of(rows)) for sketch, rows in built]
+    times = [part.time_us[which] for part, which in zip(parts, order, strict=True)]
+    return RecordedGrid(space, space.everyone(), np.concatenate(times))
+
+
+def _recorded_sketch(program: Program, part: Recorded) -> tuple[RecordedSketch, np.ndarray]:
+    """The sketch with the recorded options, and the row of each record."""
+    try:
+        schedule = replay(program, part.trace)
+    except ScheduleError as error:
+        raise RecordError(
+            f"recorded sketch {part.sketch!r} of layer {part.layer} does not replay on "
+            f"{program.name} ({error}); record it again"
+        ) from error
+    ends = np.cumsum([0, *(width for _, width in part.trace.sampled)])
+    columns = [part.decisions[:, a:b] for a, b in pairwise(ends)]
+    options = [np.unique(column, axis=0, return_inverse=True) for column in columns]
+    names = [name for name, _ in part.trace.sampled]
+    sketch = RecordedSketch(
+        name=part.sketch,
+        program=schedule.program,
+        trace=schedule.trace,
+        decisions=tuple(Decision(n, table) for n, (table, _) in zip(names, options, strict=True)),
+        constraints=tuple(schedule.constraints),
+    )
+    rows = np.zeros((len(part.decisions), len(options)), np.int64)
+    for column, (_, places) in enumerate(options):
+        rows[:, column] = places.ravel()
+    return replace(sketch, numbers=np.unique(sketch.numbers_of(rows))), rows
 
 
 def thin(space: Space, count: int, spec: DeviceSpec, rng: np.random.Generator) -> Space:
     """A grid inside `space` of at least `count` valid candidates, if it has that many.
 
-    Each sketch gives an equal share. Its decisions keep random options, and those of the
-    candidate that the static estimate likes best.
+    Each sketch gives an equal share, the large ones also what small ones lack. Its decisions keep
+    random options, and those of the candidate that the static estimate likes best.
     """
-    share = -(-count // len(space.sketches))
-    return Space(tuple(_thin(sketch, share, spec, rng) for sketch in space.sketches))
+    thinned: dict[str, Sketch] = {}
+    for sketch in sorted(space.sketches, key=lambda s: s.size):
+        share = -(-count // (len(space.sketches) - len(thinned)))
+        thinned[sketch.name] = _thin(sketch, share, spec, rng)
+        count -= len(thinned[sketch.name].all_rows())
+    return Space(tuple(thinned[sketch.name] for sketch in space.sketches))
 
 
 def _thin(sketch: Sketch, wanted: int, spec: DeviceSpec, rng: np.random.Generator) -> Sketch:

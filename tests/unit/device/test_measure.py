@@ -147,6 +147,23 @@ def test_everything_is_built_before_anything_runs():
     assert kinds[4:9] == ["Load", "Check", "Time", "Check", "Time"]
 
 
+def test_what_is_only_compiled_does_not_run():
+    refused = Refused(status="compile_error", error="no")
+    child = FakeChild(
+        lambda item: (
+            refused
+            if isinstance(item, Build) and any("bad" in job.texts[0] for job in item.jobs.values())
+            else None
+        )
+    )
+    rows = runner_of(child).compile("task", [program("a"), program("bad")], MeasureOptions())
+    assert [(row.status, row.error) for row in rows] == [
+        ("skipped", "compiled only"),
+        ("compile_error", "no"),
+    ]
+    assert not child.count(Load) and not child.count(Check)
+
+
 def test_constants_are_packed_on_the_way():
     child = FakeChild(always)
     runner_of(child).measure("task", [program()], MeasureOptions())

@@ -1,7 +1,9 @@
 """A packed grid holds the calm outcomes of a store, and gives them back as they were."""
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from retune.core.errors import RecordError
@@ -9,11 +11,20 @@ from retune.core.target import GENERIC_CPU
 from retune.records.replay import calm_hashes, pack, read_replay
 from retune.records.schema import Measurement, Status, TuningRecord
 from retune.records.store import RecordStore
-from retune.schedule.trace import Trace
+from retune.schedule.trace import Step, Trace
+
+SKETCH = Trace(
+    (
+        Step("sample_compute_location", (("block", "x"), ("name", "at.x"))),
+        Step("sample_tile", (("loop", "i"), ("name", "tile")), ("tile@0", "tile@1")),
+        Step("sample_categorical", (("name", "unroll"),), ("unroll@0",)),
+    ),
+    (("at.x", (3,)),),
+)
 
 
 def _record(config: str, time_us: float | None, reference_us: float | None, status: Status = "ok"):
-    decided = {"tile": (int(config), 2), "unroll": (1,)}
+    decided = {"tile": (int(config), 2), "unroll": (1,), "at.x": (3,)}
     return TuningRecord(
         run_id="run",
         model="layer",
@@ -22,7 +33,7 @@ def _record(config: str, time_us: float | None, reference_us: float | None, stat
         task_name="dense",
         sketch="s",
         decisions=(int(config), 2, 1),
-        trace=Trace().with_decisions(decided).to_json(),
+        trace=SKETCH.with_decisions(decided).to_json(),
         config_hash=config,
         device=GENERIC_CPU.fingerprint,
         measurement=Measurement(status=status, median_us=time_us, reference_us=reference_us),
@@ -56,9 +67,19 @@ def test_a_packed_grid_is_read_back(tmp_path: Path):
     assert replay.spec == GENERIC_CPU and replay.notes == notes
     (part,) = replay.recorded
     assert (part.layer, part.sketch) == ("dense", "s")
-    found = dict(zip((d["tile"] for d in part.decided()), part.time_us.tolist(), strict=True))
-    assert found.pop((4, 2)) != found.get((4, 2))  # NaN: it failed
-    assert found == {(1, 2): 10.0, (2, 2): 12.0}
+    assert part.trace == SKETCH
+    assert part.trace.sampled == (("tile", 2), ("unroll", 1))
+    found = dict(zip(map(tuple, part.decisions.tolist()), part.time_us.tolist(), strict=True))
+    assert np.isnan(found.pop((4, 2, 1)))  # it failed
+    assert found == {(1, 2, 1): 10.0, (2, 2, 1): 12.0}
+
+
+def test_a_sketch_that_changed_under_its_name_is_refused(tmp_path: Path):
+    store = _store(tmp_path)
+    other = replace(_record("6", 9.0, 100.0), trace=Trace(SKETCH.steps[1:]).to_json())
+    store.append([other])
+    with pytest.raises(RecordError, match="different sketches named 's'"):
+        pack(store, {"task": "dense"}, GENERIC_CPU, tmp_path / "replay.parquet", {})
 
 
 def test_another_file_is_refused(tmp_path: Path):
