@@ -106,6 +106,16 @@ def test_a_build_failure_carries_the_compilers_log(device: Device):
         device.build("__kernel void bad(__global float *x) { x[0] = z; }")
 
 
+def test_a_function_whose_name_a_macro_makes_is_declared(device: Device):
+    text = """
+#define JOIN(a, b) a##b
+__kernel void f(__global float *y) { y[0] = JOIN(fm, a)(2.0f, 3.0f, y[0]); }
+"""
+    y = device.upload(np.ones(1, np.float32))
+    device.enqueue([device.prepare(device.build(text), "f", [y], (1,), (1,))])
+    assert device.read(y, TensorType((1,))) == 7
+
+
 def test_refused_launches_say_which(device: Device):
     program = device.build(DOUBLE)
     y = device.allocate(4096)

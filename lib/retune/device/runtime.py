@@ -20,7 +20,7 @@ import numpy as np
 from retune.core.dtypes import TensorType
 from retune.core.errors import DeviceError, InputError
 from retune.core.target import DeviceSpec
-from retune.device import host, pocl, vendors
+from retune.device import declarations, host, pocl, vendors
 from retune.device.inputs import random_array
 
 _ERRORS_OF_THE_LOADER = (-1, -1001)
@@ -88,6 +88,7 @@ class Device:
             self._context = self._cl.Context([handle])
             self._queue = self._cl.CommandQueue(self._context)
         self._profiled: Any = None
+        self._header = declarations.find_header() if spec.driver == declarations.DRIVER else None
 
     @functools.cached_property
     def has_atomics(self) -> bool:
@@ -116,6 +117,13 @@ class Device:
         return Program(handles)
 
     def _compile(self, text: str, options: Sequence[str]) -> Any:
+        if self._header is not None:
+            short = declarations.abridged(text, self._header)
+            with contextlib.suppress(BuildFailed):  # the whole header decides what is wrong
+                return self._compile_whole(short, (*options, declarations.SKIP_HEADER))
+        return self._compile_whole(text, options)
+
+    def _compile_whole(self, text: str, options: Sequence[str]) -> Any:
         program = self._cl.Program(self._context, text)
         try:
             with warnings.catch_warnings():

@@ -1,0 +1,67 @@
+"""Which of a header's declarations a program brings along."""
+
+from pathlib import Path
+
+import pytest
+
+from retune.device.declarations import abridged, find_header
+
+HEADER = """\
+/* fma(1, 2, 3); */
+#ifndef _OPENCL_H_
+#define _OPENCL_H_
+#include "base.h"
+#define __ovld __attribute__((overloadable))
+#define TWICE(x) twice(x) // once();
+float __ovld fma(float a, float b, float c);
+float __ovld exp(float x); float __ovld twice(float x);
+#if defined(cl_khr_fp64) && \\
+    1
+double __ovld fma(double a,
+                  double b, double c);
+#endif
+double __ovld once(double x);
+#endif
+"""
+
+
+@pytest.fixture
+def header(tmp_path: Path) -> Path:
+    path = tmp_path / "opencl-c.h"
+    path.write_text(HEADER)
+    return path
+
+
+def test_a_program_brings_all_overloads_of_what_it_names_under_their_conditions(header: Path):
+    assert abridged("y = fma(a, b, c);", header).splitlines() == [
+        "#undef _OPENCL_H_",
+        "#ifndef _OPENCL_H_",
+        "#define _OPENCL_H_",
+        "#define __ovld __attribute__((overloadable))",
+        "#define TWICE(x) twice(x)",
+        "float __ovld fma(float a, float b, float c);",
+        "float __ovld twice(float x);",
+        "#if defined(cl_khr_fp64) && \\",
+        "    1",
+        "double __ovld fma(double a,",
+        "                  double b, double c);",
+        "#endif",
+        "#endif",
+        "#line 1",
+        "y = fma(a, b, c);",
+    ]
+
+
+def test_names_are_whole_words(header: Path):
+    short = abridged("y = exp10(expo, fma_2);", header)
+    assert "exp(float" not in short
+    assert "fma(" not in short
+
+
+def test_the_header_of_the_pocl_that_pyopencl_brings_is_found():
+    pytest.importorskip("pocl_binary_distribution")
+    found = find_header()
+    assert found is not None
+    short = abridged("vload16(0, x)", found)
+    assert "vload16(" in short
+    assert len(short) < found.stat().st_size // 10
