@@ -92,7 +92,11 @@ class Builder:
         return replace(alone, build_s=built.build_s + alone.build_s)
 
     def _plan(self, jobs: list[Job]) -> list[tuple[Job, ...]]:
-        """The programs to build: those that are known, then new ones, as many for each child."""
+        """The programs to build: those that are known, then new ones, as many for each child.
+
+        Long texts come first, and in different programs: no child waits long at the end.
+        """
+        jobs = sorted(jobs, key=lambda job: -sum(map(len, job.texts)))
         known = dict.fromkeys(self._programs[job] for job in jobs if job in self._programs)
         alike: dict[Hashable, list[Job]] = {}
         for job in jobs:

@@ -67,6 +67,14 @@ def test_jobs_are_spread_evenly_over_the_children(count: int, helpers: int, size
     assert len({each.index for each in built}) == count
 
 
+def test_jobs_with_long_texts_go_to_different_programs():
+    fakes = children(2)
+    mixed = [job(name) for name in ("long 0", "a", "long 1", "b")]
+    built = builder_of(fakes).build(mixed, OPTIONS)
+    assert sorted(programs(fakes)) == [("long 0", "a"), ("long 1", "b")]
+    assert [each.request.jobs[each.index] for each in built] == mixed
+
+
 def test_only_solitary_jobs_of_the_same_options_share_a_program():
     fakes = children(1)
     fast = [job(f"fast {n}", options=("-fast",)) for n in range(2)]
