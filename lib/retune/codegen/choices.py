@@ -6,9 +6,10 @@ variable. Once that loop is written out, each copy of the body keeps only its ro
 
 from dataclasses import replace
 
+from retune.codegen.copies import copy_body
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Select, Var, const, variables, walk
-from retune.ir.stmt import Block, For, Program, Seq, Stmt, blocks, rewrite, substitute_stmt
+from retune.ir.stmt import For, Program, Seq, Stmt, blocks, rewrite
 from retune.ir.stmt import walk as statements
 
 
@@ -29,7 +30,9 @@ def settle_choices(program: Program) -> Program:
     def rule(node: Stmt) -> Stmt | None:
         if not isinstance(node, For) or node.var not in chosen:
             return None
-        return Seq(tuple(_iteration(node, i) for i in range(evaluate_int(node.extent))))
+        return Seq(
+            tuple(copy_body(node, const(i), str(i)) for i in range(evaluate_int(node.extent)))
+        )
 
     body = rewrite(program.body, rule)
     return replace(program, body=body if isinstance(body, Seq) else Seq((body,)))
@@ -44,21 +47,3 @@ def _deciding_loops(body: Stmt) -> set[Var]:
                 used = variables(node.condition)
                 chosen |= used if used <= unrolled else set()
     return chosen
-
-
-def _iteration(loop: For, number: int) -> Stmt:
-    """One iteration, its blocks and loops renamed."""
-    inner = [n.var for n in statements(loop.body) if isinstance(n, For)]
-    names = {var: Var(f"{var.name}.{number}") for var in inner}
-    body = substitute_stmt(loop.body, {loop.var: const(number), **names})
-
-    def rename(node: Stmt) -> Stmt | None:
-        match node:
-            case For():
-                return replace(node, var=names.get(node.var, node.var))
-            case Block():
-                return replace(node, name=f"{node.name}.{number}")
-            case Seq():
-                return None
-
-    return rewrite(body, rename)

@@ -13,6 +13,7 @@ from retune.codegen.emit import KernelBody
 from retune.codegen.items import one_item, virtual_threads
 from retune.codegen.masks import masks_to_guards
 from retune.codegen.passes import drop_unit_loops, pack_constants, simplify_indices
+from retune.codegen.peeling import peel_borders
 from retune.codegen.source import BufferSpec, KernelArg, KernelSource, Pack, ProgramSource, Role
 from retune.core.config import knob
 from retune.core.dtypes import itemsize
@@ -66,7 +67,10 @@ def lower(program: Program, *, options: tuple[str, ...] = BUILD_OPTIONS) -> Prog
         part, own = pack_constants(part)
         packs |= own
         inputs |= {b.name: b for b in part.inputs if b.name in own}
-        kernels.append(_kernel(part.name, part.body, position))
+        peeled = peel_borders(part)
+        if verified:
+            verify(peeled, "peel borders")
+        kernels.append(_kernel(part, peeled.body, position))
     used = {arg.buffer for kernel in kernels for arg in kernel.args}
     program = replace(program, inputs=tuple(inputs.values()))
     specs = tuple(spec for spec in _buffers(program, packs, computed) if spec.name in used)
@@ -86,14 +90,15 @@ def _part(program: Program, root: Stmt) -> Program:
     )
 
 
-def _kernel(program: str, root: Stmt, position: int) -> KernelSource:
+def _kernel(part: Program, root: Stmt, position: int) -> KernelSource:
+    """The kernel of one nest; its comment is the nest as it was before copies of it were made."""
     nest = dots_to_calls(root)
     touched = _touched(nest)
     body = KernelBody(nest, touched)
     lines = body.emit()
     written = {b.buffer for b in blocks(root)}
-    stage = [b.name for b in blocks(root)][-1]
-    name = opencl.identifier(f"{program}_{position}_{stage}")
+    stage = [b.name for b in blocks(part.body)][-1]
+    name = opencl.identifier(f"{part.name}_{position}_{stage}")
     local = (body.local_size[0], body.local_size[1], 1)
     sizes = body.global_size
     arguments = [opencl.argument(body.identifier(b.name), b.dtype, b in written) for b in touched]
@@ -103,7 +108,7 @@ def _kernel(program: str, root: Stmt, position: int) -> KernelSource:
     else:
         code = opencl.cooperative_kernel(name, local, arguments, lines)
     called = definitions(used_functions(nest, body.lanes))
-    text = "\n".join([*called, *_comment(root, body), *code, ""])
+    text = "\n".join([*called, *_comment(part.body, body), *code, ""])
     return KernelSource(
         name=name,
         text=text,

@@ -38,6 +38,10 @@ the same axis, the inner one shares out a piece of work that all items need.
 STRAIGHT: frozenset[LoopKind] = frozenset({"unroll", "vectorize", "dot4"})
 """Kinds whose iterations are statements side by side, or one statement: no loop in time."""
 
+PEEL = "peel"
+"""Note of a loop over tiles whose first and last iterations lowering sets apart, because masks of
+padded data hold in all others. It changes no result."""
+
 IDENTITY: Mapping[Reducer, float] = {
     "sum": 0.0,
     "prod": 1.0,

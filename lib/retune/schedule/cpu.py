@@ -22,6 +22,7 @@ from retune.schedule.rows import contiguous_axis, schedule_rows
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import Sketch, Space, sketch_of
 from retune.schedule.stages import readers
+from retune.schedule.windows import LEAST_LANES, is_window, schedule_window
 
 _WINDOW_LIMIT = 16
 """Reduce iterations that may be written out in full."""
@@ -49,10 +50,14 @@ class Plan:
     """True: work-groups walk the pixels of one channel tile before the next one."""
     masked: bool = False
     """True: padding is a mask on the reduction; False: padded data is written out first."""
+    sliding: bool = False
+    """True: tiles of a row of windows that share what they read, see `windows`."""
 
     @property
     def name(self) -> str:
         """Name of the sketch."""
+        if self.sliding:
+            return f"cpu.v{self.lanes}.sliding"
         order = "channels_slow" if self.channels_slow else "pixels_slow"
         masked = ".masked" if self.masked else ""
         return f"cpu.v{self.lanes}.{'window' if self.window else 'loops'}.{order}{masked}"
@@ -90,6 +95,10 @@ def _plans(program: Program, spec: DeviceSpec) -> Iterator[Plan]:
     window = prod(evaluate_int(p.extent) for p in path if p.reduce)
     last = _channel_group(anchor) or (spatial[-1] if spatial else 1)
     widths = [vector_lanes(spec, last)]
+    if is_window(anchor) and widths[0] >= LEAST_LANES:
+        masked = bool(_masked_inputs(program, anchor))
+        yield Plan(widths[0], window=True, channels_slow=False, masked=masked, sliding=True)
+        return
     if last % widths[0] and widths[0] > 4:
         widths.append(widths[0] // 2)
     windows = [False, True] if window <= _WINDOW_LIMIT else [False]
@@ -185,11 +194,14 @@ def schedule_rest(s: Schedule, spec: DeviceSpec) -> None:
 def _reduction(s: Schedule, name: str, plan: Plan, spec: DeviceSpec, *, sampled: bool) -> None:
     """The reduction by lanes along its rows, where that is better, or else by register tiles."""
     rows = contiguous_axis(s, name, spec)
-    if rows is None:
+    if rows is not None:
+        out = epilogue_of(s, name) or s.cache_write(name)
+        schedule_rows(s, name, out, rows, _wanted(spec), sampled=sampled)
+    elif plan.sliding:
+        out = epilogue_of(s, name) or s.cache_write(name)
+        schedule_window(s, name, out, plan.lanes, spec, sampled=sampled)
+    else:
         _tile(s, name, plan, spec, sampled=sampled)
-        return
-    out = epilogue_of(s, name) or s.cache_write(name)
-    schedule_rows(s, name, out, rows, _wanted(spec), sampled=sampled)
 
 
 def _untouched(s: Schedule, name: str) -> bool:

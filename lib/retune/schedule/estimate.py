@@ -15,6 +15,7 @@ from retune.ir.reduction import path_to
 from retune.ir.stmt import Block, For, blocks
 from retune.ir.te import body_flops
 from retune.schedule.space import Candidate, Candidates, Sketch, Space
+from retune.schedule.window_cost import broadcasts_nothing, window_cycles
 
 _LATENCY_CHAINS = 10.0
 """Independent accumulators that hide the latency of a multiply-add on two pipes."""
@@ -86,6 +87,8 @@ class _Nest:
         """Cycles of one core for all iterations."""
         if self.block.reducer is None:
             return self.work / self.lanes * _element_cycles(self.block)
+        if broadcasts_nothing(self.block, self.path):
+            return window_cycles(self.block, self.path, self.extents, spec)
         near = self.one
         for loop in self.path:
             near = self.extents[loop.var] if loop.reduce else near

@@ -2,7 +2,6 @@
 
 from math import prod
 
-from retune.core.dtypes import is_float
 from retune.graph.ops.registry import ints
 from retune.graph.ops.shapes import spatial
 from retune.graph.tensors.convolution import (
@@ -18,20 +17,15 @@ from retune.graph.tensors.convolution import (
 from retune.graph.tensors.registry import OpCall, tensors_of
 from retune.ir.expr import Expr, ceildiv, const, maximum, minimum
 from retune.ir.expr import cast as cast_expr
+from retune.ir.stmt import identity
 from retune.ir.te import Reducer, Tensor, compute, reduce_axis
-
-LOWEST_FLOAT = -3.4028234663852886e38
-"""The most negative float32: what never wins a maximum."""
-
-LOWEST_INT = {"int8": -(1 << 7), "int16": -(1 << 15), "int32": -(1 << 31), "int64": -(1 << 63)}
 
 
 @tensors_of("max_pool2d", "max_pool3d")
 def max_pool(c: OpCall) -> Tensor:
     """max_pool2d(nn, yy, xx, cc) max= data[nn, yy + ry, xx + rx, cc]."""
-    dtype = c.output.dtype
-    lowest = LOWEST_FLOAT if is_float(dtype) else LOWEST_INT.get(dtype, 0)
-    return _window(c, c.op, "max", lowest)
+    # The start value of the maximum, so that lowering can leave padding out.
+    return _window(c, c.op, "max", identity("max", c.output.dtype).value)
 
 
 @tensors_of("avg_pool2d", "avg_pool3d")

@@ -1,0 +1,24 @@
+"""Copies of a loop's body for chosen values of its variable."""
+
+from dataclasses import replace
+
+from retune.ir.expr import Expr, Var
+from retune.ir.stmt import Block, For, Seq, Stmt, rewrite, substitute_stmt, walk
+
+
+def copy_body(loop: For, value: Expr, mark: str) -> Stmt:
+    """The body where the loop's variable is `value`; its blocks and loops are renamed by `mark`."""
+    inner = [n.var for n in walk(loop.body) if isinstance(n, For)]
+    names = {var: Var(f"{var.name}.{mark}") for var in inner}
+    body = substitute_stmt(loop.body, {loop.var: value, **names})
+
+    def rename(node: Stmt) -> Stmt | None:
+        match node:
+            case For():
+                return replace(node, var=names.get(node.var, node.var))
+            case Block():
+                return replace(node, name=f"{node.name}.{mark}")
+            case Seq():
+                return None
+
+    return rewrite(body, rename)

@@ -1,0 +1,81 @@
+"""Border tiles apart from inner ones: same results, and no masks inside."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retune.codegen.lower import lower
+from retune.codegen.masks import masks_to_guards
+from retune.codegen.passes import drop_unit_loops, simplify_indices
+from retune.codegen.peeling import peel_borders
+from retune.core.target import GENERIC_CPU
+from retune.ir.expr import variables
+from retune.ir.reduction import decompose_all
+from retune.ir.stmt import PEEL, For, Program, blocks, from_dag, walk
+from retune.ir.te import Dag
+from retune.ir.verify import verify
+from retune.schedule.cpu import cpu_space
+from retune.schedule.schedule import Schedule
+from tests.dags import depthwise
+from tests.oracle import assert_same_meaning
+from tests.properties import quick
+
+
+def tiled(dag: Dag, width: int) -> Program:
+    """A padded depthwise convolution in tiles of `width` columns, ready to be peeled."""
+    s = Schedule(from_dag(dag))
+    s.compute_inline("padded")
+    outer, inner = s.split("conv.xx", [width], "shift")
+    s.annotate(outer, PEEL, "ends")
+    s.unroll(inner)
+    program = s.program
+    for step in (drop_unit_loops, decompose_all, masks_to_guards, simplify_indices):
+        program = step(program)
+    return program
+
+
+@quick(20)
+@given(
+    columns=st.integers(2, 17),
+    width=st.integers(1, 7),
+    stride=st.integers(1, 3),
+)
+def test_peeled_loops_keep_the_meaning(columns: int, width: int, stride: int):
+    dag = depthwise(1, 3, columns, 5, stride=stride)
+    width = min(width, (columns - 1) // stride + 1)
+    peeled = peel_borders(tiled(dag, width))
+    verify(peeled)
+    assert_same_meaning(dag, peeled)
+
+
+def test_inner_tiles_have_no_mask_on_columns():
+    peeled = peel_borders(tiled(depthwise(1, 6, 32, 5), 4))
+    loops = [n for n in walk(peeled.body) if isinstance(n, For)]
+    (inside,) = [n for n in loops if n.var.name == "conv.xx.0.inside"]
+    assert str(inside.extent) == "6"  # of 8 tiles
+    for block in blocks(inside.body):
+        names = {v.name for v in variables(block.guard)} if block.guard is not None else set()
+        assert not any("xx" in name or "rx" in name for name in names)
+
+
+def test_a_loop_without_masks_stays_as_it_is():
+    s = Schedule(from_dag(depthwise(1, 6, 32, 5)))
+    s.annotate("conv.xx", PEEL, "ends")  # padding is written out first
+    peeled = peel_borders(s.program)
+    assert len(blocks(peeled.body)) == len(blocks(s.program.body))
+
+
+def test_short_loops_become_copies_with_settled_positions():
+    peeled = peel_borders(tiled(depthwise(1, 6, 8, 5), 4))
+    assert not any(isinstance(n, For) and "xx.0" in n.var.name for n in walk(peeled.body))
+    assert sum(b.reducer is not None for b in blocks(peeled.body)) == 2
+
+
+@pytest.mark.parametrize("extent", [7, 14, 30])
+def test_depthwise_kernels_are_lowered_with_peeled_tiles(extent: int):
+    dag = depthwise(1, extent, extent, 64)
+    (sketch,) = cpu_space(from_dag(dag), GENERIC_CPU).sketches
+    for row in sketch.sample(3, np.random.default_rng(extent)):
+        text = lower(sketch.instantiate(row)).text
+        assert PEEL not in text
