@@ -9,17 +9,16 @@ and copies of as many bytes as the layer moves; `share` is the time that the slo
 allows over the time taken. The first row is the reference shape that tells windows apart. Ours is
 a layer as it is inside a network, one of many steps of a launch: a few rounds of the layer in one
 launch, with enqueueing and waiting, without copies of input and output. The peers' is their call,
-in a loop; their threads spin in between.
+in a loop; their threads spin in between. At the end come the steps of whole networks that are no
+convolutions, see `benchmarks.steps`.
 """
 
 import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-
-import numpy as np
 
 from benchmarks.layers import (
     ROUNDS,
@@ -29,6 +28,8 @@ from benchmarks.layers import (
     write_layer,
 )
 from benchmarks.networks import known_candidates
+from benchmarks.steps import STEP_NETWORKS, step_rows
+from benchmarks.table import Row, show, summary
 from retune.api import ImportedNetwork, import_network
 from retune.bundle.bench import BenchOptions, compare_times
 from retune.bundle.build import build_plan
@@ -47,27 +48,6 @@ PEERS = ("onnxruntime", "openvino")
 _RUN = "benchmark-kernels"
 _FIRST_CHANNELS = 4
 _MOST_S = 1e9
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One layer."""
-
-    layer: str
-    kind: str
-    flops: int
-    us: dict[str, float]
-    """Median of each contender."""
-    gflops: float
-    ceiling_gflops: float
-    share: float
-    """Of the roofline: arithmetic or traffic, whichever binds."""
-
-    @property
-    def ratio(self) -> float | None:
-        """Time over that of the fastest peer."""
-        peers = [us for name, us in self.us.items() if name != "retune"]
-        return self.us["retune"] / min(peers) if peers else None
 
 
 def kind_of(task: Task) -> str:
@@ -143,34 +123,6 @@ def measure(task: Task, network: ImportedNetwork, options: argparse.Namespace) -
     )
 
 
-def show(row: Row) -> str:
-    """One line."""
-    peers = (f"{n} {row.us['retune'] / us:.2f}x" for n, us in row.us.items() if n != "retune")
-    return (
-        f"{row.kind:12} {row.layer:36} {row.us['retune']:9.1f} us {row.gflops:6.0f} GFLOPS "
-        f"{row.share:4.0%} of the roofline ({row.ceiling_gflops:.0f})  {'  '.join(peers)}"
-    )
-
-
-def summary(rows: Sequence[Row]) -> list[str]:
-    """Geometric mean and extremes of each kind."""
-    lines: list[str] = []
-    for kind in dict.fromkeys(row.kind for row in rows):
-        mine = [row for row in rows if row.kind == kind]
-        shares = [row.share for row in mine]
-        text = f"{kind:12} {len(mine):3} layers: share {mean(shares):.0%}, least {min(shares):.0%}"
-        ratios = [row.ratio for row in mine if row.ratio is not None]
-        if ratios:
-            text += f"; {mean(ratios):.2f}x the fastest peer's time, worst {max(ratios):.2f}x"
-        lines.append(text)
-    return lines
-
-
-def mean(values: Sequence[float]) -> float:
-    """Geometric."""
-    return float(np.exp(np.mean(np.log(values))))
-
-
 def main() -> None:
     """Measures the layers of the networks named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -178,6 +130,7 @@ def main() -> None:
     parser.add_argument("--records", type=Path, default=records_root())
     parser.add_argument("--trials", type=int, default=128, help="0: use what the store has")
     parser.add_argument("--seconds", type=float, default=3.0, help="of timing for each layer")
+    parser.add_argument("--steps", nargs="*", default=list(STEP_NETWORKS), metavar="NETWORK")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     tasks = [reference_task(), *heavy_tasks(options.networks).values()]
@@ -189,6 +142,10 @@ def main() -> None:
         rows.append(measure(task, network, options))
         print(show(rows[-1]), flush=True)
     print(f"the reference shape reached {rows[0].share:.0%} in this window")
+    for model in options.steps:
+        for row in step_rows(model, options.records, options.seconds):
+            rows.append(row)
+            print(show(row), flush=True)
     print("\n".join(summary(rows[1:])))
     if options.json:
         found: list[Mapping[str, object]] = [asdict(row) for row in rows]
