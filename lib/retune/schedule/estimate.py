@@ -10,10 +10,12 @@ import numpy as np
 
 from retune.core.target import DeviceSpec
 from retune.ir.evaluate import evaluate
-from retune.ir.expr import Expr, Select, Var, loads, variables
+from retune.ir.expr import Expr, Load, Select, Var, loads, variables
 from retune.ir.reduction import path_to
+from retune.ir.simplify import affine
 from retune.ir.stmt import Block, For, blocks
 from retune.ir.te import body_flops
+from retune.schedule.conflicts import WAY_BYTES, Axis, crowded
 from retune.schedule.space import Candidate, Candidates, Sketch, Space
 from retune.schedule.window_cost import broadcasts_nothing, window_cycles
 
@@ -33,7 +35,16 @@ _STEP = 0.5
 _GROUP_CYCLES = 600.0
 """What taking a work-group of a nest costs (persistent workers share a counter)."""
 _FARTHER_CYCLES = 8.0
-"""Cycles for a vector from beyond the second-level cache."""
+"""Cycles for a vector from beyond the second-level cache, where private arrays are read too."""
+_STREAM_CYCLES = 3.5
+"""Cycles for a vector from there when nothing else is read: constants come ahead of their use."""
+_NEAR_CYCLES = 0.5
+"""Cycles for a vector from the first-level cache."""
+_CONFLICT_CYCLES = 1.3
+"""Cycles for a broadcast from a line that others of its set push out (measured, 14 in 12 ways)."""
+_UNEVEN = 0.5
+"""Work-groups that a core waits for the others at the end: cores are disturbed, groups are not
+equal (measured: two groups for two cores took up to 1.7 times as long as sixteen)."""
 _PRIVATE_CYCLES = 1.5
 """Cycles for a vector to or from a private array."""
 _SAMPLES = 1024
@@ -64,6 +75,7 @@ class _Nest:
     ) -> None:
         self.block = block
         self.path = path
+        self.values = values
         self.extents = {loop.var: _sized(loop.extent, values, count) for loop in path}
         self.sizes = {
             load.buffer: np.prod([_sized(e, values, count) for e in load.buffer.shape], axis=0)
@@ -106,30 +118,72 @@ class _Nest:
         arithmetic = np.maximum(self.tile, _LATENCY_CHAINS) / _PIPES
         near = _LOAD_SLACK * (pixels + self.rows) / _LOADS_PER_CYCLE
         far = self.rows * self._weight_cycles(spec) + pixels / self.lanes * self._data_cycles(spec)
+        far = far + pixels * self._conflict_cycles(spec)
         return np.maximum(np.maximum(arithmetic, near), far)
 
-    def _weight_cycles(self, spec: DeviceSpec) -> np.ndarray:
-        """Cycles for a vector of constants: beside private arrays they may exceed the cache.
-
-        They come from beyond it once, and stay near for the loops inside that read them again. On
-        their own they are read ahead in time, wherever they lie (measured: 512 channels of 3x3).
-        """
-        cycles = _FAR_CYCLES * self.one
-        if not any(buffer.scope == "private" for buffer in self.sizes):
-            return cycles
+    def _conflict_cycles(self, spec: DeviceSpec) -> np.ndarray:
+        """Cycles for a broadcast where a tile's pixels share too few sets of the nearest cache."""
+        ways = max(1, spec.l1_bytes // WAY_BYTES)
+        cycles = 0.0 * self.one
+        across = {loop.var for loop in self.path if loop.kind == "vectorize"}
         for load in loads(self.block.value):
-            if load.buffer.scope != "constant":
-                continue
             used = {v for index in load.indices for v in variables(index)}
-            own, again = 4.0 * self.one, self.one
-            for loop in self.path:
-                if loop.var in used and not loop.kind.startswith("group"):
-                    own = own * self.extents[loop.var]
-                elif loop.kind == "serial" and not loop.reduce:
-                    again = again * self.extents[loop.var]
-            first = np.where(own > spec.l2_bytes, _FARTHER_CYCLES, _FAR_CYCLES)
-            cycles = np.maximum(cycles, (first + (again - 1.0) * _FAR_CYCLES) / again)
+            if load.buffer.scope != "global" or used & across:
+                continue
+            most = crowded(self._pixel_axes(load), len(self.one))
+            cycles = np.where(most >= ways, _CONFLICT_CYCLES, cycles)
         return cycles
+
+    def _pixel_axes(self, load: Load) -> list[Axis]:
+        """The written-out spatial loops, with the bytes between what their copies read."""
+        found: list[Axis] = []
+        for loop in self.path:
+            if loop.kind != "unroll" or loop.reduce:
+                continue
+            forms = [affine(index, [loop.var]) for index in load.indices]
+            step, size = 0.0 * self.one, 4.0 * self.one
+            for form, extent in zip(reversed(forms), reversed(load.buffer.shape), strict=True):
+                if form is not None and loop.var in form[0]:
+                    step = step + size * _sized(form[0][loop.var], self.values, len(self.one))
+                size = size * _sized(extent, self.values, len(self.one))
+            found.append((self.extents[loop.var], step))
+        return found
+
+    def _weight_cycles(self, spec: DeviceSpec) -> np.ndarray:
+        """Cycles for a vector of constants, on the average over the tiles that read it again."""
+        private = any(buffer.scope == "private" for buffer in self.sizes)
+        found = [
+            self._constant_cycles(load, spec, private=private)
+            for load in loads(self.block.value)
+            if load.buffer.scope == "constant"
+        ]
+        return np.max(found, axis=0) if found else _FAR_CYCLES * self.one
+
+    def _constant_cycles(self, load: Load, spec: DeviceSpec, *, private: bool) -> np.ndarray:
+        """Beside private arrays constants share the caches; on their own they are read ahead.
+
+        What one tile reads may stay in the nearest cache for the next one, or else in the one
+        after it. The first time it comes from beyond that, unless all of it fits.
+        """
+        used = {v for index in load.indices for v in variables(index)}
+        tile, group, whole, tiles = 4.0 * self.one, 4.0 * self.one, 4.0 * self.one, self.one
+        for loop in self.path:
+            extent = self.extents[loop.var]
+            shared = loop.kind.startswith("group")
+            repeated = loop.kind == "serial" and not loop.reduce
+            if loop.var in used:
+                whole = whole * extent
+                group = group if shared else group * extent
+                tile = tile if shared or repeated else tile * extent
+            elif repeated:
+                tiles = tiles * extent
+        if private:
+            first = np.where(group > spec.l2_bytes, _FARTHER_CYCLES, _FAR_CYCLES)
+            again = _FAR_CYCLES * self.one
+        else:
+            first = np.where(whole > spec.l2_bytes, _STREAM_CYCLES, _FAR_CYCLES)
+            again = np.where(2.0 * tile > spec.l1_bytes, _FAR_CYCLES, _NEAR_CYCLES)
+        return (first + (tiles - 1.0) * again) / tiles
 
     def _data_cycles(self, spec: DeviceSpec) -> np.ndarray:
         """Cycles for a vector of a private array that exceeds the cache."""
@@ -155,8 +209,10 @@ def _element_cycles(block: Block) -> float:
 
 
 def _spread(cycles: np.ndarray, groups: np.ndarray, spec: DeviceSpec) -> np.ndarray:
-    """Cycles until the last core is done: each has taken whole groups."""
-    return (cycles / groups + _GROUP_CYCLES) * np.ceil(groups / spec.compute_units)
+    """Cycles until the last core is done: each has taken whole groups, and not all at one pace."""
+    units = spec.compute_units
+    even = groups / units + _UNEVEN * (1.0 - 1.0 / units)
+    return (cycles / groups + _GROUP_CYCLES) * np.maximum(np.ceil(groups / units), even)
 
 
 def default_candidate(space: Space, spec: DeviceSpec) -> Candidate:
