@@ -68,8 +68,9 @@ def search(
     spec: DeviceSpec,
     seed: int,
     model: OfflineModel | None = None,
+    trials: int = _TRIALS,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Each trial's number in the space and its time, in order. int64, float64 [at most 64]
+    """Each trial's number in the space and its time, in order. int64, float64 [at most trials]
 
     The time is NaN for a failure.
     """
@@ -79,8 +80,8 @@ def search(
     searching = make_tuner(tuner, setting, layer)
     numbers: list[int] = []
     found: list[float] = []
-    while len(found) < _TRIALS:
-        chosen = searching.propose(min(_BATCH, _TRIALS - len(found)))
+    while len(found) < trials:
+        chosen = searching.propose(min(_BATCH, trials - len(found)))
         if not len(chosen):
             break
         costs = grid.times(chosen)

@@ -15,8 +15,16 @@ from retune.core.errors import InputError
 from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
 from retune.records.store import RecordStore
-from retune.search.cost_model import CostModel, OfflineModel, static_score, train_offline
+from retune.search.cost_model import (
+    LOSS,
+    CostModel,
+    Loss,
+    OfflineModel,
+    static_score,
+    train_offline,
+)
 from retune.search.features import COLUMN, VERSION
+from retune.search.history import recorded_costs
 from retune.search.registry import (
     Metrics,
     ModelCard,
@@ -41,8 +49,8 @@ class Rows:
 
     features: np.ndarray
     """float32 [n, len(FEATURES)]"""
-    time_us: np.ndarray
-    """float64; NaN for a candidate that failed."""
+    cost: np.ndarray
+    """Times with the machine's drift removed, see `history.cost`. float64; NaN for a failure."""
     task: np.ndarray
     """int64: equal for the same task on the same device."""
     network: np.ndarray
@@ -58,7 +66,7 @@ class Rows:
         """The chosen rows, by index or mask."""
         return Rows(
             self.features[which],
-            self.time_us[which],
+            self.cost[which],
             self.task[which],
             self.network[which],
             self.record_id[which],
@@ -69,8 +77,8 @@ class Rows:
     def score(self) -> np.ndarray:
         """Throughput over that of the task's best row; 0 for a failure. float64 [n]"""
         best = np.full(self.task.max(initial=-1) + 1, np.inf)
-        np.fmin.at(best, self.task, self.time_us)
-        return np.nan_to_num(best[self.task] / self.time_us)
+        np.fmin.at(best, self.task, self.cost)
+        return np.nan_to_num(best[self.task] / self.cost)
 
 
 def load_rows(store: RecordStore) -> Rows:
@@ -88,6 +96,7 @@ def load_rows(store: RecordStore) -> Rows:
             "device",
             "status",
             "median_us",
+            "reference_us",
             "features",
             "timestamp",
         ],
@@ -98,11 +107,10 @@ def load_rows(store: RecordStore) -> Rows:
     task = np.unique(keys, return_inverse=True)[1].astype(np.int64)
     several = len(set(models)) > 1
     network = np.unique(models if several else keys, return_inverse=True)[1].astype(np.int64)
-    times = frame["median_us"].to_numpy(np.float64, na_value=np.nan)
-    times = np.where(frame["status"].to_numpy(str) == "ok", times, np.nan)
+    costs = recorded_costs(frame)[1]
     features = np.array(frame["features"].to_list(), np.float32).reshape(-1, len(COLUMN))
     ids, stamps = frame["record_id"].to_numpy(str), frame["timestamp"].to_numpy("datetime64[us]")
-    return Rows(features, times, task, network, ids, stamps)
+    return Rows(features, costs, task, network, ids, stamps)
 
 
 def judge(rows: Rows, predicted: np.ndarray) -> Metrics:
@@ -113,7 +121,7 @@ def judge(rows: Rows, predicted: np.ndarray) -> Metrics:
     ranks, best, first, fifth = [], 0.0, 0.0, 0.0
     for task in np.unique(rows.task):
         mine = np.flatnonzero(rows.task == task)
-        times = rows.time_us[mine]
+        times = rows.cost[mine]
         if len(mine) < _LEAST_OUTCOMES or np.isnan(times).all():
             continue
         times = np.where(np.isnan(times), np.nanmax(times), times)  # a failure is no faster
@@ -148,7 +156,7 @@ def _ranks(values: np.ndarray) -> np.ndarray:
     return (np.cumsum(count) - (count + 1) / 2)[number]
 
 
-def cross_validate(rows: Rows, seed: int) -> np.ndarray:
+def cross_validate(rows: Rows, seed: int, loss: Loss = LOSS) -> np.ndarray:
     """Predictions for each row by a model that saw neither its network nor its task. float64 [n]
 
     Raises: InputError if all rows are of one network.
@@ -161,12 +169,12 @@ def cross_validate(rows: Rows, seed: int) -> np.ndarray:
     for held in np.array_split(order, min(_FOLDS, len(order))):
         out = np.isin(rows.network, held)
         seen = rows.take(~out & ~np.isin(rows.task, rows.task[out]))
-        predicted[out] = predictions(_train(seen, seed, ""), rows.take(out))
+        predicted[out] = predictions(_train(seen, seed, loss=loss), rows.take(out))
     return predicted
 
 
-def _train(rows: Rows, seed: int, name: str) -> OfflineModel:
-    return train_offline(rows.features, rows.score, rows.task, seed, name)
+def _train(rows: Rows, seed: int, name: str = "", loss: Loss = LOSS) -> OfflineModel:
+    return train_offline(rows.features, rows.score, rows.task, seed, name, loss)
 
 
 def train(store: RecordStore, seed: int = 0) -> ModelCard:

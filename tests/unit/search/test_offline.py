@@ -75,7 +75,7 @@ def test_rows_are_the_records_with_todays_features(tmp_path: Path):
     store.append(_records(0, 1, feature_set="0"))
     rows = load_rows(store)
     assert len(rows) == 180 and len(np.unique(rows.task)) == len(np.unique(rows.network)) == 3
-    failed = np.isnan(rows.time_us)
+    failed = np.isnan(rows.cost)
     assert failed.sum() == 18 and not rows.score[failed].any()
     best = [rows.score[rows.task == task].max() for task in range(3)]
     assert best == [1.0, 1.0, 1.0] and (rows.score[~failed] > 0).all()
@@ -84,7 +84,7 @@ def test_rows_are_the_records_with_todays_features(tmp_path: Path):
 def test_a_held_out_network_is_predicted_without_its_rows(tmp_path: Path):
     """What a model says of a network does not change with that network's times."""
     rows = load_rows(store_of(tmp_path))
-    changed = rows.time_us.copy()
+    changed = rows.cost.copy()
     held = rows.network == 0
     changed[held] = changed[held][::-1]
     other = Rows(rows.features, changed, rows.task, rows.network, rows.record_id, rows.time)

@@ -1,0 +1,90 @@
+"""Losses of the cost model compared, on the candidates of tasks and networks that were held out.
+
+    python -m benchmarks.losses --records artifacts/records [--seeds 5]
+    python -m benchmarks.losses --replay tests/data/replay.parquet
+
+For each loss: the rank correlation, how much of the best time the model's first choice and the best
+of its first five reach (peak@1, peak@5, over tasks with at least eight candidates), and which share
+of a task's fastest tenth is in the predicted tenth. Features of a record store are those recorded;
+those of a packed grid are today's.
+"""
+
+import argparse
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+
+from benchmarks.search_quality import layer_grids, lesson
+from retune.records.replay import read_replay
+from retune.records.store import RecordStore
+from retune.search.cost_model import Loss, static_score
+from retune.search.offline import Rows, cross_validate, judge, load_rows
+
+_LEAST = 8
+
+
+def replay_rows(path: Path) -> Rows:
+    """The rows of a packed grid; each layer is a network."""
+    replay = read_replay(path)
+    lessons = [lesson(n, g, replay.spec) for n, g in layer_grids(replay).items()]
+    count = [len(item.costs) for item in lessons]
+    layer = np.repeat(np.arange(len(count)), count)
+    return Rows(
+        features=np.concatenate([item.features for item in lessons]),
+        cost=np.concatenate([item.costs for item in lessons]),
+        task=layer,
+        network=layer,
+        record_id=np.arange(sum(count)).astype(str),
+        time=np.zeros(sum(count), "datetime64[us]"),
+    )
+
+
+def recall(rows: Rows, predicted: np.ndarray) -> float:
+    """Mean share of a task's fastest tenth that is in the predicted tenth; at least one each."""
+    shares: list[float] = []
+    for task in np.unique(rows.task):
+        mine = np.flatnonzero(rows.task == task)
+        if len(mine) < _LEAST or np.isnan(rows.cost[mine]).all():
+            continue
+        most = -(-len(mine) // 10)
+        best = np.argsort(rows.cost[mine], kind="stable")[:most]
+        liked = np.argsort(-predicted[mine], kind="stable")[:most]
+        shares.append(len(np.intersect1d(best, liked)) / most)
+    return float(np.mean(shares))
+
+
+def _line(rows: Rows, predictions: Iterable[np.ndarray]) -> str:
+    found = np.array(
+        [
+            (m.rank_correlation, m.peak1, m.peak5, recall(rows, predicted))
+            for predicted in predictions
+            for m in (judge(rows, predicted),)
+        ]
+    ).mean(axis=0)
+    return f"rank {found[0]:.3f}  peak@1 {found[1]:.3f}  peak@5 {found[2]:.3f}  top {found[3]:.3f}"
+
+
+def main() -> None:
+    """Prints a line for each loss, tasks held out and networks held out."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--records", type=Path)
+    source.add_argument("--replay", type=Path)
+    parser.add_argument("--seeds", type=int, default=3)
+    options = parser.parse_args()
+    stored = options.records and load_rows(RecordStore(options.records))
+    rows = stored or replay_rows(options.replay)
+    held_out = {"tasks": replace(rows, network=rows.task), "networks": rows}
+    print(f"{len(rows)} rows, {judge(rows, rows.score).tasks} judged tasks")
+    print(f"{'static estimate':24} {_line(rows, [static_score(rows.features)])}")
+    for name, turned in held_out.items():
+        for loss in get_args(Loss):
+            tried = (cross_validate(turned, seed, loss) for seed in range(options.seeds))
+            print(f"{loss:9} {name + ' held out':18}{_line(rows, tried)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
