@@ -7,8 +7,10 @@ compute it. So neighbouring accesses share one base and differ in a constant. Re
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import gcd
 from typing import Protocol
 
+from retune.codegen.alignment import known_divisor
 from retune.ir.expr import Buffer, Expr, Var, const, substitute, variables
 from retune.ir.flat import flat_index
 from retune.ir.simplify import Polynomial, Range, from_polynomial, polynomial, simplify
@@ -26,6 +28,11 @@ class Names(Protocol):
     @property
     def ranges(self) -> Mapping[Var, Range]:
         """Ranges of the loop variables in scope."""
+        ...
+
+    @property
+    def solitary(self) -> bool:
+        """True for work-groups of one work-item, as CPUs run them."""
         ...
 
     def hoist(self, terms: Polynomial, stem: str) -> str:
@@ -62,6 +69,13 @@ class Place:
     base: str
     offset: int
     lanes: int
+    divisor: int = 1
+    """Divides `base`; 0 if that is 0."""
+
+    @property
+    def aligned(self) -> bool:
+        """Whether a vector there surely starts on a multiple of its size."""
+        return gcd(self.divisor, self.offset) % self.lanes == 0
 
     @property
     def index(self) -> str:
@@ -80,6 +94,7 @@ class _Form:
     offset: int
     steps: tuple[tuple[Var, int], ...]
     stride: int
+    divisor: int
 
 
 class Addresses:
@@ -104,7 +119,7 @@ class Addresses:
         for var, step in form.steps:
             offset += step * instance.env[var]
         lanes = instance.lane[1] if instance.lane and form.stride else 1
-        return Place(buffer, form.base, offset, lanes)
+        return Place(buffer, form.base, offset, lanes, form.divisor)
 
     def resolve(self, terms: Polynomial, instance: Instance) -> Polynomial:
         """The polynomial with unrolled variables replaced by their values."""
@@ -144,7 +159,7 @@ class Addresses:
         if stride not in (0, 1):
             return None
         name = self._names.hoist(base, self._names.identifier(buffer.name)) if base else ""
-        return _Form(name, offset, tuple(steps), stride)
+        return _Form(name, offset, tuple(steps), stride, known_divisor(base))
 
     def _settled(
         self, buffer: Buffer, indices: tuple[Expr, ...], instance: Instance
@@ -155,7 +170,7 @@ class Addresses:
         if form is None:
             return None
         lanes = instance.lane[1] if instance.lane and form.stride else 1
-        return Place(buffer, form.base, form.offset, lanes)
+        return Place(buffer, form.base, form.offset, lanes, form.divisor)
 
     def _polynomial(self, buffer: Buffer, indices: tuple[Expr, ...]) -> Polynomial:
         key = (id(indices), buffer.name)

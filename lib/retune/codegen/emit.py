@@ -75,7 +75,9 @@ class KernelBody:
         """The lines of the kernel's body."""
         for buffer in sorted((b for b in _buffers(self.nest) if b.scope == "local"), key=str):
             kind, name = opencl.type_name(buffer.dtype), self.identifier(buffer.name)
-            self._scopes[0].lines.append(f"__local {kind} {name}[{_elements(buffer)}];")
+            size = f"{name}[{_elements(buffer)}]"
+            line = f"__local {kind} {size} __attribute__((aligned({_ALIGNMENT})));"
+            self._scopes[0].lines.append(line)
         self._declare(self.nest, first=True)
         self._walk(self.nest, {})
         return self._scopes[0].lines

@@ -104,7 +104,8 @@ class ExpressionPrinter:
             lines.append(f"{target} = {value};")
         else:
             pointer = self.names.identifier(place.buffer.name)
-            lines.append(opencl.store(pointer, place.index, lanes, value))
+            kind = self._vector_memory(place)
+            lines.append(opencl.store(pointer, place.index, lanes, value, kind))
         return lines
 
     def guard(self, instance: Instance, established: Sequence[Expr]) -> str:
@@ -224,7 +225,18 @@ class ExpressionPrinter:
 
     def read_text(self, read: Place) -> str:
         """The read as C text."""
-        return opencl.load(self.names.identifier(read.buffer.name), read.index, read.lanes)
+        pointer = self.names.identifier(read.buffer.name)
+        return opencl.load(pointer, read.index, read.lanes, self._vector_memory(read))
+
+    def _vector_memory(self, place: Place) -> str:
+        """The type of aligned vectors there, such as `__local float4`; empty where to copy parts.
+
+        CPUs read vectors anywhere at one speed; kernels with work-items are for GPUs.
+        """
+        space = opencl.ADDRESS_SPACE.get(place.buffer.scope)
+        if self.names.solitary or place.lanes == 1 or space is None or not place.aligned:
+            return ""
+        return f"{space} {opencl.type_name(place.buffer.dtype, place.lanes)}"
 
     def _place(self, read: Place) -> str | None:
         """The name of the register that a read or write goes to; None for memory."""

@@ -99,7 +99,8 @@ def _kernel(part: Program, root: Stmt, position: int) -> KernelSource:
     written = {b.buffer for b in blocks(root)}
     stage = [b.name for b in blocks(part.body)][-1]
     name = opencl.identifier(f"{part.name}_{position}_{stage}")
-    local = (body.local_size[0], body.local_size[1], 1)
+    x, y, z = body.local_size
+    local = (x, y, z)
     sizes = body.global_size
     arguments = [opencl.argument(body.identifier(b.name), b.dtype, b in written) for b in touched]
     if body.solitary:

@@ -26,6 +26,11 @@ are read as words of four."""
 VECTOR_LANES = (2, 4, 8, 16)
 """Vector lengths that OpenCL C has (3 is left out: its memory form is another)."""
 
+ADDRESS_SPACE: Mapping[str, str] = {
+    "global": "__global", "constant": "__global", "local": "__local",
+}  # fmt: skip
+"""The qualifier of memory by a buffer's scope; registers and private arrays have none."""
+
 VECTOR_TYPES = frozenset({"float32", "int32", "int8x4", "uint8x4"})
 """Element types whose blocks are vectorized."""
 
@@ -91,13 +96,20 @@ def splat(text: str, dtype: str, lanes: int) -> str:
     return f"({type_name(dtype, lanes)})({text})" if lanes > 1 else text
 
 
-def load(pointer: str, index: str, lanes: int) -> str:
-    """One element, or `lanes` adjacent ones, from a pointer."""
+def load(pointer: str, index: str, lanes: int, memory: str = "") -> str:
+    """One element, or `lanes` adjacent ones, from a pointer.
+
+    `memory` is the type of the vector where it surely starts on a multiple of its size.
+    """
+    if memory:
+        return f"*(const {memory}*)({_at(pointer, index)})"
     return f"vload{lanes}(0, {_at(pointer, index)})" if lanes > 1 else f"{pointer}[{index}]"
 
 
-def store(pointer: str, index: str, lanes: int, value: str) -> str:
-    """A statement that stores one element, or `lanes` adjacent ones."""
+def store(pointer: str, index: str, lanes: int, value: str, memory: str = "") -> str:
+    """A statement that stores one element, or `lanes` adjacent ones; `memory` as for `load`."""
+    if memory:
+        return f"*({memory}*)({_at(pointer, index)}) = {bare(value)};"
     if lanes > 1:
         return f"vstore{lanes}({bare(value)}, 0, {_at(pointer, index)});"
     return f"{pointer}[{index}] = {bare(value)};"

@@ -31,6 +31,7 @@ class DeviceSpec:
     l3_bytes: int
     cache_line_bytes: int
     local_memory_bytes: int
+    """Of one work-group; for a GPU 0 where it is no more than a part of global memory (Mali)."""
     global_memory_bytes: int
     max_work_group: int
     """Work-items of one work-group at most."""
@@ -66,3 +67,23 @@ GENERIC_CPU = DeviceSpec(
     max_work_group=4096,
 )
 """A stand-in for tests and for printing schedules where no device is at hand."""
+
+GENERIC_GPU = DeviceSpec(
+    name="generic-gpu",
+    model="132 compute units with 48 KB of local memory each",
+    device_class="gpu",
+    platform="none",
+    driver="none",
+    opencl="OpenCL 3.0",
+    compute_units=132,
+    vector_bits=32,
+    vector_registers=0,
+    l1_bytes=0,
+    l2_bytes=32 << 20,
+    l3_bytes=0,
+    cache_line_bytes=128,
+    local_memory_bytes=48 << 10,
+    global_memory_bytes=64 << 30,
+    max_work_group=1024,
+)
+"""The same for GPUs."""

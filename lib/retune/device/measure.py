@@ -32,7 +32,7 @@ from retune.records.schema import Measurement, failed, succeeded
 
 __all__ = ["LocalRunner", "MeasureOptions", "Runner", "Workload"]
 
-_MAX_BUILDERS = 8
+_MAX_BUILDERS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +57,12 @@ class LocalRunner:
         builders: int | None = None,
         make_child: Callable[..., Child] = Child,
     ) -> None:
-        """Starts nothing yet. `builders` processes compile at once where that helps (PoCL)."""
+        """Starts nothing yet. `builders` processes compile at once (default: one for each core).
+
+        What they compile reaches the measuring process by the driver's disk cache.
+        """
         wanted = min(os.cpu_count() or 1, _MAX_BUILDERS) if builders is None else builders
-        helpers = max(0, wanted - 1) if device == "pocl" else 0
+        helpers = max(0, wanted - 1)
         self._main = make_child(device)
         self._helpers = [make_child(device, pinned=False) for _ in range(helpers)]
         self._builder = Builder([self._main, *self._helpers])

@@ -31,6 +31,25 @@ _SHARED_ALIGN_BYTES = 128
 """The largest vector, which is also the most that OpenCL lets one ask for."""
 
 
+_QUEUED_LAUNCHES = 256
+"""Launches that are enqueued at once behind a holding kernel: any driver takes as many."""
+_ENQUEUE_S = 12e-6
+"""Time to enqueue a launch, at most (NVIDIA, from Python: 8 us)."""
+_LEAST_LAUNCH_S = 1e-6
+"""No launch is shorter; the difference of two times may be."""
+_PROFILED_LAUNCHES = 32
+_HOLD_STEPS = 100_000
+_HOLD = """__kernel void hold(__global float* out, const int steps) {
+  float x = 0.5f;
+  for (int i = 0; i < steps; ++i) {
+    x = sin(x) + 1.0f;
+  }
+  out[0] = x;
+}
+"""
+"""Each step waits for the one before it, so that the time is proportional to their number."""
+
+
 class BuildFailed(DeviceError):
     """The device's compiler refused a program; the message ends with its log."""
 
@@ -166,19 +185,22 @@ class Device:
         is seen by it, and what it wrote is seen when it is done, without a command for either.
         Elsewhere an ordinary buffer.
         """
-        fine = self._cl.device_svm_capabilities.FINE_GRAIN_BUFFER
-        try:
-            offered = self._context.devices[0].svm_capabilities
-        except (AttributeError, self._cl.Error):
-            offered = 0
-        if not offered & fine:
-            return self.allocate(size_bytes)
+        if self.spec.device_class != "cpu" or not self._has_fine_svm:
+            return self.allocate(size_bytes)  # a GPU would read the host's memory at each access
         with _refusals(f"allocation of {size_bytes} shared bytes"):
             host = self._cl.fsvm_empty(
                 self._context, max(1, size_bytes), np.uint8, alignment=_SHARED_ALIGN_BYTES
             )
         host[:] = 0
         return Buffer(self._cl.SVM(host), host.nbytes, host)
+
+    @functools.cached_property
+    def _has_fine_svm(self) -> bool:
+        fine = self._cl.device_svm_capabilities.FINE_GRAIN_BUFFER
+        try:
+            return bool(self._context.devices[0].svm_capabilities & fine)
+        except (AttributeError, self._cl.Error):
+            return False
 
     def part(self, buffer: Buffer, offset: int, size_bytes: int) -> Buffer:
         """A window of `buffer`; `offset` is a multiple of the device's base alignment."""
@@ -277,7 +299,14 @@ class Device:
         return time.perf_counter() - start
 
     def profile(self, launches: Sequence[Launch]) -> list[float]:
-        """Seconds of each launch, by the device's own clock, run in order once."""
+        """Seconds of each launch, in order.
+
+        By the device's own clock, from one run; on GPUs, whose events cost more than a short kernel
+        takes (NVIDIA: 5 us), by `time_queued` with each launch several times over.
+        """
+        if self.spec.device_class == "gpu":
+            number = _PROFILED_LAUNCHES
+            return [self.time_queued([launch], number) / number for launch in launches]
         self.finish()
         with _refusals("profile"):
             if self._profiled is None:
@@ -291,6 +320,36 @@ class Device:
             ]
             self._profiled.finish()
         return [1e-9 * (event.profile.end - event.profile.start) for event in events]
+
+    def time_queued(self, launches: Sequence[Launch], number: int = 1) -> float:
+        """Seconds of `number` rounds of the launches where the device never waits for the host.
+
+        They are enqueued behind a kernel that lasts until all of them are in the queue; the result
+        is the wall-clock time of both, less that of this kernel alone.
+        """
+        total, left = 0.0, number
+        while left > 0:
+            rounds = max(1, min(left, _QUEUED_LAUNCHES // max(1, len(launches))))
+            work = [*launches] * rounds
+            hold = self._hold(len(work))
+            alone = self.time([hold])
+            total += max(self.time([hold, *work]) - alone, _LEAST_LAUNCH_S * len(work))
+            left -= rounds
+        return total
+
+    def _hold(self, launches: int) -> Launch:
+        """A launch that keeps the device busy while so many others are enqueued."""
+        program, out, step_s = self._holding
+        steps = max(1, int(launches * _ENQUEUE_S / step_s))
+        return self.prepare(program, "hold", [out], (1, 1, 1), (1, 1, 1), [steps])
+
+    @functools.cached_property
+    def _holding(self) -> tuple[Program, Buffer, float]:
+        """The holding kernel, what it writes, and the seconds of one of its steps."""
+        program, out = self.build(_HOLD), self.allocate(4)
+        launch = self.prepare(program, "hold", [out], (1, 1, 1), (1, 1, 1), [_HOLD_STEPS])
+        self.time([launch])
+        return program, out, self.time([launch]) / _HOLD_STEPS
 
 
 def list_devices() -> tuple[DeviceSpec, ...]:
@@ -410,11 +469,17 @@ def _spec(name: str, platform: Any, handle: Any) -> DeviceSpec:
         l2_bytes=caches.l2_bytes,
         l3_bytes=caches.l3_bytes,
         cache_line_bytes=caches.line_bytes or handle.global_mem_cacheline_size,
-        local_memory_bytes=handle.local_mem_size,
+        local_memory_bytes=_local_memory(handle, kind),
         global_memory_bytes=handle.global_mem_size,
         max_work_group=handle.max_work_group_size,
         extensions=tuple(sorted(handle.extensions.split())),
     )
+
+
+def _local_memory(handle: Any, kind: str) -> int:
+    """Bytes of local memory; 0 where a GPU has it in global memory: copies gain nothing there."""
+    own = handle.local_mem_type == _opencl().device_local_mem_type.LOCAL
+    return int(handle.local_mem_size) if own or kind == "cpu" else 0
 
 
 def _version(name: str, handle: Any, flags: frozenset[str]) -> str:

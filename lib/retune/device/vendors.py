@@ -93,7 +93,8 @@ def _problem(path: Path) -> str:
 
 def _load(path: Path) -> str:
     try:
-        ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+        # Never global: a driver's own OpenCL functions would take the place of the loader's.
+        ctypes.CDLL(str(path), mode=ctypes.RTLD_LOCAL)
     except OSError as error:
         return str(error)
     return ""

@@ -24,6 +24,7 @@ LoopKind = Literal[
     "group.2",
     "local.0",
     "local.1",
+    "local.2",
     "vthread",
 ]
 """What runs the iterations: time, copies of the body, vector lanes, or work-group/item ids.

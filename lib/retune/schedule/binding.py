@@ -12,7 +12,7 @@ from retune.ir.stmt import Block, For, LoopKind, Program, Stmt, block_variables,
 from retune.schedule.loops import loop_named, replace_loop
 
 GROUP_AXES: tuple[LoopKind, ...] = ("group.0", "group.1", "group.2")
-AXES: tuple[LoopKind, ...] = (*GROUP_AXES, "local.0", "local.1", "vthread")
+AXES: tuple[LoopKind, ...] = (*GROUP_AXES, "local.0", "local.1", "local.2", "vthread")
 """What `bind` takes."""
 
 

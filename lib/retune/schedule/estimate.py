@@ -16,6 +16,7 @@ from retune.ir.simplify import affine
 from retune.ir.stmt import Block, For, blocks
 from retune.ir.te import body_flops
 from retune.schedule.conflicts import WAY_BYTES, Axis, crowded
+from retune.schedule.gpu_estimate import gpu_estimate
 from retune.schedule.space import Candidate, Candidates, Sketch, Space
 from retune.schedule.window_cost import broadcasts_nothing, window_cycles
 
@@ -53,6 +54,8 @@ _SEED = 0
 
 def estimate(sketch: Sketch, rows: np.ndarray, spec: DeviceSpec) -> np.ndarray:
     """Relative time of each row's program, in cycles; smaller is better. float64 [n]"""
+    if spec.device_class == "gpu":
+        return gpu_estimate(sketch, rows, spec)
     values = sketch.symbols(rows)
     total = np.zeros(len(rows))
     for root in sketch.program.body.stmts:

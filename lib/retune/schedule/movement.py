@@ -48,7 +48,9 @@ def cache_write(program: Program, name: str) -> Program:
     return replace(program, body=Seq(tuple(stmts)), scratch=(*program.scratch, cache))
 
 
-def cache_read(program: Program, name: str, loop_name: str, scope: Scope) -> Program:
+def cache_read(
+    program: Program, name: str, loop_name: str, scope: Scope, order: Sequence[int] = ()
+) -> Program:
     """See Schedule.cache_read."""
     who = f"cache_read({name}, {loop_name})"
     _check_scope(who, scope, ("register", "private", "local"))
@@ -66,16 +68,20 @@ def cache_read(program: Program, name: str, loop_name: str, scope: Scope) -> Pro
     if any(b.buffer == buffer for b in blocks(loop)):
         raise ScheduleError(f"{who}: it is written inside that loop")
     region = read_region(who, buffer, loop.body, inner_extents(program, loop, scope))
-    tile = Buffer(copy, region.extents, buffer.dtype, scope)
-    axes = tuple(Var(f"{copy}.{d}") for d in range(len(region.extents)))
+    rank = len(region.extents)
+    placed = tuple(order) or tuple(range(rank))
+    if sorted(placed) != list(range(rank)):
+        raise ScheduleError(f"{who}: order names each of {rank} dimensions once, got {placed}")
+    tile = Buffer(copy, tuple(region.extents[d] for d in placed), buffer.dtype, scope)
+    axes = tuple(Var(f"{copy}.{d}") for d in range(rank))
     source = tuple(simplify(f + a) for f, a in zip(region.first, axes, strict=True))
-    block = Block(copy, tile, axes, Load(buffer, source))
+    block = Block(copy, tile, tuple(axes[d] for d in placed), Load(buffer, source))
     if read_under_condition(loop.body, buffer):
         block = replace(block, guard=guarded(block, region.guard(axes, buffer)))
     nest: Stmt = block
-    for axis, extent in reversed(list(zip(axes, region.extents, strict=True))):
-        nest = For(axis, extent, nest)
-    body = redirect_reads(loop.body, buffer, tile, region)
+    for dim in reversed(placed):
+        nest = For(axes[dim], region.extents[dim], nest)
+    body = redirect_reads(loop.body, buffer, tile, region, placed)
     program = replace_loop(program, loop_name, lambda n: replace(n, body=Seq((nest, body))))
     program = with_body(program, flatten(program.body))
     return replace(program, scratch=(*program.scratch, tile))

@@ -1,6 +1,6 @@
 """Which part of a buffer a loop's body touches: the footprint that a copy of it needs."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from retune.core.errors import ScheduleError
@@ -152,13 +152,16 @@ def guarded(block: Block, terms: list[Expr]) -> Expr | None:
     return all_of(*known, *terms) if known or terms else None
 
 
-def redirect_reads(body: Stmt, old: Buffer, new: Buffer, region: Region) -> Stmt:
-    """`body` reading the copy of a region in place of the buffer."""
+def redirect_reads(
+    body: Stmt, old: Buffer, new: Buffer, region: Region, order: Sequence[int] = ()
+) -> Stmt:
+    """`body` reading the copy of a region, its dimensions in that order, in place of the buffer."""
+    placed = order or range(len(region.first))
 
     def relative(expr: Expr) -> Expr | None:
         if isinstance(expr, Load) and expr.buffer == old:
-            pairs = zip(expr.indices, region.first, strict=True)
-            return Load(new, tuple(simplify(i - first) for i, first in pairs))
+            moved = [simplify(i - f) for i, f in zip(expr.indices, region.first, strict=True)]
+            return Load(new, tuple(moved[d] for d in placed))
         return None
 
     return map_exprs(body, lambda e: transform(e, relative))

@@ -13,6 +13,7 @@ from retune.core.errors import ScheduleError
 from retune.ir.expr import Const, Expr, Operand, Scope, as_expr, const
 from retune.schedule import binding, loops, movement, reductions, stages, tensorize, winograd
 from retune.schedule.recorder import Recorder
+from retune.schedule.trace import Argument
 
 
 class Schedule(Recorder):
@@ -111,7 +112,7 @@ class Schedule(Recorder):
     def bind(self, loop: str, axis: str) -> None:
         """The iterations become work-groups, work-items, or virtual threads, which run at once.
 
-        `group.0` to `group.2` are work-groups; `local.0` and `local.1` the items of each. Virtual
+        `group.0` to `group.2` are work-groups; `local.0` to `local.2` the items of each. Virtual
         threads (`vthread`) are copies of the body within one item that keep step: loops inside
         run once, with the copies side by side in them. Stages outside a loop over items run once
         for each item if they write private memory, and in item 0 alone otherwise.
@@ -125,7 +126,7 @@ class Schedule(Recorder):
         """
         if axis not in binding.AXES:
             raise ScheduleError(
-                f"bind({loop}): expected group.0..2, local.0..1 or vthread, got {axis!r}"
+                f"bind({loop}): expected group.0..2, local.0..2 or vthread, got {axis!r}"
             )
         self.program = binding.run_as(self.program, loop, axis)
         self._record("bind", {"loop": loop, "axis": axis})
@@ -198,7 +199,9 @@ class Schedule(Recorder):
         self._record("cache_write", {"block": block}, [f"{block}.out"])
         return f"{block}.out"
 
-    def cache_read(self, buffer: str, loop: str, scope: Scope = "register") -> str:
+    def cache_read(
+        self, buffer: str, loop: str, scope: Scope = "register", order: Sequence[int] = ()
+    ) -> str:
         """Inside `loop`, what its body reads of a buffer comes from a copy of just that part.
 
         Rewrite: cache_read("x", "i.0", "private")
@@ -210,13 +213,17 @@ class Schedule(Recorder):
 
         `local` memory is shared by the items of a work-group: the copy holds what all of them
         (and all virtual threads) read, so bind those loops first; then bind loops of the copy to
-        the same axes, to share out the work. Gives the copy's block name.
+        the same axes, to share out the work. `order` lists the buffer's dimensions as the copy has
+        them, outermost first (default: as they are). Gives the copy's block name.
 
         Raises: ScheduleError when it is written in that loop, or read there in several ways.
         """
-        self.program = movement.cache_read(self.program, buffer, loop, scope)
+        self.program = movement.cache_read(self.program, buffer, loop, scope, order)
         made = f"{buffer}.{scope}"
-        self._record("cache_read", {"buffer": buffer, "loop": loop, "scope": scope}, [made])
+        arguments: dict[str, Argument] = {"buffer": buffer, "loop": loop, "scope": scope}
+        if order:
+            arguments["order"] = tuple(order)
+        self._record("cache_read", arguments, [made])
         return made
 
     def compute_at(self, block: str, loop: str, scope: Scope = "register") -> None:

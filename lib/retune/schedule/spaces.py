@@ -8,6 +8,7 @@ from retune.core.target import DeviceSpec
 from retune.ir.stmt import Program
 from retune.schedule.cpu import cpu_space
 from retune.schedule.cpu_winograd import winograd_sketches
+from retune.schedule.gpu import gpu_space
 from retune.schedule.space import Rule, Sketch, Space, sketch_of
 from retune.schedule.template import Template, Workload
 from retune.schedule.templates import templates
@@ -20,8 +21,9 @@ def space_of(program: Program, op: str, spec: DeviceSpec, *, winograd: bool = Fa
 
     Those of Winograd convolution, which rounds differently, only where `winograd` allows it.
     """
-    rules = cpu_space(program, spec).sketches
-    allowed = winograd_sketches(program, spec) if winograd else ()
+    is_cpu = spec.device_class == "cpu"
+    rules = (cpu_space if is_cpu else gpu_space)(program, spec).sketches
+    allowed = winograd_sketches(program, spec) if winograd and is_cpu else ()
     made = [_template_sketch(t, program, spec) for t in templates(op, spec.device_class)]
     return Space((*rules, *allowed, *(s for s in made if s is not None)))
 

@@ -76,7 +76,7 @@ def test_passes_for_items_keep_the_meaning():
 
 def test_one_item_stores_for_all_and_all_wait():
     lines = [x.strip() for x in lower(summed_by_items().program).text.splitlines()]
-    assert "__local float y_part[8];" in lines
+    assert "__local float y_part[8] __attribute__((aligned(64)));" in lines
     assert lines.count("barrier(CLK_LOCAL_MEM_FENCE);") == 2
     store = next(i for i, x in enumerate(lines) if x.startswith("z[") and x.endswith(";"))
     assert lines[store - 1] == "if (z_item0 == 0) {"

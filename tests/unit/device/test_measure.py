@@ -106,7 +106,7 @@ def locks(tmp_path, monkeypatch):
 
 
 def runner_of(child: FakeChild) -> LocalRunner:
-    runner = LocalRunner("fake", make_child=lambda name: child)  # pyright: ignore
+    runner = LocalRunner("fake", builders=1, make_child=lambda name: child)  # pyright: ignore
     runner.prepare(WORKLOAD)
     return runner
 

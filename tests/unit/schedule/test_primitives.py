@@ -272,7 +272,7 @@ REFUSED: dict[str, tuple[Dag, Callable[[Schedule], object]]] = {
         lambda s: (s.split("y.j", [2], "shift"), s.reorder("y.k", "y.j.0"))),
     r"unroll\(y.i\): expected a serial loop, it is vectorize already": (
         dense(2, 3, 4), lambda s: (s.vectorize("y.i"), s.unroll("y.i"))),
-    r"bind\(y.i\): expected group.0..2, local.0..1 or vthread, got 'global'": (
+    r"bind\(y.i\): expected group.0..2, local.0..2 or vthread, got 'global'": (
         dense(2, 3, 4), lambda s: s.bind("y.i", "global")),
     r"group.0\(y.k\): a reduce loop runs in order": (
         dense(2, 3, 4), lambda s: s.bind("y.k", "group.0")),

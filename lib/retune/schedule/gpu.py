@@ -1,0 +1,123 @@
+"""Rules for GPU devices: sketches for any program, without templates.
+
+The heaviest reduction is tiled over work-groups, virtual threads, work-items and registers, with
+its operands fetched into local memory by all items of a group (`gpu_tile`); reductions without
+operands to share are spread over items and combined in local memory (`gpu_rows`), or take one item
+for each result (`gpu_plain`), as element-wise stages do. See `gpu_space`.
+
+Sources: the GPU sketches of Ansor (OSDI 2020, section 4.1), whose levels S S S R R S R S these are.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import product
+from math import prod
+
+from retune.core.errors import ScheduleError
+from retune.core.target import DeviceSpec
+from retune.ir.evaluate import evaluate_int
+from retune.ir.stmt import Block, Program
+from retune.schedule.cpu import heaviest_reduction, inline_elementwise
+from retune.schedule.gpu_plain import schedule_plain
+from retune.schedule.gpu_rows import is_row_reduction, schedule_items
+from retune.schedule.gpu_tile import (
+    FETCHED_LANES,
+    Tiling,
+    channel_extent,
+    inline_padding,
+    is_contraction,
+    schedule_tile,
+    slice_reduction,
+)
+from retune.schedule.schedule import Schedule
+from retune.schedule.space import Sketch, Space, sketch_of
+
+_SLICED_OUTPUTS = 1 << 18
+"""Results above which a device has enough to do without slices of the reduction."""
+_SLICED_DEPTH = 32
+"""Steps of a reduction's deepest axis below which slices of it are not worth a second kernel."""
+
+
+def gpu_space(program: Program, spec: DeviceSpec) -> Space:
+    """All sketches of the rules that are legal for this program. At least one."""
+    sketches: list[Sketch] = []
+    for tiling in _tilings(program, spec):
+        rule = partial(schedule_gpu, tiling=tiling, spec=spec)
+        try:
+            sketches.append(sketch_of(program, rule, tiling.name))
+        except ScheduleError:
+            continue  # this structure does not fit; the plain one below always does
+    if not sketches:
+        rule = partial(schedule_gpu, tiling=None, spec=spec)
+        sketches.append(sketch_of(program, rule, "gpu.plain"))
+    return Space(tuple(sketches))
+
+
+def _tilings(program: Program, spec: DeviceSpec) -> Iterator[Tiling]:
+    """The structures worth trying for the heaviest reduction; none where tiles are not for it."""
+    anchor = heaviest_reduction(program)
+    s = Schedule(program)
+    if anchor is None or not anchor.indices or is_row_reduction(s, anchor.name):
+        return
+    lanes = 4 if channel_extent(s, anchor.name) % 4 == 0 else 1
+    if not is_contraction(s, anchor.name):
+        yield Tiling(lanes=lanes, window=True)
+        if lanes > 1:
+            yield Tiling(lanes=1, window=True)
+        return
+    windowed = _window(s, anchor) > 1
+    sliced = [False, True] if _worth_slicing(s, anchor) else [False]
+    for slices in sliced:
+        yield Tiling(lanes=lanes, sliced=slices)
+    if not spec.local_memory_bytes:
+        return
+    for halo, slices in product([False, True] if windowed else [False], sliced):
+        yield Tiling(lanes=lanes, fetched=FETCHED_LANES, halo=halo, sliced=slices)
+    yield Tiling(lanes=lanes, fetched=1, halo=windowed)
+
+
+def _window(s: Schedule, anchor: Block) -> int:
+    """Reduce iterations of all axes but the last."""
+    reduce = [n for n in s.loops(anchor.name) if s.loop(n).reduce]
+    return prod(evaluate_int(s.loop(n).extent) for n in reduce[:-1])
+
+
+def _worth_slicing(s: Schedule, anchor: Block) -> bool:
+    reduce = [n for n in s.loops(anchor.name) if s.loop(n).reduce]
+    outputs = prod(evaluate_int(e) for e in anchor.buffer.shape)
+    deep = evaluate_int(s.loop(reduce[-1]).extent) >= _SLICED_DEPTH
+    return deep and outputs <= _SLICED_OUTPUTS
+
+
+def schedule_gpu(s: Schedule, tiling: Tiling | None, spec: DeviceSpec) -> None:
+    """Schedules every stage; only the anchor's tile sizes are sampled."""
+    anchor = heaviest_reduction(s.program)
+    if anchor is not None and tiling is not None and not tiling.fetched:
+        inline_padding(s, anchor.name)
+    inline_elementwise(s)
+    if anchor is not None and tiling is not None:
+        if tiling.sliced:
+            schedule_tile(s, slice_reduction(s, anchor.name), tiling, spec)
+            schedule_plain(s, anchor.name, spec)
+        else:
+            schedule_tile(s, anchor.name, tiling, spec)
+    elif anchor is not None and is_row_reduction(s, anchor.name):
+        schedule_items(s, anchor.name, sampled=True)
+    _rest(s, spec)
+
+
+def _rest(s: Schedule, spec: DeviceSpec) -> None:
+    """Every stage that nothing was done to yet gets the schedule of the rules, untuned."""
+    for name in s.blocks():
+        if name in s.blocks() and s.block(name).reducer is not None and _untouched(s, name):
+            if is_row_reduction(s, name):
+                schedule_items(s, name, sampled=False)
+            else:
+                schedule_plain(s, name, spec)
+    for name in s.blocks():
+        if s.block(name).reducer is None and _untouched(s, name):
+            schedule_plain(s, name, spec)
+
+
+def _untouched(s: Schedule, name: str) -> bool:
+    return all(s.loop(n).kind == "serial" for n in s.loops(name))

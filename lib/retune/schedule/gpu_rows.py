@@ -1,0 +1,120 @@
+"""Reductions with few results: the items of a group share one, and combine in local memory.
+
+Each item accumulates its part (rfactor); the parts are combined by fewer items, and then by each
+item for itself. That is the shape of softmax, of a mean over pixels, and of a product of one row
+with a matrix. Rules: `is_row_reduction` says where it pays, `schedule_items` does it.
+"""
+
+from math import prod
+
+from retune.ir.evaluate import evaluate_int
+from retune.ir.expr import Expr, Var, const, loads, variables
+from retune.schedule.cpu import epilogue_of
+from retune.schedule.gpu_tile import direct_variables
+from retune.schedule.schedule import Schedule
+
+_LEAST_STEPS = 32
+"""Reduce iterations below which an item takes a result alone."""
+_MOST_OUTPUTS = 1 << 18
+"""Results above which there is enough to do with an item for each."""
+_PARTS = (8, 16, 32, 64, 128, 256)
+"""Items that share a result."""
+_USUAL_PARTS = 128
+_COLUMNS = 32
+"""Neighbouring results that a group takes where memory runs along the results: one warp."""
+_COLUMN_PARTS = (2, 4, 8, 16)
+_SECOND = 16
+"""Parts above this number are combined in two steps."""
+
+
+def is_row_reduction(s: Schedule, name: str) -> bool:
+    """True where operands are not shared between results in two directions, and steps are many."""
+    block = s.block(name)
+    loops = [s.loop(n) for n in s.loops(name)]
+    reduce = [p for p in loops if p.reduce]
+    results = {p.var for p in loops if not p.reduce and evaluate_int(p.extent) > 1}
+    steps = prod(evaluate_int(p.extent) for p in reduce)
+    outputs = prod(evaluate_int(p.extent) for p in loops if not p.reduce)
+    if len(reduce) == len(loops) or not all(isinstance(i, Var) for i in block.indices):
+        return False
+    if steps < _LEAST_STEPS or outputs > _MOST_OUTPUTS:
+        return False
+    return any(direct_variables(n.indices) & results == results for n in loads(block.value))
+
+
+def schedule_items(s: Schedule, name: str, *, sampled: bool) -> None:
+    """The reduction and its epilogue, work-groups over results, items over parts of the sum."""
+    along = _runs_along_reduction(s, name)
+    out = epilogue_of(s, name) or s.cache_write(name)
+    reduce = [n for n in s.loops(name) if s.loop(n).reduce]
+    whole = reduce[0]
+    for loop in reduce[1:]:
+        whole = s.fuse(whole, loop)
+    extent = evaluate_int(s.loop(whole).extent)
+    if along:
+        _along(s, name, out, whole, _parts(s, name, extent, _PARTS, sampled=sampled))
+    else:
+        _across(s, name, out, whole, _parts(s, name, extent, _COLUMN_PARTS, sampled=sampled))
+
+
+def _parts(s: Schedule, name: str, extent: int, options: tuple[int, ...], *, sampled: bool) -> Expr:
+    fit = [n for n in options if n <= extent]
+    if sampled:
+        return s.sample_categorical(f"parts.{name}", fit)
+    return const(max(n for n in fit if n <= _USUAL_PARTS))
+
+
+def _runs_along_reduction(s: Schedule, name: str) -> bool:
+    """True where neighbours in memory are steps of the reduction rather than results."""
+    reduce = {s.loop(n).var for n in s.loops(name) if s.loop(n).reduce}
+    last = s.block(name).indices[-1]
+    moving = [load.indices[-1] for load in loads(s.block(name).value) if load.indices]
+    return not any(last in variables(i) and not variables(i) & reduce for i in moving)
+
+
+def _along(s: Schedule, name: str, out: str, whole: str, parts: Expr) -> None:
+    """One result for each group; its items take steps side by side."""
+    second = const(_SECOND) if isinstance(parts, Var) or int(parts.value) > _SECOND else const(1)  # pyright: ignore[reportAttributeAccessIssue]
+    _, first, near = s.split(whole, [_ceiling(parts, second), second], "guard")
+    by_near = s.rfactor(name, near)
+    by_item = s.rfactor(by_near, _of(by_near, name, first), len(s.block(name).indices))
+    row = s.loops(out)[-1]
+    s.compute_at(name, row)
+    for block in (by_near, by_item):
+        s.compute_at(block, row, "local")
+    s.bind(_of(by_item, name, first), "local.1")
+    for block in (by_item, by_near):
+        s.bind(_of(block, name, near), "local.0")
+    rows = s.loops(out)[0]
+    for loop in s.loops(out)[1:]:
+        rows = s.fuse(rows, loop)
+    s.bind(rows, "group.0")
+
+
+def _ceiling(parts: Expr, second: Expr) -> Expr:
+    return (parts + (second - 1)) // second
+
+
+def _across(s: Schedule, name: str, out: str, whole: str, parts: Expr) -> None:
+    """A warp of neighbouring results for each group; its other items take parts of their sums."""
+    _, part = s.split(whole, [parts], "guard")
+    by_item = s.rfactor(name, part)
+    loops = s.loops(out)
+    columns = min(_COLUMNS, evaluate_int(s.loop(loops[-1]).extent))
+    group, column = s.split(loops[-1], [columns], "shift")
+    s.bind(column, "local.0")
+    s.compute_at(name, column)
+    s.compute_at(by_item, group, "local")
+    s.bind(_of(by_item, name, part), "local.1")
+    last = s.block(by_item).indices[-2]
+    assert isinstance(last, Var)
+    s.bind(last.name, "local.0")
+    rows = loops[0] if len(loops) > 1 else group
+    for loop in [*loops[1:-1], group] if len(loops) > 1 else []:
+        rows = s.fuse(rows, loop)
+    s.bind(rows, "group.0")
+
+
+def _of(block: str, name: str, loop: str) -> str:
+    """The loop of `block` that was made from one of `name` by rfactor."""
+    return f"{block}{loop.removeprefix(name)}"

@@ -1,0 +1,47 @@
+"""Kernels of the rules for GPUs give right results on a device that runs work-items and barriers.
+
+PoCL is one: it knows local memory, and runs the items of a work-group up to each barrier in turn.
+"""
+
+import numpy as np
+import pytest
+
+from retune.core.target import GENERIC_GPU
+from retune.device.runtime import Device, open_device
+from retune.ir.merge import merge_axes
+from retune.ir.stmt import from_dag
+from retune.ir.te import Dag
+from retune.schedule.gpu import gpu_space
+from tests.dags import conv2d, dense, depthwise, pool, softmax
+from tests.oracle import assert_device_agrees
+
+pytestmark = pytest.mark.device
+
+SHAPES: dict[str, Dag] = {
+    "window": conv2d(1, 8, 7, 32, 16, residual=True),
+    "dense batch": dense(5, 32, 24),
+    "dense row": dense(1, 67, 31),
+    "depthwise": depthwise(1, 7, 11, 36),
+    "mean of all pixels": pool(1, 7, 7, 40, 7, 7, average=True),
+    "softmax": softmax(3, 67),
+}
+
+
+@pytest.fixture(scope="module")
+def device() -> Device:
+    return open_device("pocl")
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_sketch(name: str, device: Device):
+    dag = merge_axes(SHAPES[name])
+    space = gpu_space(from_dag(dag), GENERIC_GPU)
+    for sketch in space.sketches:
+        (row,) = sketch.sample(1, np.random.default_rng(1))
+        assert_device_agrees(device, dag, sketch.instantiate(row))
+
+
+def test_time_behind_a_holding_kernel(device: Device):
+    program = device.build("__kernel void k(__global int* x) { x[get_global_id(0)] += 1; }")
+    launch = device.prepare(program, "k", [device.allocate(256)], (64,), (64,))
+    assert device.time_queued([launch], 300) >= 300e-6

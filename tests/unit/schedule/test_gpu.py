@@ -1,0 +1,173 @@
+"""Every sketch for GPUs keeps the meaning, whatever the shape, and the device's limits."""
+
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retune.codegen.lower import lower
+from retune.core.target import GENERIC_GPU, DeviceSpec
+from retune.ir.merge import merge_axes
+from retune.ir.stmt import For, Program, blocks, from_dag, walk
+from retune.ir.te import Dag
+from retune.ir.verify import verify
+from retune.schedule.estimate import default_candidate
+from retune.schedule.gpu import gpu_space
+from retune.schedule.replay import replay
+from retune.search.features import featurise
+from retune.search.features.vectors import COLUMN
+from tests.dags import (
+    conv2d,
+    dense,
+    depthwise,
+    elementwise,
+    integers,
+    joined,
+    pool,
+    random_dag,
+    reduction,
+    softmax,
+    total,
+    transpose,
+)
+from tests.oracle import assert_same_meaning
+from tests.properties import chooser, quick
+
+WITHOUT_LOCAL_MEMORY = replace(
+    GENERIC_GPU, name="mali", vector_bits=128, compute_units=4, local_memory_bytes=0,
+    max_work_group=256,
+)  # fmt: skip
+
+SHAPES: dict[str, Dag] = {
+    "convolution": conv2d(1, 5, 6, 16, 8),
+    "pixels and channels": conv2d(1, 5, 7, 16, 36, 1, pad=0),
+    "odd sizes": conv2d(1, 7, 5, 8, 12, 3, stride=2),
+    "colours": conv2d(2, 9, 8, 3, 17, 3, stride=2, residual=True),
+    "groups": conv2d(1, 5, 5, 16, 32, groups=2),
+    "sliced": conv2d(1, 2, 2, 32, 8, 1, pad=0),
+    "sliced window": conv2d(1, 4, 3, 32, 8),
+    "dense batch": dense(5, 32, 24),
+    "dense row": dense(1, 67, 31),
+    "depthwise": depthwise(1, 5, 6, 12, stride=2),
+    "largest of a window": pool(2, 7, 11, 12, 3, 2, average=False),
+    "mean of all pixels": pool(1, 7, 7, 40, 7, 7, average=True),
+    "softmax": softmax(3, 67),
+    "columns": reduction(40, 35, "max", first=True),
+    "elements": elementwise(6, 64),
+    "concatenation": joined(3, 4, 8),
+    "transposition": transpose(3, 4, 5),
+    "integers": integers(3, 40),
+    "one number": total(3, 40),
+}
+
+
+def spaces(dag: Dag, spec: DeviceSpec):
+    return gpu_space(from_dag(dag), spec).sketches
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("spec", [GENERIC_GPU, WITHOUT_LOCAL_MEMORY], ids=lambda s: s.name)
+def test_every_sketch_keeps_the_meaning(name: str, spec: DeviceSpec):
+    dag = merge_axes(SHAPES[name])
+    rng = np.random.default_rng(len(name))
+    for sketch in spaces(dag, spec):
+        verify(sketch.program)
+        for row in sketch.sample(1, rng):
+            program = sketch.instantiate(row)
+            verify(program)
+            assert_same_meaning(dag, program)
+
+
+@quick(10)
+@given(st.data())
+def test_random_expressions(data: st.DataObject):
+    dag = random_dag(chooser(data))
+    for sketch in spaces(dag, GENERIC_GPU):
+        for row in sketch.sample(1, np.random.default_rng(0)):
+            program = sketch.instantiate(row)
+            lower(program)
+            assert_same_meaning(dag, program)
+
+
+LARGE: dict[str, Dag] = {
+    "convolution": conv2d(1, 56, 56, 64, 64),
+    "deep": conv2d(1, 7, 7, 512, 512),
+    "dense row": dense(1, 2048, 1000),
+    "depthwise": depthwise(1, 28, 28, 256),
+    "mean of all pixels": pool(1, 7, 7, 2048, 7, 7, average=True),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_candidates_keep_to_the_limits(name: str):
+    rng = np.random.default_rng(0)
+    for sketch in spaces(merge_axes(LARGE[name]), GENERIC_GPU):
+        for row in sketch.sample(3, rng):
+            for kernel in lower(sketch.instantiate(row)).kernels:
+                assert prod(kernel.local_size) <= GENERIC_GPU.max_work_group
+                assert prod(kernel.global_size) >= prod(kernel.local_size) > 1
+            assert _local_bytes(sketch.instantiate(row)) <= GENERIC_GPU.local_memory_bytes
+
+
+def _local_bytes(program: Program) -> int:
+    local = {b.buffer for b in blocks(program.body) if b.buffer.scope == "local"}
+    return sum(4 * prod(int(e.value) for e in b.shape) for b in local)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_the_untuned_candidate_uses_the_device(name: str):
+    space = gpu_space(from_dag(merge_axes(LARGE[name])), GENERIC_GPU)
+    program = space.instantiate(default_candidate(space, GENERIC_GPU))
+    kernels = lower(program).kernels
+    assert max(prod(k.global_size) for k in kernels) >= 32 * GENERIC_GPU.compute_units
+
+
+def test_a_device_without_local_memory_gets_no_copies():
+    sketches = spaces(conv2d(1, 14, 14, 64, 64), WITHOUT_LOCAL_MEMORY)
+    assert sketches
+    for sketch in sketches:
+        assert all(b.buffer.scope != "local" for b in blocks(sketch.program.body))
+        assert any(n.kind == "vectorize" for n in walk(sketch.program.body) if isinstance(n, For))
+
+
+def test_operands_whose_channels_come_first_are_copied_with_channels_last():
+    space = gpu_space(from_dag(dense(64, 784, 128)), GENERIC_GPU)
+    program = space.sketch("gpu.v4.local4").program
+    (weights,) = (b for b in program.scratch if b.name == "w.local")
+    assert str(weights.shape[0]).startswith("depth")
+    assert program.packed == ("w",)
+
+
+def test_features_see_local_memory():
+    space = gpu_space(from_dag(conv2d(1, 28, 28, 64, 64)), GENERIC_GPU)
+    population = space.sample(64, np.random.default_rng(0))
+    found = featurise(space, population, GENERIC_GPU)
+    assert np.isfinite(found).all()
+    shares = found[:, COLUMN["program.local_share"]]
+    fetched = np.array(["local" in space.sketches[i].name for i in population.sketch])
+    assert ((shares > 0) == fetched).all()
+    assert shares.max() <= 1.0
+
+
+def test_traces_make_the_same_programs():
+    dag = dense(16, 32, 24)
+    space = gpu_space(from_dag(dag), GENERIC_GPU)
+    population = space.sample(8, np.random.default_rng(0))
+    for index in range(len(population)):
+        candidate = space.candidate(population, index)
+        again = replay(from_dag(dag), space.trace(candidate), dict(candidate.decisions))
+        assert_same_meaning(dag, again.program)
+
+
+def test_the_text_of_a_convolution(golden):
+    space = gpu_space(from_dag(conv2d(1, 8, 8, 16, 32), "layer"), GENERIC_GPU)
+    sketch = space.sketch("gpu.v4.local4.halo")
+    chosen = {
+        "tile.out.yy": (2, 2), "tile.out.xx": (4, 2), "tile.out.ff": (1, 8),
+        "depth.conv": (8,), "unroll.conv": (4,),
+    }  # fmt: skip
+    program = sketch.instantiate(sketch.row(chosen))
+    assert golden == f"{program}\n\n{lower(program).text}"
