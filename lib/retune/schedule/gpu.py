@@ -20,6 +20,7 @@ from retune.ir.stmt import Block, Program
 from retune.schedule.cpu import heaviest_reduction, inline_elementwise
 from retune.schedule.gpu_plain import schedule_plain
 from retune.schedule.gpu_rows import is_row_reduction, schedule_items
+from retune.schedule.gpu_slices import schedule_shared, slice_over_groups
 from retune.schedule.gpu_tile import (
     FETCHED_LANES,
     Tiling,
@@ -27,7 +28,6 @@ from retune.schedule.gpu_tile import (
     inline_padding,
     is_contraction,
     schedule_tile,
-    slice_reduction,
 )
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import Sketch, Space, sketch_of
@@ -73,6 +73,9 @@ def _tilings(program: Program, spec: DeviceSpec) -> Iterator[Tiling]:
         return
     for halo, slices in product([False, True] if windowed else [False], sliced):
         yield Tiling(lanes=lanes, fetched=FETCHED_LANES, halo=halo, sliced=slices)
+    if sliced[-1]:
+        for halo in [False, True] if windowed else [False]:
+            yield Tiling(lanes=lanes, fetched=FETCHED_LANES, halo=halo, shared=True)
     yield Tiling(lanes=lanes, fetched=1, halo=windowed)
 
 
@@ -97,8 +100,10 @@ def schedule_gpu(s: Schedule, tiling: Tiling | None, spec: DeviceSpec) -> None:
     inline_elementwise(s)
     if anchor is not None and tiling is not None:
         if tiling.sliced:
-            schedule_tile(s, slice_reduction(s, anchor.name), tiling, spec)
+            schedule_tile(s, slice_over_groups(s, anchor.name), tiling, spec)
             schedule_plain(s, anchor.name, spec)
+        elif tiling.shared:
+            schedule_shared(s, anchor.name, tiling, spec)
         else:
             schedule_tile(s, anchor.name, tiling, spec)
     elif anchor is not None and is_row_reduction(s, anchor.name):

@@ -46,7 +46,6 @@ _DEPTHS = (1, 2, 3, 4, 7, 8, 16, 32, 64)
 """Steps of the innermost reduce axis between two fetches."""
 _MOST_UNROLLED = 2048
 """Multiply-adds of straight-line code: more does not fit the instruction cache."""
-_SLICES = (2, 4, 8, 16, 32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +60,8 @@ class Tiling:
     """True: one fetch serves all positions of the window; False: each has a fetch of its own."""
     sliced: bool = False
     """True: work-groups take slices of the reduction too, and a second kernel adds them up."""
+    shared: bool = False
+    """True: the items of a group take slices of the reduction, and add them up."""
     window: bool = False
     """True: all reduce loops are written out."""
 
@@ -68,7 +69,11 @@ class Tiling:
     def name(self) -> str:
         """Name of the sketch."""
         where = f"local{self.fetched}" if self.fetched else "direct"
-        notes = [n for n, on in (("halo", self.halo), ("sliced", self.sliced)) if on]
+        notes = [
+            n
+            for n, on in (("halo", self.halo), ("sliced", self.sliced), ("shared", self.shared))
+            if on
+        ]
         return ".".join(["gpu", f"v{self.lanes}", where, *notes])
 
 
@@ -98,10 +103,10 @@ def channel_extent(s: Schedule, name: str) -> int:
     block = s.block(name)
     if not block.indices:
         return 1
-    return _group_size(block) or evaluate_int(block.buffer.shape[-1])
+    return group_size(block) or evaluate_int(block.buffer.shape[-1])
 
 
-def _group_size(block: Block) -> int | None:
+def group_size(block: Block) -> int | None:
     """Output channels of one group, where the reduction divides its last axis by that."""
     last = block.indices[-1]
     for indices in _operands(block):
@@ -118,17 +123,6 @@ def inline_padding(s: Schedule, name: str) -> None:
             s.compute_inline(stage.name)
 
 
-def slice_reduction(s: Schedule, name: str) -> str:
-    """Partial sums over slices of the deepest reduce axis; gives the stage that makes them."""
-    deepest = [n for n in s.loops(name) if s.loop(n).reduce][-1]
-    extent = evaluate_int(s.loop(deepest).extent)
-    sizes = [extent // n for n in _SLICES if extent % n == 0]
-    if not sizes:
-        raise ScheduleError(f"slices of {name}: {extent} steps have no divisor among {_SLICES}")
-    slices, _ = s.split(deepest, [s.sample_categorical(f"slice.{name}", sizes)])
-    return s.rfactor(name, slices, 0)
-
-
 def schedule_tile(s: Schedule, name: str, tiling: Tiling, spec: DeviceSpec) -> None:
     """The reduction `name`, its operands and its epilogue in one kernel; tile sizes are sampled.
 
@@ -137,24 +131,29 @@ def schedule_tile(s: Schedule, name: str, tiling: Tiling, spec: DeviceSpec) -> N
     indices = [i.name for i in s.block(name).indices if isinstance(i, Var)]
     if not indices or len(indices) != len(s.block(name).indices):
         raise ScheduleError(f"{name}: expected axes to tile")
-    grouped = _group_size(s.block(name))
-    orders = _channels_last(s.block(name))
+    grouped = group_size(s.block(name))
+    orders = channels_last(s.block(name))
     out = epilogue_of(s, name) or s.cache_write(name)
     axes = [i.name for i in s.block(out).indices if isinstance(i, Var)]
-    leading, pixels, channels = _roles(s, axes, grouped)
-    tile = _Tile(s, pixels, channels, tiling)
+    leading, pixels, channels = roles(s, axes, grouped)
+    tile = Tile.sampled(s, pixels, channels, tiling)
     s.reorder(*leading, *tile.groups, *tile.virtual, *tile.items, *tile.registers, *tile.lanes)
-    tile.bind(leading)
+    tile.bind_groups(leading)
+    tile.bind_items()
     s.compute_at(name, tile.items[-1])
-    _accumulate(s, name, tiling, tile, orders)
+    if tiling.window:
+        order_accumulation(s, name, tiling.lanes, window=True)
+    else:
+        _split_depth(s, name, tiling)
+        accumulate(s, name, tiling, tile, orders)
     for loop in tile.registers:
         s.unroll(loop)
     if tile.lanes:
         s.vectorize(tile.lanes[0])
-    _limit(s, tile, spec)
+    limit(s, tile, spec)
 
 
-def _roles(s: Schedule, axes: list[str], grouped: int | None) -> tuple[list[str], list[str], str]:
+def roles(s: Schedule, axes: list[str], grouped: int | None) -> tuple[list[str], list[str], str]:
     """Loops that only number the tiles; one or two axes of pixels; the channels' axis."""
     real = [n for n in axes[:-1] if isinstance(e := s.loop(n).extent, Const) and e.value != 1]
     pixels = real[-2:]
@@ -167,32 +166,38 @@ def _roles(s: Schedule, axes: list[str], grouped: int | None) -> tuple[list[str]
     return leading, pixels, channels
 
 
-class _Tile:
-    """The loops of one output tile by level; made by splitting, sizes sampled."""
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """The loops of one output tile by level."""
 
-    def __init__(self, s: Schedule, pixels: Sequence[str], channels: str, tiling: Tiling) -> None:
-        self.s = s
-        self.groups: list[str] = []
-        self.items: list[str] = []
-        self.registers: list[str] = []
-        self.lanes: list[str] = []
-        self.most_items = evaluate_int(s.loop(channels).extent) // tiling.lanes
-        """Items that the shape allows."""
+    s: Schedule
+    groups: Sequence[str]
+    virtual: Sequence[str]
+    items: Sequence[str]
+    registers: Sequence[str]
+    lanes: Sequence[str]
+    most_items: int
+    """Items that the shape allows."""
+
+    @staticmethod
+    def sampled(s: Schedule, pixels: Sequence[str], channels: str, tiling: Tiling) -> "Tile":
+        """The axes split into all levels; sizes are sampled."""
+        groups: list[str] = []
+        items: list[str] = []
+        registers: list[str] = []
+        most = evaluate_int(s.loop(channels).extent) // tiling.lanes
         for loop in pixels:
-            self.most_items *= evaluate_int(s.loop(loop).extent)
+            most *= evaluate_int(s.loop(loop).extent)
             parts = s.split(loop, s.sample_tile(loop, 3, _MOST_REGISTER_PIXELS), "shift")
-            self.groups.append(parts[0])
-            self.items.append(parts[1])
-            self.registers.append(parts[2])
+            groups.append(parts[0])
+            items.append(parts[1])
+            registers.append(parts[2])
         wide = [const(tiling.lanes)] if tiling.lanes > 1 else []
         sizes = s.sample_tile(channels, 3, _MOST_ITEMS, unit=tiling.lanes)
-        parts = s.split(channels, [*sizes, *wide], "shift")
-        self.groups.append(parts[0])
-        self.virtual = [parts[1]]
-        self.items.append(parts[2])
-        self.lanes = parts[3:]
+        group, virtual, item, *lanes = s.split(channels, [*sizes, *wide], "shift")
+        return Tile(s, [*groups, group], [virtual], [*items, item], registers, lanes, most)
 
-    def bind(self, leading: Sequence[str]) -> None:
+    def bind_groups(self, leading: Sequence[str]) -> None:
         """Channels along axis 0, pixels along the others; leading axes join the outermost one."""
         s = self.s
         *outer, channels = self.groups
@@ -203,10 +208,13 @@ class _Tile:
         s.bind(channels, "group.0")
         for number, loop in enumerate(reversed(chain)):
             s.bind(loop, f"group.{number + 1}")
+
+    def bind_items(self) -> None:
+        """The copies of an item's work, and the items: the last of their loops along axis 0."""
         for loop in self.virtual:
-            s.bind(loop, "vthread")
+            self.s.bind(loop, "vthread")
         for number, loop in enumerate(reversed(self.items)):
-            s.bind(loop, f"local.{number}")
+            self.s.bind(loop, f"local.{number}")
 
     def size(self, loops: Sequence[str]) -> Expr:
         """The product of the loops' extents."""
@@ -221,7 +229,7 @@ class _Tile:
         return self.size([*self.virtual, *self.registers, *self.lanes])
 
 
-def _channels_last(block: Block) -> dict[str, tuple[int, ...]]:
+def channels_last(block: Block) -> dict[str, tuple[int, ...]]:
     """For operands whose channels are not their last dimension: the order in which they are."""
     last = block.indices[-1]
     orders: dict[str, tuple[int, ...]] = {}
@@ -233,27 +241,37 @@ def _channels_last(block: Block) -> dict[str, tuple[int, ...]]:
     return orders
 
 
-def _accumulate(
-    s: Schedule, name: str, tiling: Tiling, tile: _Tile, orders: Mapping[str, tuple[int, ...]]
-) -> None:
-    """The reduction of one item: outer reduce loops, fetches, inner ones, then registers."""
-    if tiling.window:
-        order_accumulation(s, name, tiling.lanes, window=True)
-        return
-    *window, deepest = [n for n in s.loops(name) if s.loop(n).reduce]
-    sizes = [n for n in _DEPTHS if n % max(1, tiling.fetched) == 0]
-    sizes = [n for n in sizes if _may_divide(s, deepest, n)]
+def depths(s: Schedule, deepest: str, tiling: Tiling) -> list[int]:
+    """Steps of the deepest reduce loop between two fetches. Raises: ScheduleError for none."""
+    sizes = [n for n in _DEPTHS if n % max(1, tiling.fetched) == 0 and _may_divide(s, deepest, n)]
     if not sizes:
-        raise ScheduleError(f"{name}: no depth of a fetch divides {s.loop(deepest).extent}")
-    depth = s.sample_categorical(f"depth.{name}", sizes)
+        raise ScheduleError(f"no depth of a fetch divides the {s.loop(deepest).extent} steps")
+    return sizes
+
+
+def _split_depth(s: Schedule, name: str, tiling: Tiling) -> tuple[str, str]:
+    """The deepest reduce loop as steps with a fetch each, and the steps between."""
+    deepest = [n for n in s.loops(name) if s.loop(n).reduce][-1]
+    depth = s.sample_categorical(f"depth.{name}", depths(s, deepest, tiling))
     outer, inner = s.split(deepest, [depth])
+    return outer, inner
+
+
+def accumulate(
+    s: Schedule, name: str, tiling: Tiling, tile: Tile, orders: Mapping[str, tuple[int, ...]]
+) -> None:
+    """The reduction of one item: outer reduce loops, fetches, inner ones, then registers.
+
+    Its last two reduce loops are steps with a fetch each, and the steps between.
+    """
+    *window, outer, inner = [n for n in s.loops(name) if s.loop(n).reduce]
     spatial = [i.name for i in s.block(name).indices if isinstance(i, Var)]
     spatial = [n for n in spatial if n in s.loops(name)]
     loops = [outer, *window] if tiling.halo else [*window, outer]
     s.reorder(*loops, inner, *spatial)
     _registers(s, spatial, tiling.lanes)
     hint = s.sample_categorical(f"unroll.{name}", [1, 2, 4, 8])
-    s.require(depth % hint <= 0, "unrolling would leave a rest")
+    s.require(s.loop(inner).extent % hint <= 0, "unrolling would leave a rest")
     s.require(tile.accumulators * hint <= _MOST_UNROLLED, "the unrolled code is too long")
     s.unroll(inner, hint)
     if tiling.fetched:
@@ -281,7 +299,7 @@ def _fetch_operands(
     name: str,
     at: str,
     tiling: Tiling,
-    tile: _Tile,
+    tile: Tile,
     orders: Mapping[str, tuple[int, ...]],
 ) -> None:
     """What a group reads of each operand is copied at the loop `at`, by all of its items."""
@@ -293,7 +311,7 @@ def _fetch_operands(
         order = orders.get(buffer.name, ()) if buffer.scope == "constant" else ()
         made = s.cache_read(buffer.name, at, "local", order) if order else _stage(s, buffer, at)
         loops = s.loops(made)[-len(buffer.shape) :]
-        _share(s, loops, tile, tiling.fetched)
+        share(s, loops, tile, tiling.fetched)
         if order:
             s.pack(buffer.name)
 
@@ -311,7 +329,7 @@ def _stage(s: Schedule, buffer: Buffer, at: str) -> str:
     return s.cache_read(buffer.name, at, "local")
 
 
-def _share(s: Schedule, loops: Sequence[str], tile: _Tile, lanes: int) -> None:
+def share(s: Schedule, loops: Sequence[str], tile: Tile, lanes: int) -> None:
     """The loops of a copy spread over all items, neighbours side by side."""
     *outer, last = loops
     if lanes > 1:
@@ -326,7 +344,7 @@ def _share(s: Schedule, loops: Sequence[str], tile: _Tile, lanes: int) -> None:
         s.bind(loop, f"local.{number}")
 
 
-def _limit(s: Schedule, tile: _Tile, spec: DeviceSpec) -> None:
+def limit(s: Schedule, tile: Tile, spec: DeviceSpec) -> None:
     """Local memory, items and registers stay within the device's limits."""
     held: Expr = const(0)
     for buffer in s.program.scratch:

@@ -152,6 +152,14 @@ def test_features_see_local_memory():
     assert shares.max() <= 1.0
 
 
+def test_shared_slices_add_up_in_local_memory():
+    space = gpu_space(from_dag(conv2d(1, 14, 14, 64, 64)), GENERIC_GPU)
+    sketch = space.sketch("gpu.v4.local4.halo.shared")
+    (row,) = sketch.sample(1, np.random.default_rng(0))
+    assert len(lower(sketch.instantiate(row)).kernels) == 1
+    assert any(b.name == "conv.part" and b.scope == "local" for b in sketch.program.scratch)
+
+
 def test_traces_make_the_same_programs():
     dag = dense(16, 32, 24)
     space = gpu_space(from_dag(dag), GENERIC_GPU)
