@@ -20,7 +20,7 @@ import numpy as np
 from retune.core.dtypes import TensorType
 from retune.core.errors import DeviceError, InputError
 from retune.core.target import DeviceSpec
-from retune.device import declarations, host, pocl, vendors
+from retune.device import declarations, holding, host, pocl, vendors
 from retune.device.inputs import random_array
 
 _ERRORS_OF_THE_LOADER = (-1, -1001)
@@ -29,25 +29,6 @@ _ERRORS_OF_THE_LOADER = (-1, -1001)
 
 _SHARED_ALIGN_BYTES = 128
 """The largest vector, which is also the most that OpenCL lets one ask for."""
-
-
-_QUEUED_LAUNCHES = 256
-"""Launches that are enqueued at once behind a holding kernel: any driver takes as many."""
-_ENQUEUE_S = 12e-6
-"""Time to enqueue a launch, at most (NVIDIA, from Python: 8 us)."""
-_LEAST_LAUNCH_S = 1e-6
-"""No launch is shorter; the difference of two times may be."""
-_PROFILED_LAUNCHES = 32
-_HOLD_STEPS = 100_000
-_HOLD = """__kernel void hold(__global float* out, const int steps) {
-  float x = 0.5f;
-  for (int i = 0; i < steps; ++i) {
-    x = sin(x) + 1.0f;
-  }
-  out[0] = x;
-}
-"""
-"""Each step waits for the one before it, so that the time is proportional to their number."""
 
 
 class BuildFailed(DeviceError):
@@ -305,7 +286,7 @@ class Device:
         takes (NVIDIA: 5 us), by `time_queued` with each launch several times over.
         """
         if self.spec.device_class == "gpu":
-            number = _PROFILED_LAUNCHES
+            number = holding.PROFILED_LAUNCHES
             return [self.time_queued([launch], number) / number for launch in launches]
         self.finish()
         with _refusals("profile"):
@@ -329,27 +310,27 @@ class Device:
         """
         total, left = 0.0, number
         while left > 0:
-            rounds = max(1, min(left, _QUEUED_LAUNCHES // max(1, len(launches))))
+            rounds = max(1, min(left, holding.QUEUED_LAUNCHES // max(1, len(launches))))
             work = [*launches] * rounds
             hold = self._hold(len(work))
             alone = self.time([hold])
-            total += max(self.time([hold, *work]) - alone, _LEAST_LAUNCH_S * len(work))
+            total += max(self.time([hold, *work]) - alone, holding.LEAST_LAUNCH_S * len(work))
             left -= rounds
         return total
 
     def _hold(self, launches: int) -> Launch:
         """A launch that keeps the device busy while so many others are enqueued."""
         program, out, step_s = self._holding
-        steps = max(1, int(launches * _ENQUEUE_S / step_s))
+        steps = max(1, int(launches * holding.ENQUEUE_S / step_s))
         return self.prepare(program, "hold", [out], (1, 1, 1), (1, 1, 1), [steps])
 
     @functools.cached_property
     def _holding(self) -> tuple[Program, Buffer, float]:
         """The holding kernel, what it writes, and the seconds of one of its steps."""
-        program, out = self.build(_HOLD), self.allocate(4)
-        launch = self.prepare(program, "hold", [out], (1, 1, 1), (1, 1, 1), [_HOLD_STEPS])
+        program, out = self.build(holding.TEXT), self.allocate(4)
+        launch = self.prepare(program, "hold", [out], (1, 1, 1), (1, 1, 1), [holding.HOLD_STEPS])
         self.time([launch])
-        return program, out, self.time([launch]) / _HOLD_STEPS
+        return program, out, self.time([launch]) / holding.HOLD_STEPS
 
 
 def list_devices() -> tuple[DeviceSpec, ...]:
