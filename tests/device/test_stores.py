@@ -4,8 +4,13 @@ import numpy as np
 import pytest
 
 from retune.core.dtypes import TensorType
-from retune.device.runtime import Device
+from retune.device.runtime import Device, open_device
 from retune.device.stores import LANES
+
+
+@pytest.fixture(scope="module")
+def device() -> Device:
+    return open_device("pocl")
 
 
 @pytest.mark.parametrize("lanes", LANES)
