@@ -38,9 +38,10 @@ _LOG = logging.getLogger("retune.stages")
 _FINAL_SHARE = 0.1
 _FINAL_SECONDS = 5.0
 """Time for finalists, as a share of the time spent measuring, and at least so many seconds."""
-_ROUND_TRIALS = 64
-_ROUND_SECONDS = 20.0
-"""A round ends after so many trials or seconds: what a killed run may have to look up again."""
+_ROUND_TRIALS = 256
+_ROUND_SECONDS = 60.0
+"""A round ends after so many trials or seconds: what a killed run may have to look up again.
+Between two rounds lie about two seconds of bookkeeping."""
 
 
 def run_id(request: TuneRequest, network: ImportManifest, spec: DeviceSpec) -> str:

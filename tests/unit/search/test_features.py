@@ -19,7 +19,7 @@ from retune.schedule.schedule import Schedule
 from retune.schedule.space import Sketch, Space, sketch_of
 from retune.search.features import COLUMN, FEATURES, featurise
 from retune.search.features.nests import analyse
-from retune.search.features.volumes import Volumes, volumes
+from retune.search.features.volumes import Numbers, Volumes, volumes
 from tests.dags import conv2d, dense, depthwise, elementwise, random_dag, transpose
 from tests.properties import chooser, quick
 
@@ -52,7 +52,8 @@ def _touched(program: Program, name: str, fixed: int) -> dict[str, set[tuple[int
 
 def _volumes(sketch: Sketch, row: np.ndarray) -> list[Volumes]:
     values = sketch.symbols(row[None])
-    return [volumes(nest, values, 1) for nest in analyse(sketch)]
+    number = Numbers(values, 1)
+    return [volumes(nest, number) for nest in analyse(sketch)]
 
 
 def _counted(v: Volumes, level: int) -> dict[str, float]:

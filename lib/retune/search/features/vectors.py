@@ -16,7 +16,7 @@ from retune.search.features.access import RATIOS as ACCESS_RATIOS
 from retune.search.features.loops import BLOCK, block_features
 from retune.search.features.loops import RATIOS as BLOCK_RATIOS
 from retune.search.features.nests import analyse
-from retune.search.features.volumes import Array, Volumes, volumes
+from retune.search.features.volumes import Array, Numbers, Volumes, volumes
 
 VERSION = "1"
 """Changes whenever the meaning or the order of the features does: models belong to one version.
@@ -110,7 +110,8 @@ def featurise_rows(sketch: Sketch, rows: np.ndarray, spec: DeviceSpec) -> np.nda
     """The features of option rows of one sketch. float32 [n, len(FEATURES)]"""
     values = sketch.symbols(rows)
     nests = analyse(sketch)
-    found = [volumes(nest, values, len(rows)) for nest in nests]
+    numbers = Numbers(values, len(rows))
+    found = [volumes(nest, numbers) for nest in nests]
     named = {f"program.{k}": v for k, v in _program(sketch, rows, found, values, spec).items()}
     for slot, v in zip(SLOTS, found, strict=False):
         named |= {f"{slot}.{name}": x for name, x in block_features(v, spec).items()}
@@ -122,9 +123,13 @@ def featurise_rows(sketch: Sketch, rows: np.ndarray, spec: DeviceSpec) -> np.nda
                 columns = access_features(v, access, spec)
                 named |= {f"{slot}.{place}.{name}": x for name, x in columns.items()}
     named |= {f"device.{name}": _device(spec, name) for name in _DEVICE}
+    table = np.empty((len(named), len(rows)))
+    for line, column in zip(table, named.values(), strict=True):
+        line[...] = column
+    scaled = [place for place, name in enumerate(named) if name not in _PLAIN]
+    table[scaled] = np.log2(1.0 + table[scaled])
     result = np.zeros((len(rows), len(FEATURES)), np.float32)
-    for name, column in named.items():
-        result[:, COLUMN[name]] = column if name in _PLAIN else np.log2(1.0 + column)
+    result[:, [COLUMN[name] for name in named]] = table.T
     return result
 
 

@@ -1,6 +1,6 @@
 """Footprints: how much of each buffer the inner loops of a nest touch, for a whole population."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,24 +70,36 @@ class Volumes:
         return result
 
 
-def volumes(nest: Nest, values: Mapping[Var, np.ndarray], count: int) -> Volumes:
-    """The nest's extents and footprints for `count` candidates."""
+class Numbers:
+    """Values of expressions for `count` candidates, each found once. float64 [count]"""
 
-    def number(expr: Expr) -> Array:
-        return np.broadcast_to(np.asarray(evaluate(expr, values), np.float64), count)
+    def __init__(self, values: Mapping[Var, np.ndarray], count: int) -> None:
+        self.ones = np.ones(count)
+        self._values = values
+        self._known: dict[Expr, Array] = {}
 
+    def __call__(self, expr: Expr) -> Array:
+        """The expression's value for each candidate."""
+        if expr not in self._known:
+            value = np.asarray(evaluate(expr, self._values), np.float64)
+            self._known[expr] = self.ones * value
+        return self._known[expr]
+
+
+def volumes(nest: Nest, number: Numbers) -> Volumes:
+    """The nest's extents and footprints, for all candidates that `number` speaks of."""
     extents = [number(loop.extent) for loop in nest.loops]
-    inside = [np.ones(count)]
+    inside = [number.ones]
     for extent in reversed(extents):
         inside.insert(0, inside[0] * extent)
-    accesses = [_volume(access, len(extents), number, count) for access in nest.accesses]
+    accesses = [_volume(access, len(extents), number) for access in nest.accesses]
     hints = [None if loop.unroll is None else number(loop.unroll) for loop in nest.loops]
     return Volumes(nest, extents, inside, accesses, hints)
 
 
-def _volume(access: Access, depth: int, number: Callable[[Expr], Array], count: int) -> Volume:
+def _volume(access: Access, depth: int, number: Numbers) -> Volume:
     """From the innermost loop outward, each index widens by its terms in the loop."""
-    ones = np.ones(count)
+    ones = number.ones
     limits = [number(extent) for extent in access.buffer.shape]
     widths, steps = [ones] * len(limits), [ones] * len(limits)
     apart = _apart(limits, ones)
