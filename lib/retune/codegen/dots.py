@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 
 from retune.codegen import opencl
 from retune.ir.dot import WIDTH, DotOperands, dot_operands, is_dot_loop, word_index
-from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Buffer, Call, Expr, Load, Var, const, loads
-from retune.ir.flat import strides_of
+from retune.ir.flat import elements
 from retune.ir.reduction import path_to
 from retune.ir.stmt import Block, For, Stmt, blocks, rewrite
 
@@ -44,7 +43,7 @@ def _call(nest: Stmt, operands: DotOperands, var: Var) -> Expr | None:
         index = word_index(load, var)
         if index is None or _read_elsewhere(nest, load):
             return None
-        size = strides_of(load.buffer)[0] * evaluate_int(load.buffer.shape[0])
+        size = elements(load.buffer)
         buffer = Buffer(
             load.buffer.name, (const(-(-size // WIDTH)),), f"{load.dtype}x4", load.buffer.scope
         )

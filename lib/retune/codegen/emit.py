@@ -9,12 +9,12 @@ Read `KernelBody.emit` first, then `_Scope` and `addresses.Address`.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from math import gcd
 
-from retune.codegen import opencl
+from retune.codegen import opencl, streams
 from retune.codegen.addresses import Instance, Place
 from retune.codegen.barriers import (
     holds_barrier,
@@ -28,7 +28,7 @@ from retune.codegen.registers import register_lanes
 from retune.core.errors import CodegenError
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Buffer, Expr, Var, conjuncts, loads
-from retune.ir.flat import strides_of
+from retune.ir.flat import elements
 from retune.ir.reduction import path_to
 from retune.ir.simplify import Polynomial, Range
 from retune.ir.stmt import STRAIGHT, Block, For, Seq, Stmt, blocks, walk
@@ -52,8 +52,15 @@ class _Scope:
 class KernelBody:
     """The text of one nest, with its launch size and the buffers that it touches."""
 
-    def __init__(self, nest: Stmt, arguments: Sequence[Buffer]) -> None:
+    def __init__(
+        self, nest: Stmt, arguments: Sequence[Buffer], packed: Collection[str] = ()
+    ) -> None:
+        """`packed` names the constants that lie in the order of their reads."""
         self.nest = nest
+        self._packed = packed
+        self._reducing = 0
+        self.streams = False
+        """Whether the text uses `streams.DEFINITIONS`."""
         self._shares = uses_local_memory(nest)
         self.solitary = not self._shares and not any(_local(n) for n in walk(nest))
         """Work-groups of one work-item: the group's number comes as an argument."""
@@ -75,7 +82,7 @@ class KernelBody:
         """The lines of the kernel's body."""
         for buffer in sorted((b for b in _buffers(self.nest) if b.scope == "local"), key=str):
             kind, name = opencl.type_name(buffer.dtype), self.identifier(buffer.name)
-            size = f"{name}[{_elements(buffer)}]"
+            size = f"{name}[{elements(buffer)}]"
             line = f"__local {kind} {size} __attribute__((aligned({_ALIGNMENT})));"
             self._scopes[0].lines.append(line)
         self._declare(self.nest, first=True)
@@ -151,7 +158,9 @@ class KernelBody:
         scope = _Scope({loop.var})
         self._scopes.append(scope)
         self._declare(loop)
+        self._reducing += loop.reduce
         self._walk(loop.body, env)
+        self._reducing -= loop.reduce
         if self._shares and repeats_after_barrier(loop.body):
             scope.lines.append(opencl.BARRIER)
         self._scopes.pop()
@@ -229,7 +238,7 @@ class KernelBody:
         for buffer, home in self._homes.items():
             if home is not (None if first else stmt):
                 continue
-            size = _elements(buffer)
+            size = elements(buffer)
             lanes = self.registers[buffer]
             kind = opencl.type_name(buffer.dtype, max(1, lanes))
             lines = self._scopes[-1].lines
@@ -295,6 +304,15 @@ class KernelBody:
                 kind = opencl.type_name(read.buffer.dtype, read.lanes)
                 yield f"const {kind} {name} = {printer.read_text(read)};"
                 printer.named[read] = name
+                yield from self._ahead(read)
+
+    def _ahead(self, read: Place) -> Iterator[str]:
+        """What follows a read of a packed constant inside a reduction."""
+        streamed = read.buffer.name in self._packed and streams.is_stream(read.buffer)
+        if streamed and self.solitary and self._reducing:
+            ahead = streams.fetch(self.identifier(read.buffer.name), read)
+            self.streams |= ahead is not None
+            yield from [ahead] if ahead else []
 
     # -- names and addresses -------------------------------------------------------------------
 
@@ -405,10 +423,6 @@ def _buffers(nest: Stmt) -> set[Buffer]:
         found.add(block.buffer)
         found |= {load.buffer for load in loads(block.value)}
     return found
-
-
-def _elements(buffer: Buffer) -> int:
-    return strides_of(buffer)[0] * evaluate_int(buffer.shape[0]) if buffer.shape else 1
 
 
 def _home(nest: Stmt, buffer: Buffer) -> For | None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import prod
 from textwrap import wrap
 
-from retune.codegen import opencl
+from retune.codegen import opencl, streams
 from retune.codegen.choices import settle_choices
 from retune.codegen.constants import Computed, computed_constants, is_compile_time, packed
 from retune.codegen.dots import definitions, dots_to_calls, used_functions
@@ -94,7 +94,7 @@ def _kernel(part: Program, root: Stmt, position: int) -> KernelSource:
     """The kernel of one nest; its comment is the nest as it was before copies of it were made."""
     nest = dots_to_calls(root)
     touched = _touched(nest)
-    body = KernelBody(nest, touched)
+    body = KernelBody(nest, touched, part.packed)
     lines = body.emit()
     written = {b.buffer for b in blocks(root)}
     stage = [b.name for b in blocks(part.body)][-1]
@@ -108,7 +108,8 @@ def _kernel(part: Program, root: Stmt, position: int) -> KernelSource:
         code = opencl.solitary_kernel(name, arguments, passed, lines)
     else:
         code = opencl.cooperative_kernel(name, local, arguments, lines)
-    called = definitions(used_functions(nest, body.lanes))
+    called = [*(streams.DEFINITIONS if body.streams else ())]
+    called += definitions(used_functions(nest, body.lanes))
     text = "\n".join([*called, *_comment(part.body, body), *code, ""])
     return KernelSource(
         name=name,

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from retune.core.dtypes import itemsize
+
 TYPE: Mapping[str, str] = {
     "float32": "float",
     "float64": "double",
@@ -69,6 +71,11 @@ def identifier(name: str) -> str:
 def type_name(dtype: str, lanes: int = 1) -> str:
     """`float`, `float16`, ..."""
     return TYPE[dtype] + (str(lanes) if lanes > 1 else "")
+
+
+def element_bytes(dtype: str) -> int:
+    """Size of an element in memory; a word of bytes has four."""
+    return 4 if dtype.endswith("x4") else itemsize(dtype)
 
 
 def literal(value: float | bool, dtype: str) -> str:

@@ -17,6 +17,11 @@ def strides_of(buffer: Buffer) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
+def elements(buffer: Buffer) -> int:
+    """Number of elements; a scalar has one."""
+    return strides_of(buffer)[0] * evaluate_int(buffer.shape[0]) if buffer.shape else 1
+
+
 def flat_index(buffer: Buffer, indices: Sequence[Expr]) -> Expr:
     """Offset of an element from the buffer's start, in elements."""
     total: Expr = const(0)
