@@ -21,6 +21,7 @@ from benchmarks.search_quality import layer_grids, lesson
 from retune.records.replay import read_replay
 from retune.records.store import RecordStore
 from retune.search.cost_model import Loss, static_score
+from retune.search.learning import Lesson
 from retune.search.offline import Rows, cross_validate, judge, load_rows
 
 _LEAST = 8
@@ -30,15 +31,15 @@ def replay_rows(path: Path) -> Rows:
     """The rows of a packed grid; each layer is a network."""
     replay = read_replay(path)
     lessons = [lesson(n, g, replay.spec) for n, g in layer_grids(replay).items()]
-    count = [len(item.costs) for item in lessons]
-    layer = np.repeat(np.arange(len(count)), count)
+    whole = Lesson.joined(lessons)
+    layer = np.repeat(np.arange(len(lessons)), [len(item.costs) for item in lessons])
     return Rows(
-        features=np.concatenate([item.features for item in lessons]),
-        cost=np.concatenate([item.costs for item in lessons]),
+        features=whole.features,
+        cost=whole.costs,
         task=layer,
         network=layer,
-        record_id=np.arange(sum(count)).astype(str),
-        time=np.zeros(sum(count), "datetime64[us]"),
+        record_id=np.arange(len(layer)).astype(str),
+        time=np.zeros(len(layer), "datetime64[us]"),
     )
 
 

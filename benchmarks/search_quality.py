@@ -52,12 +52,7 @@ def lesson(layer: str, grid: RecordedGrid, spec: DeviceSpec) -> Lesson:
 
 def offline(lessons: Mapping[str, Lesson], held_out: str) -> OfflineModel:
     """A model of all layers but one."""
-    others = [item for name, item in lessons.items() if name != held_out]
-    whole = Lesson(
-        features=np.concatenate([item.features for item in others]),
-        costs=np.concatenate([item.costs for item in others]),
-        tasks=np.concatenate([item.tasks for item in others]),
-    )
+    whole = Lesson.joined([item for name, item in lessons.items() if name != held_out])
     return train_offline(whole.features, *scores(whole), seed=0, name=f"all but {held_out}")
 
 

@@ -34,12 +34,18 @@ def byte_product(rows: int, inner: int, outer: int, *, first: str = "uint8") -> 
     """`int32(x) @ int32(w).T` of bytes."""
     x = placeholder("x", (rows, inner), first)
     w = placeholder("w", (outer, inner), "int8", constant=True)
-    k = reduce_axis("k", inner)
+    return product_of_bytes(x, w)
+
+
+def product_of_bytes(x: Tensor, w: Tensor) -> Dag:
+    """`int32(x) @ int32(w).T` of two given matrices."""
+    k = reduce_axis("k", w.shape[1])
 
     def product(i, j):
         return cast(x[i, k], "int32") * cast(w[j, k], "int32")
 
-    return Dag((compute("y", (rows, outer), product, [x, w], reduce=(k,)),))
+    shape = (x.shape[0], w.shape[0])
+    return Dag((compute("y", shape, product, [x, w], reduce=(k,)),))
 
 
 def conv2d(

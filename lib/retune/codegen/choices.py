@@ -4,12 +4,10 @@ A transform's stage states all rows of a small matrix in one expression, and sel
 variable. Once that loop is written out, each copy of the body keeps only its row.
 """
 
-from dataclasses import replace
-
 from retune.codegen.copies import copy_body
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Select, Var, const, variables, walk
-from retune.ir.stmt import For, Program, Seq, Stmt, blocks, rewrite
+from retune.ir.stmt import For, Program, Seq, Stmt, blocks, rewrite, with_body
 from retune.ir.stmt import walk as statements
 
 
@@ -35,7 +33,7 @@ def settle_choices(program: Program) -> Program:
         )
 
     body = rewrite(program.body, rule)
-    return replace(program, body=body if isinstance(body, Seq) else Seq((body,)))
+    return with_body(program, body)
 
 
 def _deciding_loops(body: Stmt) -> set[Var]:

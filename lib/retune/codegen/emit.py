@@ -197,15 +197,17 @@ class KernelBody:
         """
         tests = dict.fromkeys(text for texts in usual.values() for text in texts)
         self._established.extend(usual)
-        self._scopes.append(_Scope(set()))
-        self._serial(loop, env)
-        lines = self._scopes.pop().lines
+        lines = self._apart(loop, env)
         del self._established[-len(usual) :]
-        self._scopes.append(_Scope(set()))
-        self._serial(loop, env)
-        others = self._scopes.pop().lines
+        others = self._apart(loop, env)
         self._scopes[-1].lines.extend(_tested(" && ".join(tests), lines))
         self._scopes[-1].lines.extend(["else {", *("  " + line for line in others), "}"])
+
+    def _apart(self, loop: For, env: dict[Var, int]) -> list[str]:
+        """The lines of a loop in time, in a scope of their own."""
+        self._scopes.append(_Scope(set()))
+        self._serial(loop, env)
+        return self._scopes.pop().lines
 
     def _invariant_guards(self, loop: For) -> list[Expr]:
         """Parts of the guard that all blocks inside share and that the loop does not change."""

@@ -19,6 +19,7 @@ from retune.core.config import knob
 from retune.core.dtypes import itemsize
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Buffer, Expr, Var, loads
+from retune.ir.flat import elements
 from retune.ir.reduction import decompose_all, path_to
 from retune.ir.stmt import For, Program, Seq, Stmt, blocks, show_stmt, substitute_stmt, walk
 from retune.ir.te import body_flops
@@ -118,7 +119,7 @@ def _kernel(part: Program, root: Stmt, position: int) -> KernelSource:
         global_size=(sizes[0] * local[0], sizes[1] * local[1], sizes[2] * local[2]),
         local_size=local,
         flops=_flops(root),
-        bytes=sum(_elements(b) * itemsize(b.dtype) for b in _touched(root)),
+        bytes=sum(elements(b) * itemsize(b.dtype) for b in _touched(root)),
     )
 
 
@@ -158,10 +159,6 @@ def _flops(root: Stmt) -> int:
     return total
 
 
-def _elements(buffer: Buffer) -> int:
-    return prod(evaluate_int(e) for e in buffer.shape)
-
-
 def _buffers(
     program: Program, packs: dict[str, Pack], computed: dict[str, Computed]
 ) -> list[BufferSpec]:
@@ -173,7 +170,7 @@ def _buffers(
             BufferSpec(
                 name=buffer.name,
                 dtype=buffer.dtype,
-                elements=_elements(buffer),
+                elements=elements(buffer),
                 role=role,
                 pack=made.get(buffer.name),
                 computed_from=tuple(b.name for b in computed[buffer.name].inputs)

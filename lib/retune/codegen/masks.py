@@ -8,7 +8,7 @@ hoisted out of loops, and vanishes where the ranges of the loops prove it.
 from dataclasses import replace
 
 from retune.ir.expr import Binary, Const, Expr, Select, all_of, loads
-from retune.ir.stmt import Block, Program, Seq, Stmt, identity, rewrite
+from retune.ir.stmt import Block, Program, Stmt, identity, rewrite, with_body
 
 
 def masks_to_guards(program: Program) -> Program:
@@ -25,7 +25,7 @@ def masks_to_guards(program: Program) -> Program:
         return replace(node, value=value, guard=guard)
 
     body = rewrite(program.body, rule)
-    return replace(program, body=body if isinstance(body, Seq) else Seq((body,)))
+    return with_body(program, body)
 
 
 def _unmasked(value: Expr, neutral: Const, *, products: bool) -> tuple[Expr | None, Expr]:

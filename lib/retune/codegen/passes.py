@@ -23,6 +23,7 @@ from retune.ir.stmt import (
     rewrite,
     substitute_stmt,
     walk,
+    with_body,
 )
 
 _INNERMOST = {"vectorize": 1, "dot4": 2}
@@ -38,12 +39,12 @@ def drop_unit_loops(program: Program) -> Program:
         return node.body if isinstance(node, For) and node.var in single else None
 
     body = substitute_stmt(rewrite(program.body, rule), dict.fromkeys(single, const(0)))
-    return _with_body(program, body)
+    return with_body(program, body)
 
 
 def simplify_indices(program: Program) -> Program:
     """Every expression in normal form, guards and selections decided where loop ranges can."""
-    return _with_body(program, _simplify(program.body, {}))
+    return with_body(program, _simplify(program.body, {}))
 
 
 def _simplify(stmt: Stmt, ranges: dict[Var, Range]) -> Stmt:
@@ -64,10 +65,6 @@ def _simplify(stmt: Stmt, ranges: dict[Var, Range]) -> Stmt:
                 value=simplify_select(stmt.value, ranges),
                 guard=guard,
             )
-
-
-def _with_body(program: Program, body: Stmt) -> Program:
-    return replace(program, body=body if isinstance(body, Seq) else Seq((body,)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,4 +139,4 @@ def _repoint(program: Program, old: Buffer, new: Buffer, loops: tuple[Var, ...])
 
     body = map_exprs(program.body, lambda e: transform(e, swap))
     inputs = tuple(new if b == old else b for b in program.inputs)
-    return replace(_with_body(program, body), inputs=inputs)
+    return replace(with_body(program, body), inputs=inputs)

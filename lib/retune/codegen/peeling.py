@@ -14,7 +14,7 @@ from retune.codegen.passes import simplify_indices
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Const, Expr, Var, conjuncts, const, substitute, variables
 from retune.ir.simplify import Range, simplify
-from retune.ir.stmt import PEEL, For, Program, Seq, Stmt, blocks, rewrite, walk
+from retune.ir.stmt import PEEL, For, Program, Seq, Stmt, blocks, rewrite, walk, with_body
 
 _MOST_COPIES = 4
 """Iterations that are set apart at most; a loop with more of them stays as it is."""
@@ -43,7 +43,7 @@ def peel_borders(program: Program) -> Program:
         return _peeled(node, ranges)
 
     body = rewrite(program.body, rule)
-    program = replace(program, body=body if isinstance(body, Seq) else Seq((body,)))
+    program = with_body(program, body)
     return simplify_indices(program) if changed else program
 
 
@@ -60,9 +60,7 @@ def _peeled(loop: For, ranges: Mapping[Var, Range]) -> Stmt:
             last -= 1
         else:
             return plain
-    if first + extent - last > _MOST_COPIES:
-        return plain
-    if first + extent - last == 0:
+    if not 0 < first + extent - last <= _MOST_COPIES:
         return plain
     parts = [copy_body(loop, const(i), str(i)) for i in range(first)]
     if last - first == 1:

@@ -84,6 +84,11 @@ def evaluate(expr: Expr, values: Mapping[Var, Value], fetch: Fetch = _no_memory)
             raise TypeError(f"evaluate: unexpected {type(expr).__name__}")
 
 
+def evaluate_each(expr: Expr, values: Mapping[Var, Value], count: int) -> np.ndarray:
+    """The value for each of `count` points, of which a constant is the same. float64 [count]"""
+    return np.broadcast_to(np.asarray(evaluate(expr, values), np.float64), count)
+
+
 def evaluate_int(expr: Expr, values: Mapping[Var, Value] | None = None) -> int:
     """The value of an integer expression as a Python int."""
     if isinstance(expr, Const):

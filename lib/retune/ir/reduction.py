@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from retune.ir.expr import Buffer, Expr, Var, all_of, conjuncts, loads, substitute, variables
-from retune.ir.stmt import Block, For, Program, Seq, Stmt, blocks, identity, rewrite
+from retune.ir.stmt import Block, For, Program, Seq, Stmt, blocks, identity, rewrite, with_body
 
 
 def decompose(loop: For, block: Block) -> Seq:
@@ -49,7 +49,7 @@ def decompose_all(program: Program) -> Program:
     for block in blocks(body):
         if block.reducer is not None and not block.decomposed:
             body = decompose_at_outermost(body, block)
-    return replace(program, body=body if isinstance(body, Seq) else Seq((body,)))
+    return with_body(program, body)
 
 
 def decompose_at_outermost(body: Stmt, block: Block) -> Stmt:

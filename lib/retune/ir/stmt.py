@@ -261,6 +261,11 @@ def map_exprs(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
     return rewrite(stmt, rule)
 
 
+def with_body(program: Program, body: Stmt) -> Program:
+    """The program over another body."""
+    return replace(program, body=body if isinstance(body, Seq) else Seq((body,)))
+
+
 def substitute_stmt(stmt: Stmt, values: Mapping[Var, Expr]) -> Stmt:
     """The statement with variables replaced in every expression."""
     return map_exprs(stmt, lambda expr: substitute(expr, values))

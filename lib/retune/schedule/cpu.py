@@ -93,7 +93,7 @@ def _plans(program: Program, spec: DeviceSpec) -> Iterator[Plan]:
     path = path_to(program.body, anchor) or []
     spatial = [evaluate_int(p.extent) for p in path if not p.reduce]
     window = prod(evaluate_int(p.extent) for p in path if p.reduce)
-    last = _channel_group(anchor) or (spatial[-1] if spatial else 1)
+    last = channel_group(anchor) or (spatial[-1] if spatial else 1)
     widths = [vector_lanes(spec, last)]
     if is_window(anchor) and widths[0] >= LEAST_LANES:
         masked = bool(_masked_inputs(program, anchor))
@@ -133,7 +133,7 @@ def _masked_inputs(program: Program, block: Block) -> list[Block]:
     return found
 
 
-def _channel_group(block: Block) -> int | None:
+def channel_group(block: Block) -> int | None:
     """Output channels that share their inputs, where the reduction divides its last axis by it.
 
     A grouped convolution reads channel `ff // made * depth + rc`; inside one group that is a
@@ -183,11 +183,11 @@ def schedule_cpu(s: Schedule, plan: Plan, spec: DeviceSpec) -> None:
 def schedule_rest(s: Schedule, spec: DeviceSpec) -> None:
     """Every stage that nothing was done to yet gets the schedule of the rules, untuned."""
     for name in s.blocks():
-        if name in s.blocks() and s.block(name).reducer is not None and _untouched(s, name):
+        if name in s.blocks() and s.block(name).reducer is not None and untouched(s, name):
             plain = Plan(vector_lanes(spec, _last(s, name)), window=False, channels_slow=False)
             _reduction(s, name, plain, spec, sampled=False)
     for name in s.blocks():
-        if s.block(name).reducer is None and _untouched(s, name):
+        if s.block(name).reducer is None and untouched(s, name):
             schedule_elementwise(s, name, spec)
 
 
@@ -204,7 +204,8 @@ def _reduction(s: Schedule, name: str, plan: Plan, spec: DeviceSpec, *, sampled:
         _tile(s, name, plan, spec, sampled=sampled)
 
 
-def _untouched(s: Schedule, name: str) -> bool:
+def untouched(s: Schedule, name: str) -> bool:
+    """Whether nothing was done to the stage: no loop is bound, written out, or a vector."""
     return all(s.loop(n).kind == "serial" for n in s.loops(name))
 
 
@@ -215,7 +216,7 @@ def _wanted(spec: DeviceSpec) -> int:
 
 def _last(s: Schedule, name: str) -> int:
     spatial = [n for n in s.loops(name) if not s.loop(n).reduce]
-    group = _channel_group(s.block(name))
+    group = channel_group(s.block(name))
     return group or (evaluate_int(s.loop(spatial[-1]).extent) if spatial else 1)
 
 
@@ -241,7 +242,7 @@ def _tile(s: Schedule, name: str, plan: Plan, spec: DeviceSpec, *, sampled: bool
     """The reduction `name` under the tiles of its epilogue, on named registers."""
     if all(s.loop(n).reduce for n in s.loops(name)):
         return  # a single number: its loops stay as they are
-    groups = _channel_group(s.block(name))
+    groups = channel_group(s.block(name))
     out = epilogue_of(s, name) or s.cache_write(name)
     loops = s.loops(out)
     real = [n for n in loops[:-1] if evaluate_int(s.loop(n).extent) > 1]

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from retune.core.target import DeviceSpec
-from retune.ir.evaluate import evaluate
-from retune.ir.expr import Expr, Load, Select, Var, loads, variables
+from retune.ir.evaluate import evaluate_each
+from retune.ir.expr import Load, Select, Var, loads, variables
 from retune.ir.reduction import path_to
 from retune.ir.simplify import affine
 from retune.ir.stmt import Block, For, blocks
@@ -79,9 +79,11 @@ class _Nest:
         self.block = block
         self.path = path
         self.values = values
-        self.extents = {loop.var: _sized(loop.extent, values, count) for loop in path}
+        self.extents = {loop.var: evaluate_each(loop.extent, values, count) for loop in path}
         self.sizes = {
-            load.buffer: np.prod([_sized(e, values, count) for e in load.buffer.shape], axis=0)
+            load.buffer: np.prod(
+                [evaluate_each(e, values, count) for e in load.buffer.shape], axis=0
+            )
             for load in loads(block.value)
         }
         self.one = np.ones(count)
@@ -147,8 +149,10 @@ class _Nest:
             step, size = 0.0 * self.one, 4.0 * self.one
             for form, extent in zip(reversed(forms), reversed(load.buffer.shape), strict=True):
                 if form is not None and loop.var in form[0]:
-                    step = step + size * _sized(form[0][loop.var], self.values, len(self.one))
-                size = size * _sized(extent, self.values, len(self.one))
+                    step = step + size * evaluate_each(
+                        form[0][loop.var], self.values, len(self.one)
+                    )
+                size = size * evaluate_each(extent, self.values, len(self.one))
             found.append((self.extents[loop.var], step))
         return found
 
@@ -195,10 +199,6 @@ class _Nest:
             if buffer.scope == "private":
                 cycles = np.where(4.0 * elements > spec.l2_bytes, _FARTHER_CYCLES, cycles)
         return cycles
-
-
-def _sized(extent: Expr, values: Mapping[Var, np.ndarray], count: int) -> np.ndarray:
-    return np.broadcast_to(np.asarray(evaluate(extent, values), float), count)
 
 
 def _element_cycles(block: Block) -> float:

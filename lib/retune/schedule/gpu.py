@@ -17,7 +17,7 @@ from retune.core.errors import ScheduleError
 from retune.core.target import DeviceSpec
 from retune.ir.evaluate import evaluate_int
 from retune.ir.stmt import Block, Program
-from retune.schedule.cpu import heaviest_reduction, inline_elementwise
+from retune.schedule.cpu import heaviest_reduction, inline_elementwise, untouched
 from retune.schedule.gpu_plain import schedule_plain
 from retune.schedule.gpu_rows import is_row_reduction, schedule_items
 from retune.schedule.gpu_slices import schedule_shared, slice_over_groups
@@ -114,15 +114,11 @@ def schedule_gpu(s: Schedule, tiling: Tiling | None, spec: DeviceSpec) -> None:
 def _rest(s: Schedule, spec: DeviceSpec) -> None:
     """Every stage that nothing was done to yet gets the schedule of the rules, untuned."""
     for name in s.blocks():
-        if name in s.blocks() and s.block(name).reducer is not None and _untouched(s, name):
+        if name in s.blocks() and s.block(name).reducer is not None and untouched(s, name):
             if is_row_reduction(s, name):
                 schedule_items(s, name, sampled=False)
             else:
                 schedule_plain(s, name, spec)
     for name in s.blocks():
-        if s.block(name).reducer is None and _untouched(s, name):
+        if s.block(name).reducer is None and untouched(s, name):
             schedule_plain(s, name, spec)
-
-
-def _untouched(s: Schedule, name: str) -> bool:
-    return all(s.loop(n).kind == "serial" for n in s.loops(name))

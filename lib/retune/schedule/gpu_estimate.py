@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from retune.core.target import DeviceSpec
-from retune.ir.evaluate import evaluate
+from retune.ir.evaluate import evaluate_each
 from retune.ir.expr import Expr, Load, Var, loads, variables
 from retune.ir.reduction import path_to
 from retune.ir.stmt import Block, For, Stmt, blocks
@@ -96,7 +96,7 @@ class _Kernel:
         return total
 
     def _size(self, extent: Expr) -> Array:
-        return np.broadcast_to(np.asarray(evaluate(extent, self.values), float), self.one.shape)
+        return evaluate_each(extent, self.values, len(self.one))
 
     def _product(self, loops: list[For]) -> Array:
         total = self.one

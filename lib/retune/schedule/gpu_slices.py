@@ -13,7 +13,7 @@ from retune.core.errors import ScheduleError
 from retune.core.target import DeviceSpec
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Expr, Var, const
-from retune.schedule.cpu import epilogue_of
+from retune.schedule.cpu import channel_group, epilogue_of
 from retune.schedule.gpu_plain import order_accumulation
 from retune.schedule.gpu_tile import (
     Tile,
@@ -21,7 +21,6 @@ from retune.schedule.gpu_tile import (
     accumulate,
     channels_last,
     depths,
-    group_size,
     limit,
     roles,
     share,
@@ -51,7 +50,7 @@ def schedule_shared(s: Schedule, name: str, tiling: Tiling, spec: DeviceSpec) ->
 
     Raises: ScheduleError where channels come in groups, or no slices divide the reduction.
     """
-    if group_size(s.block(name)) is not None or len(s.block(name).indices) < 2:
+    if channel_group(s.block(name)) is not None or len(s.block(name).indices) < 2:
         raise ScheduleError(f"slices of {name}: expected pixels and channels in one group")
     orders = channels_last(s.block(name))
     deepest = [n for n in s.loops(name) if s.loop(n).reduce][-1]

@@ -26,7 +26,7 @@ from retune.ir.expr import (
     walk,
 )  # fmt: skip
 from retune.ir.stmt import Block, blocks
-from retune.schedule.cpu import epilogue_of
+from retune.schedule.cpu import channel_group, epilogue_of
 from retune.schedule.gpu_plain import order_accumulation
 from retune.schedule.schedule import Schedule
 from retune.schedule.stages import readers
@@ -103,17 +103,7 @@ def channel_extent(s: Schedule, name: str) -> int:
     block = s.block(name)
     if not block.indices:
         return 1
-    return group_size(block) or evaluate_int(block.buffer.shape[-1])
-
-
-def group_size(block: Block) -> int | None:
-    """Output channels of one group, where the reduction divides its last axis by that."""
-    last = block.indices[-1]
-    for indices in _operands(block):
-        for node in (n for i in indices for n in walk(i)):
-            if isinstance(node, Binary) and node.op == "floordiv" and node.a == last:
-                return evaluate_int(node.b)
-    return None
+    return channel_group(block) or evaluate_int(block.buffer.shape[-1])
 
 
 def inline_padding(s: Schedule, name: str) -> None:
@@ -131,7 +121,7 @@ def schedule_tile(s: Schedule, name: str, tiling: Tiling, spec: DeviceSpec) -> N
     indices = [i.name for i in s.block(name).indices if isinstance(i, Var)]
     if not indices or len(indices) != len(s.block(name).indices):
         raise ScheduleError(f"{name}: expected axes to tile")
-    grouped = group_size(s.block(name))
+    grouped = channel_group(s.block(name))
     orders = channels_last(s.block(name))
     out = epilogue_of(s, name) or s.cache_write(name)
     axes = [i.name for i in s.block(out).indices if isinstance(i, Var)]

@@ -25,7 +25,6 @@ from retune.ir.stmt import (
     Block,
     For,
     Program,
-    Seq,
     Stmt,
     block_variables,
     blocks,
@@ -33,6 +32,7 @@ from retune.ir.stmt import (
     rewrite,
     substitute_stmt,
     walk,
+    with_body,
 )
 
 Tail = str
@@ -48,11 +48,6 @@ def loop_named(program: Program, name: str) -> For:
             return node
     known = [n.var.name for n in walk(program.body) if isinstance(n, For)]
     raise ScheduleError(f"no loop {name!r} in {program.name}; loops are {', '.join(known)}")
-
-
-def with_body(program: Program, body: Stmt) -> Program:
-    """The program over another body."""
-    return replace(program, body=body if isinstance(body, Seq) else Seq((body,)))
 
 
 def replace_loop(program: Program, name: str, change: Callable[[For], Stmt]) -> Program:

@@ -10,8 +10,8 @@ from retune.core.errors import ScheduleError
 from retune.ir.expr import Buffer, Load, Scope, Var, loads, substitute
 from retune.ir.reduction import path_to
 from retune.ir.simplify import simplify
-from retune.ir.stmt import Block, For, Program, Seq, Stmt, blocks, rewrite, walk
-from retune.schedule.loops import loop_named, replace_loop, with_body
+from retune.ir.stmt import Block, For, Program, Seq, Stmt, blocks, rewrite, walk, with_body
+from retune.schedule.loops import loop_named, replace_loop
 from retune.schedule.regions import (
     Region,
     guarded,

@@ -8,8 +8,8 @@ from dataclasses import replace
 from retune.core.errors import ScheduleError
 from retune.ir.expr import Buffer, Load, Var, select, substitute, variables
 from retune.ir.reduction import decompose, path_to, read_inside, reduce_loops
-from retune.ir.stmt import Block, For, Program, Seq, Stmt, blocks, identity
-from retune.schedule.loops import loop_named, replace_loop, with_body
+from retune.ir.stmt import Block, For, Program, Seq, Stmt, blocks, identity, with_body
+from retune.schedule.loops import loop_named, replace_loop
 from retune.schedule.stages import block_named, flatten, loops_of, root_nest
 
 

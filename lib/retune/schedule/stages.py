@@ -18,8 +18,8 @@ from retune.ir.stmt import (
     map_exprs,
     replace_buffer,
     rewrite,
+    with_body,
 )
-from retune.schedule.loops import with_body
 
 
 def block_named(program: Program, name: str) -> Block:

@@ -4,6 +4,7 @@ The model follows from the measurements in their order, not from when they came:
 fixed numbers of them, so a continued run has the model that it would have had.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,6 +38,21 @@ class Lesson:
             features=np.zeros((0, len(FEATURES)), np.float32),
             costs=np.zeros(0),
             tasks=np.zeros(0, object),
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence["Lesson"]) -> "Lesson":
+        """All of some lessons (at least one), one after the other."""
+        return cls(
+            features=np.concatenate([part.features for part in parts]),
+            costs=np.concatenate([part.costs for part in parts]),
+            tasks=np.concatenate([part.tasks for part in parts]),
+        )
+
+    def first(self, count: int) -> "Lesson":
+        """The first `count` measurements."""
+        return Lesson(
+            features=self.features[:count], costs=self.costs[:count], tasks=self.tasks[:count]
         )
 
 
@@ -75,11 +91,7 @@ class Learner:
         wanted = fit_at(self._before, self._count)
         if wanted == self._fitted or not wanted:
             return
-        whole = Lesson(
-            features=np.concatenate([part.features for part in self._lessons])[:wanted],
-            costs=np.concatenate([part.costs for part in self._lessons])[:wanted],
-            tasks=np.concatenate([part.tasks for part in self._lessons])[:wanted],
-        )
+        whole = Lesson.joined(self._lessons).first(wanted)
         score, task = scores(whole)
         self._model = CostModel(self._seed, self._offline)
         self._model.update(whole.features, score, task)

@@ -4,11 +4,10 @@ import pytest
 
 from retune.codegen.lower import lower
 from retune.core.errors import ScheduleError
-from retune.ir.expr import cast
 from retune.ir.stmt import from_dag
-from retune.ir.te import Dag, compute, placeholder, reduce_axis
+from retune.ir.te import Dag, placeholder
 from retune.schedule.schedule import Schedule
-from tests.dags import byte_product, dense
+from tests.dags import byte_product, dense, product_of_bytes
 from tests.oracle import assert_same_meaning
 
 
@@ -68,14 +67,10 @@ def test_a_later_step_between_the_four_writes_them_out():
 
 def test_the_unsigned_operand_is_the_first_whichever_side_it_stands_on():
     x, w = placeholder("x", (3, 8), "int8"), placeholder("w", (5, 8), "uint8")
-    k = reduce_axis("k", 8)
-    y = compute(
-        "y", (3, 5), lambda i, j: cast(x[i, k], "int32") * cast(w[j, k], "int32"), [x, w],
-        reduce=(k,),
-    )  # fmt: skip
-    s = Schedule(from_dag(Dag((y,)), "net"))
+    dag = product_of_bytes(x, w)
+    s = Schedule(from_dag(dag, "net"))
     s.tensorize(s.split("y.k", [4])[1], "dot4")
-    assert_same_meaning(Dag((y,)), s.program)
+    assert_same_meaning(dag, s.program)
     text = lower(s.program).text
     assert "dot4_us_1(w[" in text and ", x[" in text
 
@@ -98,11 +93,6 @@ def test_what_is_no_dot_product_is_refused(dag: Dag, factor: int, intrinsic: str
 
 def test_rows_that_start_inside_a_word_are_refused():
     x, w = placeholder("x", (4, 6), "uint8"), placeholder("w", (5, 4), "int8", constant=True)
-    k = reduce_axis("k", 4)
-    y = compute(
-        "y", (4, 5), lambda i, j: cast(x[i, k], "int32") * cast(w[j, k], "int32"), [x, w],
-        reduce=(k,),
-    )  # fmt: skip
-    s = Schedule(from_dag(Dag((y,)), "net"))
+    s = Schedule(from_dag(product_of_bytes(x, w), "net"))
     with pytest.raises(ScheduleError, match=r"four bytes of x\[y.i, y.k\] must lie side by side"):
         s.tensorize("y.k", "dot4")

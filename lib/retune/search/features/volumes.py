@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from retune.core.dtypes import itemsize
-from retune.ir.evaluate import evaluate
+from retune.ir.evaluate import evaluate_each
 from retune.ir.expr import Expr, Var
 from retune.search.features.nests import Access, Nest
 
@@ -81,8 +81,7 @@ class Numbers:
     def __call__(self, expr: Expr) -> Array:
         """The expression's value for each candidate."""
         if expr not in self._known:
-            value = np.asarray(evaluate(expr, self._values), np.float64)
-            self._known[expr] = self.ones * value
+            self._known[expr] = evaluate_each(expr, self._values, len(self.ones))
         return self._known[expr]
 
 
