@@ -11,7 +11,7 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
-from retune.device import stores
+from retune.device import vectors
 
 DRIVER = "3.0-rc2"
 """Version of the PoCL whose header this is: the one that comes with pyopencl."""
@@ -39,16 +39,16 @@ def find_header() -> Path | None:
 def abridged(text: str, header: Path) -> str:
     """The program after the declarations that it needs; compile it with SKIP_HEADER.
 
-    Functions that `stores` defines are defined so, and not declared.
+    Functions that `vectors` defines are defined so, and not declared.
 
     A function that only a macro of the text's own joins together from pieces is not found: such a
     program does not compile this way.
     """
     statements, common = _parse(header)
     used = common | set(_WORD.findall(text))
-    wanted = used - stores.NAMES
+    wanted = used - vectors.NAMES
     kept = [line for name, line in statements if name is None or name in wanted]
-    own = stores.definitions(used)
+    own = vectors.definitions(used)
     return "\n".join([f"#undef {_GUARD}", *kept, *own, "#line 1", text])
 
 

@@ -1,0 +1,53 @@
+"""Loads and stores of vectors in place of PoCL's own, which take a vector apart.
+
+PoCL 3.0 compiles `vstore16` of floats to four stores of 128 bits and the shuffles before them, and
+`vload16` to halves of halves, which its compiler puts together again in some blocks and not in
+others: two 128-bit loads, one of 256 bits, and two shuffles for each operand of a multiply-add.
+Access through a vector type that is aligned like its elements is one instruction.
+"""
+
+LANES = (4, 8, 16)
+_TYPES = ("float", "int", "uint")
+_ELEMENT_BYTES = 4
+_SPACES = ("__global", "__local", "__private")
+_INLINE = "__attribute__((overloadable, always_inline))"
+
+NAMES = frozenset(f"{verb}{lanes}" for verb in ("vload", "vstore") for lanes in LANES)
+"""What is defined anew."""
+
+
+def definitions(used: frozenset[str]) -> list[str]:
+    """Those of NAMES that a program uses, for all types of vectors in generated kernels."""
+    lines: list[str] = []
+    for lanes in LANES:
+        load, store = f"vload{lanes}" in used, f"vstore{lanes}" in used
+        for kind in _TYPES:
+            if load or store:
+                lines.append(_loose(kind, lanes))
+            if load:
+                lines += [_load(kind, lanes, space) for space in _SPACES]
+            if store:
+                lines += [_store(kind, lanes, space) for space in _SPACES]
+    return lines
+
+
+def _loose(kind: str, lanes: int) -> str:
+    """The vector type with the alignment of one element."""
+    aligned = f"__attribute__((aligned({_ELEMENT_BYTES})))"
+    return f"typedef {kind}{lanes} retune_{kind}{lanes} {aligned};"
+
+
+def _load(kind: str, lanes: int, space: str) -> str:
+    return (
+        f"static {kind}{lanes} {_INLINE} "
+        f"vload{lanes}(const size_t at, const {space} {kind}* from) "
+        f"{{ return *(const {space} retune_{kind}{lanes}*)(from + {lanes} * at); }}"
+    )
+
+
+def _store(kind: str, lanes: int, space: str) -> str:
+    return (
+        f"static void {_INLINE} "
+        f"vstore{lanes}(const {kind}{lanes} value, const size_t at, {space} {kind}* to) "
+        f"{{ *({space} retune_{kind}{lanes}*)(to + {lanes} * at) = value; }}"
+    )
