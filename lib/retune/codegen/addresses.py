@@ -6,7 +6,7 @@ compute it. So neighbouring accesses share one base and differ in a constant. Re
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import gcd
 from typing import Protocol
 
@@ -71,6 +71,8 @@ class Place:
     lanes: int
     divisor: int = 1
     """Divides `base`; 0 if that is 0."""
+    terms: tuple[tuple[tuple[Expr, ...], int], ...] = field(default=(), compare=False)
+    """What `base` adds up: monomials with their coefficients."""
 
     @property
     def aligned(self) -> bool:
@@ -95,6 +97,7 @@ class _Form:
     steps: tuple[tuple[Var, int], ...]
     stride: int
     divisor: int
+    terms: tuple[tuple[tuple[Expr, ...], int], ...]
 
 
 class Addresses:
@@ -119,7 +122,7 @@ class Addresses:
         for var, step in form.steps:
             offset += step * instance.env[var]
         lanes = instance.lane[1] if instance.lane and form.stride else 1
-        return Place(buffer, form.base, offset, lanes, form.divisor)
+        return Place(buffer, form.base, offset, lanes, form.divisor, form.terms)
 
     def resolve(self, terms: Polynomial, instance: Instance) -> Polynomial:
         """The polynomial with unrolled variables replaced by their values."""
@@ -159,7 +162,8 @@ class Addresses:
         if stride not in (0, 1):
             return None
         name = self._names.hoist(base, self._names.identifier(buffer.name)) if base else ""
-        return _Form(name, offset, tuple(steps), stride, known_divisor(base))
+        terms = tuple(base.items())
+        return _Form(name, offset, tuple(steps), stride, known_divisor(base), terms)
 
     def _settled(
         self, buffer: Buffer, indices: tuple[Expr, ...], instance: Instance
@@ -170,7 +174,7 @@ class Addresses:
         if form is None:
             return None
         lanes = instance.lane[1] if instance.lane and form.stride else 1
-        return Place(buffer, form.base, form.offset, lanes, form.divisor)
+        return Place(buffer, form.base, form.offset, lanes, form.divisor, form.terms)
 
     def _polynomial(self, buffer: Buffer, indices: tuple[Expr, ...]) -> Polynomial:
         key = (id(indices), buffer.name)

@@ -59,6 +59,8 @@ class KernelBody:
         self.nest = nest
         self._packed = packed
         self._reducing = 0
+        self._loops: list[For] = []
+        """Those in time around the statements at hand, from the outermost."""
         self.streams = False
         """Whether the text uses `streams.DEFINITIONS`."""
         self._shares = uses_local_memory(nest)
@@ -159,7 +161,9 @@ class KernelBody:
         self._scopes.append(scope)
         self._declare(loop)
         self._reducing += loop.reduce
+        self._loops.append(loop)
         self._walk(loop.body, env)
+        self._loops.pop()
         self._reducing -= loop.reduce
         if self._shares and repeats_after_barrier(loop.body):
             scope.lines.append(opencl.BARRIER)
@@ -311,10 +315,15 @@ class KernelBody:
     def _ahead(self, read: Place) -> Iterator[str]:
         """What follows a read of a packed constant inside a reduction."""
         streamed = read.buffer.name in self._packed and streams.is_stream(read.buffer)
-        if streamed and self.solitary and self._reducing:
-            ahead = streams.fetch(self.identifier(read.buffer.name), read)
-            self.streams |= ahead is not None
-            yield from [ahead] if ahead else []
+        if not (streamed and self.solitary and self._reducing):
+            return
+        pointer = self.identifier(read.buffer.name)
+        if ahead := streams.fetch(pointer, read):
+            self.streams = True
+            yield ahead
+        if share := streams.share_of_next(read, self._loops):
+            offset = share.pop((), 0)
+            yield streams.fetch_later(pointer, self.hoist(share, f"next_{pointer}"), offset)
 
     # -- names and addresses -------------------------------------------------------------------
 

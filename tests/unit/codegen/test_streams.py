@@ -1,9 +1,16 @@
 """Which constants are fetched ahead of their use, and where that is asked for."""
 
+from itertools import product
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retune.codegen.addresses import Place
 from retune.codegen.lower import lower
-from retune.codegen.streams import AHEAD_BYTES
+from retune.codegen.streams import AHEAD_BYTES, share_of_next
 from retune.core.target import GENERIC_CPU
-from retune.ir.stmt import from_dag
+from retune.ir.expr import Buffer, Var, const
+from retune.ir.stmt import For, Seq, from_dag
 from retune.ir.te import Dag
 from retune.schedule.cpu import cpu_space
 from retune.schedule.estimate import default_candidate
@@ -28,3 +35,51 @@ def test_weights_larger_than_the_first_caches_are_fetched_once_for_each_line():
 def test_small_constants_and_data_are_not_fetched():
     assert "AHEAD" not in text_of(depthwise(1, 16, 16, 64))
     assert "AHEAD" not in text_of(conv2d(1, 32, 32, 16, 16))
+
+
+LINE = 16
+"""Floats of a cache line."""
+
+
+def strips(passes: int, chunks: int, steps: int, vectors: int) -> tuple[list[For], list[Place]]:
+    """Loops that read strips of a packed constant `passes` times each, and an iteration's reads."""
+    strip, pixel, chunk, step = (Var(name) for name in ("strip", "pixel", "chunk", "step"))
+    width = vectors * LINE
+    extents = {strip: 3, pixel: passes, chunk: chunks, step: steps}
+    loops = [For(var, const(extent), Seq(())) for var, extent in extents.items()]
+    terms = (((strip,), chunks * steps * width), ((chunk,), steps * width), ((step,), width))
+    buffer = Buffer("k", (const(3 * chunks * steps * width),))
+    return loops, [Place(buffer, "k_at", v * LINE, LINE, terms=terms) for v in range(vectors)]
+
+
+@given(st.integers(2, 9), st.integers(1, 12), st.integers(16, 64), st.integers(1, 4))
+def test_all_passes_over_a_strip_together_fetch_the_next_one(
+    passes: int, chunks: int, steps: int, vectors: int
+):
+    """Every line of it, and no more of them for one read than it reads lines itself."""
+    loops, reads = strips(passes, chunks, steps, vectors)
+    size = chunks * steps * vectors * LINE
+    places = [place for read in reads if (place := share_of_next(read, loops))]
+    if 4 * size < 1 << 15:
+        assert not places
+        return
+    strip, *inner = (loop.var for loop in loops)
+    fetched: set[int] = set()
+    for place in places:
+        assert place[strip,] == size
+        for values in product(range(passes), range(chunks), range(steps)):
+            index = place[()] + sum(
+                place[var,] * value for var, value in zip(inner, values, strict=True)
+            )
+            fetched.add(index // LINE)
+    assert fetched >= set(range(size // LINE, 2 * size // LINE))
+    assert len(places) <= -(-vectors // passes)
+    assert max(fetched) < 2.5 * size / LINE
+
+
+def test_nothing_is_fetched_for_later_without_repetition_or_another_strip():
+    loops, (read, *_) = strips(4, 8, 64, 2)
+    assert share_of_next(read, loops) is not None
+    assert share_of_next(read, [loop for loop in loops if loop.var.name != "pixel"]) is None
+    alone = Place(Buffer("k", (const(8 * 64 * 2 * LINE),)), "", 0, LINE, terms=read.terms[1:])
+    assert share_of_next(alone, loops[1:]) is None
