@@ -162,8 +162,7 @@ class Addresses:
         if stride not in (0, 1):
             return None
         name = self._names.hoist(base, self._names.identifier(buffer.name)) if base else ""
-        terms = tuple(base.items())
-        return _Form(name, offset, tuple(steps), stride, known_divisor(base), terms)
+        return _Form(name, offset, tuple(steps), stride, known_divisor(base), tuple(base.items()))
 
     def _settled(
         self, buffer: Buffer, indices: tuple[Expr, ...], instance: Instance
