@@ -15,9 +15,10 @@ from retune.search.cost_model import CostModel, OfflineModel
 from retune.search.features import FEATURES, featurise
 
 _LEAST_STEP = 8
+_OWN_SHARE = 8
 _STEP_SHARE = 64
-"""The model is fitted again after 8 measurements, or a 64th of all where that is more: fitting
-costs time in proportion to all."""
+"""The model is fitted again after 8 measurements, or where that is more, an eighth of those of the
+run or a 64th of all: fitting costs time in proportion to all."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -117,7 +118,7 @@ def fit_at(before: int, count: int) -> int:
     """
     fitted = before
     while True:
-        step = max(_LEAST_STEP, fitted // _STEP_SHARE)
+        step = max(_LEAST_STEP, (fitted - before) // _OWN_SHARE, fitted // _STEP_SHARE)
         if fitted + step > count:
             return fitted
         fitted += step
