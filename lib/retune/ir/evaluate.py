@@ -4,7 +4,7 @@ The same function gives the value of one candidate, of ten thousand candidates, 
 of an iteration space: variables stand for numbers or for arrays that broadcast together.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import erf
 
 import numpy as np
@@ -87,6 +87,63 @@ def evaluate(expr: Expr, values: Mapping[Var, Value], fetch: Fetch = _no_memory)
 def evaluate_each(expr: Expr, values: Mapping[Var, Value], count: int) -> np.ndarray:
     """The value for each of `count` points, of which a constant is the same. float64 [count]"""
     return np.broadcast_to(np.asarray(evaluate(expr, values), np.float64), count)
+
+
+class Formulas:
+    """Some expressions, to be evaluated again and again: equal parts of them are evaluated once.
+
+    Written out at construction as one list of operations on numbered places, so that a small
+    population costs little more than numpy's own calls.
+    """
+
+    def __init__(self, exprs: Iterable[Expr]) -> None:
+        """The expressions in order. Raises: ValueError if one reads memory."""
+        self._place: dict[Expr, int] = {}
+        self._start: list[Value] = []
+        self._inputs: list[tuple[Var, int]] = []
+        self._steps: list[tuple[Callable[..., Value], tuple[int, ...], int]] = []
+        self._results = [self._add(expr) for expr in exprs]
+
+    def __call__(self, values: Mapping[Var, Value], count: int) -> np.ndarray:
+        """Each expression's value for each of `count` points. float64 [expressions, count]
+
+        Raises: KeyError for a variable without a value.
+        """
+        known = list(self._start)
+        for var, place in self._inputs:
+            known[place] = values[var]
+        for operation, operands, place in self._steps:
+            known[place] = operation(*[known[i] for i in operands])
+        table = np.empty((len(self._results), count))
+        for line, place in zip(table, self._results, strict=True):
+            line[...] = known[place]
+        return table
+
+    def _add(self, expr: Expr) -> int:
+        """The place of the expression's value."""
+        if expr in self._place:
+            return self._place[expr]
+        if isinstance(expr, Load):
+            _no_memory(expr, ())
+        operands = tuple(self._add(child) for child in expr.children)
+        place = self._place[expr] = len(self._start)
+        self._start.append(0)
+        if isinstance(expr, Var):
+            self._inputs.append((expr, place))
+        elif operands:
+            self._steps.append((_operation(expr), operands, place))
+        else:
+            self._start[place] = evaluate(expr, {})
+        return place
+
+
+def _operation(expr: Expr) -> Callable[..., Value]:
+    """From the values of the children to that of the expression."""
+    if isinstance(expr, Binary):
+        return _OPERATORS[expr.op]
+    stand_ins = tuple(Var(str(i), child.dtype) for i, child in enumerate(expr.children))
+    one = expr.rebuild(stand_ins)
+    return lambda *operands: evaluate(one, dict(zip(stand_ins, operands, strict=True)))
 
 
 def evaluate_int(expr: Expr, values: Mapping[Var, Value] | None = None) -> int:

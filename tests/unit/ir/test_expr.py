@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
-from retune.ir.evaluate import evaluate, evaluate_int
+from retune.ir.evaluate import Formulas, evaluate, evaluate_each, evaluate_int
 from retune.ir.expr import (
     Const,
     Expr,
@@ -52,6 +53,22 @@ def test_one_evaluation_serves_many_points(expr: Expr):
     together = np.broadcast_to(evaluate(expr, values), 7)
     apart = [evaluate_int(expr, {v: int(a[n]) for v, a in values.items()}) for n in range(7)]
     assert together.tolist() == apart
+
+
+@quick(100)
+@given(exprs=st.lists(integer_expressions(), max_size=4))
+def test_formulas_are_evaluated_as_each_of_them(exprs: list[Expr]):
+    values = {VI: np.arange(7), VJ: np.arange(7) - 5, VK: np.full(7, 3)}
+    exprs = [*exprs, *exprs, cast(VI < VJ, "int32"), call("sqrt", cast(VI, "float32"))]
+    together = Formulas(exprs)(values, 7)
+    assert together.shape == (len(exprs), 7) and together.dtype == np.float64
+    for line, expr in zip(together, exprs, strict=True):
+        assert np.array_equal(line, evaluate_each(expr, values, 7))
+
+
+def test_formulas_do_not_read_memory():
+    with pytest.raises(ValueError, match="cannot be read here"):
+        Formulas([placeholder("x", (4,))[VI] + 1.0])
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,9 @@ from retune.ir.te import Dag
 from retune.schedule.cpu import cpu_space
 from retune.schedule.estimate import estimate
 from retune.schedule.schedule import Schedule
-from retune.schedule.space import Sketch, Space, sketch_of
+from retune.schedule.space import Space, sketch_of
 from retune.search.features import COLUMN, FEATURES, featurise
-from retune.search.features.nests import analyse
-from retune.search.features.volumes import Numbers, Volumes, volumes
+from retune.search.features.volumes import Volumes, volumes
 from tests.dags import conv2d, dense, depthwise, elementwise, random_dag, transpose
 from tests.properties import chooser, quick
 
@@ -50,19 +49,13 @@ def _touched(program: Program, name: str, fixed: int) -> dict[str, set[tuple[int
     return found
 
 
-def _volumes(sketch: Sketch, row: np.ndarray) -> list[Volumes]:
-    values = sketch.symbols(row[None])
-    number = Numbers(values, 1)
-    return [volumes(nest, number) for nest in analyse(sketch)]
-
-
-def _counted(v: Volumes, level: int) -> dict[str, float]:
+def _counted(v: Volumes, block: int, level: int) -> dict[str, float]:
+    """Elements that the accesses of a block touch at a level, for the only candidate."""
+    accesses = zip(v.layout.accesses, v.layout.owner, v.elements[level], strict=True)
     return {
-        f"{'write' if a.access.write else 'read'} {a.access.buffer.name}": float(
-            a.elements[level][0]
-        )
-        for a in v.accesses
-        if a.access.dims
+        f"{'write' if access.write else 'read'} {access.buffer.name}": float(count)
+        for access, owner, (count,) in accesses
+        if owner == block and access.dims
     }
 
 
@@ -83,10 +76,11 @@ def test_footprints_are_what_exact_tiles_touch_at_every_level(dag: Dag):
     sketch = sketch_of(from_dag(dag), _tiled)
     for row in sketch.sample(6, np.random.default_rng(0)):
         program = sketch.instantiate(row)
-        for v in _volumes(sketch, row):
-            for level in range(len(v.extents) + 1):
-                touched = _touched(program, v.nest.block.name, level)
-                assert _counted(v, level) == {name: len(x) for name, x in touched.items()}
+        v = volumes(sketch, row[None])
+        for number, nest in enumerate(v.layout.nests):
+            for level in range(v.layout.depth + 1):
+                touched = _touched(program, nest.block.name, level)
+                assert _counted(v, number, level) == {name: len(x) for name, x in touched.items()}
 
 
 @given(st.data())
@@ -97,11 +91,12 @@ def test_the_whole_nest_touches_what_enumeration_finds(data: st.DataObject):
     sketch = space.sketches[data.draw(st.integers(0, len(space.sketches) - 1))]
     (row,) = sketch.sample(1, np.random.default_rng(data.draw(st.integers(0, 99))))
     program = sketch.instantiate(row)
-    for v in _volumes(sketch, row):
-        if float(v.inside[0][0]) > 2e5:
+    v = volumes(sketch, row[None])
+    for number, nest in enumerate(v.layout.nests):
+        if v.inside[0, number, 0] > 2e5:
             continue
-        touched = _touched(program, v.nest.block.name, 0)
-        for name, count in _counted(v, 0).items():
+        touched = _touched(program, nest.block.name, 0)
+        for name, count in _counted(v, number, 0).items():
             if name.startswith("write"):
                 # Tiles of a slice of a concatenation count up to the end of the whole buffer.
                 sliced = len({b.name for b in blocks(program.body) if f"write {b.buffer}" == name})

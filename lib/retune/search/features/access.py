@@ -5,8 +5,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from retune.core.target import DeviceSpec
-from retune.search.features.loops import step_level
-from retune.search.features.volumes import Array, Volume, Volumes
+from retune.search.features.layout import Array
+from retune.search.features.loops import at
+from retune.search.features.volumes import Volumes
 
 ACCESS: Mapping[str, str] = {
     "bytes": "bytes of all iterations, repeats counted",
@@ -33,59 +34,61 @@ RATIOS = frozenset({"line_use", "reuse_none", "reuse_loop", "reuse_serial", "lan
 """Features that are given as they are."""
 
 
-def access_features(v: Volumes, access: Volume, spec: DeviceSpec) -> dict[str, Array]:
-    """Every feature of ACCESS, unscaled."""
+def access_features(v: Volumes, spec: DeviceSpec) -> dict[str, Array]:
+    """Every feature of ACCESS, unscaled. float64 [A, n] each"""
+    layout, owner = v.layout, v.layout.owner
     line = max(spec.cache_line_bytes, 1)
-    unique, lines = access.bytes(0), access.lines(0, line)
-    body, group = v.nest.body_level, v.nest.group_level
+    unique, lines = v.bytes[0], v.lines(0, line)
+    group = layout.group[owner]
     return {
-        "bytes": v.inside[0] * access.item_bytes,
+        "bytes": v.inside[0][owner] * layout.item_bytes,
         "unique_bytes": unique,
         "lines": lines,
         "line_use": unique / (lines * line),
-        **_reuse(v, access),
-        **_strides(v, access),
-        "body_bytes": access.bytes(body),
-        "step_bytes": access.bytes(step_level(v)),
-        "group_bytes": access.bytes(group),
-        "run_bytes": access.spans[group] * access.item_bytes,
+        **_reuse(v),
+        **_strides(v),
+        "body_bytes": at(v.bytes, layout.body[owner]),
+        "step_bytes": at(v.bytes, layout.step[owner]),
+        "group_bytes": at(v.bytes, group),
+        "run_bytes": at(v.spans, group) * layout.item_bytes,
     }
 
 
-def _reuse(v: Volumes, access: Volume) -> dict[str, Array]:
+def _reuse(v: Volumes) -> dict[str, Array]:
     """By the innermost loop outside the body that runs more than once and does not move it."""
-    zero = 0 * v.ones
-    times, iterations, distance = zero, zero, zero
-    for place in reversed(range(v.nest.body_level)):
-        if access.strides[place] is not None:
-            continue
-        new = (times == 0) & (v.extents[place] > 1)
-        times = np.where(new, v.extents[place], times)
-        iterations = np.where(new, v.inside[place + 1], iterations)
-        distance = np.where(new, v.bytes(place + 1), distance)
-    loop = times > 0
-    places = sum(other.access.buffer == access.access.buffer for other in v.accesses)
-    serial = ~loop & (places > 1)
+    layout, owner = v.layout, v.layout.owner
+    place, loop = _innermost(v, layout.still)
+    blocks, candidates = owner[:, None], np.arange(place.shape[1])
+    times = np.where(loop, v.extents[place, blocks, candidates], 0.0)
+    iterations = np.where(loop, v.inside[place + 1, blocks, candidates], 0.0)
+    distance = np.where(loop, v.block_bytes[place + 1, blocks, candidates], 0.0)
+    serial = ~loop & (layout.places > 1)
     return {
         "reuse_none": 1.0 * ~(loop | serial),
         "reuse_loop": 1.0 * loop,
         "reuse_serial": 1.0 * serial,
-        "reuse_count": np.where(serial, places - 1.0, times),
+        "reuse_count": np.where(serial, layout.places - 1.0, times),
         "reuse_iterations": np.where(serial, 1.0, iterations),
-        "reuse_bytes": np.where(serial, v.bytes(len(v.extents)), distance),
+        "reuse_bytes": np.where(serial, v.block_bytes[-1][owner], distance),
     }
 
 
-def _strides(v: Volumes, access: Volume) -> dict[str, Array]:
-    lane, body = v.nest.lane, v.nest.body_level
-    zero = 0 * v.ones
-    across = zero if lane is None else access.strides[lane]
-    across = zero if across is None else across
+def _strides(v: Volumes) -> dict[str, Array]:
+    across = at(v.strides, v.layout.lane)
     # The innermost loop that runs more than once: the others do not step.
-    along, found = zero, zero > 0
-    for place in reversed(range(body)):
-        new = ~found & (v.extents[place] > 1)
-        stride = access.strides[place]
-        along = np.where(new, 0.0 if stride is None else stride, along)
-        found = found | new
+    place, found = _innermost(v, np.ones_like(v.layout.still))
+    accesses, candidates = np.ogrid[: place.shape[0], : place.shape[1]]
+    along = np.where(found, v.strides[place, accesses, candidates], 0.0)
     return {"lane_stride": across, "lane_contiguous": 1.0 * (across == 1), "step_stride": along}
+
+
+def _innermost(v: Volumes, loops: Array) -> tuple[Array, Array]:
+    """Of these loops (bool [D, A]) the innermost outside the body that runs more than once.
+
+    Its position, int64 [A, n], and whether there is one.
+    """
+    layout = v.layout
+    outside = np.arange(layout.depth)[:, None] < layout.body[layout.owner]
+    runs = (v.extents[:-1, layout.owner] > 1) & (loops & outside)[..., None]
+    place = layout.depth - 1 - np.argmax(runs[::-1], axis=0)
+    return place, np.any(runs, axis=0)

@@ -5,7 +5,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from retune.core.target import DeviceSpec
-from retune.search.features.volumes import Array, Volumes
+from retune.search.features.layout import Array
+from retune.search.features.roles import Roles, roles_of
+from retune.search.features.volumes import Volumes
 
 FRACTIONS = (0.2, 0.4, 0.6, 0.8)
 """Points of the intensity curve, as shares of the logarithm of the block's operations."""
@@ -63,23 +65,38 @@ _LATENCY_CHAINS = 10.0
 
 
 def block_features(v: Volumes, spec: DeviceSpec) -> dict[str, Array]:
-    """Every feature of BLOCK, unscaled."""
+    """Every feature of BLOCK, unscaled. float64 [B, n] each, or [B, 1]"""
+    roles = roles_of(v.layout)
     return {
-        **_parallelism(v, spec),
-        **_registers(v, spec),
-        **_depths(v),
+        **_parallelism(v, roles, spec),
+        **_registers(v, roles, spec),
+        **_depths(v, roles),
         **_memory(v, spec),
         **_intensity_curve(v),
     }
 
 
-def _parallelism(v: Volumes, spec: DeviceSpec) -> dict[str, Array]:
-    kinds = [loop.kind for loop in v.nest.loops]
-    groups = v.product(i for i, kind in enumerate(kinds) if kind.startswith("group"))
-    items = v.product(i for i, kind in enumerate(kinds) if kind.startswith("local"))
+def overlap_of(v: Volumes) -> Array:
+    """Work over that without overlapping tiles, of the block where it is largest. float64 [n]
+
+    A block that writes to registers does not count: the one that stores them has the same tiles.
+    """
+    roles = roles_of(v.layout)
+    blocks = v.layout.owner[roles.writes]
+    written = v.elements[0, roles.writes] * v.product(roles.reduce)[blocks]
+    return np.max(v.inside[0, blocks] / written, axis=0, initial=1.0)
+
+
+def at(levels: Array, places: Array) -> Array:
+    """The level of each block, or of each access. [D + 1, B, n], int64 [B] -> [B, n]"""
+    return levels[places, np.arange(len(places))]
+
+
+def _parallelism(v: Volumes, roles: Roles, spec: DeviceSpec) -> dict[str, Array]:
+    groups, items = v.product(roles.groups), v.product(roles.items)
     rounds = np.ceil(groups / spec.compute_units)
     return {
-        "ops": v.inside[0] * v.nest.operations,
+        "ops": v.inside[0] * v.layout.operations,
         "groups": groups,
         "groups_per_unit": groups / spec.compute_units,
         "idle_tail": 1.0 - groups / (rounds * spec.compute_units),
@@ -88,16 +105,15 @@ def _parallelism(v: Volumes, spec: DeviceSpec) -> dict[str, Array]:
     }
 
 
-def _registers(v: Volumes, spec: DeviceSpec) -> dict[str, Array]:
-    loops, body = v.nest.loops, v.nest.body_level
-    written_out = [i for i in range(body, len(loops)) if loops[i].kind == "unroll"]
-    spatial = [i for i in written_out if not loops[i].reduce]
-    lanes = v.product(i for i, loop in enumerate(loops) if loop.kind == "vectorize")
-    rows = v.extents[spatial[-1]] if spatial else v.ones
-    tile = v.product(spatial) * np.maximum(lanes / spec.lanes_f32, 1.0)
-    reads = [a for a in v.accesses if not a.access.write]
-    loads = sum((_vectors(v, a.elements[body], a.strides, lanes) for a in reads), 0 * v.ones)
-    ops = v.inside[body] / lanes * v.nest.operations
+def _registers(v: Volumes, roles: Roles, spec: DeviceSpec) -> dict[str, Array]:
+    layout = v.layout
+    lanes = v.product(roles.lanes)
+    rows = at(v.extents, roles.tile_row)
+    tile = v.product(roles.tile) * np.maximum(lanes / spec.lanes_f32, 1.0)
+    # Reads of one run of the body: vectors where lanes differ, numbers where they share.
+    read = at(v.elements, layout.body[layout.owner]) * roles.reads
+    loads = layout.owned @ np.where(roles.vectors, read / lanes[layout.owner], read)
+    ops = at(v.inside, layout.body) / lanes * layout.operations
     return {
         "lanes": lanes,
         "lane_fill": lanes / spec.lanes_f32,
@@ -106,94 +122,89 @@ def _registers(v: Volumes, spec: DeviceSpec) -> dict[str, Array]:
         "spill": np.maximum(tile + rows + 1.0 - max(spec.vector_registers, 1), 0.0),
         "chains": np.minimum(tile, _LATENCY_CHAINS),
         "code": ops,
-        "reduce_copies": v.product(set(written_out) - set(spatial)),
+        "reduce_copies": v.product(roles.copies),
         "load_vectors": loads,
         "ops_per_load": ops / np.maximum(loads, 1.0),
     }
 
 
-def _vectors(v: Volumes, elements: Array, strides: list[Array | None], lanes: Array) -> Array:
-    """Reads of one run of the body: vectors where lanes differ, numbers where they share."""
-    lane = v.nest.lane
-    return elements if lane is None or strides[lane] is None else elements / lanes
-
-
-def _depths(v: Volumes) -> dict[str, Array]:
-    loops, body, group = v.nest.loops, v.nest.body_level, v.nest.group_level
-    reduce = [i for i, loop in enumerate(loops) if loop.reduce]
-    stepping = [i for i in reduce if i < body]
-    hint = v.ones
-    for i in stepping:
-        unrolled = v.hints[i]
-        hint = hint if unrolled is None else hint * unrolled
-    masked = v.nest.masked
+def _depths(v: Volumes, roles: Roles) -> dict[str, Array]:
     return {
-        "unroll_hint": hint,
-        "depth": v.product(reduce),
-        "near_depth": v.extents[stepping[-1]] if stepping else v.ones,
-        "serial": v.product(i for i in range(group, body) if not loops[i].reduce),
-        "masked": v.ones * masked,
+        "unroll_hint": np.prod(v.hints, axis=0, where=roles.stepping[:, :, None]),
+        "depth": v.product(roles.reduce),
+        "near_depth": at(v.extents, roles.near),
+        "serial": v.product(roles.serial),
+        "masked": roles.masked,
     }
-
-
-def step_level(v: Volumes) -> int:
-    """The outermost reduce loop within a work-group; the body where there is none."""
-    loops, group = v.nest.loops, v.nest.group_level
-    return next((i for i in range(group, len(loops)) if loops[i].reduce), v.nest.body_level)
 
 
 def _memory(v: Volumes, spec: DeviceSpec) -> dict[str, Array]:
-    levels = [v.bytes(level) for level in range(len(v.extents) + 1)]
-    group, step = levels[v.nest.group_level], levels[step_level(v)]
+    layout = v.layout
+    group, step = at(v.block_bytes, layout.group), at(v.block_bytes, layout.step)
+    total = v.block_bytes[0]
     found: dict[str, Array] = {
         "group_bytes": group,
         "step_bytes": step,
-        "body_bytes": levels[v.nest.body_level],
+        "body_bytes": at(v.block_bytes, layout.body),
         "group_fill_l2": group / max(spec.l2_bytes, 1),
         "step_fill_l1": step / max(spec.l1_bytes, 1),
-        "total_bytes": levels[0],
-        "total_fill_l3": levels[0] / max(spec.l3_bytes, 1),
+        "total_bytes": total,
+        "total_fill_l3": total / max(spec.l3_bytes, 1),
     }
-    ops = v.inside[0] * v.nest.operations
+    ops = v.inside[0] * layout.operations
+    again = _again(v)
     for name, capacity in (("l1", spec.l1_bytes), ("l2", spec.l2_bytes), ("l3", spec.l3_bytes)):
-        passed = _traffic(v, levels, capacity)
+        passed = _traffic(v, again, capacity)
         found[f"{name}_bytes"] = passed
         found[f"{name}_intensity"] = ops / np.maximum(passed, 1.0)
     return found
 
 
-def _traffic(v: Volumes, levels: list[Array], capacity: int) -> Array:
-    """Bytes that come from beyond a cache.
+def _again(v: Volumes) -> Array:
+    """Bytes of each access that pass a cache into which just a level fits. [D + 1, A, n]
 
-    The loops from the outermost level that fits are read once in each iteration of the loops
-    around them; an access that the loop just around them does not move stays there meanwhile.
+    The loops from that level on are read once in each iteration of the loops around them; an
+    access that the loop just around them does not move stays there meanwhile.
     """
-    total = 0 * v.ones
-    for access in v.accesses:
-        passed = v.inside[0] * access.item_bytes
-        for level in reversed(range(len(levels))):
-            outside = v.inside[0] / v.inside[level]
-            if level and access.strides[level - 1] is None:
-                outside = outside / v.extents[level - 1]
-            passed = np.where(levels[level] <= capacity, access.bytes(level) * outside, passed)
-        total = total + passed
-    return total
+    owner = v.layout.owner
+    outside = (v.inside[0] / v.inside)[:, owner]
+    kept = np.where(v.layout.still[..., None], v.extents[:-1, owner], 1.0)
+    outside[1:] /= kept
+    return v.bytes * outside
+
+
+def _traffic(v: Volumes, again: Array, capacity: int) -> Array:
+    """Bytes that come from beyond a cache: by the outermost level that fits. [B, n]"""
+    layout = v.layout
+    fits = v.block_bytes <= capacity
+    level = np.argmax(fits, axis=0)[layout.owner]
+    accesses, candidates = np.ogrid[: level.shape[0], : level.shape[1]]
+    passed = np.where(
+        np.any(fits, axis=0)[layout.owner],
+        again[level, accesses, candidates],
+        v.inside[0][layout.owner] * layout.item_bytes,
+    )
+    return layout.owned @ passed
 
 
 def _intensity_curve(v: Volumes) -> dict[str, Array]:
     """Operations for each distinct byte over the loop levels, between levels in logarithms."""
-    body = v.nest.body_level
-    ops = [np.log2(v.inside[level] * v.nest.operations) for level in range(body, -1, -1)]
-    rates = [o - np.log2(np.maximum(v.bytes(body - i), 1.0)) for i, o in enumerate(ops)]
-    found: dict[str, Array] = {}
-    for share in FRACTIONS:
-        wanted = share * ops[-1]
-        value = rates[0]
-        for i in range(1, len(ops)):
-            gap = np.maximum(ops[i] - ops[i - 1], 1e-9)
-            part = np.clip((wanted - ops[i - 1]) / gap, 0.0, 1.0)
-            value = np.where(
-                wanted > ops[i - 1], rates[i - 1] + part * (rates[i] - rates[i - 1]), value
-            )
-        found[f"intensity_{round(100 * share)}"] = np.exp2(value)
-    return found
+    layout = v.layout
+    ops = np.log2(v.inside * layout.operations)
+    rates = ops - np.log2(np.maximum(v.block_bytes, 1.0))
+    wanted = np.array(FRACTIONS)[:, None, None] * ops[0]
+    # The outermost level outside the body with another one inside that does less than is wanted.
+    less = (wanted > ops[1:, None]) & (np.arange(len(ops) - 1)[:, None] < layout.body)[
+        :, None, :, None
+    ]
+    far = np.argmax(less, axis=0)
+    blocks, candidates = np.ogrid[: far.shape[1], : far.shape[2]]
+    ops_far, rate_far = ops[far, blocks, candidates], rates[far, blocks, candidates]
+    ops_near, rate_near = ops[far + 1, blocks, candidates], rates[far + 1, blocks, candidates]
+    part = np.clip((wanted - ops_near) / np.maximum(ops_far - ops_near, 1e-9), 0.0, 1.0)
+    between = rate_near + part * (rate_far - rate_near)
+    value = np.exp2(np.where(np.any(less, axis=0), between, at(rates, layout.body)))
+    return {
+        f"intensity_{round(100 * share)}": curve
+        for share, curve in zip(FRACTIONS, value, strict=True)
+    }

@@ -2,21 +2,19 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
-from retune.core.dtypes import itemsize
 from retune.core.target import DeviceSpec
-from retune.ir.evaluate import evaluate
-from retune.ir.expr import Scope, Var
 from retune.schedule.estimate import estimate
 from retune.schedule.space import Candidates, Sketch, Space
 from retune.search.features.access import ACCESS, access_features
 from retune.search.features.access import RATIOS as ACCESS_RATIOS
-from retune.search.features.loops import BLOCK, block_features
+from retune.search.features.layout import Array, Layout
+from retune.search.features.loops import BLOCK, block_features, overlap_of
 from retune.search.features.loops import RATIOS as BLOCK_RATIOS
-from retune.search.features.nests import analyse
-from retune.search.features.volumes import Array, Numbers, Volumes, volumes
+from retune.search.features.volumes import Volumes, volumes
 
 VERSION = "1"
 """Changes whenever the meaning or the order of the features does: models belong to one version.
@@ -94,6 +92,8 @@ FEATURES: tuple[Feature, ...] = tuple(_features())
 COLUMN: Mapping[str, int] = {feature.name: i for i, feature in enumerate(FEATURES)}
 """Feature name -> its column."""
 
+_SCALED = np.array([i for i, feature in enumerate(FEATURES) if feature.name not in _PLAIN])
+
 
 def featurise(space: Space, candidates: Candidates, spec: DeviceSpec) -> np.ndarray:
     """The features of each candidate. float32 [n, len(FEATURES)], finite."""
@@ -108,80 +108,79 @@ def featurise(space: Space, candidates: Candidates, spec: DeviceSpec) -> np.ndar
 
 def featurise_rows(sketch: Sketch, rows: np.ndarray, spec: DeviceSpec) -> np.ndarray:
     """The features of option rows of one sketch. float32 [n, len(FEATURES)]"""
-    values = sketch.symbols(rows)
-    nests = analyse(sketch)
-    numbers = Numbers(values, len(rows))
-    found = [volumes(nest, numbers) for nest in nests]
-    named = {f"program.{k}": v for k, v in _program(sketch, rows, found, values, spec).items()}
-    for slot, v in zip(SLOTS, found, strict=False):
-        named |= {f"{slot}.{name}": x for name, x in block_features(v, spec).items()}
-        reads = iter(a for a in v.accesses if not a.access.write)
-        writes = iter(a for a in v.accesses if a.access.write)
+    v = volumes(sketch, rows)
+    shown = _shown(v.layout)
+    table = np.zeros((len(FEATURES), len(rows)))
+    for name, value in _program(sketch, rows, v, spec).items():
+        table[COLUMN[f"program.{name}"]] = value
+    blocks = block_features(v, spec)
+    for name, columns in shown.blocks.items():
+        table[columns] = blocks[name][: len(columns)]
+    accesses = access_features(v, spec)
+    for name, columns in shown.accesses.items():
+        table[columns] = accesses[name][shown.chosen]
+    for name in _DEVICE:
+        table[COLUMN[f"device.{name}"]] = _device(spec, name)
+    table[_SCALED] = np.log2(1.0 + table[_SCALED])
+    return table.T.astype(np.float32)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Shown:
+    """The columns of a sketch's blocks and accesses, by the names of their features."""
+
+    blocks: Mapping[str, np.ndarray]
+    """Of the first blocks. int64 [slots]"""
+    accesses: Mapping[str, np.ndarray]
+    """Of the chosen accesses. int64 [chosen]"""
+    chosen: np.ndarray
+    """The accesses that have a place in a slot. int64 [chosen]"""
+
+
+@lru_cache(maxsize=256)
+def _shown(layout: Layout) -> _Shown:
+    slots = SLOTS[: len(layout.nests)]
+    chosen: list[int] = []
+    places: list[str] = []
+    for b, slot in enumerate(slots):
+        mine = np.flatnonzero(layout.owner == b).tolist()
+        reads = iter([a for a in mine if not layout.accesses[a].write])
+        writes = iter([a for a in mine if layout.accesses[a].write])
         for place in PLACES[slot]:
             access = next(writes if place == "write" else reads, None)
             if access is not None:
-                columns = access_features(v, access, spec)
-                named |= {f"{slot}.{place}.{name}": x for name, x in columns.items()}
-    named |= {f"device.{name}": _device(spec, name) for name in _DEVICE}
-    table = np.empty((len(named), len(rows)))
-    for line, column in zip(table, named.values(), strict=True):
-        line[...] = column
-    scaled = [place for place, name in enumerate(named) if name not in _PLAIN]
-    table[scaled] = np.log2(1.0 + table[scaled])
-    result = np.zeros((len(rows), len(FEATURES)), np.float32)
-    result[:, [COLUMN[name] for name in named]] = table.T
-    return result
+                chosen.append(access)
+                places.append(f"{slot}.{place}")
+    return _Shown(
+        {name: np.array([COLUMN[f"{slot}.{name}"] for slot in slots]) for name in BLOCK},
+        {n: np.array([COLUMN[f"{p}.{n}"] for p in places], np.int64) for n in ACCESS},
+        np.array(chosen, np.int64),
+    )
 
 
 def _program(
-    sketch: Sketch,
-    rows: np.ndarray,
-    found: list[Volumes],
-    values: Mapping[Var, np.ndarray],
-    spec: DeviceSpec,
+    sketch: Sketch, rows: np.ndarray, v: Volumes, spec: DeviceSpec
 ) -> dict[str, Array | float]:
-    zero = np.zeros(len(rows))
-    ops = [v.inside[0] * v.nest.operations for v in found]
-    rest = found[len(SLOTS) :]
+    ops = v.inside[0] * v.layout.operations
+    covered = v.block_bytes[0]
     time = np.maximum(estimate(sketch, rows, spec), 1.0)
-    total = sum(ops, zero)
-    overlap = np.max([zero + 1.0, *map(_overlap, found)], axis=0)
-    local = zero + _held(sketch, "local", values)
+    total = ops.sum(axis=0)
+    overlap = overlap_of(v)
+    local = v.held["local"]
     return {
         "estimate": np.log2(time),
         "estimate_rate": total / overlap / time,
         "ops": total,
         "overlap": overlap,
-        "blocks": float(len(found)),
+        "blocks": float(len(ops)),
         "kernels": float(len(sketch.program.body.stmts)),
-        "rest_ops": sum(ops[len(SLOTS) :], zero),
-        "rest_bytes": sum((v.bytes(0) for v in rest), zero),
-        "total_bytes": sum((v.bytes(0) for v in found), zero),
-        "scratch_bytes": zero + _held(sketch, "global", values),
+        "rest_ops": ops[len(SLOTS) :].sum(axis=0),
+        "rest_bytes": covered[len(SLOTS) :].sum(axis=0),
+        "total_bytes": covered.sum(axis=0),
+        "scratch_bytes": v.held["global"],
         "local_bytes": local,
         "local_share": local / max(spec.local_memory_bytes, 1),
     }
-
-
-def _overlap(v: Volumes) -> Array:
-    """Iterations for each element that is written and each reduce iteration."""
-    written = next((a.elements[0] for a in v.accesses if a.access.write), None)
-    if written is None:
-        return v.ones  # to registers: the block that stores them has the same tiles
-    reduce = v.product(i for i, loop in enumerate(v.nest.loops) if loop.reduce)
-    return v.inside[0] / (written * reduce)
-
-
-def _held(sketch: Sketch, scope: Scope, values: Mapping[Var, np.ndarray]) -> Array | float:
-    """Bytes of the program's own buffers in a scope."""
-    total: Array | float = 0.0
-    for buffer in sketch.program.scratch:
-        if buffer.scope == scope:
-            size = np.float64(itemsize(buffer.dtype))
-            for extent in buffer.shape:
-                size = size * np.asarray(evaluate(extent, values), np.float64)
-            total = total + size
-    return total
 
 
 def _device(spec: DeviceSpec, name: str) -> float:

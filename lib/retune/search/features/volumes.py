@@ -1,137 +1,111 @@
 """Footprints: how much of each buffer the inner loops of a nest touch, for a whole population."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from retune.core.dtypes import itemsize
-from retune.ir.evaluate import evaluate_each
-from retune.ir.expr import Expr, Var
-from retune.search.features.nests import Access, Nest
-
-Array = np.ndarray
-"""float64 [n], a value for each candidate."""
+from retune.ir.expr import Scope
+from retune.schedule.space import Sketch
+from retune.search.features.layout import Array, Layout, layout_of
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Volume:
-    """What one access touches. Level d stands for the loops from position d on, d <= depth."""
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Volumes:
+    """A sketch's blocks and accesses with numbers for its symbols, for n candidates.
 
-    access: Access
-    item_bytes: int
-    elements: list[Array]
-    """Distinct elements at each level, from the whole nest (0) to a single iteration."""
-    rows: list[Array]
-    """Distinct values of all indices but the last, at each level."""
-    spans: list[Array]
-    """Elements from the first to the last one of a row, at each level."""
-    strides: list[Array | None]
-    """By loop: elements from one iteration's access to the next one's; None: it stays put."""
+    Level d stands for the loops from position d on, 0 <= d <= D. float64, axes as in Layout.
+    """
 
-    def bytes(self, level: int) -> Array:
-        """Distinct bytes at a level."""
-        return self.elements[level] * self.item_bytes
+    layout: Layout
+    extents: Array
+    """Iterations of each loop, and a one behind them. [D + 1, B, n]"""
+    hints: Array
+    """Iterations of each loop that the device's compiler is asked to unroll. [D, B, n]"""
+    inside: Array
+    """Iterations of the loops of each level; `inside[0]` is all of them. [D + 1, B, n]"""
+    elements: Array
+    """Distinct elements of an access at each level, 1 for a single iteration. [D + 1, A, n]"""
+    rows: Array
+    """Distinct values of all indices but the last, at each level. [D + 1, A, n]"""
+    spans: Array
+    """Elements from the first to the last one of a row, at each level. [D + 1, A, n]"""
+    strides: Array
+    """Elements from one iteration's access to the next one's; 0 where it stays put, and for no
+    loop behind them. [D + 1, A, n]"""
+    bytes: Array
+    """Distinct bytes of an access at each level. [D + 1, A, n]"""
+    block_bytes: Array
+    """Distinct bytes of all accesses of a block at each level. [D + 1, B, n]"""
+    held: Mapping[Scope, Array]
+    """Bytes of the program's own buffers, by scope. [n]"""
 
     def lines(self, level: int, line_bytes: int) -> Array:
-        """Distinct cache lines at a level; each row starts on a line of its own."""
-        if self.access.packed:
-            return np.ceil(self.bytes(level) / line_bytes)
-        per_row = np.ceil(self.spans[level] * self.item_bytes / line_bytes)
-        return np.minimum(self.rows[level] * per_row, self.elements[level])
+        """Distinct cache lines of each access at a level; each row starts on a line of its own."""
+        item = self.layout.item_bytes
+        per_row = np.ceil(self.spans[level] * item / line_bytes)
+        apart = np.minimum(self.rows[level] * per_row, self.elements[level])
+        return np.where(self.layout.packed, np.ceil(self.bytes[level] / line_bytes), apart)
+
+    def product(self, loops: Array) -> Array:
+        """The product of the extents of chosen loops of each block. bool [D, B] -> [B, n]"""
+        return np.prod(self.extents[:-1], axis=0, where=loops[:, :, None])
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Volumes:
-    """A nest with numbers for its symbols."""
-
-    nest: Nest
-    extents: list[Array]
-    inside: list[Array]
-    """Iterations of the loops from each position on; `inside[0]` is all of them."""
-    accesses: list[Volume]
-    hints: list[Array | None]
-    """By loop: iterations that the device's compiler is asked to unroll."""
-
-    @property
-    def ones(self) -> Array:
-        """A one for each candidate."""
-        return self.inside[-1]
-
-    def bytes(self, level: int) -> Array:
-        """Distinct bytes of all accesses at a level."""
-        return sum((a.bytes(level) for a in self.accesses), start=0 * self.ones)
-
-    def product(self, chosen: Iterable[int]) -> Array:
-        """The product of the extents of some loops, by their positions."""
-        result = self.ones
-        for place in chosen:
-            result = result * self.extents[place]
-        return result
+def volumes(sketch: Sketch, rows: np.ndarray) -> Volumes:
+    """The footprints of option rows int64 [n, decisions]."""
+    layout = layout_of(sketch)
+    numbers = layout.formulas(sketch.symbols(rows), len(rows))
+    extents = numbers[layout.extents]
+    inside = np.cumprod(extents[::-1], axis=0)[::-1]
+    stride, steps, limits = numbers[layout.strides], numbers[layout.steps], numbers[layout.limits]
+    distinct, widths = _indices(stride, steps, limits)
+    before = np.prod(distinct[:, :-1], axis=1)
+    elements = before * distinct[:, -1]
+    covered = elements * layout.item_bytes
+    return Volumes(
+        layout=layout,
+        extents=extents,
+        hints=numbers[layout.hints],
+        inside=inside,
+        elements=elements,
+        rows=before,
+        spans=np.minimum(widths[:, -1], limits[-1]),
+        strides=_strides(layout, stride, steps, limits, elements),
+        bytes=covered,
+        block_bytes=layout.owned @ covered,
+        held=_held(layout, numbers),
+    )
 
 
-class Numbers:
-    """Values of expressions for `count` candidates, each found once. float64 [count]"""
-
-    def __init__(self, values: Mapping[Var, np.ndarray], count: int) -> None:
-        self.ones = np.ones(count)
-        self._values = values
-        self._known: dict[Expr, Array] = {}
-
-    def __call__(self, expr: Expr) -> Array:
-        """The expression's value for each candidate."""
-        if expr not in self._known:
-            self._known[expr] = evaluate_each(expr, self._values, len(self.ones))
-        return self._known[expr]
+def _held(layout: Layout, numbers: Array) -> dict[Scope, Array]:
+    """`Volumes.held`, of global and local memory."""
+    held: dict[Scope, Array] = {scope: np.zeros(numbers.shape[1]) for scope in ("global", "local")}
+    for buffer, extents in layout.scratch:
+        if buffer.scope in held:
+            size = np.prod(numbers[extents], axis=0) * itemsize(buffer.dtype)
+            held[buffer.scope] = held[buffer.scope] + size
+    return held
 
 
-def volumes(nest: Nest, number: Numbers) -> Volumes:
-    """The nest's extents and footprints, for all candidates that `number` speaks of."""
-    extents = [number(loop.extent) for loop in nest.loops]
-    inside = [number.ones]
-    for extent in reversed(extents):
-        inside.insert(0, inside[0] * extent)
-    accesses = [_volume(access, len(extents), number) for access in nest.accesses]
-    hints = [None if loop.unroll is None else number(loop.unroll) for loop in nest.loops]
-    return Volumes(nest, extents, inside, accesses, hints)
+def _indices(stride: Array, steps: Array, limits: Array) -> tuple[Array, Array]:
+    """Distinct values of each index at each level, and how far they reach.
+
+    From the innermost loop outward, each index widens by its terms. [D + 1, dims, A, n] each
+    """
+    wider = np.sum(stride * (steps - 1.0), axis=0)
+    most = np.prod(steps, axis=0)
+    alone = np.ones((1, *limits.shape))
+    widths = np.cumsum(np.concatenate([alone, wider[::-1]]), axis=0)[::-1]
+    times = np.cumprod(np.concatenate([alone, most[::-1]]), axis=0)[::-1]
+    return np.minimum(np.minimum(widths, times), limits), widths
 
 
-def _volume(access: Access, depth: int, number: Numbers) -> Volume:
-    """From the innermost loop outward, each index widens by its terms in the loop."""
-    ones = number.ones
-    limits = [number(extent) for extent in access.buffer.shape]
-    widths, steps = [ones] * len(limits), [ones] * len(limits)
-    apart = _apart(limits, ones)
-    elements, rows, spans = [ones], [ones], [ones]
-    strides: list[Array | None] = [None] * depth
-    terms = [(d, term) for d, terms in enumerate(access.dims) for term in terms]
-    for place in reversed(range(depth)):
-        for d, term in terms:
-            if term.loop != place:
-                continue
-            stride, values = number(term.stride), number(term.steps)
-            widths[d] = widths[d] + stride * (values - 1)
-            steps[d] = steps[d] * values
-            near = elements[0] if access.packed else stride * apart[d]
-            moved = near * (values > 1)
-            earlier = strides[place]
-            strides[place] = moved if earlier is None else np.maximum(earlier, moved)
-        if strides[place] is None:
-            for levels in (elements, rows, spans):
-                levels.insert(0, levels[0])
-            continue
-        distinct = [
-            np.minimum(np.minimum(w, s), m) for w, s, m in zip(widths, steps, limits, strict=True)
-        ]
-        rows.insert(0, np.prod(distinct[:-1], axis=0) * ones)
-        elements.insert(0, rows[0] * distinct[-1])
-        spans.insert(0, np.minimum(widths[-1], limits[-1]))
-    return Volume(access, itemsize(access.buffer.dtype), elements, rows, spans, strides)
-
-
-def _apart(limits: list[Array], ones: Array) -> list[Array]:
-    """Row-major distance, in elements, of neighbours along each dimension."""
-    result = [ones]
-    for extent in limits[:0:-1]:
-        result.insert(0, result[0] * extent)
-    return result[: len(limits)]
+def _strides(layout: Layout, stride: Array, steps: Array, limits: Array, elements: Array) -> Array:
+    """`Volumes.strides`: of the index that moves furthest; packed operands lie in loop order."""
+    apart = np.ones_like(limits)  # row-major distance of neighbours along each dimension
+    apart[:-1] = np.cumprod(limits[:0:-1], axis=0)[::-1]
+    near = np.where(layout.packed, elements[1:, None], stride * apart)
+    moved = np.max(near * (steps > 1.0), axis=(0, 2))
+    return np.concatenate([moved, np.zeros_like(elements[:1])])
