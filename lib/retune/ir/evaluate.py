@@ -92,20 +92,29 @@ def evaluate_each(expr: Expr, values: Mapping[Var, Value], count: int) -> np.nda
 class Formulas:
     """Some expressions, to be evaluated again and again: equal parts of them are evaluated once.
 
-    Written out at construction as one list of operations on numbered places, so that a small
-    population costs little more than numpy's own calls.
+    They are one list of operations on numbered places, so that a small population costs little
+    more than numpy's own calls.
     """
 
-    def __init__(self, exprs: Iterable[Expr]) -> None:
-        """The expressions in order. Raises: ValueError if one reads memory."""
+    def __init__(self, exprs: Iterable[Expr] = ()) -> None:
+        """Starts with these expressions, see `row`. Raises: ValueError if one reads memory."""
+        self._rows: dict[int, int] = {}
         self._place: dict[Expr, int] = {}
         self._start: list[Value] = []
         self._inputs: list[tuple[Var, int]] = []
         self._steps: list[tuple[Callable[..., Value], tuple[int, ...], int]] = []
-        self._results = [self._add(expr) for expr in exprs]
+        for expr in exprs:
+            self.row(expr)
+
+    def row(self, expr: Expr) -> int:
+        """The row of the expression's values; equal expressions have one row.
+
+        Raises: ValueError if it reads memory.
+        """
+        return self._rows.setdefault(self._add(expr), len(self._rows))
 
     def __call__(self, values: Mapping[Var, Value], count: int) -> np.ndarray:
-        """Each expression's value for each of `count` points. float64 [expressions, count]
+        """Each expression's value for each of `count` points. float64 [rows, count]
 
         Raises: KeyError for a variable without a value.
         """
@@ -114,8 +123,8 @@ class Formulas:
             known[place] = values[var]
         for operation, operands, place in self._steps:
             known[place] = operation(*[known[i] for i in operands])
-        table = np.empty((len(self._results), count))
-        for line, place in zip(table, self._results, strict=True):
+        table = np.empty((len(self._rows), count))
+        for line, place in zip(table, self._rows, strict=True):
             line[...] = known[place]
         return table
 

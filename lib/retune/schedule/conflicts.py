@@ -5,6 +5,8 @@ them belong to one set; the fourteen of a tile push each other out, and each bro
 channel misses, although it lies in a line that was read a moment ago.
 """
 
+from functools import lru_cache
+
 import numpy as np
 
 LINE_BYTES = 64
@@ -18,18 +20,17 @@ Axis = tuple[np.ndarray, np.ndarray]
 
 def crowded(axes: list[Axis], count: int) -> np.ndarray:
     """The most lines of one set among those that a tile over these axes reads. float64 [count]"""
-    moved = [(copies, step) for copies, step in axes if np.any(step)]
+    moved = [column.tolist() for axis in axes if np.any(axis[1]) for column in axis]
     if not moved:
         return np.ones(count)
-    table = np.stack([column for axis in moved for column in axis], axis=1)
-    kinds, which = np.unique(table, axis=0, return_inverse=True)
-    return np.array([_lines_in_a_set(kind.reshape(-1, 2)) for kind in kinds])[which.ravel()]
+    return np.array([_lines_in_a_set(tile) for tile in zip(*moved, strict=True)])
 
 
-def _lines_in_a_set(axes: np.ndarray) -> float:
-    """For one tile; rows of `axes` are copies and step."""
+@lru_cache(maxsize=4096)
+def _lines_in_a_set(tile: tuple[float, ...]) -> float:
+    """For one tile: copies and step of each axis, one after the other."""
     places = np.zeros(1)
-    for copies, step in axes:
+    for copies, step in zip(tile[::2], tile[1::2], strict=True):
         places = np.add.outer(places, step * np.arange(copies)).ravel()
     lines = np.unique(places // LINE_BYTES).astype(np.int64)
     return float(np.bincount(lines % (WAY_BYTES // LINE_BYTES)).max())

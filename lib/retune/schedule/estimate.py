@@ -5,17 +5,19 @@ keep busy, and the idle tail of the last work-groups, from loop extents alone.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from retune.core.target import DeviceSpec
-from retune.ir.evaluate import evaluate_each
-from retune.ir.expr import Load, Select, Var, loads, variables
+from retune.ir.evaluate import Formulas
+from retune.ir.expr import Buffer, Expr, Load, Select, Var, const, loads, variables
 from retune.ir.reduction import path_to
 from retune.ir.simplify import affine
 from retune.ir.stmt import Block, For, blocks
 from retune.ir.te import body_flops
-from retune.schedule.conflicts import WAY_BYTES, Axis, crowded
+from retune.schedule.conflicts import WAY_BYTES, crowded
 from retune.schedule.gpu_estimate import gpu_estimate
 from retune.schedule.space import Candidate, Candidates, Sketch, Space
 from retune.schedule.window_cost import broadcasts_nothing, window_cycles
@@ -56,39 +58,102 @@ def estimate(sketch: Sketch, rows: np.ndarray, spec: DeviceSpec) -> np.ndarray:
     """Relative time of each row's program, in cycles; smaller is better. float64 [n]"""
     if spec.device_class == "gpu":
         return gpu_estimate(sketch, rows, spec)
-    values = sketch.symbols(rows)
+    formulas, roots = _shapes(sketch)
+    numbers = formulas(sketch.symbols(rows), len(rows))
     total = np.zeros(len(rows))
-    for root in sketch.program.body.stmts:
-        if blocks(root)[0].buffer.scope == "constant":
-            continue  # evaluated at compile time
+    for shapes in roots:
         cycles, groups = np.zeros(len(rows)), np.ones(len(rows))
-        for block in blocks(root):
-            nest = _Nest(block, path_to(root, block) or [], values, len(rows))
+        for shape in shapes:
+            nest = _Nest(shape, numbers)
             groups = np.maximum(groups, nest.groups)
             cycles = cycles + nest.cycles(spec)
         total = total + _spread(cycles, groups, spec)
     return total
 
 
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class _Shape:
+    """A block and the loops around it. Rows are places of values in what `Formulas` gives."""
+
+    block: Block
+    path: tuple[For, ...]
+    extents: tuple[int, ...]
+    """Rows of the loops' extents."""
+    sizes: Mapping[Buffer, tuple[int, ...]]
+    """Rows of the extents of each buffer that is read."""
+    window: bool
+    """Whether it is a reduction each of whose operands is a vector."""
+    element_cycles: float
+    """Cycles for a vector, if it is no reduction."""
+    constants: tuple[frozenset[Var], ...]
+    """For each read of a constant, the variables that change what is read."""
+    broadcasts: tuple[tuple[tuple[Var, int], ...], ...]
+    """For each read of one number for all lanes: the written-out spatial loops, with the row of
+    the bytes between what two neighbouring copies read."""
+
+
+@lru_cache(maxsize=256)
+def _shapes(sketch: Sketch) -> tuple[Formulas, tuple[tuple[_Shape, ...], ...]]:
+    """The blocks of each root nest that runs; what is evaluated at compile time costs nothing."""
+    formulas = Formulas()
+    roots = [
+        tuple(_shape(block, tuple(path_to(root, block) or ()), formulas) for block in blocks(root))
+        for root in sketch.program.body.stmts
+        if blocks(root)[0].buffer.scope != "constant"
+    ]
+    return formulas, tuple(roots)
+
+
+def _shape(block: Block, path: tuple[For, ...], formulas: Formulas) -> _Shape:
+    reads = loads(block.value)
+    across = {loop.var for loop in path if loop.kind == "vectorize"}
+    copied = [loop.var for loop in path if loop.kind == "unroll" and not loop.reduce]
+    return _Shape(
+        block=block,
+        path=path,
+        extents=tuple(formulas.row(loop.extent) for loop in path),
+        sizes={r.buffer: tuple(formulas.row(e) for e in r.buffer.shape) for r in reads},
+        window=broadcasts_nothing(block, path),
+        element_cycles=_element_cycles(block),
+        constants=tuple(_used(read) for read in reads if read.buffer.scope == "constant"),
+        broadcasts=tuple(
+            tuple((var, formulas.row(_bytes_apart(read, var))) for var in copied)
+            for read in reads
+            if read.buffer.scope == "global" and not _used(read) & across
+        ),
+    )
+
+
+def _used(load: Load) -> frozenset[Var]:
+    return frozenset(v for index in load.indices for v in variables(index))
+
+
+def _bytes_apart(load: Load, var: Var) -> Expr:
+    """Bytes between what neighbouring iterations read; what is not affine counts as staying."""
+    step: Expr = const(0)
+    size: Expr = const(4)
+    for index, extent in zip(reversed(load.indices), reversed(load.buffer.shape), strict=True):
+        form = affine(index, [var])
+        if form is not None and var in form[0]:
+            step = step + size * form[0][var]
+        size = size * extent
+    return step
+
+
 class _Nest:
     """One block with the extents of the loops around it, for all candidates. Each float64 [n]."""
 
-    def __init__(
-        self, block: Block, path: list[For], values: Mapping[Var, np.ndarray], count: int
-    ) -> None:
-        self.block = block
-        self.path = path
-        self.values = values
-        self.extents = {loop.var: evaluate_each(loop.extent, values, count) for loop in path}
-        self.sizes = {
-            load.buffer: np.prod(
-                [evaluate_each(e, values, count) for e in load.buffer.shape], axis=0
-            )
-            for load in loads(block.value)
+    def __init__(self, shape: _Shape, numbers: np.ndarray) -> None:
+        self.shape = shape
+        self.block = shape.block
+        self.path = shape.path
+        self.numbers = numbers
+        self.extents = {
+            loop.var: numbers[row] for loop, row in zip(shape.path, shape.extents, strict=True)
         }
-        self.one = np.ones(count)
+        self.one = np.ones(numbers.shape[1])
         self.work, self.groups, self.tile, self.lanes, self.rows, self.depth = (self.one,) * 6
-        for loop in path:
+        for loop in self.path:
             extent = self.extents[loop.var]
             self.work = self.work * extent
             if loop.kind.startswith("group"):
@@ -103,8 +168,8 @@ class _Nest:
     def cycles(self, spec: DeviceSpec) -> np.ndarray:
         """Cycles of one core for all iterations."""
         if self.block.reducer is None:
-            return self.work / self.lanes * _element_cycles(self.block)
-        if broadcasts_nothing(self.block, self.path):
+            return self.work / self.lanes * self.shape.element_cycles
+        if self.shape.window:
             return window_cycles(self.block, self.path, self.extents, spec)
         near = self.one
         for loop in self.path:
@@ -130,49 +195,27 @@ class _Nest:
         """Cycles for a broadcast where a tile's pixels share too few sets of the nearest cache."""
         ways = max(1, spec.l1_bytes // WAY_BYTES)
         cycles = 0.0 * self.one
-        across = {loop.var for loop in self.path if loop.kind == "vectorize"}
-        for load in loads(self.block.value):
-            used = {v for index in load.indices for v in variables(index)}
-            if load.buffer.scope != "global" or used & across:
-                continue
-            most = crowded(self._pixel_axes(load), len(self.one))
-            cycles = np.where(most >= ways, _CONFLICT_CYCLES, cycles)
+        for loops in self.shape.broadcasts:
+            axes = [(self.extents[var], self.numbers[row]) for var, row in loops]
+            cycles = np.where(crowded(axes, len(self.one)) >= ways, _CONFLICT_CYCLES, cycles)
         return cycles
-
-    def _pixel_axes(self, load: Load) -> list[Axis]:
-        """The written-out spatial loops, with the bytes between what their copies read."""
-        found: list[Axis] = []
-        for loop in self.path:
-            if loop.kind != "unroll" or loop.reduce:
-                continue
-            forms = [affine(index, [loop.var]) for index in load.indices]
-            step, size = 0.0 * self.one, 4.0 * self.one
-            for form, extent in zip(reversed(forms), reversed(load.buffer.shape), strict=True):
-                if form is not None and loop.var in form[0]:
-                    step = step + size * evaluate_each(
-                        form[0][loop.var], self.values, len(self.one)
-                    )
-                size = size * evaluate_each(extent, self.values, len(self.one))
-            found.append((self.extents[loop.var], step))
-        return found
 
     def _weight_cycles(self, spec: DeviceSpec) -> np.ndarray:
         """Cycles for a vector of constants, on the average over the tiles that read it again."""
-        private = any(buffer.scope == "private" for buffer in self.sizes)
+        private = any(buffer.scope == "private" for buffer in self.shape.sizes)
         found = [
-            self._constant_cycles(load, spec, private=private)
-            for load in loads(self.block.value)
-            if load.buffer.scope == "constant"
+            self._constant_cycles(used, spec, private=private) for used in self.shape.constants
         ]
         return np.max(found, axis=0) if found else _FAR_CYCLES * self.one
 
-    def _constant_cycles(self, load: Load, spec: DeviceSpec, *, private: bool) -> np.ndarray:
+    def _constant_cycles(
+        self, used: frozenset[Var], spec: DeviceSpec, *, private: bool
+    ) -> np.ndarray:
         """Beside private arrays constants share the caches; on their own they are read ahead.
 
         What one tile reads may stay in the nearest cache for the next one, or else in the one
         after it. The first time it comes from beyond that, unless all of it fits.
         """
-        used = {v for index in load.indices for v in variables(index)}
         tile, group, whole, tiles = 4.0 * self.one, 4.0 * self.one, 4.0 * self.one, self.one
         for loop in self.path:
             extent = self.extents[loop.var]
@@ -195,8 +238,9 @@ class _Nest:
     def _data_cycles(self, spec: DeviceSpec) -> np.ndarray:
         """Cycles for a vector of a private array that exceeds the cache."""
         cycles = 0.0 * self.one
-        for buffer, elements in self.sizes.items():
+        for buffer, extents in self.shape.sizes.items():
             if buffer.scope == "private":
+                elements = np.prod(self.numbers[list(extents)], axis=0)
                 cycles = np.where(4.0 * elements > spec.l2_bytes, _FARTHER_CYCLES, cycles)
         return cycles
 

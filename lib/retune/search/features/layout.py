@@ -13,7 +13,7 @@ import numpy as np
 
 from retune.core.dtypes import itemsize
 from retune.ir.evaluate import Formulas
-from retune.ir.expr import Buffer, Expr, const
+from retune.ir.expr import Buffer, const
 from retune.ir.stmt import For
 from retune.schedule.space import Sketch
 from retune.search.features.nests import Access, Nest, Term, analyse
@@ -90,30 +90,27 @@ def layout_of(sketch: Sketch) -> Layout:
     nests = analyse(sketch)
     accesses = tuple(access for nest in nests for access in nest.accesses)
     owner = np.repeat(np.arange(len(nests)), [len(nest.accesses) for nest in nests])
-    rows = _Rows()
+    formulas = Formulas()
+    one = formulas.row(const(1))
     depth = max(1, *(len(nest.loops) for nest in nests))
-    extents = np.full((depth + 1, len(nests)), rows.one)
-    hints = np.full((depth, len(nests)), rows.one)
+    extents = np.full((depth + 1, len(nests)), one)
+    hints = np.full((depth, len(nests)), one)
     for b, nest in enumerate(nests):
         for place, loop in enumerate(nest.loops):
-            extents[place, b] = rows.of(loop.extent)
-            hints[place, b] = rows.one if loop.unroll is None else rows.of(loop.unroll)
+            extents[place, b] = formulas.row(loop.extent)
+            hints[place, b] = one if loop.unroll is None else formulas.row(loop.unroll)
     dims = max((len(access.dims) for access in accesses), default=1) or 1
-    strides, steps = _terms(accesses, depth, dims, rows)
-    limits = np.full((dims, len(accesses)), rows.one)
+    strides, steps = _terms(accesses, depth, dims, formulas)
+    limits = np.full((dims, len(accesses)), one)
     still = np.ones((depth, len(accesses)), bool)
     for a, access in enumerate(accesses):
         for d, extent in enumerate(access.buffer.shape, dims - len(access.buffer.shape)):
-            limits[d, a] = rows.of(extent)
+            limits[d, a] = formulas.row(extent)
         still[list(access.moving), a] = False
-    scratch = tuple(
-        (buffer, np.array([rows.of(extent) for extent in buffer.shape], np.int64))
-        for buffer in sketch.program.scratch
-    )
     return Layout(
         nests=nests,
         accesses=accesses,
-        formulas=Formulas(rows.exprs),
+        formulas=formulas,
         extents=extents,
         hints=hints,
         strides=strides,
@@ -129,7 +126,7 @@ def layout_of(sketch: Sketch) -> Layout:
             for access, b in zip(accesses, owner, strict=True)
         ),
         lane=np.array([depth if nest.lane is None else nest.lane for nest in nests])[owner],
-        scratch=scratch,
+        scratch=tuple((b, _shape(b, formulas)) for b in sketch.program.scratch),
         operations=_column(nest.operations for nest in nests),
         body=np.array([nest.body_level for nest in nests]),
         group=np.array([nest.group_level for nest in nests]),
@@ -137,31 +134,23 @@ def layout_of(sketch: Sketch) -> Layout:
     )
 
 
-class _Rows:
-    """Numbers expressions as they come, equal ones alike; 0 and 1 come first."""
-
-    def __init__(self) -> None:
-        self._rows: dict[Expr, int] = {}
-        self.zero, self.one = self.of(const(0)), self.of(const(1))
-
-    @property
-    def exprs(self) -> tuple[Expr, ...]:
-        return tuple(self._rows)
-
-    def of(self, expr: Expr) -> int:
-        """The expression's row."""
-        return self._rows.setdefault(expr, len(self._rows))
+def _shape(buffer: Buffer, formulas: Formulas) -> Array:
+    """The rows of a buffer's extents. int64 [dims]"""
+    return np.array([formulas.row(extent) for extent in buffer.shape], np.int64)
 
 
-def _terms(accesses: tuple[Access, ...], depth: int, dims: int, rows: _Rows) -> tuple[Array, Array]:
+def _terms(
+    accesses: tuple[Access, ...], depth: int, dims: int, formulas: Formulas
+) -> tuple[Array, Array]:
     """`Layout.strides` and `Layout.steps`; several terms of a loop in one index come apart."""
     found = [place for a, access in enumerate(accesses) for place in _placed(a, access, dims)]
     most = 1 + max((nth for nth, *_ in found), default=0)
-    strides = np.full((most, depth, dims, len(accesses)), rows.zero)
-    steps = np.full((most, depth, dims, len(accesses)), rows.one)
+    shape = (most, depth, dims, len(accesses))
+    strides = np.full(shape, formulas.row(const(0)))
+    steps = np.full(shape, formulas.row(const(1)))
     for nth, d, a, term in found:
-        strides[nth, term.loop, d, a] = rows.of(term.stride)
-        steps[nth, term.loop, d, a] = rows.of(term.steps)
+        strides[nth, term.loop, d, a] = formulas.row(term.stride)
+        steps[nth, term.loop, d, a] = formulas.row(term.steps)
     return strides, steps
 
 
