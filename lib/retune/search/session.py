@@ -84,7 +84,7 @@ class Session:
         self.settings = settings
         self.finals = 0
         """Measurements of finalists by this process; they are no trials."""
-        self._prepared: str | None = None
+        self._prepared: set[str] = set()
         tuned = [task for task in tasks if task.tunable]
         rows = store.scan(
             {"task_key": [t.key for t in tuned], "device": runner.spec.fingerprint},
@@ -178,9 +178,9 @@ class Session:
 
     def _measure(self, run: TaskRun, candidates: Candidates) -> list[Measurement]:
         workload_key = run.task.workload_key(self.settings.seed)
-        if self._prepared != workload_key:
+        if workload_key not in self._prepared:
             self.runner.prepare(run.task.workload(self.settings.seed))
-            self._prepared = workload_key
+            self._prepared.add(workload_key)
         sources: dict[int, Measurement | None] = {}
         programs = []
         for index in range(len(candidates)):

@@ -46,7 +46,7 @@ class FakeRunner:
     def measure(
         self, workload_key: str, candidates: Sequence[ProgramSource], options: MeasureOptions
     ) -> list[Measurement]:
-        assert self.workloads[-1] == workload_key
+        assert workload_key in self.workloads
         self.measured += [(workload_key, source.text) for source in candidates]
         return [self.outcome(source) for source in candidates]
 
