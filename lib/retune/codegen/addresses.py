@@ -12,7 +12,7 @@ from typing import Protocol
 
 from retune.codegen.alignment import known_divisor
 from retune.ir.expr import Buffer, Expr, Var, const, substitute, variables
-from retune.ir.flat import flat_index
+from retune.ir.flat import flat_terms
 from retune.ir.simplify import Polynomial, Range, from_polynomial, polynomial, simplify
 from retune.ir.stmt import Block
 
@@ -105,13 +105,13 @@ class Addresses:
 
     def __init__(self, names: Names) -> None:
         self._names = names
-        self._forms: dict[tuple[int, str, Var | None], tuple[object, _Form | None]] = {}
+        self._forms: dict[tuple[int, str, str], tuple[object, _Form | None]] = {}
         self._flat: dict[tuple[int, str], tuple[object, Polynomial]] = {}
 
     def of(self, buffer: Buffer, indices: tuple[Expr, ...], instance: Instance) -> Place | None:
         """Where an access of an instance goes; None when its lanes are not adjacent."""
-        lane = instance.lane[0] if instance.lane else None
-        key = (id(indices), buffer.name, lane)
+        lane, across = instance.lane or (None, 1)
+        key = (id(indices), buffer.name, "" if lane is None else lane.name)
         if key not in self._forms:  # the indices are kept, so that their id stays theirs
             terms = self._polynomial(buffer, indices)
             self._forms[key] = (indices, self._form(terms, instance.env, lane, buffer))
@@ -121,7 +121,7 @@ class Addresses:
         offset = form.offset
         for var, step in form.steps:
             offset += step * instance.env[var]
-        lanes = instance.lane[1] if instance.lane and form.stride else 1
+        lanes = across if form.stride else 1
         return Place(buffer, form.base, offset, lanes, form.divisor, form.terms)
 
     def resolve(self, terms: Polynomial, instance: Instance) -> Polynomial:
@@ -178,5 +178,5 @@ class Addresses:
     def _polynomial(self, buffer: Buffer, indices: tuple[Expr, ...]) -> Polynomial:
         key = (id(indices), buffer.name)
         if key not in self._flat:
-            self._flat[key] = (indices, polynomial(flat_index(buffer, indices)))
+            self._flat[key] = (indices, flat_terms(buffer, indices))
         return self._flat[key][1]

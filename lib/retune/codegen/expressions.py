@@ -77,6 +77,7 @@ class ExpressionPrinter:
         self.names = names
         self.named: dict[Place, str] = {}
         self._tests: dict[object, str] = {}
+        self._starts: dict[tuple[str, int], str] = {}
         self._addresses = Addresses(names)
         self._certain: dict[str, list[Load]] = {}
         self._shared: dict[str, list[Expr]] = {}
@@ -160,7 +161,11 @@ class ExpressionPrinter:
         plain = block.reducer is None and block.guard is None and isinstance(block.value, Const)
         if not plain or not self.names.registers.get(block.buffer):
             return None
-        return self._updated(instance, "", instance.lane[1] if instance.lane else 1)
+        lanes = instance.lane[1] if instance.lane else 1
+        key = (block.name, lanes)
+        if key not in self._starts:
+            self._starts[key] = self._updated(instance, "", lanes)
+        return self._starts[key]
 
     def target(self, instance: Instance) -> str:
         """The name of the register that an instance sets."""

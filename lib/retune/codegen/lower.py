@@ -37,6 +37,9 @@ PASSES: Sequence[tuple[str, Pass]] = (
     ("settle choices", settle_choices),
 )
 
+_WIDTH = 97
+"""Characters of a comment's line."""
+
 BUILD_OPTIONS: tuple[str, ...] = ("-cl-fast-relaxed-math",)
 
 
@@ -128,12 +131,14 @@ def _comment(root: Stmt, body: KernelBody) -> list[str]:
     loops = (n.var for n in walk(root) if isinstance(n, For))
     names: dict[Var, Expr] = {var: Var(body.identifier(var.name)) for var in loops}
     shown = (substitute_stmt(b, names) for b in blocks(root) if not b.name.endswith(".init"))
-    return [
-        part
-        for block in shown
-        for line in show_stmt(block)
-        for part in wrap(line, 97, initial_indent="// ", subsequent_indent="//     ")
-    ]
+    return [part for block in shown for line in show_stmt(block) for part in _comment_lines(line)]
+
+
+def _comment_lines(text: str) -> list[str]:
+    """A line of text as comment; broken where it is long."""
+    if len(text) <= _WIDTH - len("// "):
+        return [f"// {text}"]
+    return wrap(text, _WIDTH, initial_indent="// ", subsequent_indent="//     ")
 
 
 def _touched(root: Stmt) -> list[Buffer]:

@@ -34,6 +34,8 @@ def drop_unit_loops(program: Program) -> Program:
     """Loops of one iteration are gone; their variable is zero."""
 
     single = {n.var for n in walk(program.body) if isinstance(n, For) and n.extent == const(1)}
+    if not single:
+        return program
 
     def rule(node: Stmt) -> Stmt | None:
         return node.body if isinstance(node, For) and node.var in single else None

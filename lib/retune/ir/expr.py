@@ -7,6 +7,7 @@ are not negative. Expressions know nothing of loops, tensors' producers, or Open
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import is_not
 from typing import Literal
 
 Scope = Literal["global", "constant", "local", "private", "register"]
@@ -270,9 +271,15 @@ FUNCTIONS = frozenset(
 
 def const(value: float | bool, dtype: str = INT) -> Const:
     """A literal; integers and booleans are stored as such, whatever number they came as."""
+    if dtype == INT and 0 <= value < len(_SMALL):
+        return _SMALL[int(value)]
     if dtype == "bool":
         return Const(bool(value), dtype)
     return Const(float(value) if dtype.startswith("float") else int(value), dtype)
+
+
+_SMALL = tuple(Const(value) for value in range(1024))
+"""Nearly all literals of index expressions; made once, since lowering asks for many."""
 
 
 def as_expr(value: Operand, dtype: str = INT) -> Expr:
@@ -327,6 +334,8 @@ def _fold(op: BinaryOp, a: Const, b: Const) -> Expr | None:
 
 def _neutral(op: BinaryOp, a: Expr, b: Expr) -> Expr | None:
     """`x + 0 -> x`, `x * 1 -> x`, `x * 0 -> 0` (integers), `x // 1 -> x`, `x % 1 -> 0`, ..."""
+    if not isinstance(a, Const) and not isinstance(b, Const):
+        return a if op in ("min", "max") and a == b else None
     left = a.value if isinstance(a, Const) else None
     right = b.value if isinstance(b, Const) else None
     integer = not a.dtype.startswith("float")
@@ -442,15 +451,19 @@ def walk(expr: Expr) -> Iterator[Expr]:
 
 def substitute(expr: Expr, values: Mapping[Var, Expr]) -> Expr:
     """`expr` with each variable replaced; untouched parts are shared."""
-    return transform(expr, lambda node: values.get(node) if isinstance(node, Var) else None)
+    if isinstance(expr, Var):
+        return values.get(expr, expr)
+    children = expr.children
+    new = tuple([substitute(child, values) for child in children])
+    return expr.rebuild(new) if any(map(is_not, new, children)) else expr
 
 
 def transform(expr: Expr, replace: Callable[[Expr], Expr | None]) -> Expr:
     """Bottom-up: children first, then `replace(node)` where it gives an expression."""
     children = expr.children
     if children:
-        new = tuple(transform(child, replace) for child in children)
-        if any(a is not b for a, b in zip(new, children, strict=True)):
+        new = tuple([transform(child, replace) for child in children])
+        if any(map(is_not, new, children)):
             expr = expr.rebuild(new)
     replacement = replace(expr)
     return expr if replacement is None else replacement

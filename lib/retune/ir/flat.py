@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Buffer, Expr, const
-from retune.ir.simplify import simplify
+from retune.ir.expr import Buffer, Expr
+from retune.ir.simplify import Polynomial, add_terms, from_polynomial, polynomial, simplify
 
 
 def strides_of(buffer: Buffer) -> tuple[int, ...]:
@@ -24,7 +24,12 @@ def elements(buffer: Buffer) -> int:
 
 def flat_index(buffer: Buffer, indices: Sequence[Expr]) -> Expr:
     """Offset of an element from the buffer's start, in elements."""
-    total: Expr = const(0)
+    return from_polynomial(flat_terms(buffer, indices))
+
+
+def flat_terms(buffer: Buffer, indices: Sequence[Expr]) -> Polynomial:
+    """`flat_index` as a polynomial over simplified atoms."""
+    total: Polynomial = {}
     for index, stride in zip(indices, strides_of(buffer), strict=True):
-        total = total + index * stride
-    return simplify(total)
+        add_terms(total, polynomial(index, simplify), stride)
+    return total

@@ -62,30 +62,28 @@ _RING = ("add", "sub", "mul")
 
 def polynomial(expr: Expr, atoms: Callable[[Expr], Expr] | None = None) -> Polynomial:
     """The expression as a polynomial over its atoms, each of them first changed by `atoms`."""
-    match expr:
-        case Var():
-            return {(expr,): 1}
-        case Const(value, "int32"):
-            return {(): int(value)} if value else {}
-        case Binary("add" | "sub" as op, a, b):
-            return _add(polynomial(a, atoms), polynomial(b, atoms), 1 if op == "add" else -1)
-        case Binary("mul", a, b):
-            return _multiply(polynomial(a, atoms), polynomial(b, atoms))
-        case _ if atoms is not None:
-            return polynomial(atoms(expr))
-        case _:
-            return {(expr,): 1}
+    if isinstance(expr, Var):
+        return {(expr,): 1}
+    if isinstance(expr, Const) and expr.dtype == "int32":
+        return {(): int(expr.value)} if expr.value else {}
+    if isinstance(expr, Binary):
+        if expr.op in ("add", "sub"):
+            left, right = polynomial(expr.a, atoms), polynomial(expr.b, atoms)
+            return add_terms(left, right, 1 if expr.op == "add" else -1)
+        if expr.op == "mul":
+            return _multiply(polynomial(expr.a, atoms), polynomial(expr.b, atoms))
+    return {(expr,): 1} if atoms is None else polynomial(atoms(expr))
 
 
-def _add(a: Polynomial, b: Polynomial, sign: int) -> Polynomial:
-    result = dict(a)
+def add_terms(a: Polynomial, b: Polynomial, factor: int) -> Polynomial:
+    """`a + factor*b`, in `a` itself."""
     for monomial, coefficient in b.items():
-        total = result.get(monomial, 0) + sign * coefficient
+        total = a.get(monomial, 0) + factor * coefficient
         if total:
-            result[monomial] = total
+            a[monomial] = total
         else:
-            result.pop(monomial, None)
-    return result
+            a.pop(monomial, None)
+    return a
 
 
 def _multiply(a: Polynomial, b: Polynomial) -> Polynomial:

@@ -202,7 +202,17 @@ def walk(stmt: Stmt) -> Iterator[Stmt]:
 
 def blocks(stmt: Stmt) -> list[Block]:
     """All blocks in program order."""
-    return [node for node in walk(stmt) if isinstance(node, Block)]
+    found: list[Block] = []
+    stack: list[Stmt] = [stmt]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, For):
+            stack.append(node.body)
+        elif isinstance(node, Seq):
+            stack.extend(reversed(node.stmts))
+        else:
+            found.append(node)
+    return found
 
 
 def block_variables(block: Block) -> set[Var]:
@@ -246,15 +256,19 @@ def map_exprs(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
     def rule(node: Stmt) -> Stmt | None:
         match node:
             case Block():
-                return replace(
-                    node,
-                    indices=tuple(change(i) for i in node.indices),
-                    value=change(node.value),
-                    guard=None if node.guard is None else change(node.guard),
-                )
+                old = (*node.indices, node.value, *(() if node.guard is None else (node.guard,)))
+                new = tuple([change(expr) for expr in old])
+                if not any(map(is_not, new, old)):
+                    return None
+                rank = len(node.indices)
+                guard = None if node.guard is None else new[-1]
+                return replace(node, indices=new[:rank], value=new[rank], guard=guard)
             case For():
+                extent = change(node.extent)
                 unroll = None if node.unroll is None else change(node.unroll)
-                return replace(node, extent=change(node.extent), unroll=unroll)
+                if extent is node.extent and unroll is node.unroll:
+                    return None
+                return replace(node, extent=extent, unroll=unroll)
             case Seq():
                 return None
 
