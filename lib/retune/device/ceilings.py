@@ -36,9 +36,10 @@ class Ceilings:
         """Bytes read and written by a copy of the same traffic, 1e9 a second.
 
         `traffic` counts the bytes read plus those written; what fits a cache comes from it, as it
-        does in a network whose values are still there. Sizes are rounded to powers of two.
+        does in a network whose values are still there. Sizes are rounded by an eighth at most: one
+        that a cache just does not hold is not to be compared with one that it holds.
         """
-        size = 1 << max(_LEAST_BYTES, min(traffic, _MOST_BYTES)).bit_length() - 1
+        size = _rounded(max(_LEAST_BYTES, min(traffic, _MOST_BYTES)))
         if size not in self._copies:
             self._copies[size] = self._measure_copy(size)
         return self._copies[size]
@@ -71,6 +72,12 @@ class Ceilings:
         program = device.build(_text(each, group > 1, rounds))
         x, y = device.random("float32", bytes_each // 4), device.allocate(bytes_each)
         return device.prepare(program, "copy", [x, y], (items, 1, 1), (group, 1, 1))
+
+
+def _rounded(size: int) -> int:
+    """The nearest number of which only the first three binary digits are not zero."""
+    step = 1 << max(0, size.bit_length() - 3)
+    return (size + step // 2) // step * step
 
 
 def _text(each: int, interleaved: bool, rounds: int) -> str:
