@@ -59,6 +59,16 @@ def test_the_estimate_prefers_tiles_that_share_taps():
     assert times[0] < 0.8 * times[1]
 
 
+def test_the_estimate_prefers_tiles_that_read_neighbouring_vectors():
+    (sketch,) = cpu_space(from_dag(depthwise(1, 28, 28, 256)), GENERIC_CPU).sketches
+    at_once, later = (
+        sketch.row({"tile.out.ff": vectors, "tile.out.yy": (7,), "tile.out.xx": (4,)})
+        for vectors in ((1, 4), (4, 1))
+    )
+    times = estimate(sketch, np.stack([at_once, later]), GENERIC_CPU)
+    assert times[0] < 0.9 * times[1]
+
+
 def test_a_schedule_by_the_rule_has_no_padding_stage():
     (sketch,) = cpu_space(from_dag(depthwise(1, 28, 28, 64)), GENERIC_CPU).sketches
     assert [b.name for b in blocks(sketch.program.body)] == ["conv", "out"]
