@@ -184,6 +184,13 @@ def transpose(a: int, b: int, c: int) -> Dag:
     return Dag((compute("z", (c, a, b), lambda i, j, k: y[i, j, k] * 2.0, [y]),))
 
 
+def interwoven(pixels: int, rows: int, length: int) -> Dag:
+    """`x` [pixels, rows, length] with its last two axes exchanged."""
+    x = placeholder("x", (pixels, rows, length))
+    shape = (pixels, length, rows)
+    return Dag((compute("y", shape, lambda p, i, c: x[p, c, i], [x]),))
+
+
 def joined(rows: int, first: int, second: int) -> Dag:
     """Two inputs side by side, then a rectifier."""
     x, y = placeholder("x", (rows, first)), placeholder("y", (rows, second))

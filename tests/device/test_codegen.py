@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from retune.codegen.lower import lower
 from retune.core.target import GENERIC_CPU
 from retune.device.runtime import Device, open_device
 from retune.ir.expr import call, cast, const, equal, select
@@ -20,6 +21,7 @@ from tests.dags import (
     elementwise,
     flipped,
     integers,
+    interwoven,
     joined,
     masked_sum,
     pool,
@@ -103,6 +105,19 @@ def test_masked_tiles_of_rows_and_columns(device: Device, shape: tuple[int, int,
     for sketch in masked:
         for row in sketch.sample(3, np.random.default_rng(height)):
             assert_device_agrees(device, dag, sketch.instantiate(row))
+
+
+@pytest.mark.parametrize(
+    ("pixels", "rows", "length"),
+    [(1, 3, 53), (2, 2, 16), (3, 4, 34), (2, 5, 17), (1, 6, 8), (2, 7, 20), (5, 8, 9), (1, 12, 7)],
+)
+def test_rows_that_become_a_short_last_axis(device: Device, pixels: int, rows: int, length: int):
+    dag = merge_axes(interwoven(pixels, rows, length))
+    program = cpu_space(from_dag(dag), GENERIC_CPU).sketches[0].program
+    assert_device_agrees(device, dag, program)
+    lines = [x for x in lower(program).text.splitlines() if not x.startswith("//")]
+    assert any("= vload" in line for line in lines)
+    assert not any("x[" in line for line in lines), "all of it is read by vectors"
 
 
 @pytest.mark.parametrize("seed", range(32))

@@ -9,12 +9,12 @@ Read `KernelBody.emit` first, then `_Scope` and `addresses.Address`.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from math import gcd
 
-from retune.codegen import opencl, streams
+from retune.codegen import gathers, opencl, streams
 from retune.codegen.addresses import Instance, Place
 from retune.codegen.barriers import (
     holds_barrier,
@@ -284,6 +284,8 @@ class KernelBody:
         counts = Counter(read for found in reads.values() for read in found)
         certain = {read for i, t in live if not t for read in reads[id(i)]}
         shared = {read for read, count in counts.items() if count > 1 and read in certain}
+        apart = {id(i): list(printer.scattered_reads(i, written)) for i, t in live if not t}
+        runs = gathers.vectors_of(place for found in apart.values() for place in found)
         lines = self._scopes[-1].lines
         for start, group in groupby(live, lambda pair: printer.start_value(pair[0])):
             if start is not None:
@@ -297,6 +299,8 @@ class KernelBody:
                 for instance, _ in same:
                     named = self._name_reads(printer, reads[id(instance)], shared)
                     (lines if test else body).extend(named)
+                    for place in apart.get(id(instance), ()):
+                        body.extend(self._name_run(printer, place, runs))
                     body.extend(printer.statements(instance))
                 lines.extend(_tested(test, body) if test else body)
 
@@ -311,6 +315,22 @@ class KernelBody:
                 yield f"const {kind} {name} = {printer.read_text(read)};"
                 printer.named[read] = name
                 yield from self._ahead(read)
+
+    def _name_run(
+        self,
+        printer: ExpressionPrinter,
+        place: Place,
+        runs: Mapping[Place, tuple[Place, int]],
+    ) -> Iterator[str]:
+        """The declaration of the vector that an element is a lane of, unless it has a name."""
+        if place in runs and place not in printer.lanes:
+            vector, lane = runs[place]
+            if vector not in printer.named:
+                name = self.fresh(opencl.identifier(vector.buffer.name))
+                kind = opencl.type_name(vector.buffer.dtype, vector.lanes)
+                yield f"const {kind} {name} = {printer.read_text(vector)};"
+                printer.named[vector] = name
+            printer.lanes[place] = gathers.Lane(printer.named[vector], vector.lanes, lane)
 
     def _ahead(self, read: Place) -> Iterator[str]:
         """What follows a read of a packed constant inside a reduction."""

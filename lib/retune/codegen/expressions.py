@@ -7,7 +7,7 @@ an assignment needs it.
 
 from collections.abc import Iterator, Sequence
 
-from retune.codegen import dots, opencl
+from retune.codegen import dots, gathers, opencl
 from retune.codegen.addresses import Addresses, Instance, Names, Place
 from retune.codegen.sharing import certain_loads, shared_values
 from retune.core.errors import CodegenError
@@ -71,11 +71,15 @@ def _lanes_only_in_loads(expr: Expr, var: Var) -> bool:
 
 
 class ExpressionPrinter:
-    """Prints the expressions of instances; `named` holds the reads that have a name already."""
+    """Prints the expressions of instances; `named` holds the reads that have a name already.
+
+    `lanes` holds the elements that are lanes of such reads.
+    """
 
     def __init__(self, names: Names) -> None:
         self.names = names
         self.named: dict[Place, str] = {}
+        self.lanes: dict[Place, gathers.Lane] = {}
         self._tests: dict[object, str] = {}
         self._starts: dict[tuple[str, int], str] = {}
         self._addresses = Addresses(names)
@@ -215,7 +219,25 @@ class ExpressionPrinter:
 
     def certain_reads(self, instance: Instance, written: set[Buffer]) -> Iterator[Place]:
         """Place of memory that happen whenever the instance runs and see no store beside it."""
-        block = instance.block
+        for load in self._certain_loads(instance.block, written):
+            read = self._addresses.of(load.buffer, load.indices, instance)
+            if read is not None:
+                yield read
+
+    def scattered_reads(self, instance: Instance, written: set[Buffer]) -> Iterator[Place]:
+        """Places of the lanes of certain reads whose lanes are not adjacent."""
+        if instance.lane is None:
+            return
+        var, lanes = instance.lane
+        for load in self._certain_loads(instance.block, written):
+            if self._addresses.of(load.buffer, load.indices, instance) is None:
+                for i in range(lanes):
+                    one = Instance(instance.block, {**instance.env, var: i}, None)
+                    read = self._addresses.of(load.buffer, load.indices, one)
+                    if read is not None:
+                        yield read
+
+    def _certain_loads(self, block: Block, written: set[Buffer]) -> list[Load]:
         if block.name not in self._certain:
             self._certain[block.name] = [
                 load
@@ -223,10 +245,7 @@ class ExpressionPrinter:
                 if load.buffer not in self.names.registers
                 and not any(inner.buffer in written for inner in loads(load))
             ]
-        for load in self._certain[block.name]:
-            read = self._addresses.of(load.buffer, load.indices, instance)
-            if read is not None:
-                yield read
+        return self._certain[block.name]
 
     def read_text(self, read: Place) -> str:
         """The read as C text."""
@@ -296,14 +315,17 @@ class ExpressionPrinter:
         if read is not None:
             place = self._place(read)
             if place is None:
-                place = self.named.get(read) or self.read_text(read)
+                lane = self.lanes.get(read)
+                place = self.named.get(read) or (lane.text if lane else self.read_text(read))
             return place, read.lanes
         assert instance.lane is not None
         var, lanes = instance.lane
-        values: list[str] = []
-        for i in range(lanes):
-            one = Instance(instance.block, {**instance.env, var: i}, None)
-            values.append(self._load(load, one)[0])
+        ones = [Instance(instance.block, {**instance.env, var: i}, None) for i in range(lanes)]
+        places = [self._addresses.of(load.buffer, load.indices, one) for one in ones]
+        parts = [self.lanes[p] for p in places if p in self.lanes]
+        if len(parts) == lanes and (text := gathers.shuffled(parts, load.dtype)):
+            return text, lanes
+        values = [self._load(load, one)[0] for one in ones]
         return f"({opencl.type_name(load.dtype, lanes)})({', '.join(values)})", lanes
 
     def _binary(self, expr: Binary, instance: Instance) -> Text:

@@ -44,7 +44,7 @@ def simplify(expr: Expr, ranges: Ranges | None = None) -> Expr:
     """An equal expression in normal form; `ranges` bounds variables and decides comparisons."""
     known = ranges or {}
     if isinstance(expr, Binary) and expr.op in _RING and expr.dtype == "int32":
-        return from_polynomial(polynomial(expr, lambda atom: simplify(atom, known)))
+        return from_polynomial(_rejoined(polynomial(expr, lambda atom: simplify(atom, known))))
     children = expr.children
     if not children:
         return expr
@@ -84,6 +84,20 @@ def add_terms(a: Polynomial, b: Polynomial, factor: int) -> Polynomial:
         else:
             a.pop(monomial, None)
     return a
+
+
+def _rejoined(terms: Polynomial) -> Polynomial:
+    """`k*n*(x // n) + k*(x % n) -> k*x`: two loops that were fused are one again."""
+    for monomial, coefficient in terms.items():
+        match monomial:
+            case (Binary("mod", x, Const(n)),):
+                quotient = (binary("floordiv", x, n),)
+                if terms.get(quotient) == coefficient * int(n):
+                    rest = {m: c for m, c in terms.items() if m not in (monomial, quotient)}
+                    return _rejoined(add_terms(rest, polynomial(x), coefficient))
+            case _:
+                pass
+    return terms
 
 
 def _multiply(a: Polynomial, b: Polynomial) -> Polynomial:

@@ -18,6 +18,7 @@ from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Binary, Const, Expr, Load, Select, Var, const, loads, variables, walk
 from retune.ir.reduction import path_to
 from retune.ir.stmt import Block, Program, blocks
+from retune.schedule.interweave import interweaves, schedule_interwoven
 from retune.schedule.rows import contiguous_axis, schedule_rows
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import Sketch, Space, sketch_of
@@ -34,6 +35,7 @@ _LEAST_VECTOR = 4
 """A last axis shorter than this (the colours of an image) is not worth vectors."""
 _INTERLEAVED = 8
 """Steps of the axis before such a last axis that are written out with it."""
+_UNBOUNDED = 1 << 30
 _MAX_TILE = 16
 """Pixels of one axis in a register tile at most."""
 
@@ -84,7 +86,7 @@ def cpu_space(program: Program, spec: DeviceSpec) -> Space:
 def _plans(program: Program, spec: DeviceSpec) -> Iterator[Plan]:
     anchor = heaviest_reduction(program)
     if anchor is None:
-        yield Plan(vector_lanes(spec, 1 << 30), window=False, channels_slow=False)
+        yield Plan(vector_lanes(spec, _UNBOUNDED), window=False, channels_slow=False)
         return
     rows = contiguous_axis(Schedule(program), anchor.name, spec)
     if rows is not None:
@@ -396,7 +398,10 @@ def schedule_elementwise(s: Schedule, name: str, spec: DeviceSpec) -> None:
     lanes = vector_lanes(spec, extent)
     leading = list(loops[:-1])
     wanted = _wanted(spec)
-    if extent < _LEAST_VECTOR and leading:
+    widest = vector_lanes(spec, _UNBOUNDED)
+    if leading and interweaves(s, name, leading[-1], last, widest):
+        leading[-1] = schedule_interwoven(s, leading[-1], last, widest)
+    elif extent < _LEAST_VECTOR and leading:
         _interleaved(s, leading[-1], last)
         leading[-1] = f"{leading[-1]}.0" if f"{leading[-1]}.0" in s.loops(name) else leading[-1]
     elif lanes > 1:

@@ -125,3 +125,10 @@ def test_affine_coefficients_may_hold_symbols():
 def test_bounds_need_every_range():
     assert bounds(VI + Var("unknown"), KNOWN) is None
     assert bounds(const(3) * VJ, KNOWN) == Range(-15, 12)
+
+
+@pytest.mark.parametrize("inner", [VI, VI * 16 + VJ])
+def test_quotient_and_remainder_of_fused_loops_are_one_again(inner: Expr):
+    assert simplify((VK + inner // 3) * 3 + inner % 3) == simplify(VK * 3 + inner)
+    assert simplify((inner // 3) * 6 + (inner % 3) * 2 + 1) == simplify(inner * 2 + 1)
+    assert simplify((inner // 3) * 2 + inner % 3) != simplify(inner)

@@ -16,7 +16,17 @@ from retune.ir.verify import verify
 from retune.schedule.cpu import cpu_space
 from retune.schedule.rows import contiguous_axis
 from retune.schedule.schedule import Schedule
-from tests.dags import conv2d, dense, depthwise, integers, pool, random_dag, reduction, softmax
+from tests.dags import (
+    conv2d,
+    dense,
+    depthwise,
+    integers,
+    interwoven,
+    pool,
+    random_dag,
+    reduction,
+    softmax,
+)
 from tests.oracle import assert_same_meaning
 from tests.properties import chooser, quick
 
@@ -37,6 +47,8 @@ SHAPES: dict[str, Dag] = {
     "softmax by lanes": softmax(3, 96),
     "few outputs": dense(1, 96, 10),
     "rows": reduction(5, 160, "max", first=False),
+    "channel shuffle": interwoven(3, 4, 34),
+    "colours last": interwoven(1, 3, 53),
 }
 
 

@@ -1,0 +1,45 @@
+"""Rows that become a short last axis: the colours of an image, the groups of a channel shuffle.
+
+`y[..., i, c] = x[..., c, i]` with few `c` has no vectors along `c`, and along `i` its results lie
+apart. Along both together they are adjacent, and what they read are runs of each row: codegen
+reads those by vectors and shuffles them (`codegen.gathers`).
+"""
+
+from math import lcm
+
+from retune.ir.evaluate import evaluate_int
+from retune.ir.expr import Load, const
+from retune.ir.flat import flat_index
+from retune.ir.simplify import affine
+from retune.schedule.schedule import Schedule
+
+_LEAST_RUN = 4
+"""Steps of `i` in one piece of work at least: shorter vectors are not worth a shuffle."""
+_MOST_RESULTS = 128
+"""Results of one piece of work at most: they are written out."""
+
+
+def interweaves(s: Schedule, name: str, before: str, last: str, lanes: int) -> bool:
+    """Whether the stage moves data in this way, `last` is short, and `before` fills vectors."""
+    value, short = s.block(name).value, evaluate_int(s.loop(last).extent)
+    if not isinstance(value, Load) or not 1 < short < lanes:
+        return False
+    steps = _steps(short, lanes)
+    if short * steps > _MOST_RESULTS or evaluate_int(s.loop(before).extent) < steps:
+        return False
+    form = affine(flat_index(value.buffer, value.indices), [s.loop(before).var])
+    return form is not None and form[0].get(s.loop(before).var) == const(1)
+
+
+def schedule_interwoven(s: Schedule, before: str, last: str, lanes: int) -> str:
+    """Vectors over the two loops together; gives the name of the loop around them."""
+    far, near = s.split(before, [_steps(evaluate_int(s.loop(last).extent), lanes)], "shift")
+    vectors, lane = s.split(s.fuse(near, last), [lanes])
+    s.unroll(vectors)
+    s.vectorize(lane)
+    return far
+
+
+def _steps(short: int, lanes: int) -> int:
+    """Steps of `before` whose results are whole vectors."""
+    return lcm(short, lanes, _LEAST_RUN * short) // short
