@@ -191,6 +191,17 @@ def interwoven(pixels: int, rows: int, length: int) -> Dag:
     return Dag((compute("y", shape, lambda p, i, c: x[p, c, i], [x]),))
 
 
+def padded_squares(rows: int, columns: int, before: int, after: int) -> Dag:
+    """The squares of `x` [rows, columns] with zeros around each row."""
+    x = placeholder("x", (rows, columns))
+
+    def value(i, j):
+        inside = all_of(j >= before, j < before + columns)
+        return select(inside, x[i, j - before] * x[i, j - before], 0.0)
+
+    return Dag((compute("y", (rows, columns + before + after), value, [x]),))
+
+
 def joined(rows: int, first: int, second: int) -> Dag:
     """Two inputs side by side, then a rectifier."""
     x, y = placeholder("x", (rows, first)), placeholder("y", (rows, second))

@@ -3,25 +3,37 @@
 Where data is padded, the first and the last tiles of a row read past the data, and all others do
 not. With the former as copies of their own, the latter are straight code without tests, in which
 neighbouring results share what they read; and in each copy the position is a number, so that its
-masks are settled too.
+masks are settled too. The same holds where a value is chosen by position, as padding written out
+is: tiles that lie inside the data are copied by vectors.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from retune.codegen.copies import copy_body
 from retune.codegen.passes import simplify_indices
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Const, Expr, Var, conjuncts, const, substitute, variables
+from retune.ir.expr import (
+    Const,
+    Expr,
+    Select,
+    Var,
+    conjuncts,
+    const,
+    loads,
+    substitute,
+    variables,
+)
+from retune.ir.expr import walk as walk_expr
 from retune.ir.simplify import Range, simplify
-from retune.ir.stmt import PEEL, For, Program, Seq, Stmt, blocks, rewrite, walk, with_body
+from retune.ir.stmt import PEEL, Block, For, Program, Seq, Stmt, blocks, rewrite, walk, with_body
 
 _MOST_COPIES = 4
 """Iterations that are set apart at most; a loop with more of them stays as it is."""
 
 
 def peel_borders(program: Program) -> Program:
-    """Loops noted `peel` without the iterations in which a guard depends on the iteration.
+    """Loops noted `peel` without the iterations in which a guard or mask depends on the iteration.
 
     Rewrite, where the guard holds for x in 1..6:
         for x in range(8):  # peel=ends      B(0)  # where g(0)
@@ -50,7 +62,7 @@ def peel_borders(program: Program) -> Program:
 def _peeled(loop: For, ranges: Mapping[Var, Range]) -> Stmt:
     extent = evaluate_int(loop.extent)
     plain = replace(loop, notes=tuple(n for n in loop.notes if n[0] != PEEL))
-    guards = {c for b in blocks(loop) for c in conjuncts(b.guard) if loop.var in variables(c)}
+    guards = {c for b in blocks(loop) for c in _tests(b) if loop.var in variables(c)}
     first, last = 0, extent
     while first < last and not _hold(guards, loop.var, first, last, ranges):
         # The end at which a single iteration fails is the one to set apart.
@@ -71,6 +83,14 @@ def _peeled(loop: For, ranges: Mapping[Var, Range]) -> Stmt:
         parts.append(replace(plain, var=var, extent=const(last - first), body=body))
     parts += [copy_body(loop, const(i), str(i)) for i in range(last, extent)]
     return Seq(tuple(parts))
+
+
+def _tests(block: Block) -> Iterator[Expr]:
+    """The block's guard, and the masks by which its value is chosen, in parts."""
+    yield from conjuncts(block.guard)
+    for node in walk_expr(block.value):
+        if isinstance(node, Select) and not loads(node.condition):
+            yield from conjuncts(node.condition)
 
 
 def _hold(guards: set[Expr], var: Var, first: int, last: int, ranges: Mapping[Var, Range]) -> bool:

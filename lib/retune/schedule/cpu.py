@@ -17,7 +17,7 @@ from retune.core.target import DeviceSpec
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Binary, Const, Expr, Load, Select, Var, const, loads, variables, walk
 from retune.ir.reduction import path_to
-from retune.ir.stmt import Block, Program, blocks
+from retune.ir.stmt import PEEL, Block, Program, blocks
 from retune.schedule.interweave import interweaves, schedule_interwoven
 from retune.schedule.rows import contiguous_axis, schedule_rows
 from retune.schedule.schedule import Schedule
@@ -397,6 +397,7 @@ def schedule_elementwise(s: Schedule, name: str, spec: DeviceSpec) -> None:
     extent = evaluate_int(s.loop(last).extent)
     lanes = vector_lanes(spec, extent)
     leading = list(loops[:-1])
+    masked = s.loop(last).var in _masking(s.block(name).value)
     wanted = _wanted(spec)
     widest = vector_lanes(spec, _UNBOUNDED)
     if leading and interweaves(s, name, leading[-1], last, widest):
@@ -405,12 +406,15 @@ def schedule_elementwise(s: Schedule, name: str, spec: DeviceSpec) -> None:
         _interleaved(s, leading[-1], last)
         leading[-1] = f"{leading[-1]}.0" if f"{leading[-1]}.0" in s.loops(name) else leading[-1]
     elif lanes > 1:
+        few = prod(evaluate_int(s.loop(n).extent) for n in leading) < wanted
         unit = lanes
-        if prod(evaluate_int(s.loop(n).extent) for n in leading) < wanted:
+        if few:
             unit = _chunk(extent, lanes, wanted)
         outer, _, vector = s.split(last, [unit // lanes, lanes], "shift")
         s.vectorize(vector)
         leading.append(outer)
+        if masked and not few:
+            s.annotate(outer, PEEL, "ends")
     else:
         leading.append(last)
     group, size = leading[0], evaluate_int(s.loop(leading[0]).extent)
@@ -422,6 +426,12 @@ def schedule_elementwise(s: Schedule, name: str, spec: DeviceSpec) -> None:
     if size >= 2 * wanted:
         group = s.split(group, [_share(size, wanted)], "shift")[0]
     s.bind(group, "group.0")
+
+
+def _masking(value: Expr) -> frozenset[Var]:
+    """Variables that say where a value is taken from, as the places of padding do."""
+    masks = [n.condition for n in walk(value) if isinstance(n, Select)]
+    return frozenset(v for mask in masks if not loads(mask) for v in variables(mask))
 
 
 def _share(size: int, wanted: int) -> int:

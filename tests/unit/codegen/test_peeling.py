@@ -17,7 +17,7 @@ from retune.ir.te import Dag
 from retune.ir.verify import verify
 from retune.schedule.cpu import cpu_space
 from retune.schedule.schedule import Schedule
-from tests.dags import depthwise
+from tests.dags import depthwise, padded_squares
 from tests.oracle import assert_same_meaning
 from tests.properties import quick
 
@@ -79,3 +79,21 @@ def test_depthwise_kernels_are_lowered_with_peeled_tiles(extent: int):
     for row in sketch.sample(3, np.random.default_rng(extent)):
         text = lower(sketch.instantiate(row)).text
         assert PEEL not in text
+
+
+def test_padding_along_a_row_is_copied_by_vectors_inside():
+    (sketch,) = cpu_space(from_dag(padded_squares(64, 80, 2, 2)), GENERIC_CPU).sketches
+    lines = lower(sketch.program).text.splitlines()
+    assert any("vstore16" in line and "?" not in line for line in lines)
+
+
+@quick(20)
+@given(
+    columns=st.integers(16, 70), before=st.integers(0, 20), after=st.integers(0, 20),
+)  # fmt: skip
+def test_padding_along_a_row_keeps_its_meaning(columns: int, before: int, after: int):
+    dag = padded_squares(17, columns, before, after)
+    (sketch,) = cpu_space(from_dag(dag), GENERIC_CPU).sketches
+    peeled = peel_borders(simplify_indices(drop_unit_loops(sketch.program)))
+    verify(peeled)
+    assert_same_meaning(dag, peeled)

@@ -22,6 +22,7 @@ from tests.dags import (
     depthwise,
     integers,
     interwoven,
+    padded_squares,
     pool,
     random_dag,
     reduction,
@@ -49,6 +50,8 @@ SHAPES: dict[str, Dag] = {
     "rows": reduction(5, 160, "max", first=False),
     "channel shuffle": interwoven(3, 4, 34),
     "colours last": interwoven(1, 3, 53),
+    "padded rows": padded_squares(33, 67, 2, 2),
+    "rows padded by more than a vector": padded_squares(33, 40, 20, 1),
 }
 
 
