@@ -14,7 +14,7 @@ from retune.codegen.source import Pack
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Buffer, Select, Var, loads, variables, walk
 from retune.ir.interp import run_program
-from retune.ir.stmt import For, Program, Seq, Stmt, blocks, rewrite
+from retune.ir.stmt import For, Program, Seq, Stmt, blocks, is_compile_time, rewrite, with_body
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +67,6 @@ def computed_constants(program: Program) -> dict[str, Computed]:
     return found
 
 
-def is_compile_time(root: Stmt) -> bool:
-    """True for a nest that writes a constant."""
-    return blocks(root)[0].buffer.scope == "constant"
-
-
 def packed(computed: Mapping[str, Computed], packs: Mapping[str, Pack]) -> dict[str, Pack]:
     """All packs: those of computed constants after their computation."""
     chained = {n: replace(c, order=packs.get(n)) for n, c in computed.items()}
@@ -93,4 +88,4 @@ def _written_out(program: Program, root: Stmt) -> Stmt:
             return replace(node, kind="unroll")
         return None
 
-    return settle_choices(replace(program, body=Seq((rewrite(root, rule),)))).body
+    return settle_choices(with_body(program, rewrite(root, rule))).body

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from retune.ir.expr import Buffer, Expr, Load, const, transform
-from retune.ir.stmt import Block, Program, Seq, Stmt, map_exprs, rewrite
+from retune.ir.expr import Buffer, const
+from retune.ir.stmt import Element, Indices, Program, map_accesses, with_body
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,23 +24,11 @@ def embed_output(program: Program, output: Buffer, where: Slice) -> Program:
     shape = (*output.shape[:-1], const(where.width))
     wide = replace(output, shape=shape)
 
-    def shifted(indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        return (*indices[:-1], indices[-1] + where.offset)
+    def shifted(buffer: Buffer, indices: Indices) -> Element | None:
+        return (wide, (*indices[:-1], indices[-1] + where.offset)) if buffer == output else None
 
-    def read(expr: Expr) -> Expr | None:
-        if isinstance(expr, Load) and expr.buffer == output:
-            return Load(wide, shifted(expr.indices))
-        return None
-
-    def write(node: Stmt) -> Stmt | None:
-        if isinstance(node, Block) and node.buffer == output:
-            return replace(node, buffer=wide, indices=shifted(node.indices))
-        return None
-
-    body = rewrite(map_exprs(program.body, lambda e: transform(e, read)), write)
     return replace(
-        program,
+        with_body(program, map_accesses(program.body, shifted)),
         name=f"{program.name}_at{where.offset}of{where.width}",
-        body=body if isinstance(body, Seq) else Seq((body,)),
         outputs=tuple(wide if b == output else b for b in program.outputs),
     )

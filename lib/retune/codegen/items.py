@@ -7,22 +7,25 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from retune.codegen.barriers import holds_barrier
-from retune.ir.expr import Buffer, Expr, Load, Var, all_of, conjuncts, equal, loads, transform
+from retune.ir.expr import Buffer, Expr, Var, all_of, conjuncts, equal, loads
 from retune.ir.reduction import path_to
 from retune.ir.stmt import (
     STRAIGHT,
     Block,
+    Element,
     For,
+    Indices,
     LoopKind,
     Program,
     Seq,
     Stmt,
     block_variables,
     blocks,
-    map_exprs,
+    map_accesses,
     rewrite,
     substitute_stmt,
     walk,
+    with_body,
 )
 
 
@@ -124,24 +127,15 @@ def _interleave(program: Program, loop: For) -> Program:
     own, dependent = _thread_memory(program, loop)
     wide = {b: replace(b, shape=(loop.extent, *b.shape)) for b in own}
 
-    def read(expr: Expr) -> Expr | None:
-        if isinstance(expr, Load) and expr.buffer in wide:
-            return Load(wide[expr.buffer], (loop.var, *expr.indices))
-        return None
+    def own_part(buffer: Buffer, indices: Indices) -> Element | None:
+        return (wide[buffer], (loop.var, *indices)) if buffer in wide else None
 
-    def write(node: Stmt) -> Stmt | None:
-        if isinstance(node, Block) and node.buffer in wide:
-            return replace(node, buffer=wide[node.buffer], indices=(loop.var, *node.indices))
-        return None
-
-    body = rewrite(map_exprs(loop.body, lambda e: transform(e, read)), write)
+    body = map_accesses(loop.body, own_part)
     names = (loop.var if n == 0 else Var(f"{loop.var.name}.v{n}") for n in range(1 << 20))
     body = _push(body, loop, dependent, names)
     whole = rewrite(program.body, lambda node: body if node is loop else None)
     return replace(
-        program,
-        body=whole if isinstance(whole, Seq) else Seq((whole,)),
-        scratch=tuple(wide.get(b, b) for b in program.scratch),
+        with_body(program, whole), scratch=tuple(wide.get(b, b) for b in program.scratch)
     )
 
 

@@ -7,7 +7,7 @@ from textwrap import wrap
 
 from retune.codegen import opencl, streams
 from retune.codegen.choices import settle_choices
-from retune.codegen.constants import Computed, computed_constants, is_compile_time, packed
+from retune.codegen.constants import Computed, computed_constants, packed
 from retune.codegen.dots import definitions, dots_to_calls, used_functions
 from retune.codegen.emit import KernelBody
 from retune.codegen.items import one_item, virtual_threads
@@ -21,7 +21,17 @@ from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Buffer, Expr, Var, loads
 from retune.ir.flat import elements
 from retune.ir.reduction import decompose_all, path_to
-from retune.ir.stmt import For, Program, Seq, Stmt, blocks, show_stmt, substitute_stmt, walk
+from retune.ir.stmt import (
+    For,
+    Program,
+    Seq,
+    Stmt,
+    blocks,
+    is_compile_time,
+    show_stmt,
+    substitute_stmt,
+    walk,
+)
 from retune.ir.te import body_flops
 from retune.ir.verify import verify
 

@@ -14,6 +14,10 @@ from typing import Literal
 from retune.ir.expr import Buffer, Const, Expr, Load, Var, const, substitute, transform, variables
 from retune.ir.te import Axis, Compute, Concat, Dag, Reducer, Tensor
 
+Indices = tuple[Expr, ...]
+Element = tuple[Buffer, Indices]
+"""An element of a buffer: what a Load reads and a Block writes."""
+
 LoopKind = Literal[
     "serial",
     "unroll",
@@ -215,6 +219,11 @@ def blocks(stmt: Stmt) -> list[Block]:
     return found
 
 
+def is_compile_time(root: Stmt) -> bool:
+    """Whether the nest computes a constant from constants: numpy does it once, no kernel."""
+    return blocks(root)[0].buffer.scope == "constant"
+
+
 def block_variables(block: Block) -> set[Var]:
     """The variables that the block's indices, value and guard use."""
     used = variables(block.value)
@@ -285,18 +294,26 @@ def substitute_stmt(stmt: Stmt, values: Mapping[Var, Expr]) -> Stmt:
     return map_exprs(stmt, lambda expr: substitute(expr, values))
 
 
+def map_accesses(stmt: Stmt, change: Callable[[Buffer, Indices], Element | None]) -> Stmt:
+    """The statement with every `buffer[indices]`, read or written, at the place `change` gives.
+
+    None leaves an access as it is. Accesses inside indices are changed before those around them.
+    """
+
+    def read(expr: Expr) -> Expr | None:
+        moved = change(expr.buffer, expr.indices) if isinstance(expr, Load) else None
+        return None if moved is None else Load(*moved)
+
+    def write(node: Stmt) -> Stmt | None:
+        moved = change(node.buffer, node.indices) if isinstance(node, Block) else None
+        return None if moved is None else replace(node, buffer=moved[0], indices=moved[1])
+
+    return rewrite(map_exprs(stmt, lambda e: transform(e, read)), write)
+
+
 def replace_buffer(stmt: Stmt, old: Buffer, new: Buffer) -> Stmt:
     """The statement with every read and write of one buffer going to another, same indices."""
-
-    def swap(expr: Expr) -> Expr | None:
-        return Load(new, expr.indices) if isinstance(expr, Load) and expr.buffer == old else None
-
-    def rule(node: Stmt) -> Stmt | None:
-        if isinstance(node, Block) and node.buffer == old:
-            return replace(node, buffer=new)
-        return None
-
-    return rewrite(map_exprs(stmt, lambda e: transform(e, swap)), rule)
+    return map_accesses(stmt, lambda buffer, at: (new, at) if buffer == old else None)
 
 
 def show(program: Program) -> str:

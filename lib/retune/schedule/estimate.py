@@ -15,7 +15,7 @@ from retune.ir.evaluate import Formulas
 from retune.ir.expr import Buffer, Expr, Load, Select, Var, const, loads, variables
 from retune.ir.reduction import path_to
 from retune.ir.simplify import affine
-from retune.ir.stmt import Block, For, blocks
+from retune.ir.stmt import Block, For, blocks, is_compile_time
 from retune.ir.te import body_flops
 from retune.schedule.conflicts import WAY_BYTES, crowded
 from retune.schedule.gpu_estimate import gpu_estimate
@@ -99,7 +99,7 @@ def _shapes(sketch: Sketch) -> tuple[Formulas, tuple[tuple[_Shape, ...], ...]]:
     roots = [
         tuple(_shape(block, tuple(path_to(root, block) or ()), formulas) for block in blocks(root))
         for root in sketch.program.body.stmts
-        if blocks(root)[0].buffer.scope != "constant"
+        if not is_compile_time(root)
     ]
     return formulas, tuple(roots)
 

@@ -16,7 +16,7 @@ from retune.core.target import DeviceSpec
 from retune.ir.evaluate import evaluate_each
 from retune.ir.expr import Expr, Load, Var, loads, variables
 from retune.ir.reduction import path_to
-from retune.ir.stmt import Block, For, Stmt, blocks
+from retune.ir.stmt import Block, For, Stmt, blocks, is_compile_time
 from retune.schedule.space import Sketch
 
 Array = np.ndarray
@@ -51,7 +51,7 @@ def gpu_estimate(sketch: Sketch, rows: Array, spec: DeviceSpec) -> Array:
     values = sketch.symbols(rows)
     total = np.zeros(len(rows))
     for root in sketch.program.body.stmts:
-        if blocks(root)[0].buffer.scope != "constant":
+        if not is_compile_time(root):
             total = total + _Kernel(root, values, len(rows)).cycles(spec)
     return total
 
