@@ -18,6 +18,7 @@ from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Binary, Const, Expr, Load, Select, Var, const, loads, variables, walk
 from retune.ir.reduction import path_to
 from retune.ir.stmt import PEEL, Block, Program, blocks
+from retune.schedule.accumulators import WINDOW_LIMIT, accumulate_in_registers
 from retune.schedule.interweave import interweaves, schedule_interwoven
 from retune.schedule.rows import contiguous_axis, schedule_rows
 from retune.schedule.schedule import Schedule
@@ -25,8 +26,6 @@ from retune.schedule.space import Sketch, Space, sketch_of
 from retune.schedule.stages import readers
 from retune.schedule.windows import LEAST_LANES, is_window, schedule_window
 
-_WINDOW_LIMIT = 16
-"""Reduce iterations that may be written out in full."""
 _GROUPS_PER_UNIT = 8
 """Work-groups for each core that element-wise stages aim at, so that no core idles at the end."""
 _LEAST_TILE = 6
@@ -103,12 +102,12 @@ def _plans(program: Program, spec: DeviceSpec) -> Iterator[Plan]:
         return
     if last % widths[0] and widths[0] > 4:
         widths.append(widths[0] // 2)
-    windows = [False, True] if window <= _WINDOW_LIMIT else [False]
+    windows = [False, True] if window <= WINDOW_LIMIT else [False]
     orders = [False, True] if sum(e > 1 for e in spatial) > 1 else [False]
     masks = [False]
     if _masked_inputs(program, anchor):
         # A window's few steps cost less than a copy of the data; a deep sum may go either way.
-        masks = [True] if window <= _WINDOW_LIMIT else [False, True]
+        masks = [True] if window <= WINDOW_LIMIT else [False, True]
     for lanes, unrolled, slow, masked in product(widths, windows, orders, masks):
         yield Plan(lanes, unrolled, slow, masked)
 
@@ -342,15 +341,7 @@ def order_reduction(s: Schedule, name: str, plan: Plan, *, sampled: bool) -> Non
         hint = s.sample_categorical(f"unroll.{name}", hints)
         s.require(s.loop(order[-1]).extent % hint <= 0, "unrolling would leave a rest")
         s.unroll(order[-1], hint)
-    if plan.lanes > 1:
-        vectors, lanes = s.split(spatial[-1], [plan.lanes])
-        s.reorder(*order, *spatial[:-1], vectors, lanes)
-        s.vectorize(lanes)
-        spatial[-1] = vectors
-    else:
-        s.reorder(*order, *spatial)
-    for loop in spatial:
-        s.unroll(loop)
+    accumulate_in_registers(s, order, spatial, plan.lanes)
 
 
 def limit_registers(s: Schedule, inner: Sequence[str], channels: str, spec: DeviceSpec) -> None:

@@ -10,6 +10,7 @@ from math import prod
 from retune.core.target import DeviceSpec
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Const, Var
+from retune.schedule.accumulators import WINDOW_LIMIT, accumulate_in_registers
 from retune.schedule.cpu import epilogue_of
 from retune.schedule.schedule import Schedule
 
@@ -19,8 +20,6 @@ _LANES = 4
 """Floats that an item reads or writes at once."""
 _ITEMS_PER_UNIT = 1024
 """Work-items that keep a compute unit busy: below that, vectors would leave some idle."""
-_WINDOW_LIMIT = 16
-"""Reduce iterations that may be written out in full."""
 
 
 def schedule_plain(s: Schedule, name: str, spec: DeviceSpec) -> None:
@@ -47,7 +46,7 @@ def _is_window(s: Schedule, name: str) -> bool:
     """True for a few reduce iterations, known in number."""
     extents = [s.loop(n).extent for n in s.loops(name) if s.loop(n).reduce]
     known = all(isinstance(e, Const) for e in extents)
-    return known and prod(evaluate_int(e) for e in extents) <= _WINDOW_LIMIT
+    return known and prod(evaluate_int(e) for e in extents) <= WINDOW_LIMIT
 
 
 def flat_items(s: Schedule, loops: Sequence[str]) -> None:
@@ -62,20 +61,10 @@ def flat_items(s: Schedule, loops: Sequence[str]) -> None:
 
 
 def order_accumulation(s: Schedule, name: str, lanes: int, *, window: bool) -> None:
-    """Reduce loops outside one item's registers; their loops written out, lanes last.
-
-    With `window` the reduce loops are written out as well.
-    """
+    """All reduce loops around one item's registers; with `window` they are written out as well."""
     loops = s.loops(name)
     reduce = [n for n in loops if s.loop(n).reduce]
     axes = [i.name for i in s.block(name).indices if isinstance(i, Var)]
-    spatial = [n for n in axes if n in loops]
-    if lanes > 1:
-        vectors, vector = s.split(spatial[-1], [lanes])
-        s.reorder(*reduce, *spatial[:-1], vectors, vector)
-        s.vectorize(vector)
-        spatial[-1] = vectors
-    else:
-        s.reorder(*reduce, *spatial)
-    for loop in (*reduce, *spatial) if window else spatial:
+    accumulate_in_registers(s, reduce, [n for n in axes if n in loops], lanes)
+    for loop in reduce if window else ():
         s.unroll(loop)

@@ -26,6 +26,7 @@ from retune.ir.expr import (
     walk,
 )  # fmt: skip
 from retune.ir.stmt import Block, blocks
+from retune.schedule.accumulators import accumulate_in_registers
 from retune.schedule.cpu import channel_group, epilogue_of
 from retune.schedule.gpu_plain import order_accumulation
 from retune.schedule.schedule import Schedule
@@ -258,8 +259,7 @@ def accumulate(
     spatial = [i.name for i in s.block(name).indices if isinstance(i, Var)]
     spatial = [n for n in spatial if n in s.loops(name)]
     loops = [outer, *window] if tiling.halo else [*window, outer]
-    s.reorder(*loops, inner, *spatial)
-    _registers(s, spatial, tiling.lanes)
+    accumulate_in_registers(s, [*loops, inner], spatial, tiling.lanes)
     hint = s.sample_categorical(f"unroll.{name}", [1, 2, 4, 8])
     s.require(s.loop(inner).extent % hint <= 0, "unrolling would leave a rest")
     s.require(tile.accumulators * hint <= _MOST_UNROLLED, "the unrolled code is too long")
@@ -272,16 +272,6 @@ def _may_divide(s: Schedule, loop: str, size: int) -> bool:
     """False where the loop's known extent is no multiple of `size`."""
     extent = s.loop(loop).extent
     return bool(variables(extent)) or evaluate_int(extent) % size == 0
-
-
-def _registers(s: Schedule, spatial: Sequence[str], lanes: int) -> None:
-    """One item's results are written out, the last axis in vectors."""
-    *others, last = spatial
-    if lanes > 1:
-        last, vector = s.split(last, [lanes])
-        s.vectorize(vector)
-    for loop in (*others, last):
-        s.unroll(loop)
 
 
 def _fetch_operands(

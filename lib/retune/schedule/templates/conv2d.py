@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from retune.core.errors import ScheduleError
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import loads, variables
+from retune.schedule.accumulators import accumulate_in_registers
 from retune.schedule.cpu import (
     epilogue_of,
     inline_elementwise,
@@ -132,12 +133,11 @@ def _reduction(s: Schedule, conv: str, shape: _Shape, lanes: int, *, unroll_kw: 
     (ic,) = s.sample_perfect_tile(rc, 2, _MAX_IC, "tile_ic")
     ic_chunk, ic_block = s.split(rc, [ic])
     inner = [ic_block, rest[-1]] if unroll_kw else [*rest[-1:], ic_block]
-    vectors, oc_lanes = s.split(axes[shape.channel], [lanes])
     tile = [n for i, n in enumerate(axes) if i != shape.channel and n in own]
-    s.reorder(ic_chunk, *rest[:-1], *inner, *tile, vectors, oc_lanes)
-    for loop in (*([rest[-1]] if unroll_kw else []), *tile, vectors):
-        s.unroll(loop)
-    s.vectorize(oc_lanes)
+    outer = [ic_chunk, *rest[:-1], *inner]
+    accumulate_in_registers(s, outer, [*tile, axes[shape.channel]], lanes)
+    if unroll_kw:
+        s.unroll(rest[-1])
 
 
 def _has_tile_oh(shape: _Shape) -> bool:
