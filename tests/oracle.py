@@ -5,19 +5,18 @@ kernels on a device; both compare with `run_dag` and name the first index that d
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from retune.codegen.lower import lower
 from retune.codegen.source import ProgramSource
 from retune.core.dtypes import TensorType
+from retune.device.launching import prepare_launches
+from retune.device.runtime import Device
+from retune.device.workload import job_launches
 from retune.ir.interp import run_dag, run_program
 from retune.ir.stmt import Program
 from retune.ir.te import Dag
-
-if TYPE_CHECKING:
-    from retune.device.runtime import Device
 
 Arrays = dict[str, np.ndarray]
 
@@ -50,7 +49,7 @@ def assert_same_meaning(dag: Dag, program: Program, seed: int = 0) -> None:
     assert_close(run_program(program, inputs), reference(dag, inputs), str(program))
 
 
-def assert_device_agrees(device: "Device", dag: Dag, program: Program, seed: int = 0) -> None:
+def assert_device_agrees(device: Device, dag: Dag, program: Program, seed: int = 0) -> None:
     """The kernels generated for the program give the values that the tensor expression states."""
     inputs = inputs_for(dag, seed)
     source = lower(program)
@@ -75,7 +74,7 @@ def assert_close(found: Arrays, expected: Arrays, context: str) -> None:
 
 
 def run_source(
-    device: "Device",
+    device: Device,
     source: ProgramSource,
     inputs: Mapping[str, np.ndarray],
     outputs: Mapping[str, TensorType],
@@ -91,18 +90,7 @@ def run_source(
             data = poisoned(spec.elements, spec.dtype)
         memory[spec.name] = device.upload(data)
     program = device.build(source.text, options=source.options)
-    device.enqueue(
-        [
-            device.prepare(
-                program,
-                kernel.name,
-                [memory[arg.buffer] for arg in kernel.args],
-                kernel.global_size,
-                kernel.local_size,
-            )
-            for kernel in source.kernels
-        ]
-    )
+    device.enqueue(prepare_launches(device, program, job_launches(source), memory))
     device.finish()
     return {name: device.read(memory[name], type) for name, type in outputs.items()}
 

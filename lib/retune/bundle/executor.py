@@ -13,6 +13,7 @@ from retune.bundle.storage import Storage, accesses
 from retune.codegen.hazards import waits
 from retune.codegen.opencl import defines_group
 from retune.codegen.persistent import Callee, Step
+from retune.device.launching import prepare_launches
 from retune.device.persistent import Persistent, can_persist
 from retune.device.runtime import Buffer, Device, Launch
 
@@ -66,16 +67,7 @@ def _queued(
         name: device.part(bases[place.base], place.offset, max(1, place.bytes))
         for name, place in storage.places.items()
     }
-    launches = tuple(
-        device.prepare(
-            program,
-            launch.kernel,
-            [parts[name] for name in launch.args],
-            launch.global_size,
-            launch.local_size,
-        )
-        for launch in plan.launches
-    )
+    launches = prepare_launches(device, program, plan.launches, parts)
     return Executor(
         whole=launches,
         part=lambda first, end, rounds: launches[first:end] * rounds,

@@ -43,6 +43,15 @@ class DeviceSpec:
         return f"{self.model}|{self.driver}|{self.opencl}"
 
     @property
+    def outruns_host(self) -> bool:
+        """Whether it is done with a short kernel before the host has enqueued the next one.
+
+        A clock on the host then shows the host's own pace, and events cost more than the kernel:
+        `runtime.Device` times its kernels behind one that holds the queue.
+        """
+        return self.device_class == "gpu"
+
+    @property
     def lanes_f32(self) -> int:
         """float32 elements of one vector register, at least one."""
         return max(1, self.vector_bits // 32)

@@ -7,7 +7,9 @@ import numpy as np
 from retune.codegen.source import BufferSpec, ProgramSource
 from retune.core.dtypes import TensorType
 from retune.core.errors import InputError
+from retune.device.launching import prepare_launches
 from retune.device.runtime import Buffer, Device, open_device
+from retune.device.workload import job_launches
 
 
 def execute(
@@ -24,17 +26,7 @@ def execute(
     opened = open_device(device) if isinstance(device, str) else device
     program = opened.build(*(k.text for k in source.kernels), options=source.options)
     buffers = {b.name: _fill(opened, b, arrays) for b in source.buffers}
-    launches = [
-        opened.prepare(
-            program,
-            kernel.name,
-            [buffers[arg.buffer] for arg in kernel.args],
-            kernel.global_size,
-            kernel.local_size,
-        )
-        for kernel in source.kernels
-    ]
-    opened.enqueue(launches)
+    opened.enqueue(prepare_launches(opened, program, job_launches(source), buffers))
     return {
         b.name: opened.read(buffers[b.name], TensorType((b.elements,), b.dtype))  # pyright: ignore[reportArgumentType]
         for b in source.buffers

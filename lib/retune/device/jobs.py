@@ -12,6 +12,7 @@ import numpy as np
 
 from retune.codegen.joining import join_kernels
 from retune.codegen.persistent import Callee, Step, most_rounds
+from retune.device.launching import prepare_launches
 from retune.device.persistent import Persistent, can_persist
 from retune.device.runtime import Buffer, Device, Launch, Program
 from retune.device.workload import Job
@@ -64,28 +65,17 @@ class _QueuedJob:
     def bind(self, buffers: Mapping[str, Buffer]) -> BoundJob:
         return _BoundLaunches(self.device, self._launches(buffers))
 
-    def _launches(self, buffers: Mapping[str, Buffer]) -> list[Launch]:
-        return [
-            self.device.prepare(
-                self.program,
-                launch.name,
-                [buffers[name] for name in launch.buffers],
-                launch.global_size,
-                launch.local_size,
-            )
-            for launch in self.job.launches
-        ]
+    def _launches(self, buffers: Mapping[str, Buffer]) -> tuple[Launch, ...]:
+        return prepare_launches(self.device, self.program, self.job.launches, buffers)
 
 
 @dataclass(frozen=True, eq=False)
 class _BoundLaunches:
     device: Device
-    launches: list[Launch]
+    launches: tuple[Launch, ...]
 
     def time(self, number: int = 1) -> float:
-        if self.device.spec.device_class == "gpu":
-            return self.device.time_queued(self.launches, number)
-        return self.device.time(self.launches, number)
+        return self.device.time_kernels(self.launches, number)
 
 
 def _build_resident(device: Device, jobs: Sequence[Job]) -> list[BuiltJob]:
@@ -109,7 +99,7 @@ def _build_resident(device: Device, jobs: Sequence[Job]) -> list[BuiltJob]:
 
 def _callees(job: Job) -> list[Callee]:
     return [
-        Callee(kernel=launch.name, parameters=len(launch.buffers), groups=launch.global_size)
+        Callee(kernel=launch.kernel, parameters=len(launch.args), groups=launch.global_size)
         for launch in job.launches
     ]
 
@@ -120,9 +110,9 @@ def _steps(job: Job, first: int, kernels: Sequence[str]) -> list[Step]:
     return [
         Step(
             kernel=kernel,
-            args=tuple((bases[name], 0) for name in launch.buffers),
+            args=tuple((bases[name], 0) for name in launch.args),
             waits=(number - 1,) if number > first else (),
-            label=launch.name,
+            label=launch.kernel,
         )
         for number, (kernel, launch) in enumerate(zip(kernels, job.launches, strict=True), first)
     ]

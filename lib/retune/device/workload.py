@@ -102,8 +102,10 @@ class JobBuffer:
 class JobLaunch:
     """One kernel launch of a job."""
 
-    name: str
-    buffers: tuple[str, ...]
+    kernel: str
+    """Entry point."""
+    args: tuple[str, ...]
+    """Names of JobBuffers in the order of the kernel's arguments."""
     global_size: tuple[int, int, int]
     local_size: tuple[int, int, int]
     solitary: bool
@@ -171,25 +173,29 @@ def make_candidate(workload: Workload, source: ProgramSource) -> Candidate:
         )
         for spec in source.buffers
     )
-    launches = tuple(
+    job = Job(
+        texts=tuple(kernel.text for kernel in source.kernels),
+        options=source.options,
+        launches=job_launches(source),
+        buffers=buffers,
+        flops=sum(kernel.flops for kernel in source.kernels),
+        bytes=sum(kernel.bytes for kernel in source.kernels),
+    )
+    return Candidate(job=job, source=source)
+
+
+def job_launches(source: ProgramSource) -> tuple[JobLaunch, ...]:
+    """The program's launches in order, without their texts."""
+    return tuple(
         JobLaunch(
-            name=kernel.name,
-            buffers=tuple(arg.buffer for arg in kernel.args),
+            kernel=kernel.name,
+            args=tuple(arg.buffer for arg in kernel.args),
             global_size=kernel.global_size,
             local_size=kernel.local_size,
             solitary=defines_group(kernel.name, kernel.text),
         )
         for kernel in source.kernels
     )
-    job = Job(
-        texts=tuple(kernel.text for kernel in source.kernels),
-        options=source.options,
-        launches=launches,
-        buffers=buffers,
-        flops=sum(kernel.flops for kernel in source.kernels),
-        bytes=sum(kernel.bytes for kernel in source.kernels),
-    )
-    return Candidate(job=job, source=source)
 
 
 def _check_size(name: str, found: int, expected: int, what: str) -> None:

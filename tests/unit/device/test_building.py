@@ -17,7 +17,7 @@ OPTIONS = MeasureOptions()
 
 def job(name: str, *, solitary: bool = True, options: tuple[str, ...] = ()) -> Job:
     launch = JobLaunch(
-        name="k", buffers=("y",), global_size=(1, 1, 1), local_size=(1, 1, 1), solitary=solitary
+        kernel="k", args=("y",), global_size=(1, 1, 1), local_size=(1, 1, 1), solitary=solitary
     )
     buffer = JobBuffer(name="y", dtype="float32", elements=1, role="output", packed=False)
     return Job(
