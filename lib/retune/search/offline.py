@@ -25,6 +25,7 @@ from retune.search.cost_model import (
 )
 from retune.search.features import COLUMN, VERSION
 from retune.search.history import recorded_costs
+from retune.search.ranks import rank_correlation
 from retune.search.registry import (
     Metrics,
     ModelCard,
@@ -126,7 +127,7 @@ def judge(rows: Rows, predicted: np.ndarray) -> Metrics:
             continue
         times = np.where(np.isnan(times), np.nanmax(times), times)  # a failure is no faster
         order = np.argsort(-predicted[mine], kind="stable")
-        ranks.append(_spearman(predicted[mine], -times))
+        ranks.append(rank_correlation(predicted[mine], -times))
         best += times.min()
         first += times[order[0]]
         fifth += times[order[:5]].min()
@@ -141,19 +142,6 @@ def judge(rows: Rows, predicted: np.ndarray) -> Metrics:
         peak1=float(best / first),
         peak5=float(best / fifth),
     )
-
-
-def _spearman(a: np.ndarray, b: np.ndarray) -> float:
-    first, second = _ranks(a), _ranks(b)
-    if np.ptp(first) == 0 or np.ptp(second) == 0:
-        return 0.0
-    return float(np.corrcoef(first, second)[0, 1])
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 0; equal values share the mean of theirs."""
-    _, number, count = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(count) - (count + 1) / 2)[number]
 
 
 def cross_validate(rows: Rows, seed: int, loss: Loss = LOSS) -> np.ndarray:

@@ -11,6 +11,7 @@ from retune.ir.stmt import from_dag
 from retune.schedule.cpu import cpu_space
 from retune.search.cost_model import CostModel, OfflineModel, static_score, train_offline
 from retune.search.features import COLUMN, featurise
+from retune.search.ranks import rank_correlation
 from tests.dags import conv2d
 
 
@@ -26,11 +27,6 @@ def _score(features: np.ndarray) -> np.ndarray:
     return value / value.max()
 
 
-def _agreement(a: np.ndarray, b: np.ndarray) -> float:
-    ranks = [np.argsort(np.argsort(x)) for x in (a, b)]
-    return float(np.corrcoef(*ranks)[0, 1])
-
-
 def test_without_data_it_ranks_by_the_static_estimate():
     features = _features()
     model = CostModel(seed=0)
@@ -38,7 +34,7 @@ def test_without_data_it_ranks_by_the_static_estimate():
     assert not model.trained
     assert np.array_equal(found.mean, static_score(features)) and not found.spread.any()
     time = features[:, COLUMN["program.estimate"]]
-    assert _agreement(found.mean, -time) > 0.95
+    assert rank_correlation(found.mean, -time) > 0.95
     assert ((found.mean >= 0) & (found.mean <= 1)).all()
 
 
@@ -49,8 +45,8 @@ def test_it_learns_what_the_estimate_does_not_know():
     model.update(features[:200], score[:200], np.zeros(200, np.int64))
     found = model.predict(features[200:])
     assert model.trained and (found.spread >= 0).all() and found.spread.any()
-    assert _agreement(found.mean, score[200:]) > 0.9
-    assert _agreement(static_score(features[200:]), score[200:]) < 0.5
+    assert rank_correlation(found.mean, score[200:]) > 0.9
+    assert rank_correlation(static_score(features[200:]), score[200:]) < 0.5
 
 
 def test_the_same_seed_and_rows_give_the_same_predictions():
@@ -70,7 +66,7 @@ def test_an_offline_model_answers_before_anything_is_measured():
     offline = train_offline(features[:200], score[:200], np.zeros(200, np.int64), seed=0)
     model = CostModel(seed=0, offline=offline)
     assert model.trained
-    assert _agreement(model.predict(features[200:]).mean, score[200:]) > 0.9
+    assert rank_correlation(model.predict(features[200:]).mean, score[200:]) > 0.9
 
 
 def test_measurements_correct_an_offline_model():
@@ -78,9 +74,9 @@ def test_measurements_correct_an_offline_model():
     score = _score(features)
     offline = train_offline(features, 1.0 - score, np.zeros(len(score), np.int64), seed=0)
     model = CostModel(seed=0, offline=offline)
-    assert _agreement(model.predict(features[200:]).mean, score[200:]) < -0.5
+    assert rank_correlation(model.predict(features[200:]).mean, score[200:]) < -0.5
     model.update(features[:200], score[:200], np.zeros(200, np.int64))
-    assert _agreement(model.predict(features[200:]).mean, score[200:]) > 0.7
+    assert rank_correlation(model.predict(features[200:]).mean, score[200:]) > 0.7
 
 
 def test_a_model_of_other_features_is_refused():
