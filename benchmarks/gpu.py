@@ -10,42 +10,30 @@ kernels alone, launches with waiting, a run with its copies, and PyTorch's of th
 architecture, eager and as a graph of launches. PyTorch and torchvision are used where installed.
 """
 
-import argparse
-import statistics
-import time
-from collections.abc import Callable
-from importlib.util import find_spec
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from benchmarks.networks import known_candidates
+from benchmarks.command import parser_of
+from benchmarks.networks import compiled_twice, known_candidates
+from benchmarks.torch_peer import ROUNDS, convolution_us, median_s, network_ms, use_float32
 from retune.api import ImportedNetwork, import_network
-from retune.bundle.build import build_plan
 from retune.bundle.module import Module
 from retune.bundle.peers import open_peer
+from retune.bundle.verify import verify
 from retune.core.config import cache_root, records_root
 from retune.device.ceilings import Ceilings
 from retune.device.measure import LocalRunner
 from retune.device.runtime import Device, open_device
 from retune.device.workload import MeasureOptions
 from retune.records.store import RecordStore
+from retune.search.extract import Network
 from retune.search.session import RunSettings, Session
 from retune.search.task import Task
 
-ARCHITECTURES = {
-    "zoo:resnet18_v1": "resnet18",
-    "zoo:resnet50_v1": "resnet50",
-    "zoo:squeezenet_v1.1": "squeezenet1_1",
-    "light:squeezenet": "squeezenet1_0",
-    "zoo:vgg19_bn": "vgg19_bn",
-}
-"""Network -> torchvision's name of its architecture."""
 _BATCH = 64
 """Candidates built at once: several for each core."""
 _OPTIONS = MeasureOptions(repeat=3, min_repeat_ms=1.0, disturbed_retries=0, give_up_factor=3.0)
-_ROUNDS = 20
 _MOST_S = 1e9
 
 
@@ -69,149 +57,73 @@ def tune(network: ImportedNetwork, device: str, trials: int, records: Path, seco
 def layer_times(module: Module) -> dict[str, float]:
     """Microseconds of each group of the network by its name."""
     found: dict[str, float] = {}
-    for launch in module.profile(_ROUNDS):
+    for launch in module.profile(ROUNDS):
         found[launch.label] = found.get(launch.label, 0.0) + 1e6 * launch.median_s
     return found
 
 
-def torch_layer_us(task: Task) -> float | None:
-    """Microseconds of the same convolution, bias and rectifier in PyTorch; None for other tasks."""
-    if find_spec("torch") is None or task.graph is None or task.op != "conv2d_nhwc":
-        return None
-    import torch
-
-    node = next(n for n in task.graph.nodes if n.op == "conv2d")
-    attrs = node.attrs
-    n, h, w, c = task.graph.types[node.inputs[0]].shape
-    ky, kx, depth, filters = task.graph.types[node.inputs[1]].shape
-    top, left = attrs["pads"][:2]
-    x, k = torch.randn(n, c, h, w).cuda(), torch.randn(filters, depth, ky, kx).cuda()
-    bias = torch.randn(filters).cuda()
-    times: list[float] = []
-    for memory in (torch.contiguous_format, torch.channels_last):
-        data, weight = x.to(memory_format=memory), k.to(memory_format=memory)
-
-        def layer(data: Any = data, weight: Any = weight) -> Any:
-            result = torch.nn.functional.conv2d(
-                data, weight, bias, attrs["strides"], (top, left), attrs["dilations"],
-                attrs["groups"],
-            )  # fmt: skip
-            return torch.relu_(result)
-
-        times.append(graph_us(layer))
-    return min(times)
+def layer_lines(network: Network, us: Mapping[str, float], ceiling: float) -> Iterator[str]:
+    """A line for each tuned task: its time, its speed as a share of the ceiling, and PyTorch's."""
+    seen: set[str] = set()
+    for placed in network.groups:
+        if placed.task_key is None or placed.task_key in seen:
+            continue
+        seen.add(placed.task_key)
+        task = network.tasks[placed.task_key]
+        if task.tunable and placed.group.name in us:
+            yield _layer_line(task, us[placed.group.name], ceiling)
 
 
-def graph_us(call: Callable[[], object]) -> float:
-    """Microseconds of a call's kernels, replayed from a graph that holds it several times."""
-    import torch
-
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(_ROUNDS):
-            call()
-    return 1e6 * median_s(graph.replay, torch.cuda.synchronize) / _ROUNDS
+def _layer_line(task: Task, us: float, ceiling: float) -> str:
+    """`ceiling` is in GFLOPS."""
+    peer = convolution_us(task.graph) if task.graph is not None else None
+    ratio = f"torch {peer:7.1f} us ({us / peer:.2f}x)" if peer else ""
+    gflops = 1e-3 * task.flops / us
+    shapes = f"{task.input_shapes[0]} {task.input_shapes[1:2]} x{task.weight}"
+    return (
+        f"{task.name:28} {shapes:56} {us:8.1f} us {1e-3 * gflops:6.2f} TFLOPS "
+        f"{gflops / ceiling:4.0%}  {ratio}"
+    )
 
 
-def median_s(run: Callable[[], object], wait: Callable[[], object]) -> float:
-    """Median wall-clock seconds of a run, with waiting."""
-    times: list[float] = []
-    for _ in range(_ROUNDS):
-        wait()
-        start = time.perf_counter()
-        run()
-        wait()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
-
-
-def torch_network(name: str) -> dict[str, float]:
-    """Milliseconds of torchvision's network of that architecture on data of the device."""
-    if name not in ARCHITECTURES or not (find_spec("torch") and find_spec("torchvision")):
-        return {}
-    import torch
-    import torchvision
-
-    found: dict[str, float] = {}
-    for label, memory in (("nchw", torch.contiguous_format), ("nhwc", torch.channels_last)):
-        model = getattr(torchvision.models, ARCHITECTURES[name])().eval().cuda()
-        model = model.to(memory_format=memory)
-        data = torch.randn(1, 3, 224, 224).cuda().to(memory_format=memory)
-        with torch.inference_mode():
-            for _ in range(3):
-                model(data)
-            eager = median_s(lambda m=model, d=data: m(d), torch.cuda.synchronize)
-            found[f"torch {label} eager"] = 1e3 * eager
-            found[f"torch {label} graph"] = 1e-3 * graph_us(lambda m=model, d=data: m(d))
+def network_times(modules: Mapping[str, Module]) -> dict[str, float]:
+    """Milliseconds of each bundle: its kernels alone, its launches with waiting, a whole run."""
+    found = {f"{n} kernels": 1e-3 * sum(layer_times(m).values()) for n, m in modules.items()}
+    for name, module in modules.items():
+        launches = module.runner(0, len(module.plan.launches))
+        feeds = module.random_inputs()
+        found[f"{name} launches"] = 1e3 * median_s(launches, lambda: None)
+        found[f"{name} run"] = 1e3 * median_s(partial(module.run, feeds), lambda: None)
     return found
 
 
 def report(model: str, network: ImportedNetwork, device: Device, records: Path) -> None:
-    """Prints the tables of one network."""
+    """Prints a network's deviations, its table of layers, and its times beside PyTorch's."""
     chosen = known_candidates(network, RecordStore(records), device.spec)
-    modules = {
-        label: Module(
-            build_plan(network.network, pick, device.spec, model_key=model, notes={}), device
-        )
-        for label, pick in (("default", {}), ("tuned", chosen))
-    }
-    module = modules["tuned"]
-    feeds = module.random_inputs()
-    reference = open_peer("onnxruntime", Path(network.onnx))(feeds)
-    for label, one in modules.items():
-        found = one.run(feeds)
-        off = max(float(np.abs(found[k] - v).max() / np.abs(v).max()) for k, v in reference.items())
-        print(f"{model} {label}: deviation {off:.1e} of the range of onnxruntime's outputs")
+    modules = compiled_twice(network, chosen, device)
+    reference = open_peer("onnxruntime", Path(network.onnx))
+    for label, module in modules.items():
+        found = verify(module, reference, module.inputs, samples=1)
+        print(f"{model} {label}: deviation {found.max_rel_range:.1e} of onnxruntime's range")
     ceiling = Ceilings(device).gflops
-    print(f"multiply-add ceiling {ceiling / 1e3:.1f} TFLOPS")
-    times = layer_times(module)
-    seen: set[str] = set()
-    for placed in network.network.groups:
-        if placed.task_key is None or placed.task_key in seen:
-            continue
-        seen.add(placed.task_key)
-        task = network.network.tasks[placed.task_key]
-        us = times.get(placed.group.name)
-        if not task.tunable or us is None:
-            continue
-        peer = torch_layer_us(task)
-        shapes = f"{task.input_shapes[0]} {task.input_shapes[1:2]} x{task.weight}"
-        ratio = f"torch {peer:7.1f} us ({us / peer:.2f}x)" if peer else ""
-        print(
-            f"{task.name:28} {shapes:56} {us:8.1f} us {task.flops / us / 1e6:6.2f} TFLOPS "
-            f"{task.flops / us / 1e3 / ceiling:4.0%}  {ratio}",
-            flush=True,
-        )
-    totals = {f"{n} kernels": 1e-3 * sum(layer_times(m).values()) for n, m in modules.items()}
-    for name, one in modules.items():
-        run = one.runner(0, len(one.plan.launches))
-        totals[f"{name} launches"] = 1e3 * median_s(run, lambda: None)
-        totals[f"{name} run"] = 1e3 * median_s(lambda m=one: m.run(feeds), lambda: None)
-    totals |= torch_network(model)
-    print(f"{model} ({len(module.plan.launches)} launches), milliseconds:")
-    for label, ms in totals.items():
+    print(f"multiply-add ceiling {1e-3 * ceiling:.1f} TFLOPS")
+    for line in layer_lines(network.network, layer_times(modules["tuned"]), ceiling):
+        print(line, flush=True)
+    print(f"{model} ({len(modules['tuned'].plan.launches)} launches), milliseconds:")
+    for label, ms in (network_times(modules) | network_ms(model)).items():
         print(f"  {label:24} {ms:8.3f}")
 
 
 def main() -> None:
     """Measures the networks named on the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("networks", nargs="*", default=["zoo:resnet18_v1"])
     parser.add_argument("--device", required=True)
     parser.add_argument("--trials", type=int, default=256, help="for each task; 0: none")
     parser.add_argument("--seconds", type=float, default=_MOST_S, help="of tuning a network")
     parser.add_argument("--records", type=Path, default=records_root())
     options = parser.parse_args()
-    if find_spec("torch"):
-        import torch
-
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-        torch.backends.cudnn.benchmark = True
+    use_float32()
     networks = {n: import_network(n, {}, "NHWC", cache_root()) for n in options.networks}
     for model, network in networks.items():
         if options.trials:

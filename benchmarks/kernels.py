@@ -20,6 +20,7 @@ from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 
+from benchmarks.command import parser_of
 from benchmarks.layers import (
     ROUNDS,
     heavy_tasks,
@@ -125,7 +126,7 @@ def measure(task: Task, network: ImportedNetwork, options: argparse.Namespace) -
 
 def main() -> None:
     """Measures the layers of the networks named on the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("networks", nargs="*", default=list(NETWORKS))
     parser.add_argument("--records", type=Path, default=records_root())
     parser.add_argument("--trials", type=int, default=128, help="0: use what the store has")

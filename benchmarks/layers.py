@@ -33,12 +33,18 @@ def heavy_tasks(models: Sequence[str]) -> dict[str, Task]:
     for model in models:
         network = import_network(model, {}, "NCHW", cache_root()).network
         for task in network.tasks.values():
-            kind = task.graph.nodes[0].op
-            if kind in ("conv2d", "depthwise_conv2d", "dense"):
-                activations = [v for v in task.graph.inputs if v not in network.graph.constants]
+            graph = graph_of(task)
+            if graph.nodes[0].op in ("conv2d", "depthwise_conv2d", "dense"):
+                activations = [v for v in graph.inputs if v not in network.graph.constants]
                 if len(activations) == 1:
                     found.setdefault(task.key, task)
     return found
+
+
+def graph_of(task: Task) -> Graph:
+    """The graph of a task that was cut out of a network."""
+    assert task.graph is not None, f"{task.name} is a tensor expression of its own"
+    return task.graph
 
 
 def reference_task() -> Task:
@@ -66,7 +72,7 @@ def reference_task() -> Task:
 
 def write_layer(task: Task, path: Path, seed: int = 0) -> Path:
     """The task of an NCHW network as an ONNX file with random weights."""
-    graph = task.graph
+    graph = graph_of(task)
     data = graph.nodes[0].inputs[0]
     rng = np.random.default_rng(seed)
     weights = [

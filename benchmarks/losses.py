@@ -9,7 +9,6 @@ of a task's fastest tenth is in the predicted tenth. Features of a record store 
 those of a packed grid are today's.
 """
 
-import argparse
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import get_args
 
 import numpy as np
 
+from benchmarks.command import parser_of
 from benchmarks.search_quality import layer_grids, lesson
 from retune.records.replay import read_replay
 from retune.records.store import RecordStore
@@ -70,7 +70,7 @@ def _line(rows: Rows, predictions: Iterable[np.ndarray]) -> str:
 
 def main() -> None:
     """Prints a line for each loss, tasks held out and networks held out."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--records", type=Path)
     source.add_argument("--replay", type=Path)

@@ -16,7 +16,6 @@ Batches are cut from the whole grid at fixed places and go together even where o
 missing: the candidates of a batch share programs, and so the driver's disk cache knows them again.
 """
 
-import argparse
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,6 +26,7 @@ from time import monotonic
 
 import numpy as np
 
+from benchmarks.command import parser_of
 from benchmarks.replay_layers import LAYERS
 from retune import __version__
 from retune.codegen.source import ProgramSource
@@ -166,7 +166,7 @@ def _pass(
 
 def main() -> None:
     """Builds, records or packs, by the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("step", choices=("build", "record", "pack"))
     parser.add_argument("--records", type=Path, default=Path("artifacts/replay"))
     parser.add_argument("--device", default="pocl")

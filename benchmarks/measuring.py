@@ -8,7 +8,6 @@ against the first way, the rank correlation of the candidates' times and the med
 how far a way's own times lie apart from turn to turn; and the seconds that building takes.
 """
 
-import argparse
 import os
 import statistics
 import time
@@ -19,6 +18,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from benchmarks.command import parser_of
 from benchmarks.replay_layers import LAYERS
 from retune.codegen.lower import lower
 from retune.device.building import MAX_SHARING
@@ -26,6 +26,7 @@ from retune.device.messages import Build, Check, Checked, Load, Refused, Time, T
 from retune.device.runtime import Device, open_device
 from retune.device.worker import Worker
 from retune.device.workload import Candidate, MeasureOptions, Workload, make_candidate
+from retune.search.ranks import rank_correlation
 from retune.search.task import Task
 
 _LONGER = 2
@@ -114,14 +115,9 @@ def compare(trial: Trial, rounds: int) -> list[str]:
     ]
 
 
-def rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
-    """Spearman's."""
-    return float(np.corrcoef(a.argsort().argsort(), b.argsort().argsort())[0, 1])
-
-
 def main() -> None:
     """Prints a table for each layer."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("layers", nargs="*", default=["conv3x3_large", "conv1x1"])
     parser.add_argument("--candidates", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=5)

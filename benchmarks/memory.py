@@ -13,11 +13,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from benchmarks.command import parser_of
 from benchmarks.networks import known_candidates
 from retune.api import import_network
 from retune.bundle.build import build_plan
@@ -60,7 +62,7 @@ def resident_mib(field: str) -> float:
     raise RuntimeError(f"/proc/self/status has no {field}")
 
 
-def in_child(runtime: str, path: Path, inputs: dict[str, object]) -> dict[str, float]:
+def in_child(runtime: str, path: Path, inputs: Mapping[str, object]) -> dict[str, float]:
     """What `child` finds in a fresh process."""
     command = [sys.executable, "-m", "benchmarks.memory", "--child", runtime, str(path)]
     environment = {**os.environ, "RETUNE_BENCH_INPUTS": json.dumps(inputs)}
@@ -87,7 +89,7 @@ def measure(model: str, records: Path, folder: Path) -> dict[str, dict[str, floa
 
 def main() -> None:
     """Prints a line for each network and runtime."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("networks", nargs="*", default=["zoo:resnet50_v1"])
     parser.add_argument("--records", type=Path, default=records_root())
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)

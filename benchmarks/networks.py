@@ -7,13 +7,13 @@ with onnxruntime (and openvino where it is installed) on the same inputs and cor
 and ratios, and geometric means at the end; `--json FILE` writes the same as data.
 """
 
-import argparse
 import json
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
-
+from benchmarks.command import parser_of
+from benchmarks.table import geometric_mean
 from retune.api import ImportedNetwork, import_network
 from retune.bundle.bench import BenchOptions, compare_times
 from retune.bundle.build import build_plan
@@ -22,7 +22,7 @@ from retune.bundle.peers import open_peer
 from retune.bundle.verify import verify
 from retune.core.config import cache_root, records_root
 from retune.core.target import DeviceSpec
-from retune.device.runtime import device_spec, open_device
+from retune.device.runtime import Device, open_device
 from retune.records.store import RecordStore
 from retune.schedule.space import Candidate
 from retune.search.history import best_candidate
@@ -49,18 +49,25 @@ def known_candidates(
     return found
 
 
-def measure(model: str, records: Path, device: str, budget_s: float) -> dict[str, object]:
-    """One network: medians in milliseconds by contender, deviation, and memory."""
-    network = import_network(model, {}, "NHWC", cache_root())
-    spec = device_spec(device)
-    chosen = known_candidates(network, RecordStore(records), spec)
-    modules = {
+def compiled_twice(
+    network: ImportedNetwork, chosen: Mapping[str, Candidate], device: Device
+) -> dict[str, Module]:
+    """The network with default schedules (`default`), and with those chosen (`tuned`)."""
+    key = str(network.onnx)
+    return {
         name: Module(
-            build_plan(network.network, pick, spec, model_key=model, notes={}),
-            open_device(device),
+            build_plan(network.network, pick, device.spec, model_key=key, notes={}), device
         )
         for name, pick in (("default", {}), ("tuned", chosen))
     }
+
+
+def measure(model: str, records: Path, device: str, budget_s: float) -> dict[str, object]:
+    """One network: medians in milliseconds by contender, deviation, and memory."""
+    network = import_network(model, {}, "NHWC", cache_root())
+    opened = open_device(device)
+    chosen = known_candidates(network, RecordStore(records), opened.spec)
+    modules = compiled_twice(network, chosen, opened)
     feeds = modules["tuned"].random_inputs()
     contenders = {n: (lambda m=m: m.run(feeds)) for n, m in modules.items()}
     peers = {n: open_peer(n, network.onnx) for n in PEERS if find_spec(n) is not None}
@@ -101,7 +108,7 @@ def ratios_to(rows: list[dict[str, object]], peer: str) -> list[float]:
 
 def main() -> None:
     """Measures the networks named on the command line, or all of NETWORKS."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("networks", nargs="*", default=list(NETWORKS))
     parser.add_argument("--records", type=Path, default=records_root())
     parser.add_argument("--device", default="pocl")
@@ -115,7 +122,7 @@ def main() -> None:
     for name in PEERS:
         ratios = ratios_to(rows, name)
         if ratios:
-            mean = float(np.exp(np.mean(np.log(ratios))))
+            mean = geometric_mean(ratios)
             print(f"tuned / {name}: geometric mean {mean:.3f}, worst {max(ratios):.3f}")
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1))

@@ -4,6 +4,7 @@ import numpy as np
 
 from retune.core.dtypes import TensorType
 from retune.graph.graph import GraphBuilder
+from retune.graph.ops import AttrValue
 from retune.search.extract import extract
 from retune.search.task import Task
 
@@ -14,7 +15,7 @@ def _convolution(size: int, channels: int, filters: int, kernel: int, stride: in
     build.constant("weight", np.zeros((kernel, kernel, channels, filters), np.float32))
     build.constant("bias", np.zeros((1, 1, 1, filters), np.float32))
     pad = (kernel - 1) // 2
-    attrs = {**_window(stride, (pad,) * 4), "groups": 1}
+    attrs: dict[str, AttrValue] = {**_window(stride, (pad,) * 4), "groups": 1}
     return _with_epilogue(build, build.add("conv2d", ["data", "weight"], attrs))
 
 
@@ -35,7 +36,7 @@ def _dense(rows: int, inputs: int, outputs: int) -> Task:
     return _with_epilogue(build, build.add("dense", ["data", "weight"]))
 
 
-def _window(stride: int, pads: tuple[int, ...]) -> dict[str, object]:
+def _window(stride: int, pads: tuple[int, ...]) -> dict[str, AttrValue]:
     return {"strides": (stride,) * 2, "pads": pads, "dilations": (1, 1), "layout": "NHWC"}
 
 

@@ -9,14 +9,15 @@ are run twice: knowing nothing, and with an offline model of the other layers. E
 repeated once from its seed: the same trials must come, bit for bit.
 """
 
-import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.command import parser_of
 from benchmarks.make_replay import PACKED
 from benchmarks.replay_layers import LAYERS
+from benchmarks.table import geometric_mean
 from retune.core.target import DeviceSpec
 from retune.records.replay import Replay, read_replay
 from retune.search.cost_model import OfflineModel, train_offline
@@ -105,25 +106,25 @@ def compare(tuner: str, grids: Mapping[str, RecordedGrid], spec: DeviceSpec, see
         for i, (name, grid) in enumerate(grids.items()):
             model = offline(lessons, name) if led else None
             best = np.nanmin(grid.time_us)
-            for seed in range(seeds):
-                numbers, found = search(tuner, name, grid, spec, seed, model)
+            runs = [search(tuner, name, grid, spec, seed, model) for seed in range(seeds)]
+            for seed, (_, found) in enumerate(runs):
                 shares[i, seed] = best / np.nanmin(found[:_EARLY]), best / np.nanmin(found)
                 needed[i, seed] = random_trials(grid.time_us, float(np.nanmin(found)))
             again, _ = search(tuner, name, grid, spec, seeds - 1, model)
-            same = "same" if np.array_equal(again, numbers) else "OTHER"
+            same = "same" if np.array_equal(again, runs[-1][0]) else "OTHER"
             line = _line(shares[i], needed[i])
             print(f"{label:20} {name:14} {line} of {len(grid.time_us)}, again: {same} trials")
         print(f"{label:20} {'all':14} {_line(shares.reshape(-1, 2), needed.ravel())}", flush=True)
 
 
 def _line(shares: np.ndarray, needed: np.ndarray) -> str:
-    early, late = np.exp(np.log(shares).mean(axis=0))
+    early, late = (geometric_mean(column) for column in shares.T)
     return f"best of 16 {early:.3f}  best of 64 {late:.3f}  random needs {needed.mean():6.0f}"
 
 
 def main() -> None:
     """Prints what `compare` finds for each tuner."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("tuners", nargs="*", default=list(TUNERS))
     parser.add_argument("--replay", type=Path, default=PACKED)
     parser.add_argument("--seeds", type=int, default=5)

@@ -3,11 +3,11 @@
 python -m benchmarks.search_speed
 """
 
-import argparse
 from time import process_time
 
 import numpy as np
 
+from benchmarks.command import parser_of
 from benchmarks.replay_layers import LAYERS
 from retune.core.target import GENERIC_CPU
 from retune.search.cost_model import CostModel
@@ -18,7 +18,7 @@ _SEED = 0
 
 def main() -> None:
     """Prints one line for each layer, by processor time of this process."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--population", type=int, default=2048)
     parser.add_argument("--repeats", type=int, default=10)
     options = parser.parse_args()

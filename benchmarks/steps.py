@@ -8,10 +8,10 @@ measured in the same run (`retune.device.ceilings`): copies of as many bytes, or
 Steps have no peers: other runtimes cannot be asked for one.
 """
 
-import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.command import parser_of
 from benchmarks.layers import ROUNDS
 from benchmarks.networks import known_candidates
 from benchmarks.table import Row, show, summary
@@ -89,7 +89,7 @@ def _describe(plan: NetworkPlan, launch: PlanLaunch) -> str:
 
 def main() -> None:
     """Measures the steps of the networks named on the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("networks", nargs="*", default=list(STEP_NETWORKS))
     parser.add_argument("--records", type=Path, default=records_root())
     parser.add_argument("--seconds", type=float, default=0.3, help="of timing for each step")

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,14 +43,17 @@ def summary(rows: Sequence[Row]) -> list[str]:
     for kind in dict.fromkeys(row.kind for row in rows):
         mine = [row for row in rows if row.kind == kind]
         shares = [row.share for row in mine]
-        text = f"{kind:12} {len(mine):3} layers: share {mean(shares):.0%}, least {min(shares):.0%}"
+        share = f"share {geometric_mean(shares):.0%}, least {min(shares):.0%}"
+        text = f"{kind:12} {len(mine):3} layers: {share}"
         ratios = [row.ratio for row in mine if row.ratio is not None]
         if ratios:
-            text += f"; {mean(ratios):.2f}x the fastest peer's time, worst {max(ratios):.2f}x"
+            text += (
+                f"; {geometric_mean(ratios):.2f}x the fastest peer's time, worst {max(ratios):.2f}x"
+            )
         lines.append(text)
     return lines
 
 
-def mean(values: Sequence[float]) -> float:
-    """Geometric."""
+def geometric_mean(values: ArrayLike) -> float:
+    """The mean of ratios, all positive: of one and its inverse it is 1."""
     return float(np.exp(np.mean(np.log(values))))

@@ -8,7 +8,6 @@ that measuring takes from all the rest: proposing, predicting, fitting the model
 writing records.
 """
 
-import argparse
 import os
 import time
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from benchmarks.command import parser_of
 from retune.api import extract_tasks, import_network
 from retune.codegen.source import ProgramSource
 from retune.device.measure import LocalRunner
@@ -53,7 +53,7 @@ class TimedRunner(LocalRunner):
 
 def main() -> None:
     """Prints the rate and its parts."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("network", nargs="?", default="zoo:resnet50_v1")
     parser.add_argument("--trials", type=int, default=96)
     parser.add_argument("--tuner", default=DEFAULT_TUNER, choices=sorted(TUNERS))

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.command import parser_of
 from benchmarks.kernels import describe
 from benchmarks.layers import ROUNDS, heavy_tasks, layer_launches, write_layer
 from retune.api import ImportedNetwork, import_network
@@ -111,7 +112,7 @@ def show(row: dict[str, object]) -> str:
 
 def main() -> None:
     """Measures the layers of the networks named on the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("networks", nargs="*", default=list(NETWORKS))
     parser.add_argument("--candidates", type=int, default=3, help="of each Winograd sketch")
     parser.add_argument("--seconds", type=float, default=3.0, help="of timing for each layer")

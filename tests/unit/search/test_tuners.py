@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from benchmarks.table import geometric_mean
 from retune.core.errors import LookupFailed
 from retune.core.target import GENERIC_CPU
 from retune.schedule.space import Candidates, Space, join
@@ -149,7 +150,7 @@ def best_after(name: str, space: Space, trials: int, scorer: bool) -> float:
         found = draw(tuner, landscape, trials)
         best = landscape.costs(space.everyone()).min()
         ratios.append(landscape.costs(found).min() / best)
-    return float(np.exp(np.mean(np.log(ratios))))
+    return geometric_mean(ratios)
 
 
 @pytest.mark.parametrize("name", LED)
