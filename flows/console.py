@@ -32,7 +32,9 @@ def print_table(rows: Sequence[Mapping[str, Any]], title: str = "") -> None:
     if not rows:
         print_line(f"{title}: none" if title else "none")
         return
-    table = Table(title=title or None, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    if title:
+        print_line(title)  # above the table, not wrapped to its width
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for name in rows[0]:
         numeric = all(isinstance(row.get(name), int | float | None) for row in rows)
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")

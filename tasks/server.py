@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from retune.core.errors import RetuneError
+from retune.core.files import check_folder
 
 START_DEADLINE_S = 120.0
 """The first start creates the database and may take a slow machine half a minute."""
@@ -65,7 +66,7 @@ def prefect_api(home: Path | None = None) -> Generator[str]:
     PREFECT_API_URL is respected if it is set. Otherwise a server is started, and it ends with the
     context or with this process, however that ends.
 
-    Raises: ServerError with the server's last words.
+    Raises: ServerError with the server's last words. InputError if PREFECT_HOME is no place for it.
     """
     with _environment(QUIET):
         given = os.environ.get("PREFECT_API_URL")
@@ -73,6 +74,7 @@ def prefect_api(home: Path | None = None) -> Generator[str]:
             yield given
             return
         folder = home or default_home()
+        check_folder("PREFECT_HOME", folder)
         folder.mkdir(parents=True, exist_ok=True)
         port = _free_port()
         url = f"http://127.0.0.1:{port}/api"

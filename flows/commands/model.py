@@ -19,7 +19,7 @@ app = typer.Typer(
 @app.command("train")
 def train(
     records: Records = None,
-    seed: Annotated[int, typer.Option(help="Of the folds and the trees.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the folds and the trees.")] = 0,
     json: Json = False,
 ) -> None:
     """Train and register a model; tuning uses it if it beats the one in use."""

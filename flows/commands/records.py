@@ -8,7 +8,8 @@ import typer
 
 from flows.console import print_json, print_line, print_table, say
 from flows.options import Json, Records, record_store
-from retune.core.errors import InputError
+from retune.core.errors import InputError, LookupFailed
+from retune.core.files import check_file
 
 if TYPE_CHECKING:
     from retune.records.schema import TuningRecord
@@ -49,7 +50,14 @@ def best(
     """Print the fastest right candidate of each task, with its schedule's decisions."""
     store = record_store(records)
     rows: list[dict[str, Any]] = []
-    for task in store.tasks().to_dict("records"):
+    tasks = store.tasks().to_dict("records")
+    known = sorted({task["device"] for task in tasks})
+    if device is not None and device not in known:
+        there = ", ".join(known) or "none"
+        raise LookupFailed(
+            f"--device {device}: no record is of that fingerprint; there are: {there}"
+        )
+    for task in tasks:
         if device in (None, task["device"]):
             found = store.best(task["task_key"], task["device"])
             rows += [_best_row(found)] if found else []
@@ -68,6 +76,7 @@ def export(
     """Write all records as one table, for tools that do not read the store."""
     if output.suffix not in FORMATS:
         raise InputError(f"{output}: expected a name that ends with {', '.join(FORMATS)}")
+    check_file("output", output)
     frame = record_store(records).scan({"model": model} if model else None)
     output.parent.mkdir(parents=True, exist_ok=True)
     temporary = output.with_name(f".{output.name}.tmp")

@@ -11,6 +11,7 @@ import typer
 from flows.console import say
 from flows.options import Module, check_module
 from retune.core.errors import InputError
+from retune.core.files import check_file
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,6 +24,7 @@ Device = Annotated[str | None, typer.Option(help="Default: the device it was tun
 def run(module: Module, input: Arrays, output: Results, device: Device = None) -> None:
     """Run a bundle on the arrays of an .npz file."""
     check_module(module)
+    check_file("--output", output)
     arrays = read_arrays(input)
     from retune.bundle.module import Module as Bundle
     from retune.stages.stage import write_atomic
@@ -37,16 +39,20 @@ def read_arrays(path: Path) -> "dict[str, np.ndarray]":
     """The arrays of an .npz file by name. Raises: InputError. Nothing is unpickled."""
     import numpy as np
 
+    if path.is_file() and not zipfile.is_zipfile(path):
+        raise InputError(
+            f"--input {path}: expected an .npz file, got another kind; numpy.savez writes one"
+        )
     try:
         with np.load(path, allow_pickle=False) as stored:
             return {name: stored[name] for name in stored.files}
     except FileNotFoundError:
         raise InputError(f"--input {path}: expected an .npz file, got no file") from None
-    except (AttributeError, TypeError):
-        raise InputError(f"--input {path}: expected an .npz file, got a single array") from None
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(f"--input {path}: expected a whole .npz file: {error}") from None
+    except ValueError:
         raise InputError(
-            f"--input {path}: expected plain arrays in an .npz file: {error}"
+            f"--input {path}: expected arrays of numbers, got pickled objects, which are not read"
         ) from None
 
 

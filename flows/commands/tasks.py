@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING
 
 from flows.console import print_json, print_line
 from flows.options import Json, Layout, Model, ShapeList, check_model, parse_layout, parse_shapes
+from retune.core.config import cache_root
+from retune.core.files import check_folder
 
 if TYPE_CHECKING:
     from retune.search.task import Task
@@ -15,8 +17,8 @@ def tasks(
     """Print a network's tuning tasks and each one's compute DAG as tensor expressions."""
     shapes, order = parse_shapes(shape), parse_layout(layout)
     check_model(model)
+    check_folder("RETUNE_CACHE", cache_root())
     from retune.api import extract_tasks, import_network
-    from retune.core.config import cache_root
 
     network = import_network(model, shapes, order, cache_root())
     found = extract_tasks(network)

@@ -35,7 +35,7 @@ Allocator = Annotated[
     str, typer.Option(help="Whose turn it is: gradient, round-robin, sequential.")
 ]
 Patience = Annotated[
-    int, typer.Option(min=0, help="End a task after so many trials without gain; 0: never.")
+    int, typer.Option(help="End a task after so many trials without gain; 0: never.")
 ]
 
 
@@ -82,7 +82,7 @@ def tune(
         winograd=winograd,
     )
     check_model(model)
-    _check_search(tuner, allocator)
+    _check(request)
     with progress_on_stderr(), ctrl_c_ends_measuring():
         result = _run(request, no_prefect)
     if json:
@@ -138,20 +138,14 @@ def _run(request: TuneRequest, no_prefect: bool) -> TuneResult:
     )
 
 
-def _check_search(tuner: str, allocator: str) -> None:
-    """Raises: LookupFailed for a name that is not known."""
-    from retune.search.allocate import check_allocator
-    from retune.search.tuners import check_tuner
+def _check(request: TuneRequest) -> None:
+    """Before a server is started for it. Raises: InputError."""
+    from retune.stages.request import check_request
 
-    check_tuner(tuner)
-    check_allocator(allocator)
+    check_request(request)
 
 
 def _minutes(trials: int | None, minutes: float | None) -> float | None:
     if trials is not None and minutes is not None:
         raise InputError("--trials and --minutes: expected one of them, got both; leave one out")
-    if trials is not None and trials < 0:
-        raise InputError(f"--trials {trials}: expected 0 or more")
-    if minutes is not None and not 0 < minutes < float("inf"):
-        raise InputError(f"--minutes {minutes}: expected more than 0; --trials 0 measures nothing")
     return DEFAULT_MINUTES if trials is None and minutes is None else minutes

@@ -15,7 +15,7 @@ def verify(
     module: Module,
     model: Reference,
     samples: Annotated[int, typer.Option(min=1, help="Seeded random inputs to compare on.")] = 4,
-    seed: Annotated[int, typer.Option(help="Seed of the inputs.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the inputs.")] = 0,
     json: Json = False,
 ) -> None:
     """Print how far a bundle's outputs are from onnxruntime's; fails if it is too far."""

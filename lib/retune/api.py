@@ -31,6 +31,7 @@ from retune.stages.manifest import (
     TuneResult,
 )
 from retune.stages.network import ImportedNetwork, import_network, stage_extract, stage_import
+from retune.stages.request import check_request
 from retune.stages.summary import summarize
 from retune.stages.tuning import stage_finalists, stage_select, stage_tune_round
 
@@ -117,7 +118,7 @@ def tune_network(
 
     Doing the same again, or after a kill, redoes nothing that was finished. When `stop` says so,
     no further batch is measured, and the bundle is made of what was found. Raises: InputError
-    for a model or option that cannot be used, VerifyError if the bundle is wrong.
+    for a model, option or folder that cannot be used, VerifyError if the bundle is wrong.
     """
     request = TuneRequest(
         model=model,
@@ -139,7 +140,8 @@ def tune_network(
 
 
 def run_stages(request: TuneRequest, progress: Progress, stop: Stop = never) -> TuneResult:
-    """All stages of a request in order, in this process."""
+    """All stages of a request in order, in this process. Raises: as `tune_network` does."""
+    check_request(request)
 
     def say(stage: str, text: str) -> None:
         progress(TuneEvent(stage=stage, text=text))

@@ -118,7 +118,12 @@ def test_help_is_quick():
         (["tune", "zoo:x", "--out", "o", "--shape", "a"], "--shape a: expected"),
         (["tune", "zoo:x", "--out", "o", "--trials", "1", "--minutes", "1"], "got both"),
         (["tune", "zoo:x", "--out", "o", "--trials", "-1"], "expected 0 or more"),
-        (["tune", "zoo:x", "--out", "o", "--minutes", "0"], "--trials 0 measures nothing"),
+        (["tune", "zoo:x", "--out", "o", "--minutes", "0"], "minutes: expected more than 0"),
+        (["tune", "zoo:x", "--out", "o", "--seed", "-1"], "seed: expected 0 or more, got -1"),
+        (["tune", "zoo:x", "--out", "o", "--patience", "-1"], "patience: expected 0 or more"),
+        (["tune", "zoo:x", "--out", "/dev/null"], "out /dev/null: expected a folder"),
+        (["tune", "zoo:x", "--out", "o", "--records", "/dev/null/r"], "records /dev/null/r: exp"),
+        (["records", "export", "/dev/null/x.csv"], "output /dev/null: expected a folder"),
         (["tune", "zoo:x"], "--out"),
         (["tasks", "zoo:x", "--layout", "HW"], "expected NHWC or NCHW"),
         (["nonsense"], "nonsense"),
@@ -321,6 +326,14 @@ def test_arrays_of_any_name_survive_a_file(tmp_path: Path):
         np.testing.assert_array_equal(again[name], array)
 
 
+def test_a_cache_that_cannot_be_written_is_bad_input(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("RETUNE_CACHE", "/dev/null/cache")
+    assert run_command(["tasks", "zoo:mlp"]) == 2
+    assert "RETUNE_CACHE /dev/null/cache: expected a folder" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("content", ["", "text", "single", "pickle"])
 def test_other_files_are_refused_as_input(content: str, tmp_path: Path):
     from flows.commands.run import read_arrays
@@ -335,5 +348,6 @@ def test_other_files_are_refused_as_input(content: str, tmp_path: Path):
                 np.savez(stream, data=np.array([object()], dtype=object))
         case _:
             path.write_text(content)
-    with pytest.raises(InputError, match=r"in.npz: expected"):
+    with pytest.raises(InputError, match=r"in.npz: expected") as caught:
         read_arrays(path)
+    assert "allow_pickle" not in str(caught.value)

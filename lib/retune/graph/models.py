@@ -84,8 +84,9 @@ def _known(kind: str, name: str, names: Collection[str]) -> None:
     if name not in names:
         close = get_close_matches(name, names, n=1)
         raise LookupFailed(
-            f"{kind}:{name} is not known{f'; did you mean {kind}:{close[0]}?' if close else ''} "
-            f"Names: {', '.join(sorted(names))}"
+            f"{kind}:{name} is not known; "
+            f"{f'did you mean {kind}:{close[0]}? N' if close else 'n'}ames: "
+            f"{', '.join(sorted(names))}"
         )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from functools import cache
 from pathlib import Path
 
 import pandas as pd
@@ -266,12 +267,18 @@ class RecordStore:
     def _report(self, path: Path, error: Exception) -> None:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         self._damaged[path] = reason
-        _LOG.warning(
-            "record file %s cannot be read and is skipped (%s); restore it from a backup, or "
-            "delete it to silence this warning",
-            path,
-            reason,
-        )
+        _warn_of(path, reason)
+
+
+@cache
+def _warn_of(path: Path, reason: str) -> None:
+    """Once in a process, however many stages open the store."""
+    _LOG.warning(
+        "record file %s cannot be read and is skipped (%s); restore it from a backup, or "
+        "delete it to silence this warning",
+        path,
+        reason,
+    )
 
 
 def _open_file(path: Path) -> ds.ParquetFileFragment | Exception:

@@ -1,0 +1,34 @@
+"""What can be known to be wrong with a request before anything is done for it."""
+
+from math import isfinite
+from pathlib import Path
+
+from retune.core.errors import InputError
+from retune.core.files import check_folder
+from retune.search.allocate import check_allocator
+from retune.search.tuners import check_tuner
+from retune.stages.manifest import TuneRequest
+
+
+def check_request(request: TuneRequest) -> None:
+    """Its numbers are in range, its names known, and its folders can be written to.
+
+    The model and the device are looked up by the first stages. Raises: InputError.
+    """
+    if request.trials is not None and request.trials < 0:
+        raise InputError(f"trials: expected 0 or more, got {request.trials}")
+    if request.minutes is not None and not (isfinite(request.minutes) and request.minutes > 0):
+        raise InputError(
+            f"minutes: expected more than 0, got {request.minutes:g}; trials 0 measures nothing"
+        )
+    for name in ("seed", "patience"):
+        if getattr(request, name) < 0:
+            raise InputError(f"{name}: expected 0 or more, got {getattr(request, name)}")
+    check_tuner(request.tuner)
+    check_allocator(request.allocator)
+    for what, folder in (
+        ("out", request.out),
+        ("records", request.records),
+        ("RETUNE_CACHE", request.work),
+    ):
+        check_folder(what, Path(folder))
