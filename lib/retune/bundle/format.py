@@ -52,7 +52,7 @@ def write_bundle(plan: NetworkPlan, folder: Path) -> Path:
     Raises: InputError if something else lies there. VerifyError if the plan is not valid.
     """
     verify_plan(plan)
-    _check_replaceable(folder)
+    check_replaceable(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     fresh = folder.parent / f".{folder.name}.{uuid4().hex[:8]}.tmp"
     fresh.mkdir()
@@ -115,7 +115,8 @@ def pack_zip(folder: Path, path: Path) -> Path:
     return path
 
 
-def _check_replaceable(folder: Path) -> None:
+def check_replaceable(folder: Path) -> None:
+    """Raises: InputError if a bundle at `folder` would take the place of something else."""
     if not folder.exists() or is_bundle(folder):
         return
     if folder.is_dir() and not any(folder.iterdir()):

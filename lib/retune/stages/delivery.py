@@ -50,7 +50,11 @@ def stage_compile(
     selection: Selection,
     variant: Variant,
 ) -> CompileManifest:
-    """The bundle of the selected records; tasks without one get their default schedule."""
+    """The bundle of the selected records; tasks without one get their default schedule.
+
+    Made again where another record is the best of some task. Raises: InputError if the device is
+    unknown, or lacks an element type of the network.
+    """
     chosen_ids = {b.task_key: b.record_id for b in selection.best}
     allowed = request.winograd
     key = stage_key("compile", network.model_key, selection.target, chosen_ids, variant, allowed)
@@ -142,7 +146,10 @@ def stage_bench(
     untuned: CompileManifest,
     tuned: CompileManifest,
 ) -> BenchManifest:
-    """Untuned and tuned bundle and the installed peers, in turns; the tuned one's profile."""
+    """Latencies of the untuned and the tuned bundle and the installed peers, measured in turns.
+
+    With the tuned bundle's profile, launch by launch, against the roofline of the device now.
+    """
     key = stage_key("bench", untuned.key, tuned.key)
 
     def body(_: Path) -> BenchManifest:
@@ -200,15 +207,15 @@ def stage_report(
     verified: VerifyManifest,
     bench: BenchManifest,
 ) -> ReportManifest:
-    """Bundle and report in the user's folder."""
+    """Holds after the call: `out/module` is the tuned bundle and `out/report.html` the report.
+
+    Each is replaced in one step. Not cached: the folder is the user's.
+    """
     from retune.report.html import render
 
-    out = Path(request.out)
-    out.mkdir(parents=True, exist_ok=True)
-    write_bundle(read_bundle(tuned.file(tuned.module)), out / "module")
+    write_bundle(read_bundle(tuned.file(tuned.module)), request.module)
     data = report_data(
         request, network, tasks, rounds, tuned, verified, bench, created=datetime.now(UTC)
     )
-    report = out / "report.html"
-    write_atomic(report, render(data).encode())
-    return ReportManifest(module=str(out / "module"), report=str(report))
+    write_atomic(request.report, render(data).encode())
+    return ReportManifest(module=str(request.module), report=str(request.report))

@@ -50,6 +50,16 @@ class TuneRequest:
     samples: int = 2
     """Inputs on which the bundle is compared with the oracle."""
 
+    @property
+    def module(self) -> Path:
+        """Where the bundle will lie."""
+        return Path(self.out) / "module"
+
+    @property
+    def report(self) -> Path:
+        """Where the report will lie."""
+        return Path(self.out) / "report.html"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputFile:

@@ -30,7 +30,10 @@ def report_data(
     *,
     created: datetime,
 ) -> ReportData:
-    """The report of a finished run; its curves show the run's own measurements."""
+    """What the report of a finished run shows: `rounds` has at least one, the last one finished.
+
+    Curves show the run's own measurements, read from the record store; `created` is in UTC.
+    """
     last = rounds[-1]
     results = task_results(tasks, last)
     times = measured_times(Path(request.records), last.run_id)
@@ -114,7 +117,7 @@ def _facts(
         "parameters": f"{network.parameters:,}",
         "tuner": f"{request.tuner}, seed {request.seed}",
         "measured": f"{last.trials_done} candidates in {last.seconds_done:.0f} s ({last.reason})",
-        "bundle": str(Path(request.out) / "module"),
+        "bundle": str(request.module),
         "kernels": f"{tuned.kernels} kernels, {tuned.launches} launches",
         "schedules": f"{tuned.from_records} from records, {tuned.from_defaults} default",
         "weights": _size(tuned.weight_bytes),

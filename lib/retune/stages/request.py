@@ -3,8 +3,9 @@
 from math import isfinite
 from pathlib import Path
 
+from retune.bundle.format import check_replaceable
 from retune.core.errors import InputError
-from retune.core.files import check_folder
+from retune.core.files import check_file, check_folder
 from retune.search.allocate import check_allocator
 from retune.search.tuners import check_tuner
 from retune.stages.manifest import TuneRequest
@@ -32,3 +33,5 @@ def check_request(request: TuneRequest) -> None:
         ("RETUNE_CACHE", request.work),
     ):
         check_folder(what, Path(folder))
+    check_replaceable(request.module)
+    check_file("out", request.report)

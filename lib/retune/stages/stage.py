@@ -80,7 +80,7 @@ def stage_intact(manifest: Manifest) -> bool:
 
 
 def is_finished(kind: type[M], work: Path, stage: str, key: str) -> bool:
-    """True if `run_once` would return without running the stage."""
+    """True if `run_once` would return without running the stage: its files are there, undamaged."""
     return load(kind, stage_folder(work, stage, key)) is not None
 
 

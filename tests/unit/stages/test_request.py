@@ -1,0 +1,62 @@
+"""Requests that cannot end well are refused before anything is done for them."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from retune.core.errors import InputError
+from retune.stages.manifest import TuneRequest
+from retune.stages.request import check_request
+
+
+@pytest.fixture
+def request_(tmp_path: Path) -> TuneRequest:
+    return TuneRequest(
+        model="zoo:mlp",
+        out=str(tmp_path / "out"),
+        records=str(tmp_path / "records"),
+        work=str(tmp_path / "cache"),
+    )
+
+
+def test_a_good_one_leaves_no_trace(request_: TuneRequest, tmp_path: Path):
+    check_request(request_)
+    check_request(replace(request_, trials=0, patience=3, seed=9, minutes=0.5))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("trials", -1, "trials: expected 0 or more, got -1"),
+        ("minutes", 0.0, "minutes: expected more than 0, got 0"),
+        ("minutes", float("nan"), "minutes: expected more than 0, got nan"),
+        ("seed", -1, "seed: expected 0 or more, got -1"),
+        ("patience", -2, "patience: expected 0 or more, got -2"),
+        ("tuner", "luck", "'luck' is not known"),
+        ("allocator", "fair", "'fair' is not known"),
+        ("out", "/dev/null/x", "out /dev/null/x: expected a folder"),
+        ("records", "/dev/null/x", "records /dev/null/x: expected a folder"),
+        ("work", "/dev/null/x", "RETUNE_CACHE /dev/null/x: expected a folder"),
+    ],
+)
+def test_values(request_: TuneRequest, field: str, value: object, message: str):
+    with pytest.raises(InputError, match=message):
+        check_request(replace(request_, **{field: value}))
+
+
+@pytest.mark.parametrize(
+    ("occupy", "message"),
+    [
+        (lambda r: (r.module / "mine").mkdir(parents=True), "a bundle to replace"),
+        (lambda r: r.report.mkdir(parents=True), "report.html: expected the name of a file"),
+    ],
+)
+def test_what_lies_there_is_seen_before_and_not_after(
+    request_: TuneRequest, occupy: Callable[[TuneRequest], None], message: str
+):
+    occupy(request_)
+    with pytest.raises(InputError, match=message):
+        check_request(request_)
