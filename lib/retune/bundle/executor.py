@@ -32,7 +32,10 @@ class Executor:
 def make_executor(
     plan: NetworkPlan, storage: Storage, bases: Sequence[Buffer], device: Device
 ) -> Executor:
-    """The best executor that this device and these kernels allow; the program is built."""
+    """The best executor that this device and these kernels allow; the program is built.
+
+    `bases` are the allocations of `storage`, in the order of their numbers. Raises: BuildFailed.
+    """
     solitary = all(defines_group(name, text) for name, text in plan.kernels.items())
     if not plan.launches:
         return Executor(whole=(), part=lambda first, end, rounds: ())

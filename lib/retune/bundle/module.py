@@ -119,7 +119,7 @@ class Module:
         return self._memory.peak_bytes
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Every output by name, in arrays of their own.
+        """Every output by name, in arrays of their own of the types that `outputs` states.
 
         Raises: InputError if an input is missing, unknown, or of another shape or type.
         """
@@ -187,7 +187,7 @@ class Module:
         )
 
     def random_inputs(self, seed: int = 0) -> dict[str, np.ndarray]:
-        """Random inputs by type; equal seeds give equal arrays."""
+        """A random array of the right type for each input, by name; equal seeds, equal arrays."""
         return random_inputs(self.inputs, seed)
 
 

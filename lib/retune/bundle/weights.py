@@ -46,7 +46,10 @@ def map_file(path: Path) -> memoryview:
 
 
 def view_weights(data: memoryview) -> dict[str, np.ndarray]:
-    """The arrays of a safetensors file, as read-only views of `data`. Raises: Malformed."""
+    """The arrays of a safetensors file by name, as read-only views of `data`: nothing is copied.
+
+    Raises: Malformed for a header that is no JSON, or that states more than the file holds.
+    """
     header_bytes = int.from_bytes(data[:_LENGTH_BYTES], "little")
     start = _LENGTH_BYTES + header_bytes
     if not _LENGTH_BYTES < start <= len(data):

@@ -30,7 +30,7 @@ class Computed:
     """How the result is packed, where a kernel wants it in its own order."""
 
     def apply(self, *arrays: np.ndarray) -> np.ndarray:
-        """The constant, flat, in the order in which it is read."""
+        """The constant, flat, in the order in which it is read: [elements of its buffer]."""
         given = {
             buffer.name: array.reshape([evaluate_int(e) for e in buffer.shape])
             for buffer, array in zip(self.inputs, arrays, strict=True)

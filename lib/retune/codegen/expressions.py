@@ -90,7 +90,10 @@ class ExpressionPrinter:
     # -- assignments ---------------------------------------------------------------------------
 
     def statements(self, instance: Instance) -> list[str]:
-        """The assignment, after the values that it repeats; its guard is the caller's business."""
+        """The assignment, after the values that it repeats; its guard is the caller's business.
+
+        Raises: CodegenError where the lanes of a vector are not stored side by side.
+        """
         block = instance.block
         place = self._addresses.of(block.buffer, block.indices, instance)
         lanes = instance.lane[1] if instance.lane else 1
@@ -172,7 +175,7 @@ class ExpressionPrinter:
         return self._starts[key]
 
     def target(self, instance: Instance) -> str:
-        """The name of the register that an instance sets."""
+        """The name of the register that an instance sets. Raises: CodegenError if it sets none."""
         block = instance.block
         place = self._addresses.of(block.buffer, block.indices, instance)
         target = None if place is None else self._place(place)
@@ -274,7 +277,10 @@ class ExpressionPrinter:
     # -- expressions ---------------------------------------------------------------------------
 
     def text(self, expr: Expr, instance: Instance) -> Text:
-        """The expression as C text, and its lanes."""
+        """The expression as C text, and its lanes.
+
+        Raises: CodegenError for one that has no form in C, such as a read of scattered lanes.
+        """
         if self._values and expr in self._values:
             return self._values[expr]
         match expr:

@@ -83,7 +83,10 @@ class GatherPack:
     indices: tuple[Expr, ...]
 
     def apply(self, *arrays: np.ndarray) -> np.ndarray:
-        """The packed copy of the one array, flat. Raises: ValueError for another size."""
+        """The packed copy of the one array: [product of extents], of its type.
+
+        Raises: ValueError for an array of another size than `shape` says.
+        """
         (array,) = arrays
         source = array.reshape(self.shape)
         env = {

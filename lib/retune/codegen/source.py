@@ -18,7 +18,7 @@ class Pack(Protocol):
     """Makes what a kernel reads, at compile time, from constants of the task."""
 
     def apply(self, *arrays: np.ndarray) -> np.ndarray:
-        """The operand, contiguous and flat; the arrays are those of `BufferSpec.sources`."""
+        """The operand, contiguous: [BufferSpec.elements]; the arrays are BufferSpec.sources'."""
         ...
 
 

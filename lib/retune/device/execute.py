@@ -15,9 +15,12 @@ from retune.device.workload import job_launches
 def execute(
     source: ProgramSource, arrays: Mapping[str, np.ndarray], device: Device | str
 ) -> dict[str, np.ndarray]:
-    """Every output by name, flat, computed from every input and constant by name.
+    """Every output by name, flat: [elements], computed from every input and constant by name.
 
-    Raises: InputError for an array that is missing, unknown, or has another number of elements.
+    Constants are given as the task has them; they are packed here. A device that is named is
+    opened for this run.
+
+    Raises: InputError for an array that is missing, unknown, or of another number of elements.
     """
     read = [b for b in source.buffers if b.role in ("input", "constant")]
     wanted = {name for b in read for name in b.sources}

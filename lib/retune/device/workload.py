@@ -138,7 +138,10 @@ class Candidate:
     source: ProgramSource = field(repr=False)
 
     def constants(self, workload: Workload) -> dict[str, np.ndarray]:
-        """Packed arrays of the constants that this candidate wants re-ordered."""
+        """The arrays of the constants that this candidate wants re-ordered, packed, by name.
+
+        Each is flat: [elements of its buffer]. Raises: InputError if a pack makes another number.
+        """
         packed: dict[str, np.ndarray] = {}
         for spec in self.source.buffers:
             if spec.pack is not None and spec.role == "constant":

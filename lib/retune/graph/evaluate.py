@@ -13,9 +13,10 @@ Execute = Callable[[Graph, Mapping[str, Array]], dict[str, Array]]
 
 
 def run_graph(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Every output of the graph by name. Values are dropped after their last use.
+    """Every output of the graph by name, of the type that the graph states for it.
 
-    Raises: InputError when an input is missing or has another shape.
+    Values are dropped after their last use. Raises: InputError when an input is missing, or has
+    another shape or element type.
     """
     values: dict[str, Array] = dict(graph.constants)
     for name in graph.inputs:
@@ -32,7 +33,10 @@ def run_graph(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def random_inputs(graph: Graph, seed: int = 0) -> dict[str, Array]:
-    """Seeded inputs: standard normal for floats, small non-negative integers otherwise."""
+    """An array for each input of the graph, by name; equal seeds give equal arrays.
+
+    Standard normal for floats; zeros and ones for integers, which are valid indices everywhere.
+    """
     generator = np.random.default_rng(seed)
     made: dict[str, Array] = {}
     for name in graph.inputs:

@@ -68,7 +68,10 @@ def initializers(model: onnx.ModelProto, folder: Path) -> Iterator[tuple[str, Ar
 
 
 def tensor_array(tensor: onnx.TensorProto, folder: Path, where: str) -> Array:
-    """The tensor's contents. Raises: ModelError naming `where`."""
+    """The tensor's contents in its own shape and type; `folder` holds what lies outside the file.
+
+    Raises: ModelError naming `where` for data that are damaged, unsafe to open, or of unknown type.
+    """
     dtype = element_type(tensor.data_type, where)
     if external_data_helper.uses_external_data(tensor):
         return _external_array(tensor, folder, where, dtype)

@@ -40,7 +40,8 @@ def contract(
 ) -> np.ndarray | None:
     """The sum of `body` over the `reduce` axes at each point of the `out` axes, in their order.
 
-    Axes are given with their extents. None if the body is no product of floats read at even steps
+    Axes are given with their extents: the result has those of `out` as its shape, and the arrays'
+    type. None if the body is no product of floats read at even steps
     inside their arrays, in which every axis occurs.
     """
     factors = list(_factors(body))

@@ -32,7 +32,10 @@ _GRID_LIMIT = 1 << 22
 
 
 def run_dag(dag: Dag, inputs: Mapping[str, np.ndarray]) -> Arrays:
-    """Every stage's value by name, computed in numpy from the placeholders' values."""
+    """Every placeholder's and stage's value by name, each in its own shape and type, by numpy.
+
+    Raises: KeyError for a placeholder without a value, ValueError for one of another shape.
+    """
     values: Arrays = {t.name: np.asarray(inputs[t.name]) for t in dag.placeholders}
     for tensor in dag.placeholders:
         if values[tensor.name].shape != tensor.shape:
@@ -96,10 +99,10 @@ class _Memory:
 
 
 def run_program(program: Program, inputs: Mapping[str, np.ndarray]) -> Arrays:
-    """The outputs of a loop program of integer extents, by buffer name.
+    """The outputs of a loop program of integer extents, by name, in their buffers' shapes.
 
     Scratch buffers start as NaN (or the type's largest value), so reading one before it is
-    written shows in the result.
+    written shows in the result. Raises: KeyError for an input without a value.
     """
     arrays: Arrays = {b.name: np.asarray(inputs[b.name]) for b in program.inputs}
     for buffer in (*program.outputs, *program.scratch):

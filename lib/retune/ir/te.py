@@ -105,7 +105,10 @@ class Concat:
 def placeholder(
     name: str, shape: Sequence[int], dtype: str = "float32", *, constant: bool = False
 ) -> Tensor:
-    """An input; `constant` says that its contents are known at compile time."""
+    """An input: an array of that shape (integers) and element type that the caller provides.
+
+    A constant one is known at compile time: schedules may pack it, or compute from it beforehand.
+    """
     scope = "constant" if constant else "global"
     return Tensor(Buffer(name, tuple(const(e) for e in shape), dtype, scope))
 
@@ -150,7 +153,7 @@ def compute(
 
 
 def concat(name: str, inputs: Sequence[Tensor], dim: int) -> Tensor:
-    """The inputs side by side along dimension `dim`; other extents are equal."""
+    """The inputs, at least one, side by side along dimension `dim`; other extents are equal."""
     first = inputs[0]
     shape = list(first.shape)
     shape[dim] = sum(t.shape[dim] for t in inputs)

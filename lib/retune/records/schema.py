@@ -72,7 +72,11 @@ def succeeded(
     build_s: float,
     run_s: float,
 ) -> Measurement:
-    """The measurement of a candidate that was right, with the median of its repeats."""
+    """The measurement of a candidate that was right, with the median of its repeats.
+
+    Times in microseconds: at least one repeat's, and the reference kernel's beside them (None:
+    not taken). In seconds: what building and running it took in all.
+    """
     return Measurement(
         status="ok",
         run_times_us=tuple(run_times_us),
@@ -92,7 +96,10 @@ def failed(
     build_s: float = 0.0,
     run_s: float = 0.0,
 ) -> Measurement:
-    """The measurement of a candidate that stopped at some stage; a long message is cut inside."""
+    """The measurement of a candidate that stopped at some stage, without a time.
+
+    A long message is cut in its middle. `build_s` and `run_s`: the seconds that it took.
+    """
     if len(error) > MAX_ERROR_CHARS:
         half = MAX_ERROR_CHARS // 2 - 3
         error = f"{error[:half]} ... {error[-half:]}"

@@ -35,7 +35,11 @@ _MOST_VECTORS = 64
 
 
 def slice_over_groups(s: Schedule, name: str) -> str:
-    """Partial sums over slices of the deepest reduce axis; gives the stage that makes them."""
+    """The reduction as partial sums over slices of its deepest reduce axis, then their sum.
+
+    Gives the new stage, which makes the partial sums; `name` adds them up in a kernel of its own.
+    The number of slices is sampled. Raises: ScheduleError if none divides the axis.
+    """
     deepest = [n for n in s.loops(name) if s.loop(n).reduce][-1]
     extent = evaluate_int(s.loop(deepest).extent)
     sizes = [extent // n for n in _SLICES if extent % n == 0]

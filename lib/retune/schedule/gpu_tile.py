@@ -172,7 +172,10 @@ class Tile:
 
     @staticmethod
     def sampled(s: Schedule, pixels: Sequence[str], channels: str, tiling: Tiling) -> "Tile":
-        """The axes split into all levels; sizes are sampled."""
+        """The axes split into all levels; sizes are sampled.
+
+        Pixels: groups, items, registers. Channels: groups, virtual threads, items, lanes.
+        """
         groups: list[str] = []
         items: list[str] = []
         registers: list[str] = []
@@ -310,7 +313,10 @@ def _stage(s: Schedule, buffer: Buffer, at: str) -> str:
 
 
 def share(s: Schedule, loops: Sequence[str], tile: Tile, lanes: int) -> None:
-    """The loops of a copy spread over all items, neighbours side by side."""
+    """The loops of a copy spread over all items, neighbours side by side, `lanes` elements each.
+
+    The last loop's extent is a multiple of `lanes`; items past the end of the copy do nothing.
+    """
     *outer, last = loops
     if lanes > 1:
         last, vector = s.split(last, [lanes])

@@ -55,7 +55,13 @@ class Recorder:
     def sample_perfect_tile(
         self, loop: str, parts: int, max_innermost: int = 64, name: str | None = None
     ) -> list[Expr]:
-        """`parts - 1` factors whose product divides the loop's extent, the innermost bounded."""
+        """`parts - 1` factors whose product divides the loop's extent, outer to inner.
+
+        The innermost is at most `max_innermost`. They are the factors of a `split` into `parts`
+        loops without a rest; `name` is the decision's (default: `tile.LOOP`).
+
+        Raises: ScheduleError if the extent is itself sampled.
+        """
         extent = self._extent(loop, "sample_perfect_tile")
         table = tiles.perfect_tiles(extent, parts - 1, max_innermost)
         arguments = {"loop": loop, "parts": parts, "max_innermost": max_innermost}
@@ -72,7 +78,9 @@ class Recorder:
         """`parts - 1` factors of any size whose product, times `unit`, is at most the extent.
 
         Use them with `split(..., tail="shift")`: extents without useful divisors are covered by
-        tiles of which the last is moved back.
+        tiles of which the last is moved back. Otherwise as `sample_perfect_tile`.
+
+        Raises: ScheduleError if the extent is itself sampled, or less than `unit`.
         """
         extent = self._extent(loop, "sample_tile")
         if unit > extent:
@@ -84,7 +92,7 @@ class Recorder:
         return self._sample("sample_tile", name or f"tile.{loop}", table, arguments)
 
     def sample_categorical(self, name: str, options: Sequence[int]) -> Expr:
-        """One of the integers."""
+        """One of the integers; `name` is the decision's, unique within the schedule."""
         table = np.asarray(options, np.int64).reshape(-1, 1)
         arguments: dict[str, Argument] = {"name": name, "options": tuple(int(o) for o in options)}
         return self._sample("sample_categorical", name, table, arguments)[0]

@@ -80,7 +80,10 @@ class Sketch:
         return holds(self.constraints, self.symbols(rows), len(rows))
 
     def sample(self, count: int, rng: np.random.Generator) -> np.ndarray:
-        """Up to `count` valid rows, uniform over the valid ones, repeats possible."""
+        """Up to `count` valid rows, uniform over the valid ones, repeats possible.
+
+        Fewer where valid ones are rare. int64 [at most count, decisions]
+        """
         kept: list[np.ndarray] = []
         found = 0
         for _ in range(_DRAWS):
@@ -93,20 +96,26 @@ class Sketch:
         return np.concatenate(kept)[:count]
 
     def all_rows(self) -> np.ndarray:
-        """Every valid row in index order. Raises: ScheduleError for more than 200,000 rows."""
+        """Every valid row in index order. int64 [valid, decisions]
+
+        Raises: ScheduleError where there are more than 200,000 rows, valid or not.
+        """
         if self.size > _ENUMERATION_LIMIT:
             raise ScheduleError(f"{self.name}: {self.size} candidates are too many to list")
         rows = self.rows_of(np.arange(self.size))
         return rows[self.valid(rows)]
 
     def rows_of(self, numbers: np.ndarray) -> np.ndarray:
-        """Option rows by mixed-radix number; the last decision is the fastest digit."""
+        """Option rows by mixed-radix number [n]; the last decision is the fastest digit.
+
+        int64 [n, decisions]
+        """
         if not self.decisions:
             return np.zeros((len(numbers), 0), np.int64)
         return np.stack(np.unravel_index(numbers, self.options), axis=1).astype(np.int64)
 
     def numbers_of(self, rows: np.ndarray) -> np.ndarray:
-        """The inverse of `rows_of`."""
+        """The inverse of `rows_of`. int64 [n]"""
         if not self.decisions:
             return np.zeros(len(rows), np.int64)
         return np.asarray(np.ravel_multi_index(tuple(rows.T), self.options), np.int64)
@@ -119,7 +128,10 @@ class Sketch:
         }
 
     def row(self, decided: Mapping[str, Sequence[int]]) -> np.ndarray:
-        """The row that gives these values. Raises: ScheduleError if some value is no option."""
+        """The row that gives these values. int64 [decisions]
+
+        Raises: ScheduleError for a decision without a value, or a value that is no option.
+        """
         row = np.zeros(len(self.decisions), np.int64)
         for column, decision in enumerate(self.decisions):
             if decision.name not in decided:

@@ -139,7 +139,11 @@ def train_offline(
     name: str = "",
     loss: Loss = LOSS,
 ) -> OfflineModel:
-    """A model of these rows (as `CostModel.update` takes them) that others can start from."""
+    """A model of these rows that others can start from; the same arguments give the same model.
+
+    Shapes as for `CostModel.update`: features float32 [n, len(FEATURES)], score [n] from 0 (a
+    failure) to 1 (its task's best), task int64 [n].
+    """
     members = _fit(features, score, task, np.zeros(len(features)), seed, loss)
     texts = tuple(m.save_raw("json").decode() for m in members)
     return OfflineModel(members=texts, name=name)

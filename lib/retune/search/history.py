@@ -53,7 +53,7 @@ def measured_costs(measurements: Sequence[Measurement]) -> tuple[np.ndarray, np.
 
 
 def recorded_costs(rows: "Table") -> tuple[np.ndarray, np.ndarray]:
-    """The same of records: columns `status`, `median_us` and `reference_us`."""
+    """The same of records: columns `status`, `median_us` and `reference_us`. float64 [n] each"""
     right = (rows["status"] == "ok").to_numpy(bool)
     times = np.where(right, rows["median_us"].to_numpy(float, na_value=np.nan), np.nan)
     return times, cost(times, rows["reference_us"].to_numpy(np.float32, na_value=np.nan))
@@ -146,7 +146,10 @@ def candidate_of(record: TuningRecord, space: Space) -> Candidate | None:
 def best_candidates(
     store: RecordStore, task_key: str, device: str, space: Space
 ) -> list[tuple[Candidate, TuningRecord]]:
-    """The fastest recorded candidates that today's space still has, each with its record."""
+    """The fastest recorded candidates that today's space still has, each with its record.
+
+    Best first, as `RecordStore.top` has them: right ones of all runs on that device (fingerprint).
+    """
     sketches = [sketch.name for sketch in space.sketches]
     records = store.top(task_key, device, _ALTERNATIVES, sketches)
     pairs = [(candidate_of(record, space), record) for record in records]
@@ -156,6 +159,6 @@ def best_candidates(
 def best_candidate(
     store: RecordStore, task_key: str, device: str, space: Space
 ) -> tuple[Candidate, TuningRecord] | None:
-    """The fastest recorded candidate that today's space still has, with its record."""
+    """The first of `best_candidates`; None where nothing fits that is recorded."""
     found = best_candidates(store, task_key, device, space)
     return found[0] if found else None

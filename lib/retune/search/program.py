@@ -96,8 +96,9 @@ class Tuned:
         return self.source.text
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The outputs by name, computed on the device from every input and constant by name.
+        """The outputs by name, in the shapes that the expression states, computed on the device.
 
+        `inputs` are the arrays of every input and constant by name; constants are not packed.
         Raises: InputError for an input that is missing, unknown, or of another size.
         """
         found = execute(self.source, inputs, self.device)

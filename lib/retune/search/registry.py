@@ -96,7 +96,7 @@ def model_in_use(root: Path, feature_set: str, moment: datetime | None = None) -
 
 
 def stored_model(root: Path, card: ModelCard) -> OfflineModel:
-    """The model itself."""
+    """The model that the card describes. Raises: RecordError if its files are gone."""
     folder = root / FOLDER / card.name
     paths = sorted(folder.glob("member-*.json"), key=lambda p: int(p.stem.split("-")[1]))
     members = tuple(path.read_text(encoding="utf-8") for path in paths)

@@ -83,7 +83,7 @@ class Emitter:
         return array
 
     def index_list(self, index: int, what: str) -> tuple[int, ...]:
-        """The contents of a constant input as integers."""
+        """The contents of an input as integers. Raises: ModelError if they are not constant."""
         return tuple(int(item) for item in self.contents(index, what).reshape(-1))
 
     def scalar(self, value: float, like: str, label: str) -> str:
@@ -114,12 +114,17 @@ class Emitter:
 
 
 Handler = Callable[[OnnxNode, Emitter], None]
+"""Adds what the node means to the graph, and gives every output that is used a value. Raises:
+ModelError for attributes, shapes or types that have no meaning here."""
 
 HANDLERS: dict[str, dict[int, Handler]] = {}
 
 
 def onnx_op(*names: str, since: int = 1) -> Callable[[Handler], Handler]:
-    """Decorator: the function imports these ONNX ops from opset `since` on."""
+    """Decorator: the function imports these ONNX ops from opset `since` on.
+
+    Raises: ValueError if there is one for that opset already.
+    """
 
     def wrap(handler: Handler) -> Handler:
         for name in names:

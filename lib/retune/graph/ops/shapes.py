@@ -46,7 +46,10 @@ def require(condition: bool, message: Callable[[], str]) -> None:
 
 
 def window_extent(extent: int, kernel: int, stride: int, dilation: int, pads: int) -> int:
-    """Positions of a dilated window over `extent` elements padded by `pads` in all."""
+    """Positions of a dilated window over `extent` elements padded by `pads` in all.
+
+    Zero or less where not even one window fits.
+    """
     return (extent + pads - (kernel - 1) * dilation - 1) // stride + 1
 
 
@@ -61,7 +64,7 @@ def channels(shape: Sequence[int], layout: str) -> int:
 
 
 def data_shape(batch: int, channel: int, extents: Sequence[int], layout: str) -> tuple[int, ...]:
-    """A data shape of that layout."""
+    """The shape of data in that layout: (batch, *extents, channel), or the channel second."""
     if layout in CHANNELS_LAST:
         return (batch, *extents, channel)
     return (batch, channel, *extents)

@@ -74,7 +74,7 @@ def split_axes(i: Sequence[Expr], layout: str) -> tuple[Expr, list[Expr], Expr]:
 
 
 def data_index(batch: Expr, places: Sequence[Expr], channel: Expr, layout: str) -> tuple[Expr, ...]:
-    """The inverse of `split_axes`."""
+    """The index of a data tensor in that layout; the inverse of `split_axes`."""
     if layout in CHANNELS_LAST:
         return (batch, *places, channel)
     return (batch, channel, *places)

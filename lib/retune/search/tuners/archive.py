@@ -51,7 +51,10 @@ class Archive:
         return np.sort(places[~np.isin(numbers, self._taken)])
 
     def best(self, count: int) -> tuple[Candidates, np.ndarray]:
-        """The `count` cheapest measured candidates, each once, cheapest first, and their costs."""
+        """The `count` cheapest measured candidates, each once, cheapest first, and their costs.
+
+        Fewer where fewer were right. float64 [at most count]
+        """
         ranked = np.argsort(self._costs, kind="stable")
         ranked = ranked[np.isfinite(self._costs[ranked])]
         _, places = np.unique(self.space.numbers(self._measured.take(ranked)), return_index=True)
