@@ -13,7 +13,7 @@ from pathlib import Path
 from retune.bundle.bench import compare_times
 from retune.bundle.build import build_plan
 from retune.bundle.module import Module
-from retune.core.config import cache_root
+from retune.core.config import cache_root, records_root
 from retune.core.errors import InputError, VerifyError
 from retune.core.keys import content_key
 from retune.device.runtime import Device, open_device
@@ -123,7 +123,7 @@ def tune_network(
     request = TuneRequest(
         model=model,
         out=str(out),
-        records=str(records or Path("artifacts/records")),
+        records=str(records or records_root()),
         work=str(cache_root()),
         device=device,
         trials=trials,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from retune import api
 from retune.core.errors import InputError
 from retune.stages.manifest import TuneRequest
 from retune.stages.request import check_request
@@ -60,3 +61,14 @@ def test_what_lies_there_is_seen_before_and_not_after(
     occupy(request_)
     with pytest.raises(InputError, match=message):
         check_request(request_)
+
+
+def test_the_default_store_is_the_one_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    seen: list[TuneRequest] = []
+    monkeypatch.setattr(api, "run_stages", lambda request, *_: seen.append(request))
+    monkeypatch.setenv("RETUNE_RECORDS", str(tmp_path / "elsewhere"))
+    api.tune_network("zoo:mlp", tmp_path)
+    api.tune_network("zoo:mlp", tmp_path, records=tmp_path / "mine")
+    assert [Path(r.records).name for r in seen] == ["elsewhere", "mine"]
