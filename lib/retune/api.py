@@ -114,7 +114,11 @@ def tune_network(
 ) -> TuneResult:
     """Tunes a network and publishes `out/module` and `out/report.html`.
 
-    `winograd` allows Winograd convolution: faster on large maps, relative errors to about 1e-5.
+    Measures until `trials` are done or `minutes` are over; without either, until no task has
+    anything left to try. `records` is the store's folder (default: the one that RETUNE_RECORDS
+    names); `shapes` binds inputs whose shape the model leaves open. `winograd` allows Winograd
+    convolution: faster on large maps, relative errors to about 1e-5. The other options are those of
+    `retune tune`, see TuneRequest.
 
     Doing the same again, or after a kill, redoes nothing that was finished. When `stop` says so,
     no further batch is measured, and the bundle is made of what was found. Raises: InputError
