@@ -30,10 +30,7 @@ def report_data(
     *,
     created: datetime,
 ) -> ReportData:
-    """What the report of a finished run shows: `rounds` has at least one, the last one finished.
-
-    Curves show the run's own measurements, read from the record store; `created` is in UTC.
-    """
+    """What the report of a finished run shows; the store has its own measurements, for the curves."""
     last = rounds[-1]
     results = task_results(tasks, last)
     times = measured_times(Path(request.records), last.run_id)
