@@ -30,7 +30,7 @@ def report_data(
     *,
     created: datetime,
 ) -> ReportData:
-    """What the report of a finished run shows; the store has its own measurements, for the curves."""
+    """The report of a finished run (`rounds` has one at least); curves are read from the store."""
     last = rounds[-1]
     results = task_results(tasks, last)
     times = measured_times(Path(request.records), last.run_id)
