@@ -4,7 +4,14 @@ from collections.abc import Sequence
 
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Buffer, Expr
-from retune.ir.simplify import Polynomial, add_terms, from_polynomial, polynomial, simplify
+from retune.ir.simplify import (
+    Polynomial,
+    add_terms,
+    from_polynomial,
+    polynomial,
+    rejoined,
+    simplify,
+)
 
 
 def strides_of(buffer: Buffer) -> tuple[int, ...]:
@@ -32,4 +39,4 @@ def flat_terms(buffer: Buffer, indices: Sequence[Expr]) -> Polynomial:
     total: Polynomial = {}
     for index, stride in zip(indices, strides_of(buffer), strict=True):
         add_terms(total, polynomial(index, simplify), stride)
-    return total
+    return rejoined(total)

@@ -44,7 +44,7 @@ def simplify(expr: Expr, ranges: Ranges | None = None) -> Expr:
     """An equal expression in normal form; `ranges` bounds variables and decides comparisons."""
     known = ranges or {}
     if isinstance(expr, Binary) and expr.op in _RING and expr.dtype == "int32":
-        return from_polynomial(_rejoined(polynomial(expr, lambda atom: simplify(atom, known))))
+        return from_polynomial(rejoined(polynomial(expr, lambda atom: simplify(atom, known))))
     children = expr.children
     if not children:
         return expr
@@ -86,7 +86,7 @@ def add_terms(a: Polynomial, b: Polynomial, factor: int) -> Polynomial:
     return a
 
 
-def _rejoined(terms: Polynomial) -> Polynomial:
+def rejoined(terms: Polynomial) -> Polynomial:
     """`k*n*(x // n) + k*(x % n) -> k*x`: two loops that were fused are one again."""
     for monomial, coefficient in terms.items():
         match monomial:
@@ -94,7 +94,7 @@ def _rejoined(terms: Polynomial) -> Polynomial:
                 quotient = (binary("floordiv", x, n),)
                 if terms.get(quotient) == coefficient * int(n):
                     rest = {m: c for m, c in terms.items() if m not in (monomial, quotient)}
-                    return _rejoined(add_terms(rest, polynomial(x), coefficient))
+                    return rejoined(add_terms(rest, polynomial(x), coefficient))
             case _:
                 pass
     return terms
