@@ -13,7 +13,6 @@ estimate alone 0.858 0.936 0.588 0.750.
 """
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
@@ -173,11 +172,12 @@ def _fit(
         data = xgb.DMatrix(features, label=score, weight=weight, base_margin=prior, nthread=1)
         parameters = _PARAMETERS
 
-    def member(number: int) -> xgb.Booster:
-        return xgb.train({**parameters, "seed": seed % (1 << 31) + number}, data, _ROUNDS)
-
-    with ThreadPoolExecutor(_MEMBERS) as pool:  # training lets other threads run
-        return tuple(pool.map(member, range(_MEMBERS)))
+    # One after the other: a matrix makes its histogram when it is first trained on, and threads
+    # that do so at once corrupt memory.
+    return tuple(
+        xgb.train({**parameters, "seed": seed % (1 << 31) + number}, data, _ROUNDS)
+        for number in range(_MEMBERS)
+    )
 
 
 def _weights(score: np.ndarray, task: np.ndarray) -> np.ndarray:
