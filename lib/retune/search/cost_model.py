@@ -7,9 +7,9 @@ always an answer, and a few measurements are enough to improve it.
 
 The loss is the squared error, weighted by the score, as Ansor does (Zheng et al. 2020, section
 5.2). `benchmarks.losses` compares it with others. On tests/data/replay.parquet, each of six layers
-held out in turn (peak@1, peak@5, recall of the fastest tenth, rank correlation): weighted 0.925
-0.952 0.606 0.762, squared 0.937 0.948 0.583 0.760, ranking 0.782 0.919 0.484 0.534, and the static
-estimate alone 0.858 0.936 0.588 0.750.
+held out in turn (peak@1, peak@5, recall of the fastest tenth, rank correlation): weighted 0.831
+0.927 0.577 0.767, squared 0.818 0.915 0.579 0.774, ranking 0.851 0.895 0.508 0.584, and the static
+estimate alone 0.898 0.951 0.561 0.744.
 """
 
 from collections.abc import Sequence
