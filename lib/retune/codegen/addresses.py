@@ -13,7 +13,14 @@ from typing import Protocol
 from retune.codegen.alignment import known_divisor
 from retune.ir.expr import Buffer, Expr, Var, const, substitute, variables
 from retune.ir.flat import flat_terms
-from retune.ir.simplify import Polynomial, Range, from_polynomial, polynomial, simplify
+from retune.ir.simplify import (
+    Monomial,
+    Polynomial,
+    Range,
+    from_polynomial,
+    polynomial,
+    simplify,
+)
 from retune.ir.stmt import Block
 
 
@@ -71,7 +78,7 @@ class Place:
     lanes: int
     divisor: int = 1
     """Divides `base`; 0 if that is 0."""
-    terms: tuple[tuple[tuple[Expr, ...], int], ...] = field(default=(), compare=False)
+    terms: tuple[tuple[Monomial, int], ...] = field(default=(), compare=False)
     """What `base` adds up: monomials with their coefficients."""
 
     @property
@@ -97,7 +104,7 @@ class _Form:
     steps: tuple[tuple[Var, int], ...]
     stride: int
     divisor: int
-    terms: tuple[tuple[tuple[Expr, ...], int], ...]
+    terms: tuple[tuple[Monomial, int], ...]
 
 
 class Addresses:

@@ -58,7 +58,6 @@ class KernelBody:
         """`packed` names the constants that lie in the order of their reads."""
         self.nest = nest
         self._packed = packed
-        self._reducing = 0
         self._loops: list[For] = []
         """Those in time around the statements at hand, from the outermost."""
         self.streams = False
@@ -160,11 +159,9 @@ class KernelBody:
         scope = _Scope({loop.var})
         self._scopes.append(scope)
         self._declare(loop)
-        self._reducing += loop.reduce
         self._loops.append(loop)
         self._walk(loop.body, env)
         self._loops.pop()
-        self._reducing -= loop.reduce
         if self._shares and repeats_after_barrier(loop.body):
             scope.lines.append(opencl.BARRIER)
         self._scopes.pop()
@@ -310,10 +307,7 @@ class KernelBody:
         """Declarations of those reads that are shared and not named yet."""
         for read in found:
             if read in shared and read not in printer.named:
-                name = self.fresh(opencl.identifier(read.buffer.name))
-                kind = opencl.type_name(read.buffer.dtype, read.lanes)
-                yield f"const {kind} {name} = {printer.read_text(read)};"
-                printer.named[read] = name
+                yield self._name_read(printer, read)
                 yield from self._ahead(read)
 
     def _name_run(
@@ -326,16 +320,22 @@ class KernelBody:
         if place in runs and place not in printer.lanes:
             vector, lane = runs[place]
             if vector not in printer.named:
-                name = self.fresh(opencl.identifier(vector.buffer.name))
-                kind = opencl.type_name(vector.buffer.dtype, vector.lanes)
-                yield f"const {kind} {name} = {printer.read_text(vector)};"
-                printer.named[vector] = name
+                yield self._name_read(printer, vector)
             printer.lanes[place] = gathers.Lane(printer.named[vector], vector.lanes, lane)
+
+    def _name_read(self, printer: ExpressionPrinter, read: Place) -> str:
+        """The declaration of a variable that holds the read from now on."""
+        name = self.fresh(opencl.identifier(read.buffer.name))
+        kind = opencl.type_name(read.buffer.dtype, read.lanes)
+        text = f"const {kind} {name} = {printer.read_text(read)};"
+        printer.named[read] = name
+        return text
 
     def _ahead(self, read: Place) -> Iterator[str]:
         """What follows a read of a packed constant inside a reduction."""
         streamed = read.buffer.name in self._packed and streams.is_stream(read.buffer)
-        if not (streamed and self.solitary and self._reducing):
+        reducing = any(loop.reduce for loop in self._loops)
+        if not (streamed and self.solitary and reducing):
             return
         pointer = self.identifier(read.buffer.name)
         if ahead := streams.fetch(pointer, read):

@@ -13,18 +13,7 @@ from dataclasses import replace
 from retune.codegen.copies import copy_body
 from retune.codegen.passes import simplify_indices
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import (
-    Const,
-    Expr,
-    Select,
-    Var,
-    conjuncts,
-    const,
-    loads,
-    substitute,
-    variables,
-)
-from retune.ir.expr import walk as walk_expr
+from retune.ir.expr import Const, Expr, Var, conjuncts, const, position_masks, substitute, variables
 from retune.ir.simplify import Range, simplify
 from retune.ir.stmt import PEEL, Block, For, Program, Seq, Stmt, blocks, rewrite, walk, with_body
 
@@ -88,9 +77,8 @@ def _peeled(loop: For, ranges: Mapping[Var, Range]) -> Stmt:
 def _tests(block: Block) -> Iterator[Expr]:
     """The block's guard, and the masks by which its value is chosen, in parts."""
     yield from conjuncts(block.guard)
-    for node in walk_expr(block.value):
-        if isinstance(node, Select) and not loads(node.condition):
-            yield from conjuncts(node.condition)
+    for mask in position_masks(block.value):
+        yield from conjuncts(mask)
 
 
 def _hold(guards: set[Expr], var: Var, first: int, last: int, ranges: Mapping[Var, Range]) -> bool:

@@ -10,7 +10,8 @@ ahead of time they arrive beside the arithmetic, in two ways:
 - `share_of_next`: where a strip of weights is read several times, once for each tile of pixels, its
   first pass would have to bring all of it while the other passes bring nothing, and memory is
   slower than that. So each pass fetches an equal share of the next strip (3x3 layers of 512
-  channels in place: 620 to 485 us; resnet50 0.96 of the time).
+  channels in place: 620 to 485 us; in turns: resnet50 0.97 of the time, squeezenet 0.96, resnet18
+  and mobilenet 0.99, inception_v2 1.01, vgg19 1.00).
 
 Only kernels of one-item groups do this, as CPUs run them: GPUs hide the way to memory by other
 items. Reads past the end of a buffer are asked for too, which is harmless: a prefetch cannot fail.

@@ -477,3 +477,9 @@ def variables(expr: Expr) -> set[Var]:
 def loads(expr: Expr) -> list[Load]:
     """All loads, in order of occurrence, repeated ones too."""
     return [node for node in walk(expr) if isinstance(node, Load)]
+
+
+def position_masks(expr: Expr) -> list[Expr]:
+    """The conditions on positions alone by which values are chosen, as in padding, in order."""
+    chosen = [node.condition for node in walk(expr) if isinstance(node, Select)]
+    return [condition for condition in chosen if not loads(condition)]

@@ -15,7 +15,19 @@ from math import prod
 from retune.core.errors import ScheduleError
 from retune.core.target import DeviceSpec
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Binary, Const, Expr, Load, Select, Var, const, loads, variables, walk
+from retune.ir.expr import (
+    Binary,
+    Const,
+    Expr,
+    Load,
+    Select,
+    Var,
+    const,
+    loads,
+    position_masks,
+    variables,
+    walk,
+)
 from retune.ir.reduction import path_to
 from retune.ir.stmt import PEEL, Block, Program, blocks
 from retune.schedule.accumulators import WINDOW_LIMIT, accumulate_in_registers
@@ -421,8 +433,7 @@ def schedule_elementwise(s: Schedule, name: str, spec: DeviceSpec) -> None:
 
 def _masking(value: Expr) -> frozenset[Var]:
     """Variables that say where a value is taken from, as the places of padding do."""
-    masks = [n.condition for n in walk(value) if isinstance(n, Select)]
-    return frozenset(v for mask in masks if not loads(mask) for v in variables(mask))
+    return frozenset(v for mask in position_masks(value) for v in variables(mask))
 
 
 def _share(size: int, wanted: int) -> int:

@@ -85,7 +85,7 @@ class _Shape:
     """Whether it is a reduction each of whose operands is a vector."""
     element_cycles: float
     """Cycles for a vector, if it is no reduction."""
-    constants: tuple[frozenset[Var], ...]
+    constants: tuple[set[Var], ...]
     """For each read of a constant, the variables that change what is read."""
     broadcasts: tuple[tuple[tuple[Var, int], ...], ...]
     """For each read of one number for all lanes: the written-out spatial loops, with the row of
@@ -115,17 +115,13 @@ def _shape(block: Block, path: tuple[For, ...], formulas: Formulas) -> _Shape:
         sizes={r.buffer: tuple(formulas.row(e) for e in r.buffer.shape) for r in reads},
         window=broadcasts_nothing(block, path),
         element_cycles=_element_cycles(block),
-        constants=tuple(_used(read) for read in reads if read.buffer.scope == "constant"),
+        constants=tuple(variables(read) for read in reads if read.buffer.scope == "constant"),
         broadcasts=tuple(
             tuple((var, formulas.row(_bytes_apart(read, var))) for var in copied)
             for read in reads
-            if read.buffer.scope == "global" and not _used(read) & across
+            if read.buffer.scope == "global" and not variables(read) & across
         ),
     )
-
-
-def _used(load: Load) -> frozenset[Var]:
-    return frozenset(v for index in load.indices for v in variables(index))
 
 
 def _bytes_apart(load: Load, var: Var) -> Expr:
@@ -208,9 +204,7 @@ class _Nest:
         ]
         return np.max(found, axis=0) if found else _FAR_CYCLES * self.one
 
-    def _constant_cycles(
-        self, used: frozenset[Var], spec: DeviceSpec, *, private: bool
-    ) -> np.ndarray:
+    def _constant_cycles(self, used: set[Var], spec: DeviceSpec, *, private: bool) -> np.ndarray:
         """Beside private arrays constants share the caches; on their own they are read ahead.
 
         What one tile reads may stay in the nearest cache for the next one, or else in the one

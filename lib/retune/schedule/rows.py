@@ -52,7 +52,7 @@ def contiguous_axis(s: Schedule, name: str, spec: DeviceSpec) -> RowAxis | None:
     results = {v for v, n in extents.items() if v not in reduce and n > 1}
     widest = min(16, spec.lanes_f32)
     for load in operands:
-        own = {v for index in load.indices for v in variables(index)} & results
+        own = variables(load) & results
         packed = load.buffer.scope == "constant" and _last_extent(block) >= widest
         if own and (own != results or packed):
             return None

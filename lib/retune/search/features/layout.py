@@ -14,7 +14,6 @@ import numpy as np
 from retune.core.dtypes import itemsize
 from retune.ir.evaluate import Formulas
 from retune.ir.expr import Buffer, const
-from retune.ir.stmt import For
 from retune.schedule.space import Sketch
 from retune.search.features.nests import Access, Nest, Term, analyse
 
@@ -168,6 +167,5 @@ def _column(values: Iterable[float]) -> Array:
 
 
 def _step_level(nest: Nest) -> int:
-    loops: tuple[For, ...] = nest.loops
-    inner = range(nest.group_level, len(loops))
-    return next((i for i in inner if loops[i].reduce), nest.body_level)
+    inner = range(nest.group_level, len(nest.loops))
+    return next((i for i in inner if nest.loops[i].reduce), nest.body_level)
