@@ -8,8 +8,9 @@ import pytest
 from retune.codegen.lower import lower
 from retune.core.dtypes import TensorType
 from retune.device.jobs import BuiltJob, build_jobs
+from retune.device.pool import ConstantPool, Window
 from retune.device.runtime import BuildFailed, Device, open_device
-from retune.device.workload import Job, Workload, make_candidate
+from retune.device.workload import Job, JobBuffer, Workload, make_candidate
 from retune.ir.merge import merge_axes
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag
@@ -42,16 +43,16 @@ def some_jobs(device: Device, dag: Dag, count: int) -> tuple[list[Job], Workload
 
 def result(device: Device, built: BuiltJob, job: Job, workload: Workload) -> np.ndarray:
     """The output after three runs, from memory full of ones."""
-    buffers = {
-        spec.name: device.upload(
-            workload.inputs[spec.name]
-            if spec.role in {"input", "constant"} and not spec.packed
-            else np.ones(spec.elements, spec.dtype)
-        )
+    arrays = {
+        spec.name: workload.inputs[spec.name]
+        if spec.role in {"input", "constant"} and not spec.packed
+        else np.ones(spec.elements, spec.dtype)
         for spec in job.buffers
     }
+    constants = {s.name: arrays.pop(s.name) for s in job.buffers if s.role == "constant"}
+    buffers = {name: device.upload(array) for name, array in arrays.items()}
     built.warm()
-    built.bind(buffers).time(3)
+    built.bind(buffers, constants).time(3)
     (output,) = (spec for spec in job.buffers if spec.role == "output")
     return device.read(buffers[output.name], TensorType((output.elements,), "float32"))
 
@@ -63,9 +64,10 @@ def test_candidates_of_several_tasks_share_one_program(device: Device):
     jobs = [(job, workload) for several, workload in both for job in several]
     assert len({len(job.buffers) for job, _ in jobs}) > 1
     assert len({len(job.launches) for job, _ in jobs}) > 1
-    together = build_jobs(device, [job for job, _ in jobs])
+    pool = ConstantPool(device)
+    together = build_jobs(device, [job for job, _ in jobs], pool)
     for built, (job, workload) in zip(together, jobs, strict=True):
-        (alone,) = build_jobs(device, [job])
+        (alone,) = build_jobs(device, [job], pool)
         found, expected = (result(device, b, job, workload) for b in (built, alone))
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
         if not any(spec.packed for spec in job.buffers):
@@ -73,8 +75,55 @@ def test_candidates_of_several_tasks_share_one_program(device: Device):
             np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5)
 
 
+def test_spread_constants_change_the_later_runs_only(device: Device):
+    """The first run has the task's constants, the next one random numbers; then both again."""
+    dag = conv2d(1, 9, 9, 16, 16)
+    (job,), _ = some_jobs(device, dag, 1)
+    window = Window.of(job)
+    assert window.movable
+    arrays = {s.name: np.ones(s.elements, np.float32) for s in job.buffers}
+    constants = {name: arrays.pop(name) for name in window.offsets}
+    buffers = {name: device.upload(array) for name, array in arrays.items()}
+    (built,) = build_jobs(device, [job], ConstantPool(device))
+    (output,) = (spec for spec in job.buffers if spec.role == "output")
+
+    def after(runs: int, spread_bytes: int) -> np.ndarray:
+        built.bind(buffers, constants, spread_bytes).time(runs)
+        return device.read(buffers[output.name], TensorType((output.elements,), "float32"))
+
+    one = after(1, 2 * window.bytes)
+    np.testing.assert_array_equal(after(2, 0), one)
+    np.testing.assert_array_equal(after(2, 2 * window.bytes - 1), one)
+    assert not np.allclose(after(2, 2 * window.bytes), one)
+    np.testing.assert_array_equal(after(3, 2 * window.bytes), one)
+
+
+def test_windows_are_no_more_than_it_takes_to_leave_the_caches(device: Device):
+    spec = device.spec
+    window = Window(offsets={"w": 0}, bytes=spec.l2_bytes, movable=True)
+    arrays = {"w": np.ones(3, np.float32)}
+    pool = ConstantPool(device)
+    assert pool.place(window, arrays, 5 * spec.l2_bytes)[1] == 5
+    caches = max(spec.l2_bytes, spec.l3_bytes)
+    assert pool.place(window, arrays, 1 << 50)[1] * window.bytes <= 4 * caches
+
+
+def test_constants_that_may_be_indices_do_not_move(device: Device):
+    numbers = JobBuffer(name="i", dtype="int32", elements=3, role="constant", packed=False)
+    weights = replace(numbers, name="w", dtype="float32")
+    job = Job(texts=(), options=(), launches=(), buffers=(weights, numbers), flops=0, bytes=0)
+    window = Window.of(job)
+    assert window == Window(offsets={"w": 0, "i": 512}, bytes=1024, movable=False)
+    arrays = {"w": np.ones(3, np.float32), "i": np.arange(3, dtype=np.int32)}
+    buffer, windows = ConstantPool(device).place(window, arrays, 1 << 20)
+    assert windows == 1
+    np.testing.assert_array_equal(
+        device.read(device.part(buffer, 512, 12), TensorType((3,), "int32")), arrays["i"]
+    )
+
+
 def test_a_text_that_does_not_compile_fails_its_program(device: Device):
     (good, other), _ = some_jobs(device, elementwise(3, 67), 2)
     bad = replace(other, texts=tuple(f"{text}\nnonsense" for text in other.texts))
     with pytest.raises(BuildFailed, match="nonsense"):
-        build_jobs(device, [good, bad])
+        build_jobs(device, [good, bad], ConstantPool(device))

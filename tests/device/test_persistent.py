@@ -54,6 +54,21 @@ def test_the_text(golden: Golden) -> None:
     assert ADD + "\n" + persistent_text(CALLEES, STEPS, 2, 2) == golden
 
 
+def test_the_text_of_a_moving_base(golden: Golden) -> None:
+    assert ADD + "\n" + persistent_text(CALLEES, STEPS, 2, 2, moving=True) == golden
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3, 7])
+def test_each_round_reads_from_the_next_window(device: Device, rounds: int) -> None:
+    """Three windows of x, 128 bytes apart; seven rounds come back to the first one twice."""
+    kernel = Persistent(device, [ADD], (), CALLEES, STEPS[:1], 2, moving=True)
+    x = np.arange(3 * 32, dtype=np.float32).reshape(3, 32)
+    buffers = device.upload(x), device.upload(np.zeros(32, np.float32))
+    device.enqueue([kernel.launch(buffers, rounds=rounds, windows=(128, 3))])
+    expected = sum(x[i % 3, :15] + GROUP for i in range(rounds))
+    np.testing.assert_array_equal(device.read(buffers[1], FLOATS)[:15], expected)
+
+
 @pytest.mark.parametrize("workers", [1, 2, 3, 16])
 def test_any_number_of_workers_completes_every_step(
     device: Device, kernel: Persistent, buffers: tuple[Buffer, Buffer], workers: int

@@ -10,10 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from retune.bundle.plan import NetworkPlan, storage_roles, storage_roots
-
-ALIGN_BYTES = 512
-"""Offsets are multiples of this: where OpenCL lets a sub-buffer start. Devices ask for up to 512
-(CL_DEVICE_MEM_BASE_ADDR_ALIGN: NVIDIA 512, PoCL 128); cache lines and vectors stay whole too."""
+from retune.device.runtime import PART_ALIGN_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +45,7 @@ class MemoryPlan:
         return self.arena_bytes + self.weight_bytes + self.io_bytes
 
 
-def plan_memory(plan: NetworkPlan, *, align_bytes: int = ALIGN_BYTES) -> MemoryPlan:
+def plan_memory(plan: NetworkPlan, *, align_bytes: int = PART_ALIGN_BYTES) -> MemoryPlan:
     """Every temporary that a launch uses has an offset, a multiple of `align_bytes`."""
     blocks = temp_blocks(plan, align_bytes=align_bytes)
     offsets, arena = place(blocks)
@@ -66,7 +63,7 @@ def plan_memory(plan: NetworkPlan, *, align_bytes: int = ALIGN_BYTES) -> MemoryP
     )
 
 
-def temp_blocks(plan: NetworkPlan, *, align_bytes: int = ALIGN_BYTES) -> tuple[Block, ...]:
+def temp_blocks(plan: NetworkPlan, *, align_bytes: int = PART_ALIGN_BYTES) -> tuple[Block, ...]:
     """One block for each temporary that a launch uses, aliases counted with their root."""
     roots, roles = storage_roots(plan), storage_roles(plan)
     spans: dict[str, tuple[int, int]] = {}

@@ -7,9 +7,10 @@ and one all inputs and outputs. Kernels can so be given any value as a base poin
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from retune.bundle.memory import ALIGN_BYTES, MemoryPlan
+from retune.bundle.memory import MemoryPlan
 from retune.bundle.plan import NetworkPlan, storage_roles, storage_roots
 from retune.codegen.hazards import Access, Region
+from retune.device.runtime import PART_ALIGN_BYTES
 
 ARENA, WEIGHTS, INTERFACE = range(3)
 """Numbers of the allocations."""
@@ -22,7 +23,7 @@ class Place:
     base: int
     """Number of the allocation."""
     offset: int
-    """Bytes from its start, a multiple of memory.ALIGN_BYTES."""
+    """Bytes from its start, a multiple of PART_ALIGN_BYTES."""
     bytes: int
 
     @property
@@ -51,7 +52,7 @@ def lay_out(plan: NetworkPlan, memory: MemoryPlan) -> Storage:
         else:
             base = WEIGHTS if role == "weight" else INTERFACE
             offset = ends[base]
-            ends[base] += -(-max(1, sizes[root]) // ALIGN_BYTES) * ALIGN_BYTES
+            ends[base] += -(-max(1, sizes[root]) // PART_ALIGN_BYTES) * PART_ALIGN_BYTES
         if offset is not None:
             placed[root] = Place(base=base, offset=offset, bytes=sizes[root])
     roots = storage_roots(plan)

@@ -76,12 +76,19 @@ def state_bytes(steps: int, threads: int) -> int:
 
 
 def persistent_text(
-    callees: Sequence[Callee], steps: Sequence[Step], bases: int, threads: int
+    callees: Sequence[Callee],
+    steps: Sequence[Step],
+    bases: int,
+    threads: int,
+    *,
+    moving: bool = False,
 ) -> str:
     """OpenCL C of the kernel; the callees' own texts go before it.
 
     Arguments: `bases` pointers, the counters, then the first step to run, the step to stop before,
-    and how many times over: (last - first) * rounds <= MAX_STEPS, or one round.
+    and how many times over: (last - first) * rounds <= MAX_STEPS, or one round. If `moving`, two
+    more: in each round the first base lies so many times ALIGN_BYTES after where it lay in the
+    round before, and is back at its start after so many rounds.
     """
     pointers = [f"base_{i}" for i in range(bases)]
     return "\n".join(
@@ -94,10 +101,12 @@ def persistent_text(
             "    __global atomic_int* state,",
             "    const int first,",
             "    const int last,",
-            "    const int rounds)",
+            f"    const int rounds{',' if moving else ')'}",
+            *(["    const int stride,", "    const int windows)"] if moving else []),
             "{",
-            f"  __global char* const bases[{bases}] = {{{', '.join(pointers)}}};",
-            *_body(callees, _width(steps)),
+            f"  __global char* {'' if moving else 'const '}bases[{bases}] = "
+            f"{{{', '.join(pointers)}}};",
+            *_body(callees, _width(steps), moving=moving),
             "}",
             "",
         ]
@@ -167,7 +176,8 @@ static int retune_take(__global atomic_int* counters, const int me, const int gr
 """.splitlines()
 
 
-def _body(callees: Sequence[Callee], width: int) -> list[str]:
+def _body(callees: Sequence[Callee], width: int, *, moving: bool) -> list[str]:
+    move = f"      bases[0] = base_0 + {ALIGN_BYTES}L * stride * (s / count % windows);\n"
     return f"""\
   const int me = retune_add(state, 1);
   const int count = last - first;
@@ -179,7 +189,7 @@ def _body(callees: Sequence[Callee], width: int) -> list[str]:
       for (int before = max(0, s - count); before < s; ++before) {{
         retune_wait(COUNTERS(before), steps[first + before % count][1]);
       }}
-    }}
+{move if moving else ""}    }}
     for (int i = 0; i < {width}; ++i) {{
       const int before = step[{_WAITS_AT} + i];
       if (before >= first) {{

@@ -14,6 +14,7 @@ from retune.codegen.joining import join_kernels
 from retune.codegen.persistent import Callee, Step, most_rounds
 from retune.device.launching import prepare_launches
 from retune.device.persistent import Persistent, can_persist
+from retune.device.pool import ConstantPool, Window
 from retune.device.runtime import Buffer, Device, Launch, Program
 from retune.device.workload import Job
 
@@ -33,18 +34,28 @@ class BuiltJob(Protocol):
         """Drivers that compile late do so now; at most one work-group of each kernel runs."""
         ...
 
-    def bind(self, buffers: Mapping[str, Buffer]) -> BoundJob:
-        """The job on these buffers, by name."""
+    def bind(
+        self,
+        buffers: Mapping[str, Buffer],
+        constants: Mapping[str, np.ndarray],
+        spread_bytes: int = 0,
+    ) -> BoundJob:
+        """The job on these buffers and constants, by name.
+
+        A first run uses the constants. Where persistent workers run it, later ones of the same
+        call of `time` may use others of the same size, spread over so many bytes (see `pool`).
+        """
         ...
 
 
-def build_jobs(device: Device, jobs: Sequence[Job]) -> list[BuiltJob]:
+def build_jobs(device: Device, jobs: Sequence[Job], pool: ConstantPool) -> list[BuiltJob]:
     """The compiled jobs: in one program for persistent workers, or each in programs of its own.
 
-    Several jobs must have the same options. Raises: BuildFailed, whichever job it was.
+    Several jobs must have the same options; one of those that share a pool is bound at a time.
+    Raises: BuildFailed, whichever job it was.
     """
     if can_persist(device) and all(job.solitary for job in jobs):
-        return _build_resident(device, jobs)
+        return _build_resident(device, jobs, pool)
     return [_QueuedJob(device, job, device.build(*job.texts, options=job.options)) for job in jobs]
 
 
@@ -62,8 +73,14 @@ class _QueuedJob:
         self.device.enqueue([launch.one_group() for launch in self._launches(buffers)])
         self.device.finish()
 
-    def bind(self, buffers: Mapping[str, Buffer]) -> BoundJob:
-        return _BoundLaunches(self.device, self._launches(buffers))
+    def bind(
+        self,
+        buffers: Mapping[str, Buffer],
+        constants: Mapping[str, np.ndarray],
+        spread_bytes: int = 0,  # noqa: ARG002  the queue has no rounds that could move
+    ) -> BoundJob:
+        uploaded = {name: self.device.upload(array) for name, array in constants.items()}
+        return _BoundLaunches(self.device, self._launches({**buffers, **uploaded}))
 
     def _launches(self, buffers: Mapping[str, Buffer]) -> tuple[Launch, ...]:
         return prepare_launches(self.device, self.program, self.job.launches, buffers)
@@ -78,22 +95,29 @@ class _BoundLaunches:
         return self.device.time_kernels(self.launches, number)
 
 
-def _build_resident(device: Device, jobs: Sequence[Job]) -> list[BuiltJob]:
-    """Each job as a range of the steps of one kernel, whose base pointers are the job's buffers."""
+def _build_resident(device: Device, jobs: Sequence[Job], pool: ConstantPool) -> list[BuiltJob]:
+    """Each job as a range of the steps of one kernel.
+
+    Its base pointers are the window of the job's constants, which moves, and its other buffers.
+    """
     kernels = [kernel for job in jobs for kernel in zip(_callees(job), job.texts, strict=True)]
     callees, texts = join_kernels(kernels)
     steps: list[Step] = []
     parts: list[range] = []
-    for job in jobs:
+    windows = [Window.of(job) for job in jobs]
+    names = [[b.name for b in job.buffers if b.role != "constant"] for job in jobs]
+    for job, window, others in zip(jobs, windows, names, strict=True):
         first = len(steps)
         parts.append(range(first, first + len(job.launches)))
-        steps += _steps(job, first, [callees[number].kernel for number in parts[-1]])
-    most = max(len(job.buffers) for job in jobs)
+        places = {name: (0, offset) for name, offset in window.offsets.items()}
+        places |= {name: (number, 0) for number, name in enumerate(others, 1)}
+        steps += _steps(job, first, [callees[number].kernel for number in parts[-1]], places)
+    most = max(map(len, names))
     distinct = list(dict.fromkeys(callees))
-    kernel = Persistent(device, texts, jobs[0].options, distinct, steps, most)
+    kernel = Persistent(device, texts, jobs[0].options, distinct, steps, 1 + most, moving=True)
     return [
-        _ResidentJob(device, kernel, part, _padded([b.name for b in job.buffers], most))
-        for job, part in zip(jobs, parts, strict=True)
+        _ResidentJob(device, kernel, part, window, _padded(others, most), pool)
+        for window, others, part in zip(windows, names, parts, strict=True)
     ]
 
 
@@ -104,13 +128,14 @@ def _callees(job: Job) -> list[Callee]:
     ]
 
 
-def _steps(job: Job, first: int, kernels: Sequence[str]) -> list[Step]:
+def _steps(
+    job: Job, first: int, kernels: Sequence[str], places: Mapping[str, tuple[int, int]]
+) -> list[Step]:
     """The job's launches under their kernels' names in the program, one after the other."""
-    bases = {spec.name: number for number, spec in enumerate(job.buffers)}
     return [
         Step(
             kernel=kernel,
-            args=tuple((bases[name], 0) for name in launch.args),
+            args=tuple(places[name] for name in launch.args),
             waits=(number - 1,) if number > first else (),
             label=launch.kernel,
         )
@@ -128,19 +153,28 @@ class _ResidentJob:
     device: Device
     kernel: Persistent
     steps: range
+    window: Window
     names: list[str]
-    """The buffer of each base pointer."""
+    """The buffer of each base pointer, after that of the constants."""
+    pool: ConstantPool
 
     def warm(self) -> None:
         unused = self.device.allocate(1)  # no work-group runs
-        self.device.enqueue([self._bound([unused] * len(self.names)).launch(0)])
+        self.device.enqueue([self._bound([unused] * (1 + len(self.names)), 1).launch(0)])
         self.device.finish()
 
-    def bind(self, buffers: Mapping[str, Buffer]) -> BoundJob:
-        return self._bound([buffers[name] for name in self.names])
+    def bind(
+        self,
+        buffers: Mapping[str, Buffer],
+        constants: Mapping[str, np.ndarray],
+        spread_bytes: int = 0,
+    ) -> BoundJob:
+        first, windows = self.pool.place(self.window, constants, spread_bytes)
+        return self._bound([first, *(buffers[name] for name in self.names)], windows)
 
-    def _bound(self, buffers: list[Buffer]) -> "_BoundResident":
-        return _BoundResident(self.device, self.kernel, self.steps, buffers)
+    def _bound(self, buffers: list[Buffer], windows: int) -> "_BoundResident":
+        moves = (self.window.bytes, windows)
+        return _BoundResident(self.device, self.kernel, self.steps, buffers, moves)
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,6 +183,8 @@ class _BoundResident:
     kernel: Persistent
     steps: range
     buffers: list[Buffer]
+    windows: tuple[int, int]
+    """Bytes from one window of constants to the next, and their number."""
     launches: dict[int, Launch] = field(default_factory=dict[int, Launch])
     """By rounds: preparing one takes a millisecond."""
 
@@ -157,7 +193,7 @@ class _BoundResident:
         if rounds not in self.launches:
             first, last = self.steps.start, self.steps.stop
             self.launches[rounds] = self.kernel.launch(
-                self.buffers, first=first, last=last, rounds=rounds
+                self.buffers, first=first, last=last, rounds=rounds, windows=self.windows
             )
         return self.launches[rounds]
 

@@ -175,7 +175,11 @@ class LocalRunner:
             if (missing := self._provide(workload, slot, options)) is not None:
                 return stopped(missing)
             stage = "the first run"
-            check = Check(index=slot.built.index, constants=slot.candidate.constants(workload))
+            check = Check(
+                index=slot.built.index,
+                constants=slot.candidate.constants(workload),
+                spread_bytes=options.spread_bytes,
+            )
             checked = self._main.request(check, check_deadline_s(slot.job, options))
             if isinstance(checked, Refused):
                 return stopped(checked)

@@ -40,6 +40,9 @@ class Check:
 
     index: int
     constants: Mapping[str, np.ndarray]
+    """Those that are packed, by name."""
+    spread_bytes: int = 0
+    """MeasureOptions.spread_bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

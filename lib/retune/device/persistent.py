@@ -23,16 +23,19 @@ class Persistent:
         callees: Sequence[Callee],
         steps: Sequence[Step],
         bases: int,
+        *,
+        moving: bool = False,
     ) -> None:
         """The program is built when the call returns; drivers may compile at the first launch.
 
-        `texts` define the callees; `bases` buffers hold the steps' arguments.
-        Raises: BuildFailed.
+        `texts` define the callees; `bases` buffers hold the steps' arguments. If `moving`, the
+        first of them can hold others in each round. Raises: BuildFailed.
         """
         self._device = device
         self._threads = max(1, device.spec.compute_units)
         self._steps = len(steps)
-        own = persistent_text(callees, steps, bases, self._threads)
+        self._moving = moving
+        own = persistent_text(callees, steps, bases, self._threads, moving=moving)
         self._program = device.build(
             "\n".join([*texts, own]), options=(*options, persistent.BUILD_OPTION)
         )
@@ -45,17 +48,21 @@ class Persistent:
         first: int = 0,
         last: int | None = None,
         rounds: int = 1,
+        windows: tuple[int, int] = (0, 1),
     ) -> Launch:
         """The steps from `first` up to, but not including, `last`, `rounds` times over.
 
-        Steps before `first` are taken to be complete.
+        Steps before `first` are taken to be complete. `windows` of a moving first base: bytes from
+        one to the next, a multiple of ALIGN_BYTES, and their number; each round takes the next.
         """
         groups = persistent.workers(self._threads)
+        stride, number = windows
+        moves = (stride // persistent.ALIGN_BYTES, number) if self._moving else ()
         return self._device.prepare(
             self._program,
             persistent.NAME,
             (*bases, self._state),
             (groups, 1, 1),
             (1, 1, 1),
-            (first, self._steps if last is None else last, rounds),
+            (first, self._steps if last is None else last, rounds, *moves),
         )

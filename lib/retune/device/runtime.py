@@ -27,6 +27,9 @@ _ERRORS_OF_THE_LOADER = (-1, -1001)
 """CL_DEVICE_NOT_FOUND and CL_PLATFORM_NOT_FOUND_KHR: no device, rather than a broken one."""
 
 
+PART_ALIGN_BYTES = 512
+"""Devices take parts of a buffer from multiples of this on (CL_DEVICE_MEM_BASE_ADDR_ALIGN: NVIDIA
+512, PoCL 128); cache lines and vectors stay whole too."""
 _SHARED_ALIGN_BYTES = 128
 """The largest vector, which is also the most that OpenCL lets one ask for."""
 
@@ -184,7 +187,7 @@ class Device:
             return False
 
     def part(self, buffer: Buffer, offset: int, size_bytes: int) -> Buffer:
-        """A window of `buffer`; `offset` is a multiple of the device's base alignment."""
+        """A window of `buffer`; `offset` is a multiple of PART_ALIGN_BYTES."""
         if buffer.host is not None:
             window = buffer.host[offset : offset + size_bytes]
             return Buffer(self._cl.SVM(window), size_bytes, window)

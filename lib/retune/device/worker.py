@@ -12,7 +12,6 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Mapping
 from multiprocessing.connection import Connection
 
 import numpy as np
@@ -36,6 +35,7 @@ from retune.device.messages import (
     Timed,
     Warm,
 )
+from retune.device.pool import ConstantPool
 from retune.device.reference import Reference
 from retune.device.runtime import Buffer, BuildFailed, Device, LaunchFailed, open_device
 from retune.device.timing import deviation, time_repeats
@@ -53,6 +53,7 @@ class Worker:
     def __init__(self, device: Device) -> None:
         self._device = device
         self._reference: Reference | None = None
+        self._pool = ConstantPool(device)
         self._jobs: dict[int, tuple[BuiltJob, Job]] = {}
         self._workload = Load(inputs={}, outputs={}, rtol=0.0, atol=0.0)
         self._uploaded: dict[str, Buffer] = {}
@@ -68,7 +69,7 @@ class Worker:
                     self._uploaded.clear()
                     return Done()
                 case Build():
-                    built = build_jobs(self._device, list(request.jobs.values()))
+                    built = build_jobs(self._device, list(request.jobs.values()), self._pool)
                     for (index, job), one in zip(request.jobs.items(), built, strict=True):
                         self._jobs[index] = (one, job)
                     return Done()
@@ -93,20 +94,19 @@ class Worker:
         built, job = self._jobs[request.index]
         self._bound = None
         fresh = not self._uploaded
-        result = self._run_and_compare(built, job, request.constants)
+        result = self._run_and_compare(built, job, request)
         if isinstance(result, Refused) and not fresh:
             # An earlier candidate may have written past its buffers: only fresh inputs convict.
             self._uploaded.clear()
-            result = self._run_and_compare(built, job, request.constants)
+            result = self._run_and_compare(built, job, request)
         if isinstance(result, Refused):
             self._uploaded.clear()
         return result
 
-    def _run_and_compare(
-        self, built: BuiltJob, job: Job, constants: Mapping[str, np.ndarray]
-    ) -> Reply:
-        buffers = {spec.name: self._fill(spec, constants) for spec in job.buffers}
-        bound = built.bind(buffers)
+    def _run_and_compare(self, built: BuiltJob, job: Job, request: Check) -> Reply:
+        others = (spec for spec in job.buffers if spec.role != "constant")
+        buffers = {spec.name: self._fill(spec) for spec in others}
+        bound = built.bind(buffers, self._constants(job, request), request.spread_bytes)
         seconds = bound.time()
         found = {
             spec.name: self._device.read(
@@ -141,12 +141,19 @@ class Worker:
         times = time_repeats(bound.time, options, request.best_us, before_repeat)
         return Timed(times_us=times, before_us=before, after_us=self._reference.time_us())
 
-    def _fill(self, spec: JobBuffer, constants: Mapping[str, np.ndarray]) -> Buffer:
+    def _constants(self, job: Job, request: Check) -> dict[str, np.ndarray]:
+        """Packed by the parent, or as the workload has them."""
+        arrays = {**self._workload.inputs, **request.constants}
+        return {
+            spec.name: arrays[spec.name].astype(spec.dtype, copy=False)
+            for spec in job.buffers
+            if spec.role == "constant"
+        }
+
+    def _fill(self, spec: JobBuffer) -> Buffer:
         """The workload's array where there is one, random data elsewhere."""
         if spec.role in {"output", "scratch"}:
             return self._device.random(spec.dtype, spec.elements, _SEED)
-        if spec.packed:
-            return self._device.upload(constants[spec.name].astype(spec.dtype, copy=False))
         if spec.name not in self._uploaded:
             array = self._workload.inputs[spec.name].astype(spec.dtype, copy=False)
             self._uploaded[spec.name] = self._device.upload(array)

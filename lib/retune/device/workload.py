@@ -41,6 +41,10 @@ class MeasureOptions:
     """Pause before each repeat."""
     cache_flush: bool = False
     """Empty the caches before each repeat; a repeat is then one call."""
+    spread_bytes: int = 0
+    """Constants that a network reads between two calls of this kernel, its own included: successive
+    calls read from successive places of as many bytes, out of those caches that are smaller. Where
+    persistent workers run it; 0: each call reads the same."""
     give_up_factor: float | None = 5.0
     """One repeat is enough for a candidate this many times slower than the workload's best."""
     disturbed_ratio: float = 1.15

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 
-from retune.core.dtypes import DTYPES, DType, TensorType, is_float
+from retune.core.dtypes import DTYPES, DType, TensorType, is_float, itemsize
 from retune.core.errors import InputError
 from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
@@ -58,6 +59,15 @@ class Task:
     def flops(self) -> int:
         """Arithmetic operations of one run."""
         return self.dag.flops
+
+    @property
+    def constant_bytes(self) -> int:
+        """Bytes of the constants that one run reads."""
+        return sum(
+            prod(tensor.shape) * itemsize(tensor.dtype)
+            for tensor in self.dag.placeholders
+            if tensor.buffer.scope == "constant"
+        )
 
     @property
     def tunable(self) -> bool:

@@ -34,6 +34,7 @@ class FakeRunner:
         self.outcome = outcome
         self.workloads: list[str] = []
         self.measured: list[tuple[str, str]] = []
+        self.options: list[MeasureOptions] = []
         self.closed = False
 
     @property
@@ -47,6 +48,7 @@ class FakeRunner:
         self, workload_key: str, candidates: Sequence[ProgramSource], options: MeasureOptions
     ) -> list[Measurement]:
         assert workload_key in self.workloads
+        self.options.append(options)
         self.measured += [(workload_key, source.text) for source in candidates]
         return [self.outcome(source) for source in candidates]
 

@@ -1,6 +1,7 @@
 """A session measures what it is asked for, keeps every row, and goes on where it was."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,9 @@ from retune.search import task_run
 from retune.search.extract import extract
 from retune.search.history import candidate_of
 from retune.search.session import RunSettings, Session
+from retune.search.task import expression_task
 from retune.search.tuners import TUNERS
+from tests import dags
 from tests.unit.search.fakes import FakeRunner, measured, pooling, settings, tasks, wrong
 
 FOREVER = 1e9
@@ -120,6 +123,16 @@ def test_the_default_schedule_is_measured_first_and_known_afterwards(store: Path
         if task.tunable:
             space = task.space(GENERIC_CPU)
             assert first[task.key] == default_candidate(space, GENERIC_CPU).key
+
+
+def test_candidates_are_timed_with_the_constants_of_the_whole_network(store: Path):
+    dense = replace(expression_task(dags.dense(8, 32, 64, epilogue=False)), weight=3)
+    other = replace(dense, key="other", weight=2)
+    runner = FakeRunner()
+    session = Session([dense, other], runner, RecordStore(store), settings())
+    session.round(1, FOREVER, quiet)
+    assert dense.constant_bytes == 64 * 32 * 4
+    assert [options.spread_bytes for options in runner.options] == [5 * dense.constant_bytes]
 
 
 def test_patience_ends_a_task_that_gains_nothing(store: Path):
