@@ -12,11 +12,13 @@ import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from flows.commands import bench, devices, model, records, run, tasks, tune, verify
-from flows.console import say
+from flows.console import print_line, say
+from retune import __version__
 from retune.core.config import cache_root
 from retune.core.errors import RetuneError
 
@@ -24,12 +26,31 @@ INTERRUPTED = 130
 
 app = typer.Typer(
     name="retune",
-    help="Tunes neural networks for OpenCL devices: an ONNX file in, a fast bundle out.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print_line(f"retune {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Tunes neural networks for OpenCL devices: an ONNX file in, a fast bundle out."""
+
+
 app.command("devices")(devices.devices)
 app.command("tasks")(tasks.tasks)
 app.command("tune")(tune.tune)

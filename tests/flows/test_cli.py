@@ -5,12 +5,14 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 import types
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import retune
 from flows.cli import run_command
 from flows.options import parse_layout, parse_shapes
 from retune.core.errors import DeviceError, InputError, ModelError
@@ -109,6 +111,14 @@ def test_help_is_quick():
     for name in ("devices", "tasks", "tune", "run", "bench", "verify", "records", "model"):
         assert f"\n  {name}" in done.stdout
     assert min(times) < HELP_BUDGET_S
+
+
+def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert run_command(["--version"]) == 0
+    assert capsys.readouterr().out == f"retune {retune.__version__}\n"
+    assert project["project"]["dynamic"] == ["version"]
+    assert project["tool"]["hatch"]["version"]["path"] == "lib/retune/__init__.py"
 
 
 @pytest.mark.parametrize(
