@@ -77,7 +77,7 @@ def _latency_bar(row: LatencyBar, data: ReportData) -> Bar:
     tuned = next((r.median_us for r in data.latency if r.name == "tuned"), None)
     text = _time(row.median_us)
     if tuned and row.name != "tuned":
-        text += f"  ({row.median_us / tuned:.2f} × tuned)"
+        text += f" ({row.median_us / tuned:.2f} × tuned)"
     style = {"tuned": "ours", "untuned": "plain"}.get(row.name, "peer")
     return Bar(
         label=row.name,
@@ -122,7 +122,7 @@ def _profile_text(kernel: KernelShare, total: float) -> str:
         parts.append(f"{kernel.flops / kernel.us / 1e3:.0f} GFLOP/s")
     if kernel.roofline is not None:
         parts.append(f"{100 * kernel.roofline:.0f} % of roofline")
-    return "  ".join(parts)
+    return ", ".join(parts)
 
 
 def _time(us: float | None) -> str:

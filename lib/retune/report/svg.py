@@ -16,7 +16,9 @@ LEFT, RIGHT, TOP, BOTTOM = 46.0, 8.0, 8.0, 22.0
 BAR_WIDTH = 720.0
 BAR_HEIGHT = 26.0
 BAR_LABEL = 170.0
-BAR_VALUE = 190.0
+BAR_GAP = 8.0
+CHAR_WIDTH = 6.8
+"""Of the page's 12 pixel letters, on average and rather too much."""
 
 _TICK_DIGITS: tuple[tuple[float, ...], ...] = (
     (1.0,),
@@ -54,7 +56,7 @@ def best_so_far(times: Sequence[float | None]) -> list[float | None]:
 
 
 def curve_chart(times: Sequence[float | None]) -> str:
-    """Each measurement as a point, the best so far as a line; logarithmic time axis.
+    """Each measurement as a point, the best so far as a line to the right edge; time logarithmic.
 
     Failed measurements are ticks on the lower edge.
     """
@@ -77,20 +79,25 @@ def curve_chart(times: Sequence[float | None]) -> str:
             parts.append(f'<path class="failed" d="M{x(index):.1f} {floor + 2:.1f}v5"/>')
         else:
             parts.append(f'<circle class="point" cx="{x(index):.1f}" cy="{y(time):.1f}" r="1.6"/>')
-    parts.append(f'<path class="best" d="{_steps(best_so_far(times), x, y)}"/>')
+    steps = _steps(best_so_far(times), x, y)
+    parts.append(f'<path class="best" d="{steps}H{WIDTH - RIGHT}"/>')
     parts.append(f'<text class="axis" x="{LEFT}" y="{HEIGHT - 6}">1</text>')
     parts.append(
         f'<text class="axis" text-anchor="end" x="{WIDTH - RIGHT}" y="{HEIGHT - 6}">'
-        f"{len(times)} measurements</text>"
+        f"{len(times)} {'measurement' if len(times) == 1 else 'measurements'}</text>"
     )
     return _frame("\n".join(parts))
 
 
 def bar_chart(bars: Sequence[Bar], title: str) -> str:
-    """Horizontal bars from zero, one below the other, each with its text behind it."""
+    """Horizontal bars from zero, one below the other, each with its text behind it.
+
+    The longest bar leaves room for the longest text, so that no text is cut off.
+    """
     height = BAR_HEIGHT * len(bars) + 4
     top = max([bar.high or bar.value for bar in bars], default=0.0) or 1.0
-    scale = (BAR_WIDTH - BAR_LABEL - BAR_VALUE) / top
+    text = CHAR_WIDTH * max([len(bar.text) for bar in bars], default=0)
+    scale = max(0.0, BAR_WIDTH - BAR_LABEL - BAR_GAP - text) / top
     body = "\n".join(_bar(bar, index, scale) for index, bar in enumerate(bars))
     return (
         f'<svg class="bars" role="img" aria-label="{escape(title)}" '
@@ -103,7 +110,7 @@ def _bar(bar: Bar, index: int, scale: float) -> str:
     middle = y + BAR_HEIGHT / 2 - 2
     width = max(1.0, bar.value * scale)
     parts = [
-        f'<text class="label" text-anchor="end" x="{BAR_LABEL - 8}" y="{middle + 4}">'
+        f'<text class="label" text-anchor="end" x="{BAR_LABEL - BAR_GAP}" y="{middle + 4}">'
         f"{escape(_shorten(bar.label, 26))}<title>{escape(bar.label)}</title></text>",
         f'<rect class="bar {bar.style}" x="{BAR_LABEL}" y="{y}" rx="2" '
         f'width="{width:.1f}" height="{BAR_HEIGHT - 8}"/>',
@@ -117,7 +124,7 @@ def _bar(bar: Bar, index: int, scale: float) -> str:
         )
         end = max(end, stop)
     parts.append(
-        f'<text class="value" x="{end + 8:.1f}" y="{middle + 4}">{escape(bar.text)}</text>'
+        f'<text class="value" x="{end + BAR_GAP:.1f}" y="{middle + 4}">{escape(bar.text)}</text>'
     )
     return "\n".join(parts)
 

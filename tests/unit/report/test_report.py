@@ -92,6 +92,23 @@ def test_curves_of_any_length_and_range_stay_inside(times: list[float | None]):
     assert len(numbers) == len([t for t in times if t is not None])
 
 
+def test_texts_behind_bars_stay_inside():
+    bars = [
+        Bar(label="slow", value=9.0, text="425 µs, 19.7 %, 417 GFLOP/s, 101 % of roofline"),
+        Bar(label="fast", value=1.0, text="1 µs", low=0.5, high=9.5),
+    ]
+    width = float(re.findall(r'viewBox="0 0 (\d+) ', bar_chart(bars, "t"))[0])
+    starts = [float(x) for x in re.findall(r'class="value" x="([\d.]+)"', bar_chart(bars, "t"))]
+    for bar, start in zip(bars, starts, strict=True):
+        assert start + 6.5 * len(bar.text) <= width
+
+
+def test_one_measurement_is_a_line_too():
+    svg = curve_chart([5.0])
+    assert re.search(r'class="best" d="M46\.0 [\d.]+H292\.0"', svg)
+    assert ">1 measurement<" in svg
+
+
 def test_curve(golden: object):
     assert curve_chart([9.0, None, 4.0, 6.0, 3.0]) == golden
 
