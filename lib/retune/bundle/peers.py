@@ -107,15 +107,17 @@ def _open_onnxruntime(model: Path, shapes: Shapes, threads: int) -> Peer:
     return Peer(
         name="onnxruntime",
         version=str(runtime.__version__),
-        inputs={
-            str(entry.name): _input_type(
-                str(entry.name),
-                str(entry.type).removeprefix("tensor(").removesuffix(")"),
-                cast("Sequence[object]", entry.shape),
-                shapes,
-            )
-            for entry in session.get_inputs()
-        },
+        inputs=_input_types(
+            model,
+            {
+                str(entry.name): (
+                    str(entry.type).removeprefix("tensor(").removesuffix(")"),
+                    cast("Sequence[object]", entry.shape),
+                )
+                for entry in session.get_inputs()
+            },
+            shapes,
+        ),
         outputs=outputs,
         predict=lambda inputs: dict(zip(outputs, session.run(None, dict(inputs)), strict=True)),
     )
@@ -144,7 +146,11 @@ def _open_openvino(model: Path, shapes: Shapes, threads: int) -> Peer:
     return Peer(
         name="openvino",
         version=str(runtime.__version__),
-        inputs={str(port.get_any_name()): _openvino_type(port, shapes) for port in compiled.inputs},
+        inputs=_input_types(
+            model,
+            {str(port.get_any_name()): _openvino_type(port) for port in compiled.inputs},
+            shapes,
+        ),
         outputs=outputs,
         predict=predict,
     )
@@ -157,11 +163,27 @@ PEERS: dict[str, Callable[[Path, Shapes, int], Peer]] = {
 """Name on the command line -> how to open a model in it."""
 
 
-def _openvino_type(port: Any, shapes: Shapes) -> TensorType:
+def _openvino_type(port: Any) -> tuple[str, Sequence[object]]:
+    """ONNX's name of the element type, and the extents that are known among the dimensions."""
     dims = [dim.get_length() if dim.is_static else str(dim) for dim in port.get_partial_shape()]
     kind = np.dtype(port.get_element_type().to_dtype()).name
-    onnx_kind = next((key for key, dtype in _ELEMENT_TYPES.items() if dtype == kind), kind)
-    return _input_type(str(port.get_any_name()), onnx_kind, dims, shapes)
+    return next((key for key, dtype in _ELEMENT_TYPES.items() if dtype == kind), kind), dims
+
+
+def _input_types(
+    model: Path, declared: Mapping[str, tuple[str, Sequence[object]]], shapes: Shapes
+) -> dict[str, TensorType]:
+    """The type of each input, declared by ONNX's element type and dimensions.
+
+    Raises: InputError if `shapes` names no input. What `_input_type` raises.
+    """
+    strays = sorted(set(shapes) - set(declared))
+    if strays:
+        raise InputError(
+            f"{model}: expected the input {', '.join(map(repr, strays))}; its inputs are "
+            f"{', '.join(declared) or 'none'}: it is another network, or was exported anew"
+        )
+    return {name: _input_type(name, *kind, shapes) for name, kind in declared.items()}
 
 
 def _input_type(name: str, kind: str, dims: Sequence[object], shapes: Shapes) -> TensorType:
@@ -172,7 +194,7 @@ def _input_type(name: str, kind: str, dims: Sequence[object], shapes: Shapes) ->
     given = shapes.get(name, tuple(dims))
     if len(given) != len(dims) or not all(isinstance(dim, int) and dim > 0 for dim in given):
         raise InputError(
-            f"input {name}: expected {len(dims)} known dimensions; got {list(given)}; "
+            f"input {name}: expected {len(dims)} known and positive extents; got {list(given)}; "
             f"bind them with --shape {name}=1,3,224,224"
         )
     return TensorType(cast("tuple[int, ...]", tuple(given)), _ELEMENT_TYPES[kind])

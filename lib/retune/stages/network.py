@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from retune.bundle.peers import open_reference
 from retune.core.config import cache_root
 from retune.core.errors import InputError
 from retune.core.keys import file_key
@@ -112,7 +113,11 @@ def open_network(request: TuneRequest) -> ImportedNetwork:
 
 
 def stage_import(request: TuneRequest) -> ImportManifest:
-    """The facts of the imported network; its ONNX file is what oracle and peers read."""
+    """The facts of the imported network; its ONNX file is what oracle and peers read.
+
+    Raises: ModelError for a network that cannot be used, or that the oracle refuses: nothing is
+    measured for a bundle that could not be verified.
+    """
     path = resolve_model(request.model, Path(request.work) / "models", dict(request.shapes))
     files = [path, *_external_files(path, _version(path))]
     key = stage_key(
@@ -122,14 +127,16 @@ def stage_import(request: TuneRequest) -> ImportManifest:
     def body(_: Path) -> ImportManifest:
         imported = open_network(request)
         graph = imported.network.graph
+        inputs = {name: graph.types[name] for name in graph.inputs}
+        open_reference(path, graph, shapes={name: entry.shape for name, entry in inputs.items()})
         return ImportManifest(
             name=graph.name,
             model_key=key,
             onnx=str(path.resolve()),
             layout=request.layout,
             inputs=tuple(
-                ValueInfo(name=n, dtype=graph.types[n].dtype, shape=graph.types[n].shape)
-                for n in graph.inputs
+                ValueInfo(name=name, dtype=entry.dtype, shape=entry.shape)
+                for name, entry in inputs.items()
             ),
             output_values=tuple(
                 ValueInfo(name=n, dtype=graph.types[n].dtype, shape=graph.types[n].shape)

@@ -90,7 +90,17 @@ def test_a_damaged_model_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shapes", [{}, {"x": (2,)}, {"x": (0, 3)}])
 def test_open_dimensions_have_to_be_bound(model: Path, shapes: dict[str, tuple[int, ...]]) -> None:
-    with pytest.raises(InputError, match=r"input x: expected 2 known dimensions; .*--shape x="):
+    with pytest.raises(
+        InputError, match=r"input x: expected 2 known and positive extents; .*--shape x="
+    ):
+        open_peer("onnxruntime", model, shapes=shapes)
+
+
+def test_shapes_of_another_network_are_refused(model: Path) -> None:
+    shapes = {**BATCH_OF_TWO, "data": (1, 784)}
+    with pytest.raises(
+        InputError, match=r"model.onnx: expected the input 'data'; its inputs are x"
+    ):
         open_peer("onnxruntime", model, shapes=shapes)
 
 

@@ -49,6 +49,13 @@ def test_the_facts_of_a_network(tmp_path: Path):
     assert (task.op, task.weight) == ("conv2d_nhwc", 1)
 
 
+def test_what_the_oracle_refuses_is_not_imported(tmp_path: Path):
+    short = model([node("Relu", ["x"], ["y"])], {"x": [4]}, element=TensorProto.INT16)
+    onnx.save(short, tmp_path / "net.onnx")
+    with pytest.raises(ModelError, match="onnxruntime cannot load it"):
+        stage_import(request_for(tmp_path, tmp_path / "net.onnx"))
+
+
 def test_the_key_follows_what_the_network_is(tmp_path: Path):
     file = convolution(tmp_path / "net.onnx", batch="n")
     one = request_for(tmp_path, file, shapes=(("x", (1, 3, 6, 6)),))
