@@ -198,7 +198,7 @@ def _input_types(
     unknown = sorted(set(shapes) - {entry.name for entry in entries})
     if unknown:
         raise ModelError(
-            f"--shape names '{', '.join(unknown)}', which is no input of the network; "
+            f"a shape is given for '{', '.join(unknown)}', which is no input of the network; "
             f"its inputs are {', '.join(entry.name for entry in entries) or 'none'}"
         )
     bound: dict[str, int] = {}
@@ -237,9 +237,11 @@ def _bind(entry: onnx.ValueInfoProto, given: tuple[int, ...], bound: dict[str, i
             fits = fits and bound.setdefault(dim, extent) == extent
     if not fits:
         wanted = ",".join(map(str, dims))
+        said = ", ".join(f"{dim} is {bound[dim]}" for dim in dims if dim in bound)
         raise ModelError(
-            f"input '{entry.name}': --shape gives {','.join(map(str, given))}; the model fixes "
-            f"{wanted} (and {bound} elsewhere); give positive extents that agree with it"
+            f"input '{entry.name}': the shape given is {','.join(map(str, given))}; the model "
+            f"fixes {wanted}{f', where {said}' if said else ''}; give positive extents that "
+            "agree with it"
         )
 
 

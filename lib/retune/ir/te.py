@@ -114,7 +114,7 @@ def placeholder(
 
 
 def reduce_axis(name: str, extent: int) -> Axis:
-    """An axis to reduce over."""
+    """An axis to reduce over: `x[i, k]` indexes by it, `x[i + k.var]` calculates with it."""
     return Axis(Var(name), extent)
 
 

@@ -121,10 +121,13 @@ def test_a_shape_binds_the_same_symbol_everywhere():
 @pytest.mark.parametrize(
     ("shapes", "message"),
     [
-        ({"x": (1, 4, 8)}, r"'x': --shape gives 1,4,8; the model fixes n,3,8"),
-        ({"x": (1, 3)}, r"'x': --shape gives 1,3; the model fixes n,3,8"),
+        (
+            {"x": (1, 4, 8)},
+            r"'x': the shape given is 1,4,8; the model fixes n,3,8, where n is 1; give",
+        ),
+        ({"x": (1, 3)}, r"'x': the shape given is 1,3; the model fixes n,3,8"),
         ({"x": (0, 3, 8)}, r"give positive extents"),
-        ({"z": (1, 3, 8)}, r"--shape names 'z', which is no input .* its inputs are x"),
+        ({"z": (1, 3, 8)}, r"a shape is given for 'z', which is no input .* its inputs are x"),
     ],
 )
 def test_a_contradicting_shape_is_refused(shapes, message):
@@ -134,7 +137,9 @@ def test_a_contradicting_shape_is_refused(shapes, message):
 
 def test_symbols_may_not_take_two_values():
     both = model([node("Add", ["x", "z"], ["y"])], {"x": ["n", 4], "z": ["n", 4]})
-    with pytest.raises(ModelError, match="'z': --shape gives 3,4"):
+    with pytest.raises(
+        ModelError, match="'z': the shape given is 3,4; the model fixes n,4, where n is 5; give"
+    ):
         import_model(both, {"x": (5, 4), "z": (3, 4)})
 
 
