@@ -66,7 +66,7 @@ def _task_row(task: TaskResult) -> Row:
         "failed": task.failed,
         "best_us": None if task.best_us is None else round(task.best_us, 2),
         "gflops": None if task.gflops is None else round(task.gflops, 1),
-        "total_us": None if task.best_us is None else round(task.best_us * entry.weight, 1),
+        "total_us": None if task.best_us is None else round(task.best_us * entry.weight, 2),
     }
 
 

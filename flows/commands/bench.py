@@ -23,8 +23,8 @@ def bench(
     json: Json = False,
 ) -> None:
     """Measure a bundle's latency, interleaved with a peer's if one is named."""
-    check_module(module)
     peer_model = _peer_model(against, model)
+    check_module(module)
     from retune.bundle.bench import BenchOptions, compare_times
     from retune.bundle.module import Module as Bundle
 
@@ -69,6 +69,8 @@ def _profile(bundle: Any) -> list[dict[str, Any]]:
 
 
 def _peer_model(against: str | None, model: str | None) -> str | None:
+    if against is None and model is not None:
+        raise InputError(f"--model {model}: expected --against PEER beside it, got none")
     if against is None:
         return None
     if model is None:

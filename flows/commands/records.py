@@ -77,7 +77,12 @@ def export(
     if output.suffix not in FORMATS:
         raise InputError(f"{output}: expected a name that ends with {', '.join(FORMATS)}")
     check_file("output", output)
-    frame = record_store(records).scan({"model": model} if model else None)
+    store = record_store(records)
+    known = sorted(store.summary().models) if model else []
+    if model and model not in known:
+        there = ", ".join(known) or "none"
+        raise LookupFailed(f"--model {model}: no record is of that network; there are: {there}")
+    frame = store.scan({"model": model} if model else None)
     output.parent.mkdir(parents=True, exist_ok=True)
     temporary = output.with_name(f".{output.name}.tmp")
     match output.suffix:
