@@ -28,7 +28,7 @@ from retune.records.store import RecordStore
 
 STEP_NETWORKS = ("zoo:mobilenet", "zoo:resnet50_v1", "light:squeezenet", "light:inception_v1")
 _ROUNDS = 256
-"""Rounds of a step in one launch: waking the threads (30 to 60 us, measured) is spread over them."""
+"""Rounds of a step in one launch: waking the threads (30 to 60 us) is spread over them."""
 _KINDS = {
     "depthwise": "depthwise",
     "max_pool": "pooling",
