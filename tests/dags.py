@@ -202,6 +202,19 @@ def padded_squares(rows: int, columns: int, before: int, after: int) -> Dag:
     return Dag((compute("y", (rows, columns + before + after), value, [x]),))
 
 
+def neighbours(rows: int, columns: int, before: int, after: int) -> Dag:
+    """`x / (1 + the squares of so many neighbours, added up)` of `x` [rows, columns]."""
+    (squares,) = padded_squares(rows, columns, before, after).outputs
+    assert squares.op is not None
+    (x,) = squares.op.inputs
+    k = reduce_axis("k", before + 1 + after)
+    sums = compute(
+        "sum", (rows, columns), lambda i, j: squares[i, j + k.var], [squares], reduce=(k,)
+    )
+    body = compute("z", (rows, columns), lambda i, j: x[i, j] / (1.0 + sums[i, j]), [x, sums])
+    return Dag((body,))
+
+
 def joined(rows: int, first: int, second: int) -> Dag:
     """Two inputs side by side, then a rectifier."""
     x, y = placeholder("x", (rows, first)), placeholder("y", (rows, second))

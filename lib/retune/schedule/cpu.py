@@ -32,6 +32,7 @@ from retune.ir.reduction import path_to
 from retune.ir.stmt import PEEL, Block, Program, blocks
 from retune.schedule.accumulators import WINDOW_LIMIT, accumulate_in_registers
 from retune.schedule.interweave import interweaves, schedule_interwoven
+from retune.schedule.neighbours import padded_neighbours, schedule_neighbours
 from retune.schedule.rows import contiguous_axis, schedule_rows
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import Sketch, Space, sketch_of
@@ -66,9 +67,14 @@ class Plan:
     sliding: bool = False
     """True: tiles of a row of windows that share what they read, see `windows`."""
 
+    neighbours: bool = False
+    """True: sums along the vectors' own axis, over padded data, see `neighbours`."""
+
     @property
     def name(self) -> str:
         """Name of the sketch."""
+        if self.neighbours:
+            return f"cpu.v{self.lanes}.neighbours"
         if self.sliding:
             return f"cpu.v{self.lanes}.sliding"
         order = "channels_slow" if self.channels_slow else "pixels_slow"
@@ -108,6 +114,9 @@ def _plans(program: Program, spec: DeviceSpec) -> Iterator[Plan]:
     window = prod(evaluate_int(p.extent) for p in path if p.reduce)
     last = channel_group(anchor) or (spatial[-1] if spatial else 1)
     widths = [vector_lanes(spec, last)]
+    if padded_neighbours(program, anchor, widths[0]) is not None:
+        yield Plan(widths[0], window=True, channels_slow=False, neighbours=True)
+        return
     if is_window(anchor) and widths[0] >= LEAST_LANES:
         masked = bool(_masked_inputs(program, anchor))
         yield Plan(widths[0], window=True, channels_slow=False, masked=masked, sliding=True)
@@ -210,9 +219,13 @@ def _reduction(s: Schedule, name: str, plan: Plan, spec: DeviceSpec, *, sampled:
     if rows is not None:
         out = epilogue_of(s, name) or s.cache_write(name)
         schedule_rows(s, name, out, rows, _wanted(spec), sampled=sampled)
+    elif plan.neighbours:
+        out = epilogue_of(s, name) or s.cache_write(name)
+        schedule_neighbours(s, name, out, plan.lanes)
     elif plan.sliding:
         out = epilogue_of(s, name) or s.cache_write(name)
         schedule_window(s, name, out, plan.lanes, spec, sampled=sampled)
+        pack_operands(s, name)
     else:
         _tile(s, name, plan, spec, sampled=sampled)
 

@@ -22,6 +22,7 @@ from tests.dags import (
     depthwise,
     integers,
     interwoven,
+    neighbours,
     padded_squares,
     pool,
     random_dag,
@@ -51,6 +52,9 @@ SHAPES: dict[str, Dag] = {
     "channel shuffle": interwoven(3, 4, 34),
     "colours last": interwoven(1, 3, 53),
     "padded rows": padded_squares(33, 67, 2, 2),
+    "sums over neighbours": neighbours(21, 48, 2, 2),
+    "sums over neighbours on one side": neighbours(2, 32, 0, 3),
+    "sums over neighbours, uneven rows": neighbours(3, 37, 1, 2),
     "rows padded by more than a vector": padded_squares(33, 40, 20, 1),
 }
 

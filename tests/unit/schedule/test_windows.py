@@ -69,6 +69,11 @@ def test_the_estimate_prefers_tiles_that_read_neighbouring_vectors():
     assert times[0] < 0.9 * times[1]
 
 
+def test_weights_are_stored_as_a_tile_reads_them():
+    (sketch,) = cpu_space(from_dag(depthwise(1, 8, 8, 64)), GENERIC_CPU).sketches
+    assert len(sketch.program.packed) == 1
+
+
 def test_a_schedule_by_the_rule_has_no_padding_stage():
     (sketch,) = cpu_space(from_dag(depthwise(1, 28, 28, 64)), GENERIC_CPU).sketches
     assert [b.name for b in blocks(sketch.program.body)] == ["conv", "out"]
