@@ -7,6 +7,7 @@ import pytest
 
 from retune.core.dtypes import TensorType
 from retune.core.errors import DeviceError, InputError
+from retune.device import pages
 from retune.device.runtime import (
     BuildFailed,
     Device,
@@ -96,6 +97,28 @@ def test_parts_and_writes_share_memory(device: Device):
         device.write(part, np.zeros(32, np.float32))
 
 
+def test_large_buffers_are_zeros_that_kernels_read_and_write(device: Device):
+    """They lie in memory of ours, aligned to large pages, which lives as long as the buffer."""
+    count = (pages.HUGE_BYTES + 4096) // 4
+    x, y = device.allocate(4 * count), device.allocate(4 * count)
+    kind = TensorType((count,))
+    assert not device.read(x, kind).any()
+    values = np.arange(count, dtype=np.float32)
+    device.write(x, values)
+    launch = device.prepare(device.build(DOUBLE), "twice", [x, y], (count, 1, 1), (1, 1, 1))
+    del x
+    gc.collect()
+    device.enqueue([launch])
+    np.testing.assert_array_equal(device.read(y, kind), 2 * values)
+
+
+def test_an_array_in_huge_pages_starts_at_one():
+    array = pages.in_huge_pages(100)
+    assert array.shape == (100,)
+    assert array.ctypes.data % pages.HUGE_BYTES == 0
+    assert not array.any()
+
+
 def test_an_empty_array_has_a_buffer(device: Device):
     buffer = device.upload(np.zeros((0,), np.float32))
     assert device.read(buffer, TensorType((0,))).shape == (0,)
@@ -126,7 +149,9 @@ def test_refused_launches_say_which(device: Device):
     with pytest.raises(LaunchFailed, match=r"launch of next: .*INVALID_WORK_GROUP_SIZE"):
         device.enqueue([device.prepare(program, "next", [y], (10, 1, 1), (3, 1, 1))])
     with pytest.raises(LaunchFailed, match="allocation of"):
-        device.allocate(1 << 50)
+        device.allocate(1 << 50)  # more than the system has
+    with pytest.raises(LaunchFailed, match="allocation of"):
+        device.allocate(device.spec.global_memory_bytes + 1)
 
 
 def test_memory_that_host_and_device_share(device: Device):

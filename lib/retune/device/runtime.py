@@ -20,7 +20,7 @@ import numpy as np
 from retune.core.dtypes import TensorType
 from retune.core.errors import DeviceError, InputError
 from retune.core.target import DeviceSpec
-from retune.device import declarations, holding, host, pocl, vendors
+from retune.device import declarations, holding, host, pages, pocl, vendors
 from retune.device.inputs import random_array
 
 _ERRORS_OF_THE_LOADER = (-1, -1001)
@@ -154,13 +154,25 @@ class Device:
         return self.upload(random_array(TensorType((max(1, elements),), dtype), seed=seed))  # pyright: ignore[reportArgumentType]
 
     def allocate(self, size_bytes: int) -> Buffer:
-        """A buffer of zeros."""
-        with _refusals(f"allocation of {size_bytes} bytes"):
-            flags = self._cl.mem_flags.READ_WRITE
-            handle = self._cl.Buffer(self._context, flags, max(1, size_bytes))
-            self._cl.enqueue_fill_buffer(self._queue, handle, np.uint8(0), 0, max(1, size_bytes))
+        """A buffer of zeros; a CPU has large ones in large pages."""
+        size, flags = max(1, size_bytes), self._cl.mem_flags
+        with _refusals(f"allocation of {size} bytes"):
+            if self.spec.device_class == "cpu" and size >= pages.HUGE_BYTES:
+                return self._allocate_huge(size)
+            handle = self._cl.Buffer(self._context, flags.READ_WRITE, size)
+            self._cl.enqueue_fill_buffer(self._queue, handle, np.uint8(0), 0, size)
             self._queue.finish()
-        return Buffer(handle, max(1, size_bytes))
+        return Buffer(handle, size)
+
+    def _allocate_huge(self, size_bytes: int) -> Buffer:
+        try:
+            array = pages.in_huge_pages(size_bytes)
+        except OSError as error:
+            raise LaunchFailed(f"allocation of {size_bytes} bytes: {error.strerror}") from error
+        kind = self._cl.mem_flags.READ_WRITE | self._cl.mem_flags.USE_HOST_PTR
+        handle = self._cl.Buffer(self._context, kind, hostbuf=array)
+        array.fill(0)  # every page is there before the first run
+        return Buffer(handle, size_bytes)
 
     def allocate_shared(self, size_bytes: int) -> Buffer:
         """A buffer of zeros that the host reads and writes in place, where the device has those.
