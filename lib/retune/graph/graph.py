@@ -57,10 +57,6 @@ class Graph:
             dict(self.constants),
         )
 
-    def producers(self) -> dict[str, Node]:
-        """Every computed value with the node that makes it."""
-        return {value: node for node in self.nodes for value in node.outputs}
-
     def uses(self) -> dict[str, tuple[Node, ...]]:
         """Every read value with the nodes that read it, each node once, in order."""
         found: dict[str, list[Node]] = {}

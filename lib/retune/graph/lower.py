@@ -4,7 +4,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from retune.core.errors import ModelError
-from retune.graph.fuse import Group, group_graph
 from retune.graph.graph import Graph
 from retune.graph.tensors import Names, OpCall, rule_of
 from retune.ir.te import Dag, Tensor, placeholder
@@ -32,11 +31,6 @@ class GroupTensors:
     def dag(self) -> Dag:
         """The program, outputs in the group's order."""
         return Dag(tuple(self.outputs.values()))
-
-
-def lower_group(graph: Graph, group: Group) -> GroupTensors:
-    """The group of that graph as tensor expressions; its params are constant placeholders."""
-    return group_tensors(group_graph(graph, group), group.params)
 
 
 def group_tensors(graph: Graph, params: Collection[str] = ()) -> GroupTensors:

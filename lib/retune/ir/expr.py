@@ -401,14 +401,6 @@ def conjuncts(condition: Expr | None) -> list[Expr]:
     return [condition]
 
 
-def any_of(*conditions: Expr) -> Expr:
-    """True where some condition holds; False for none."""
-    result: Expr = const(False, "bool")
-    for condition in conditions:
-        result = binary("or", result, condition)
-    return result
-
-
 def select(condition: Operand, then: Operand, otherwise: Operand) -> Expr:
     """`then` where `condition` holds, else `otherwise`; a literal takes the other side's type."""
     test = as_expr(condition, "bool")

@@ -83,7 +83,7 @@ def _run_compute(stage: Tensor, op: Compute, values: Arrays) -> np.ndarray:
 class _Memory:
     """Reads from named arrays; indices out of range read the nearest element.
 
-    Only the branch not taken of a selection may do that; `strict` makes it an error.
+    Only the branch not taken of a selection may do that; `ir.verify` looks for other reads.
     """
 
     def __init__(self, arrays: Arrays) -> None:

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Literal, get_args
+from typing import Literal
 
 from retune.core.target import DeviceSpec
 
@@ -23,8 +23,6 @@ Status = Literal[
     "ok", "compile_error", "launch_error", "wrong_result", "timeout", "crash", "skipped"
 ]
 """How far a candidate came; only `ok` has a time that counts."""
-
-STATUSES: tuple[Status, ...] = get_args(Status)
 
 MAX_ERROR_CHARS = 2000
 

@@ -79,11 +79,6 @@ def stage_intact(manifest: Manifest) -> bool:
     return True
 
 
-def is_finished(kind: type[M], work: Path, stage: str, key: str) -> bool:
-    """True if `run_once` would return without running the stage: its files are there, undamaged."""
-    return load(kind, stage_folder(work, stage, key)) is not None
-
-
 def write_atomic(path: Path, data: bytes) -> None:
     """Holds after the call: `path` has this content, durably; it was never half-written."""
     path.parent.mkdir(parents=True, exist_ok=True)

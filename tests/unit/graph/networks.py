@@ -8,7 +8,10 @@ import onnx
 from onnx import helper, numpy_helper
 
 from retune.core.dtypes import TensorType
+from retune.graph.fuse import Group, group_graph
 from retune.graph.graph import Graph, GraphBuilder
+from retune.graph.lower import group_tensors
+from retune.ir.te import Dag
 
 
 def node(op: str, inputs: Sequence[str], outputs: Sequence[str], **attrs: Any) -> onnx.NodeProto:
@@ -33,6 +36,11 @@ def model(
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
     made.ir_version = 8
     return made
+
+
+def dag_of(graph: Graph, group: Group) -> Dag:
+    """The group as tensor expressions; its params are constant placeholders."""
+    return group_tensors(group_graph(graph, group), group.params).dag
 
 
 def normal(rng: np.random.Generator, *shape: int) -> np.ndarray:

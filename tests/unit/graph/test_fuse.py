@@ -12,10 +12,9 @@ from retune.core.dtypes import TensorType
 from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.fuse import Group, group_graph, partition
 from retune.graph.graph import Graph, GraphBuilder
-from retune.graph.lower import lower_group
 from retune.graph.models import load_model
 from retune.graph.passes import optimise
-from tests.unit.graph.networks import random_network
+from tests.unit.graph.networks import dag_of, random_network
 
 EXPECTED = Path(__file__).parents[2] / "expected/mobilenet_nhwc_tasks.json"
 """The 22 search tasks of MobileNet; its comment says how the first one may differ."""
@@ -99,7 +98,7 @@ def test_mobilenet_has_exactly_the_22_expected_tasks(mobilenet):
     groups = [g for g in partition(graph) if g.kind not in ("alias", "transpose")]
     tasks = {_task(graph, group) for group in groups}
     assert Counter(tasks) == _expected_tasks()
-    assert len({lower_group(graph, group).dag.key for group in groups}) == 22
+    assert len({dag_of(graph, group).key for group in groups}) == 22
 
 
 def test_a_residual_block_adds_on_the_second_branch(models):

@@ -12,13 +12,13 @@ from retune.core.dtypes import TensorType
 from retune.graph.evaluate import run_graph
 from retune.graph.fuse import group_graph, partition
 from retune.graph.graph import Graph, GraphBuilder
-from retune.graph.lower import group_tensors, lower_group
+from retune.graph.lower import group_tensors
 from retune.graph.models import load_model
 from retune.graph.ops import OPS
 from retune.graph.passes import optimise
 from retune.graph.tensors import RULES
 from retune.ir.interp import run_dag
-from tests.unit.graph.networks import random_network
+from tests.unit.graph.networks import dag_of, random_network
 
 WINDOW: dict[str, Any] = {"strides": (2, 1), "dilations": (1, 1)}
 WINDOW3: dict[str, Any] = {"strides": (1, 2, 1), "dilations": (1,) * 3, "pads": (1, 0, 1, 0, 1, 1)}
@@ -238,7 +238,7 @@ def _bare(text: str) -> str:
 def test_a_convolution_group_prints_as_loops(models):
     graph = optimise(load_model("zoo:mobilenet", {"data": (1, 3, 32, 32)}, models))
     group = partition(graph)[1]
-    assert _bare(str(lower_group(graph, group).dag)) == _bare(CONVOLUTION)
+    assert _bare(str(dag_of(graph, group))) == _bare(CONVOLUTION)
 
 
 def test_equal_groups_give_equal_keys(mobilenet):
@@ -246,4 +246,4 @@ def test_equal_groups_give_equal_keys(mobilenet):
     groups = [g for g in partition(graph) if g.kind == "conv2d"]
     same = [g for g in groups if graph.types[g.params[0]].shape == (1, 1, 512, 512)]
     assert len(same) == 5
-    assert len({lower_group(graph, group).dag.key for group in same}) == 1
+    assert len({dag_of(graph, group).key for group in same}) == 1

@@ -11,7 +11,7 @@ import pytest
 from retune.core.errors import RecordError
 from retune.stages.codec import from_json, to_json
 from retune.stages.manifest import Manifest, TuneRequest, ValueInfo
-from retune.stages.stage import is_finished, run_once, stage_key, write_atomic
+from retune.stages.stage import load, run_once, stage_folder, stage_key, write_atomic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ def test_second_call_returns_the_first_output(tmp_path: Path):
     assert first == second
     assert second.file("text.txt").read_text() == "hello"
     assert [entry.path for entry in second.outputs] == ["sub/data.bin", "text.txt"]
-    assert is_finished(Sample, tmp_path, "sample", "k")
+    assert load(Sample, stage_folder(tmp_path, "sample", "k")) == second
 
 
 @pytest.mark.parametrize("damage", ["change", "shorten", "remove", "manifest", "other-kind"])
@@ -92,7 +92,7 @@ def test_output_that_was_cut_short_is_returned_but_not_stored(tmp_path: Path):
 
     short = run_once(Sample, stage="sample", key="k", work=tmp_path, body=stopped)
     assert (short.count, short.stopped, short.key, short.outputs) == (1, True, "k", ())
-    assert not is_finished(Sample, tmp_path, "sample", "k")
+    assert load(Sample, stage_folder(tmp_path, "sample", "k")) is None
     assert [path.name for path in (tmp_path / "sample").iterdir()] == [".k.lock"]
     assert once(tmp_path, body).count == 2
 
