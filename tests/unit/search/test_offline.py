@@ -1,6 +1,9 @@
 """Offline models: judged on networks they have not seen, registered, used if they are better."""
 
 import dataclasses
+import re
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -26,6 +29,8 @@ from retune.search.offline import (
 )
 from retune.search.registry import FOLDER, registered
 from tests.dags import conv2d
+
+ROOT = Path(__file__).resolve().parents[3]
 
 _START = datetime(2026, 1, 1, tzinfo=UTC)
 _SIZES = (9, 13, 17)
@@ -183,3 +188,27 @@ def test_a_damaged_card_is_named(tmp_path: Path):
     (tmp_path / FOLDER / "0001" / "card.json").write_text("{}")
     with pytest.raises(RecordError, match=r"0001/card\.json"):
         offline_model(tmp_path, GENERIC_CPU)
+
+
+def test_example_judges_a_model_on_a_network_held_out(tmp_path: Path):
+    done = run_example(store_of(tmp_path).root)
+    assert done.returncode == 0, done.stderr
+    ranks = re.findall(r"^conv2d: (-?[\d.]+) over 54 candidates$", done.stdout, re.MULTILINE)
+    assert len(ranks) == 1 and float(ranks[0]) > 0.5
+
+
+def test_example_says_which_records_it_needs(tmp_path: Path):
+    RecordStore(tmp_path).append(_records(0, 0, count=10))
+    done = run_example(tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("expected records of two networks")
+
+
+def run_example(store: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(ROOT / "examples/train_cost_model.py"), str(store)],
+        env={"PYTHONPATH": str(ROOT / "lib"), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
