@@ -12,7 +12,6 @@ from prefect import Task, flow
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows import artifacts
-from retune.core.errors import VerifyError
 from retune.stages.codec import from_json, to_json
 from retune.stages.manifest import (
     BenchManifest,
@@ -29,9 +28,10 @@ from retune.stages.manifest import (
     VerifyManifest,
 )
 from retune.stages.stage import stage_intact
-from retune.stages.summary import summarize
+from retune.stages.summary import check_verified, event_of, summarize
 from tasks.delivery import bench_bundles, compile_bundle, publish_report, verify_bundle
 from tasks.network import extract_tasks, import_network
+from tasks.progress import log_event
 from tasks.tuning import decide_finalists, select_records, tune_round
 
 M = TypeVar("M", bound=Manifest)
@@ -48,20 +48,18 @@ M = TypeVar("M", bound=Manifest)
 def tune_network(request: TuneRequest) -> str:
     """JSON of the TuneResult. Raises: what a stage raised, when it fails for good."""
     network = run(ImportManifest, import_network, request)
+    log_event(event_of(network))
     tasks = run(TaskManifest, extract_tasks, request, network)
+    log_event(event_of(tasks))
     rounds = _tune(request, network, tasks)
     finalists = run(FinalistsManifest, decide_finalists, request, tasks, rounds[-1])
     selection = from_json(Selection, select_records(request, tasks, finalists))
     nothing = Selection(target=selection.target)
     untuned = run(CompileManifest, compile_bundle, request, network, tasks, nothing, "untuned")
     tuned = run(CompileManifest, compile_bundle, request, network, tasks, selection, "tuned")
+    log_event(event_of(tuned))
     verified = run(VerifyManifest, verify_bundle, request, network, tuned)
-    if not verified.passed:
-        raise VerifyError(
-            f"{tuned.file(tuned.module)}: expected outputs within {verified.tolerance:.1e} of the "
-            f"range of {verified.oracle}'s, got {verified.max_rel:.1e}; nothing was published, "
-            "please report this bundle"
-        )
+    check_verified(tuned, verified)
     bench = run(BenchManifest, bench_bundles, request, network, untuned, tuned)
     published = from_json(
         ReportManifest,

@@ -115,27 +115,11 @@ def _run(request: TuneRequest, no_prefect: bool) -> TuneResult:
         return tune_with_prefect(request)
     if not no_prefect:
         say("retune: prefect is not installed; running without a flow")
-    from retune.api import tune_network
+    from retune.api import run_stages
     from tasks.progress import log_event
     from tasks.stop import STOP
 
-    return tune_network(
-        request.model,
-        Path(request.out),
-        device=request.device,
-        trials=request.trials,
-        minutes=request.minutes,
-        tuner=request.tuner,
-        allocator=request.allocator,
-        patience=request.patience,
-        seed=request.seed,
-        shapes=dict(request.shapes),
-        records=Path(request.records),
-        layout=request.layout,
-        winograd=request.winograd,
-        progress=log_event,
-        stop=STOP.is_set,
-    )
+    return run_stages(request, log_event, STOP.is_set)
 
 
 def _check(request: TuneRequest) -> None:

@@ -14,7 +14,7 @@ from retune.bundle.bench import compare_times
 from retune.bundle.build import build_plan
 from retune.bundle.module import Module
 from retune.core.config import cache_root, records_root
-from retune.core.errors import InputError, VerifyError
+from retune.core.errors import InputError
 from retune.core.keys import content_key
 from retune.device.runtime import Device, open_device
 from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_TUNER
@@ -26,13 +26,12 @@ from retune.stages.manifest import (
     Progress,
     RoundManifest,
     Selection,
-    TuneEvent,
     TuneRequest,
     TuneResult,
 )
 from retune.stages.network import ImportedNetwork, import_network, stage_extract, stage_import
 from retune.stages.request import check_request
-from retune.stages.summary import summarize
+from retune.stages.summary import check_verified, event_of, summarize
 from retune.stages.tuning import stage_finalists, stage_select, stage_tune_round
 
 __all__ = [
@@ -146,14 +145,10 @@ def tune_network(
 def run_stages(request: TuneRequest, progress: Progress, stop: Stop = never) -> TuneResult:
     """All stages of a request in order, in this process. Raises: as `tune_network` does."""
     check_request(request)
-
-    def say(stage: str, text: str) -> None:
-        progress(TuneEvent(stage=stage, text=text))
-
     network = stage_import(request)
-    say("import", f"{network.name}: {network.nodes} nodes, {network.flops / 1e9:.2f} GFLOP")
+    progress(event_of(network))
     tasks = stage_extract(request, network)
-    say("extract", f"{len(tasks.tasks)} tasks")
+    progress(event_of(tasks))
     rounds: list[RoundManifest] = []
     while not rounds or not rounds[-1].finished:
         previous = rounds[-1] if rounds else None
@@ -165,13 +160,9 @@ def run_stages(request: TuneRequest, progress: Progress, stop: Stop = never) -> 
     nothing = Selection(target=selection.target)
     untuned = stage_compile(request, network, tasks, nothing, "untuned")
     tuned = stage_compile(request, network, tasks, selection, "tuned")
-    say("compile", f"{tuned.kernels} kernels, {tuned.launches} launches")
+    progress(event_of(tuned))
     verified = stage_verify(request, network, tuned)
-    if not verified.passed:
-        raise VerifyError(
-            f"{tuned.module}: expected outputs within {verified.tolerance:.1e} of the range of "
-            f"{verified.oracle}'s, got {verified.max_rel:.1e}; nothing was published"
-        )
+    check_verified(tuned, verified)
     bench = stage_bench(request, network, untuned, tuned)
     published = stage_report(request, network, tasks, tuple(rounds), tuned, verified, bench)
     return summarize(

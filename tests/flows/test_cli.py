@@ -16,7 +16,6 @@ import retune
 from flows.cli import run_command
 from flows.options import parse_layout, parse_shapes
 from retune.core.errors import DeviceError, InputError, ModelError
-from retune.search.defaults import DEFAULT_TUNER
 from retune.search.session import Stop
 from retune.stages.manifest import (
     FinalistsManifest,
@@ -176,7 +175,7 @@ def test_library_errors_end_with_their_exit_code(
     def fails(*arguments: object, **options: object) -> TuneResult:
         raise error
 
-    library.tune_network = fails  # type: ignore[attr-defined]
+    library.run_stages = fails  # type: ignore[attr-defined]
     assert tune() == code
     assert capsys.readouterr().err == f"retune: {error}\n"
 
@@ -187,7 +186,7 @@ def test_unexpected_errors_are_kept_in_a_file(
     def fails(*arguments: object, **options: object) -> TuneResult:
         raise ZeroDivisionError("first line\nsecond line")
 
-    library.tune_network = fails  # type: ignore[attr-defined]
+    library.run_stages = fails  # type: ignore[attr-defined]
     assert tune() == 1
     printed = capsys.readouterr().err
     assert "unexpected ZeroDivisionError: first line\n" in printed
@@ -203,7 +202,7 @@ def test_interrupt_says_how_to_continue(
     def interrupted(*arguments: object, **options: object) -> TuneResult:
         raise KeyboardInterrupt
 
-    library.tune_network = interrupted  # type: ignore[attr-defined]
+    library.run_stages = interrupted  # type: ignore[attr-defined]
     assert tune("--shape", "a b=1,2") == 130
     printed = capsys.readouterr().err
     expected = "retune tune zoo:fake --out out --no-prefect --shape 'a b=1,2'"
@@ -218,14 +217,14 @@ def stage(name: str) -> TuneEvent:
 def test_first_ctrl_c_while_measuring_goes_on_to_the_bundle(
     library: types.ModuleType, capsys: pytest.CaptureFixture[str], tmp_path: Path, measuring: str
 ):
-    def tune_network(*_: object, progress: Progress, stop: Stop, **__: object) -> TuneResult:
+    def run_stages(_: TuneRequest, progress: Progress, stop: Stop) -> TuneResult:
         progress(stage(measuring))
         assert not stop()
         signal.raise_signal(signal.SIGINT)
         assert stop()
         return result(tmp_path)
 
-    library.tune_network = tune_network  # type: ignore[attr-defined]
+    library.run_stages = run_stages  # type: ignore[attr-defined]
     handler = signal.getsignal(signal.SIGINT)
     assert tune() == 0
     printed = capsys.readouterr()
@@ -239,13 +238,13 @@ def test_first_ctrl_c_while_measuring_goes_on_to_the_bundle(
 def test_ctrl_c_while_nothing_is_measured_or_again_ends_the_run(
     library: types.ModuleType, capsys: pytest.CaptureFixture[str], before: str, count: int
 ):
-    def tune_network(*_: object, progress: Progress, **__: object) -> TuneResult:
+    def run_stages(_: TuneRequest, progress: Progress, stop: Stop) -> TuneResult:
         progress(stage(before))
         for _ in range(count):
             signal.raise_signal(signal.SIGINT)
         raise AssertionError("the run was not interrupted")
 
-    library.tune_network = tune_network  # type: ignore[attr-defined]
+    library.run_stages = run_stages  # type: ignore[attr-defined]
     assert tune() == 130
     assert "everything measured is kept; continue with: retune tune" in capsys.readouterr().err
 
@@ -253,14 +252,14 @@ def test_ctrl_c_while_nothing_is_measured_or_again_ends_the_run(
 def test_tune_hands_options_to_the_library(
     library: types.ModuleType, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ):
-    seen: dict[str, object] = {}
+    seen: list[TuneRequest] = []
 
-    def tune_network(model: str, out: Path, **options: object) -> TuneResult:
-        seen.update(options, model=model, out=out)
-        options["progress"](TuneEvent(stage="tune", text="task 1/3"))  # type: ignore[operator]
+    def run_stages(request: TuneRequest, progress: Progress, stop: Stop) -> TuneResult:
+        seen.append(request)
+        progress(TuneEvent(stage="tune", text="task 1/3"))
         return result(tmp_path)
 
-    library.tune_network = tune_network  # type: ignore[attr-defined]
+    library.run_stages = run_stages  # type: ignore[attr-defined]
     assert tune("--trials", "64", "--seed", "7", "--shape", "data=1,2", "--json") == 0
     printed = capsys.readouterr()
     data = json.loads(printed.out)
@@ -268,22 +267,17 @@ def test_tune_hands_options_to_the_library(
     assert [row["name"] for row in data["latency"]] == ["untuned", "tuned", "onnxruntime"]
     assert len(data["tasks"]) == 3
     assert "task 1/3" in printed.err
-    del seen["progress"], seen["stop"]
-    assert seen == {
-        "model": "zoo:fake",
-        "out": Path("out"),
-        "device": "pocl",
-        "trials": 64,
-        "minutes": None,
-        "tuner": DEFAULT_TUNER,
-        "allocator": "gradient",
-        "patience": 0,
-        "seed": 7,
-        "shapes": {"data": (1, 2)},
-        "records": tmp_path / "records",
-        "layout": "NHWC",
-        "winograd": False,
-    }
+    assert seen == [
+        TuneRequest(
+            model="zoo:fake",
+            out="out",
+            records=str(tmp_path / "records"),
+            work=str(tmp_path / "cache"),
+            trials=64,
+            seed=7,
+            shapes=(("data", (1, 2)),),
+        )
+    ]
 
 
 @pytest.mark.parametrize(
@@ -300,7 +294,7 @@ def test_unknown_ways_of_searching_are_refused_early(
 def test_tune_ends_with_what_a_person_wants_to_know(
     library: types.ModuleType, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ):
-    library.tune_network = lambda *a, **o: result(tmp_path)  # type: ignore[attr-defined]
+    library.run_stages = lambda *a, **o: result(tmp_path)  # type: ignore[attr-defined]
     assert tune() == 0
     printed = capsys.readouterr().out
     for text in ("conv2d+bias+relu", "untuned: 0.900 ms", "onnxruntime: 0.450 ms", "1.00e-06"):

@@ -1,19 +1,45 @@
-"""The end of a run, put together from its manifests; the library and the flow share it."""
+"""What a run tells of its stages and of its end; the library and the flow share it."""
 
 from collections import Counter
 from collections.abc import Sequence
 
+from retune.core.errors import VerifyError
 from retune.stages.manifest import (
     BenchManifest,
+    CompileManifest,
     ImportManifest,
     ReportManifest,
     RoundManifest,
     TaskManifest,
     TaskResult,
+    TuneEvent,
     TuneRequest,
     TuneResult,
     VerifyManifest,
 )
+
+
+def event_of(done: ImportManifest | TaskManifest | CompileManifest) -> TuneEvent:
+    """What those who watch are told of a stage that is done."""
+    match done:
+        case ImportManifest():
+            text = f"{done.name}: {done.nodes} nodes, {done.flops / 1e9:.2f} GFLOP"
+            return TuneEvent(stage="import", text=text)
+        case TaskManifest():
+            return TuneEvent(stage="extract", text=f"{len(done.tasks)} tasks")
+        case CompileManifest():
+            text = f"{done.kernels} kernels, {done.launches} launches"
+            return TuneEvent(stage="compile", text=text)
+
+
+def check_verified(compiled: CompileManifest, verified: VerifyManifest) -> None:
+    """Raises: VerifyError if the bundle's outputs are too far from the oracle's."""
+    if not verified.passed:
+        raise VerifyError(
+            f"{compiled.file(compiled.module)}: expected outputs within {verified.tolerance:.1e} "
+            f"of the range of {verified.oracle}'s, got {verified.max_rel:.1e}; nothing was "
+            "published, please report this bundle"
+        )
 
 
 def summarize(

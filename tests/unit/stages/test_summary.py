@@ -1,0 +1,35 @@
+"""What a run tells: a line for each stage that is done, and why a wrong bundle goes nowhere."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from retune.core.errors import VerifyError
+from retune.stages.manifest import Selection, TuneRequest
+from retune.stages.summary import check_verified, event_of
+from tests.flows.fakes import FakeStages
+
+
+def test_a_stage_is_told_in_one_line_and_a_wrong_bundle_is_refused(tmp_path: Path):
+    stages = FakeStages()
+    request = TuneRequest(
+        model="zoo:fake",
+        out=str(tmp_path / "out"),
+        records=str(tmp_path / "records"),
+        work=str(tmp_path / "work"),
+    )
+    network = stages.stage_import(request)
+    tasks = stages.stage_extract(request, network)
+    tuned = stages.stage_compile(request, network, tasks, Selection(target="cpu"), "tuned")
+    told = [event_of(done) for done in (network, tasks, tuned)]
+    assert [event.stage for event in told] == ["import", "extract", "compile"]
+    assert told[0].text.startswith(f"{network.name}: {network.nodes} nodes, ")
+    assert told[1].text == f"{len(tasks.tasks)} tasks"
+    assert told[2].text == f"{tuned.kernels} kernels, {tuned.launches} launches"
+
+    verified = stages.stage_verify(request, network, tuned)
+    check_verified(tuned, verified)
+    wrong = replace(verified, max_rel=0.5, passed=False)
+    with pytest.raises(VerifyError, match=r"within 1.0e-04 of the range .* got 5.0e-01; nothing"):
+        check_verified(tuned, wrong)
