@@ -8,15 +8,13 @@ import typer
 
 from flows.console import print_json, print_line, print_table, say
 from flows.options import Json, Records, record_store
-from retune.core.errors import InputError, LookupFailed
+from retune.core.errors import LookupFailed
 from retune.core.files import check_file
 
 if TYPE_CHECKING:
     from retune.records.schema import TuningRecord
 
 app = typer.Typer(help="Look into the record store.", no_args_is_help=True, rich_markup_mode=None)
-
-FORMATS = (".csv", ".json", ".parquet")
 
 
 @app.command("summary")
@@ -35,7 +33,8 @@ def summary(records: Records = None, json: Json = False) -> None:
         ("devices", found.targets),
         ("networks", found.models),
     ):
-        print_line(f"{name}: {', '.join(f'{count:,} {what}' for what, count in counts.items())}")
+        said = ", ".join(f"{count:,} {what}" for what, count in counts.items())
+        print_line(f"{name}: {said or 'none'}")
     for path in found.damaged:
         print_line(f"damaged: {path}")
     print_table([_for_people(row) for row in tasks])
@@ -74,26 +73,18 @@ def export(
     model: Annotated[str | None, typer.Option(help="Only records of this network.")] = None,
 ) -> None:
     """Write all records as one table, for tools that do not read the store."""
-    if output.suffix not in FORMATS:
-        raise InputError(f"{output}: expected a name that ends with {', '.join(FORMATS)}")
+    from retune.records.export import check_format
+    from retune.records.export import export as write
+
+    check_format(output)
     check_file("output", output)
     store = record_store(records)
     known = sorted(store.summary().models) if model else []
     if model and model not in known:
         there = ", ".join(known) or "none"
         raise LookupFailed(f"--model {model}: no record is of that network; there are: {there}")
-    frame = store.scan({"model": model} if model else None)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    temporary = output.with_name(f".{output.name}.tmp")
-    match output.suffix:
-        case ".csv":
-            frame.to_csv(temporary, index=False)
-        case ".json":
-            frame.to_json(temporary, orient="records", lines=True, date_format="iso")
-        case _:
-            frame.to_parquet(temporary, index=False)
-    temporary.replace(output)
-    say(f"{output}: {len(frame):,} records")
+    count = write(store, output, {"model": model} if model else None)
+    say(f"{output}: {count:,} records")
 
 
 def _best_row(record: "TuningRecord") -> dict[str, Any]:

@@ -16,6 +16,7 @@ import retune
 from flows.cli import run_command
 from flows.options import parse_layout, parse_shapes
 from retune.core.errors import DeviceError, InputError, ModelError
+from retune.records.store import RecordStore
 from retune.search.session import Stop
 from retune.stages.manifest import (
     FinalistsManifest,
@@ -27,6 +28,7 @@ from retune.stages.manifest import (
 from retune.stages.summary import summarize
 from tasks.stop import STOP
 from tests.flows.fakes import FakeStages
+from tests.unit.records.test_store import record
 
 ROOT = Path(__file__).resolve().parents[2]
 HELP_BUDGET_S = 0.5
@@ -358,3 +360,14 @@ def test_other_files_are_refused_as_input(content: str, tmp_path: Path):
     with pytest.raises(InputError, match=r"in.npz: expected") as caught:
         read_arrays(path)
     assert "allow_pickle" not in str(caught.value)
+
+
+def test_records_are_exported(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    root, path = tmp_path / "store", tmp_path / "made" / "table.csv"
+    RecordStore(root).append([record(0), record(1)])
+    assert run_command(["records", "export", str(path), "--records", str(root)]) == 0
+    assert capsys.readouterr().err == f"{path}: 2 records\n"
+    assert len(path.read_text().splitlines()) == 3
+    wrong = ["records", "export", str(path), "--records", str(root), "--model", "zoo:other"]
+    assert run_command(wrong) == 2
+    assert "no record is of that network; there are: zoo:mlp" in capsys.readouterr().err

@@ -94,11 +94,28 @@ class RecordStore:
 
         Raises: InputError for an unknown column; RecordError for a file of a newer schema.
         """
-        return self._table(filters, columns).to_pandas(types_mapper=pd.ArrowDtype)
+        return self.table(filters, columns).to_pandas(types_mapper=pd.ArrowDtype)
+
+    def table(
+        self,
+        filters: Mapping[str, Filter] | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """What `scan` gives, as an arrow table; all columns are those of READ_SCHEMA."""
+        wanted = list(columns or READ_SCHEMA.names)
+        _check_names([*wanted, *(filters or {})])
+        condition = _condition(filters or {})
+        read = wanted if "record_id" in wanted else [*wanted, "record_id"]
+        try:
+            fragments = list(self._open().values())
+            table = _read_all(fragments, READ_SCHEMA, condition, read)
+        except _UNREADABLE:
+            table = self._readable(condition, read)
+        return _once(table).select(wanted)
 
     def known(self, task_key: str, device: str) -> set[str]:
         """config_hash of every candidate of the task that was tried on that device fingerprint."""
-        table = self._table({"task_key": task_key, "device": device}, ["config_hash", "status"])
+        table = self.table({"task_key": task_key, "device": device}, ["config_hash", "status"])
         tried = table.filter(pc.field("status") != "skipped")
         return set(tried.column("config_hash").to_pylist())
 
@@ -121,7 +138,7 @@ class RecordStore:
         wanted: dict[str, Filter] = {"task_key": task_key, "device": device, "status": "ok"}
         if sketches is not None:
             wanted["sketch"] = list(sketches)
-        table = self._table(wanted, None)
+        table = self.table(wanted, None)
         columns = ["config_hash", "median_us", "reference_us", "phase"]
         times = table.select(columns).to_pandas()
         times = times[times["median_us"] > 0]
@@ -142,14 +159,14 @@ class RecordStore:
 
         Of several, the latest right one; failures count only where nothing better is known.
         """
-        found = to_records(self._table({"device": device}, None))
+        found = to_records(self.table({"device": device}, None))
         found.sort(key=lambda item: (item.measurement.ok, item.measurement.timestamp))
         return {(item.task_key, item.config_hash): item.measurement for item in found}
 
     def tasks(self) -> pd.DataFrame:
         """One row for each task and device: trials, right ones, and the best time in us."""
         columns = ["task_key", "task_name", "device", "status", "median_us", "timestamp"]
-        table = self._table(None, columns)
+        table = self.table(None, columns)
         right = pc.cast(pc.equal(table.column("status"), "ok"), pa.int64())
         grouped = table.append_column("right", right).group_by(["task_key", "device"])
         result = grouped.aggregate(
@@ -173,7 +190,7 @@ class RecordStore:
 
     def summary(self) -> Summary:
         """Counts of what the store holds."""
-        table = self._table(None, ["status", "target", "model", "task_key", "run_id"])
+        table = self.table(None, ["status", "target", "model", "task_key", "run_id"])
         paths = files.list_files(self.root)
         return Summary(
             files=len(paths),
@@ -222,20 +239,6 @@ class RecordStore:
             path.unlink(missing_ok=True)
             self._opened.pop(path, None)
         return len(paths)
-
-    def _table(
-        self, filters: Mapping[str, Filter] | None, columns: Sequence[str] | None
-    ) -> pa.Table:
-        wanted = list(columns or READ_SCHEMA.names)
-        _check_names([*wanted, *(filters or {})])
-        condition = _condition(filters or {})
-        read = wanted if "record_id" in wanted else [*wanted, "record_id"]
-        try:
-            fragments = list(self._open().values())
-            table = _read_all(fragments, READ_SCHEMA, condition, read)
-        except _UNREADABLE:
-            table = self._readable(condition, read)
-        return _once(table).select(wanted)
 
     def _readable(self, condition: pc.Expression | None, columns: list[str]) -> pa.Table:
         """The rows of every file that can be read; the others are named in the log."""

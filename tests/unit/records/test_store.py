@@ -62,7 +62,7 @@ def with_reference(item: TuningRecord, time_us: float, reference_us: float) -> T
 def test_a_record_survives_the_round_trip(store: Path):
     wanted = [record(1), record(2, measurement=replace(failed("crash", "died"), timestamp=DAY))]
     RecordStore(store).append(wanted)
-    table = RecordStore(store)._table(None, None)
+    table = RecordStore(store).table()
     found = sorted(to_records(table), key=lambda item: item.decisions)
     assert [item.decisions for item in found] == [(1, 2, 3), (2, 2, 3)]
     assert found[0].measurement.median_us == 12.0

@@ -1,0 +1,70 @@
+"""Records as one file, for tools that do not read the store: CSV, JSON lines, or Parquet.
+
+Nothing is rounded or shortened: what a tool reads back is what the store holds.
+"""
+
+# pyarrow publishes no types: its values are unknown to the checker.
+# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+
+from retune.core.errors import InputError
+from retune.records import files
+from retune.records.store import Filter, RecordStore
+
+FORMATS = (".csv", ".json", ".parquet")
+"""Endings of the names of files that `export` writes."""
+
+
+def export(store: RecordStore, path: Path, filters: Mapping[str, Filter] | None = None) -> int:
+    """`path` holds a row for each matching record; gives their number. The name's end says how.
+
+    `.parquet` is one file of the store's columns; `.json` has an object on each line; in `.csv`,
+    lists and structures are JSON. The file appears whole or not at all, in a folder that is made.
+
+    Raises: InputError for another ending; what `RecordStore.scan` raises.
+    """
+    check_format(path)
+    table = store.table(filters)
+    if path.suffix == ".parquet":
+        files.write_durably(table, path)
+        return table.num_rows
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp")
+    if path.suffix == ".csv":
+        _flat(table).to_csv(temporary, index=False)
+    else:
+        _plain(table).to_json(
+            temporary,
+            orient="records",
+            lines=True,
+            date_format="iso",
+            date_unit="us",
+            double_precision=15,
+        )
+    temporary.replace(path)
+    return table.num_rows
+
+
+def check_format(path: Path) -> None:
+    """Raises: InputError if the name does not end in one of FORMATS."""
+    if path.suffix not in FORMATS:
+        raise InputError(f"{path}: expected a name that ends with {', '.join(FORMATS)}")
+
+
+def _plain(table: pa.Table) -> pd.DataFrame:
+    return table.to_pandas(types_mapper=pd.ArrowDtype)
+
+
+def _flat(table: pa.Table) -> pd.DataFrame:
+    """The table with every list and structure as JSON text."""
+    frame = _plain(table)
+    for field in table.schema:
+        if pa.types.is_nested(field.type):
+            frame[field.name] = [json.dumps(v) for v in table.column(field.name).to_pylist()]
+    return frame
