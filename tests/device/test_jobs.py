@@ -76,7 +76,7 @@ def test_candidates_of_several_tasks_share_one_program(device: Device):
 
 
 def test_spread_constants_change_the_later_runs_only(device: Device):
-    """The first run has the task's constants, the next one random numbers; then both again."""
+    """Runs with the task's constants, before and after others that have random numbers in turn."""
     dag = conv2d(1, 9, 9, 16, 16)
     (job,), _ = some_jobs(device, dag, 1)
     window = Window.of(job)
@@ -87,15 +87,22 @@ def test_spread_constants_change_the_later_runs_only(device: Device):
     (built,) = build_jobs(device, [job], ConstantPool(device))
     (output,) = (spec for spec in job.buffers if spec.role == "output")
 
-    def after(runs: int, spread_bytes: int) -> np.ndarray:
-        built.bind(buffers, constants, spread_bytes).time(runs)
+    def read() -> np.ndarray:
         return device.read(buffers[output.name], TensorType((output.elements,), "float32"))
 
-    one = after(1, 2 * window.bytes)
-    np.testing.assert_array_equal(after(2, 0), one)
-    np.testing.assert_array_equal(after(2, 2 * window.bytes - 1), one)
-    assert not np.allclose(after(2, 2 * window.bytes), one)
-    np.testing.assert_array_equal(after(3, 2 * window.bytes), one)
+    bound = built.bind(buffers, constants, 2 * window.bytes)
+    bound.time(2)
+    expected = read()
+    spread: list[bool] = []
+    for runs in (1, 1, 2, 1):  # windows 0, 1, 0 and 1, 0
+        bound.time_spread(runs)
+        spread.append(not np.allclose(read(), expected))
+    assert spread == [False, True, True, False]
+    bound.time()
+    np.testing.assert_array_equal(read(), expected)
+    alone = built.bind(buffers, constants, 2 * window.bytes - 1)
+    alone.time_spread(2)
+    np.testing.assert_array_equal(read(), expected)
 
 
 def test_windows_are_no_more_than_it_takes_to_leave_the_caches(device: Device):

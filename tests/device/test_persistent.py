@@ -60,12 +60,13 @@ def test_the_text_of_a_moving_base(golden: Golden) -> None:
 
 @pytest.mark.parametrize("rounds", [1, 2, 3, 7])
 def test_each_round_reads_from_the_next_window(device: Device, rounds: int) -> None:
-    """Three windows of x, 128 bytes apart; seven rounds come back to the first one twice."""
+    """Three windows of x, 128 bytes apart; a second launch goes on where the first one ended."""
     kernel = Persistent(device, [ADD], (), CALLEES, STEPS[:1], 2, moving=True)
     x = np.arange(3 * 32, dtype=np.float32).reshape(3, 32)
     buffers = device.upload(x), device.upload(np.zeros(32, np.float32))
-    device.enqueue([kernel.launch(buffers, rounds=rounds, windows=(128, 3))])
-    expected = sum(x[i % 3, :15] + GROUP for i in range(rounds))
+    launch = kernel.launch(buffers, rounds=rounds, windows=(128, 3))
+    device.enqueue([launch, launch])
+    expected = sum(x[i % 3, :15] + GROUP for i in range(2 * rounds))
     np.testing.assert_array_equal(device.read(buffers[1], FLOATS)[:15], expected)
 
 

@@ -88,7 +88,8 @@ def persistent_text(
     Arguments: `bases` pointers, the counters, then the first step to run, the step to stop before,
     and how many times over: (last - first) * rounds <= MAX_STEPS, or one round. If `moving`, two
     more: in each round the first base lies so many times ALIGN_BYTES after where it lay in the
-    round before, and is back at its start after so many rounds.
+    round before, and is back at its start after so many rounds. A launch goes on where the last one
+    of the kernel ended.
     """
     pointers = [f"base_{i}" for i in range(bases)]
     return "\n".join(
@@ -106,6 +107,7 @@ def persistent_text(
             "{",
             f"  __global char* {'' if moving else 'const '}bases[{bases}] = "
             f"{{{', '.join(pointers)}}};",
+            *(["  const int window = retune_read(state + 1);"] if moving else []),
             *_body(callees, _width(steps), moving=moving),
             "}",
             "",
@@ -177,7 +179,12 @@ static int retune_take(__global atomic_int* counters, const int me, const int gr
 
 
 def _body(callees: Sequence[Callee], width: int, *, moving: bool) -> list[str]:
-    move = f"      bases[0] = base_0 + {ALIGN_BYTES}L * stride * (s / count % windows);\n"
+    now = "(window + s / count) % windows"
+    move = f"      bases[0] = base_0 + {ALIGN_BYTES}L * stride * ({now});\n"
+    keep = (
+        "    atomic_store_explicit(state + 1, (window + rounds) % windows, memory_order_relaxed,\n"
+        "                          memory_scope_device);\n"
+    )
     return f"""\
   const int me = retune_add(state, 1);
   const int count = last - first;
@@ -213,7 +220,7 @@ def _body(callees: Sequence[Callee], width: int, *, moving: bool) -> list[str]:
     for (__global atomic_int* c = state; c < COUNTERS(rounds * count); c += {_LINE}) {{
       atomic_store_explicit(c, 0, memory_order_relaxed, memory_scope_device);
     }}
-  }}""".splitlines()
+{keep if moving else ""}  }}""".splitlines()
 
 
 def _cases(callees: Sequence[Callee], width: int) -> str:

@@ -26,6 +26,11 @@ class BoundJob(Protocol):
         """Seconds of `number` runs, one after the other; on a GPU without waiting for the host."""
         ...
 
+    def time_spread(self, number: int = 1) -> float:
+        """The same, where possible with other constants of the same size in each run (see `pool`);
+        what comes out then means nothing."""
+        ...
+
 
 class BuiltJob(Protocol):
     """A compiled job."""
@@ -40,11 +45,8 @@ class BuiltJob(Protocol):
         constants: Mapping[str, np.ndarray],
         spread_bytes: int = 0,
     ) -> BoundJob:
-        """The job on these buffers and constants, by name.
-
-        A first run uses the constants. Where persistent workers run it, later ones of the same
-        call of `time` may use others of the same size, spread over so many bytes (see `pool`).
-        """
+        """The job on these buffers and constants, by name; `time_spread` has others, all of which
+        together take `spread_bytes`."""
         ...
 
 
@@ -77,7 +79,7 @@ class _QueuedJob:
         self,
         buffers: Mapping[str, Buffer],
         constants: Mapping[str, np.ndarray],
-        spread_bytes: int = 0,  # noqa: ARG002  the queue has no rounds that could move
+        spread_bytes: int = 0,  # noqa: ARG002  the same for each run
     ) -> BoundJob:
         uploaded = {name: self.device.upload(array) for name, array in constants.items()}
         return _BoundLaunches(self.device, self._launches({**buffers, **uploaded}))
@@ -93,6 +95,9 @@ class _BoundLaunches:
 
     def time(self, number: int = 1) -> float:
         return self.device.time_kernels(self.launches, number)
+
+    def time_spread(self, number: int = 1) -> float:
+        return self.time(number)  # the queue has no rounds that could move
 
 
 def _build_resident(device: Device, jobs: Sequence[Job], pool: ConstantPool) -> list[BuiltJob]:
@@ -160,7 +165,7 @@ class _ResidentJob:
 
     def warm(self) -> None:
         unused = self.device.allocate(1)  # no work-group runs
-        self.device.enqueue([self._bound([unused] * (1 + len(self.names)), 1).launch(0)])
+        self.device.enqueue([self._bound([unused] * (1 + len(self.names)), 1).launch(0, 1)])
         self.device.finish()
 
     def bind(
@@ -173,8 +178,9 @@ class _ResidentJob:
         return self._bound([first, *(buffers[name] for name in self.names)], windows)
 
     def _bound(self, buffers: list[Buffer], windows: int) -> "_BoundResident":
-        moves = (self.window.bytes, windows)
-        return _BoundResident(self.device, self.kernel, self.steps, buffers, moves)
+        return _BoundResident(
+            self.device, self.kernel, self.steps, buffers, self.window.bytes, windows
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,24 +189,34 @@ class _BoundResident:
     kernel: Persistent
     steps: range
     buffers: list[Buffer]
-    windows: tuple[int, int]
-    """Bytes from one window of constants to the next, and their number."""
-    launches: dict[int, Launch] = field(default_factory=dict[int, Launch])
-    """By rounds: preparing one takes a millisecond."""
+    stride: int
+    """Bytes from one window of constants to the next."""
+    windows: int
+    launches: dict[tuple[int, int], Launch] = field(default_factory=dict[tuple[int, int], Launch])
+    """By rounds and windows: preparing one takes a millisecond."""
 
-    def launch(self, rounds: int) -> Launch:
-        """The job's steps, that many times over."""
-        if rounds not in self.launches:
-            first, last = self.steps.start, self.steps.stop
-            self.launches[rounds] = self.kernel.launch(
-                self.buffers, first=first, last=last, rounds=rounds, windows=self.windows
+    def launch(self, rounds: int, windows: int) -> Launch:
+        """The job's steps, that many times over, with constants of so many windows in turn."""
+        if (rounds, windows) not in self.launches:
+            self.launches[rounds, windows] = self.kernel.launch(
+                self.buffers,
+                first=self.steps.start,
+                last=self.steps.stop,
+                rounds=rounds,
+                windows=(self.stride, windows),
             )
-        return self.launches[rounds]
+        return self.launches[rounds, windows]
 
     def time(self, number: int = 1) -> float:
+        return self._time(number, 1)
+
+    def time_spread(self, number: int = 1) -> float:
+        return self._time(number, self.windows)
+
+    def _time(self, number: int, windows: int) -> float:
         most = most_rounds(len(self.steps))
         full, rest = divmod(number, most)
-        launches = [self.launch(most)] * full if full else []
+        launches = [self.launch(most, windows)] * full if full else []
         if rest:
-            launches.append(self.launch(rest))
+            launches.append(self.launch(rest, windows))
         return self.device.time(launches)

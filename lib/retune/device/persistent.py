@@ -53,7 +53,8 @@ class Persistent:
         """The steps from `first` up to, but not including, `last`, `rounds` times over.
 
         Steps before `first` are taken to be complete. `windows` of a moving first base: bytes from
-        one to the next, a multiple of ALIGN_BYTES, and their number; each round takes the next.
+        one to the next, a multiple of ALIGN_BYTES, and their number; each round takes the next, the
+        first one that after the last launch's; of one window all rounds take that.
         """
         groups = persistent.workers(self._threads)
         stride, number = windows

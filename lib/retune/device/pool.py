@@ -7,7 +7,8 @@ layer with 512 channels at 7x7, the winner so took 869 us in a chain of ten such
 by the way below 667 (`benchmarks.in_place`; in calmer hours both find the same one).
 
 So successive calls read from successive windows of one pool: the first window holds the
-candidate's constants, the others random numbers, which take the same time.
+candidate's constants, the others random numbers, which take the same time. Where one repeat of a
+measurement ends, the next one goes on.
 """
 
 from collections.abc import Mapping

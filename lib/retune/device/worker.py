@@ -137,8 +137,8 @@ class Worker:
                 self._flush_caches()
 
         before = self._reference.time_us()
-        bound.time()
-        times = time_repeats(bound.time, options, request.best_us, before_repeat)
+        bound.time_spread()
+        times = time_repeats(bound.time_spread, options, request.best_us, before_repeat)
         return Timed(times_us=times, before_us=before, after_us=self._reference.time_us())
 
     def _constants(self, job: Job, request: Check) -> dict[str, np.ndarray]:
