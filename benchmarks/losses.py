@@ -3,10 +3,11 @@
     python -m benchmarks.losses --records artifacts/records [--seeds 5]
     python -m benchmarks.losses --replay tests/data/replay.parquet
 
-For each loss: the rank correlation, how much of the best time the model's first choice and the best
-of its first five reach (peak@1, peak@5, over tasks with at least eight candidates), and which share
-of a task's fastest tenth is in the predicted tenth. Features of a record store are those recorded;
-those of a packed grid are today's.
+For the trees of each loss alone, and for the cost model as tuning asks it, which weighs them with
+the static estimate: the rank correlation, how much of the best time the model's first choice and
+the best of its first five reach (peak@1, peak@5, over tasks with at least eight candidates), and
+which share of a task's fastest tenth is in the predicted tenth. Features of a record store are
+those recorded; those of a packed grid are today's.
 """
 
 from collections.abc import Iterable
@@ -20,9 +21,9 @@ from benchmarks.command import parser_of
 from benchmarks.search_quality import layer_grids, lesson
 from retune.records.replay import read_replay
 from retune.records.store import RecordStore
-from retune.search.cost_model import Loss, static_score
+from retune.search.cost_model import LOSS, Loss, OfflineModel, learned_score, static_score
 from retune.search.learning import Lesson
-from retune.search.offline import Rows, cross_validate, judge, load_rows
+from retune.search.offline import Answer, Rows, cross_validate, judge, load_rows, predictions
 
 _LEAST = 8
 
@@ -68,8 +69,12 @@ def _line(rows: Rows, predictions: Iterable[np.ndarray]) -> str:
     return f"rank {found[0]:.3f}  peak@1 {found[1]:.3f}  peak@5 {found[2]:.3f}  top {found[3]:.3f}"
 
 
+def _alone(model: OfflineModel, rows: Rows) -> np.ndarray:
+    return learned_score(model, rows.features)
+
+
 def main() -> None:
-    """Prints a line for each loss, tasks held out and networks held out."""
+    """Prints a line for each loss and the whole model, tasks held out and networks held out."""
     parser = parser_of(__doc__)
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--records", type=Path)
@@ -78,13 +83,14 @@ def main() -> None:
     options = parser.parse_args()
     stored = options.records and load_rows(RecordStore(options.records))
     rows = stored or replay_rows(options.replay)
-    held_out = {"tasks": replace(rows, network=rows.task), "networks": rows}
     print(f"{len(rows)} rows, {judge(rows, rows.score).tasks} judged tasks")
-    print(f"{'static estimate':24} {_line(rows, [static_score(rows.features)])}")
-    for name, turned in held_out.items():
-        for loss in get_args(Loss):
-            tried = (cross_validate(turned, seed, loss) for seed in range(options.seeds))
-            print(f"{loss:9} {name + ' held out':18}{_line(rows, tried)}", flush=True)
+    print(f"{'static estimate':30} {_line(rows, [static_score(rows.features)])}")
+    asked: list[tuple[str, Loss, Answer]] = [(loss, loss, _alone) for loss in get_args(Loss)]
+    asked.append(("with estimate", LOSS, predictions))
+    for turn, turned in {"tasks": replace(rows, network=rows.task), "networks": rows}.items():
+        for name, loss, answer in asked:
+            tried = (cross_validate(turned, seed, loss, answer) for seed in range(options.seeds))
+            print(f"{name:13} {turn + ' held out':17}{_line(rows, tried)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ tuning the newest registered model that proved better than the one in use before
 JSON: loading one executes nothing.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -144,8 +145,19 @@ def judge(rows: Rows, predicted: np.ndarray) -> Metrics:
     )
 
 
-def cross_validate(rows: Rows, seed: int, loss: Loss = LOSS) -> np.ndarray:
-    """Predictions for each row by a model that saw neither its network nor its task. float64 [n]
+Answer = Callable[[OfflineModel, Rows], np.ndarray]
+"""What is asked of a model for some rows. float64 [n]"""
+
+
+def predictions(model: OfflineModel, rows: Rows) -> np.ndarray:
+    """The scores that tuning expects with a model. float64 [n]"""
+    return CostModel(0, model).predict(rows.features).mean
+
+
+def cross_validate(
+    rows: Rows, seed: int, loss: Loss = LOSS, answer: Answer = predictions
+) -> np.ndarray:
+    """Answers for each row by a model that saw neither its network nor its task. float64 [n]
 
     Raises: InputError if all rows are of one network.
     """
@@ -157,7 +169,7 @@ def cross_validate(rows: Rows, seed: int, loss: Loss = LOSS) -> np.ndarray:
     for held in np.array_split(order, min(_FOLDS, len(order))):
         out = np.isin(rows.network, held)
         seen = rows.take(~out & ~np.isin(rows.task, rows.task[out]))
-        predicted[out] = predictions(_train(seen, seed, loss=loss), rows.take(out))
+        predicted[out] = answer(_train(seen, seed, loss=loss), rows.take(out))
     return predicted
 
 
@@ -215,11 +227,6 @@ def _beaten(store: RecordStore, rows: Rows, held_out: np.ndarray) -> str | None:
 def unseen(rows: Rows, card: ModelCard) -> np.ndarray:
     """The rows that were measured after the model was trained. bool [n]"""
     return rows.time > np.datetime64(card.until)
-
-
-def predictions(model: OfflineModel, rows: Rows) -> np.ndarray:
-    """The scores that a model expects. float64 [n]"""
-    return CostModel(0, model).predict(rows.features).mean
 
 
 def offline_model(

@@ -120,7 +120,7 @@ def test_a_model_is_registered_and_used_when_it_beats_the_estimate(tmp_path: Pat
     assert offline_model(tmp_path, GENERIC_CPU) is None
     card = train(store)
     assert card.in_use and card.beats == "the static estimate" and card.networks == 3
-    assert card.held_out.rank_correlation > 0.6 > card.static.rank_correlation
+    assert card.held_out.rank_correlation > 0.3 > card.static.rank_correlation
     assert registered(tmp_path) == [card]
     model = offline_model(tmp_path, GENERIC_CPU)
     assert model is not None and model.name == "0001"
