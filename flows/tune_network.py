@@ -27,6 +27,7 @@ from retune.stages.manifest import (
     TuneResult,
     VerifyManifest,
 )
+from retune.stages.request import check_request
 from retune.stages.stage import stage_intact
 from retune.stages.summary import check_verified, event_of, summarize
 from tasks.delivery import bench_bundles, compile_bundle, publish_report, verify_bundle
@@ -46,7 +47,12 @@ M = TypeVar("M", bound=Manifest)
     result_serializer="json",
 )
 def tune_network(request: TuneRequest) -> str:
-    """JSON of the TuneResult. Raises: what a stage raised, when it fails for good."""
+    """JSON of the TuneResult.
+
+    Raises: InputError for a request that cannot be served, before anything is done for it; what a
+    stage raised, when it fails for good.
+    """
+    check_request(request)  # a scheduled run comes here without passing the command line
     network = run(ImportManifest, import_network, request)
     log_event(event_of(network))
     tasks = run(TaskManifest, extract_tasks, request, network)

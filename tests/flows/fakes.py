@@ -5,6 +5,7 @@ really runs is written to `runs.txt` in the work folder, so tests can count exec
 of processes that were killed.
 """
 
+import json
 import sys
 import time
 import types
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from retune.bundle.format import FORMAT, MANIFEST
 from retune.core.errors import DeviceError
 from retune.search.session import Stop, never
 from retune.stages.manifest import (
@@ -235,7 +237,8 @@ class FakeStages:
         bench: BenchManifest,
     ) -> ReportManifest:
         out = Path(request.out)
-        write_atomic(out / "module" / "module.json", b"{}")
+        bundle = json.dumps({"format": FORMAT}).encode()  # what a further run may replace
+        write_atomic(out / "module" / MANIFEST, bundle)
         write_atomic(out / "report.html", b"<html>")
         return ReportManifest(module=str(out / "module"), report=str(out / "report.html"))
 

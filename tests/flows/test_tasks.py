@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from retune.core.errors import DeviceError, ModelError
+from retune.core.errors import DeviceError, InputError, ModelError
 from retune.stages.codec import from_json
 from retune.stages.manifest import ImportManifest, RoundManifest, TaskManifest, TuneRequest
 from tests.flows.fakes import TASKS, FakeStages, runs
@@ -37,6 +37,17 @@ def test_tasks_hand_manifests_on(stages: FakeStages, request_: TuneRequest):
     assert first.index == 0
     assert network.file(network.onnx).read_bytes() == b"onnx"
     assert runs(Path(request_.work)) == ["import", "extract", "round0"]
+
+
+def test_a_flow_sees_a_bad_place_before_anything_is_done(
+    stages: FakeStages, request_: TuneRequest, tmp_path: Path
+):
+    from flows.tune_network import tune_network
+
+    (tmp_path / "out").write_text("a file where a folder is to be")
+    with pytest.raises(InputError, match="out"):
+        tune_network.fn(request_)
+    assert not (tmp_path / "work").exists()
 
 
 def test_cache_key_ignores_where_things_lie(request_: TuneRequest):
