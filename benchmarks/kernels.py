@@ -37,9 +37,10 @@ from retune.bundle.build import build_plan
 from retune.bundle.module import Module
 from retune.bundle.peers import open_peer
 from retune.core.config import cache_root, records_root
+from retune.device.catalogue import device_spec
 from retune.device.ceilings import Ceilings
 from retune.device.measure import LocalRunner
-from retune.device.runtime import device_spec, open_device
+from retune.device.runtime import open_device
 from retune.records.store import RecordStore
 from retune.search.session import RunSettings, Session
 from retune.search.task import Task

@@ -28,7 +28,8 @@ from retune.bundle.module import Module, random_inputs
 from retune.bundle.peers import open_peer
 from retune.core.config import cache_root, records_root
 from retune.core.dtypes import TensorType
-from retune.device.runtime import device_spec, open_device
+from retune.device.catalogue import device_spec
+from retune.device.runtime import open_device
 from retune.records.store import RecordStore
 
 PEERS = ("onnxruntime", "openvino")

@@ -22,8 +22,9 @@ from retune.bundle.build import build_plan
 from retune.bundle.module import Module
 from retune.bundle.plan import NetworkPlan, PlanLaunch
 from retune.core.config import cache_root, records_root
+from retune.device.catalogue import device_spec
 from retune.device.ceilings import Ceilings
-from retune.device.runtime import device_spec, open_device
+from retune.device.runtime import open_device
 from retune.records.store import RecordStore
 
 STEP_NETWORKS = ("zoo:mobilenet", "zoo:resnet50_v1", "light:squeezenet", "light:inception_v1")

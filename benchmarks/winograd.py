@@ -27,8 +27,9 @@ from retune.bundle.peers import open_peer
 from retune.bundle.plan import NetworkPlan
 from retune.core.config import cache_root
 from retune.core.target import DeviceSpec
+from retune.device.catalogue import device_spec
 from retune.device.reference import Reference
-from retune.device.runtime import device_spec, open_device
+from retune.device.runtime import open_device
 from retune.schedule.cpu_winograd import PREFIX
 from retune.schedule.estimate import default_candidate, estimate
 from retune.schedule.space import Candidate, Sketch, Space

@@ -8,7 +8,7 @@ from flows.options import Json
 
 def devices(json: Json = False) -> None:
     """List the OpenCL devices of this machine."""
-    from retune.device.runtime import driver_problems, list_devices
+    from retune.device.catalogue import driver_problems, list_devices
 
     found = list_devices()
     for problem in driver_problems():

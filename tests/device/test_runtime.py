@@ -8,12 +8,11 @@ import pytest
 from retune.core.dtypes import TensorType
 from retune.core.errors import DeviceError, InputError
 from retune.device import pages
+from retune.device.catalogue import driver_problems, list_devices
 from retune.device.runtime import (
     BuildFailed,
     Device,
     LaunchFailed,
-    driver_problems,
-    list_devices,
     open_device,
 )
 

@@ -1,31 +1,25 @@
-"""The OpenCL door: devices, programs, buffers and launches. The only importer of pyopencl.
+"""The OpenCL door: an open device with its programs, buffers and launches.
 
-Read `list_devices` and `Device` first. Nothing here knows tasks, records or networks; a caller
-sees DeviceSpec, numpy arrays and opaque handles.
+Read `Device` first; which devices there are says `catalogue`. Nothing here knows tasks, records or
+networks; a caller sees DeviceSpec, numpy arrays and opaque handles.
 """
 
 import contextlib
 import functools
-import os
-import re
 import time
 import warnings
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from retune.core.dtypes import TensorType
-from retune.core.errors import DeviceError, InputError
+from retune.core.errors import DeviceError
 from retune.core.target import DeviceSpec
-from retune.device import declarations, holding, host, pages, pocl, vendors
+from retune.device import declarations, holding, pages
+from retune.device.catalogue import find_device, opencl
 from retune.device.inputs import random_array
-
-_ERRORS_OF_THE_LOADER = (-1, -1001)
-"""CL_DEVICE_NOT_FOUND and CL_PLATFORM_NOT_FOUND_KHR: no device, rather than a broken one."""
-
 
 PART_ALIGN_BYTES = 512
 """Devices take parts of a buffer from multiples of this on (CL_DEVICE_MEM_BASE_ADDR_ALIGN: NVIDIA
@@ -86,7 +80,7 @@ class Device:
 
     def __init__(self, handle: Any, spec: DeviceSpec) -> None:
         self.spec = spec
-        self._cl = _opencl()
+        self._cl = opencl()
         with _refusals("open"):
             self._context = self._cl.Context([handle])
             self._queue = self._cl.CommandQueue(self._context)
@@ -155,24 +149,19 @@ class Device:
 
     def allocate(self, size_bytes: int) -> Buffer:
         """A buffer of zeros; a CPU has large ones in large pages."""
-        size, flags = max(1, size_bytes), self._cl.mem_flags
+        size, flags = max(1, size_bytes), self._cl.mem_flags.READ_WRITE
         with _refusals(f"allocation of {size} bytes"):
             if self.spec.device_class == "cpu" and size >= pages.HUGE_BYTES:
-                return self._allocate_huge(size)
-            handle = self._cl.Buffer(self._context, flags.READ_WRITE, size)
+                array = pages.in_huge_pages(size)
+                handle = self._cl.Buffer(
+                    self._context, flags | self._cl.mem_flags.USE_HOST_PTR, hostbuf=array
+                )
+                array.fill(0)  # every page is there before the first run
+                return Buffer(handle, size)
+            handle = self._cl.Buffer(self._context, flags, size)
             self._cl.enqueue_fill_buffer(self._queue, handle, np.uint8(0), 0, size)
             self._queue.finish()
         return Buffer(handle, size)
-
-    def _allocate_huge(self, size_bytes: int) -> Buffer:
-        try:
-            array = pages.in_huge_pages(size_bytes)
-        except OSError as error:
-            raise LaunchFailed(f"allocation of {size_bytes} bytes: {error.strerror}") from error
-        kind = self._cl.mem_flags.READ_WRITE | self._cl.mem_flags.USE_HOST_PTR
-        handle = self._cl.Buffer(self._context, kind, hostbuf=array)
-        array.fill(0)  # every page is there before the first run
-        return Buffer(handle, size_bytes)
 
     def allocate_shared(self, size_bytes: int) -> Buffer:
         """A buffer of zeros that the host reads and writes in place, where the device has those.
@@ -353,145 +342,10 @@ class Device:
         return program, out, self.time([launch]) / holding.HOLD_STEPS
 
 
-def list_devices() -> tuple[DeviceSpec, ...]:
-    """Every usable OpenCL device, each once, PoCL first."""
-    return tuple(_catalogue())
-
-
-def driver_problems() -> tuple[str, ...]:
-    """One sentence for each OpenCL driver that is installed but cannot be loaded."""
-    return tuple(
-        f"{driver.vendor}: {driver.library} cannot be loaded: {driver.problem}"
-        for driver in vendors.find_drivers()
-        if driver.problem
-    )
-
-
-def device_spec(name: str) -> DeviceSpec:
-    """The device of that name, not opened. Raises: InputError naming the devices that exist."""
-    return _find(name)[0]
-
-
 def open_device(name: str = "pocl") -> Device:
     """The device of that name, open. Raises: InputError naming the devices that exist."""
-    spec, handle = _find(name)
+    spec, handle = find_device(name)
     return Device(handle, spec)
-
-
-def _find(name: str) -> tuple[DeviceSpec, Any]:
-    catalogue = _catalogue()
-    for spec, handle in catalogue.items():
-        if spec.name == name:
-            return spec, handle
-    known = ", ".join(spec.name for spec in catalogue) or "none"
-    problems = "".join(f"; {problem}" for problem in driver_problems())
-    raise InputError(
-        f"device {name!r} is not known; found here: {known}{problems}. "
-        "Choose one of these, or install a driver (pip install 'pyopencl[pocl]')."
-    )
-
-
-@functools.cache
-def _opencl() -> ModuleType:
-    """pyopencl, imported with the environment that its drivers need."""
-    pocl.prepare_environment(os.environ)
-    os.environ.setdefault("PYOPENCL_NO_CACHE", "1")
-    with vendors.extra_drivers(vendors.find_drivers()):
-        import pyopencl
-
-        try:
-            pyopencl.get_platforms()  # the loader reads its registry at the first call, once
-        except pyopencl.Error as error:
-            if error.code not in _ERRORS_OF_THE_LOADER:
-                raise DeviceError(f"OpenCL cannot be started: {error}") from error
-    return pyopencl
-
-
-@functools.cache
-def _catalogue() -> dict[DeviceSpec, Any]:
-    """Spec -> OpenCL device. A device that two loader entries show appears once."""
-    found: dict[DeviceSpec, Any] = {}
-    seen: set[tuple[str, ...]] = set()
-    counts: dict[str, int] = {}
-    for platform in _platforms():
-        base = _family(platform.name)
-        addresses: set[int] = set()
-        local: dict[tuple[str, ...], int] = {}
-        for handle in platform.get_devices():
-            if handle.int_ptr in addresses:
-                continue
-            addresses.add(handle.int_ptr)
-            identity = (platform.name, platform.version, handle.name, handle.driver_version)
-            local[identity] = local.get(identity, 0) + 1
-            if (key := (*identity, str(local[identity]))) in seen:
-                continue
-            seen.add(key)
-            index = counts.get(base, 0)
-            counts[base] = index + 1
-            name = base if base in {"pocl", "intel"} and not index else f"{base}-{index}"
-            found[_spec(name, platform, handle)] = handle
-    return dict(sorted(found.items(), key=lambda item: item[0].name != "pocl"))
-
-
-def _platforms() -> list[Any]:
-    cl = _opencl()
-    try:
-        return list(cl.get_platforms())
-    except cl.Error:
-        return []
-
-
-def _family(platform: str) -> str:
-    if platform == pocl.PLATFORM:
-        return "pocl"
-    if platform.startswith("Intel") and "OpenCL" in platform and "Graphics" not in platform:
-        return "intel"
-    return re.sub(r"[^a-z0-9]+", "-", platform.lower()).strip("-")
-
-
-def _spec(name: str, platform: Any, handle: Any) -> DeviceSpec:
-    cl = _opencl()
-    is_cpu = bool(handle.type & cl.device_type.CPU)
-    kind: Literal["cpu", "gpu"] = "cpu" if is_cpu else "gpu"
-    flags = host.read_flags() if is_cpu else frozenset[str]()
-    caches = host.read_caches() if is_cpu else host.Caches(l2_bytes=handle.global_mem_cache_size)
-    bits, registers = host.vector_unit(flags)
-    return DeviceSpec(
-        name=name,
-        model=handle.name.strip(),
-        device_class=kind,
-        platform=platform.name.strip(),
-        driver=handle.driver_version.strip(),
-        opencl=_version(name, handle, flags),
-        compute_units=handle.max_compute_units,
-        vector_bits=bits if is_cpu else 32 * handle.native_vector_width_float,
-        vector_registers=registers,
-        l1_bytes=caches.l1_bytes,
-        l2_bytes=caches.l2_bytes,
-        l3_bytes=caches.l3_bytes,
-        cache_line_bytes=caches.line_bytes or handle.global_mem_cacheline_size,
-        local_memory_bytes=_local_memory(handle, kind),
-        global_memory_bytes=handle.global_mem_size,
-        max_work_group=handle.max_work_group_size,
-        extensions=tuple(sorted(handle.extensions.split())),
-    )
-
-
-def _local_memory(handle: Any, kind: str) -> int:
-    """Bytes of local memory; 0 where a GPU has it in global memory: copies gain nothing there."""
-    own = handle.local_mem_type == _opencl().device_local_mem_type.LOCAL
-    return int(handle.local_mem_size) if own or kind == "cpu" else 0
-
-
-def _version(name: str, handle: Any, flags: frozenset[str]) -> str:
-    """The OpenCL version text; it names the processor that code is generated for."""
-    version: str = handle.version.strip()
-    if not name.startswith("pocl") or not version.endswith("-generic"):
-        return version
-    processor = pocl.processor_name(flags)
-    if pocl.repair_processor(handle.int_ptr, processor):
-        return version.removesuffix("generic") + processor
-    return version
 
 
 def _build_log(message: str) -> str:
@@ -502,8 +356,8 @@ def _build_log(message: str) -> str:
 
 @contextlib.contextmanager
 def _refusals(action: str) -> Generator[None, None, None]:
-    """Turns an OpenCL error inside the context into LaunchFailed that says what was tried."""
+    """Turns an error of OpenCL or the system into LaunchFailed that says what was tried."""
     try:
         yield
-    except _opencl().Error as error:
+    except (opencl().Error, OSError) as error:
         raise LaunchFailed(f"{action}: {error}") from error

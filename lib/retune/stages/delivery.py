@@ -14,8 +14,8 @@ from retune.bundle.memory import plan_memory
 from retune.bundle.module import Module
 from retune.bundle.peers import open_peer, open_reference
 from retune.bundle.verify import tolerance_of, verify
+from retune.device.catalogue import device_spec
 from retune.device.ceilings import Ceilings
-from retune.device.runtime import device_spec
 from retune.records.store import RecordStore
 from retune.schedule.space import Candidate
 from retune.search.history import best_candidates

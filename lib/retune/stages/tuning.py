@@ -11,8 +11,8 @@ from retune import __version__
 from retune.bundle.build import check_types
 from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
+from retune.device.catalogue import device_spec
 from retune.device.measure import LocalRunner
-from retune.device.runtime import device_spec
 from retune.records.store import RecordStore
 from retune.search.history import best_candidate
 from retune.search.playoff import play_off

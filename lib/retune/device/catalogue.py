@@ -1,0 +1,154 @@
+"""What OpenCL devices this machine has, and how each is described.
+
+Read `list_devices` and `_spec`. Drivers are loaded at the first question, once a process; this is
+the only importer of pyopencl.
+"""
+
+import functools
+import os
+import re
+from types import ModuleType
+from typing import Any, Literal
+
+from retune.core.errors import DeviceError, InputError
+from retune.core.target import DeviceSpec
+from retune.device import host, pocl, vendors
+
+_ERRORS_OF_THE_LOADER = (-1, -1001)
+"""CL_DEVICE_NOT_FOUND and CL_PLATFORM_NOT_FOUND_KHR: no device, rather than a broken one."""
+
+
+def list_devices() -> tuple[DeviceSpec, ...]:
+    """Every usable OpenCL device, each once, PoCL first."""
+    return tuple(_catalogue())
+
+
+def driver_problems() -> tuple[str, ...]:
+    """One sentence for each OpenCL driver that is installed but cannot be loaded."""
+    return tuple(
+        f"{driver.vendor}: {driver.library} cannot be loaded: {driver.problem}"
+        for driver in vendors.find_drivers()
+        if driver.problem
+    )
+
+
+def device_spec(name: str) -> DeviceSpec:
+    """The device of that name, not opened. Raises: InputError naming the devices that exist."""
+    return find_device(name)[0]
+
+
+def find_device(name: str) -> tuple[DeviceSpec, Any]:
+    """Its spec and the driver's handle. Raises: InputError naming the devices that exist."""
+    catalogue = _catalogue()
+    for spec, handle in catalogue.items():
+        if spec.name == name:
+            return spec, handle
+    known = ", ".join(spec.name for spec in catalogue) or "none"
+    problems = "".join(f"; {problem}" for problem in driver_problems())
+    raise InputError(
+        f"device {name!r} is not known; found here: {known}{problems}. "
+        "Choose one of these, or install a driver (pip install 'pyopencl[pocl]')."
+    )
+
+
+@functools.cache
+def opencl() -> ModuleType:
+    """pyopencl, imported with the environment that its drivers need."""
+    pocl.prepare_environment(os.environ)
+    os.environ.setdefault("PYOPENCL_NO_CACHE", "1")
+    with vendors.extra_drivers(vendors.find_drivers()):
+        import pyopencl
+
+        try:
+            pyopencl.get_platforms()  # the loader reads its registry at the first call, once
+        except pyopencl.Error as error:
+            if error.code not in _ERRORS_OF_THE_LOADER:
+                raise DeviceError(f"OpenCL cannot be started: {error}") from error
+    return pyopencl
+
+
+@functools.cache
+def _catalogue() -> dict[DeviceSpec, Any]:
+    """Spec -> OpenCL device. A device that two loader entries show appears once."""
+    found: dict[DeviceSpec, Any] = {}
+    seen: set[tuple[str, ...]] = set()
+    counts: dict[str, int] = {}
+    for platform in _platforms():
+        base = _family(platform.name)
+        addresses: set[int] = set()
+        local: dict[tuple[str, ...], int] = {}
+        for handle in platform.get_devices():
+            if handle.int_ptr in addresses:
+                continue
+            addresses.add(handle.int_ptr)
+            identity = (platform.name, platform.version, handle.name, handle.driver_version)
+            local[identity] = local.get(identity, 0) + 1
+            if (key := (*identity, str(local[identity]))) in seen:
+                continue
+            seen.add(key)
+            index = counts.get(base, 0)
+            counts[base] = index + 1
+            name = base if base in {"pocl", "intel"} and not index else f"{base}-{index}"
+            found[_spec(name, platform, handle)] = handle
+    return dict(sorted(found.items(), key=lambda item: item[0].name != "pocl"))
+
+
+def _platforms() -> list[Any]:
+    cl = opencl()
+    try:
+        return list(cl.get_platforms())
+    except cl.Error:
+        return []
+
+
+def _family(platform: str) -> str:
+    if platform == pocl.PLATFORM:
+        return "pocl"
+    if platform.startswith("Intel") and "OpenCL" in platform and "Graphics" not in platform:
+        return "intel"
+    return re.sub(r"[^a-z0-9]+", "-", platform.lower()).strip("-")
+
+
+def _spec(name: str, platform: Any, handle: Any) -> DeviceSpec:
+    cl = opencl()
+    is_cpu = bool(handle.type & cl.device_type.CPU)
+    kind: Literal["cpu", "gpu"] = "cpu" if is_cpu else "gpu"
+    flags = host.read_flags() if is_cpu else frozenset[str]()
+    caches = host.read_caches() if is_cpu else host.Caches(l2_bytes=handle.global_mem_cache_size)
+    bits, registers = host.vector_unit(flags)
+    return DeviceSpec(
+        name=name,
+        model=handle.name.strip(),
+        device_class=kind,
+        platform=platform.name.strip(),
+        driver=handle.driver_version.strip(),
+        opencl=_version(name, handle, flags),
+        compute_units=handle.max_compute_units,
+        vector_bits=bits if is_cpu else 32 * handle.native_vector_width_float,
+        vector_registers=registers,
+        l1_bytes=caches.l1_bytes,
+        l2_bytes=caches.l2_bytes,
+        l3_bytes=caches.l3_bytes,
+        cache_line_bytes=caches.line_bytes or handle.global_mem_cacheline_size,
+        local_memory_bytes=_local_memory(handle, kind),
+        global_memory_bytes=handle.global_mem_size,
+        max_work_group=handle.max_work_group_size,
+        extensions=tuple(sorted(handle.extensions.split())),
+    )
+
+
+def _local_memory(handle: Any, kind: str) -> int:
+    """Bytes of local memory; 0 where a GPU has it in global memory: copies gain nothing there."""
+    own = handle.local_mem_type == opencl().device_local_mem_type.LOCAL
+    return int(handle.local_mem_size) if own or kind == "cpu" else 0
+
+
+def _version(name: str, handle: Any, flags: frozenset[str]) -> str:
+    """The OpenCL version text; it names the processor that code is generated for."""
+    version: str = handle.version.strip()
+    if not name.startswith("pocl") or not version.endswith("-generic"):
+        return version
+    processor = pocl.processor_name(flags)
+    if pocl.repair_processor(handle.int_ptr, processor):
+        return version.removesuffix("generic") + processor
+    return version
