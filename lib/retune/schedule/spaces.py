@@ -1,6 +1,8 @@
 """The space of a task: what the rules know, and what templates add, as one union of sketches."""
 
 import logging
+from collections.abc import Sequence
+from itertools import chain
 
 from retune.core.errors import ScheduleError
 from retune.core.keys import content_key
@@ -9,8 +11,8 @@ from retune.ir.stmt import Program
 from retune.schedule.cpu import cpu_space
 from retune.schedule.cpu_winograd import winograd_sketches
 from retune.schedule.gpu import gpu_space
-from retune.schedule.space import Rule, Sketch, Space, sketch_of
-from retune.schedule.template import Template, Workload
+from retune.schedule.space import Rule, Sketch, Space, sketches_of
+from retune.schedule.template import Decided, Template, Workload
 from retune.schedule.templates import templates
 
 _log = logging.getLogger("retune.schedule")
@@ -24,25 +26,37 @@ def space_of(program: Program, op: str, spec: DeviceSpec, *, winograd: bool = Fa
     is_cpu = spec.device_class == "cpu"
     rules = (cpu_space if is_cpu else gpu_space)(program, spec).sketches
     allowed = winograd_sketches(program, spec) if winograd and is_cpu else ()
-    made = [_template_sketch(t, program, spec) for t in templates(op, spec.device_class)]
-    return Space((*rules, *allowed, *(s for s in made if s is not None)))
+    made = [_template_sketches(t, program, spec) for t in templates(op, spec.device_class)]
+    return Space((*rules, *allowed, *chain.from_iterable(made)))
 
 
-def written_sketch(program: Program, rule: Rule, name: str) -> Sketch:
-    """The sketch of a schedule function written by hand: `name`, and a digest of what it does.
+def written_sketches(program: Program, rule: Rule, name: str) -> tuple[Sketch, ...]:
+    """The sketches of a schedule function written by hand: one for each structure that it samples.
 
-    Records name their sketch, so that those of an edited function do not speak for the new one.
+    They are called `name`, what was chosen of the structure, and a digest of what they do: records
+    name their sketch, so that those of an edited function do not speak for the new one.
     Raises: ScheduleError where the function does not fit the program.
     """
-    sketch = sketch_of(program, rule, name)
-    return sketch.renamed(f"{name}.{content_key(sketch.trace.to_json())[:8]}")
+    made = sketches_of(program, rule, name)
+    return tuple(s.renamed(f"{s.name}.{content_key(s.trace.to_json())[:8]}") for s in made)
 
 
-def _template_sketch(entry: Template, program: Program, spec: DeviceSpec) -> Sketch | None:
+def _template_sketches(entry: Template, program: Program, spec: DeviceSpec) -> tuple[Sketch, ...]:
+    """The template's sketches; none, and a word in the log, where it does not fit."""
     work = Workload(op=entry.op, program=program, spec=spec)
     try:
-        sketch = written_sketch(program, lambda s: entry.function(s, work), entry.name)
-        return sketch.starting_at(entry.untuned(work)) if entry.untuned else sketch
+        made = written_sketches(program, lambda s: entry.function(s, work), entry.name)
+        return made if entry.untuned is None else _starting(made, entry.untuned(work))
     except ScheduleError as error:
         _log.debug("template %s does not fit %s: %s", entry.name, program.name, error)
-        return None
+        return ()
+
+
+def _starting(sketches: Sequence[Sketch], decided: Decided) -> tuple[Sketch, ...]:
+    """The sketches; the one of the decided structure (by default option 0) starts as decided."""
+    return tuple(
+        sketch.starting_at(decided)
+        if all(tuple(decided.get(n, (0,))) == chosen for n, chosen in sketch.trace.decisions)
+        else sketch
+        for sketch in sketches
+    )

@@ -28,7 +28,7 @@ from retune.ir.te import Dag, Tensor
 from retune.records.schema import Measurement, TuningRecord
 from retune.records.store import RecordStore
 from retune.schedule.space import Candidate, Rule, Sketch, Space
-from retune.schedule.spaces import written_sketch
+from retune.schedule.spaces import written_sketches
 from retune.schedule.trace import Trace
 from retune.search.defaults import DEFAULT_TUNER
 from retune.search.history import best_candidate
@@ -217,15 +217,16 @@ def _space_of_rules(start: Program, schedules: Sequence[Rule]) -> Space:
     for schedule in schedules:
         name = getattr(schedule, "__name__", "schedule")
         try:
-            sketch = written_sketch(start, schedule, name)
+            made = written_sketches(start, schedule, name)
         except ScheduleError as error:
             raise InputError(f"schedule function {name!r}: {error}") from error
-        if not len(sketch.sample(1, np.random.default_rng(0))):
+        possible = [s for s in made if len(s.sample(1, np.random.default_rng(0)))]
+        if not possible:
             raise InputError(
-                f"schedule function {name!r}: none of the {sketch.size} choices drawn meets its "
-                "conditions; loosen what it requires"
+                f"schedule function {name!r}: none of the {sum(s.size for s in made)} choices "
+                "drawn meets its conditions; loosen what it requires"
             )
-        sketches.append(sketch)
+        sketches += possible
     return Space(tuple(sketches))
 
 

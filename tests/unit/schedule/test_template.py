@@ -9,7 +9,7 @@ import pytest
 from retune.core.errors import ScheduleError
 from retune.core.target import GENERIC_CPU
 from retune.ir.merge import merge_axes
-from retune.ir.stmt import Program, from_dag
+from retune.ir.stmt import Program, blocks, from_dag
 from retune.ir.te import Dag
 from retune.ir.verify import verify
 from retune.schedule import template as registry
@@ -170,3 +170,26 @@ def test_a_template_with_untuned_decisions_that_are_no_options_is_left_out(
         space = space_of(program, op, GENERIC_CPU)
     assert not any(s.name.startswith("dense_rows") for s in space.sketches)
     assert "(3,) is not an option of 'unroll_k'" in caplog.text
+
+
+def dense_inside(s: Schedule, work: Workload) -> None:
+    """The layer's sum, computed at one of the loops of what follows it, or by itself."""
+    rest = [b.name for b in blocks(s.program.body) if b.name != work.op]
+    s.split(s.loops(rest[-1])[-1], s.sample_perfect_tile(s.loops(rest[-1])[-1], 2, 16, "tile"))
+    s.sample_compute_location(work.op, name="place")
+
+
+@pytest.mark.usefixtures("forget")
+def test_a_template_that_samples_a_place_gives_a_sketch_for_each():
+    dag, program = dense_program()
+    op = next(stage.name for stage in dag.stages)
+    template(op, untuned=lambda work: {"tile": (4,), "place": (2,)})(dense_inside)
+    space = space_of(program, op, GENERIC_CPU)
+    own = [s for s in space.sketches if s.name.startswith("dense_inside.")]
+    assert [s.name.rsplit(".", 1)[0] for s in own] == [
+        f"dense_inside.place={i}" for i in range(len(own))
+    ]
+    assert len({str(s.program) for s in own}) == len(own) > 2
+    (start,) = space.untuned()
+    assert start.sketch == own[2].name
+    assert_same_meaning(dag, space.instantiate(start))

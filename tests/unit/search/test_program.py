@@ -116,6 +116,23 @@ def test_the_best_is_of_the_space_that_was_asked_for(store: Path):
     assert len(tuned.records) == 3
 
 
+def test_a_sampled_place_is_searched_too(store: Path):
+    """The places are sketches of one space, and candidates of several are measured."""
+
+    def placed(s: Schedule) -> None:
+        s.split("D.j", s.sample_perfect_tile("D.j", 2))
+        s.sample_compute_location("C")
+
+    c = matmul()
+    d = compute("D", c.shape, lambda i, j: c[i, j] + 1.0, [c])
+    sketches = retune.space_for(d, placed).sketches
+    assert [s.name.rsplit(".", 1)[0] for s in sketches] == [f"placed.at.C={i}" for i in range(4)]
+    tuned = retune.tune(
+        d, space=placed, trials=8, tuner="random", records=store, runner=FakeRunner()
+    )
+    assert len(set(tuned.records["sketch"])) > 1
+
+
 def test_an_edited_schedule_function_is_another_sketch():
     def schedule(fused: bool) -> Callable[[Schedule], None]:
         def same_name(s: Schedule) -> None:
