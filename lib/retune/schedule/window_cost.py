@@ -4,12 +4,12 @@ Measured on 3x3 depthwise convolutions and pools: what comes from the second-lev
 the arithmetic, since a tile is too short to hide it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
 from retune.core.target import DeviceSpec
-from retune.ir.expr import Const, Load, Var, loads, variables
+from retune.ir.expr import Const, Expr, Load, Var, loads, variables
 from retune.ir.simplify import affine
 from retune.ir.stmt import Block, For
 
@@ -41,8 +41,14 @@ def broadcasts_nothing(block: Block, path: Sequence[For]) -> bool:
         block.reducer is not None
         and operands
         and lanes
-        and all(any(variables(i) & lanes for i in load.indices) for load in operands)
+        and all(any(_moves(i, lanes) for i in load.indices) for load in operands)
     )
+
+
+def _moves(index: Expr, lanes: Collection[Var]) -> bool:
+    """Whether the index is another one for each lane; the group that a channel is of is not."""
+    form = affine(index, lanes)
+    return form is not None and bool(form[0])
 
 
 def window_cycles(

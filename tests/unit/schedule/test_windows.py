@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 
 from retune.core.target import GENERIC_CPU
+from retune.ir.reduction import path_to
 from retune.ir.stmt import blocks, from_dag
 from retune.ir.te import Dag
 from retune.schedule.cpu import cpu_space, heaviest_reduction
 from retune.schedule.estimate import default_candidate, estimate
 from retune.schedule.schedule import Schedule
+from retune.schedule.window_cost import broadcasts_nothing
 from retune.schedule.windows import is_window
 from tests.dags import conv2d, dense, depthwise, pool, reduction
 
@@ -67,6 +69,17 @@ def test_the_estimate_prefers_tiles_that_read_neighbouring_vectors():
     )
     times = estimate(sketch, np.stack([at_once, later]), GENERIC_CPU)
     assert times[0] < 0.9 * times[1]
+
+
+@pytest.mark.parametrize(
+    ("dag", "expected"),
+    [(conv2d(1, 8, 8, 32, 64, groups=2), False), (depthwise(1, 8, 8, 64), True)],
+)
+def test_groups_of_a_convolution_share_data_between_lanes(dag: Dag, *, expected: bool):
+    for sketch in cpu_space(from_dag(dag), GENERIC_CPU).sketches:
+        (block,) = (b for b in blocks(sketch.program.body) if b.reducer is not None)
+        path = path_to(sketch.program.body, block)
+        assert path is not None and broadcasts_nothing(block, path) == expected
 
 
 def test_weights_are_stored_as_a_tile_reads_them():
