@@ -17,6 +17,7 @@ from retune.stages.manifest import (
     BenchManifest,
     CompileManifest,
     FinalistsManifest,
+    FinishedRun,
     ImportManifest,
     Manifest,
     ReportManifest,
@@ -67,13 +68,17 @@ def tune_network(request: TuneRequest) -> str:
     verified = run(VerifyManifest, verify_bundle, request, network, tuned)
     check_verified(tuned, verified)
     bench = run(BenchManifest, bench_bundles, request, network, untuned, tuned)
-    published = from_json(
-        ReportManifest,
-        publish_report(request, network, tasks, tuple(rounds), tuned, verified, bench),
+    finished = FinishedRun(
+        network=network,
+        tasks=tasks,
+        rounds=tuple(rounds),
+        selection=selection,
+        tuned=tuned,
+        verified=verified,
+        bench=bench,
     )
-    result = summarize(
-        request, network, tasks, rounds, verified=verified, bench=bench, published=published
-    )
+    published = from_json(ReportManifest, publish_report(request, finished))
+    result = summarize(request, finished, published)
     artifacts.publish(result)
     return to_json(result)
 

@@ -5,15 +5,13 @@ from prefect.cache_policies import NO_CACHE
 
 from retune.stages.codec import to_json
 from retune.stages.manifest import (
-    BenchManifest,
     CompileManifest,
+    FinishedRun,
     ImportManifest,
-    RoundManifest,
     Selection,
     TaskManifest,
     TuneRequest,
     Variant,
-    VerifyManifest,
 )
 from tasks.keys import RETRY, content_cache
 
@@ -73,16 +71,8 @@ def bench_bundles(
 
 
 @task(name="report", cache_policy=NO_CACHE, persist_result=True, result_serializer="json")
-def publish_report(
-    request: TuneRequest,
-    network: ImportManifest,
-    tasks: TaskManifest,
-    rounds: tuple[RoundManifest, ...],
-    tuned: CompileManifest,
-    verified: VerifyManifest,
-    bench: BenchManifest,
-) -> str:
+def publish_report(request: TuneRequest, run: FinishedRun) -> str:
     """JSON of the ReportManifest; the bundle and the report lie in the user's folder."""
     from retune.api import stage_report
 
-    return to_json(stage_report(request, network, tasks, rounds, tuned, verified, bench))
+    return to_json(stage_report(request, run))

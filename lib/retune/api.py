@@ -23,6 +23,7 @@ from retune.search.session import Stop, never
 from retune.search.task import Task
 from retune.stages.delivery import stage_bench, stage_compile, stage_report, stage_verify
 from retune.stages.manifest import (
+    FinishedRun,
     Progress,
     RoundManifest,
     Selection,
@@ -164,7 +165,13 @@ def run_stages(request: TuneRequest, progress: Progress, stop: Stop = never) -> 
     verified = stage_verify(request, network, tuned)
     check_verified(tuned, verified)
     bench = stage_bench(request, network, untuned, tuned)
-    published = stage_report(request, network, tasks, tuple(rounds), tuned, verified, bench)
-    return summarize(
-        request, network, tasks, rounds, verified=verified, bench=bench, published=published
+    finished = FinishedRun(
+        network=network,
+        tasks=tasks,
+        rounds=tuple(rounds),
+        selection=selection,
+        tuned=tuned,
+        verified=verified,
+        bench=bench,
     )
+    return summarize(request, finished, stage_report(request, finished))

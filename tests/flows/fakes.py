@@ -21,6 +21,7 @@ from retune.stages.manifest import (
     BestRecord,
     CompileManifest,
     FinalistsManifest,
+    FinishedRun,
     ImportManifest,
     Latency,
     Progress,
@@ -226,16 +227,7 @@ class FakeStages:
         key = stage_key("bench", untuned.key, tuned.key)
         return run_once(BenchManifest, stage="bench", key=key, work=work(request), body=body)
 
-    def stage_report(
-        self,
-        request: TuneRequest,
-        network: ImportManifest,
-        tasks: TaskManifest,
-        rounds: tuple[RoundManifest, ...],
-        tuned: CompileManifest,
-        verified: VerifyManifest,
-        bench: BenchManifest,
-    ) -> ReportManifest:
+    def stage_report(self, request: TuneRequest, run: FinishedRun) -> ReportManifest:
         out = Path(request.out)
         bundle = json.dumps({"format": FORMAT}).encode()  # what a further run may replace
         write_atomic(out / "module" / MANIFEST, bundle)

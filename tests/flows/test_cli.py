@@ -20,6 +20,7 @@ from retune.records.store import RecordStore
 from retune.search.session import Stop
 from retune.stages.manifest import (
     FinalistsManifest,
+    FinishedRun,
     Progress,
     TuneEvent,
     TuneRequest,
@@ -47,10 +48,16 @@ def result(folder: Path) -> TuneResult:
     tuned = stages.stage_compile(request, network, tasks, selection, "tuned")
     verified = stages.stage_verify(request, network, tuned)
     bench = stages.stage_bench(request, network, tuned, tuned)
-    published = stages.stage_report(request, network, tasks, tuple(rounds), tuned, verified, bench)
-    return summarize(
-        request, network, tasks, rounds, verified=verified, bench=bench, published=published
+    run = FinishedRun(
+        network=network,
+        tasks=tasks,
+        rounds=tuple(rounds),
+        selection=selection,
+        tuned=tuned,
+        verified=verified,
+        bench=bench,
     )
+    return summarize(request, run, stages.stage_report(request, run))
 
 
 @pytest.fixture

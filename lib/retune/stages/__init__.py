@@ -10,5 +10,5 @@ What a stage says is in `manifest`, how it runs once is in `stage`. `retune.api`
     stage_compile(request, network, tasks, selection, variant) -> CompileManifest
     stage_verify(request, network, compiled) -> VerifyManifest
     stage_bench(request, network, untuned, tuned) -> BenchManifest
-    stage_report(request, network, tasks, rounds, tuned, verified, bench) -> ReportManifest
+    stage_report(request, run: FinishedRun) -> ReportManifest
 """

@@ -22,11 +22,11 @@ from retune.search.history import best_candidates
 from retune.stages.manifest import (
     BenchManifest,
     CompileManifest,
+    FinishedRun,
     ImportManifest,
     KernelTime,
     Latency,
     ReportManifest,
-    RoundManifest,
     Selection,
     TaskManifest,
     TuneRequest,
@@ -198,24 +198,14 @@ def _latency(timing: Timing) -> Latency:
     )
 
 
-def stage_report(
-    request: TuneRequest,
-    network: ImportManifest,
-    tasks: TaskManifest,
-    rounds: tuple[RoundManifest, ...],
-    tuned: CompileManifest,
-    verified: VerifyManifest,
-    bench: BenchManifest,
-) -> ReportManifest:
+def stage_report(request: TuneRequest, run: FinishedRun) -> ReportManifest:
     """Holds after the call: `out/module` is the tuned bundle and `out/report.html` the report.
 
     Each is replaced in one step. Not cached: the folder is the user's.
     """
     from retune.report.html import render
 
-    write_bundle(read_bundle(tuned.file(tuned.module)), request.module)
-    data = report_data(
-        request, network, tasks, rounds, tuned, verified, bench, created=datetime.now(UTC)
-    )
+    write_bundle(read_bundle(run.tuned.file(run.tuned.module)), request.module)
+    data = report_data(request, run, created=datetime.now(UTC))
     write_atomic(request.report, render(data).encode())
     return ReportManifest(module=str(request.module), report=str(request.report))

@@ -297,6 +297,7 @@ class TaskResult:
     trials: int = 0
     failed: int = 0
     best_us: float | None = None
+    """Of the fastest candidate; at the end, of the one that was compiled, as its record says."""
     default_us: float | None = None
 
     @classmethod
@@ -316,6 +317,25 @@ class TaskResult:
     def gflops(self) -> float | None:
         """Rate of the best candidate, in 1e9 operations for each second."""
         return self.entry.flops / self.best_us / 1e3 if self.best_us else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedRun:
+    """What the stages of a run have made, before it is published."""
+
+    network: ImportManifest
+    tasks: TaskManifest
+    rounds: tuple[RoundManifest, ...]
+    """One at least; the last one says why the run ended."""
+    selection: Selection
+    tuned: CompileManifest
+    verified: VerifyManifest
+    bench: BenchManifest
+
+    @property
+    def last(self) -> RoundManifest:
+        """The round that ended the run."""
+        return self.rounds[-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,37 +6,17 @@ from pathlib import Path
 
 from retune.records.store import RecordStore
 from retune.report import Curve, KernelShare, LatencyBar, ReportData, ReportTask, Verification
-from retune.stages.manifest import (
-    BenchManifest,
-    CompileManifest,
-    ImportManifest,
-    RoundManifest,
-    TaskManifest,
-    TaskResult,
-    TuneRequest,
-    VerifyManifest,
-)
+from retune.stages.manifest import FinishedRun, TaskResult, TuneRequest
 from retune.stages.summary import count_statuses, task_results
 
 
-def report_data(
-    request: TuneRequest,
-    network: ImportManifest,
-    tasks: TaskManifest,
-    rounds: Sequence[RoundManifest],
-    tuned: CompileManifest,
-    verified: VerifyManifest,
-    bench: BenchManifest,
-    *,
-    created: datetime,
-) -> ReportData:
-    """The report of a finished run (`rounds` has one at least); curves are read from the store."""
-    last = rounds[-1]
-    results = task_results(tasks, last)
-    times = measured_times(Path(request.records), last.run_id)
+def report_data(request: TuneRequest, run: FinishedRun, *, created: datetime) -> ReportData:
+    """The report of a finished run; curves are read from the store."""
+    results = task_results(run)
+    times = measured_times(Path(request.records), run.last.run_id)
     return ReportData(
-        network=network.name,
-        target=last.target,
+        network=run.network.name,
+        target=run.last.target,
         created=created.strftime("%Y-%m-%d %H:%M UTC"),
         tasks=tuple(_task(result, times.get(result.entry.key, ())) for result in results),
         curves=tuple(
@@ -44,7 +24,7 @@ def report_data(
             for result in results
             if result.entry.key in times
         ),
-        failures=count_statuses(rounds),
+        failures=count_statuses(run.rounds),
         latency=tuple(
             LatencyBar(
                 name=row.name,
@@ -53,21 +33,21 @@ def report_data(
                 p75_us=row.p75_us,
                 runs=row.runs,
             )
-            for row in bench.rows
+            for row in run.bench.rows
         ),
         profile=tuple(
             KernelShare(label=row.label, us=row.us, flops=row.flops, roofline=row.roofline)
-            for row in bench.profile
+            for row in run.bench.profile
         ),
         verification=Verification(
-            oracle=verified.oracle,
-            samples=verified.samples,
-            max_abs=verified.max_abs,
-            max_rel=verified.max_rel,
-            tolerance=verified.tolerance,
-            passed=verified.passed,
+            oracle=run.verified.oracle,
+            samples=run.verified.samples,
+            max_abs=run.verified.max_abs,
+            max_rel=run.verified.max_rel,
+            tolerance=run.verified.tolerance,
+            passed=run.verified.passed,
         ),
-        facts=_facts(request, network, last, tuned),
+        facts=_facts(request, run),
     )
 
 
@@ -103,9 +83,8 @@ def _task(result: TaskResult, times: Sequence[float | None]) -> ReportTask:
     )
 
 
-def _facts(
-    request: TuneRequest, network: ImportManifest, last: RoundManifest, tuned: CompileManifest
-) -> tuple[tuple[str, str], ...]:
+def _facts(request: TuneRequest, run: FinishedRun) -> tuple[tuple[str, str], ...]:
+    network, last, tuned = run.network, run.last, run.tuned
     facts: Mapping[str, str] = {
         "model": request.model,
         "inputs": ", ".join(f"{v.name} {v.dtype}{list(v.shape)}" for v in network.inputs),

@@ -2,11 +2,12 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from retune.core.errors import VerifyError
 from retune.stages.manifest import (
-    BenchManifest,
     CompileManifest,
+    FinishedRun,
     ImportManifest,
     ReportManifest,
     RoundManifest,
@@ -42,39 +43,31 @@ def check_verified(compiled: CompileManifest, verified: VerifyManifest) -> None:
         )
 
 
-def summarize(
-    request: TuneRequest,
-    network: ImportManifest,
-    tasks: TaskManifest,
-    rounds: Sequence[RoundManifest],
-    *,
-    verified: VerifyManifest,
-    bench: BenchManifest,
-    published: ReportManifest,
-) -> TuneResult:
-    """What the user is told; `rounds` has at least one round, the last one finished."""
-    last = rounds[-1]
+def summarize(request: TuneRequest, run: FinishedRun, published: ReportManifest) -> TuneResult:
+    """What the user is told."""
     return TuneResult(
         model=request.model,
-        name=network.name,
+        name=run.network.name,
         module=published.module,
         report=published.report,
         records=request.records,
-        target=last.target,
-        tasks=task_results(tasks, last),
-        trials=last.trials_done,
-        seconds=last.seconds_done,
-        reason=last.reason,
-        verified=verified,
-        latency=bench.rows,
-        statuses=count_statuses(rounds),
+        target=run.last.target,
+        tasks=task_results(run),
+        trials=run.last.trials_done,
+        seconds=run.last.seconds_done,
+        reason=run.last.reason,
+        verified=run.verified,
+        latency=run.bench.rows,
+        statuses=count_statuses(run.rounds),
     )
 
 
-def task_results(tasks: TaskManifest, last: RoundManifest) -> tuple[TaskResult, ...]:
-    """Every task with what the last round knows of it, the costliest first."""
-    known = {entry.task_key: entry for entry in last.progress}
-    results = [TaskResult.of(entry, known.get(entry.key)) for entry in tasks.tasks]
+def task_results(run: FinishedRun) -> tuple[TaskResult, ...]:
+    """Every task with what was measured and what was compiled, the costliest first."""
+    known = {entry.task_key: entry for entry in run.last.progress}
+    compiled = {best.task_key: best.median_us for best in run.selection.best}
+    found = [TaskResult.of(entry, known.get(entry.key)) for entry in run.tasks.tasks]
+    results = [replace(r, best_us=compiled.get(r.entry.key, r.best_us)) for r in found]
     return tuple(sorted(results, key=_cost, reverse=True))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from retune.records.schema import TuningRecord, failed, succeeded
 from retune.records.store import RecordStore
 from retune.report import render
-from retune.stages.manifest import FinalistsManifest, TuneRequest
+from retune.stages.manifest import BestRecord, FinishedRun, Selection, TuneRequest
 from retune.stages.report_data import report_data
 from tests.flows.fakes import FakeStages
 
@@ -59,25 +59,27 @@ def test_report_shows_the_run_and_its_own_curves(tmp_path: Path):
     network = stages.stage_import(request)
     tasks = stages.stage_extract(request, network)
     last = stages.stage_tune_round(request, network, tasks, 2, None, lambda event: None)
-    tuned = stages.stage_compile(
-        request, network, tasks, stages.stage_select(request, tasks, FinalistsManifest()), "tuned"
+    selection = Selection(
+        target=DEVICE, best=(BestRecord(task_key="key0", record_id="r", median_us=25.0),)
     )
-    data = report_data(
-        request,
-        network,
-        tasks,
-        [last],
-        tuned,
-        stages.stage_verify(request, network, tuned),
-        stages.stage_bench(request, network, tuned, tuned),
-        created=datetime(2026, 1, 2, tzinfo=UTC),
+    tuned = stages.stage_compile(request, network, tasks, selection, "tuned")
+    run = FinishedRun(
+        network=network,
+        tasks=tasks,
+        rounds=(last,),
+        selection=selection,
+        tuned=tuned,
+        verified=stages.stage_verify(request, network, tuned),
+        bench=stages.stage_bench(request, network, tuned, tuned),
     )
+    data = report_data(request, run, created=datetime(2026, 1, 2, tzinfo=UTC))
     assert [(c.task, c.times_us) for c in data.curves] == [("conv0", (40.0, None, 20.0, 30.0))]
     assert {t.name: t.default_us for t in data.tasks} == {
         "conv0": 40.0,
         "conv1": None,
         "conv2": None,
     }
+    assert {t.name: t.best_us for t in data.tasks}["conv0"] == 25.0, "the one that was compiled"
     assert data.failures == (("ok", 2), ("timeout", 1))
     assert [task.name for task in data.tasks] == ["conv2", "conv1", "conv0"]
     page = render(data)
