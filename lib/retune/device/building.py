@@ -5,6 +5,7 @@ kernels) is paid once for the candidates that share the program. A program that 
 apart, so each candidate's failure is its own.
 """
 
+import threading
 import time
 from collections.abc import Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -59,9 +60,10 @@ class Builder:
         for program in self._plan(list(wanted)):
             waiting.put(program)
         done: dict[Job, Built] = {}
+        stopped = threading.Event()
 
         def work(child: Child) -> None:
-            while True:
+            while not stopped.is_set():
                 try:
                     program = waiting.get_nowait()
                 except Empty:
@@ -76,8 +78,14 @@ class Builder:
 
         active = self._children[: max(1, waiting.qsize())]
         with ThreadPoolExecutor(len(active)) as pool:
-            for finished in [pool.submit(work, child) for child in active]:
-                finished.result()
+            try:
+                for finished in [pool.submit(work, child) for child in active]:
+                    finished.result()
+            except BaseException:  # an interrupt must not wait for a compiler that hangs
+                stopped.set()
+                for child in active:
+                    child.kill()
+                raise
         self._remember(done)
         return [done[job] for job in jobs]
 

@@ -83,6 +83,11 @@ class Child:
             raise self._lost() from None
         return self._receive(deadline_s)
 
+    def kill(self) -> None:
+        """Ends the process, if there is one; whoever waits for its reply learns of the loss."""
+        if self._process is not None:
+            self._process.kill()
+
     def close(self) -> None:
         """The process is gone when the call returns."""
         if self._lifeline is not None:

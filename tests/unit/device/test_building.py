@@ -175,3 +175,18 @@ def test_when_a_known_program_fails_later_only_what_is_wanted_is_tried_alone():
     (built,) = builder.build(jobs(1), OPTIONS)
     assert built.refused is None
     assert programs(fakes)[2:] == [("job 0",)]
+
+
+def test_an_interrupt_does_not_wait_for_a_compiler_that_hangs():
+    """One child breaks off as an interrupt would; the other one answers only when it is killed."""
+    hanging = FakeChild(lambda _: None)
+    breaking = FakeChild(lambda _: KeyboardInterrupt())  # pyright: ignore[reportArgumentType]
+
+    def answer(_: Request) -> Reply | Exception | None:
+        assert hanging.killed.wait(60.0), "nobody ended it"
+        return ChildLostError("crash", "killed")
+
+    hanging.answer = answer
+    with pytest.raises(KeyboardInterrupt):
+        builder_of([breaking, hanging]).build(jobs(8), OPTIONS)
+    assert breaking.killed.is_set()

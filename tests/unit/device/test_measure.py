@@ -1,5 +1,6 @@
 """LocalRunner's decisions, with a child that is only pretended."""
 
+import threading
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 
@@ -71,9 +72,13 @@ class FakeChild:
         self.seen: list[Request] = []
         self.pid = 1
         self.closed = 0
+        self.killed = threading.Event()
 
     def ensure(self) -> None:
         pass
+
+    def kill(self) -> None:
+        self.killed.set()
 
     def close(self) -> None:
         self.closed += 1
@@ -83,7 +88,7 @@ class FakeChild:
         assert deadline_s > 0
         self.seen.append(request)
         reply = self.answer(request)
-        if isinstance(reply, Exception):
+        if isinstance(reply, BaseException):
             self.holds.clear()
             raise reply
         if reply is not None:
