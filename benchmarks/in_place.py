@@ -9,7 +9,6 @@ are the rank correlations with the times in place, and what the winner of each w
 """
 
 import statistics
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,7 @@ import numpy as np
 import onnx
 
 from benchmarks.command import parser_of
-from retune.api import ImportedNetwork, build_plan, import_network
+from retune.api import ImportedNetwork, build_plan, extract_tasks, import_network
 from retune.bundle.module import Module
 from retune.codegen.lower import lower
 from retune.device.measure import LocalRunner
@@ -69,7 +68,7 @@ def time_in_turns(
     network: ImportedNetwork, device: Device, candidates: Sequence[Candidate], turns: int
 ) -> np.ndarray:
     """Best microseconds of a layer by each way in WAYS. float64 [ways, candidates]"""
-    (task,) = (t for t in network.network.tasks.values() if t.tunable)
+    (task,) = extract_tasks(network)
     programs = [lower(task.space(device.spec).instantiate(c)) for c in candidates]
     warm = MeasureOptions(disturbed_retries=0)
     spread = replace(warm, spread_bytes=task.weight * task.constant_bytes)
@@ -95,14 +94,7 @@ def module_of(network: ImportedNetwork, task: Task, candidate: Candidate, device
 
 def layer_us(module: Module, layers: int) -> float:
     """Median microseconds of a layer in a run of the network."""
-    feeds = module.random_inputs()
-    module.run(feeds)
-    times: list[float] = []
-    for _ in range(_RUNS):
-        start = time.perf_counter()
-        module.run(feeds)
-        times.append(time.perf_counter() - start)
-    return 1e6 * statistics.median(times) / layers
+    return 1e6 * statistics.median(module.benchmark(_RUNS, warmup=1)) / layers
 
 
 def report(times: np.ndarray) -> list[str]:
@@ -127,7 +119,7 @@ def main() -> None:
     device = open_device("pocl")
     with TemporaryDirectory() as folder:
         network = chain(options.channels, options.size, options.layers, Path(folder))
-        (task,) = (t for t in network.network.tasks.values() if t.tunable)
+        (task,) = extract_tasks(network)
         candidates = promising(task, device, options.candidates)
         times = time_in_turns(network, device, candidates, options.turns)
     megabytes = 1e-6 * task.weight * task.constant_bytes

@@ -27,10 +27,11 @@ def run(module: Module, input: Arrays, output: Results, device: Device = None) -
     check_file("--output", output)
     arrays = read_arrays(input)
     from retune.bundle.module import Module as Bundle
-    from retune.stages.stage import write_atomic
+    from retune.core.replacing import replacing
 
     outputs = Bundle.load(module, device).run(arrays)
-    write_atomic(output, arrays_data(outputs))
+    with replacing(output) as stream:
+        stream.write(arrays_data(outputs))
     shapes = (f"{name} {array.dtype}{list(array.shape)}" for name, array in outputs.items())
     say(f"{output}: {', '.join(shapes)}")
 

@@ -92,8 +92,10 @@ def test_parts_and_writes_share_memory(device: Device):
     found = device.read(whole, TensorType((1024,)))
     assert found[256:272].tolist() == list(range(16))
     assert found.sum() == sum(range(16))
-    with pytest.raises(DeviceError, match="write of 128 bytes to a buffer of 64"):
+    with pytest.raises(DeviceError, match="write of 128 bytes from byte 0 on to a buffer of 64"):
         device.write(part, np.zeros(32, np.float32))
+    device.write(whole, np.full(4, 7, np.float32), 2048)
+    assert device.read(whole, TensorType((1024,)))[510:518].tolist() == [0, 0, 7, 7, 7, 7, 0, 0]
 
 
 def test_large_buffers_are_zeros_that_kernels_read_and_write(device: Device):

@@ -15,6 +15,7 @@ import pytest
 
 from retune.bundle.format import FORMAT, MANIFEST
 from retune.core.errors import DeviceError
+from retune.core.replacing import replacing
 from retune.search.session import Stop, never
 from retune.stages.manifest import (
     BenchManifest,
@@ -36,7 +37,7 @@ from retune.stages.manifest import (
     ValueInfo,
     VerifyManifest,
 )
-from retune.stages.stage import run_once, stage_key, write_atomic
+from retune.stages.stage import run_once, stage_key
 
 ROUNDS = 3
 TASKS = tuple(
@@ -71,6 +72,23 @@ class FakeStages:
             if name.startswith("stage_"):
                 setattr(module, name, getattr(self, name))
         return module
+
+    def finished(self, request: TuneRequest, selection: Selection | None = None) -> FinishedRun:
+        """The manifests of a run of one round, with that selection or its own."""
+        network = self.stage_import(request)
+        tasks = self.stage_extract(request, network)
+        last = self.stage_tune_round(request, network, tasks, ROUNDS - 1, None, lambda event: None)
+        selection = selection or self.stage_select(request, tasks, FinalistsManifest())
+        tuned = self.stage_compile(request, network, tasks, selection, "tuned")
+        return FinishedRun(
+            network=network,
+            tasks=tasks,
+            rounds=(last,),
+            selection=selection,
+            tuned=tuned,
+            verified=self.stage_verify(request, network, tuned),
+            bench=self.stage_bench(request, network, tuned, tuned),
+        )
 
     def stage_import(self, request: TuneRequest) -> ImportManifest:
         def body(folder: Path) -> ImportManifest:
@@ -230,8 +248,9 @@ class FakeStages:
     def stage_report(self, request: TuneRequest, run: FinishedRun) -> ReportManifest:
         out = Path(request.out)
         bundle = json.dumps({"format": FORMAT}).encode()  # what a further run may replace
-        write_atomic(out / "module" / MANIFEST, bundle)
-        write_atomic(out / "report.html", b"<html>")
+        for name, content in ((f"module/{MANIFEST}", bundle), ("report.html", b"<html>")):
+            with replacing(out / name) as stream:
+                stream.write(content)
         return ReportManifest(module=str(out / "module"), report=str(out / "report.html"))
 
 

@@ -19,8 +19,6 @@ from retune.core.errors import DeviceError, InputError, ModelError
 from retune.records.store import RecordStore
 from retune.search.session import Stop
 from retune.stages.manifest import (
-    FinalistsManifest,
-    FinishedRun,
     Progress,
     TuneEvent,
     TuneRequest,
@@ -41,22 +39,7 @@ def result(folder: Path) -> TuneResult:
         model="zoo:fake", out=str(folder / "out"), records="records", work=str(folder / "work")
     )
     stages = FakeStages()
-    network = stages.stage_import(request)
-    tasks = stages.stage_extract(request, network)
-    rounds = [stages.stage_tune_round(request, network, tasks, 2, None, lambda event: None)]
-    selection = stages.stage_select(request, tasks, FinalistsManifest())
-    tuned = stages.stage_compile(request, network, tasks, selection, "tuned")
-    verified = stages.stage_verify(request, network, tuned)
-    bench = stages.stage_bench(request, network, tuned, tuned)
-    run = FinishedRun(
-        network=network,
-        tasks=tasks,
-        rounds=tuple(rounds),
-        selection=selection,
-        tuned=tuned,
-        verified=verified,
-        bench=bench,
-    )
+    run = stages.finished(request)
     return summarize(request, run, stages.stage_report(request, run))
 
 

@@ -7,7 +7,6 @@ is found at load and is one RecordError that names the part.
 
 import hashlib
 import json
-import os
 import shutil
 import zipfile
 from collections.abc import Generator, Mapping
@@ -32,6 +31,7 @@ from retune.bundle.plan import NetworkPlan, verify_plan
 from retune.bundle.weights import map_file, save_weights, view_weights
 from retune.core.errors import InputError, RecordError, VerifyError
 from retune.core.keys import content_key
+from retune.core.replacing import replacing, sync
 
 FORMAT = "retune-bundle"
 FORMAT_VERSION = 1
@@ -96,22 +96,16 @@ def pack_zip(folder: Path, path: Path) -> Path:
     Raises: RecordError if the bundle is not sound.
     """
     read_bundle(folder)
-    fresh = path.parent / f".{path.name}.{uuid4().hex[:8]}.tmp"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with zipfile.ZipFile(fresh, "w") as archive:
-            for name in (MANIFEST, KERNELS, WEIGHTS):
-                entry = zipfile.ZipInfo(name, date_time=_ZIP_TIME)
-                stored = name == WEIGHTS  # trained floats hardly compress
-                entry.compress_type = zipfile.ZIP_STORED if stored else zipfile.ZIP_DEFLATED
-                entry.external_attr = 0o644 << 16
-                source = folder / name
-                entry.file_size = source.stat().st_size
-                with source.open("rb") as stream, archive.open(entry, "w") as sink:
-                    shutil.copyfileobj(stream, sink, 1 << 20)
-        fresh.replace(path)
-    finally:
-        fresh.unlink(missing_ok=True)
+    with replacing(path) as whole_file, zipfile.ZipFile(whole_file, "w") as archive:
+        for name in (MANIFEST, KERNELS, WEIGHTS):
+            entry = zipfile.ZipInfo(name, date_time=_ZIP_TIME)
+            stored = name == WEIGHTS  # trained floats hardly compress
+            entry.compress_type = zipfile.ZIP_STORED if stored else zipfile.ZIP_DEFLATED
+            entry.external_attr = 0o644 << 16
+            source = folder / name
+            entry.file_size = source.stat().st_size
+            with source.open("rb") as stream, archive.open(entry, "w") as sink:
+                shutil.copyfileobj(stream, sink, 1 << 20)
     return path
 
 
@@ -149,8 +143,8 @@ def _write_parts(plan: NetworkPlan, folder: Path) -> None:
     manifest["key"] = content_key(manifest)
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     for name in (KERNELS, WEIGHTS, MANIFEST):
-        _sync(folder / name)
-    _sync(folder)
+        sync(folder / name)
+    sync(folder)
 
 
 def _file_facts(path: Path) -> dict[str, Json]:
@@ -168,7 +162,7 @@ def _publish(fresh: Path, folder: Path) -> None:
         if aside.exists():
             aside.rename(folder)
         raise
-    _sync(folder.parent)
+    sync(folder.parent)
     shutil.rmtree(aside, ignore_errors=True)
 
 
@@ -290,15 +284,6 @@ def _read_part(parts: _Parts, manifest: Mapping[str, Json], name: str) -> memory
 
 def _digest(data: memoryview) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
-
-
-def _sync(path: Path) -> None:
-    """The file's (or folder's) content survives a power cut."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _damaged(parts: _Parts, name: str, expected: str, got: str) -> RecordError:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from retune.bundle.plan import NetworkPlan, storage_roles, storage_roots
-from retune.device.runtime import PART_ALIGN_BYTES
+from retune.device.runtime import PART_ALIGN_BYTES, aligned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ def temp_blocks(plan: NetworkPlan, *, align_bytes: int = PART_ALIGN_BYTES) -> tu
         for root in (roots[name] for name in launch.args):
             if roles[root] == "temp":
                 spans[root] = (spans.get(root, (position, 0))[0], position)
-    sizes = {entry.name: _aligned(entry.bytes, align_bytes) for entry in plan.buffers}
+    sizes = {entry.name: aligned(entry.bytes, align_bytes) for entry in plan.buffers}
     return tuple(
         Block(name=root, bytes=sizes[root], first=first, last=last)
         for root, (first, last) in spans.items()
@@ -123,7 +123,3 @@ def _best_fit(size: int, rivals: Sequence[tuple[int, Block]]) -> int:
 
 def _together(a: Block, b: Block) -> bool:
     return a.first <= b.last and b.first <= a.last
-
-
-def _aligned(size: int, align: int) -> int:
-    return -(-size // align) * align

@@ -202,8 +202,7 @@ def random_inputs(types: Mapping[str, TensorType], seed: int = 0) -> dict[str, n
 
 def _upload(plan: NetworkPlan, storage: Storage, base: Buffer, device: Device) -> None:
     for name, array in plan.weights.items():
-        place = storage.places[name]
-        device.write(device.part(base, place.offset, place.bytes), array)
+        device.write(base, array, storage.places[name].offset)
 
 
 def _check_device(plan: NetworkPlan, spec: DeviceSpec) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from retune.bundle.memory import MemoryPlan
 from retune.bundle.plan import NetworkPlan, storage_roles, storage_roots
 from retune.codegen.hazards import Access, Region
-from retune.device.runtime import PART_ALIGN_BYTES
+from retune.device.runtime import aligned
 
 ARENA, WEIGHTS, INTERFACE = range(3)
 """Numbers of the allocations."""
@@ -52,7 +52,7 @@ def lay_out(plan: NetworkPlan, memory: MemoryPlan) -> Storage:
         else:
             base = WEIGHTS if role == "weight" else INTERFACE
             offset = ends[base]
-            ends[base] += -(-max(1, sizes[root]) // PART_ALIGN_BYTES) * PART_ALIGN_BYTES
+            ends[base] += aligned(max(1, sizes[root]))
         if offset is not None:
             placed[root] = Place(base=base, offset=offset, bytes=sizes[root])
     roots = storage_roots(plan)

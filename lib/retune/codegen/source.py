@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from retune.core.dtypes import itemsize
 from retune.core.keys import content_key
 
 Role = Literal["input", "constant", "output", "scratch"]
@@ -59,6 +60,11 @@ class BufferSpec:
     """For constants: applied to the arrays of `sources` before upload."""
     computed_from: tuple[str, ...] = ()
     """For constants that stages compute at compile time: the task's constants behind them."""
+
+    @property
+    def bytes(self) -> int:
+        """Its size."""
+        return self.elements * itemsize(self.dtype)
 
     @property
     def sources(self) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ def execute(
 def _fill(device: Device, spec: BufferSpec, arrays: Mapping[str, np.ndarray]) -> Buffer:
     """The given arrays as the kernels read them; zeros where they write."""
     if spec.role not in ("input", "constant"):
-        return device.allocate(spec.elements * np.dtype(spec.dtype).itemsize)
+        return device.allocate(spec.bytes)
     given = [np.asarray(arrays[name], spec.dtype) for name in spec.sources]
     array = given[0] if spec.pack is None else spec.pack.apply(*given)
     if array.size != spec.elements:

@@ -68,10 +68,7 @@ class _QueuedJob:
     program: Program
 
     def warm(self) -> None:
-        buffers = {
-            spec.name: self.device.allocate(spec.elements * np.dtype(spec.dtype).itemsize)
-            for spec in self.job.buffers
-        }
+        buffers = {spec.name: self.device.allocate(spec.bytes) for spec in self.job.buffers}
         self.device.enqueue([launch.one_group() for launch in self._launches(buffers)])
         self.device.finish()
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from retune.core.dtypes import TensorType
 from retune.device.inputs import random_array
-from retune.device.runtime import PART_ALIGN_BYTES, Buffer, Device
+from retune.device.runtime import Buffer, Device, aligned
 from retune.device.workload import Job
 
 _CACHES = 4
@@ -47,8 +47,7 @@ class Window:
         end = 0
         for spec in constants:
             offsets[spec.name] = end
-            size = spec.elements * np.dtype(spec.dtype).itemsize
-            end += -(-size // PART_ALIGN_BYTES) * PART_ALIGN_BYTES
+            end += aligned(spec.bytes)
         movable = all(spec.dtype == _FILLING.dtype for spec in constants)
         return cls(offsets=offsets, bytes=end, movable=movable)
 
@@ -76,7 +75,7 @@ class ConstantPool:
         else:
             number, buffer = 1, self._device.allocate(window.bytes)
         for name, offset in window.offsets.items():
-            self._write(buffer, offset, arrays[name])
+            self._device.write(buffer, arrays[name], offset)
         return buffer, number
 
     def _filled(self, size_bytes: int) -> Buffer:
@@ -87,10 +86,6 @@ class ConstantPool:
             blocks = max(1, -(-size_bytes // block.nbytes))
             buffer = self._device.allocate(blocks * block.nbytes)
             for number in range(blocks):
-                self._write(buffer, number * block.nbytes, block)
+                self._device.write(buffer, block, number * block.nbytes)
             self._buffer = buffer
         return self._buffer
-
-    def _write(self, buffer: Buffer, offset: int, array: np.ndarray) -> None:
-        if array.nbytes:
-            self._device.write(self._device.part(buffer, offset, array.nbytes), array)

@@ -36,6 +36,11 @@ class LaunchFailed(DeviceError):
     """The device refused or broke off a launch, a transfer or an allocation."""
 
 
+def aligned(size_bytes: int, align_bytes: int = PART_ALIGN_BYTES) -> int:
+    """The size, rounded up so that a part may begin where it ends."""
+    return -(-size_bytes // align_bytes) * align_bytes
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Buffer:
     """Device memory; freed when the last reference goes."""
@@ -196,13 +201,21 @@ class Device:
             handle = buffer.handle.get_sub_region(offset, size_bytes)
         return Buffer(handle, size_bytes)
 
-    def write(self, buffer: Buffer, array: np.ndarray) -> None:
-        """Copies `array` to the start of `buffer`; done when the call returns."""
+    def write(self, buffer: Buffer, array: np.ndarray, offset: int = 0) -> None:
+        """Copies `array` into `buffer`, from byte `offset` on; done when the call returns.
+
+        `offset` is a multiple of PART_ALIGN_BYTES.
+        """
         data = np.ascontiguousarray(array)
-        if data.nbytes > buffer.bytes:
+        if offset + data.nbytes > buffer.bytes:
             raise DeviceError(
-                f"{self.spec.name}: write of {data.nbytes} bytes to a buffer of {buffer.bytes}"
+                f"{self.spec.name}: write of {data.nbytes} bytes from byte {offset} on to a buffer "
+                f"of {buffer.bytes}"
             )
+        if not data.nbytes:
+            return
+        if offset:
+            buffer = self.part(buffer, offset, data.nbytes)
         if buffer.host is not None:
             self.finish()
             buffer.host[: data.nbytes].view(data.dtype)[:] = data.reshape(-1)

@@ -8,6 +8,7 @@ import numpy as np
 
 from retune.codegen.opencl import defines_group
 from retune.codegen.source import ProgramSource
+from retune.core.dtypes import itemsize
 from retune.core.errors import InputError
 from retune.core.target import DeviceSpec
 from retune.records.schema import Measurement
@@ -100,6 +101,11 @@ class JobBuffer:
     elements: int
     role: str
     packed: bool
+
+    @property
+    def bytes(self) -> int:
+        """Its size."""
+        return self.elements * itemsize(self.dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,6 @@
 `resolve_model` gives a concrete ONNX file, that other programs read too; `load_model` the graph.
 """
 
-import os
 from collections.abc import Callable, Collection, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -13,6 +12,7 @@ import onnx
 from retune.core.config import cache_root
 from retune.core.errors import LookupFailed, ModelError
 from retune.core.keys import content_key
+from retune.core.replacing import replacing
 from retune.graph.graph import Graph
 from retune.graph.onnx_import import Shapes, load_file
 from retune.graph.zoo import LIGHT, ZOO
@@ -98,9 +98,7 @@ def _cached(
     path = folder / f"{stem}-{key}.onnx"
     if path.is_file():
         return path
-    folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f".{path.name}.{os.getpid()}"
     model = calibrate(build(), SEED)
-    part.write_bytes(model.SerializeToString())
-    part.replace(path)
+    with replacing(path) as stream:
+        stream.write(model.SerializeToString())
     return path

@@ -9,7 +9,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import external_data_helper, helper, numpy_helper
 
-from retune.core.dtypes import DTYPES
+from retune.core.dtypes import DTYPES, itemsize
 from retune.core.errors import ModelError
 from retune.graph.ops import Array
 
@@ -120,8 +120,7 @@ def _external_array(tensor: onnx.TensorProto, folder: Path, where: str, dtype: s
     path = external_path(tensor, folder, where)
     info = external_data_helper.ExternalDataInfo(tensor)
     offset = int(info.offset or 0)
-    count = int(np.prod(tensor.dims, dtype=np.int64))
-    needed = count * np.dtype(dtype).itemsize
+    needed = int(np.prod(tensor.dims, dtype=np.int64)) * itemsize(dtype)
     stored = path.stat().st_size
     length = int(info.length or needed)
     if offset < 0 or length != needed or offset + needed > stored:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, get_type_hints
 
+import pandas as pd
 import pyarrow as pa
 
 from retune.records.schema import SCHEMA_VERSION, Environment, Measurement, TuningRecord
@@ -86,6 +87,11 @@ def to_table(records: Sequence[TuningRecord]) -> pa.Table:
 def to_records(table: pa.Table) -> list[TuningRecord]:
     """The rows of a table of READ_SCHEMA as records. Meant for a handful of rows."""
     return [_record(row) for row in table.to_pylist()]
+
+
+def as_frame(table: pa.Table) -> pd.DataFrame:
+    """The table with arrow-typed columns: what is null stays null, and integers stay integers."""
+    return table.to_pandas(types_mapper=pd.ArrowDtype)
 
 
 def schema_version(metadata: Mapping[bytes, bytes] | None) -> int:

@@ -14,7 +14,9 @@ import pandas as pd
 import pyarrow as pa
 
 from retune.core.errors import InputError
+from retune.core.replacing import replacing
 from retune.records import files
+from retune.records.arrow import as_frame
 from retune.records.store import Filter, RecordStore
 
 FORMATS = (".csv", ".json", ".parquet")
@@ -32,22 +34,20 @@ def export(store: RecordStore, path: Path, filters: Mapping[str, Filter] | None 
     check_format(path)
     table = store.table(filters)
     if path.suffix == ".parquet":
-        files.write_durably(table, path)
+        files.write_table(table, path)
         return table.num_rows
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    if path.suffix == ".csv":
-        _flat(table).to_csv(temporary, index=False)
-    else:
-        _plain(table).to_json(
-            temporary,
-            orient="records",
-            lines=True,
-            date_format="iso",
-            date_unit="us",
-            double_precision=15,
-        )
-    temporary.replace(path)
+    with replacing(path) as stream:
+        if path.suffix == ".csv":
+            _flat(table).to_csv(stream, index=False)
+        else:
+            as_frame(table).to_json(
+                stream,
+                orient="records",
+                lines=True,
+                date_format="iso",
+                date_unit="us",
+                double_precision=15,
+            )
     return table.num_rows
 
 
@@ -57,13 +57,9 @@ def check_format(path: Path) -> None:
         raise InputError(f"{path}: expected a name that ends with {', '.join(FORMATS)}")
 
 
-def _plain(table: pa.Table) -> pd.DataFrame:
-    return table.to_pandas(types_mapper=pd.ArrowDtype)
-
-
 def _flat(table: pa.Table) -> pd.DataFrame:
     """The table with every list and structure as JSON text."""
-    frame = _plain(table)
+    frame = as_frame(table)
     for field in table.schema:
         if pa.types.is_nested(field.type):
             frame[field.name] = [json.dumps(v) for v in table.column(field.name).to_pylist()]

@@ -5,7 +5,6 @@
 
 import contextlib
 import fcntl
-import os
 import time
 import uuid
 from collections.abc import Generator, Mapping
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from retune.core.errors import RecordError
+from retune.core.replacing import replacing
 from retune.records.arrow import PARTITION_COLUMNS
 
 ROOT_FOLDER = "v1"
@@ -61,20 +61,10 @@ def file_name(kind: str, run_id: str) -> str:
     return f"{kind}-{time.time_ns()}-{run}-{uuid.uuid4().hex[:8]}.parquet"
 
 
-def write_durably(table: pa.Table, path: Path) -> Path:
+def write_table(table: pa.Table, path: Path) -> Path:
     """`path` holds the table and survives a power cut; at no time does it hold part of it."""
-    _make_folder(path.parent)
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with temporary.open("wb") as stream:
-            pq.write_table(table, stream, compression="zstd", row_group_size=ROW_GROUP_ROWS)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
+    with replacing(path) as stream:
+        pq.write_table(table, stream, compression="zstd", row_group_size=ROW_GROUP_ROWS)
     return path
 
 
@@ -104,22 +94,3 @@ def _quoted(value: str) -> str:
     """Safe as one folder name; a name of dots only would mean another folder."""
     text = quote(value, safe="")
     return text.replace(".", "%2E") if not text.strip(".") else text
-
-
-def _make_folder(folder: Path) -> None:
-    """Creates the folder; each new entry is durable in its parent."""
-    missing: list[Path] = []
-    while not folder.is_dir():
-        missing.append(folder)
-        folder = folder.parent
-    for new in reversed(missing):
-        new.mkdir(exist_ok=True)
-        _sync_folder(new.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -87,7 +87,7 @@ def pack(
     frame = frame.drop_duplicates(["layer", "config_hash"])
     table = pa.table({name: pa.array(frame[name]) for name in _SCHEMA.names}).cast(_SCHEMA)
     header = {"spec": dataclasses.asdict(spec), "notes": dict(notes)}
-    files.write_durably(table.replace_schema_metadata({_KEY: json.dumps(header).encode()}), path)
+    files.write_table(table.replace_schema_metadata({_KEY: json.dumps(header).encode()}), path)
     return table.num_rows
 
 

@@ -27,6 +27,7 @@ from retune.records.arrow import (
     FILE_SCHEMA,
     PARTITION_COLUMNS,
     READ_SCHEMA,
+    as_frame,
     schema_version,
     to_records,
     to_table,
@@ -83,7 +84,7 @@ class RecordStore:
         values = {"target": first.target, "model": first.model, "date": day}
         folder = files.partition_folder(self.root, values)
         path = folder / files.file_name("part", first.run_id)
-        return files.write_durably(to_table(records), path)
+        return files.write_table(to_table(records), path)
 
     def scan(
         self,
@@ -94,7 +95,7 @@ class RecordStore:
 
         Raises: InputError for an unknown column; RecordError for a file of a newer schema.
         """
-        return self.table(filters, columns).to_pandas(types_mapper=pd.ArrowDtype)
+        return as_frame(self.table(filters, columns))
 
     def table(
         self,
@@ -185,7 +186,7 @@ class RecordStore:
             "median_us_min": "best_us",
             "timestamp_max": "last",
         }
-        frame = result.to_pandas(types_mapper=pd.ArrowDtype).rename(columns=names)
+        frame = as_frame(result).rename(columns=names)
         return frame.sort_values(["task_name", "device"], ignore_index=True)
 
     def summary(self) -> Summary:
@@ -234,7 +235,7 @@ class RecordStore:
         sources = ",".join(path.name for path in paths).encode()
         metadata = {**(FILE_SCHEMA.metadata or {}), b"retune.sources": sources}
         joined = table.replace_schema_metadata(metadata)
-        files.write_durably(joined, folder / files.file_name("cpt", "compact"))
+        files.write_table(joined, folder / files.file_name("cpt", "compact"))
         for path in paths:
             path.unlink(missing_ok=True)
             self._opened.pop(path, None)

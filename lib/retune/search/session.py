@@ -81,14 +81,14 @@ class Session:
         in a network of these tasks. Raises: LookupFailed for an unknown tuner or allocator.
         """
         check_allocator(settings.allocator)
+        all_constants = sum(task.weight * task.constant_bytes for task in tasks)
+        options = replace(settings.options, spread_bytes=all_constants)
         self.runner = runner
         self.store = store
-        self.settings = settings
+        self.settings = replace(settings, options=options)
         self.finals = 0
         """Measurements of finalists by this process; they are no trials."""
         self._prepared: set[str] = set()
-        all_constants = sum(task.weight * task.constant_bytes for task in tasks)
-        self._options = replace(settings.options, spread_bytes=all_constants)
         tuned = [task for task in tasks if task.tunable]
         rows = store.scan(
             {"task_key": [t.key for t in tuned], "device": runner.spec.fingerprint},
@@ -194,7 +194,7 @@ class Session:
                 sources[index] = None
             except ScheduleError as error:
                 sources[index] = failed("skipped", str(error))
-        measured = iter(self.runner.measure(workload_key, programs, self._options))
+        measured = iter(self.runner.measure(workload_key, programs, self.settings.options))
         return [m if m is not None else next(measured) for m in sources.values()]
 
     def _record(

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from math import prod
 
 import numpy as np
 
-from retune.core.dtypes import DTYPES, DType, TensorType, is_float, itemsize
+from retune.core.dtypes import DTYPES, DType, TensorType, is_float
 from retune.core.errors import InputError
 from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
@@ -64,7 +63,7 @@ class Task:
     def constant_bytes(self) -> int:
         """Bytes of the constants that one run reads."""
         return sum(
-            prod(tensor.shape) * itemsize(tensor.dtype)
+            TensorType(tensor.shape, _dtype(tensor.dtype)).bytes
             for tensor in self.dag.placeholders
             if tensor.buffer.scope == "constant"
         )

@@ -14,6 +14,7 @@ from retune.bundle.memory import plan_memory
 from retune.bundle.module import Module
 from retune.bundle.peers import open_peer, open_reference
 from retune.bundle.verify import tolerance_of, verify
+from retune.core.replacing import replacing
 from retune.device.catalogue import device_spec
 from retune.device.ceilings import Ceilings
 from retune.records.store import RecordStore
@@ -35,7 +36,7 @@ from retune.stages.manifest import (
 )
 from retune.stages.network import open_network
 from retune.stages.report_data import report_data
-from retune.stages.stage import run_once, stage_key, write_atomic
+from retune.stages.stage import run_once, stage_key
 
 _MODULE = "module"
 _PEERS = ("onnxruntime",)
@@ -207,5 +208,6 @@ def stage_report(request: TuneRequest, run: FinishedRun) -> ReportManifest:
 
     write_bundle(read_bundle(run.tuned.file(run.tuned.module)), request.module)
     data = report_data(request, run, created=datetime.now(UTC))
-    write_atomic(request.report, render(data).encode())
+    with replacing(request.report) as stream:
+        stream.write(render(data).encode())
     return ReportManifest(module=str(request.module), report=str(request.report))

@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from retune.core.errors import RecordError
 from retune.core.keys import CODE_VERSION, content_key
+from retune.core.replacing import replacing, sync
 from retune.stages.codec import from_json, to_json
 from retune.stages.manifest import Manifest, OutputFile
 
@@ -79,18 +80,6 @@ def stage_intact(manifest: Manifest) -> bool:
     return True
 
 
-def write_atomic(path: Path, data: bytes) -> None:
-    """Holds after the call: `path` has this content, durably; it was never half-written."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("wb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(path)
-    _sync_folder(path.parent)
-
-
 def _make(stage: str, key: str, folder: Path, body: Callable[[Path], M]) -> M:
     for stale in folder.parent.glob(f".{key}.*.tmp"):  # of a process that was killed
         shutil.rmtree(stale, ignore_errors=True)
@@ -110,11 +99,12 @@ def _make(stage: str, key: str, folder: Path, body: Callable[[Path], M]) -> M:
             seconds=perf_counter() - started,
             outputs=_outputs(temporary),
         )
-        write_atomic(temporary / MANIFEST, to_json(manifest).encode())
+        with replacing(temporary / MANIFEST) as stream:
+            stream.write(to_json(manifest).encode())
         if folder.exists():
             shutil.rmtree(folder)
         temporary.rename(folder)
-        _sync_folder(folder.parent)
+        sync(folder.parent)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
@@ -154,11 +144,3 @@ def _exclusive(path: Path) -> Generator[None]:
     with path.open("w") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         yield
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

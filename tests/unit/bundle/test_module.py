@@ -50,9 +50,10 @@ class FakeDevice:
     def part(self, buffer: np.ndarray, offset: int, size_bytes: int) -> np.ndarray:
         return buffer[offset : offset + size_bytes]
 
-    def write(self, buffer: np.ndarray, array: np.ndarray) -> None:
+    def write(self, buffer: np.ndarray, array: np.ndarray, offset: int = 0) -> None:
         self.log.append("write")
-        buffer[: array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        buffer[offset : offset + raw.size] = raw
 
     def read(self, buffer: np.ndarray, type: TensorType) -> np.ndarray:
         self.log.append("read")

@@ -241,7 +241,7 @@ def test_older_files_lack_columns_and_unknown_columns_are_ignored(store: Path):
     folder = files.partition_folder(
         store, {"target": "cpu one", "model": "zoo:mlp", "date": "2026-03-01"}
     )
-    files.write_durably(stranger, folder / "part-1-old-1.parquet")
+    files.write_table(stranger, folder / "part-1-old-1.parquet")
     RecordStore(store).append([record(2)])
     frame = records.load(store)
     assert len(frame) == 2

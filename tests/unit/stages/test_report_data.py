@@ -9,7 +9,7 @@ from pathlib import Path
 from retune.records.schema import TuningRecord, failed, succeeded
 from retune.records.store import RecordStore
 from retune.report import render
-from retune.stages.manifest import BestRecord, FinishedRun, Selection, TuneRequest
+from retune.stages.manifest import BestRecord, Selection, TuneRequest
 from retune.stages.report_data import report_data
 from tests.flows.fakes import FakeStages
 
@@ -55,23 +55,10 @@ def test_report_shows_the_run_and_its_own_curves(tmp_path: Path):
         work=str(tmp_path / "work"),
     )
     fill(Path(request.records))
-    stages = FakeStages()
-    network = stages.stage_import(request)
-    tasks = stages.stage_extract(request, network)
-    last = stages.stage_tune_round(request, network, tasks, 2, None, lambda event: None)
     selection = Selection(
         target=DEVICE, best=(BestRecord(task_key="key0", record_id="r", median_us=25.0),)
     )
-    tuned = stages.stage_compile(request, network, tasks, selection, "tuned")
-    run = FinishedRun(
-        network=network,
-        tasks=tasks,
-        rounds=(last,),
-        selection=selection,
-        tuned=tuned,
-        verified=stages.stage_verify(request, network, tuned),
-        bench=stages.stage_bench(request, network, tuned, tuned),
-    )
+    run = FakeStages().finished(request, selection)
     data = report_data(request, run, created=datetime(2026, 1, 2, tzinfo=UTC))
     assert [(c.task, c.times_us) for c in data.curves] == [("conv0", (40.0, None, 20.0, 30.0))]
     assert {t.name: t.default_us for t in data.tasks} == {

@@ -11,7 +11,7 @@ import pytest
 from retune.core.errors import RecordError
 from retune.stages.codec import from_json, to_json
 from retune.stages.manifest import Manifest, TuneRequest, ValueInfo
-from retune.stages.stage import load, run_once, stage_folder, stage_key, write_atomic
+from retune.stages.stage import load, run_once, stage_folder, stage_key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,11 +160,3 @@ def test_wrong_json_names_the_field(text: str, message: str):
 
 def test_unknown_fields_are_ignored():
     assert from_json(Sample, '{"count": 1, "newer": 2}') == Sample(count=1)
-
-
-def test_write_atomic_replaces(tmp_path: Path):
-    path = tmp_path / "a" / "b.txt"
-    write_atomic(path, b"1")
-    write_atomic(path, b"2")
-    assert path.read_bytes() == b"2"
-    assert [entry.name for entry in path.parent.iterdir()] == ["b.txt"]
