@@ -192,7 +192,8 @@ def test_a_missing_device_is_an_error_of_the_user():
 
 
 SESSION = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 from tests.device.test_local_runner import HANG, RIGHT, WORKLOAD, program
 from retune.device.measure import LocalRunner, MeasureOptions
 runner = LocalRunner("pocl", builders=1)
