@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from flows.commands import bench, devices, model, records, run, tasks, tune, verify
+from flows.commands import bench, devices, model, pack, records, run, tasks, tune, verify
 from flows.console import print_line, say
 from retune import __version__
 from retune.core.config import cache_root
@@ -57,6 +57,7 @@ app.command("tune")(tune.tune)
 app.command("run")(run.run)
 app.command("bench")(bench.bench)
 app.command("verify")(verify.verify)
+app.command("pack")(pack.pack)
 app.add_typer(records.app, name="records")
 app.add_typer(model.app, name="model")
 

@@ -200,7 +200,7 @@ class FakeStages:
                 kernels=3,
                 launches=6,
                 weight_bytes=4000,
-                peak_bytes=2048,
+                arena_bytes=2048,
                 least_bytes=2048,
                 from_records=len(selection.best),
                 from_defaults=3 - len(selection.best),

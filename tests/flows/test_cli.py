@@ -102,7 +102,7 @@ def test_help_loads_no_package_that_takes_its_time():
     done = subprocess.run(
         [sys.executable, "-c", HELP], env=ENVIRONMENT, capture_output=True, text=True, check=True
     )
-    for name in ("devices", "tasks", "tune", "run", "bench", "verify", "records", "model"):
+    for name in ("devices", "tasks", "tune", "run", "bench", "verify", "pack", "records", "model"):
         assert f"\n  {name}" in done.stdout
     loaded = set(done.stderr.split())
     assert "typer" in loaded

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from retune.bundle.plan import NetworkPlan
-from retune.bundle.storage import Storage, accesses
+from retune.bundle.storage import Storage, touched
 from retune.codegen.hazards import waits
 from retune.codegen.opencl import defines_group
 from retune.codegen.persistent import Callee, Step
@@ -102,5 +102,5 @@ def _steps(plan: NetworkPlan, storage: Storage) -> list[Step]:
             waits=before,
             label=launch.label,
         )
-        for launch, before in zip(plan.launches, waits(accesses(plan, storage)), strict=True)
+        for launch, before in zip(plan.launches, waits(touched(plan, storage)), strict=True)
     ]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from retune.bundle.memory import MemoryPlan
 from retune.bundle.plan import NetworkPlan, storage_roles, storage_roots
-from retune.codegen.hazards import Access, Region
+from retune.codegen.hazards import Region, Touched
 from retune.device.runtime import aligned
 
 ARENA, WEIGHTS, INTERFACE = range(3)
@@ -62,10 +62,10 @@ def lay_out(plan: NetworkPlan, memory: MemoryPlan) -> Storage:
     )
 
 
-def accesses(plan: NetworkPlan, storage: Storage) -> list[Access]:
+def touched(plan: NetworkPlan, storage: Storage) -> list[Touched]:
     """The memory that each launch reads and writes."""
     return [
-        Access(
+        Touched(
             reads=tuple(storage.places[name].region for name in launch.read),
             writes=tuple(storage.places[name].region for name in launch.writes),
         )

@@ -8,14 +8,14 @@ Region = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+class Touched:
     """The memory that one step touches."""
 
     reads: tuple[Region, ...]
     writes: tuple[Region, ...]
 
 
-def waits(accesses: Sequence[Access]) -> list[tuple[int, ...]]:
+def waits(accesses: Sequence[Touched]) -> list[tuple[int, ...]]:
     """For each step the earlier ones that it must wait for, newest first, none that is implied.
 
     A step waits for writers of what it reads (true dependence), for readers of what it writes
@@ -36,7 +36,7 @@ def waits(accesses: Sequence[Access]) -> list[tuple[int, ...]]:
     return direct
 
 
-def _conflict(before: Access, after: Access) -> bool:
+def _conflict(before: Touched, after: Touched) -> bool:
     return _meet(before.writes, (*after.reads, *after.writes)) or _meet(before.reads, after.writes)
 
 

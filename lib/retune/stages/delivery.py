@@ -80,7 +80,7 @@ def stage_compile(
             kernels=len(plan.kernels),
             launches=len(plan.launches),
             weight_bytes=sum(int(a.nbytes) for a in plan.weights.values()),
-            peak_bytes=memory.arena_bytes,
+            arena_bytes=memory.arena_bytes,
             least_bytes=memory.lower_bound_bytes,
             from_records=len(chosen),
             from_defaults=tuned - len(chosen),

@@ -218,7 +218,7 @@ class CompileManifest(Manifest):
     kernels: int
     launches: int
     weight_bytes: int
-    peak_bytes: int
+    arena_bytes: int
     """Memory for values between kernels."""
     least_bytes: int
     """No plan can need less than this."""

@@ -97,7 +97,7 @@ def _facts(request: TuneRequest, run: FinishedRun) -> tuple[tuple[str, str], ...
         "kernels": f"{tuned.kernels} kernels, {tuned.launches} launches",
         "schedules": f"{tuned.from_records} from records, {tuned.from_defaults} default",
         "weights": _size(tuned.weight_bytes),
-        "memory between kernels": f"{_size(tuned.peak_bytes)} (least possible: "
+        "memory between kernels": f"{_size(tuned.arena_bytes)} (least possible: "
         f"{_size(tuned.least_bytes)})",
         "records": request.records,
     }

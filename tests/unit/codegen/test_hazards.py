@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retune.codegen.hazards import Access, Region, waits
+from retune.codegen.hazards import Region, Touched, waits
 
 
 @st.composite
@@ -13,7 +13,7 @@ def regions(draw: st.DrawFn) -> Region:
 
 
 ACCESS = st.builds(
-    lambda reads, writes: Access(reads=tuple(reads), writes=tuple(writes)),
+    lambda reads, writes: Touched(reads=tuple(reads), writes=tuple(writes)),
     st.lists(regions(), max_size=2),
     st.lists(regions(), min_size=1, max_size=2),
 )
@@ -23,13 +23,13 @@ def bytes_of(found: tuple[Region, ...]) -> set[tuple[int, int]]:
     return {(base, at) for base, start, stop in found for at in range(start, stop)}
 
 
-def conflict(a: Access, b: Access) -> bool:
+def conflict(a: Touched, b: Touched) -> bool:
     written_a, written_b = bytes_of(a.writes), bytes_of(b.writes)
     return bool(written_a & (bytes_of(b.reads) | written_b) or bytes_of(a.reads) & written_b)
 
 
 @given(st.lists(ACCESS, max_size=8))
-def test_every_hazard_is_covered_and_no_wait_is_needless(accesses: list[Access]) -> None:
+def test_every_hazard_is_covered_and_no_wait_is_needless(accesses: list[Touched]) -> None:
     found = waits(accesses)
     behind: list[set[int]] = []
     for number, direct in enumerate(found):

@@ -1,0 +1,28 @@
+"""`retune pack`: a bundle as one file, to be copied to where it runs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flows.console import print_line
+from flows.options import check_module
+from retune.core.errors import InputError
+from retune.core.files import check_file
+
+Folder = Annotated[Path, typer.Argument(metavar="folder", help="A bundle's folder.")]
+File = Annotated[Path, typer.Argument(metavar="file.zip", help="What to write.")]
+
+
+def pack(folder: Folder, file: File) -> None:
+    """Write a bundle as one zip, which all commands and `Module.load` take in its place."""
+    check_module(folder)
+    if not folder.is_dir():
+        raise InputError(f"{folder}: expected a bundle's folder, got a file")
+    if file.suffix != ".zip":
+        raise InputError(f"{file}: expected a name that ends with .zip")
+    check_file("output", file)
+    from retune.bundle.format import pack_zip
+
+    pack_zip(folder, file)
+    print_line(f"{file}: {file.stat().st_size / 1e6:,.1f} MB")
