@@ -146,9 +146,10 @@ def _local_memory(handle: Any, kind: str) -> int:
 def _version(name: str, handle: Any, flags: frozenset[str]) -> str:
     """The OpenCL version text; it names the processor that code is generated for."""
     version: str = handle.version.strip()
-    if not name.startswith("pocl") or not version.endswith("-generic"):
+    given = pocl.processor_of(version) if name.startswith("pocl") else None
+    wanted = pocl.processor_name(flags)
+    if given is None or given == wanted:
         return version
-    processor = pocl.processor_name(flags)
-    if pocl.repair_processor(handle.int_ptr, processor):
-        return version.removesuffix("generic") + processor
+    if pocl.repair_processor(handle.int_ptr, given, wanted):
+        return version.removesuffix(given) + wanted
     return version

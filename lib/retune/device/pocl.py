@@ -1,4 +1,4 @@
-"""PoCL's two needs: threads pinned to cores, and a processor name that its compiler knows.
+"""PoCL's two needs: threads pinned to cores, and a processor name that its own functions fit.
 
 `prepare_environment` first, before the OpenCL library is loaded; then `repair_processor` for each
 device. Neither imports pyopencl: they work on the environment and on a device's address.
@@ -6,6 +6,7 @@ device. Neither imports pyopencl: they work on the environment and on a device's
 
 import ctypes
 import os
+import re
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
@@ -17,9 +18,6 @@ of two processes may meet on one core while the other core is idle."""
 
 _SCANNED_SLOTS = 400
 """8-byte slots of PoCL's device struct that are searched; the name sits at slot 80 in 3.0."""
-
-_UNKNOWN = b"generic\0"
-"""What PoCL calls a processor newer than its compiler; its compiler then refuses that name."""
 
 _MAPS = Path("/proc/self/maps")
 
@@ -39,8 +37,21 @@ def prepare_environment(environ: MutableMapping[str, str]) -> None:
         environ.setdefault("POCL_AFFINITY", "1")
 
 
+def processor_of(version: str) -> str | None:
+    """The processor that PoCL names in its OpenCL version text; None if it is no x86-64."""
+    found = re.search(r"-x86_64-\w+-linux-gnu-(\S+)$", version)
+    return found[1] if found else None
+
+
 def processor_name(flags: frozenset[str]) -> str:
-    """The newest processor that LLVM 14 knows and that has no instruction beyond `flags`."""
+    """The newest processor with no instruction beyond `flags` that PoCL's own functions fit.
+
+    They come compiled for a few processors (sandybridge, haswell, skylake-avx512, ...), and LLVM
+    inlines a function only where the caller's processor has every feature of the function's. PoCL
+    calls some processors by names that lack one: `generic`, if newer than its compiler, and
+    `rocketlake` (which has no clwb) on some servers; there each `fma` is a call (measured by
+    `ceilings.Ceilings`: 27 GFLOPS on two cores, and 246 with the name given here).
+    """
     if flags >= {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd"}:
         return "cascadelake" if "avx512_vnni" in flags else "skylake-avx512"
     if flags >= {"avx2", "fma", "bmi2"}:
@@ -48,20 +59,21 @@ def processor_name(flags: frozenset[str]) -> str:
     return "sandybridge" if "avx" in flags else "x86-64"
 
 
-def repair_processor(device_address: int, name: str, maps: Path = _MAPS) -> bool:
-    """Gives PoCL's device struct a processor `name`; True if its own was `generic`.
+def repair_processor(device_address: int, given: str, name: str, maps: Path = _MAPS) -> bool:
+    """Gives PoCL's device struct the processor `name`; True if its own was `given`.
 
     PoCL 3.0 reads the name from the struct whenever it builds. Nothing is read or written outside
     memory that the process maps as readable.
     """
+    unwanted = given.encode() + b"\0"
     readable = _readable_ranges(maps)
     slots = (ctypes.c_uint64 * _SCANNED_SLOTS).from_address(device_address)
     found = [
         index
         for index in range(_SCANNED_SLOTS)
-        if _is_readable(device_address + 8 * index, readable)
-        and _is_readable(slots[index], readable)
-        and ctypes.string_at(slots[index], len(_UNKNOWN)) == _UNKNOWN
+        if _is_readable(device_address + 8 * index, 8, readable)
+        and _is_readable(slots[index], len(unwanted), readable)
+        and ctypes.string_at(slots[index], len(unwanted)) == unwanted
     ]
     if not found:
         return False
@@ -82,5 +94,5 @@ def _readable_ranges(maps: Path) -> list[tuple[int, int]]:
     return ranges
 
 
-def _is_readable(address: int, ranges: list[tuple[int, int]]) -> bool:
-    return any(low <= address <= high - len(_UNKNOWN) for low, high in ranges)
+def _is_readable(address: int, size: int, ranges: list[tuple[int, int]]) -> bool:
+    return any(low <= address <= high - size for low, high in ranges)

@@ -80,16 +80,16 @@ def fake_device(text: bytes) -> tuple[ctypes.Array, ctypes.Array]:
     return slots, name
 
 
-def test_the_unknown_processor_is_replaced():
+def test_the_processor_is_replaced():
     slots, _name = fake_device(b"generic")
-    assert pocl.repair_processor(ctypes.addressof(slots), "haswell")
+    assert pocl.repair_processor(ctypes.addressof(slots), "generic", "haswell")
     assert ctypes.string_at(slots[80]) == b"haswell"
     assert slots[3] == 0xDEAD0000DEAD
 
 
-def test_a_known_processor_is_left_alone():
+def test_another_processor_is_left_alone():
     slots, name = fake_device(b"generic-but-longer")
-    assert not pocl.repair_processor(ctypes.addressof(slots), "haswell")
+    assert not pocl.repair_processor(ctypes.addressof(slots), "generic", "haswell")
     assert slots[80] == ctypes.addressof(name)
 
 

@@ -30,20 +30,35 @@ def test_the_users_choice_of_pinning_stays() -> None:
     assert environ == {"POCL_AFFINITY": "0"}
 
 
-def test_a_processor_that_the_compiler_does_not_know_gets_a_name_it_knows() -> None:
-    name = ctypes.create_string_buffer(b"generic")
+@pytest.mark.parametrize("given", ["generic", "rocketlake"])
+def test_a_processor_that_the_functions_do_not_fit_gets_a_name_that_they_fit(given: str) -> None:
+    name = ctypes.create_string_buffer(given.encode())
     struct = (ctypes.c_uint64 * 400)()
     struct[7] = 12345
     struct[80] = ctypes.addressof(name)
-    assert pocl.repair_processor(ctypes.addressof(struct), "haswell")
+    assert pocl.repair_processor(ctypes.addressof(struct), given, "haswell")
     assert ctypes.string_at(struct[80]) == b"haswell"
     assert struct[7] == 12345
 
 
-def test_a_struct_without_an_unknown_processor_is_left_alone() -> None:
+def test_a_struct_without_the_processor_is_left_alone() -> None:
     struct = (ctypes.c_uint64 * 400)(*range(400))
-    assert not pocl.repair_processor(ctypes.addressof(struct), "haswell")
+    assert not pocl.repair_processor(ctypes.addressof(struct), "generic", "haswell")
     assert list(struct) == list(range(400))
+
+
+@pytest.mark.parametrize(
+    ("version", "processor"),
+    [
+        ("OpenCL 3.0 PoCL HSTR: pthread-x86_64-unknown-linux-gnu-rocketlake", "rocketlake"),
+        ("OpenCL 3.0 PoCL HSTR: pthread-x86_64-unknown-linux-gnu-skylake-avx512", "skylake-avx512"),
+        ("OpenCL 3.0 PoCL HSTR: cpu-x86_64-pc-linux-gnu-generic", "generic"),
+        ("OpenCL 3.0 PoCL HSTR: pthread-aarch64-unknown-linux-gnu-generic", None),
+        ("OpenCL 3.0", None),
+    ],
+)
+def test_the_processor_is_read_from_the_version_text(version: str, processor: str | None) -> None:
+    assert pocl.processor_of(version) == processor
 
 
 @pytest.mark.parametrize(
