@@ -146,7 +146,7 @@ def _local_memory(handle: Any, kind: str) -> int:
 def _version(name: str, handle: Any, flags: frozenset[str]) -> str:
     """The OpenCL version text; it names the processor that code is generated for."""
     version: str = handle.version.strip()
-    given = pocl.processor_of(version) if name.startswith("pocl") else None
+    given = pocl.doubtful_processor(version) if name.startswith("pocl") else None
     wanted = pocl.processor_name(flags)
     if given is None or given == wanted:
         return version

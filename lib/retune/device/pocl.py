@@ -37,10 +37,16 @@ def prepare_environment(environ: MutableMapping[str, str]) -> None:
         environ.setdefault("POCL_AFFINITY", "1")
 
 
-def processor_of(version: str) -> str | None:
-    """The processor that PoCL names in its OpenCL version text; None if it is no x86-64."""
-    found = re.search(r"-x86_64-\w+-linux-gnu-(\S+)$", version)
-    return found[1] if found else None
+def doubtful_processor(version: str) -> str | None:
+    """The processor that PoCL's OpenCL version text names, where its own functions may not fit it.
+
+    None where they do: later versions (whose devices are called `cpu`) name the processor of the
+    library that they chose, and inline nothing once they are given another name: 226 instead of
+    1400 GFLOPS on 16 cores. `generic` is no name at all, and other processors than x86-64 are not
+    known here.
+    """
+    found = re.search(r"(\w+)-x86_64-\S*-linux-gnu-(\S+)$", version)
+    return found[2] if found and (found[1] == "pthread" or found[2] == "generic") else None
 
 
 def processor_name(flags: frozenset[str]) -> str:
@@ -48,9 +54,9 @@ def processor_name(flags: frozenset[str]) -> str:
 
     They come compiled for a few processors (sandybridge, haswell, skylake-avx512, ...), and LLVM
     inlines a function only where the caller's processor has every feature of the function's. PoCL
-    calls some processors by names that lack one: `generic`, if newer than its compiler, and
-    `rocketlake` (which has no clwb) on some servers; there each `fma` is a call (measured by
-    `ceilings.Ceilings`: 27 GFLOPS on two cores, and 246 with the name given here).
+    3.0 calls some processors by names that lack one: `generic`, if newer than its compiler, and
+    `rocketlake` or `icelake-client` (which have no clwb) on some servers; there each `fma` is a
+    call (by `ceilings.Ceilings`: 27 GFLOPS on two cores, and 246 with the name given here).
     """
     if flags >= {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd"}:
         return "cascadelake" if "avx512_vnni" in flags else "skylake-avx512"
