@@ -130,3 +130,37 @@ def test_contenders_and_baseline_are_checked(stage: Stage) -> None:
         compare_times({})
     with pytest.raises(InputError, match="a baseline among a; got b"):
         compare_times({"a": stage.contender("a", 1.0)}, baseline="b")
+
+
+class Spinning:
+    """The module `time`, where threads of the process spin until some moment."""
+
+    def __init__(self, until: float) -> None:
+        self.until = until
+        self.now = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def process_time(self) -> float:
+        return 2 * min(self.now, self.until)
+
+
+@pytest.mark.parametrize(("until", "begins"), [(0.0, 0.125), (0.3, 0.5), (99.0, 1.0)])
+def test_a_sample_waits_for_threads_that_spin(
+    until: float, begins: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Spinning(until)
+    monkeypatch.setattr("retune.bundle.bench.time", clock)
+    begun: list[float] = []
+    options = BenchOptions(settle_s=0.125, min_rounds=1, max_rounds=1, warmup=0, min_sample_s=0)
+
+    def call() -> None:
+        begun.append(clock.now)
+        clock.now += 1.0
+
+    compare_times({"only": call}, options=options, clock=clock.perf_counter)
+    assert begun[0] == begins
