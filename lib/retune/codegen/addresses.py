@@ -81,6 +81,9 @@ class Place:
     terms: tuple[tuple[Monomial, int], ...] = field(default=(), compare=False)
     """What `base` adds up: monomials with their coefficients."""
 
+    def __hash__(self) -> int:
+        return hash((self.base, self.offset))
+
     @property
     def aligned(self) -> bool:
         """Whether a vector there surely starts on a multiple of its size."""
@@ -95,7 +98,7 @@ class Place:
         return f"{self.base} {sign} {abs(self.offset)}" if self.offset else self.base
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Form:
     """An index that is `base + offset + sum(step * unrolled variable) + stride * lane`."""
 
@@ -105,6 +108,8 @@ class _Form:
     stride: int
     divisor: int
     terms: tuple[tuple[Monomial, int], ...]
+    places: dict[int, Place] = field(default_factory=dict[int, Place])
+    """Those made so far, by their offset."""
 
 
 class Addresses:
@@ -119,17 +124,22 @@ class Addresses:
         """Where an access of an instance goes; None when its lanes are not adjacent."""
         lane, across = instance.lane or (None, 1)
         key = (id(indices), buffer.name, "" if lane is None else lane.name)
-        if key not in self._forms:  # the indices are kept, so that their id stays theirs
+        known = self._forms.get(key)
+        if known is None:  # the indices are kept, so that their id stays theirs
             terms = self._polynomial(buffer, indices)
-            self._forms[key] = (indices, self._form(terms, instance.env, lane, buffer))
-        form = self._forms[key][1]
+            known = self._forms[key] = (indices, self._form(terms, instance.env, lane, buffer))
+        form = known[1]
         if form is None:
             return self._settled(buffer, indices, instance)
         offset = form.offset
         for var, step in form.steps:
             offset += step * instance.env[var]
-        lanes = across if form.stride else 1
-        return Place(buffer, form.base, offset, lanes, form.divisor, form.terms)
+        place = form.places.get(offset)
+        if place is None:
+            lanes = across if form.stride else 1
+            place = Place(buffer, form.base, offset, lanes, form.divisor, form.terms)
+            form.places[offset] = place
+        return place
 
     def resolve(self, terms: Polynomial, instance: Instance) -> Polynomial:
         """The polynomial with unrolled variables replaced by their values."""

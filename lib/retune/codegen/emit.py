@@ -94,7 +94,7 @@ class KernelBody:
 
     def _walk(self, stmt: Stmt, env: dict[Var, int]) -> None:
         if self._straight(stmt):
-            self._statements(list(self._instances(stmt, env, None)))
+            self._statements(self._instances(stmt, env, None))
             return
         match stmt:
             case Seq(stmts):
@@ -255,21 +255,22 @@ class KernelBody:
 
     def _instances(
         self, stmt: Stmt, env: dict[Var, int], lane: tuple[Var, int] | None
-    ) -> Iterator[Instance]:
+    ) -> list[Instance]:
         """The blocks of a straight-line statement, in order, once for each unrolled iteration."""
         match stmt:
             case Seq(stmts):
-                for child in stmts:
-                    yield from self._instances(child, env, lane)
+                return [one for child in stmts for one in self._instances(child, env, lane)]
             case Block():
-                yield Instance(stmt, env, lane)
+                return [Instance(stmt, env, lane)]
             case For():
                 extent = evaluate_int(stmt.extent)
                 if stmt.var in self.lanes:
-                    yield from self._instances(stmt.body, env, (stmt.var, extent))
-                    return
-                for i in range(extent):
-                    yield from self._instances(stmt.body, {**env, stmt.var: i}, lane)
+                    return self._instances(stmt.body, env, (stmt.var, extent))
+                return [
+                    one
+                    for i in range(extent)
+                    for one in self._instances(stmt.body, {**env, stmt.var: i}, lane)
+                ]
 
     def _statements(self, instances: list[Instance]) -> None:
         """Statements for the instances; repeated reads of unwritten memory are named once."""
@@ -277,11 +278,15 @@ class KernelBody:
         tests = [printer.guard(i, self._established) for i in instances]
         live = [(i, t) for i, t in zip(instances, tests, strict=True) if t != "0"]
         written = {i.block.buffer for i, _ in live}
-        reads = {id(i): list(printer.certain_reads(i, written)) for i, _ in live}
+        reads = {id(i): printer.certain_reads(i, written) for i, _ in live}
         counts = Counter(read for found in reads.values() for read in found)
         certain = {read for i, t in live if not t for read in reads[id(i)]}
-        shared = {read for read, count in counts.items() if count > 1 and read in certain}
-        apart = {id(i): list(printer.scattered_reads(i, written)) for i, t in live if not t}
+        shared = {read for read, count in counts.items() if read and count > 1 and read in certain}
+        apart = {
+            id(i): list(printer.scattered_reads(i, written))
+            for i, t in live
+            if not t and None in reads[id(i)]
+        }
         runs = gathers.vectors_of(place for found in apart.values() for place in found)
         lines = self._scopes[-1].lines
         for start, group in groupby(live, lambda pair: printer.start_value(pair[0])):
@@ -302,11 +307,11 @@ class KernelBody:
                 lines.extend(_tested(test, body) if test else body)
 
     def _name_reads(
-        self, printer: ExpressionPrinter, found: list[Place], shared: set[Place]
+        self, printer: ExpressionPrinter, found: list[Place | None], shared: set[Place]
     ) -> Iterator[str]:
         """Declarations of those reads that are shared and not named yet."""
         for read in found:
-            if read in shared and read not in printer.named:
+            if read and read in shared and read not in printer.named:
                 yield self._name_read(printer, read)
                 yield from self._ahead(read)
 

@@ -28,8 +28,8 @@ from retune.ir.expr import (
     substitute,
     variables,
 )
-from retune.ir.flat import flat_index
-from retune.ir.simplify import Polynomial, affine, bounds, polynomial, simplify
+from retune.ir.flat import flat_terms
+from retune.ir.simplify import Polynomial, affine_terms, bounds, polynomial, simplify
 from retune.ir.stmt import Block
 
 Text = tuple[str, int]
@@ -45,7 +45,7 @@ def vectorizable(block: Block, var: Var, *, reduce: bool) -> bool:
         return False
     if any(load.dtype not in opencl.VECTOR_TYPES for load in loads(block.value)):
         return False
-    form = affine(flat_index(block.buffer, block.indices), [var])
+    form = affine_terms(flat_terms(block.buffer, block.indices), [var])
     if form is None or form[0].get(var) != (None if reduce else const(1)):
         return False
     if reduce and block.reducer is None:
@@ -220,20 +220,23 @@ class ExpressionPrinter:
 
     # -- reads ---------------------------------------------------------------------------------
 
-    def certain_reads(self, instance: Instance, written: set[Buffer]) -> Iterator[Place]:
-        """Place of memory that happen whenever the instance runs and see no store beside it."""
-        for load in self._certain_loads(instance.block, written):
-            read = self._addresses.of(load.buffer, load.indices, instance)
-            if read is not None:
-                yield read
+    def certain_reads(self, instance: Instance, written: set[Buffer]) -> list[Place | None]:
+        """Places of reads that happen whenever the instance runs and see no store beside it.
+
+        None for a read whose lanes are not adjacent, see `scattered_reads`.
+        """
+        of = self._addresses.of
+        found = self._certain_loads(instance.block, written)
+        return [of(load.buffer, load.indices, instance) for load in found]
 
     def scattered_reads(self, instance: Instance, written: set[Buffer]) -> Iterator[Place]:
         """Places of the lanes of certain reads whose lanes are not adjacent."""
         if instance.lane is None:
             return
         var, lanes = instance.lane
-        for load in self._certain_loads(instance.block, written):
-            if self._addresses.of(load.buffer, load.indices, instance) is None:
+        whole = self.certain_reads(instance, written)
+        for load, place in zip(self._certain_loads(instance.block, written), whole, strict=True):
+            if place is None:
                 for i in range(lanes):
                     one = Instance(instance.block, {**instance.env, var: i}, None)
                     read = self._addresses.of(load.buffer, load.indices, one)

@@ -4,6 +4,8 @@ Nothing here decides what to compute; `emit` does, and asks this module for the 
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
+from math import isinf, isnan
 
 import numpy as np
 
@@ -62,6 +64,7 @@ RESERVED = frozenset(_WORDS.split()) | frozenset(FUNCTION.values())
 """Words that OpenCL C or the generated code uses; no name of ours may be one of them."""
 
 
+@lru_cache(maxsize=1024)
 def identifier(name: str) -> str:
     """The name in the letters that C allows; `names.Identifiers` keeps such names apart."""
     text = "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
@@ -87,9 +90,9 @@ def literal(value: float | bool, dtype: str) -> str:
             return "LONG_MIN" if value == -(2**63) else f"{int(value)}L"
         return "INT_MIN" if value == -(2**31) and dtype == "int32" else str(int(value))
     suffix = "" if dtype == "float64" else "f"
-    if np.isnan(value):
+    if isnan(value):
         return "NAN"
-    if np.isinf(value):
+    if isinf(value):
         return "-INFINITY" if value < 0 else "INFINITY"
     number = float(value) if dtype == "float64" else float(np.float32(value))
     text = repr(number) if dtype == "float64" else str(np.float32(value))

@@ -9,7 +9,7 @@ import numpy as np
 
 from retune.codegen.source import Pack
 from retune.ir.evaluate import evaluate, evaluate_int
-from retune.ir.expr import Buffer, Const, Expr, Load, Var, const, transform, variables
+from retune.ir.expr import Buffer, Const, Expr, Load, Var, const, loads, transform, variables
 from retune.ir.reduction import path_to
 from retune.ir.simplify import Range, simplify_select
 from retune.ir.stmt import (
@@ -127,15 +127,7 @@ def pack_constants(program: Program) -> tuple[Program, dict[str, Pack]]:
 
 
 def _loads_of(block: Block, buffer: Buffer) -> list[Load]:
-    found: list[Load] = []
-
-    def look(expr: Expr) -> Expr | None:
-        if isinstance(expr, Load) and expr.buffer == buffer:
-            found.append(expr)
-        return None
-
-    transform(block.value, look)
-    return found
+    return [load for load in loads(block.value) if load.buffer == buffer]
 
 
 def _repoint(program: Program, old: Buffer, new: Buffer, loops: tuple[Var, ...]) -> Program:

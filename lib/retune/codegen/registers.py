@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Buffer, Const, Expr, Var, loads
-from retune.ir.flat import flat_index
+from retune.ir.flat import flat_terms
 from retune.ir.reduction import path_to
-from retune.ir.simplify import affine
+from retune.ir.simplify import affine_terms
 from retune.ir.stmt import STRAIGHT, Block, For, Stmt, blocks
 
 
@@ -47,7 +47,7 @@ def register_lanes(nest: Stmt, buffer: Buffer, vectorized: frozenset[Var]) -> in
     steps: set[int] = set()
     for access in accesses(nest, buffer):
         settled = {p.var for p in access.path if p.kind in STRAIGHT}
-        form = affine(flat_index(buffer, access.indices), settled)
+        form = affine_terms(flat_terms(buffer, access.indices), settled)
         if form is None or not isinstance(form[1], Const):
             return 0
         width = 1

@@ -130,8 +130,9 @@ class Formulas:
 
     def _add(self, expr: Expr) -> int:
         """The place of the expression's value."""
-        if expr in self._place:
-            return self._place[expr]
+        known = self._place.get(expr)
+        if known is not None:
+            return known
         if isinstance(expr, Load):
             _no_memory(expr, ())
         operands = tuple(self._add(child) for child in expr.children)

@@ -298,10 +298,12 @@ def binary(op: BinaryOp, a: Operand, b: Operand) -> Expr:
     right = b if isinstance(b, Expr) else const(b, left.dtype)
     if left.dtype != right.dtype:
         raise TypeError(f"{op}: operands are {left.dtype} and {right.dtype}; cast one of them")
-    if isinstance(left, Const) and isinstance(right, Const):
-        folded = _fold(op, left, right)
+    if isinstance(left, Const):
+        folded = _fold(op, left, right) if isinstance(right, Const) else None
         if folded is not None:
             return folded
+    elif not isinstance(right, Const) and op not in ("min", "max"):
+        return Binary(op, left, right)
     simpler = _neutral(op, left, right)
     return Binary(op, left, right) if simpler is None else simpler
 
@@ -438,7 +440,8 @@ def walk(expr: Expr) -> Iterator[Expr]:
     while stack:
         node = stack.pop()
         yield node
-        stack.extend(reversed(node.children))
+        if children := node.children:
+            stack.extend(reversed(children))
 
 
 def substitute(expr: Expr, values: Mapping[Var, Expr]) -> Expr:
@@ -446,6 +449,8 @@ def substitute(expr: Expr, values: Mapping[Var, Expr]) -> Expr:
     if isinstance(expr, Var):
         return values.get(expr, expr)
     children = expr.children
+    if not children:
+        return expr
     new = tuple([substitute(child, values) for child in children])
     return expr.rebuild(new) if any(map(is_not, new, children)) else expr
 
@@ -463,12 +468,22 @@ def transform(expr: Expr, replace: Callable[[Expr], Expr | None]) -> Expr:
 
 def variables(expr: Expr) -> set[Var]:
     """All variables that occur."""
+    if isinstance(expr, Var):
+        return {expr}
     return {node for node in walk(expr) if isinstance(node, Var)}
 
 
 def loads(expr: Expr) -> list[Load]:
     """All loads, in order of occurrence, repeated ones too."""
-    return [node for node in walk(expr) if isinstance(node, Load)]
+    found: list[Load] = []
+    stack = [expr]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Load):
+            found.append(node)
+        if children := node.children:
+            stack.extend(reversed(children))
+    return found
 
 
 def position_masks(expr: Expr) -> list[Expr]:

@@ -122,7 +122,7 @@ def from_polynomial(terms: Polynomial) -> Expr:
         if total is not None and coefficient < 0:
             total = binary("sub", total, binary("mul", atom, -coefficient))
         else:
-            term = binary("mul", atom, coefficient)
+            term = atom if coefficient == 1 else binary("mul", atom, coefficient)
             total = term if total is None else binary("add", total, term)
     offset = terms.get((), 0)
     if total is None:
@@ -133,7 +133,7 @@ def from_polynomial(terms: Polynomial) -> Expr:
 
 
 def _order(monomial: Monomial) -> str:
-    return "*".join(map(str, monomial))
+    return str(monomial[0]) if len(monomial) == 1 else "*".join(map(str, monomial))
 
 
 def affine(expr: Expr, over: Iterable[Var]) -> tuple[dict[Var, Expr], Expr] | None:
@@ -141,10 +141,15 @@ def affine(expr: Expr, over: Iterable[Var]) -> tuple[dict[Var, Expr], Expr] | No
 
     None when the expression is not affine in them. Coefficients and rest may hold other symbols.
     """
+    return affine_terms(polynomial(expr), over)
+
+
+def affine_terms(terms: Polynomial, over: Iterable[Var]) -> tuple[dict[Var, Expr], Expr] | None:
+    """`affine` of a polynomial."""
     chosen = set(over)
     coefficients: dict[Var, Polynomial] = {}
     rest: Polynomial = {}
-    for monomial, coefficient in polynomial(expr).items():
+    for monomial, coefficient in terms.items():
         inside = [atom for atom in monomial if atom in chosen]
         others = tuple(atom for atom in monomial if atom not in chosen)
         if any(_mentions(atom, chosen) for atom in others) or len(inside) > 1:
@@ -154,8 +159,8 @@ def affine(expr: Expr, over: Iterable[Var]) -> tuple[dict[Var, Expr], Expr] | No
             continue
         variable = inside[0]
         assert isinstance(variable, Var)
-        terms = coefficients.setdefault(variable, {})
-        terms[others] = terms.get(others, 0) + coefficient
+        own = coefficients.setdefault(variable, {})
+        own[others] = own.get(others, 0) + coefficient
     return {v: from_polynomial(t) for v, t in coefficients.items()}, from_polynomial(rest)
 
 

@@ -104,6 +104,13 @@ class For:
     notes: tuple[tuple[str, str | int], ...] = ()
     """Annotations: they change nothing, and are printed with the loop."""
 
+    def around(self, body: "Stmt") -> "For":
+        """The same loop with another body."""
+        return For(
+            self.var, self.extent, body, self.kind, self.reduce, self.shifted, self.unroll,
+            self.notes,
+        )  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Seq:
@@ -184,24 +191,16 @@ def _copy(name: str, target: Buffer, source: Tensor, dim: int, offset: int) -> S
     return _wrap(block, axes, (), {v: v for v in variables})
 
 
-def children(stmt: Stmt) -> tuple[Stmt, ...]:
-    """Direct sub-statements."""
-    match stmt:
-        case Seq(stmts):
-            return stmts
-        case For():
-            return (stmt.body,)
-        case Block():
-            return ()
-
-
 def walk(stmt: Stmt) -> Iterator[Stmt]:
     """Every statement, parents before children, in program order."""
     stack: list[Stmt] = [stmt]
     while stack:
         node = stack.pop()
         yield node
-        stack.extend(reversed(children(node)))
+        if isinstance(node, For):
+            stack.append(node.body)
+        elif isinstance(node, Seq):
+            stack.extend(reversed(node.stmts))
 
 
 def blocks(stmt: Stmt) -> list[Block]:
@@ -252,7 +251,7 @@ def rewrite(stmt: Stmt, rule: Callable[[Stmt], Stmt | None]) -> Stmt:
             body = rewrite(stmt.body, rule)
             if isinstance(body, Seq) and not body.stmts:
                 return body
-            stmt = stmt if body is stmt.body else replace(stmt, body=body)
+            stmt = stmt if body is stmt.body else stmt.around(body)
         case Block():
             pass
     new = rule(stmt)

@@ -9,6 +9,7 @@ from functools import reduce as fold
 
 from retune.core.errors import ScheduleError
 from retune.ir.expr import (
+    Buffer,
     Const,
     Expr,
     Var,
@@ -23,12 +24,14 @@ from retune.ir.reduction import path_to, reduce_loops
 from retune.ir.simplify import simplify
 from retune.ir.stmt import (
     Block,
+    Element,
     For,
+    Indices,
     Program,
     Stmt,
     block_variables,
     blocks,
-    replace_buffer,
+    map_accesses,
     rewrite,
     substitute_stmt,
     walk,
@@ -209,12 +212,14 @@ def _check_shift_order(order: Sequence[For], body: Stmt) -> None:
 
 def substitute_symbols(program: Program, values: dict[Var, Expr]) -> Program:
     """The program with tile-size symbols replaced by their values, buffers' shapes too."""
-    renamed = {
-        b: replace(b, shape=tuple(simplify(substitute(e, values)) for e in b.shape))
+    scratch = tuple(
+        replace(b, shape=tuple(simplify(substitute(e, values)) for e in b.shape))
         for b in program.scratch
-    }
-    body = substitute_stmt(program.body, values)
-    for old, new in renamed.items():
-        if old != new:
-            body = replace_buffer(body, old, new)
-    return replace(with_body(program, body), scratch=tuple(renamed.values()))
+    )
+    sized = {old: new for old, new in zip(program.scratch, scratch, strict=True) if old != new}
+
+    def moved(buffer: Buffer, indices: Indices) -> Element | None:
+        return (sized[buffer], indices) if buffer in sized else None
+
+    body = map_accesses(substitute_stmt(program.body, values), moved)
+    return replace(with_body(program, body), scratch=scratch)
