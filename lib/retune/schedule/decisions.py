@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -20,7 +21,7 @@ class Decision:
     table: np.ndarray
     """int64 [options, symbols]"""
 
-    @property
+    @cached_property
     def symbols(self) -> tuple[Var, ...]:
         """The symbols that a row gives values to: `name@0`, `name@1`, ..."""
         return symbols_of(self.name, self.table.shape[1])

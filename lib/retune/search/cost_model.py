@@ -28,6 +28,7 @@ the members' disagreement, members of half the tasks each, flatter trees. None w
 """
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
@@ -192,28 +193,37 @@ def _fit(
     loss: Loss = LOSS,
 ) -> tuple[xgb.Booster, ...]:
     """The ensemble of trees of that depth; `prior` is what they are added to."""
+    parameters = {**_PARAMETERS, "max_depth": depth}
+    weight = _weights(score, task) if loss == "weighted" else None
+    order = np.arange(len(score))
     if loss == "ranking":
         order = np.argsort(task, kind="stable")  # xgboost wants a task's rows together
+        parameters |= {"objective": "rank:pairwise", "ndcg_exp_gain": False}
+    first = seed % (1 << 31)
+
+    def member(number: int) -> xgb.Booster:
+        # A matrix of its own: one makes its histogram when it is first trained on, and threads
+        # that do so at once corrupt memory.
         data = xgb.DMatrix(
             features[order],
             label=score[order],
-            qid=task[order],
+            weight=weight,
             base_margin=prior[order],
+            qid=task[order] if loss == "ranking" else None,
             nthread=1,
         )
-        parameters = {**_PARAMETERS, "objective": "rank:pairwise", "ndcg_exp_gain": False}
-    else:
-        weight = _weights(score, task) if loss == "weighted" else None
-        data = xgb.DMatrix(features, label=score, weight=weight, base_margin=prior, nthread=1)
-        parameters = _PARAMETERS
+        return _boosted({**parameters, "seed": first + number}, data)
 
-    first = seed % (1 << 31)
-    # One after the other: a matrix makes its histogram when it is first trained on, and threads
-    # that do so at once corrupt memory.
-    return tuple(
-        xgb.train({**parameters, "max_depth": depth, "seed": first + number}, data, _ROUNDS)
-        for number in range(_MEMBERS)
-    )
+    with ThreadPoolExecutor(_MEMBERS) as pool:
+        return tuple(pool.map(member, range(_MEMBERS)))
+
+
+def _boosted(parameters: dict[str, object], data: xgb.DMatrix) -> xgb.Booster:
+    """What `xgb.train` gives, without what it does around each round of a few small trees."""
+    booster = xgb.Booster(parameters, [data])
+    for number in range(_ROUNDS):
+        booster.update(data, number)
+    return booster
 
 
 def _weights(score: np.ndarray, task: np.ndarray) -> np.ndarray:

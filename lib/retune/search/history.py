@@ -98,6 +98,8 @@ def located(
     places: list[int] = []
     for number, sketch in enumerate(space.sketches):
         mine = [i for i, name in enumerate(sketches) if name == sketch.name]
+        if not mine:
+            continue
         rows = _rows(sketch, [tuple(decisions[i]) for i in mine])
         found = [(i, row) for i, row in zip(mine, rows, strict=True) if row is not None]
         if not found:

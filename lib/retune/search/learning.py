@@ -19,6 +19,9 @@ _OWN_SHARE = 8
 _STEP_SHARE = 64
 """The model is fitted again after 8 measurements, or where that is more, an eighth of those of the
 run or a 64th of all: fitting costs time in proportion to all."""
+_REMEMBERED = 1024
+"""Candidates of a space whose features are kept: about those of one proposal, so that they are not
+worked out again for those that live on in a population, or are measured."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -99,16 +102,46 @@ class Learner:
         self._fitted = wanted
 
 
-@dataclass(frozen=True, eq=False, slots=True)
 class ModelScorer:
     """Scores candidates of one space by the learner's predictions."""
 
-    learner: Learner
-    space: Space
+    def __init__(self, learner: Learner, space: Space) -> None:
+        self._learner = learner
+        self._space = space
+        self._numbers = np.zeros(0, np.int64)
+        """Of the candidates whose features are known, rising."""
+        self._known = np.zeros((0, len(FEATURES)), np.float32)
 
     def score(self, candidates: Candidates) -> np.ndarray:
         """Expected throughput in units of the task's best. float64 [n]"""
-        return self.learner.predict(featurise(self.space, candidates, self.learner.spec))
+        numbers, places, copies = self._distinct(candidates)
+        return self._learner.predict(self._featurised(candidates.take(places), numbers))[copies]
+
+    def features(self, candidates: Candidates) -> np.ndarray:
+        """What `featurise` gives, without doing it again for those asked for lately."""
+        numbers, places, copies = self._distinct(candidates)
+        return self._featurised(candidates.take(places), numbers)[copies]
+
+    def _distinct(self, candidates: Candidates) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Rising numbers, a place of each, and where each candidate's number is among them."""
+        numbers = self._space.numbers(candidates)
+        return np.unique(numbers, return_index=True, return_inverse=True)
+
+    def _featurised(self, distinct: Candidates, numbers: np.ndarray) -> np.ndarray:
+        """The features of candidates in the order of their numbers; they are known afterwards."""
+        places = np.searchsorted(self._numbers, numbers)
+        old = np.isin(numbers, self._numbers, assume_unique=True)
+        found = np.empty((len(numbers), len(FEATURES)), np.float32)
+        found[old] = self._known[places[old]]
+        if old.all():
+            return found
+        found[~old] = featurise(self._space, distinct.take(~old), self._learner.spec)
+        if len(self._numbers) > _REMEMBERED:
+            self._numbers, self._known = numbers, found
+        else:
+            self._numbers = np.insert(self._numbers, places[~old], numbers[~old])
+            self._known = np.insert(self._known, places[~old], found[~old], axis=0)
+        return found
 
 
 def fit_at(before: int, count: int) -> int:

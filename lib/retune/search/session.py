@@ -22,9 +22,9 @@ from retune.schedule.estimate import default_candidate
 from retune.schedule.space import Candidate, Candidates
 from retune.search.allocate import ROUND, check_allocator, next_task
 from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_TUNER
-from retune.search.features import VERSION, featurise
+from retune.search.features import VERSION
 from retune.search.history import HISTORY_COLUMNS, History, history_of, measured_costs, split_run
-from retune.search.learning import Learner, Lesson
+from retune.search.learning import Learner, Lesson, ModelScorer
 from retune.search.offline import offline_model
 from retune.search.task import Task
 from retune.search.task_run import TaskRun
@@ -99,6 +99,7 @@ class Session:
         began = min(own["timestamp"].tolist(), default=None)
         offline = offline_model(store.root, runner.spec, began)
         self._learner = Learner(runner.spec, settings.seed, self._experience.lesson, offline)
+        self._scorers: dict[str, ModelScorer] = {}
         self._runs = {task.key: self._task_run(task, earlier) for task in tuned}
         self._recall(own)
 
@@ -201,7 +202,7 @@ class Session:
         self, run: TaskRun, candidates: Candidates, measurements: Sequence[Measurement]
     ) -> None:
         done = self.trials
-        features = featurise(run.space, candidates, self.runner.spec)
+        features = self._scorers[run.task.key].features(candidates)
         rows = [
             replace(
                 self._row(run, run.space.candidate(candidates, index), measured),
@@ -249,7 +250,7 @@ class Session:
             after = first + len(list(turn))
             run = self._runs[key]
             measured = history_of(own.iloc[first:after], run.space)
-            features = featurise(run.space, measured.candidates, self.runner.spec)
+            features = self._scorers[key].features(measured.candidates)
             self._learn(run, measured, features)
             first = after
 
@@ -257,10 +258,11 @@ class Session:
         """The task with what was known of it before the run."""
         spec, settings = self.runner.spec, self.settings
         space = task.space(spec)
+        scorer = self._scorers[task.key] = self._learner.scorer(space)
         setting = Setting(
             space=space,
             seed=settings.seed,
-            scorer=self._learner.scorer(space),
+            scorer=scorer,
             seeds=self._experience.seeds(space),
         )
         tuner = make_tuner(settings.tuner, setting, task.key)

@@ -29,6 +29,8 @@ class TaskRun:
         self.failures = 0
         self.default_us: float | None = None
         self._tuner = tuner
+        self._kind = "+".join((task.op, *task.epilogue))
+        self._flops = task.flops
         self._patience = patience
         self._default = int(space.numbers(space.locate(first[:1]))[0])
         self._first = space.locate(list(dict.fromkeys(first)))
@@ -55,9 +57,9 @@ class TaskRun:
         earlier = self._bests[-1 - WINDOW] if self.trials > WINDOW else np.inf
         return TaskState(
             key=self.task.key,
-            kind="+".join((self.task.op, *self.task.epilogue)),
+            kind=self._kind,
             weight=self.task.weight,
-            flops=self.task.flops,
+            flops=self._flops,
             trials=self.trials,
             best_us=self.best_us,
             earlier_us=earlier if np.isfinite(earlier) else None,

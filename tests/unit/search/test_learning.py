@@ -66,6 +66,19 @@ def test_how_measurements_arrive_does_not_matter(space: Space, cut: int):
     assert np.array_equal(at_once.predict(asked), piecewise.predict(asked))
 
 
+def test_what_is_remembered_of_candidates_is_what_they_are(space: Space, rng: np.random.Generator):
+    learner = Learner(GENERIC_CPU, 0, Lesson.nothing())
+    learner.observe(lesson(space, 16, 1))
+    scorer = learner.scorer(space)
+    everyone = space.sample(2500, rng)
+    for _ in range(5):  # repeats, members of earlier populations, and more than are remembered
+        some = everyone.take(rng.integers(0, len(everyone), 700))
+        right = featurise(space, some, GENERIC_CPU)
+        assert np.array_equal(scorer.score(some), learner.predict(right))
+        assert np.array_equal(scorer.features(some.take(np.arange(40, 9, -1))), right[40:9:-1])
+    assert scorer.features(space.locate([])).shape == (0, len(FEATURES))
+
+
 def test_other_runs_teach_a_run_before_it_begins(store: Path, space: Space):
     records = RecordStore(store)
     Session(tasks(), FakeRunner(), records, settings(tuner="random")).round(40, 1e9, quiet)

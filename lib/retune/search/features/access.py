@@ -77,7 +77,7 @@ def _strides(v: Volumes) -> dict[str, Array]:
     across = at(v.strides, v.layout.lane)
     # The innermost loop that runs more than once: the others do not step.
     place, found = _innermost(v, np.ones_like(v.layout.still))
-    accesses, candidates = np.ogrid[: place.shape[0], : place.shape[1]]
+    accesses, candidates = np.arange(place.shape[0])[:, None], np.arange(place.shape[1])
     along = np.where(found, v.strides[place, accesses, candidates], 0.0)
     return {"lane_stride": across, "lane_contiguous": 1.0 * (across == 1), "step_stride": along}
 

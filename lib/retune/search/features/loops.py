@@ -178,7 +178,7 @@ def _traffic(v: Volumes, again: Array, capacity: int) -> Array:
     layout = v.layout
     fits = v.block_bytes <= capacity
     level = np.argmax(fits, axis=0)[layout.owner]
-    accesses, candidates = np.ogrid[: level.shape[0], : level.shape[1]]
+    accesses, candidates = np.arange(level.shape[0])[:, None], np.arange(level.shape[1])
     passed = np.where(
         np.any(fits, axis=0)[layout.owner],
         again[level, accesses, candidates],
@@ -198,7 +198,7 @@ def _intensity_curve(v: Volumes) -> dict[str, Array]:
         :, None, :, None
     ]
     far = np.argmax(less, axis=0)
-    blocks, candidates = np.ogrid[: far.shape[1], : far.shape[2]]
+    blocks, candidates = np.arange(far.shape[1])[:, None], np.arange(far.shape[2])
     ops_far, rate_far = ops[far, blocks, candidates], rates[far, blocks, candidates]
     ops_near, rate_near = ops[far + 1, blocks, candidates], rates[far + 1, blocks, candidates]
     part = np.clip((wanted - ops_near) / np.maximum(ops_far - ops_near, 1e-9), 0.0, 1.0)

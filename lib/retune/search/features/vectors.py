@@ -115,10 +115,12 @@ def featurise_rows(sketch: Sketch, rows: np.ndarray, spec: DeviceSpec) -> np.nda
         table[COLUMN[f"program.{name}"]] = value
     blocks = block_features(v, spec)
     for name, columns in shown.blocks.items():
-        table[columns] = blocks[name][: len(columns)]
+        for column, values in zip(columns, blocks[name], strict=False):
+            table[column] = values
     accesses = access_features(v, spec)
     for name, columns in shown.accesses.items():
-        table[columns] = accesses[name][shown.chosen]
+        for column, access in zip(columns, shown.chosen, strict=True):
+            table[column] = accesses[name][access]
     for name in _DEVICE:
         table[COLUMN[f"device.{name}"]] = _device(spec, name)
     table[_SCALED] = np.log2(1.0 + table[_SCALED])
@@ -129,12 +131,12 @@ def featurise_rows(sketch: Sketch, rows: np.ndarray, spec: DeviceSpec) -> np.nda
 class _Shown:
     """The columns of a sketch's blocks and accesses, by the names of their features."""
 
-    blocks: Mapping[str, np.ndarray]
-    """Of the first blocks. int64 [slots]"""
-    accesses: Mapping[str, np.ndarray]
-    """Of the chosen accesses. int64 [chosen]"""
-    chosen: np.ndarray
-    """The accesses that have a place in a slot. int64 [chosen]"""
+    blocks: Mapping[str, tuple[int, ...]]
+    """Of the first blocks."""
+    accesses: Mapping[str, tuple[int, ...]]
+    """Of the chosen accesses."""
+    chosen: tuple[int, ...]
+    """The accesses that have a place in a slot."""
 
 
 @lru_cache(maxsize=256)
@@ -152,9 +154,9 @@ def _shown(layout: Layout) -> _Shown:
                 chosen.append(access)
                 places.append(f"{slot}.{place}")
     return _Shown(
-        {name: np.array([COLUMN[f"{slot}.{name}"] for slot in slots]) for name in BLOCK},
-        {n: np.array([COLUMN[f"{p}.{n}"] for p in places], np.int64) for n in ACCESS},
-        np.array(chosen, np.int64),
+        {name: tuple(COLUMN[f"{slot}.{name}"] for slot in slots) for name in BLOCK},
+        {name: tuple(COLUMN[f"{place}.{name}"] for place in places) for name in ACCESS},
+        tuple(chosen),
     )
 
 
