@@ -181,6 +181,8 @@ class KernelBody:
         """
         if self._shares or not loop.reduce or not self._straight(loop.body):
             return {}
+        if all(block.guard is None for block in blocks(loop.body)):
+            return {}
         printer = ExpressionPrinter(self)
         found: dict[Expr, list[str]] = {}
         for instance in self._instances(loop.body, env, None):

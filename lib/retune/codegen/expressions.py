@@ -121,6 +121,8 @@ class ExpressionPrinter:
 
         Parts that are `established` already, or that the ranges of the loops prove, are left out.
         """
+        if instance.block.guard is None:
+            return ""
         terms = [t for t in conjuncts(instance.block.guard) if t not in established]
         return self.condition(terms, instance)
 
