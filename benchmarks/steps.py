@@ -5,8 +5,11 @@
 Depthwise convolutions, pooling, transposes, and all that goes element by element, each as a step of
 a launch: many rounds of it, with what it reads and writes where a network has it. Waking the device
 is a cost of the launch, not of its steps: so many rounds that it does not count. What steps cost
-each other does: taking work-groups, and waiting for the last of them. The roofline is measured in
-the same run (`retune.device.ceilings`): copies of as many bytes, or multiply-adds.
+each other does: taking work-groups, waiting for the last of them, and fetching lines from the other
+core where that one took a group in the round before (measured: a depthwise layer of 256 channels at
+28x28 takes 43 us, and 34 if no core may take from another's share). The roofline is measured in the
+same run (`retune.device.ceilings`), where each core stays with its own lines: copies of as many
+bytes, or multiply-adds.
 Steps have no peers: other runtimes cannot be asked for one.
 """
 
