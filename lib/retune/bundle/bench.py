@@ -3,7 +3,7 @@
 Read `compare_times`. Each round times every contender once, in an order that rotates. Before its
 timed calls there is a pause until the worker threads of the one before it have gone to sleep, and
 some calls without the clock, after which its caches are warm. onnxruntime's threads spin on after a
-run: 30 ms later a network of 5.2 ms still took 6.7 on two cores, and 2.9 instead of 1.0 on sixteen.
+run: 30 ms later a network of 5.2 ms still took 6.7 on two cores.
 """
 
 import time
