@@ -30,6 +30,21 @@ def test_pixels_that_share_a_cache_set_are_read_in_small_tiles():
     assert estimated(1008, 256, **wide) <= estimated(1008, 256, **narrow)
 
 
+def test_as_many_pixels_as_the_cache_has_ways_still_fit():
+    full, few = {"pixels": (3, 8), "vectors": (1, 2)}, {"pixels": (3, 7), "vectors": (1, 2)}
+    assert estimated(1024, 256, **full) < 1.1 * estimated(1024, 256, **few)
+
+
+def test_padding_is_rather_a_mask_than_a_nest_of_its_own():
+    """Of equal tiles of a 3x3 convolution."""
+    space = cpu_space(from_dag(conv2d(1, 14, 14, 512, 512, 3, pad=1), "net"), GENERIC_CPU)
+    written, masked = (space.sketch(f"cpu.v16.loops.pixels_slow{m}") for m in ("", ".masked"))
+    rows = written.sample(64, np.random.default_rng(0))
+    same = np.array([masked.row({**written.decided(r), "unroll.conv": (1,)}) for r in rows])
+    tiles = np.median(estimate(written, rows, GENERIC_CPU) / estimate(masked, same, GENERIC_CPU))
+    assert tiles > 1.04
+
+
 def test_many_groups_are_better_than_one_for_each_core():
     few = estimated(512, 256, pixels=(28, 7), vectors=(4, 2))
     many = estimated(512, 256, pixels=(7, 7), vectors=(2, 2))
