@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from retune.codegen import dots, gathers, opencl
 from retune.codegen.addresses import Addresses, Instance, Names, Place
-from retune.codegen.sharing import certain_loads, shared_values
+from retune.codegen.sharing import shared_values
 from retune.core.errors import CodegenError
 from retune.ir.expr import (
     COMPARISONS,
@@ -29,6 +29,7 @@ from retune.ir.expr import (
     variables,
 )
 from retune.ir.flat import flat_terms
+from retune.ir.selections import certain_loads
 from retune.ir.simplify import Polynomial, affine_terms, bounds, polynomial, simplify
 from retune.ir.stmt import Block
 

@@ -13,7 +13,8 @@ from dataclasses import replace
 from retune.codegen.copies import copy_body
 from retune.codegen.passes import simplify_indices
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Const, Expr, Var, conjuncts, const, position_masks, substitute, variables
+from retune.ir.expr import Const, Expr, Var, conjuncts, const, substitute, variables
+from retune.ir.selections import position_masks
 from retune.ir.simplify import Range, simplify
 from retune.ir.stmt import PEEL, Block, For, Program, Seq, Stmt, blocks, rewrite, walk, with_body
 

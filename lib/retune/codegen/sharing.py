@@ -1,28 +1,11 @@
-"""What an expression surely reads, and which of its parts are worth a name.
+"""Which parts of an expression are worth a name.
 
 Inlined stages leave the same sub-expression in several places; naming it once keeps the text as
 short as the tensor expression was.
 """
 
-from collections.abc import Iterator
-
-from retune.ir.expr import Expr, Load, Select, loads
-
-
-def certain_loads(expr: Expr) -> Iterator[Load]:
-    """Loads that happen whatever the selections decide, repeated ones too."""
-    match expr:
-        case Load():
-            yield expr
-            for index in expr.indices:
-                yield from certain_loads(index)
-        case Select(condition, then, otherwise):
-            yield from certain_loads(condition)
-            either = set(certain_loads(otherwise))
-            yield from (load for load in certain_loads(then) if load in either)
-        case _:
-            for child in expr.children:
-                yield from certain_loads(child)
+from retune.ir.expr import Expr, Load, loads
+from retune.ir.selections import certain_loads
 
 
 def shared_values(value: Expr) -> list[Expr]:

@@ -484,9 +484,3 @@ def loads(expr: Expr) -> list[Load]:
         if children := node.children:
             stack.extend(reversed(children))
     return found
-
-
-def position_masks(expr: Expr) -> list[Expr]:
-    """The conditions on positions alone by which values are chosen, as in padding, in order."""
-    chosen = [node.condition for node in walk(expr) if isinstance(node, Select)]
-    return [condition for condition in chosen if not loads(condition)]

@@ -8,7 +8,8 @@ schedules or OpenCL.
 from collections.abc import Callable, Iterator, Mapping
 
 from retune.core.errors import VerifyError
-from retune.ir.expr import Binary, Buffer, Const, Expr, Load, Select, Var, loads, variables
+from retune.ir.expr import Binary, Buffer, Const, Expr, Var, loads, variables
+from retune.ir.selections import certain_loads
 from retune.ir.simplify import Range, bounds, simplify
 from retune.ir.stmt import STRAIGHT, Block, For, Program, Seq, Stmt, blocks, walk
 
@@ -146,7 +147,7 @@ def check_reads_in_bounds(program: Program) -> Iterator[str]:
     """Unconditional reads of unguarded blocks stay inside their buffer."""
     for block, path in _paths(program.body):
         if block.guard is None:
-            for load in _unconditional(block.value):
+            for load in certain_loads(block.value):
                 for problem in _outside(load.buffer, load.indices, _ranges(path)):
                     yield f"{block.name}: reads {problem}"
 
@@ -253,14 +254,3 @@ def _is_exact(expr: Expr) -> bool:
             return any(isinstance(c, Const) and _is_exact(d) for c, d in ((a, b), (b, a)))
         case _:
             return False
-
-
-def _unconditional(expr: Expr) -> Iterator[Load]:
-    """Loads that are evaluated whatever the selections decide."""
-    if isinstance(expr, Select):
-        yield from _unconditional(expr.condition)
-        return
-    if isinstance(expr, Load):
-        yield expr
-    for child in expr.children:
-        yield from _unconditional(child)

@@ -24,11 +24,11 @@ from retune.ir.expr import (
     Var,
     const,
     loads,
-    position_masks,
     variables,
     walk,
 )
 from retune.ir.reduction import path_to
+from retune.ir.selections import position_masks
 from retune.ir.stmt import PEEL, Block, Program, blocks
 from retune.schedule.accumulators import WINDOW_LIMIT, accumulate_in_registers
 from retune.schedule.interweave import interweaves, schedule_interwoven

@@ -7,7 +7,7 @@ from retune.codegen import opencl
 from retune.codegen.embed import Slice, embed_output
 from retune.codegen.names import Identifiers
 from retune.codegen.registers import register_lanes
-from retune.codegen.sharing import certain_loads, shared_values
+from retune.codegen.sharing import shared_values
 from retune.ir.expr import Var, call, select
 from retune.ir.flat import flat_index, strides_of
 from retune.ir.interp import run_program
@@ -57,12 +57,6 @@ def test_identifiers_are_stable_distinct_and_no_words_of_c():
     assert names.of("conv_0") == "conv_0_2"
     assert names.of("int") == "int_1" and names.of("exp") == "exp_1"
     assert names.fresh("x") == "x" and names.fresh("x") == "x_1" and names.fresh("x") == "x_2"
-
-
-def test_certain_loads_are_those_of_both_branches():
-    x, y, z = (placeholder(n, (8,)) for n in "xyz")
-    value = select(x[VI] < 0.5, y[VI] + z[VI], z[VI] * 2.0)
-    assert [str(load) for load in certain_loads(value)] == ["x[i]", "z[i]"]
 
 
 def test_shared_values_are_safe_and_inner_ones_come_first():

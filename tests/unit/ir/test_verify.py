@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from retune.core.errors import VerifyError
-from retune.ir.expr import Buffer, Load, Var, const
+from retune.ir.expr import Buffer, Load, Var, const, select
 from retune.ir.stmt import Block, For, Program, Seq, Stmt, from_dag
 from retune.ir.verify import CHECKS, verify
 from retune.schedule.schedule import Schedule
@@ -64,6 +64,9 @@ BROKEN = {
     r"copy: stores y\[i \+ 1\], in 1..8 of 8": program(loop(replace(copy(), indices=(VI + 1,)))),
     r"copy: reads x\[i - 1\], in -1..6 of 8": program(
         loop(replace(copy(), value=Load(X, (VI - 1,))))
+    ),
+    r"copy: reads x\[i \+ 2\], in 2..9 of 8": program(
+        loop(replace(copy(), value=select(VI < 4, Load(X, (VI + 2,)), Load(X, (VI + 2,)) * 2.0)))
     ),
     "copy: reads t before it is written": program(
         loop(copy(source=T)), loop(copy(VJ, target=T, name="late"), VJ), scratch=(T,)

@@ -1,0 +1,27 @@
+"""Selections: the reads that happen whatever they decide, and those that are masks of positions."""
+
+from collections.abc import Iterator
+
+from retune.ir.expr import Expr, Load, Select, loads, walk
+
+
+def certain_loads(expr: Expr) -> Iterator[Load]:
+    """Loads that happen whatever the selections decide, repeated ones too."""
+    match expr:
+        case Load():
+            yield expr
+            for index in expr.indices:
+                yield from certain_loads(index)
+        case Select(condition, then, otherwise):
+            yield from certain_loads(condition)
+            either = set(certain_loads(otherwise))
+            yield from (load for load in certain_loads(then) if load in either)
+        case _:
+            for child in expr.children:
+                yield from certain_loads(child)
+
+
+def position_masks(expr: Expr) -> list[Expr]:
+    """The conditions on positions alone by which values are chosen, as in padding, in order."""
+    chosen = [node.condition for node in walk(expr) if isinstance(node, Select)]
+    return [condition for condition in chosen if not loads(condition)]
