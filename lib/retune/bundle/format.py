@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, cast
-from uuid import uuid4
 
 from retune.bundle.manifest import (
     Json,
@@ -31,7 +30,7 @@ from retune.bundle.plan import NetworkPlan, verify_plan
 from retune.bundle.weights import map_file, save_weights, view_weights
 from retune.core.errors import InputError, RecordError, VerifyError
 from retune.core.keys import content_key
-from retune.core.replacing import replacing, sync
+from retune.core.replacing import replacing, whole_folder
 
 FORMAT = "retune-bundle"
 FORMAT_VERSION = 1
@@ -53,14 +52,8 @@ def write_bundle(plan: NetworkPlan, folder: Path) -> Path:
     """
     verify_plan(plan)
     check_replaceable(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    fresh = folder.parent / f".{folder.name}.{uuid4().hex[:8]}.tmp"
-    fresh.mkdir()
-    try:
+    with whole_folder(folder) as fresh:
         _write_parts(plan, fresh)
-        _publish(fresh, folder)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
     return folder
 
 
@@ -142,28 +135,10 @@ def _write_parts(plan: NetworkPlan, folder: Path) -> None:
     }
     manifest["key"] = content_key(manifest)
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-    for name in (KERNELS, WEIGHTS, MANIFEST):
-        sync(folder / name)
-    sync(folder)
 
 
 def _file_facts(path: Path) -> dict[str, Json]:
     return {"bytes": path.stat().st_size, "blake2b": _digest(map_file(path))}
-
-
-def _publish(fresh: Path, folder: Path) -> None:
-    """Renames `fresh` to `folder`; what was there is moved aside first, and removed at the end."""
-    aside = fresh.with_suffix(".old")
-    if folder.exists():
-        folder.rename(aside)
-    try:
-        fresh.rename(folder)
-    except OSError:
-        if aside.exists():
-            aside.rename(folder)
-        raise
-    sync(folder.parent)
-    shutil.rmtree(aside, ignore_errors=True)
 
 
 def _join_kernels(kernels: Mapping[str, str]) -> tuple[bytes, list[Json]]:

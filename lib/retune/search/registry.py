@@ -7,13 +7,12 @@ A folder appears whole or not at all, and is never changed.
 """
 
 import json
-import os
-import shutil
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from pathlib import Path
 
 from retune.core.errors import LookupFailed, RecordError
+from retune.core.replacing import whole_folder
 from retune.search.cost_model import OfflineModel
 
 FOLDER = "models"
@@ -111,17 +110,15 @@ def write_model(root: Path, card: ModelCard, model: OfflineModel) -> Path:
     Raises: RecordError if another process has just registered a model of that number.
     """
     folder = root / FOLDER / card.name
-    temporary = folder.with_name(f".{card.name}.{os.getpid()}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    for number, text in enumerate(model.members):
-        (temporary / f"member-{number}.json").write_text(text, encoding="utf-8")
-    text = json.dumps(asdict(card), indent=1, allow_nan=False)
-    (temporary / "card.json").write_text(f"{text}\n", encoding="utf-8")
     try:
-        temporary.rename(folder)
+        with whole_folder(folder, replace=False) as fresh:
+            for number, text in enumerate(model.members):
+                (fresh / f"member-{number}.json").write_text(text, encoding="utf-8")
+            text = json.dumps(asdict(card), indent=1, allow_nan=False)
+            (fresh / "card.json").write_text(f"{text}\n", encoding="utf-8")
     except OSError as error:
-        shutil.rmtree(temporary, ignore_errors=True)
+        if not folder.exists():
+            raise
         raise RecordError(
             f"{folder}: another process has registered this model already; train again"
         ) from error

@@ -9,7 +9,6 @@ import dataclasses
 import fcntl
 import hashlib
 import logging
-import os
 import shutil
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from typing import TypeVar
 
 from retune.core.errors import RecordError
 from retune.core.keys import CODE_VERSION, content_key
-from retune.core.replacing import replacing, sync
+from retune.core.replacing import remove_leftovers, whole_folder
 from retune.stages.codec import from_json, to_json
 from retune.stages.manifest import Manifest, OutputFile
 
@@ -81,33 +80,17 @@ def stage_intact(manifest: Manifest) -> bool:
 
 
 def _make(stage: str, key: str, folder: Path, body: Callable[[Path], M]) -> M:
-    for stale in folder.parent.glob(f".{key}.*.tmp"):  # of a process that was killed
-        shutil.rmtree(stale, ignore_errors=True)
-    temporary = folder.parent / f".{key}.{os.getpid()}.tmp"
-    temporary.mkdir()
+    remove_leftovers(folder)
     started = perf_counter()
-    try:
-        made = body(temporary)
+    with whole_folder(folder) as fresh:
+        made = body(fresh)
+        seconds = perf_counter() - started
+        manifest = dataclasses.replace(made, stage=stage, key=key, seconds=seconds)
         if made.stopped:
-            shutil.rmtree(temporary)
-            return dataclasses.replace(made, stage=stage, key=key, seconds=perf_counter() - started)
-        manifest = dataclasses.replace(
-            made,
-            stage=stage,
-            key=key,
-            folder="",
-            seconds=perf_counter() - started,
-            outputs=_outputs(temporary),
-        )
-        with replacing(temporary / MANIFEST) as stream:
-            stream.write(to_json(manifest).encode())
-        if folder.exists():
-            shutil.rmtree(folder)
-        temporary.rename(folder)
-        sync(folder.parent)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
+            shutil.rmtree(fresh)
+            return manifest
+        manifest = dataclasses.replace(manifest, folder="", outputs=_outputs(fresh))
+        (fresh / MANIFEST).write_text(to_json(manifest), encoding="utf-8")
     return dataclasses.replace(manifest, folder=str(folder))
 
 
