@@ -1,6 +1,9 @@
-"""A Runner that answers from records: search and flow are tested without a device."""
+"""A Runner that answers from records: a search runs again without the device that it ran on.
 
-from collections.abc import Callable, Mapping, Sequence
+`retune.search.replaying` makes one for a run of a store.
+"""
+
+from collections.abc import Mapping, Sequence
 
 from retune.codegen.source import ProgramSource
 from retune.core.errors import InputError, LookupFailed
@@ -8,23 +11,17 @@ from retune.core.target import DeviceSpec
 from retune.device.workload import MeasureOptions, Workload
 from retune.records.schema import Measurement
 
-Outcomes = Mapping[tuple[str, str], Measurement]
-"""(task key, config hash) -> measurement, as RecordStore.measurements gives."""
+Outcomes = Mapping[tuple[str, str], Sequence[Measurement]]
+"""(workload key, key of a candidate's source) -> its measurements in the order of their taking."""
 
 
 class ReplayRunner:
     """Measures nothing: a candidate that the records do not have is a loud error."""
 
-    def __init__(
-        self,
-        spec: DeviceSpec,
-        outcomes: Outcomes,
-        identify: Callable[[ProgramSource], str] | None = None,
-    ) -> None:
-        """`identify` gives a candidate's config hash; by default it is the source's key."""
+    def __init__(self, spec: DeviceSpec, outcomes: Outcomes) -> None:
+        """`spec` is the device that the records are of."""
         self.spec = spec
-        self._outcomes = outcomes
-        self._identify = identify or _source_key
+        self._outcomes = {key: list(rows) for key, rows in outcomes.items()}
         self._prepared: set[str] = set()
 
     def prepare(self, workload: Workload) -> None:
@@ -37,28 +34,24 @@ class ReplayRunner:
         candidates: Sequence[ProgramSource],
         options: MeasureOptions,  # noqa: ARG002  the protocol's; recorded times are what they are
     ) -> list[Measurement]:
-        """The recorded outcome of each candidate.
+        """The recorded outcome of each candidate, each time the next one; the last one again.
 
         Raises: InputError if the workload was not prepared; LookupFailed for an unknown candidate.
         """
         if workload_key not in self._prepared:
             raise InputError(f"workload {workload_key!r} was not prepared")
-        return [self._lookup(workload_key, self._identify(item)) for item in candidates]
+        return [self._next(workload_key, item.key) for item in candidates]
 
     def close(self) -> None:
         """Nothing is held."""
 
-    def _lookup(self, task: str, config: str) -> Measurement:
-        found = self._outcomes.get((task, config))
-        if found is None:
-            same = sum(1 for key, _ in self._outcomes if key == task)
+    def _next(self, workload: str, source: str) -> Measurement:
+        rows = self._outcomes.get((workload, source), [])
+        if not rows:
+            same = sum(1 for key, _ in self._outcomes if key == workload)
             raise LookupFailed(
-                f"replay: no record of candidate {config} of task {task}; the records hold {same} "
-                f"candidates of this task and {len(self._outcomes)} in all. Replay a search with "
-                "the seed and the space that made the records, or measure on a device."
+                f"replay: no record of source {source} of workload {workload}; the records hold "
+                f"{same} sources of this workload and {len(self._outcomes)} in all. Replay a "
+                "search with the settings that made the records, or measure on a device."
             )
-        return found
-
-
-def _source_key(source: ProgramSource) -> str:
-    return source.key
+        return rows.pop(0) if len(rows) > 1 else rows[0]

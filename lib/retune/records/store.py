@@ -32,7 +32,7 @@ from retune.records.arrow import (
     to_records,
     to_table,
 )
-from retune.records.schema import SCHEMA_VERSION, Measurement, TuningRecord
+from retune.records.schema import SCHEMA_VERSION, TuningRecord
 
 Filter = str | int | float | Sequence[str] | Sequence[int]
 """A value that a column equals, or several of which it equals one."""
@@ -155,14 +155,14 @@ class RecordStore:
         ranked = ranked.drop_duplicates("config_hash")
         return to_records(table.take(pa.array(ranked.index[:count].to_numpy(), pa.int64())))
 
-    def measurements(self, device: str) -> dict[tuple[str, str], Measurement]:
-        """(task key, config hash) -> its measurement on that device fingerprint, for a replay.
+    def trials(self, run_id: str, task_key: str, device: str) -> list[TuningRecord]:
+        """The task's trials in a run on that device fingerprint, in their order.
 
-        Of several, the latest right one; failures count only where nothing better is known.
+        What finalists were measured again for is no trial.
         """
-        found = to_records(self.table({"device": device}, None))
-        found.sort(key=lambda item: (item.measurement.ok, item.measurement.timestamp))
-        return {(item.task_key, item.config_hash): item.measurement for item in found}
+        wanted: dict[str, Filter] = {"run_id": run_id, "task_key": task_key, "device": device}
+        found = [item for item in to_records(self.table(wanted, None)) if item.phase != "final"]
+        return sorted(found, key=lambda item: item.trial)
 
     def tasks(self) -> pd.DataFrame:
         """One row for each task and device: trials, right ones, and the best time in us."""

@@ -316,11 +316,17 @@ def test_a_candidate_that_does_not_fit_is_an_error():
         runner.measure("task", [replace(stranger, buffers=renamed)], MeasureOptions())
 
 
-def test_replay_answers_from_records_and_is_loud_otherwise():
+def test_replay_answers_from_records_in_their_order_and_is_loud_otherwise():
     known, unknown = program("a"), program("b")
-    row = succeeded((1.0,), max_abs_err=0.0, reference_us=None, build_s=0.0, run_s=0.0)
-    runner = ReplayRunner(GENERIC_CPU, {("task", known.key): row})
+    first, last = (
+        succeeded((us,), max_abs_err=0.0, reference_us=None, build_s=0.0, run_s=0.0)
+        for us in (1.0, 2.0)
+    )
+    runner = ReplayRunner(GENERIC_CPU, {("task", known.key): [first, last]})
+    with pytest.raises(InputError, match="workload 'task' was not prepared"):
+        runner.measure("task", [known], MeasureOptions())
     runner.prepare(WORKLOAD)
-    assert runner.measure("task", [known, known], MeasureOptions()) == [row, row]
-    with pytest.raises(LookupFailed, match=f"no record of candidate {unknown.key} of task task"):
+    assert runner.measure("task", [known, known], MeasureOptions()) == [first, last]
+    assert runner.measure("task", [known], MeasureOptions()) == [last]
+    with pytest.raises(LookupFailed, match=f"no record of source {unknown.key} of workload task"):
         runner.measure("task", [unknown], MeasureOptions())

@@ -1,0 +1,51 @@
+"""A recorded run can be run again without its device, trial by trial."""
+
+from pathlib import Path
+
+import pytest
+
+from retune.codegen.source import ProgramSource
+from retune.core.errors import LookupFailed
+from retune.core.target import GENERIC_CPU
+from retune.device.workload import Runner
+from retune.records.schema import Measurement
+from retune.records.store import RecordStore
+from retune.search.replaying import replay_runner
+from retune.search.session import Session
+from retune.search.tuners import TUNERS
+from tests.unit.search.fakes import FakeRunner, measured, settings, tasks, wrong
+
+TRIALS = 40
+
+
+def some_fail(source: ProgramSource) -> Measurement:
+    return wrong(source) if int(source.key, 16) % 5 == 0 else measured(source)
+
+
+def run(store: Path, runner: Runner, tuner: str, seed: int = 0) -> list[tuple[object, ...]]:
+    """A run's trials: task, candidate and outcome of each, in order."""
+    given = settings(tuner=tuner, seed=seed)
+    session = Session(tasks(), runner, RecordStore(store), given)
+    session.round(TRIALS, 1e9, lambda text, done: None)
+    found = [
+        (record.trial, task.key, record.config_hash, record.measurement.run_times_us)
+        for task in tasks()
+        for record in RecordStore(store).trials("run", task.key, GENERIC_CPU.fingerprint)
+    ]
+    return sorted(found)
+
+
+@pytest.mark.parametrize("tuner", TUNERS)
+def test_the_same_seed_proposes_the_same_trials_from_records_alone(store: Path, tuner: str):
+    measured_run = run(store / "device", FakeRunner(some_fail), tuner)
+    records = RecordStore(store / "device")
+    runner = replay_runner(records, "run", tasks(), GENERIC_CPU)
+    assert run(store / "replay", runner, tuner) == measured_run
+    assert len(measured_run) == TRIALS
+
+
+def test_another_seed_asks_for_what_no_record_has(store: Path):
+    run(store / "device", FakeRunner(), "random")
+    runner = replay_runner(RecordStore(store / "device"), "run", tasks(), GENERIC_CPU)
+    with pytest.raises(LookupFailed, match="no record of source"):
+        run(store / "replay", runner, "random", seed=1)
