@@ -15,6 +15,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from retune.records.files import list_files
 from retune.records.store import RecordStore
 from tests.device.networks import write
 from tests.processes import leftovers, wait_until
@@ -61,7 +62,7 @@ class Run:
             )
 
     def files(self) -> int:
-        return len(list((self.folder / "records").rglob("part-*.parquet")))
+        return len(list_files(self.store.root))
 
     def rows(self) -> pd.DataFrame:
         if not self.store.root.is_dir():

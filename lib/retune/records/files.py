@@ -69,12 +69,17 @@ def write_table(table: pa.Table, path: Path) -> Path:
 
 
 def remove_stale(root: Path, older_than_s: float) -> int:
-    """Deletes what killed writers left behind; returns how many files."""
-    oldest = time.time() - older_than_s
-    stale = [path for path in (root / ROOT_FOLDER).rglob(".*.tmp") if path.stat().st_mtime < oldest]
-    for path in stale:
-        path.unlink(missing_ok=True)
-    return len(stale)
+    """Deletes what killed writers left behind; returns how many files.
+
+    Files of live writers go away under other names at any time.
+    """
+    oldest, removed = time.time() - older_than_s, 0
+    for path in list((root / ROOT_FOLDER).glob("*=*/*=*/*=*/.*.tmp")):
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_mtime < oldest:
+                path.unlink()
+                removed += 1
+    return removed
 
 
 @contextlib.contextmanager

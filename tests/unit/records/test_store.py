@@ -278,6 +278,16 @@ def test_a_kill_between_write_and_rename_loses_that_batch_only(store: Path):
     assert len(records.load(store)) == 1
 
 
+def test_a_file_that_goes_away_meanwhile_does_not_stop_the_clearing(store: Path):
+    RecordStore(store).append([record(1)])
+    folder = files.list_files(store)[0].parent
+    (folder / ".a.tmp").symlink_to("renamed")  # listed, and no longer there
+    (folder / ".b.tmp").touch()
+    os.utime(folder / ".b.tmp", (0, 0))
+    assert files.remove_stale(store, older_than_s=60) == 1
+    assert not (folder / ".b.tmp").exists()
+
+
 def test_a_failed_write_leaves_nothing(store: Path, monkeypatch):
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
