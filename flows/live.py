@@ -39,6 +39,8 @@ def standing_rows(event: TuneEvent) -> list[Row]:
 def network_text(tasks: Sequence[TaskResult]) -> str:
     """The sum of weight times latency, and how many tasks it lacks, as they were never right."""
     costs = [_cost(task) for task in tasks if task.best_us is not None]
+    if not costs:
+        return f"network not known yet: none of {len(tasks)} tasks has a right trial"
     missing = len(tasks) - len(costs)
     lacking = f" without {missing} of {len(tasks)} tasks" if missing else ""
     return f"network {sum(costs):,.1f} us{lacking}"

@@ -49,6 +49,8 @@ def test_rows_are_the_costliest_first_and_say_which_is_next():
 def test_the_network_sums_weight_times_latency():
     assert network_text((FAST, SLOW)) == "network 240.0 us"
     assert network_text(EVENT.tasks) == "network 240.0 us without 1 of 3 tasks"
+    unknown = "network not known yet: none of 1 tasks has a right trial"
+    assert network_text((UNKNOWN,)) == unknown
 
 
 def test_a_line_has_the_sum_and_the_next_task():
