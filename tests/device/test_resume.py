@@ -85,7 +85,7 @@ class Run:
         durable = set(self.rows()["record_id"])
         process.send_signal(signal.SIGKILL)
         process.wait()
-        assert wait_until(lambda: not leftovers(process.pid), 30), leftovers(process.pid)
+        assert wait_until(lambda: not leftovers(process.pid), DEADLINE_S), leftovers(process.pid)
         assert durable <= set(self.rows()["record_id"])
 
 

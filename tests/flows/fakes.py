@@ -56,10 +56,10 @@ TASKS = tuple(
 
 
 class FakeStages:
-    """The nine stages of `retune.api`; `round_s` is how long a round takes."""
+    """The nine stages of `retune.api`; the round `held` lasts until it is stopped."""
 
-    def __init__(self, *, round_s: float = 0.0, passing_failures: int = 0) -> None:
-        self.round_s = round_s
+    def __init__(self, *, held: int | None = None, passing_failures: int = 0) -> None:
+        self.held = held
         self.passing_failures = passing_failures
         self.verified = True
 
@@ -133,7 +133,8 @@ class FakeStages:
                 self.passing_failures -= 1
                 raise DeviceError("pocl: expected an answer, got none; try again")
             progress(TuneEvent(stage="tune", text=f"round {index}", done=index, total=ROUNDS))
-            time.sleep(self.round_s)
+            while index == self.held and not stop():
+                time.sleep(0.01)
             ran(request, f"round{index}")
             done = tuple(
                 TaskProgress(

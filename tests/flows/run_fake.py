@@ -1,6 +1,7 @@
-"""`python run_fake.py FOLDER [round_s]`: the real flow over fake stages, as its own process.
+"""`python run_fake.py FOLDER [held]`: the real flow over fake stages, as its own process.
 
-Prints one line of JSON: the result's trials, and the states of all runs of the flow.
+The round `held` lasts until the process is told to stop.
+Prints one line of JSON: the result's trials and its tuned time.
 """
 
 import json
@@ -12,8 +13,8 @@ from tests.flows.fakes import FakeStages
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    round_s = float(sys.argv[2]) if len(sys.argv) > 2 else 0.0
-    sys.modules["retune.api"] = FakeStages(round_s=round_s).module()
+    held = int(sys.argv[2]) if len(sys.argv) > 2 else None
+    sys.modules["retune.api"] = FakeStages(held=held).module()
     from flows.interrupt import ctrl_c_ends_measuring
     from flows.launch import tune_with_prefect
     from flows.progress import progress_on_stderr

@@ -6,12 +6,12 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.flows.fakes import ROUNDS, runs
+from tests.processes import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 EVERY_STAGE = [
@@ -70,15 +70,6 @@ def servers(home: Path) -> list[int]:
     return found
 
 
-def wait_for(condition, seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.02)
-    return bool(condition())
-
-
 def test_finished_run_is_not_done_twice_and_damage_is_mended(home: Path, tmp_path: Path):
     first = finish(start(home, tmp_path))
     assert first == {"trials": 9, "tuned_us": 300.0}
@@ -99,11 +90,16 @@ def test_finished_run_is_not_done_twice_and_damage_is_mended(home: Path, tmp_pat
     assert runs(tmp_path / "work") == [*EVERY_STAGE, "compile-tuned"]
 
 
+def in_second_round(work: Path) -> bool:
+    """The first round's output is there, and that of the second one is being made."""
+    rounds = work / "round"
+    return any(rounds.glob("[!.]*/manifest.json")) and any(rounds.glob(".*.tmp"))
+
+
 def test_ctrl_c_ends_the_measuring_and_the_next_start_goes_on(home: Path, tmp_path: Path):
     work = tmp_path / "work"
-    process = start(home, tmp_path, "1.0")
-    assert wait_for(lambda: any((work / "round").glob("[!.]*/manifest.json")), 120), process.stderr
-    assert wait_for(lambda: any((work / "round").glob(".*.tmp")), 120), process.stderr
+    process = start(home, tmp_path, "1")
+    assert wait_until(lambda: in_second_round(work), DEADLINE_S), process.stderr
     process.send_signal(signal.SIGINT)
     assert finish(process)["trials"] == 6
     short = [*EVERY_STAGE[:4], *EVERY_STAGE[5:]]
@@ -117,15 +113,12 @@ def test_ctrl_c_ends_the_measuring_and_the_next_start_goes_on(home: Path, tmp_pa
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 def test_killed_run_continues_where_it_stopped(home: Path, tmp_path: Path):
     work = tmp_path / "work"
-    process = start(home, tmp_path, "2.0")
-    # The round is finished when its manifest is there, a little after its body ran.
-    assert wait_for(lambda: any((work / "round").glob("[!.]*/manifest.json")), 120), process.stderr
+    process = start(home, tmp_path, "1")
+    assert wait_until(lambda: in_second_round(work), DEADLINE_S), process.stderr
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=60)
-    done = runs(work)
-    assert done[:3] == EVERY_STAGE[:3]
-    assert "compile-tuned" not in done
-    assert wait_for(lambda: servers(home) == [], 20), "the server outlived the run"
+    process.communicate(timeout=DEADLINE_S)
+    assert runs(work) == EVERY_STAGE[:3]
+    assert wait_until(lambda: servers(home) == [], DEADLINE_S), "the server outlived the run"
 
     finish(start(home, tmp_path))
     assert runs(work) == EVERY_STAGE
