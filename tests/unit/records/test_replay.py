@@ -59,6 +59,12 @@ def test_disturbed_measurements_and_timeouts_are_to_be_repeated(tmp_path: Path):
     assert calm_hashes(_store(tmp_path), "task", GENERIC_CPU) == {"1", "2", "4"}
 
 
+def test_a_lucky_reference_makes_no_disturbance_of_the_others(tmp_path: Path):
+    store = RecordStore(tmp_path / "records")
+    store.append([_record(str(n), 10.0, 100.0 if n else 80.0) for n in range(20)])
+    assert len(calm_hashes(store, "task", GENERIC_CPU)) == 20
+
+
 def test_a_packed_grid_is_read_back(tmp_path: Path):
     path = tmp_path / "replay.parquet"
     notes = {"note": "quiet"}
