@@ -23,17 +23,13 @@ import pyarrow.parquet as pq
 from retune.core.errors import RecordError
 from retune.core.target import DeviceSpec
 from retune.records import files
+from retune.records.calm import calm_limit
 from retune.records.store import RecordStore
 from retune.schedule.trace import Trace
 
 _KEY = b"retune.replay"
 _KEPT = ("ok", "compile_error", "launch_error", "wrong_result")
 """Statuses that say something of the candidate; the others say something of that moment."""
-_QUIET = 0.25
-"""Quantile of the reference times that stands for a quiet machine. Rather no lower one: they vary
-without disturbance too (one machine: 638 us for the fastest fiftieth, 722 in the middle, 830 for
-all but 3 %), and to measure all but the luckiest again would choose by luck."""
-_CALM = 1.15
 _SCHEMA = pa.schema(
     [
         pa.field("layer", pa.dictionary(pa.int8(), pa.string())),
@@ -112,8 +108,7 @@ def _check_traces(frame: pd.DataFrame) -> None:
 def calm_hashes(store: RecordStore, task_key: str, spec: DeviceSpec) -> set[str]:
     """config_hash of the task's candidates that need not be measured again.
 
-    Those that failed by their own fault, and those that ran while the reference kernel beside
-    them was at most 15 % slower than it is on a quiet machine.
+    Those that failed by their own fault, and those that ran in calm moments (see `calm`).
     """
     return set(_calm(store, [task_key], spec, [])["config_hash"])
 
@@ -127,11 +122,9 @@ def _calm(
     frame = store.scan({**wanted, "task_key": tasks}, read)
     reference = frame["reference_us"].to_numpy(np.float64, na_value=np.nan)
     usual = store.scan(wanted, ["reference_us"])["reference_us"]
-    known = usual.to_numpy(np.float64, na_value=np.nan)
-    known = known[np.isfinite(known)]
-    quiet = np.quantile(known, _QUIET) if len(known) else np.inf
+    limit = calm_limit(usual.to_numpy(np.float64, na_value=np.nan))
     frame["time_us"] = frame["median_us"].where(frame["status"] == "ok")
-    disturbed = reference > _CALM * quiet  # False where no reference ran: it failed before that
+    disturbed = reference > limit  # False where no reference ran: it failed before that
     return frame.loc[~disturbed]
 
 

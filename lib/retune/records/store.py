@@ -32,6 +32,7 @@ from retune.records.arrow import (
     to_records,
     to_table,
 )
+from retune.records.calm import calm_limit
 from retune.records.schema import SCHEMA_VERSION, TuningRecord
 
 Filter = str | int | float | Sequence[str] | Sequence[int]
@@ -133,17 +134,20 @@ class RecordStore:
         With `sketches`, only configurations of these.
 
         Times are divided by the reference kernel's time beside them, since a machine's speed
-        drifts between runs; without one the time itself counts. A configuration that was measured
-        as a finalist counts by the middle one of these times, not by its luckiest.
+        drifts between runs; a moment that was slow for its run counts as just calm (see `calm`).
+        Without a reference the time itself counts. A configuration that was measured as a finalist
+        counts by the middle one of these times, not by its luckiest.
         """
         wanted: dict[str, Filter] = {"task_key": task_key, "device": device, "status": "ok"}
         if sketches is not None:
             wanted["sketch"] = list(sketches)
         table = self.table(wanted, None)
-        columns = ["config_hash", "median_us", "reference_us", "phase"]
+        columns = ["config_hash", "median_us", "reference_us", "phase", "run_id"]
         times = table.select(columns).to_pandas()
         times = times[times["median_us"] > 0]
-        reference = times["reference_us"].where(times["reference_us"] > 0)
+        reference = times["reference_us"].where(times["reference_us"] > 0).astype(float)
+        runs = reference.groupby(times["run_id"], observed=True)
+        reference = reference.clip(upper=runs.transform(lambda run: calm_limit(run.to_numpy())))
         usual = reference.median() if reference.notna().any() else 1.0
         times["score"] = times["median_us"] * usual / reference.fillna(usual)
         final = times[times["phase"] == "final"].sort_values("score", kind="stable")

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-NEAR = 1.10
-"""A candidate takes part if its search time is within this factor of the best."""
-MOST = 4
-"""Finalists of a task at most, beside the default schedule."""
+MOST = 6
+"""Finalists of a task at most, beside the default schedule. No search time is so good that it shuts
+out the next ones: it may be a lucky one."""
 PASSES = 6
 """Passes at most."""
 _LEAST = 3

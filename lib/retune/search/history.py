@@ -146,14 +146,15 @@ def candidate_of(record: TuningRecord, space: Space) -> Candidate | None:
 
 
 def best_candidates(
-    store: RecordStore, task_key: str, device: str, space: Space
+    store: RecordStore, task_key: str, device: str, space: Space, count: int = _ALTERNATIVES
 ) -> list[tuple[Candidate, TuningRecord]]:
-    """The fastest recorded candidates that today's space still has, each with its record.
+    """Of the `count` fastest recorded candidates those that today's space still has.
 
-    Best first, as `RecordStore.top` has them: right ones of all runs on that device (fingerprint).
+    Each with its record, best first as in `RecordStore.top`: right ones of all runs on that device
+    (fingerprint).
     """
     sketches = [sketch.name for sketch in space.sketches]
-    records = store.top(task_key, device, _ALTERNATIVES, sketches)
+    records = store.top(task_key, device, count, sketches)
     pairs = [(candidate_of(record, space), record) for record in records]
     return [(candidate, record) for candidate, record in pairs if candidate is not None]
 

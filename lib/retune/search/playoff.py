@@ -3,16 +3,13 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from retune.core.errors import LookupFailed
 from retune.records.schema import TuningRecord
 from retune.schedule.estimate import default_candidate
 from retune.schedule.space import Candidate
-from retune.search.finalists import MOST, NEAR, race
+from retune.search.finalists import MOST, race
 from retune.search.history import (
     best_candidates,
-    cost,
     located,
     measured_costs,
     recorded_costs,
@@ -60,11 +57,10 @@ def _finalists(session: Session, task_key: str) -> dict[str, Candidate]:
         found, _ = located(space, *columns)
         everyone = (space.candidate(found, i) for i in range(len(found)))
         return {candidate.key: candidate for candidate in everyone}
-    known = best_candidates(session.store, task_key, spec.fingerprint, space)
+    known = best_candidates(session.store, task_key, spec.fingerprint, space, MOST)
     if not known:
         return {}
-    limit = NEAR * _drift_free(known[0][1])
-    chosen = [found for found, record in known[:MOST] if _drift_free(record) <= limit]
+    chosen = [candidate for candidate, _ in known]
     return {c.key: c for c in [*chosen, default_candidate(space, spec)]}
 
 
@@ -95,9 +91,3 @@ def _record(session: Session, task_key: str, config_hash: str) -> TuningRecord:
         if record.config_hash == config_hash:
             return record
     raise LookupFailed(f"{session.store.root}: the records of the finalists of {task_key} are gone")
-
-
-def _drift_free(record: TuningRecord) -> float:
-    found = record.measurement
-    times, reference = np.array([found.median_us], float), np.array([found.reference_us], float)
-    return float(cost(times, reference)[0])

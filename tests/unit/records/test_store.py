@@ -156,12 +156,20 @@ def test_known_holds_every_tried_configuration_of_the_device(store: Path):
 
 
 def test_best_removes_the_drift_of_the_machine(store: Path):
-    slow_hour = with_reference(record(1), 150.0, 200.0)
-    fast_hour = with_reference(record(2), 100.0, 100.0)
+    slow_hour = with_reference(record(1, run_id="one"), 150.0, 200.0)
+    fast_hour = with_reference(record(2, run_id="other"), 100.0, 100.0)
     RecordStore(store).append([slow_hour, fast_hour])
     best = RecordStore(store).best("task-a", DEVICE)
     assert best is not None
     assert best.decisions == (1, 2, 3)
+
+
+def test_a_slow_moment_of_a_run_makes_nobody_the_best(store: Path):
+    calm = [with_reference(record(n), 100.0 + n, 100.0) for n in range(8)]
+    slow_moment = with_reference(record(9), 126.0, 166.0)  # waits for memory: slower by less
+    RecordStore(store).append([*calm, slow_moment])
+    found = RecordStore(store).top("task-a", DEVICE, 9)
+    assert [item.decisions[0] for item in found] == [*range(8), 9]
 
 
 def test_best_without_references_is_the_least_time(store: Path):

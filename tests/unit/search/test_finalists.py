@@ -1,6 +1,7 @@
 """The winner is the candidate that is fastest, not the one whose first sample was luckiest."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +89,20 @@ class Noisy(FakeRunner):
         self.seen.add(source.text)
         time_us = true * lucky
         return succeeded([time_us], max_abs_err=0.0, reference_us=None, build_s=0.0, run_s=0.0)
+
+
+def test_one_lucky_sample_does_not_shut_the_others_out(store: Path):
+    records = RecordStore(store)
+    session = Session(tasks(), Noisy(), records, settings())
+    session.round(60, 1e9, lambda text, trials: None)
+    key, device = session.runs[0].task.key, GENERIC_CPU.fingerprint
+    luckiest, second = records.top(key, device, 2)
+    time_us = (luckiest.measurement.median_us or 0.0) / 2
+    lucky = replace(luckiest.measurement, median_us=time_us)
+    records.append([replace(luckiest, record_id="lucky", measurement=lucky)])
+    play_off(session, key, lambda: True)
+    raced = records.scan({"task_key": key, "phase": "final"}, ["config_hash"])
+    assert {luckiest.config_hash, second.config_hash} <= set(raced["config_hash"])
 
 
 def test_finalists_of_a_session_are_recorded_and_no_trials(store: Path):
