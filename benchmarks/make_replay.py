@@ -5,12 +5,12 @@
     python -m benchmarks.make_replay pack   --records artifacts/replay --note "quiet"
 
 `build` only compiles, at idle priority, on a machine that may be busy: PoCL keeps what it compiled
-on disk (0.3 to 0.6 s a candidate on two cores). `record` measures, on a quiet machine: about 0.04 s
-for a candidate that was built before. Both take six layers of different kinds, at least 3,000
-candidates each, may be stopped and started again at any time, and do what is missing. All layers
-advance together, each in random order. Candidates whose reference kernel ran slow, since the
-machine was busy with something else, are measured again once all had their turn. `pack` writes the
-calm measurements to one small file.
+on disk (0.06 to 0.6 s a candidate on two cores). `record` measures, on a quiet machine: 0.03 to
+0.07 s for a candidate that was built before. Both take six layers of different kinds, at least
+3,000 candidates each (some more, as not all will be calm), may be stopped and started again at any
+time, and do what is missing. All layers advance together, each in random order. Candidates whose
+reference kernel ran slow, since the machine was busy with something else, are measured again once
+all had their turn. `pack` writes the calm measurements to one small file.
 
 Batches are cut from the whole grid at fixed places and go together even where only some members are
 missing: the candidates of a batch share programs, and so the driver's disk cache knows them again.
@@ -43,7 +43,7 @@ from retune.search.recorded import thin
 from retune.search.session import RunSettings, Session
 from retune.search.task import Task
 
-PER_LAYER = 3000
+PER_LAYER = 3300
 PACKED = Path(__file__).resolve().parent.parent / "tests" / "data" / "replay.parquet"
 
 _BATCH = 16
