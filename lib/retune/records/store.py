@@ -159,6 +159,11 @@ class RecordStore:
         ranked = ranked.drop_duplicates("config_hash")
         return to_records(table.take(pa.array(ranked.index[:count].to_numpy(), pa.int64())))
 
+    def named(self, record_ids: Sequence[str]) -> dict[str, TuningRecord]:
+        """The records of these ids that the store has, by id."""
+        found = to_records(self.table({"record_id": list(record_ids)}, None))
+        return {item.record_id: item for item in found}
+
     def trials(self, run_id: str, task_key: str, device: str) -> list[TuningRecord]:
         """The task's trials in a run on that device fingerprint, in their order.
 

@@ -14,12 +14,13 @@ from retune.bundle.memory import plan_memory
 from retune.bundle.module import Module
 from retune.bundle.peers import open_peer, open_reference
 from retune.bundle.verify import tolerance_of, verify
+from retune.core.errors import RecordError
 from retune.core.replacing import replacing
 from retune.device.catalogue import device_spec
 from retune.device.ceilings import Ceilings
 from retune.records.store import RecordStore
 from retune.schedule.space import Candidate
-from retune.search.history import best_candidates
+from retune.search.history import candidate_of
 from retune.stages.manifest import (
     BenchManifest,
     CompileManifest,
@@ -54,15 +55,14 @@ def stage_compile(
     """The bundle of the selected records; tasks without one get their default schedule.
 
     Made again where another record is the best of some task. Raises: InputError if the device is
-    unknown, or lacks an element type of the network.
+    unknown, or lacks an element type of the network; RecordError if a selected record is gone.
     """
-    chosen_ids = {b.task_key: b.record_id for b in selection.best}
     allowed = request.winograd
-    key = stage_key("compile", network.model_key, selection.target, chosen_ids, variant, allowed)
+    key = stage_key("compile", network.model_key, selection, variant, allowed)
 
     def body(folder: Path) -> CompileManifest:
         spec = device_spec(request.device)
-        chosen = _candidates(request, chosen_ids)
+        chosen = _candidates(request, {b.task_key: b.record_id for b in selection.best})
         plan = build_plan(
             open_network(request).network,
             chosen,
@@ -90,16 +90,23 @@ def stage_compile(
 
 
 def _candidates(request: TuneRequest, chosen: Mapping[str, str]) -> dict[str, Candidate]:
-    """The candidates of records by id, for each task."""
+    """The candidates of records by id, for each task.
+
+    Raises: RecordError where a record, or its candidate in the space of today, is gone.
+    """
     spec = device_spec(request.device)
-    store = RecordStore(request.records)
+    records = RecordStore(request.records).named(list(chosen.values()))
     network = open_network(request).network
     found: dict[str, Candidate] = {}
     for task_key, record_id in chosen.items():
-        space = network.tasks[task_key].space(spec)
-        for candidate, record in best_candidates(store, task_key, spec.fingerprint, space):
-            if record.record_id == record_id:
-                found[task_key] = candidate
+        record = records.get(record_id)
+        candidate = record and candidate_of(record, network.tasks[task_key].space(spec))
+        if not candidate:
+            raise RecordError(
+                f"{request.records}: the chosen record {record_id} of task {task_key} is gone, or "
+                "its schedule is no longer in the task's space; start the run again"
+            )
+        found[task_key] = candidate
     return found
 
 

@@ -14,7 +14,7 @@ from retune.core.target import DeviceSpec
 from retune.device.catalogue import device_spec
 from retune.device.measure import LocalRunner
 from retune.records.store import RecordStore
-from retune.search.history import best_candidate
+from retune.search.history import best_candidate, candidate_of
 from retune.search.playoff import play_off
 from retune.search.session import RunSettings, Session, Stop, never
 from retune.stages.manifest import (
@@ -279,15 +279,18 @@ def stage_select(
     winners = {winner.task_key: winner for winner in finalists.winners}
     spec = device_spec(request.device)
     store = RecordStore(request.records)
+    records = store.named([winner.record_id for winner in finalists.winners])
     network = open_network(request).network
     best: list[BestRecord] = []
     for entry in tasks.tasks:
         if not entry.tunable:
             continue
-        if entry.key in winners:
-            best.append(winners[entry.key])
-            continue
         space = network.tasks[entry.key].space(spec)
+        winner = winners.get(entry.key)
+        record = records.get(winner.record_id) if winner else None
+        if winner and record and candidate_of(record, space):
+            best.append(winner)
+            continue
         found = best_candidate(store, entry.key, spec.fingerprint, space)
         if found is not None:
             record = found[1]
