@@ -5,7 +5,7 @@ network's values; constants are packed here, once for each way in which they are
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -25,6 +25,26 @@ from retune.search.extract import Network, PlacedGroup
 from retune.search.task import Task
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """A group of the network with those that may serve it."""
+
+    task_key: str
+    label: str
+    """Name of the group."""
+    contenders: tuple[range, ...]
+    """The plan's launches of each contender of the task, in their order; none is empty."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContestPlan:
+    """A plan whose launches are those of all contenders: one of each slot runs in a pass."""
+
+    plan: NetworkPlan
+    slots: tuple[Slot, ...]
+    """In the network's order. Groups without launches are left out."""
+
+
 def build_plan(
     network: Network,
     chosen: Mapping[str, Candidate],
@@ -37,18 +57,38 @@ def build_plan(
 
     Raises: InputError if the device has no arithmetic for an element type of the network.
     """
+    alone = {key: (candidate,) for key, candidate in chosen.items()}
+    return build_contest(network, alone, spec, model_key=model_key, notes=notes).plan
+
+
+def build_contest(
+    network: Network,
+    contenders: Mapping[str, Sequence[Candidate]],
+    spec: DeviceSpec,
+    *,
+    model_key: str,
+    notes: Mapping[str, str],
+) -> ContestPlan:
+    """The plan of a network with some contenders for each task; without any, the default schedule.
+
+    Raises: InputError if the device has no arithmetic for an element type of the network.
+    """
     check_types(network.graph, spec)
-    sources = _Sources(chosen, spec)
+    sources = _Sources(contenders, spec)
     parts = _Parts(network.graph, find_embedded(network))
+    slots: list[Slot] = []
     for placed in network.groups:
         if placed.task_key is None:
             parts.alias(placed.group.outputs[0], placed.group.inputs[0])
-        else:
-            task = network.tasks[placed.task_key]
-            inside = parts.embedded.get(placed.group.outputs[0])
-            parts.launch(placed, task, sources.of(task, inside.where if inside else None))
+            continue
+        task = network.tasks[placed.task_key]
+        inside = parts.embedded.get(placed.group.outputs[0])
+        made = sources.of(task, inside.where if inside else None)
+        ranges = tuple(parts.launch(placed, task, source, i) for i, source in enumerate(made))
+        if all(ranges):
+            slots.append(Slot(task_key=task.key, label=placed.group.name, contenders=ranges))
     parts.interface()
-    return NetworkPlan(
+    plan = NetworkPlan(
         name=network.graph.name,
         model_key=model_key,
         kernels={k.name: k.text for k in parts.kernels.values()},
@@ -62,6 +102,7 @@ def build_plan(
         notes={**notes, **sources.notes()},
         aliases=tuple(parts.aliases),
     )
+    return ContestPlan(plan=plan, slots=tuple(slots))
 
 
 _EXTENSIONS = {"float16": "cl_khr_fp16", "float64": "cl_khr_fp64"}
@@ -81,36 +122,42 @@ def check_types(graph: Graph, spec: DeviceSpec) -> None:
 
 
 class _Sources:
-    """OpenCL programs of tasks, each made once for each place of its output."""
+    """OpenCL programs of tasks' contenders, each made once for each place of its output."""
 
-    def __init__(self, chosen: Mapping[str, Candidate], spec: DeviceSpec) -> None:
-        self._chosen = chosen
+    def __init__(self, contenders: Mapping[str, Sequence[Candidate]], spec: DeviceSpec) -> None:
+        self._contenders = contenders
         self._spec = spec
-        self._programs: dict[str, Program] = {}
+        self._programs: dict[str, list[Program]] = {}
         self._winograd: set[str] = set()
-        self._made: dict[tuple[str, Slice | None], ProgramSource] = {}
+        self._made: dict[tuple[str, Slice | None], list[ProgramSource]] = {}
 
     def notes(self) -> dict[str, str]:
         """What `verify` and people should know of the programs made so far."""
         return {WINOGRAD_NOTE: f"{len(self._winograd)} tasks"} if self._winograd else {}
 
-    def of(self, task: Task, where: Slice | None) -> ProgramSource:
-        """The task's program; its output inside a wider buffer if `where` says so."""
+    def of(self, task: Task, where: Slice | None) -> list[ProgramSource]:
+        """The programs of its contenders; outputs inside a wider buffer if `where` says so."""
         key = (task.key, where)
         if key not in self._made:
-            program = self._program(task)
+            programs = self._programs_of(task)
             if where is not None:
-                program = embed_output(program, program.outputs[0], where)
-            self._made[key] = lower(program)
+                programs = [embed_output(p, p.outputs[0], where) for p in programs]
+            self._made[key] = [lower(program) for program in programs]
         return self._made[key]
 
-    def _program(self, task: Task) -> Program:
+    def _programs_of(self, task: Task) -> list[Program]:
+        """Programs under different names, from which those of their kernels derive."""
         if task.key not in self._programs:
             space = task.space(self._spec)
-            candidate = self._chosen.get(task.key) or default_candidate(space, self._spec)
-            self._programs[task.key] = space.instantiate(candidate)
-            if any(step.primitive == "winograd" for step in space.trace(candidate).steps):
-                self._winograd.add(task.key)
+            given = self._contenders.get(task.key) or [default_candidate(space, self._spec)]
+            programs = [space.instantiate(candidate) for candidate in given]
+            self._programs[task.key] = [
+                replace(program, name=f"{program.name}_{number}") if number else program
+                for number, program in enumerate(programs)
+            ]
+            for candidate in given:
+                if any(step.primitive == "winograd" for step in space.trace(candidate).steps):
+                    self._winograd.add(task.key)
         return self._programs[task.key]
 
 
@@ -145,13 +192,16 @@ class _Parts:
         self._value(value)
         self.aliases.append(Alias(value=value, of=of))
 
-    def launch(self, placed: PlacedGroup, task: Task, source: ProgramSource) -> None:
-        """The launches of one group."""
-        group = placed.group
+    def launch(
+        self, placed: PlacedGroup, task: Task, source: ProgramSource, contender: int
+    ) -> range:
+        """The launches of one contender of a group are added; their numbers."""
+        group, first = placed.group, len(self.launches)
+        own = f"{group.name}#{contender}" if contender else group.name
         values = (*group.inputs, *group.params)
         bound = dict(zip(task.inputs, values, strict=True))
         bound |= dict(zip(task.outputs, group.outputs, strict=True))
-        names = {s.name: self._bind(s, bound, group.name) for s in source.buffers}
+        names = {s.name: self._bind(s, bound, own) for s in source.buffers}
         for kernel in self._needed(placed, source):
             self.kernels[kernel.name] = kernel
             self.launches.append(
@@ -166,6 +216,7 @@ class _Parts:
                     bytes=kernel.bytes,
                 )
             )
+        return range(first, len(self.launches))
 
     def _needed(self, placed: PlacedGroup, source: ProgramSource) -> Sequence[KernelSource]:
         """All kernels, less the copies of a concatenation that its producers spare it."""

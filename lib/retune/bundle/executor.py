@@ -36,10 +36,9 @@ def make_executor(
 
     `bases` are the allocations of `storage`, in the order of their numbers. Raises: BuildFailed.
     """
-    solitary = all(defines_group(name, text) for name, text in plan.kernels.items())
     if not plan.launches:
         return Executor(whole=(), part=lambda first, end, rounds: ())
-    if can_persist(device) and solitary:
+    if can_persist(device) and is_solitary(plan):
         return _resident(plan, storage, bases, device)
     return _queued(plan, storage, bases, device)
 
@@ -49,7 +48,7 @@ def _resident(
 ) -> Executor:
     """The plan as one launch of persistent workers."""
     steps = _steps(plan, storage)
-    kernel = Persistent(device, [_text(plan)], plan.options, _callees(plan), steps, len(bases))
+    kernel = Persistent(device, [text_of(plan)], plan.options, callees_of(plan), steps, len(bases))
     return Executor(
         whole=(kernel.launch(bases),),
         part=lambda first, end, rounds: (
@@ -65,7 +64,7 @@ def _queued(
 
     One program: what a build costs before its first kernel (90 ms on PoCL) is paid once.
     """
-    program = device.build(_text(plan), options=plan.options)
+    program = device.build(text_of(plan), options=plan.options)
     parts = {
         name: device.part(bases[place.base], place.offset, max(1, place.bytes))
         for name, place in storage.places.items()
@@ -77,11 +76,18 @@ def _queued(
     )
 
 
-def _text(plan: NetworkPlan) -> str:
+def is_solitary(plan: NetworkPlan) -> bool:
+    """Whether persistent workers can run every kernel of the plan."""
+    return all(defines_group(name, text) for name, text in plan.kernels.items())
+
+
+def text_of(plan: NetworkPlan) -> str:
+    """The plan's kernels as one text."""
     return "\n".join(dict.fromkeys(plan.kernels.values()))
 
 
-def _callees(plan: NetworkPlan) -> list[Callee]:
+def callees_of(plan: NetworkPlan) -> list[Callee]:
+    """The plan's kernels, each once."""
     found: dict[str, Callee] = {}
     for launch in plan.launches:
         x, y, z = (*launch.global_size, 1, 1)[:3]

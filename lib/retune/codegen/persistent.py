@@ -32,7 +32,7 @@ ALIGN_BYTES = 64
 MAX_STEPS = 1024
 """Steps of one launch, rounds counted: what the counters are made for."""
 
-_LINE = 16
+LINE_INTS = 16
 """Integers of a cache line."""
 _WAITS_AT = 2
 
@@ -75,7 +75,7 @@ def most_rounds(steps: int) -> int:
 
 def state_bytes(steps: int, threads: int) -> int:
     """Size of the counters, zeros before the first launch; a launch leaves zeros behind."""
-    return 4 * _LINE * (2 + max(steps, MAX_STEPS) * (threads + 1))
+    return 4 * LINE_INTS * (2 + max(steps, MAX_STEPS) * (threads + 1))
 
 
 def persistent_text(
@@ -97,8 +97,8 @@ def persistent_text(
     pointers = [f"base_{i}" for i in range(bases)]
     return "\n".join(
         [
-            *_table(callees, steps),
-            *_support(threads),
+            *table(callees, steps),
+            *support_lines(threads),
             "__kernel __attribute__((reqd_work_group_size(1, 1, 1)))",
             f"void {NAME}(",
             *(f"    __global char* {name}," for name in pointers),
@@ -122,7 +122,8 @@ def _width(steps: Sequence[Step]) -> int:
     return max((len(step.waits) for step in steps), default=0)
 
 
-def _table(callees: Sequence[Callee], steps: Sequence[Step]) -> list[str]:
+def table(callees: Sequence[Callee], steps: Sequence[Step]) -> list[str]:
+    """The constant `steps`: a row for each step."""
     numbers = {callee.kernel: i for i, callee in enumerate(callees)}
     groups = {callee.kernel: prod(callee.groups) for callee in callees}
     width = _width(steps)
@@ -144,10 +145,11 @@ def _comment(label: str) -> str:
     return "".join(c if c.isprintable() and c != "\\" else "?" for c in label)
 
 
-def _support(threads: int) -> list[str]:
+def support_lines(threads: int) -> list[str]:
+    """How workers take groups and wait: COUNTERS, retune_read, _add, _wait and _take."""
     return f"""\
 // Counters have a cache line each: of a step, the groups done, then those taken of each share.
-#define COUNTERS(step) (state + {_LINE} * (2 + (step) * {threads + 1}))
+#define COUNTERS(step) (state + {LINE_INTS} * (2 + (step) * {threads + 1}))
 
 static int retune_read(__global atomic_int* counter) {{
   return atomic_load_explicit(counter, memory_order_relaxed, memory_scope_device);
@@ -168,7 +170,7 @@ static int retune_take(__global atomic_int* counters, const int me, const int gr
     const int owner = (me + i) % {threads};
     const int start = (int)((long)groups * owner / {threads});
     const int size = (int)((long)groups * (owner + 1) / {threads}) - start;
-    __global atomic_int* taken = counters + {_LINE} * (1 + owner);
+    __global atomic_int* taken = counters + {LINE_INTS} * (1 + owner);
     if (retune_read(taken) < size) {{
       const int next = retune_add(taken, 1);
       if (next < size) {{
@@ -211,7 +213,7 @@ def _body(callees: Sequence[Callee], width: int, *, moving: bool) -> list[str]:
     while ((t = retune_take(counters, me, step[1])) >= 0) {{
       ++done;
       switch (step[0]) {{
-{_cases(callees, width)}
+{case_lines(callees, width)}
       }}
     }}
     if (done) {{
@@ -219,14 +221,15 @@ def _body(callees: Sequence[Callee], width: int, *, moving: bool) -> list[str]:
     }}
   }}
   // The last one to leave clears the counters for the next launch.
-  if (retune_add(state + {_LINE}, 1) == (int)get_num_groups(0) - 1) {{
-    for (__global atomic_int* c = state; c < COUNTERS(rounds * count); c += {_LINE}) {{
+  if (retune_add(state + {LINE_INTS}, 1) == (int)get_num_groups(0) - 1) {{
+    for (__global atomic_int* c = state; c < COUNTERS(rounds * count); c += {LINE_INTS}) {{
       atomic_store_explicit(c, 0, memory_order_relaxed, memory_scope_device);
     }}
 {keep if moving else ""}  }}""".splitlines()
 
 
-def _cases(callees: Sequence[Callee], width: int) -> str:
+def case_lines(callees: Sequence[Callee], width: int) -> str:
+    """The cases of a switch over `step[0]` that run group `t` of a step; rows wait for `width`."""
     lines: list[str] = []
     for number, callee in enumerate(callees):
         places = [_WAITS_AT + width + 2 * i for i in range(callee.parameters)]

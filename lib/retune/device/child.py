@@ -15,15 +15,15 @@ from typing import IO
 from retune.core.errors import DeviceError, InputError
 from retune.core.target import DeviceSpec
 from retune.device import pocl
-from retune.device.messages import Broken, Ready, Reply, Request
+from retune.device.messages import Broken, Ready
 from retune.records.schema import Status
 
 _START_DEADLINE_S = 120.0
 _TAIL_CHARS = 800
 _BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[4]); "
-    "from retune.device.worker import main; "
-    "main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])"
+    "from importlib import import_module; "
+    "import_module(sys.argv[5]).main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])"
 )
 """A bare interpreter rather than multiprocessing's spawn: the user's main module is not run again,
 so a script without a main guard works, and a start costs only numpy and pyopencl."""
@@ -40,9 +40,15 @@ class ChildLostError(DeviceError):
 class Child:
     """A process with one open device. After a loss the next request starts a new process."""
 
-    def __init__(self, device: str, *, pinned: bool = True) -> None:
-        """Starts nothing yet. A child that is not pinned compiles, and is not to be timed."""
+    def __init__(
+        self, device: str, *, pinned: bool = True, entry: str = "retune.device.worker"
+    ) -> None:
+        """Starts nothing yet. A child that is not pinned compiles, and is not to be timed.
+
+        `entry` names the module whose `main` the process runs; see `worker.serve`.
+        """
         self._device = device
+        self._entry = entry
         self._pinned = pinned
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
@@ -70,8 +76,8 @@ class Child:
         if self._process is None:
             self._start()
 
-    def request(self, request: Request, deadline_s: float) -> Reply:
-        """The child's reply.
+    def request(self, request: object, deadline_s: float) -> object:
+        """The child's reply; its entry says which requests there are, and what follows on each.
 
         Raises: ChildLostError if none came in time or the child died; DeviceError for a bug in it.
         """
@@ -107,7 +113,8 @@ class Child:
         ours, theirs = socket.socketpair()
         read_end, write_end = os.pipe()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed in close()
-        arguments = [str(theirs.fileno()), str(read_end), self._device, json.dumps(sys.path)]
+        path = json.dumps(sys.path)
+        arguments = [str(theirs.fileno()), str(read_end), self._device, path, self._entry]
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _BOOT, *arguments],
@@ -129,13 +136,13 @@ class Child:
         assert isinstance(reply, Ready)
         self._spec = reply.spec
 
-    def _receive(self, deadline_s: float) -> Reply:
+    def _receive(self, deadline_s: float) -> object:
         assert self._connection is not None
         try:
             if not self._connection.poll(deadline_s):
                 self.close()
                 raise ChildLostError("timeout", f"no answer within {deadline_s:.3g} s; killed")
-            reply: Reply = self._connection.recv()
+            reply = self._connection.recv()
         except (EOFError, ConnectionResetError):
             raise self._lost() from None
         except BaseException:

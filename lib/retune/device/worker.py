@@ -12,7 +12,9 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from multiprocessing.connection import Connection
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -169,20 +171,32 @@ class Worker:
 
 def main(channel: int, lifeline: int, device: str) -> None:
     """Serves requests from the `channel` descriptor until it closes or the lifeline does."""
+    serve(channel, lifeline, device, Worker)
+
+
+class Handler(Protocol):
+    """What carries out the requests of a parent."""
+
+    def handle(self, request: Any) -> object:
+        """The reply."""
+        ...
+
+
+def serve(channel: int, lifeline: int, device: str, handler: Callable[[Device], Handler]) -> None:
+    """Serves requests as `main` does, by a handler on the opened device."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _die_with_parent(lifeline)
     connection = Connection(channel)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        _serve(connection, device)
+        _serve(connection, device, handler)
 
 
-def _serve(connection: Connection, device: str) -> None:
+def _serve(connection: Connection, device: str, handler: Callable[[Device], Handler]) -> None:
     try:
-        worker = Worker(opened := open_device(device))
+        worker = handler(opened := open_device(device))
         connection.send(Ready(spec=opened.spec))
         while True:
-            request: Request = connection.recv()
-            connection.send(worker.handle(request))
+            connection.send(worker.handle(connection.recv()))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         raise
     except InputError as error:

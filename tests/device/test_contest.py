@@ -1,0 +1,119 @@
+"""A network with contenders for its steps: whoever serves, the outputs are right, the times add up."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from retune.bundle.build import ContestPlan, build_contest
+from retune.bundle.contest import Contest, open_contest
+from retune.bundle.module import Module, random_inputs
+from retune.bundle.peers import open_peer
+from retune.bundle.racer import ContestChild
+from retune.bundle.verify import compare
+from retune.device.clock import clock_hz
+from retune.device.runtime import Device, open_device
+from retune.schedule.estimate import default_candidate
+from retune.schedule.space import Candidate, Space
+from retune.stages.network import import_network
+from tests.device.networks import write
+
+pytestmark = pytest.mark.device
+
+NETWORKS = ("bottleneck", "odd_concatenations", "square_windows")
+
+
+@pytest.fixture(scope="module")
+def device() -> Device:
+    return open_device("pocl")
+
+
+def some_candidates(space: Space, device: Device) -> tuple[Candidate, ...]:
+    """The default schedule, and a random candidate of each of the first sketches."""
+    rng = np.random.default_rng(0)
+    found = [default_candidate(space, device.spec)]
+    for number, sketch in enumerate(space.sketches[:3]):
+        found.append(space.candidate(space.population(number, sketch.sample(1, rng)), 0))
+    return tuple(dict.fromkeys(found))
+
+
+def contest_plan(name: str, folder: Path, device: Device) -> ContestPlan:
+    network = import_network(str(write(name, folder))).network
+    contenders = {
+        key: some_candidates(task.space(device.spec), device)
+        for key, task in network.tasks.items()
+        if task.tunable
+    }
+    return build_contest(network, contenders, device.spec, model_key="", notes={})
+
+
+def outputs_of(name: str, folder: Path, device: Device) -> dict[str, np.ndarray]:
+    """The oracle's."""
+    path = write(name, folder)
+    network = import_network(str(path)).network
+    types = {value: network.graph.types[value] for value in network.graph.inputs}
+    return dict(open_peer("onnxruntime", path)(random_inputs(types)))
+
+
+def random_choices(plan: ContestPlan, passes: int) -> np.ndarray:
+    rng = np.random.default_rng(1)
+    columns = [rng.integers(0, len(slot.contenders), passes) for slot in plan.slots]
+    return np.stack(columns, axis=1)
+
+
+def assert_right(contest: Contest, expected: dict[str, np.ndarray]) -> None:
+    for name, array in contest.outputs().items():
+        found = compare(name, array, expected[name])
+        assert found.max_rel_range < 1e-5, found
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_whoever_serves_the_outputs_are_right(name: str, tmp_path: Path, device: Device):
+    plan = contest_plan(name, tmp_path, device)
+    assert max(len(slot.contenders) for slot in plan.slots) > 1
+    expected = outputs_of(name, tmp_path, device)
+    contest = open_contest(plan, device)
+    assert contest.resolved
+    for choice in random_choices(plan, 6):
+        seconds = contest.times(choice[None])
+        assert seconds.shape == (1, len(plan.slots))
+        assert (seconds >= 0).all() and seconds.sum() > 0
+        assert_right(contest, expected)
+
+
+def test_without_a_clock_whole_passes_are_timed(
+    tmp_path: Path, device: Device, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("retune.bundle.contest.clock_hz", lambda device: None)
+    plan = contest_plan("bottleneck", tmp_path, device)
+    contest = open_contest(plan, device)
+    assert not contest.resolved
+    expected = outputs_of("bottleneck", tmp_path, device)
+    for choice in random_choices(plan, 3):
+        seconds = contest.times(choice[None])
+        assert seconds.shape == (1, 1) and seconds > 0
+        assert_right(contest, expected)
+
+
+def test_a_child_runs_passes(tmp_path: Path, device: Device):
+    plan = contest_plan("bottleneck", tmp_path, device)
+    with ContestChild("pocl", plan) as child:
+        assert child.resolved and child.spec == device.spec
+        found = child.run(random_choices(plan, 3))
+    assert found.seconds.shape == (3, len(plan.slots))
+    assert found.reference_us > 0
+
+
+def test_a_plan_of_one_contender_each_is_the_bundles_plan(tmp_path: Path, device: Device):
+    network = import_network(str(write("odd_concatenations", tmp_path))).network
+    contest = build_contest(network, {}, device.spec, model_key="", notes={})
+    assert [rows for slot in contest.slots for rows in slot.contenders[0]] == list(
+        range(len(contest.plan.launches))
+    )
+    assert Module(contest.plan, device).outputs
+
+
+def test_the_clock_keeps_pace(device: Device):
+    first, second = clock_hz(device), clock_hz(device)
+    assert first and second
+    assert first == pytest.approx(second, rel=0.05)

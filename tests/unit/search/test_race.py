@@ -1,0 +1,93 @@
+"""A race finds the fastest contender of every task, all tasks at once or one after the other."""
+
+import numpy as np
+import pytest
+
+from retune.search.race import ROUNDS, Race
+
+TRUTH = ([1.0, 0.9, 1.1], [5.0], [2.0, 2.5], [3.0, 3.3, 2.8, 2.9])
+"""Seconds of each contender of each task."""
+
+
+def passes(choices: np.ndarray, noise: float, rng: np.random.Generator) -> np.ndarray:
+    """What each task takes; whatever disturbs a machine only makes it longer."""
+    true = np.array([[t[c] for t, c in zip(TRUTH, row, strict=True)] for row in choices])
+    return true * (1.0 + noise * rng.exponential(1.0, true.shape))
+
+
+def finished(
+    *, resolved: bool, noise: float = 0.0, seed: int = 0, most: int = 1000
+) -> tuple[Race, int]:
+    """The race, run until it is decided, and the passes that it took."""
+    rng = np.random.default_rng(seed)
+    race = Race([len(t) for t in TRUTH], resolved=resolved, rng=rng)
+    count = 0
+    while not race.decided and count < most:
+        for choices in race.turns():
+            seconds = passes(choices, noise, rng)
+            race.observe(choices, seconds if resolved else seconds.sum(axis=1, keepdims=True))
+            count += len(choices)
+    return race, count
+
+
+@pytest.mark.parametrize("resolved", [True, False])
+def test_the_fastest_of_each_task_wins(resolved: bool):
+    race, _ = finished(resolved=resolved)
+    assert race.leaders.tolist() == [1, 0, 0, 2]
+    assert race.decided
+
+
+@pytest.mark.parametrize("resolved", [True, False])
+def test_noise_that_delays_seldom_changes_the_winner(resolved: bool):
+    wins = [finished(resolved=resolved, noise=0.01, seed=s)[0].leaders.tolist() for s in range(20)]
+    assert sum(w == [1, 0, 0, 2] for w in wins) >= 18
+
+
+def test_who_is_surely_slower_leaves_and_the_race_is_short():
+    _, together = finished(resolved=True)
+    assert together <= 6 * 4
+    _, alone = finished(resolved=False)
+    assert alone <= 6 * sum(map(len, TRUTH))
+
+
+def test_equals_are_not_raced_for_ever():
+    race = Race([2], resolved=True, rng=np.random.default_rng(0))
+    count = 0
+    while not race.decided:
+        (choices,) = race.turns()
+        race.observe(choices, np.ones((2, 1)))
+        count += 1
+    assert count == ROUNDS
+
+
+def test_each_round_gives_every_contender_a_turn():
+    race = Race([3, 1, 2], resolved=True, rng=np.random.default_rng(0))
+    (choices,) = race.turns()
+    assert choices.shape == (3, 3)
+    assert sorted(choices[:, 0].tolist()) == [0, 1, 2]
+    assert set(choices[:, 2].tolist()) == {0, 1}
+
+
+def test_while_one_task_varies_the_others_have_their_leaders():
+    race = Race([2, 2], resolved=False, rng=np.random.default_rng(0))
+    seen: list[list[int]] = []
+    for choices in race.turns():
+        seen += choices.tolist()
+        best = np.where(choices[:, :1] == 1, 1.0, 2.0)
+        race.observe(choices, best)
+    assert sorted(seen[:2]) == [[0, 0], [1, 0]]
+    assert sorted(seen[2:]) == [[1, 0], [1, 1]]
+
+
+def test_a_contender_that_failed_is_out_and_the_default_never_is():
+    race = Race([3], resolved=True, rng=np.random.default_rng(0))
+    race.disqualify(0, 1)
+    race.disqualify(0, 0)
+    (choices,) = race.turns()
+    assert sorted(choices[:, 0].tolist()) == [0, 2]
+
+
+def test_before_any_pass_the_default_leads():
+    race = Race([3, 2], resolved=True, rng=np.random.default_rng(0))
+    assert race.leaders.tolist() == [0, 0]
+    assert not race.decided
