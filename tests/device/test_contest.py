@@ -1,4 +1,4 @@
-"""A network with contenders for its steps: whoever serves, the outputs are right, the times add up."""
+"""A network with contenders for its steps: outputs are right whoever serves, and times add up."""
 
 from pathlib import Path
 
