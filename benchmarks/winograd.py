@@ -6,7 +6,7 @@ For every distinct 3x3 layer of stride 1: the default direct schedule, the best 
 of F(2x2) and F(4x4) that the static estimate ranks first, and onnxruntime. GFLOPS count the direct
 convolution's operations for all of them, so Winograd may pass the machine's multiply-add ceiling,
 which is timed beside each layer. Ours is kernel time; onnxruntime's is its call. `*` marks what an
-untuned build with `--winograd` would take.
+untuned build would take.
 """
 
 import argparse
@@ -33,6 +33,7 @@ from retune.device.runtime import open_device
 from retune.schedule.cpu_winograd import PREFIX
 from retune.schedule.estimate import default_candidate, estimate
 from retune.schedule.space import Candidate, Sketch, Space
+from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.search.task import Task
 
 NETWORKS = ("zoo:vgg19_bn", "zoo:resnet18_v1", "light:squeezenet")
@@ -42,7 +43,7 @@ _POPULATION = 4096
 def measure(task: Task, options: argparse.Namespace) -> dict[str, object] | None:
     """One layer: times in microseconds by contender; None if Winograd does not apply."""
     path = write_layer(task, cache_root() / "layers" / f"{task.key}.onnx")
-    network = import_network(str(path), winograd=True)
+    network = import_network(str(path), max_error=options.max_error)
     spec, device = device_spec("pocl"), open_device("pocl")
     own = next(t for t in network.network.tasks.values() if t.tunable)
     chosen = candidates(own.space(spec), spec, options.candidates)
@@ -116,6 +117,7 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("networks", nargs="*", default=list(NETWORKS))
     parser.add_argument("--candidates", type=int, default=3, help="of each Winograd sketch")
+    parser.add_argument("--max-error", type=float, default=DEFAULT_MAX_ERROR, help="of a layer")
     parser.add_argument("--seconds", type=float, default=3.0, help="of timing for each layer")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from retune.bundle.plan import WINOGRAD_NOTE, Alias, NetworkPlan, PlanBuffer, PlanLaunch
+from retune.bundle.plan import LARGEST_ERROR_NOTE, Alias, NetworkPlan, PlanBuffer, PlanLaunch
 from retune.bundle.slices import Embedded, find_embedded, remaining_parts
 from retune.codegen.embed import Slice, embed_output
 from retune.codegen.lower import BUILD_OPTIONS, lower
@@ -128,12 +128,12 @@ class _Sources:
         self._contenders = contenders
         self._spec = spec
         self._programs: dict[str, list[Program]] = {}
-        self._winograd: set[str] = set()
+        self._errors: dict[str, float] = {}
         self._made: dict[tuple[str, Slice | None], list[ProgramSource]] = {}
 
     def notes(self) -> dict[str, str]:
         """What `verify` and people should know of the programs made so far."""
-        return {WINOGRAD_NOTE: f"{len(self._winograd)} tasks"} if self._winograd else {}
+        return {LARGEST_ERROR_NOTE: _largest(tuple(self._errors.values()))}
 
     def of(self, task: Task, where: Slice | None) -> list[ProgramSource]:
         """The programs of its contenders; outputs inside a wider buffer if `where` says so."""
@@ -155,10 +155,15 @@ class _Sources:
                 replace(program, name=f"{program.name}_{number}") if number else program
                 for number, program in enumerate(programs)
             ]
-            for candidate in given:
-                if any(step.primitive == "winograd" for step in space.trace(candidate).steps):
-                    self._winograd.add(task.key)
+            self._errors[task.key] = max(space.sketch(c.sketch).error for c in given)
         return self._programs[task.key]
+
+
+def _largest(errors: Sequence[float]) -> str:
+    """The largest error, and in how many tasks it is."""
+    largest = max(errors, default=0.0)
+    count = errors.count(largest)
+    return f"{largest:.0e} in {count} task{'s' * (count > 1)}" if largest else "0"
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ inputs into a private array, multiplies them with the transformed weights on reg
 Decisions size the arrays, so that they can stay in the second-level cache.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from retune.core.errors import ScheduleError
@@ -28,7 +28,7 @@ from retune.schedule.cpu import (
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import Sketch, sketch_of
 from retune.schedule.stages import readers
-from retune.schedule.winograd import SIZES, Convolution, find_convolution
+from retune.schedule.winograd import ERRORS, Convolution, find_convolution
 
 PREFIX = "cpu.winograd"
 """What the names of these sketches start with; the size of an output tile follows."""
@@ -52,8 +52,11 @@ def winograd_sketches(program: Program, spec: DeviceSpec) -> tuple[Sketch, ...]:
         return ()
     if min(found.extents[found.depth], found.extents[found.made]) < _LEAST_CHANNELS:
         return ()
-    rules = {f"{PREFIX}{m}": partial(schedule_winograd, m=m, spec=spec) for m in SIZES}
-    return tuple(sketch_of(program, rule, name) for name, rule in rules.items())
+    rules = {m: partial(schedule_winograd, m=m, spec=spec) for m in ERRORS}
+    return tuple(
+        replace(sketch_of(program, rule, f"{PREFIX}{m}"), error=ERRORS[m])
+        for m, rule in rules.items()
+    )
 
 
 def schedule_winograd(s: Schedule, m: int, spec: DeviceSpec) -> None:

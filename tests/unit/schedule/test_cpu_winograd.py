@@ -81,17 +81,17 @@ def test_private_arrays_are_bounded():
             assert len(private) == 2 and 4 * sum(sizes) <= 2 << 20
 
 
-def default_sketch(dag: Dag, *, winograd: bool) -> str:
-    space = space_of(from_dag(merge_axes(dag)), "conv2d_nhwc", GENERIC_CPU, winograd=winograd)
+def default_sketch(dag: Dag, *, max_error: float) -> str:
+    space = space_of(from_dag(merge_axes(dag)), "conv2d_nhwc", GENERIC_CPU, max_error=max_error)
     return default_candidate(space, GENERIC_CPU).sketch
 
 
-def test_the_default_is_winograd_where_it_is_allowed_and_faster():
+def test_the_default_is_winograd_where_its_error_is_allowed_and_it_is_faster():
     large = conv2d(1, 56, 56, 64, 64)
-    assert default_sketch(large, winograd=True) == f"{PREFIX}4"
-    assert not default_sketch(large, winograd=False).startswith(PREFIX)
+    assert default_sketch(large, max_error=1e-5) == f"{PREFIX}4"
+    assert not default_sketch(large, max_error=0.0).startswith(PREFIX)
 
 
 def test_tiles_that_overlap_more_than_they_save_are_not_taken():
     """One pixel: a tile would compute sixteen."""
-    assert not default_sketch(conv2d(1, 1, 1, 64, 64), winograd=True).startswith(PREFIX)
+    assert not default_sketch(conv2d(1, 1, 1, 64, 64), max_error=1e-5).startswith(PREFIX)

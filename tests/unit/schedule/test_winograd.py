@@ -16,6 +16,7 @@ from retune.schedule.cooktoom import Matrix, matrices, products
 from retune.schedule.replay import replay
 from retune.schedule.schedule import Schedule
 from retune.schedule.trace import Trace
+from retune.schedule.winograd import ERRORS
 from tests.dags import conv2d
 from tests.oracle import assert_close, inputs_for, reference
 
@@ -42,8 +43,7 @@ def nchw(n: int, c: int, h: int, w: int, f: int) -> Dag:
     ),))  # fmt: skip
 
 
-@pytest.mark.parametrize("m", [1, 2, 3, 4])
-@pytest.mark.parametrize("r", [2, 3, 5])
+@pytest.mark.parametrize(("m", "r"), [(2, 3), (4, 3), (6, 3), (2, 5), (4, 5), (2, 7), (4, 7)])
 def test_the_transforms_give_the_correlation_exactly(m: int, r: int):
     forms = matrices(m, r)
     for i in range(m):
@@ -58,20 +58,18 @@ def test_the_transforms_give_the_correlation_exactly(m: int, r: int):
 
 
 def test_the_matrices_of_lavin_and_gray():
-    """As published, but for the sign of one product of F(2, 3)."""
+    """As published, but for the sign of one product."""
     assert matrices(2, 3).b_t == _exact([-1, 0, 1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, -1, 0, 1])
-    assert matrices(4, 3).a_t == _exact(
-        [1, 1, 1, 1, 1, 0], [0, 1, -1, 2, -2, 0], [0, 1, 1, 4, 4, 0], [0, 1, -1, 8, -8, 1]
-    )
-    assert matrices(4, 3).g[0] == (Fraction(1, 4), Fraction(0), Fraction(0))
-    assert matrices(4, 3).g[4] == (Fraction(1, 24), Fraction(-1, 12), Fraction(1, 6))
+    assert matrices(2, 3).a_t == _exact([1, 1, 1, 0], [0, 1, -1, 1])
+    half = Fraction(1, 2)
+    assert matrices(2, 3).g[1:3] == ((half, half, half), (half, -half, half))
 
 
 def _exact(*rows: list[int]) -> Matrix:
     return tuple(tuple(Fraction(c) for c in row) for row in rows)
 
 
-OPERATIONS = {(2, "b_t"): 4, (4, "b_t"): 18, (2, "a_t"): 4, (4, "a_t"): 13}
+OPERATIONS = {(2, "b_t"): 4, (4, "b_t"): 20, (2, "a_t"): 4, (4, "a_t"): 16}
 """Additions and multiplications of one product, shared sums counted once."""
 
 
@@ -147,16 +145,16 @@ def test_what_it_refuses(name: str):
         transformed(dag, m)
 
 
-@pytest.mark.parametrize(("m", "limit"), [(2, 1e-6), (4, 1e-5)])
-def test_the_error_against_float64(m: int, limit: float):
-    """Largest error relative to the output's range, data in [-1, 1], 256 channels."""
-    dag = conv2d(1, 8, 8, 256, 4)
+@pytest.mark.parametrize("channels", [32, 128, 512])
+@pytest.mark.parametrize("m", ERRORS)
+def test_the_error_against_float64_is_at_most_what_is_stated(m: int, channels: int):
+    dag = conv2d(1, 8, 8, channels, 8)
     inputs = inputs_for(dag)
     exact = _convolved(inputs)
     found = run_program(transformed(dag, m).program, inputs)["out"]
     error = np.abs(found - exact).max() / (exact.max() - exact.min())
-    print(f"F({m}x{m}): {error:.1e}")
-    assert error < limit
+    print(f"F({m}x{m}), {channels} channels: {error:.1e}")
+    assert error <= ERRORS[m]
 
 
 def _convolved(inputs: dict[str, np.ndarray]) -> np.ndarray:
