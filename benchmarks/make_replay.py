@@ -35,6 +35,7 @@ from retune.core.target import DeviceSpec
 from retune.device.catalogue import device_spec
 from retune.device.measure import LocalRunner
 from retune.device.workload import MeasureOptions, Runner
+from retune.records.ranking import known
 from retune.records.replay import calm_hashes, pack
 from retune.records.schema import Measurement
 from retune.records.store import RecordStore
@@ -107,9 +108,9 @@ def advance(grids: Sequence[Grid], runner: Runner, store: RecordStore, seconds: 
     """Measures until every candidate has a calm measurement or the time is over."""
     end = monotonic() + seconds
     sessions = [_session(grid, runner, store) for grid in grids]
-    fingerprint = runner.spec.fingerprint
+    where = {"device": runner.spec.fingerprint}
     while True:
-        tried = [missing(g, store.known(g.task.key, fingerprint)) for g in grids]
+        tried = [missing(g, known(store, g.task.key, where)) for g in grids]
         left = [
             untried or missing(g, calm_hashes(store, g.task.key, runner.spec))
             for g, untried in zip(grids, tried, strict=True)

@@ -85,7 +85,7 @@ class Trial:
         checked = self._worker.handle(Check(index=way.indices[number], constants=constants))
         if not isinstance(checked, Checked):
             raise SystemExit(f"candidate {number} is wrong: {checked}")
-        timed = self._worker.handle(Time(options=way.options, best_us=None))
+        timed = self._worker.handle(Time(options=way.options, best_cost=None, calm_us=None))
         assert isinstance(timed, Timed)
         return statistics.median(timed.times_us)
 

@@ -43,7 +43,7 @@ def known_candidates(
     for task in network.network.tasks.values():
         if not task.tunable:
             continue
-        best = best_candidate(store, task.key, spec.fingerprint, task.space(spec))
+        best = best_candidate(store, task.key, {"device": spec.fingerprint}, task.space(spec))
         if best is not None:
             found[task.key] = best[0]
     return found

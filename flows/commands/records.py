@@ -47,6 +47,8 @@ def best(
     json: Json = False,
 ) -> None:
     """Print the fastest right candidate of each task, with its schedule's decisions."""
+    from retune.records import ranking
+
     store = record_store(records)
     rows: list[dict[str, Any]] = []
     tasks = store.tasks().to_dict("records")
@@ -58,7 +60,7 @@ def best(
         )
     for task in tasks:
         if device in (None, task["device"]):
-            found = store.best(task["task_key"], task["device"])
+            found = ranking.best(store, task["task_key"], {"device": task["device"]})
             rows += [_best_row(found)] if found else []
     if json:
         print_json(rows)

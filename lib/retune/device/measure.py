@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
+import numpy as np
+
 from retune.codegen.source import ProgramSource
 from retune.core.errors import InputError
 from retune.core.target import DeviceSpec
@@ -28,6 +30,7 @@ from retune.device.workload import (
     Workload,
     make_candidate,
 )
+from retune.records.cost import calm_level, measured_costs
 from retune.records.schema import Measurement, failed, succeeded
 
 __all__ = ["LocalRunner", "MeasureOptions", "Runner", "Workload"]
@@ -67,7 +70,10 @@ class LocalRunner:
         self._helpers = [make_child(device, pinned=False) for _ in range(helpers)]
         self._builder = Builder([self._main, *self._helpers])
         self._workloads: dict[str, Workload] = {}
-        self._best_us: dict[str, float] = {}
+        self._best_cost: dict[str, float] = {}
+        """Least cost of each workload."""
+        self._references: list[float] = []
+        """Every time of the reference kernel so far: what is known of the machine's calm level."""
         self._turn = threading.Lock()
 
     @property
@@ -190,15 +196,22 @@ class LocalRunner:
             return stopped(Refused(status=lost.status, error=f"{stage}: {lost}", max_abs_err=error))
         if isinstance(timed, Refused):
             return stopped(timed)
+        self._references.append((timed.before_us + timed.after_us) / 2)
         result = succeeded(
             timed.times_us,
             max_abs_err=error,
-            reference_us=(timed.before_us + timed.after_us) / 2,
+            reference_us=self._references[-1],
+            calm_us=self._calm_us,
             build_s=build_s,
             run_s=time.monotonic() - start,
         )
         self._note_best(workload.key, result)
         return result
+
+    @property
+    def _calm_us(self) -> float | None:
+        """The reference kernel's time on the calm machine, as far as this runner knows it."""
+        return calm_level(np.array(self._references)) if self._references else None
 
     def _provide(self, workload: Workload, slot: _Slot, options: MeasureOptions) -> Refused | None:
         """The measuring child has the workload and the program, even after a restart.
@@ -228,7 +241,9 @@ class LocalRunner:
         """Times from a moment in which the machine kept its speed, or from the calmest of a few."""
         calmest: Timed | None = None
         for _ in range(1 + options.disturbed_retries):
-            request = Time(options=options, best_us=self._best_us.get(key))
+            request = Time(
+                options=options, best_cost=self._best_cost.get(key), calm_us=self._calm_us
+            )
             reply = self._main.request(request, deadline_s)
             if isinstance(reply, Refused):
                 return reply
@@ -241,8 +256,8 @@ class LocalRunner:
         return calmest
 
     def _note_best(self, key: str, result: Measurement) -> None:
-        if result.median_us is not None:
-            self._best_us[key] = min(self._best_us.get(key, result.median_us), result.median_us)
+        ((cost,),) = measured_costs([result])[1:]
+        self._best_cost[key] = min(self._best_cost.get(key, np.inf), float(cost))
 
     def _forget(self, options: MeasureOptions) -> None:
         for child in (self._main, *self._helpers):

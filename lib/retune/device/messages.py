@@ -50,7 +50,10 @@ class Time:
     """Time the job that was checked last, with the reference kernel before and after."""
 
     options: MeasureOptions
-    best_us: float | None
+    best_cost: float | None
+    """Least cost (`records.cost`) of the workload so far."""
+    calm_us: float | None
+    """The reference kernel's time on the calm machine, as far as it is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

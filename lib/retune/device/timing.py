@@ -8,6 +8,7 @@ import numpy as np
 
 from retune.device.messages import Timed
 from retune.device.workload import Job, MeasureOptions
+from retune.records.cost import pace
 
 _GROWTH = 1.5
 """Least growth of the number of calls from one attempt to the next."""
@@ -55,6 +56,14 @@ def time_repeats(
         before_repeat()
         times.append(1e6 * run(number) / number)
     return tuple(times)
+
+
+def present_us(cost: float | None, reference_us: float, calm_us: float | None) -> float | None:
+    """The time that a candidate of this cost (`records.cost`) takes at the present pace."""
+    if cost is None:
+        return None
+    calm = np.nan if calm_us is None else calm_us
+    return cost * float(pace(np.array(reference_us), np.array(calm)))
 
 
 def deviation(

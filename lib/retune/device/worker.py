@@ -40,7 +40,7 @@ from retune.device.messages import (
 from retune.device.pool import ConstantPool
 from retune.device.reference import Reference
 from retune.device.runtime import Buffer, BuildFailed, Device, LaunchFailed, open_device
-from retune.device.timing import deviation, time_repeats
+from retune.device.timing import deviation, present_us, time_repeats
 from retune.device.workload import Job, JobBuffer
 
 _SEED = 20_240
@@ -140,7 +140,8 @@ class Worker:
 
         before = self._reference.time_us()
         bound.time_spread()
-        times = time_repeats(bound.time_spread, options, request.best_us, before_repeat)
+        best_us = present_us(request.best_cost, before, request.calm_us)
+        times = time_repeats(bound.time_spread, options, best_us, before_repeat)
         return Timed(times_us=times, before_us=before, after_us=self._reference.time_us())
 
     def _constants(self, job: Job, request: Check) -> dict[str, np.ndarray]:

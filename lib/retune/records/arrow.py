@@ -49,6 +49,7 @@ _COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
     ("median_us", pa.float64(), "us"),
     ("max_abs_err", pa.float32(), "of the output"),
     ("reference_us", pa.float32(), "us"),
+    ("calm_us", pa.float32(), "us"),
     ("build_s", pa.float32(), "s"),
     ("run_s", pa.float32(), "s"),
     ("timestamp", pa.timestamp("us", tz="UTC"), "UTC"),

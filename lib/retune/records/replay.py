@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from retune.core.errors import RecordError
 from retune.core.target import DeviceSpec
 from retune.records import files
-from retune.records.calm import calm_limit
+from retune.records.cost import calm_level, calm_limit
 from retune.records.store import RecordStore
 from retune.schedule.trace import Trace
 
@@ -108,7 +108,7 @@ def _check_traces(frame: pd.DataFrame) -> None:
 def calm_hashes(store: RecordStore, task_key: str, spec: DeviceSpec) -> set[str]:
     """config_hash of the task's candidates that need not be measured again.
 
-    Those that failed by their own fault, and those that ran in calm moments (see `calm`).
+    Those that failed by their own fault, and those that ran in calm moments (see `cost`).
     """
     return set(_calm(store, [task_key], spec, [])["config_hash"])
 
@@ -122,7 +122,7 @@ def _calm(
     frame = store.scan({**wanted, "task_key": tasks}, read)
     reference = frame["reference_us"].to_numpy(np.float64, na_value=np.nan)
     usual = store.scan(wanted, ["reference_us"])["reference_us"]
-    limit = calm_limit(usual.to_numpy(np.float64, na_value=np.nan))
+    limit = calm_limit(calm_level(usual.to_numpy(np.float64, na_value=np.nan)))
     frame["time_us"] = frame["median_us"].where(frame["status"] == "ok")
     disturbed = reference > limit  # False where no reference ran: it failed before that
     return frame.loc[~disturbed]

@@ -50,6 +50,8 @@ class Measurement:
     """Largest deviation from the reference, over all outputs; None if no output was compared."""
     reference_us: float | None = None
     """Time of the fixed reference kernel, run just before and after: the machine's drift."""
+    calm_us: float | None = None
+    """Its time on the calm machine, as far as was known at that moment: see `records.cost`."""
     build_s: float = 0.0
     """Compilation and first launch; of candidates that shared a program, an equal share each."""
     run_s: float = 0.0
@@ -67,13 +69,15 @@ def succeeded(
     *,
     max_abs_err: float,
     reference_us: float | None,
+    calm_us: float | None = None,
     build_s: float,
     run_s: float,
 ) -> Measurement:
     """The measurement of a candidate that was right, with the median of its repeats.
 
-    Times in microseconds: at least one repeat's, and the reference kernel's beside them (None:
-    not taken). In seconds: what building and running it took in all.
+    Times in microseconds: at least one repeat's, the reference kernel's beside them (None: not
+    taken), and its calm time (None: this moment is all that is known of the machine). In seconds:
+    what building and running it took in all.
     """
     return Measurement(
         status="ok",
@@ -81,6 +85,7 @@ def succeeded(
         median_us=statistics.median(run_times_us),
         max_abs_err=max_abs_err,
         reference_us=reference_us,
+        calm_us=reference_us if calm_us is None else calm_us,
         build_s=build_s,
         run_s=run_s,
     )

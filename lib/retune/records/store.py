@@ -32,7 +32,6 @@ from retune.records.arrow import (
     to_records,
     to_table,
 )
-from retune.records.calm import calm_limit
 from retune.records.schema import SCHEMA_VERSION, TuningRecord
 
 Filter = str | int | float | Sequence[str] | Sequence[int]
@@ -114,50 +113,6 @@ class RecordStore:
         except _UNREADABLE:
             table = self._readable(condition, read)
         return _once(table).select(wanted)
-
-    def known(self, task_key: str, device: str) -> set[str]:
-        """config_hash of every candidate of the task that was tried on that device fingerprint."""
-        table = self.table({"task_key": task_key, "device": device}, ["config_hash", "status"])
-        tried = table.filter(pc.field("status") != "skipped")
-        return set(tried.column("config_hash").to_pylist())
-
-    def best(self, task_key: str, device: str) -> TuningRecord | None:
-        """The fastest right record of the task on that device fingerprint, drift removed."""
-        found = self.top(task_key, device, 1)
-        return found[0] if found else None
-
-    def top(
-        self, task_key: str, device: str, count: int, sketches: Sequence[str] | None = None
-    ) -> list[TuningRecord]:
-        """The `count` fastest right configurations of the task, fastest first, each once.
-
-        With `sketches`, only configurations of these.
-
-        Times are divided by the reference kernel's time beside them, since a machine's speed
-        drifts between runs; a moment that was slow for its run counts as just calm (see `calm`).
-        Without a reference the time itself counts. A configuration that was measured as a finalist
-        counts by the middle one of these times, not by its luckiest.
-        """
-        wanted: dict[str, Filter] = {"task_key": task_key, "device": device, "status": "ok"}
-        if sketches is not None:
-            wanted["sketch"] = list(sketches)
-        table = self.table(wanted, None)
-        columns = ["config_hash", "median_us", "reference_us", "phase", "run_id"]
-        times = table.select(columns).to_pandas()
-        times = times[times["median_us"] > 0]
-        reference = times["reference_us"].where(times["reference_us"] > 0).astype(float)
-        runs = reference.groupby(times["run_id"], observed=True)
-        reference = reference.clip(upper=runs.transform(lambda run: calm_limit(run.to_numpy())))
-        usual = reference.median() if reference.notna().any() else 1.0
-        times["score"] = times["median_us"] * usual / reference.fillna(usual)
-        final = times[times["phase"] == "final"].sort_values("score", kind="stable")
-        place = final.groupby("config_hash").cumcount()
-        size = final.groupby("config_hash")["score"].transform("size")
-        middle = final[place == (size - 1) // 2]
-        others = times[~times["config_hash"].isin(final["config_hash"])]
-        ranked = pd.concat([middle, others]).sort_values("score", kind="stable")
-        ranked = ranked.drop_duplicates("config_hash")
-        return to_records(table.take(pa.array(ranked.index[:count].to_numpy(), pa.int64())))
 
     def named(self, record_ids: Sequence[str]) -> dict[str, TuningRecord]:
         """The records of these ids that the store has, by id."""

@@ -33,10 +33,10 @@ class TaskState:
     weight: int
     flops: int
     trials: int
-    best_us: float | None
-    """Best time known, also from earlier runs. None: none was ever right."""
-    earlier_us: float | None = None
-    """Best time WINDOW trials ago; None if there was none."""
+    best_cost: float | None
+    """Least cost (`records.cost`) known, also from earlier runs. None: none was ever right."""
+    earlier_cost: float | None = None
+    """Least cost WINDOW trials ago; None if there was none."""
     done: bool = False
     """True: it has no further candidates, or gets no further trials for another reason."""
 
@@ -87,33 +87,33 @@ def gradient(states: Sequence[TaskState], spent: float) -> TaskState | None:
     untried = [s for s in live if s.trials == 0]
     if untried:
         return max(untried, key=lambda s: (s.weight * s.flops, s.key))
-    costs = [s.weight * s.best_us for s in live if s.best_us is not None]
+    costs = [s.weight * s.best_cost for s in live if s.best_cost is not None]
     average = sum(costs) / len(costs) if costs else 1.0
 
     def gain(state: TaskState) -> float:
-        if state.best_us is None:
+        if state.best_cost is None:
             return (1.0 - _TREND) * average / _rounds(state)
-        return state.weight * _expected_gain(state, state.best_us, states)
+        return state.weight * _expected_gain(state, state.best_cost, states)
 
     return max(live, key=lambda s: (gain(s), s.key), default=None)
 
 
-def _expected_gain(state: TaskState, best_us: float, states: Sequence[TaskState]) -> float:
+def _expected_gain(state: TaskState, best_cost: float, states: Sequence[TaskState]) -> float:
     """Microseconds by which the task's next round may shorten one call of it."""
-    trend = (state.earlier_us - best_us) / (WINDOW / ROUND) if state.earlier_us else 0.0
-    hope = best_us / _rounds(state)
-    similar = [s for s in states if _similar(s, state) and s.best_us]
-    if len(similar) > 1 and not _hopeless(state, best_us, similar):
-        speed = max(s.flops / s.best_us for s in similar if s.best_us)
-        hope = max(hope, best_us - _REACH * state.flops / speed)
+    trend = (state.earlier_cost - best_cost) / (WINDOW / ROUND) if state.earlier_cost else 0.0
+    hope = best_cost / _rounds(state)
+    similar = [s for s in states if _similar(s, state) and s.best_cost]
+    if len(similar) > 1 and not _hopeless(state, best_cost, similar):
+        speed = max(s.flops / s.best_cost for s in similar if s.best_cost)
+        hope = max(hope, best_cost - _REACH * state.flops / speed)
     return _TREND * trend + (1.0 - _TREND) * hope
 
 
-def _hopeless(state: TaskState, best_us: float, similar: Sequence[TaskState]) -> bool:
+def _hopeless(state: TaskState, best_cost: float, similar: Sequence[TaskState]) -> bool:
     """True for a task that stays far slower than similar ones with far fewer trials."""
     others = [s for s in similar if s.key != state.key]
-    speed = max(s.flops / s.best_us for s in others if s.best_us)
-    behind = speed > _REACH * state.flops / best_us
+    speed = max(s.flops / s.best_cost for s in others if s.best_cost)
+    behind = speed > _REACH * state.flops / best_cost
     return behind and _rounds(state) > _HOPE_ROUNDS + max(_rounds(s) for s in others)
 
 

@@ -2,7 +2,7 @@
 
 The fastest of many noisy samples is a lucky one. Each pass measures every finalist that is still
 in the race once; a finalist leaves when the leader is certainly faster. Decisions are made on
-times in units of the reference kernel's time beside them (`history.cost`).
+costs (`records.cost`).
 """
 
 import math

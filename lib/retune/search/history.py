@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from retune.core.errors import RecordError, ScheduleError
-from retune.records.schema import Measurement, TuningRecord
+from retune.records.cost import COST_COLUMNS, recorded_costs
+from retune.records.ranking import Where, top
+from retune.records.schema import TuningRecord
 from retune.records.store import RecordStore
 from retune.schedule.space import Candidate, Candidates, Sketch, Space, join
 from retune.schedule.trace import Trace
@@ -19,8 +21,7 @@ _ALTERNATIVES = 5
 """Records that are tried in turn when the best one is not of today's space."""
 
 HISTORY_COLUMNS = (
-    "task_key", "sketch", "decisions", "config_hash", "status", "median_us", "reference_us",
-    "run_id", "trial", "phase", "timestamp",
+    *COST_COLUMNS, "task_key", "sketch", "decisions", "config_hash", "trial", "phase", "timestamp",
 )  # fmt: skip
 """What `history_of` and its callers need of each record."""
 
@@ -33,30 +34,7 @@ class History:
     times_us: np.ndarray
     """float64 [n]; NaN for a failure."""
     costs: np.ndarray
-    """Times with the machine's drift removed, see `cost`. float64 [n]"""
-
-
-def cost(median_us: np.ndarray, reference_us: np.ndarray) -> np.ndarray:
-    """Times in units of the reference kernel's time beside them; the times where there is none.
-
-    Times of one run are comparable by it even where the machine's speed drifts. The reference is
-    taken in the precision of the store, so a continued run sees the same costs. float64 [n]
-    """
-    reference = np.asarray(reference_us, np.float32).astype(np.float64)
-    return np.asarray(median_us, np.float64) / np.where(reference > 0, reference, 1.0)
-
-
-def measured_costs(measurements: Sequence[Measurement]) -> tuple[np.ndarray, np.ndarray]:
-    """Times in microseconds and costs, NaN for a failure. float64 [n] each"""
-    times = np.array([m.median_us if m.ok else None for m in measurements], float)
-    return times, cost(times, np.array([m.reference_us for m in measurements], np.float32))
-
-
-def recorded_costs(rows: "Table") -> tuple[np.ndarray, np.ndarray]:
-    """The same of records: columns `status`, `median_us` and `reference_us`. float64 [n] each"""
-    right = (rows["status"] == "ok").to_numpy(bool)
-    times = np.where(right, rows["median_us"].to_numpy(float, na_value=np.nan), np.nan)
-    return times, cost(times, rows["reference_us"].to_numpy(np.float32, na_value=np.nan))
+    """See `records.cost`. float64 [n]; NaN for a failure."""
 
 
 def split_run(rows: "Table", run_id: str) -> "tuple[Table, Table]":
@@ -146,22 +124,21 @@ def candidate_of(record: TuningRecord, space: Space) -> Candidate | None:
 
 
 def best_candidates(
-    store: RecordStore, task_key: str, device: str, space: Space, count: int = _ALTERNATIVES
+    store: RecordStore, task_key: str, where: Where, space: Space, count: int = _ALTERNATIVES
 ) -> list[tuple[Candidate, TuningRecord]]:
     """Of the `count` fastest recorded candidates those that today's space still has.
 
-    Each with its record, best first as in `RecordStore.top`: right ones of all runs on that device
-    (fingerprint).
+    Each with its record, best first as in `ranking.top`: right ones of all runs.
     """
     sketches = [sketch.name for sketch in space.sketches]
-    records = store.top(task_key, device, count, sketches)
+    records = top(store, task_key, where, count, sketches)
     pairs = [(candidate_of(record, space), record) for record in records]
     return [(candidate, record) for candidate, record in pairs if candidate is not None]
 
 
 def best_candidate(
-    store: RecordStore, task_key: str, device: str, space: Space
+    store: RecordStore, task_key: str, where: Where, space: Space
 ) -> tuple[Candidate, TuningRecord] | None:
     """The first of `best_candidates`; None where nothing fits that is recorded."""
-    found = best_candidates(store, task_key, device, space)
+    found = best_candidates(store, task_key, where, space)
     return found[0] if found else None

@@ -15,6 +15,7 @@ import numpy as np
 from retune.core.errors import InputError
 from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
+from retune.records.cost import COST_COLUMNS, recorded_costs
 from retune.records.store import RecordStore
 from retune.search.cost_model import (
     LOSS,
@@ -25,7 +26,6 @@ from retune.search.cost_model import (
     train_offline,
 )
 from retune.search.features import COLUMN, VERSION
-from retune.search.history import recorded_costs
 from retune.search.ranks import rank_correlation
 from retune.search.registry import (
     Metrics,
@@ -52,7 +52,7 @@ class Rows:
     features: np.ndarray
     """float32 [n, len(FEATURES)]"""
     cost: np.ndarray
-    """Times with the machine's drift removed, see `history.cost`. float64; NaN for a failure."""
+    """See `records.cost`. float64; NaN for a failure."""
     task: np.ndarray
     """int64: equal for the same task on the same device."""
     network: np.ndarray
@@ -91,17 +91,7 @@ def load_rows(store: RecordStore) -> Rows:
     """
     frame = store.scan(
         {"feature_set": VERSION},
-        [
-            "record_id",
-            "model",
-            "task_key",
-            "device",
-            "status",
-            "median_us",
-            "reference_us",
-            "features",
-            "timestamp",
-        ],
+        [*COST_COLUMNS, "record_id", "model", "task_key", "device", "features", "timestamp"],
     )
     frame = frame.loc[~frame["status"].isin(["skipped", "timeout", "crash"]).to_numpy(bool)]
     keys = np.array([f"{t}|{d}" for t, d in zip(frame["task_key"], frame["device"], strict=True)])

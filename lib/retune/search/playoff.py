@@ -4,16 +4,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from retune.core.errors import LookupFailed
+from retune.records.cost import COST_COLUMNS, measured_costs, recorded_costs
+from retune.records.ranking import top
 from retune.records.schema import TuningRecord
 from retune.schedule.estimate import default_candidate
 from retune.schedule.space import Candidate
 from retune.search.finalists import MOST, race
-from retune.search.history import (
-    best_candidates,
-    located,
-    measured_costs,
-    recorded_costs,
-)
+from retune.search.history import best_candidates, located
 from retune.search.session import Session
 
 if TYPE_CHECKING:
@@ -57,7 +54,7 @@ def _finalists(session: Session, task_key: str) -> dict[str, Candidate]:
         found, _ = located(space, *columns)
         everyone = (space.candidate(found, i) for i in range(len(found)))
         return {candidate.key: candidate for candidate in everyone}
-    known = best_candidates(session.store, task_key, spec.fingerprint, space, MOST)
+    known = best_candidates(session.store, task_key, {"device": spec.fingerprint}, space, MOST)
     if not known:
         return {}
     chosen = [candidate for candidate, _ in known]
@@ -80,14 +77,15 @@ def _known_costs(
 def _final_rows(session: Session, task_key: str) -> "Table":
     """What this run measured of the task's finalists, in order."""
     wanted = {"task_key": task_key, "run_id": session.settings.run_id, "phase": "final"}
-    columns = ["sketch", "decisions", "config_hash", "attempt", "status", "median_us"]
-    rows = session.store.scan(wanted, [*columns, "reference_us"])
+    columns = ["sketch", "decisions", "config_hash", "attempt", *COST_COLUMNS]
+    rows = session.store.scan(wanted, columns)
     return rows.sort_values(by="attempt", kind="stable")
 
 
 def _record(session: Session, task_key: str, config_hash: str) -> TuningRecord:
     """The record by which the store ranks this configuration."""
-    for record in session.store.top(task_key, session.runner.spec.fingerprint, 1 << 20):
+    where = {"device": session.runner.spec.fingerprint}
+    for record in top(session.store, task_key, where, 1 << 20):
         if record.config_hash == config_hash:
             return record
     raise LookupFailed(f"{session.store.root}: the records of the finalists of {task_key} are gone")

@@ -283,7 +283,7 @@ def _tuned(
     names = [sketch.name for sketch in space.sketches]
     wanted = {"task_key": task.key, "device": spec.fingerprint, "sketch": names}
     rows = store.scan(wanted).sort_values("timestamp", ignore_index=True)
-    best = best_candidate(store, task.key, spec.fingerprint, space)
+    best = best_candidate(store, task.key, {"device": spec.fingerprint}, space)
     if best is None:
         (why, _), *_ = Counter(rows["status"] + ": " + rows["error"]).most_common(1)
         raise DeviceError(

@@ -16,6 +16,7 @@ import numpy as np
 from retune.codegen.lower import lower
 from retune.core.errors import ScheduleError
 from retune.device.workload import MeasureOptions, Runner
+from retune.records.cost import measured_costs
 from retune.records.schema import Environment, Measurement, TuningRecord, failed
 from retune.records.store import RecordStore
 from retune.schedule.estimate import default_candidate
@@ -23,7 +24,7 @@ from retune.schedule.space import Candidate, Candidates
 from retune.search.allocate import ROUND, check_allocator, next_task
 from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_TUNER
 from retune.search.features import VERSION
-from retune.search.history import HISTORY_COLUMNS, History, history_of, measured_costs, split_run
+from retune.search.history import HISTORY_COLUMNS, History, history_of, split_run
 from retune.search.learning import Learner, Lesson, ModelScorer
 from retune.search.offline import offline_model
 from retune.search.task import Task

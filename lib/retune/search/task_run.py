@@ -28,16 +28,19 @@ class TaskRun:
         self.space = space
         self.failures = 0
         self.default_us: float | None = None
+        """Time of the default schedule, as it was measured last."""
         self._tuner = tuner
         self._kind = "+".join((task.op, *task.epilogue))
         self._flops = task.flops
         self._patience = patience
         self._default = int(space.numbers(space.locate(first[:1]))[0])
         self._first = space.locate(list(dict.fromkeys(first)))
-        self._known_us: float | None = None
-        """Best time of earlier runs."""
+        self.best_us: float | None = None
+        """Time of the best candidate known, also from earlier runs, as it was measured."""
+        self._known = np.inf
+        """Least cost of earlier runs; infinite if none was right."""
         self._bests: list[float] = []
-        """Best time after each trial of this run; infinite until one is right."""
+        """Least cost after each trial of this run; infinite until one is right."""
         self._spent = False
 
     @property
@@ -46,10 +49,10 @@ class TaskRun:
         return len(self._bests)
 
     @property
-    def best_us(self) -> float | None:
-        """Best time known, also from earlier runs."""
-        best = self._bests[-1] if self._bests else self._known_us
-        return best if best is not None and np.isfinite(best) else None
+    def best_cost(self) -> float | None:
+        """Least cost known, also from earlier runs."""
+        best = self._bests[-1] if self._bests else self._known
+        return best if np.isfinite(best) else None
 
     @property
     def state(self) -> TaskState:
@@ -61,8 +64,8 @@ class TaskRun:
             weight=self.task.weight,
             flops=self._flops,
             trials=self.trials,
-            best_us=self.best_us,
-            earlier_us=earlier if np.isfinite(earlier) else None,
+            best_cost=self.best_cost,
+            earlier_cost=earlier if np.isfinite(earlier) else None,
             done=self._spent or self._given_up(),
         )
 
@@ -76,18 +79,23 @@ class TaskRun:
 
     def recall(self, earlier: History) -> None:
         """Takes in what earlier runs measured."""
-        finite = earlier.times_us[np.isfinite(earlier.times_us)]
-        self._known_us = float(finite.min()) if len(finite) else None
+        if len(earlier.costs):
+            self._known = self._standing(earlier)[-1]
         self._observe(earlier)
 
     def observe(self, measured: History) -> None:
         """Takes in measurements of this run."""
-        self.failures += int(np.isnan(measured.times_us).sum())
-        best = self._bests[-1] if self._bests else self._known_us
-        times = np.where(np.isnan(measured.times_us), np.inf, measured.times_us)
-        times = np.minimum(times, np.inf if best is None else best)
-        self._bests += np.minimum.accumulate(times).tolist()
+        self.failures += int(np.isnan(measured.costs).sum())
+        self._bests += self._standing(measured)
         self._observe(measured)
+
+    def _standing(self, measured: History) -> list[float]:
+        """The least cost known after each of these measurements; `best_us` is of the last."""
+        best = self._bests[-1] if self._bests else self._known
+        costs = np.where(np.isnan(measured.costs), np.inf, measured.costs)
+        if len(costs) and costs.min() < best:
+            self.best_us = float(measured.times_us[costs.argmin()])
+        return np.minimum.accumulate(np.minimum(costs, best)).tolist()
 
     def _observe(self, measured: History) -> None:
         numbers = self.space.numbers(measured.candidates)
@@ -98,7 +106,7 @@ class TaskRun:
         self._tuner.observe(measured.candidates, measured.costs)
 
     def _given_up(self) -> bool:
-        if self.best_us is None:
+        if self.best_cost is None:
             return self.trials >= HOPELESS
         gained = int(np.argmin(self._bests)) + 1 if self._bests else 0
         return bool(self._patience) and self.trials - gained >= self._patience

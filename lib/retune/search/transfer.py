@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from retune.records.cost import COST_COLUMNS, recorded_costs
 from retune.records.store import RecordStore
 from retune.schedule.space import Candidates, Sketch, Space, join
 from retune.search.features import FEATURES, VERSION
-from retune.search.history import recorded_costs
 from retune.search.learning import Lesson, scores
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ _ROWS = 4000
 _GOOD = 0.9
 """Share of a task's best speed from which on a candidate is a model for similar tasks."""
 _COLUMNS = (
-    "task_key", "sketch", "decisions", "status", "median_us", "reference_us", "timestamp",
-    "features", "feature_set", "run_id", "phase",
+    *COST_COLUMNS, "task_key", "sketch", "decisions", "timestamp", "features",
+    "feature_set",
 )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
 from retune.device.catalogue import device_spec
 from retune.device.measure import LocalRunner
+from retune.records import ranking
 from retune.records.store import RecordStore
 from retune.search.history import best_candidate, candidate_of
 from retune.search.playoff import play_off
@@ -193,7 +194,8 @@ def _nothing_to_measure(
     request: TuneRequest, tasks: TaskManifest, spec: DeviceSpec, run: str
 ) -> RoundManifest:
     store = RecordStore(request.records)
-    bests = {t.key: store.best(t.key, spec.fingerprint) for t in tasks.tasks if t.tunable}
+    where = {"device": spec.fingerprint}
+    bests = {t.key: ranking.best(store, t.key, where) for t in tasks.tasks if t.tunable}
     return RoundManifest(
         index=0,
         run_id=run,
@@ -291,7 +293,7 @@ def stage_select(
         if winner and record and candidate_of(record, space):
             best.append(winner)
             continue
-        found = best_candidate(store, entry.key, spec.fingerprint, space)
+        found = best_candidate(store, entry.key, {"device": spec.fingerprint}, space)
         if found is not None:
             record = found[1]
             time_us = record.measurement.median_us or 0.0

@@ -26,6 +26,7 @@ from retune.device.messages import (
     Warm,
 )
 from retune.device.replay import ReplayRunner
+from retune.records.cost import measured_costs
 from retune.records.schema import succeeded
 
 WORKLOAD = Workload(
@@ -283,13 +284,22 @@ def test_a_refusal_is_a_row_with_its_message(kind: type, status):
     assert (rows[0].status, rows[0].error) == (status, "because")
 
 
-def test_the_best_time_is_told_to_later_candidates():
+def test_the_best_cost_is_told_to_later_candidates():
     child = FakeChild(always)
     runner = runner_of(child)
-    runner.measure("task", [program("a"), program("b")], MeasureOptions())
+    first, _ = runner.measure("task", [program("a"), program("b")], MeasureOptions())
     runner.measure("task", [program("c")], MeasureOptions())
-    bests = [item.best_us for item in child.seen if isinstance(item, Time)]
-    assert bests == [None, 2.0, 2.0]
+    told = [(item.best_cost, item.calm_us) for item in child.seen if isinstance(item, Time)]
+    cost = measured_costs([first])[1][0]
+    assert told == [(None, None), (cost, 101.0), (cost, 101.0)]
+
+
+def test_the_calm_level_is_that_of_what_the_runner_saw():
+    replies = iter([replace(CALM, before_us=us, after_us=us) for us in (100.0, 104.0, 180.0)])
+    child = FakeChild(lambda item: next(replies) if isinstance(item, Time) else None)
+    names = ("a", "b", "c")
+    rows = runner_of(child).measure("task", [program(n) for n in names], MeasureOptions())
+    assert [row.calm_us for row in rows] == [100.0, 101.0, 102.0]
 
 
 def test_the_workload_travels_once_until_another_is_measured():

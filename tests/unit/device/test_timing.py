@@ -11,10 +11,12 @@ from retune.device.timing import (
     check_deadline_s,
     deviation,
     disturbance,
+    present_us,
     time_deadline_s,
     time_repeats,
 )
 from retune.device.workload import Job, MeasureOptions
+from retune.records.cost import NOMINAL_US
 
 OPTIONS = MeasureOptions(repeat=3, min_repeat_ms=10.0)
 
@@ -133,3 +135,9 @@ def test_deadlines_grow_with_the_work():
 def test_options_that_measure_nothing_are_refused():
     with pytest.raises(InputError, match="repeat: expected a positive number, got 0"):
         MeasureOptions(repeat=0)
+
+
+def test_a_cost_is_a_time_at_the_present_pace():
+    assert present_us(None, 700.0, 700.0) is None
+    assert present_us(10.0, 2 * NOMINAL_US, None) == pytest.approx(20.0)
+    assert present_us(10.0, 2 * NOMINAL_US, NOMINAL_US) == pytest.approx(11.5)

@@ -54,11 +54,6 @@ def record(number: int = 0, **changes: object) -> TuningRecord:
     return replace(plain, **changes)
 
 
-def with_reference(item: TuningRecord, time_us: float, reference_us: float) -> TuningRecord:
-    measurement = replace(item.measurement, median_us=time_us, reference_us=reference_us)
-    return replace(item, measurement=measurement)
-
-
 def test_a_record_survives_the_round_trip(store: Path):
     wanted = [record(1), record(2, measurement=replace(failed("crash", "died"), timestamp=DAY))]
     RecordStore(store).append(wanted)
@@ -117,7 +112,6 @@ def test_an_empty_store_reads_as_an_empty_table(store: Path):
     frame = records.load(store)
     assert frame.empty
     assert {"task_key", "median_us", "target"} <= set(frame.columns)
-    assert RecordStore(store).best("task-a", DEVICE) is None
     assert RecordStore(store / "missing").summary().records == 0
 
 
@@ -139,53 +133,6 @@ def test_a_record_that_was_delivered_twice_is_read_once(store: Path):
     RecordStore(store).append(twice[:1])
     assert len(records.load(store)) == 2
     assert len(records.load(store, columns=["task_key"])) == 2
-
-
-def test_known_holds_every_tried_configuration_of_the_device(store: Path):
-    skipped = replace(failed("skipped", "over budget"), timestamp=DAY)
-    broken = replace(failed("timeout", "hang"), timestamp=DAY)
-    rows = [
-        record(1),
-        record(2, measurement=broken),
-        record(3, measurement=skipped),
-        record(4, device="another"),
-        record(5, task_key="task-b"),
-    ]
-    RecordStore(store).append(rows)
-    assert RecordStore(store).known("task-a", DEVICE) == {f"{1:016x}", f"{2:016x}"}
-
-
-def test_best_removes_the_drift_of_the_machine(store: Path):
-    slow_hour = with_reference(record(1, run_id="one"), 150.0, 200.0)
-    fast_hour = with_reference(record(2, run_id="other"), 100.0, 100.0)
-    RecordStore(store).append([slow_hour, fast_hour])
-    best = RecordStore(store).best("task-a", DEVICE)
-    assert best is not None
-    assert best.decisions == (1, 2, 3)
-
-
-def test_a_slow_moment_of_a_run_makes_nobody_the_best(store: Path):
-    calm = [with_reference(record(n), 100.0 + n, 100.0) for n in range(8)]
-    slow_moment = with_reference(record(9), 126.0, 166.0)  # waits for memory: slower by less
-    RecordStore(store).append([*calm, slow_moment])
-    found = RecordStore(store).top("task-a", DEVICE, 9)
-    assert [item.decisions[0] for item in found] == [*range(8), 9]
-
-
-def test_best_without_references_is_the_least_time(store: Path):
-    rows = [with_reference(record(n), 100.0 - n, float("nan")) for n in range(3)]
-    plain = [replace(r, measurement=replace(r.measurement, reference_us=None)) for r in rows]
-    RecordStore(store).append(plain)
-    best = RecordStore(store).best("task-a", DEVICE)
-    assert best is not None
-    assert best.measurement.median_us == 98.0
-
-
-def test_top_lists_each_configuration_once(store: Path):
-    again = replace(record(0), record_id="other", attempt=1)
-    RecordStore(store).append([record(2), record(1), record(0), again])
-    found = RecordStore(store).top("task-a", DEVICE, 2)
-    assert [item.decisions[0] for item in found] == [0, 1]
 
 
 def test_tasks_and_summary_count(store: Path):
@@ -255,8 +202,8 @@ def test_older_files_lack_columns_and_unknown_columns_are_ignored(store: Path):
     assert len(frame) == 2
     assert "colour" not in frame.columns
     assert frame["layout"].isna().sum() == 1
-    best = RecordStore(store).best("task-a", DEVICE)
-    assert best is not None and best.layout == "" and best.env == Environment()
+    old = next(item for item in to_records(RecordStore(store).table()) if item.decisions[0] == 1)
+    assert (old.layout, old.env) == ("", Environment())
 
 
 KILLED_WRITER = """

@@ -14,6 +14,9 @@ from retune.search.extract import extract
 from retune.search.session import RunSettings
 from retune.search.task import Task
 
+HERE = {"device": GENERIC_CPU.fingerprint}
+"""Columns of the records of the device that is pretended."""
+
 Outcome = Callable[[ProgramSource], Measurement]
 
 

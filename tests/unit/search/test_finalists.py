@@ -9,13 +9,14 @@ import pytest
 
 from retune.codegen.source import ProgramSource
 from retune.core.target import GENERIC_CPU
+from retune.records.ranking import top
 from retune.records.schema import Measurement, succeeded
 from retune.records.store import RecordStore
 from retune.schedule.estimate import default_candidate
 from retune.search.finalists import PASSES, decided, race, standing
 from retune.search.playoff import play_off
 from retune.search.session import Session
-from tests.unit.search.fakes import FakeRunner, measured, settings, tasks
+from tests.unit.search.fakes import HERE, FakeRunner, measured, settings, tasks
 
 
 def noisy_race(truth: dict[str, float], noise: float, rng: np.random.Generator) -> str | None:
@@ -95,8 +96,8 @@ def test_one_lucky_sample_does_not_shut_the_others_out(store: Path):
     records = RecordStore(store)
     session = Session(tasks(), Noisy(), records, settings())
     session.round(60, 1e9, lambda text, trials: None)
-    key, device = session.runs[0].task.key, GENERIC_CPU.fingerprint
-    luckiest, second = records.top(key, device, 2)
+    key = session.runs[0].task.key
+    luckiest, second = top(records, key, HERE, 2)
     time_us = (luckiest.measurement.median_us or 0.0) / 2
     lucky = replace(luckiest.measurement, median_us=time_us)
     records.append([replace(luckiest, record_id="lucky", measurement=lucky)])

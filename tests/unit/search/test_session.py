@@ -9,6 +9,8 @@ import pytest
 from retune.codegen.source import ProgramSource
 from retune.core.errors import LookupFailed, ScheduleError
 from retune.core.target import GENERIC_CPU
+from retune.records.cost import measured_costs
+from retune.records.ranking import best, top
 from retune.records.schema import Measurement, failed, succeeded
 from retune.records.store import RecordStore
 from retune.schedule.estimate import default_candidate
@@ -20,7 +22,7 @@ from retune.search.session import RunSettings, Session
 from retune.search.task import expression_task
 from retune.search.tuners import TUNERS
 from tests import dags
-from tests.unit.search.fakes import FakeRunner, measured, pooling, settings, tasks, wrong
+from tests.unit.search.fakes import HERE, FakeRunner, measured, pooling, settings, tasks, wrong
 
 FOREVER = 1e9
 
@@ -222,7 +224,7 @@ def test_rows_and_measurements_stay_paired(store: Path):
     known = RecordStore(store)
     for key, task in by_key.items():
         space = task.space(session.runner.spec)
-        for record in known.top(key, session.runner.spec.fingerprint, 20):
+        for record in top(known, key, HERE, 20):
             candidate = candidate_of(record, space)
             assert candidate is not None
             assert candidate.key == record.config_hash
@@ -234,3 +236,21 @@ def test_an_unusable_time_is_no_best(store: Path):
     session = open_session(store, FakeRunner(lambda source: failed("timeout", "too slow")))
     session.round(4, FOREVER, quiet)
     assert all(run.best_us is None for run in session.runs)
+
+
+def drifting(source: ProgramSource) -> Measurement:
+    """Measured on a machine whose pace differs from moment to moment, by a factor of 4 at most."""
+    pace = 1.0 + 3.0 * (int(source.key[:8], 16) / 2**32)
+    time_us = pace * (measured(source).median_us or 0.0)
+    reference = 1000.0 * pace
+    return succeeded([time_us], max_abs_err=0.0, reference_us=reference, build_s=0.0, run_s=0.0)
+
+
+def test_search_and_store_agree_on_what_is_fastest(store: Path):
+    session = open_session(store, FakeRunner(drifting))
+    session.round(40, FOREVER, quiet)
+    for run in [*session.runs, *open_session(store).runs]:
+        found = best(RecordStore(store), run.task.key, HERE)
+        assert found is not None
+        assert run.best_us == found.measurement.median_us
+        assert run.best_cost == measured_costs([found.measurement])[1][0]

@@ -13,12 +13,13 @@ from retune.graph.fuse import ALIAS
 from retune.graph.graph import Graph, GraphBuilder
 from retune.graph.passes import optimise
 from retune.ir.interp import run_dag
+from retune.records.ranking import top
 from retune.records.store import RecordStore
 from retune.schedule.estimate import default_candidate
 from retune.search.extract import extract
 from retune.search.history import best_candidate, candidate_of
 from retune.search.session import Session
-from tests.unit.search.fakes import FakeRunner, network, settings, tasks
+from tests.unit.search.fakes import HERE, FakeRunner, network, settings, tasks
 
 
 def one_op(op: str, *types: TensorType, **attrs: object) -> Graph:
@@ -105,17 +106,17 @@ def test_records_lead_back_to_their_candidates(store: Path):
     session.round(20, 1e9, lambda text, trials: None)
     task = tasks()[0]
     space = task.space(GENERIC_CPU)
-    found = best_candidate(RecordStore(store), task.key, GENERIC_CPU.fingerprint, space)
+    found = best_candidate(RecordStore(store), task.key, HERE, space)
     assert found is not None
     candidate, record = found
     assert candidate.key == record.config_hash
-    (best,) = RecordStore(store).top(task.key, GENERIC_CPU.fingerprint, 1)
+    (best,) = top(RecordStore(store), task.key, HERE, 1)
     assert record.record_id == best.record_id
 
     assert candidate_of(replace(record, sketch="of yesterday"), space) is None
     assert candidate_of(replace(record, trace="{not json"), space) is None
     assert candidate_of(replace(record, trace="[]"), space) is None
-    assert best_candidate(RecordStore(store), "unknown", GENERIC_CPU.fingerprint, space) is None
+    assert best_candidate(RecordStore(store), "unknown", HERE, space) is None
 
 
 def test_the_default_schedule_is_always_the_same():

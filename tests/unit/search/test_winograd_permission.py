@@ -76,10 +76,10 @@ def test_records_of_larger_errors_are_not_chosen(model: str, tmp_path: Path):
     store = RecordStore(tmp_path)
     store.append([recorded(allowed, PREFIX, 1.0 + i, i) for i in range(8)])
     store.append([recorded(plain, "cpu.v", 50.0, 9)])
-    fingerprint = GENERIC_CPU.fingerprint
-    best = best_candidate(store, plain.key, fingerprint, plain.space(GENERIC_CPU))
+    here = {"device": GENERIC_CPU.fingerprint}
+    best = best_candidate(store, plain.key, here, plain.space(GENERIC_CPU))
     assert best is not None and best[1].run_id == "run-9"
-    best = best_candidate(store, plain.key, fingerprint, allowed.space(GENERIC_CPU))
+    best = best_candidate(store, plain.key, here, allowed.space(GENERIC_CPU))
     assert best is not None and best[1].run_id == "run-0"
 
 

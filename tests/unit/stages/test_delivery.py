@@ -9,6 +9,7 @@ from retune.bundle.build import build_plan
 from retune.bundle.format import read_bundle
 from retune.core.errors import RecordError
 from retune.core.target import GENERIC_CPU
+from retune.records.ranking import best, top
 from retune.records.schema import TuningRecord
 from retune.records.store import RecordStore
 from retune.search.history import candidate_of
@@ -17,7 +18,7 @@ from retune.stages import delivery, tuning
 from retune.stages.manifest import BestRecord, FinalistsManifest, Selection, TuneRequest
 from retune.stages.network import open_network, stage_extract, stage_import
 from tests.device.networks import write
-from tests.unit.search.fakes import FakeRunner, measured
+from tests.unit.search.fakes import HERE, FakeRunner, measured
 
 
 @pytest.fixture
@@ -37,11 +38,7 @@ def request_(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TuneRequest:
 def slowest(request: TuneRequest) -> dict[str, TuningRecord]:
     """The last of each task in the store's order."""
     store, network = RecordStore(request.records), open_network(request).network
-    tops = {
-        key: store.top(key, GENERIC_CPU.fingerprint, 1000)
-        for key, task in network.tasks.items()
-        if task.tunable
-    }
+    tops = {key: top(store, key, HERE, 1000) for key, task in network.tasks.items() if task.tunable}
     assert any(len(records) > 10 for records in tops.values())
     return {key: records[-1] for key, records in tops.items()}
 
@@ -86,7 +83,7 @@ def test_a_winner_is_selected_unless_its_record_is_gone(request_: TuneRequest):
         for winner in winners
     )
     selected = tuning.stage_select(request_, tasks, FinalistsManifest(winners=lost)).best
-    ids = {best.task_key: best.record_id for best in selected}
-    best = RecordStore(request_.records).best(first, GENERIC_CPU.fingerprint)
-    assert best is not None and ids.pop(first) == best.record_id
+    ids = {entry.task_key: entry.record_id for entry in selected}
+    found = best(RecordStore(request_.records), first, HERE)
+    assert found is not None and ids.pop(first) == found.record_id
     assert ids == {key: record.record_id for key, record in records.items() if key != first}

@@ -1,0 +1,93 @@
+"""What a measurement says of a candidate's speed: one cost, which search, model and ranking share.
+
+A machine's pace drifts, and the fixed reference kernel, timed beside each candidate, shows it. A
+candidate's cost is its time at the pace at which that kernel takes NOMINAL_US: microseconds that
+compare over runs and days. Dividing by the pace takes a machine's drift out of measurements: of
+3,800 candidates measured twice, with twenty minutes in between, the spread of a time was 0.11 of it
+before and 0.07 after.
+
+In slow moments it takes out too much: the reference kernel only computes, and what waits for memory
+slows down less than it does (seen: 1.66 against 1.26 times). The few slow moments of a long run
+would then hold its seeming best, so a moment counts as slower than the machine's calm level
+(`calm_us` of the record, as it was known then) by a factor of _CALM at most. The cost follows from
+the row alone: a continued or a replayed run sees the costs that the run saw.
+
+What people are shown is `median_us`, the time as it was.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from retune.records.schema import Measurement
+
+if TYPE_CHECKING:
+    from retune.records import Table
+
+NOMINAL_US = 1000.0
+"""Time of the reference kernel at the pace that costs are stated for; on most devices it is near,
+so a cost is near the time."""
+_QUIET = 0.25
+"""Quantile of the reference times that stands for a calm machine. Rather no lower one: they vary
+without disturbance too (one machine: 638 us for the fastest fiftieth, 722 in the middle, 830 for
+all but 3 %)."""
+_CALM = 1.15
+"""A moment in which the reference kernel takes this many times its calm time is still calm."""
+
+COST_COLUMNS = ("run_id", "status", "median_us", "reference_us", "calm_us")
+"""What `recorded_costs` reads of each record."""
+
+
+def calm_level(reference_us: np.ndarray) -> float:
+    """The reference kernel's time on the calm machine, by these of its times; NaN is left out.
+
+    NaN where no time is known.
+    """
+    known = reference_us[np.isfinite(reference_us)]
+    return float(np.quantile(known, _QUIET)) if len(known) else np.nan
+
+
+def calm_limit(calm_us: float) -> float:
+    """The longest time of the reference kernel that still belongs to a calm moment.
+
+    Infinite where the calm level is not known.
+    """
+    return _CALM * calm_us if calm_us > 0 else np.inf
+
+
+def pace(reference_us: np.ndarray, calm_us: np.ndarray) -> np.ndarray:
+    """Time over cost at moments with these times of the reference kernel. float64 [n]
+
+    1 where there is no such time; where no calm level is known, every moment counts as calm. Both
+    are taken in the precision of the store.
+    """
+    reference = np.asarray(reference_us, np.float32).astype(np.float64)
+    calm = np.asarray(calm_us, np.float32).astype(np.float64)
+    counted = np.fmin(reference, _CALM * np.where(calm > 0, calm, np.nan))
+    return np.where(reference > 0, counted / NOMINAL_US, 1.0)
+
+
+def measured_costs(measurements: Sequence[Measurement]) -> tuple[np.ndarray, np.ndarray]:
+    """Times in microseconds and costs, NaN for a failure. float64 [n] each"""
+    times = np.array([m.median_us if m.ok else None for m in measurements], float)
+    reference = np.array([m.reference_us for m in measurements], np.float32)
+    calm = np.array([m.calm_us for m in measurements], np.float32)
+    return times, times / pace(reference, calm)
+
+
+def recorded_costs(rows: "Table") -> tuple[np.ndarray, np.ndarray]:
+    """The same of records, by COST_COLUMNS. float64 [n] each
+
+    Records of before have no calm level: that of their run's reference times among `rows` serves.
+    """
+    right = (rows["status"] == "ok").to_numpy(bool)
+    times = np.where(right, rows["median_us"].to_numpy(float, na_value=np.nan), np.nan)
+    reference = rows["reference_us"].to_numpy(np.float32, na_value=np.nan)
+    calm = rows["calm_us"].to_numpy(np.float32, na_value=np.nan)
+    lacking = np.isnan(calm) & (reference > 0)
+    if lacking.any():
+        runs = np.unique(rows["run_id"].to_numpy(str), return_inverse=True)[1]
+        for run in np.unique(runs[lacking]):
+            calm[lacking & (runs == run)] = calm_level(reference[runs == run])
+    return times, times / pace(reference, calm)

@@ -1,0 +1,59 @@
+"""Which records of a task are the fastest: questions that are asked of a store."""
+
+# pyarrow publishes no types: its values are unknown to the checker.
+# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+import pyarrow as pa
+
+from retune.records.arrow import to_records
+from retune.records.cost import COST_COLUMNS, recorded_costs
+from retune.records.schema import TuningRecord
+from retune.records.store import Filter, RecordStore
+
+Where = Mapping[str, Filter]
+"""Columns by which records are comparable: a filter of the store."""
+
+
+def best(store: RecordStore, task_key: str, where: Where) -> TuningRecord | None:
+    """The first of `top`; None if no record is right."""
+    found = top(store, task_key, where, 1)
+    return found[0] if found else None
+
+
+def top(
+    store: RecordStore,
+    task_key: str,
+    where: Where,
+    count: int,
+    sketches: Sequence[str] | None = None,
+) -> list[TuningRecord]:
+    """The `count` fastest right configurations of the task, fastest first, each once.
+
+    With `sketches`, only configurations of these. Fast is what costs little (see `cost`). A
+    configuration that was measured as a finalist counts by the middle one of these costs, not by
+    its luckiest.
+    """
+    wanted: dict[str, Filter] = {**where, "task_key": task_key, "status": "ok"}
+    if sketches is not None:
+        wanted["sketch"] = list(sketches)
+    table = store.table(wanted)
+    rows = table.select(["config_hash", "phase", *COST_COLUMNS]).to_pandas()
+    rows["cost"] = recorded_costs(rows)[1]
+    rows = rows[rows["cost"] > 0]
+    final = rows[rows["phase"] == "final"].sort_values("cost", kind="stable")
+    place = final.groupby("config_hash").cumcount()
+    size = final.groupby("config_hash")["cost"].transform("size")
+    middle = final[place == (size - 1) // 2]
+    others = rows[~rows["config_hash"].isin(final["config_hash"])]
+    ranked = pd.concat([middle, others]).sort_values("cost", kind="stable")
+    ranked = ranked.drop_duplicates("config_hash")
+    return to_records(table.take(pa.array(ranked.index[:count].to_numpy(), pa.int64())))
+
+
+def known(store: RecordStore, task_key: str, where: Where) -> set[str]:
+    """config_hash of every candidate of the task that was tried."""
+    rows = store.scan({**where, "task_key": task_key}, ["config_hash", "status"])
+    return set(rows.loc[(rows["status"] != "skipped").to_numpy(bool), "config_hash"])
