@@ -1,4 +1,4 @@
-"""The flow of a tuning run: import, extract, rounds, finalists, compile, verify, measure, report.
+"""The flow of a tuning run: import, extract, rounds, race, settle, compile, verify, bench, report.
 
 Read `tune_network`. Every step is one Prefect task around one stage of the library. Each stage's
 output lies on disk under the key of its inputs, so a run that was killed, or is started again,
@@ -6,6 +6,7 @@ redoes nothing that was finished. Importing this module imports Prefect; `flows.
 to its server.
 """
 
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from prefect import Task, flow
@@ -23,6 +24,7 @@ from retune.stages.manifest import (
     ReportManifest,
     RoundManifest,
     Selection,
+    SettledManifest,
     TaskManifest,
     TuneRequest,
     TuneResult,
@@ -31,7 +33,13 @@ from retune.stages.manifest import (
 from retune.stages.request import check_request
 from retune.stages.stage import stage_intact
 from retune.stages.summary import check_verified, event_of, summarize
-from tasks.delivery import bench_bundles, compile_bundle, publish_report, verify_bundle
+from tasks.delivery import (
+    bench_bundles,
+    compile_bundle,
+    publish_report,
+    settle_selection,
+    verify_bundle,
+)
 from tasks.network import extract_tasks, import_network
 from tasks.progress import log_event
 from tasks.tuning import decide_finalists, select_records, tune_round
@@ -59,9 +67,12 @@ def tune_network(request: TuneRequest) -> str:
     tasks = run(TaskManifest, extract_tasks, request, network)
     log_event(event_of(tasks))
     rounds = _tune(request, network, tasks)
-    finalists = run(FinalistsManifest, decide_finalists, request, tasks, rounds[-1])
-    selection = from_json(Selection, select_records(request, tasks, finalists))
-    nothing = Selection(target=selection.target)
+    finalists = run(FinalistsManifest, decide_finalists, request, rounds[-1])
+    chosen = from_json(Selection, select_records(request, tasks, finalists))
+    settled = run(SettledManifest, settle_selection, request, network, tasks, chosen)
+    log_event(event_of(settled))
+    selection = settled.selection
+    nothing = replace(selection, best=())
     untuned = run(CompileManifest, compile_bundle, request, network, tasks, nothing, "untuned")
     tuned = run(CompileManifest, compile_bundle, request, network, tasks, selection, "tuned")
     log_event(event_of(tuned))
@@ -72,7 +83,7 @@ def tune_network(request: TuneRequest) -> str:
         network=network,
         tasks=tasks,
         rounds=tuple(rounds),
-        selection=selection,
+        settled=settled,
         tuned=tuned,
         verified=verified,
         bench=bench,

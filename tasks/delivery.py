@@ -38,6 +38,22 @@ def compile_bundle(
 
 
 @task(
+    name="settle",
+    cache_key_fn=content_cache("settle"),
+    persist_result=True,
+    result_serializer="json",
+    **RETRY,
+)
+def settle_selection(
+    request: TuneRequest, network: ImportManifest, tasks: TaskManifest, chosen: Selection
+) -> str:
+    """JSON of the SettledManifest."""
+    from retune.api import stage_settle
+
+    return to_json(stage_settle(request, network, tasks, chosen))
+
+
+@task(
     name="verify",
     cache_key_fn=content_cache("verify"),
     persist_result=True,

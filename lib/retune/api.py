@@ -26,14 +26,15 @@ from retune.stages.manifest import (
     FinishedRun,
     Progress,
     RoundManifest,
-    Selection,
     TuneRequest,
     TuneResult,
 )
 from retune.stages.network import ImportedNetwork, import_network, stage_extract, stage_import
 from retune.stages.request import check_request
+from retune.stages.selection import stage_select
+from retune.stages.settling import stage_settle
 from retune.stages.summary import check_verified, event_of, summarize
-from retune.stages.tuning import stage_finalists, stage_select, stage_tune_round
+from retune.stages.tuning import stage_finalists, stage_tune_round
 
 __all__ = [
     "ImportedNetwork",
@@ -52,6 +53,7 @@ __all__ = [
     "stage_import",
     "stage_report",
     "stage_select",
+    "stage_settle",
     "stage_tune_round",
     "stage_verify",
     "tune",
@@ -156,9 +158,12 @@ def run_stages(request: TuneRequest, progress: Progress, stop: Stop = never) -> 
         rounds.append(
             stage_tune_round(request, network, tasks, len(rounds), previous, progress, stop)
         )
-    finalists = stage_finalists(request, tasks, rounds[-1], progress, stop)
-    selection = stage_select(request, tasks, finalists)
-    nothing = Selection(target=selection.target)
+    finalists = stage_finalists(request, rounds[-1], progress, stop)
+    chosen = stage_select(request, tasks, finalists)
+    settled = stage_settle(request, network, tasks, chosen)
+    progress(event_of(settled))
+    selection = settled.selection
+    nothing = replace(selection, best=())
     untuned = stage_compile(request, network, tasks, nothing, "untuned")
     tuned = stage_compile(request, network, tasks, selection, "tuned")
     progress(event_of(tuned))
@@ -169,7 +174,7 @@ def run_stages(request: TuneRequest, progress: Progress, stop: Stop = never) -> 
         network=network,
         tasks=tasks,
         rounds=tuple(rounds),
-        selection=selection,
+        settled=settled,
         tuned=tuned,
         verified=verified,
         bench=bench,

@@ -29,6 +29,7 @@ from retune.stages.manifest import (
     ReportManifest,
     RoundManifest,
     Selection,
+    SettledManifest,
     TaskEntry,
     TaskManifest,
     TaskProgress,
@@ -56,7 +57,7 @@ TASKS = tuple(
 
 
 class FakeStages:
-    """The nine stages of `retune.api`; the round `held` lasts until it is stopped."""
+    """The ten stages of `retune.api`; the round `held` lasts until it is stopped."""
 
     def __init__(self, *, held: int | None = None, passing_failures: int = 0) -> None:
         self.held = held
@@ -162,7 +163,6 @@ class FakeStages:
     def stage_finalists(
         self,
         request: TuneRequest,
-        tasks: TaskManifest,
         last: RoundManifest,
         progress: Progress,
         stop: Stop = never,
@@ -179,8 +179,22 @@ class FakeStages:
     def stage_select(
         self, request: TuneRequest, tasks: TaskManifest, finalists: FinalistsManifest
     ) -> Selection:
-        best = tuple(BestRecord(task_key=t.key, record_id="r", median_us=33.0) for t in tasks.tasks)
+        best = tuple(BestRecord(task_key=t.key, record_id="r", time_us=33.0) for t in tasks.tasks)
         return Selection(target="fake device", best=best)
+
+    def stage_settle(
+        self,
+        request: TuneRequest,
+        network: ImportManifest,
+        tasks: TaskManifest,
+        selection: Selection,
+    ) -> SettledManifest:
+        def body(_folder: Path) -> SettledManifest:
+            ran(request, "settle")
+            return SettledManifest(selection=selection, ratio=0.5)
+
+        key = stage_key("settle", network.key, selection)
+        return run_once(SettledManifest, stage="settle", key=key, work=work(request), body=body)
 
     def stage_compile(
         self,

@@ -67,7 +67,7 @@ class Measurement:
 def succeeded(
     run_times_us: Sequence[float],
     *,
-    max_abs_err: float,
+    max_abs_err: float | None,
     reference_us: float | None,
     calm_us: float | None = None,
     build_s: float,

@@ -24,9 +24,7 @@ _TIE = 0.002
 class Race:
     """The contenders of some tasks, by number, with what was measured of them."""
 
-    def __init__(
-        self, contenders: Sequence[int], *, resolved: bool, rng: np.random.Generator
-    ) -> None:
+    def __init__(self, contenders: Sequence[int], rng: np.random.Generator) -> None:
         """So many contenders for each task, the default schedule first; at least one each.
 
         Tasks come in the order in which they matter.
@@ -34,7 +32,6 @@ class Race:
         self.samples: list[list[list[float]]] = [[[] for _ in range(n)] for n in contenders]
         """By task and contender, in order: seconds of the task, or of the network with it."""
         self._racing = [list(range(n)) for n in contenders]
-        self._resolved = resolved
         self._rng = rng
 
     @property
@@ -53,19 +50,19 @@ class Race:
             [np.quantile(s, QUANTILE) if s else np.inf for s in self.samples[task]], np.float64
         )
 
-    def turns(self) -> Iterator[np.ndarray]:
+    def turns(self, *, resolved: bool) -> Iterator[np.ndarray]:
         """A round of passes in parts, each to be observed before the next. int [passes, tasks]"""
-        if self._resolved:
+        if resolved:
             yield self._together()
             return
         for task in range(len(self.samples)):
             if self._open(task):
                 yield self._alone(task)
 
-    def observe(self, choices: np.ndarray, seconds: np.ndarray) -> None:
+    def observe(self, choices: np.ndarray, seconds: np.ndarray, *, resolved: bool) -> None:
         """Takes in passes: `seconds` float64 [passes, tasks], or [passes, 1] of the network."""
         varied = range(len(self.samples))
-        if not self._resolved:
+        if not resolved:
             varied = np.flatnonzero(np.ptp(choices, axis=0)).tolist() or [0]
             seconds = np.broadcast_to(seconds, choices.shape)
         for task in varied:

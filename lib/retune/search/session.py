@@ -87,8 +87,6 @@ class Session:
         self.runner = runner
         self.store = store
         self.settings = replace(settings, options=options)
-        self.finals = 0
-        """Measurements of finalists by this process; they are no trials."""
         self._prepared: set[str] = set()
         tuned = [task for task in tasks if task.tunable]
         rows = store.scan(
@@ -160,19 +158,20 @@ class Session:
         run = self._runs[task_key]
         return self._batch(run, run.space.locate(candidates))
 
-    def measure_again(
-        self, task_key: str, candidates: Sequence[Candidate], attempt: int
-    ) -> list[Measurement]:
-        """Known candidates, measured once more as finalists: recorded, but no trials."""
-        run = self._runs[task_key]
-        measurements = self._measure(run, run.space.locate(candidates))
-        rows = [
-            replace(self._row(run, c, m), phase="final", attempt=attempt)
-            for c, m in zip(candidates, measurements, strict=True)
+    def record_in_place(
+        self, rows: Sequence[tuple[str, Candidate, Measurement]]
+    ) -> list[TuningRecord]:
+        """The records of tasks' finalists that were timed inside their network; they are no trials.
+
+        They are in the store when the call returns.
+        """
+        made = [
+            replace(self._row(self._runs[key], candidate, measured), phase="final")
+            for key, candidate, measured in rows
         ]
-        self.store.append(rows)
-        self.finals += len(rows)
-        return measurements
+        if made:
+            self.store.append(made)
+        return made
 
     # -- one batch -----------------------------------------------------------------------------
 

@@ -15,13 +15,9 @@ from retune.bundle.module import Module
 from retune.bundle.peers import open_peer, open_reference
 from retune.bundle.plan import MAX_ERROR_NOTE
 from retune.bundle.verify import verify
-from retune.core.errors import RecordError
 from retune.core.replacing import replacing
 from retune.device.catalogue import device_spec
 from retune.device.ceilings import Ceilings
-from retune.records.store import RecordStore
-from retune.schedule.space import Candidate
-from retune.search.history import candidate_of
 from retune.stages.manifest import (
     BenchManifest,
     CompileManifest,
@@ -38,6 +34,7 @@ from retune.stages.manifest import (
 )
 from retune.stages.network import open_network
 from retune.stages.report_data import report_data
+from retune.stages.selection import selected_candidates, selected_network
 from retune.stages.stage import run_once, stage_key
 
 _MODULE = "module"
@@ -62,9 +59,9 @@ def stage_compile(
 
     def body(folder: Path) -> CompileManifest:
         spec = device_spec(request.device)
-        chosen = _candidates(request, {b.task_key: b.record_id for b in selection.best})
+        chosen = selected_candidates(request, selection)
         plan = build_plan(
-            open_network(request).network,
+            selected_network(request, selection),
             chosen,
             spec,
             model_key=network.model_key,
@@ -92,27 +89,6 @@ def stage_compile(
         )
 
     return run_once(CompileManifest, stage="compile", key=key, work=Path(request.work), body=body)
-
-
-def _candidates(request: TuneRequest, chosen: Mapping[str, str]) -> dict[str, Candidate]:
-    """The candidates of records by id, for each task.
-
-    Raises: RecordError where a record, or its candidate in the space of today, is gone.
-    """
-    spec = device_spec(request.device)
-    records = RecordStore(request.records).named(list(chosen.values()))
-    network = open_network(request).network
-    found: dict[str, Candidate] = {}
-    for task_key, record_id in chosen.items():
-        record = records.get(record_id)
-        candidate = record and candidate_of(record, network.tasks[task_key].space(spec))
-        if not candidate:
-            raise RecordError(
-                f"{request.records}: the chosen record {record_id} of task {task_key} is gone, or "
-                "its schedule is no longer in the task's space; start the run again"
-            )
-        found[task_key] = candidate
-    return found
 
 
 def stage_verify(

@@ -4,7 +4,7 @@ All of it is plain data (text, numbers, tuples), small, and goes to JSON and bac
 and records travel as files named in a manifest. Paths in a manifest are relative to its `folder`.
 
 The way: TuneRequest -> ImportManifest -> TaskManifest -> RoundManifest (one for each round)
--> FinalistsManifest -> Selection -> CompileManifest (untuned, tuned)
+-> FinalistsManifest -> Selection -> SettledManifest -> CompileManifest (untuned, tuned)
 -> VerifyManifest, BenchManifest -> ReportManifest.
 """
 
@@ -181,30 +181,62 @@ class RoundManifest(Manifest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Winner:
+    """The contender of a task that was fastest in its network."""
+
+    task_key: str
+    record_id: str | None
+    """None: the default schedule, which no record is known of."""
+    time_us: float | None = None
+    """Of one run of the task in the network; None where only whole passes are timed."""
+    default_us: float | None = None
+    """The same of the default schedule, in the same passes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinalistsManifest(Manifest):
+    """The winner of each task among its fastest candidates and the default, in their network."""
+
+    winners: tuple[Winner, ...] = ()
+    """Tasks of which nothing but the default is known are missing; all, where no race was run."""
+    passes: int = 0
+    """Of the whole network."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BestRecord:
     """The record that a task is compiled from."""
 
     task_key: str
     record_id: str
-    median_us: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinalistsManifest(Manifest):
-    """The winner of each task among its fastest candidates and the default, measured in turns."""
-
-    winners: tuple[BestRecord, ...] = ()
-    """Tasks that had no finalists, or no time for them, are missing."""
-    measured: int = 0
-    """Measurements of finalists, over all tasks."""
+    time_us: float
+    """In its network if it was raced there, otherwise alone."""
+    default_us: float | None = None
+    """Of the default schedule, if they were raced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """The best record of each task that has one, as of now. Not cached: it reads the store."""
+    """What each task is compiled from: a record, or the default schedule where none is named."""
 
     target: str
     best: tuple[BestRecord, ...] = ()
+    limits: tuple[tuple[str, float], ...] = ()
+    """Task key -> largest error, for tasks that may not have what the request allows: the network
+    as a whole deviated too far."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettledManifest(Manifest):
+    """The selection that is published: exact enough, and no slower than the default schedules."""
+
+    selection: Selection
+    given_back: tuple[str, ...] = ()
+    """Keys of tasks that got their default schedule back, as the bundle was faster so."""
+    ratio: float | None = None
+    """Time of the bundle over that of default schedules, in turns; None: both are the same."""
+    deviation: float = 0.0
+    """Of its outputs from the oracle's, as a part of their range."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,10 +359,15 @@ class FinishedRun:
     tasks: TaskManifest
     rounds: tuple[RoundManifest, ...]
     """One at least; the last one says why the run ended."""
-    selection: Selection
+    settled: SettledManifest
     tuned: CompileManifest
     verified: VerifyManifest
     bench: BenchManifest
+
+    @property
+    def selection(self) -> Selection:
+        """What the tuned bundle was compiled from."""
+        return self.settled.selection
 
     @property
     def last(self) -> RoundManifest:

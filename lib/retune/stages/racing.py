@@ -7,12 +7,14 @@ it, in place and in the same passes, or it is the default.
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
 from retune.bundle.build import ContestPlan, build_contest
 from retune.bundle.racer import ContestChild, Passes
 from retune.core.errors import DeviceError
+from retune.core.target import DeviceSpec
 from retune.device.child import ChildLostError
 from retune.records.schema import Measurement, TuningRecord, succeeded
 from retune.schedule.estimate import default_candidate
@@ -21,6 +23,7 @@ from retune.search.extract import Network
 from retune.search.history import best_candidates
 from retune.search.race import Race
 from retune.search.session import Session
+from retune.stages.manifest import FinalistsManifest, Winner
 
 _LOG = logging.getLogger("retune.stages")
 
@@ -47,56 +50,42 @@ class Finalist:
         return self.record.measurement.build_s if self.record else 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Winner:
-    """The contender of a task that was fastest in place."""
-
-    task_key: str
-    record: TuningRecord | None
-    """None: the default schedule, of which no record is known."""
-    is_default: bool
-    time_us: float | None
-    """Of one run of the task in its network; None where only whole passes are timed."""
-    default_us: float | None
-    """The same of the default schedule."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What a race came to."""
-
-    winners: tuple[Winner, ...] = ()
-    measured: int = 0
-    """Passes of the network."""
-
-
 def race_finalists(
     session: Session,
     network: Network,
     device: str,
     budget_s: float,
     time_left: Callable[[], bool],
-) -> Outcome:
+) -> FinalistsManifest:
     """The winner of each tuned task; every contender's times in place are records afterwards.
 
     At least one round of passes runs; further ones while `time_left`. No winners where the
     network with its finalists cannot run: a line in the log says why.
     """
     finalists = choose_finalists(session, budget_s)
-    if not finalists:
-        return Outcome()
     chosen = {key: [f.candidate for f in found] for key, found in finalists.items()}
-    settings, spec = session.settings, session.runner.spec
-    plan = build_contest(network, chosen, spec, model_key=settings.run_id, notes={})
-    race = _InPlace(device, plan, {key: len(found) for key, found in finalists.items()})
+    if not chosen:
+        return FinalistsManifest()
     try:
-        race.run(settings.seed, time_left)
-    except (ChildLostError, DeviceError) as error:
+        raced = race_in_place(
+            network, chosen, session.runner.spec, device, session.settings.seed, time_left
+        )
+    except DeviceError as error:
         _LOG.warning("finalists are not raced in their network: %s", error)
-        return Outcome()
-    finally:
-        race.close()
-    return _recorded(session, finalists, race)
+        return FinalistsManifest()
+    records = _recorded(session, finalists, raced)
+    return FinalistsManifest(
+        winners=tuple(
+            Winner(
+                task_key=key,
+                record_id=record.record_id if (record := records[key][lead]) else None,
+                time_us=_time_us(records[key][lead], raced),
+                default_us=_time_us(records[key][0], raced),
+            )
+            for key, lead in raced.leaders.items()
+        ),
+        passes=raced.passes,
+    )
 
 
 def choose_finalists(session: Session, budget_s: float) -> dict[str, list[Finalist]]:
@@ -130,143 +119,169 @@ def _known(session: Session, task_key: str) -> list[Finalist]:
     spec = session.runner.spec
     (space,) = (run.space for run in session.runs if run.task.key == task_key)
     default = default_candidate(space, spec)
-    best = best_candidates(session.store, task_key, spec.fingerprint, space, 1 + MOST)
-    records = {candidate: record for candidate, record in best}
+    best = best_candidates(session.store, task_key, {"device": spec.fingerprint}, space, 1 + MOST)
+    records = dict(best)
     others = [Finalist(candidate=c, record=r) for c, r in best if c != default]
     return [Finalist(candidate=default, record=records.get(default)), *others[:MOST]]
 
 
-class _InPlace:
-    """A race on a device: passes by a child that is replaced when it is lost."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Raced:
+    """What a race in a network came to, by task."""
 
-    def __init__(self, device: str, plan: ContestPlan, counts: Mapping[str, int]) -> None:
-        self.tasks = list(counts)
-        self.samples: Sequence[Sequence[Sequence[float]]] = ()
-        self.leaders = np.zeros(0, np.int64)
-        self.resolved = False
-        self.passes = 0
-        self.references: list[float] = []
-        self._counts = list(counts.values())
-        self._device = device
-        self._plan = plan
-        self._child: ContestChild | None = None
-        self._places = np.array(
-            [self.tasks.index(s.task_key) if s.task_key in counts else -1 for s in plan.slots],
-            np.int64,
-        )
+    resolved: bool
+    """True: samples are seconds of the task, all its calls together; False: of the network."""
+    leaders: Mapping[str, int]
+    samples: Mapping[str, Sequence[Sequence[float]]]
+    """Of each contender, in order."""
+    passes: int
+    reference_us: float
+    """Of the reference kernel around the passes, in the middle."""
 
-    def run(self, seed: int, time_left: Callable[[], bool]) -> None:
-        """Rounds of passes until it is decided or no time is left; at least one."""
-        self.resolved = self._opened().resolved
-        race = Race(self._counts, resolved=self.resolved, rng=np.random.default_rng(seed))
+
+def race_in_place(
+    network: Network,
+    contenders: Mapping[str, Sequence[Candidate]],
+    spec: DeviceSpec,
+    device: str,
+    seed: int,
+    time_left: Callable[[], bool],
+) -> Raced:
+    """The race of these contenders, the default schedule first; at least one round of passes.
+
+    Raises: DeviceError where the network with all of them cannot be run.
+    """
+    plan = build_contest(network, contenders, spec, model_key="", notes={})
+    race = Race([len(found) for found in contenders.values()], np.random.default_rng(seed))
+    with _Passes(device, plan, list(contenders)) as passes:
         going = True
         while going and not race.decided:
-            for choices in race.turns():
-                self._observe(race, choices)
+            for choices in race.turns(resolved=passes.resolved):
+                passes.observe(race, choices)
                 going = time_left()
                 if not going:
                     break
-        self.samples, self.leaders = race.samples, race.leaders
+        return Raced(
+            resolved=passes.resolved,
+            leaders=dict(zip(contenders, race.leaders.tolist(), strict=True)),
+            samples=dict(zip(contenders, race.samples, strict=True)),
+            passes=passes.count,
+            reference_us=float(np.median(passes.references)) if passes.references else 0.0,
+        )
 
-    def close(self) -> None:
-        """Ends the child."""
-        if self._child is not None:
-            self._child.close()
-            self._child = None
 
-    def _observe(self, race: Race, choices: np.ndarray) -> None:
+class _Passes:
+    """Passes of a network by a child that is replaced when it is lost."""
+
+    def __init__(self, device: str, plan: ContestPlan, tasks: Sequence[str]) -> None:
+        self.references: list[float] = []
+        self.count = 0
+        self._device = device
+        self._plan = plan
+        self._tasks = len(tasks)
+        self._child: ContestChild | None = None
+        numbers = {key: number for number, key in enumerate(tasks)}
+        self._task_of = np.array(
+            [numbers.get(slot.task_key, self._tasks) for slot in plan.slots], np.int64
+        )
+        """Of each slot; one more than there are for those of other tasks."""
+
+    @property
+    def resolved(self) -> bool:
+        """Whether a pass tells the time of each task."""
+        return self._opened().resolved
+
+    def observe(self, race: Race, choices: np.ndarray) -> None:
         """One part of a round. Where the child is lost, each contender is tried again alone."""
         try:
-            found = self._passes(choices)
+            found = self._run(choices)
         except ChildLostError as lost:
             _LOG.warning("a pass of the finalists was lost (%s); each is tried alone", lost)
             self._convict(race, choices)
             return
         self.references.append(found.reference_us)
-        race.observe(choices, self._by_task(found.seconds))
+        race.observe(choices, self._by_task(found.seconds), resolved=self.resolved)
 
     def _convict(self, race: Race, choices: np.ndarray) -> None:
         """Contenders that lose the child among defaults as well are out of the race.
 
         Raises: ChildLostError if the defaults alone do.
         """
-        self.close()
-        self._passes(np.zeros((1, len(self.tasks)), np.int64))
-        for task in range(len(self.tasks)):
+        self._close()
+        self._run(np.zeros((1, self._tasks), np.int64))
+        for task in range(self._tasks):
             for contender in sorted({int(c) for c in choices[:, task]} - {0}):
-                alone = np.zeros((1, len(self.tasks)), np.int64)
+                alone = np.zeros((1, self._tasks), np.int64)
                 alone[0, task] = contender
                 try:
-                    self._passes(alone)
+                    self._run(alone)
                 except ChildLostError:
-                    self.close()
+                    self._close()
                     race.disqualify(task, contender)
 
-    def _passes(self, choices: np.ndarray) -> Passes:
+    def _run(self, choices: np.ndarray) -> Passes:
         """int [passes, tasks]; slots of other tasks have one contender."""
-        widened = np.concatenate([choices, np.zeros((len(choices), 1), np.int64)], axis=1)
-        found = self._opened().run(widened[:, self._places])
-        self.passes += len(choices)
+        wide = np.concatenate([choices, np.zeros((len(choices), 1), np.int64)], axis=1)
+        found = self._opened().run(wide[:, self._task_of])
+        self.count += len(choices)
         return found
+
+    def _by_task(self, seconds: np.ndarray) -> np.ndarray:
+        """Seconds of all slots of each task; of the network where that is all that is known."""
+        if not self.resolved:
+            return seconds
+        total = np.zeros((self._tasks + 1, len(seconds)))
+        np.add.at(total, self._task_of, seconds.T)
+        return total[:-1].T
 
     def _opened(self) -> ContestChild:
         if self._child is None:
             self._child = ContestChild(self._device, self._plan)
         return self._child
 
-    def _by_task(self, seconds: np.ndarray) -> np.ndarray:
-        """Seconds of all slots of each task; of the network where that is all that is known."""
-        if not self.resolved:
-            return seconds
-        total = np.zeros((len(seconds), len(self.tasks) + 1))
-        np.add.at(total.T, self._places, seconds.T)
-        return total[:, :-1]
+    def _close(self) -> None:
+        if self._child is not None:
+            self._child.close()
+            self._child = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
 
 
 def _recorded(
-    session: Session, finalists: Mapping[str, Sequence[Finalist]], race: _InPlace
-) -> Outcome:
-    """The winners; a task's samples, divided by its weight, become a record of each contender."""
+    session: Session, finalists: Mapping[str, Sequence[Finalist]], raced: Raced
+) -> dict[str, list[TuningRecord | None]]:
+    """A record of each contender: of its times in place, or where these are not known its own."""
+    records = {key: [f.record for f in found] for key, found in finalists.items()}
+    if not raced.resolved:
+        return records
     weights = {run.task.key: run.task.weight for run in session.runs}
-    winners: list[Winner] = []
-    rows: list[TuningRecord] = []
-    for key, samples, leader in zip(race.tasks, race.samples, race.leaders, strict=True):
-        made: list[TuningRecord | None] = [f.record for f in finalists[key]]
-        if race.resolved:
-            measured = [_measurement(s, weights[key], race.references) for s in samples]
-            made = [
-                session.record_in_place(key, f.candidate, m) if m else f.record
-                for f, m in zip(finalists[key], measured, strict=True)
-            ]
-            rows += [record for record, m in zip(made, measured, strict=True) if record and m]
-        winners.append(
-            Winner(
-                task_key=key,
-                record=made[leader],
-                is_default=leader == 0,
-                time_us=_median_us(made[leader]) if race.resolved else None,
-                default_us=_median_us(made[0]) if race.resolved else None,
-            )
-        )
-    if rows:
-        session.store.append(rows)
-    return Outcome(winners=tuple(winners), measured=race.passes)
+    measured = [
+        (key, place, _measurement(samples, weights[key], raced.reference_us))
+        for key, every in raced.samples.items()
+        for place, samples in enumerate(every)
+        if samples
+    ]
+    rows = [(key, finalists[key][place].candidate, m) for key, place, m in measured]
+    for (key, place, _), record in zip(measured, session.record_in_place(rows), strict=True):
+        records[key][place] = record
+    return records
 
 
-def _median_us(record: TuningRecord | None) -> float | None:
-    return record.measurement.median_us if record else None
+def _time_us(record: TuningRecord | None, raced: Raced) -> float | None:
+    """Of one call in place, if it was timed there."""
+    return record.measurement.median_us if record and raced.resolved else None
 
 
-def _measurement(
-    samples: Sequence[float], weight: int, references: Sequence[float]
-) -> Measurement | None:
-    """The times of one call; None of a contender that never ran."""
-    if not samples:
-        return None
+def _measurement(samples: Sequence[float], weight: int, reference_us: float) -> Measurement:
+    """Times of one call of a task that the network calls `weight` times in a pass."""
     return succeeded(
-        [1e6 * s / weight for s in samples],
+        [1e6 * seconds / weight for seconds in samples],
         max_abs_err=None,
-        reference_us=float(np.median(references)),
+        reference_us=reference_us,
         build_s=0.0,
-        run_s=2.0 * sum(samples),
+        run_s=sum(samples),
     )

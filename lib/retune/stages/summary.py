@@ -6,11 +6,13 @@ from dataclasses import replace
 
 from retune.core.errors import VerifyError
 from retune.stages.manifest import (
+    BestRecord,
     CompileManifest,
     FinishedRun,
     ImportManifest,
     ReportManifest,
     RoundManifest,
+    SettledManifest,
     TaskManifest,
     TaskResult,
     TuneEvent,
@@ -20,7 +22,9 @@ from retune.stages.manifest import (
 )
 
 
-def event_of(done: ImportManifest | TaskManifest | CompileManifest) -> TuneEvent:
+def event_of(
+    done: ImportManifest | TaskManifest | SettledManifest | CompileManifest,
+) -> TuneEvent:
     """What those who watch are told of a stage that is done."""
     match done:
         case ImportManifest():
@@ -28,6 +32,12 @@ def event_of(done: ImportManifest | TaskManifest | CompileManifest) -> TuneEvent
             return TuneEvent(stage="import", text=text)
         case TaskManifest():
             return TuneEvent(stage="extract", text=f"{len(done.tasks)} tasks")
+        case SettledManifest():
+            speed = "default schedules" if done.ratio is None else f"{done.ratio:.3f}x their time"
+            text = f"settled: {speed}, deviation {done.deviation:.1e} of the range"
+            if done.given_back:
+                text += f", {len(done.given_back)} tasks have their default schedule back"
+            return TuneEvent(stage="settle", text=text)
         case CompileManifest():
             text = f"{done.kernels} kernels, {done.launches} launches"
             return TuneEvent(stage="compile", text=text)
@@ -65,10 +75,17 @@ def summarize(request: TuneRequest, run: FinishedRun, published: ReportManifest)
 def task_results(run: FinishedRun) -> tuple[TaskResult, ...]:
     """Every task with what was measured and what was compiled, the costliest first."""
     known = {entry.task_key: entry for entry in run.last.progress}
-    compiled = {best.task_key: best.median_us for best in run.selection.best}
+    compiled = {best.task_key: best for best in run.selection.best}
     found = [TaskResult.of(entry, known.get(entry.key)) for entry in run.tasks.tasks]
-    results = [replace(r, best_us=compiled.get(r.entry.key, r.best_us)) for r in found]
+    results = [_as_compiled(r, compiled.get(r.entry.key)) for r in found]
     return tuple(sorted(results, key=_cost, reverse=True))
+
+
+def _as_compiled(result: TaskResult, best: BestRecord | None) -> TaskResult:
+    """The task with the times of what was compiled and of the default schedule: of one race."""
+    if best is None:
+        return replace(result, best_us=result.default_us)
+    return replace(result, best_us=best.time_us, default_us=best.default_us or result.default_us)
 
 
 def count_statuses(rounds: Sequence[RoundManifest]) -> tuple[tuple[str, int], ...]:

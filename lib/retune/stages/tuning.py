@@ -3,7 +3,7 @@
 import logging
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
@@ -15,16 +15,12 @@ from retune.device.catalogue import device_spec
 from retune.device.measure import LocalRunner
 from retune.records import ranking
 from retune.records.store import RecordStore
-from retune.search.history import best_candidate, candidate_of
-from retune.search.playoff import play_off
 from retune.search.session import RunSettings, Session, Stop, never
 from retune.stages.manifest import (
-    BestRecord,
     FinalistsManifest,
     ImportManifest,
     Progress,
     RoundManifest,
-    Selection,
     TaskManifest,
     TaskProgress,
     TaskResult,
@@ -32,13 +28,14 @@ from retune.stages.manifest import (
     TuneRequest,
 )
 from retune.stages.network import open_network
+from retune.stages.racing import race_finalists
 from retune.stages.stage import load, run_once, stage_folder, stage_key
 
 _LOG = logging.getLogger("retune.stages")
 
-_FINAL_SHARE = 0.1
-_FINAL_SECONDS = 5.0
-"""Time for finalists, as a share of the time spent measuring, and at least so many seconds."""
+_RACE_SHARE = 0.15
+_RACE_SECONDS = 10.0
+"""Time for the race of the finalists, as a share of the budget, and at least so many seconds."""
 _ROUND_TRIALS = 256
 _ROUND_SECONDS = 60.0
 """A round ends after so many trials or seconds: what a killed run may have to look up again.
@@ -105,10 +102,10 @@ def _measure_round(
     left = _ROUND_TRIALS if request.trials is None else request.trials - earlier
     seconds = _ROUND_SECONDS
     if request.minutes is not None:
-        seconds = min(seconds, 60 * request.minutes - spent)
+        seconds = min(seconds, _search_s(request.minutes) - spent)
     found = _statuses(request, run, session.trials - earlier)
     wanted = min(_ROUND_TRIALS, left) - found.total()
-    share = spent / (60 * request.minutes) if request.minutes else 0.0
+    share = spent / _search_s(request.minutes) if request.minutes else 0.0
 
     def report(text: str, _: int) -> None:
         watch.show(session, share, text)
@@ -119,7 +116,7 @@ def _measure_round(
     spent += perf_counter() - started
     if not reason and request.trials is not None and session.trials >= request.trials:
         reason = f"{request.trials} trials are done"
-    if not reason and request.minutes is not None and spent >= 60 * request.minutes:
+    if not reason and request.minutes is not None and spent >= _search_s(request.minutes):
         reason = f"{request.minutes:g} minutes are over"
     stopped = not reason and stop()
     if stopped:
@@ -219,14 +216,13 @@ def _nothing_to_measure(
 
 def stage_finalists(
     request: TuneRequest,
-    tasks: TaskManifest,
     last: RoundManifest,
     progress: Progress,
     stop: Stop = never,
 ) -> FinalistsManifest:
     """The winner of each task, after the last round; every measurement is in the store.
 
-    When `stop` says so no further race begins or goes on, and the manifest is not stored.
+    When `stop` says so the race ends with the passes in flight, and the manifest is not stored.
     """
     key = stage_key("finalists", last.run_id, last.trials_done)
 
@@ -235,72 +231,39 @@ def stage_finalists(
             return FinalistsManifest()
         if stop():
             return FinalistsManifest(stopped=True)
-        weights = {entry.key: entry.weight for entry in tasks.tasks}
-        costly = sorted(
-            last.progress, key=lambda p: -(p.best_us or 0.0) * weights.get(p.task_key, 1)
-        )
-        budget = max(_FINAL_SECONDS, _FINAL_SHARE * last.seconds_done)
         session = _OPEN.of(request, last.run_id)
-        return _decide(session, [p.task_key for p in costly], budget, progress, stop)
+        network = open_network(request).network
+        budget = max(_RACE_SECONDS, _race_share_s(request, last))
+        started = perf_counter()
+
+        def time_left() -> bool:
+            return perf_counter() - started < budget and not stop()
+
+        progress(TuneEvent(stage="finalists", text="finalists are built into the network"))
+        found = race_finalists(session, network, request.device, budget, time_left)
+        return replace(found, stopped=stop())
 
     try:
         work = Path(request.work)
         done = run_once(FinalistsManifest, stage="finalists", key=key, work=work, body=body)
     finally:
         _OPEN.close()
-    decided = f"{len(done.winners)} tasks have a winner among their finalists"
+    decided = f"{len(done.winners)} tasks have a winner, by {done.passes} passes of the network"
     text = "measuring has stopped" if done.stopped else decided
     progress(TuneEvent(stage="decided", text=text))
     return done
 
 
-def _decide(
-    session: Session, task_keys: Sequence[str], budget_s: float, progress: Progress, stop: Stop
-) -> FinalistsManifest:
-    """The races of these tasks, in their order, as far as the time goes."""
-    started, winners, before = perf_counter(), list[BestRecord](), session.finals
-
-    def time_left() -> bool:
-        return perf_counter() - started < budget_s and not stop()
-
-    for number, key in enumerate(task_keys):
-        winner = play_off(session, key, time_left)
-        if winner is not None:
-            time_us = winner.measurement.median_us or 0.0
-            winners.append(BestRecord(task_key=key, record_id=winner.record_id, median_us=time_us))
-        text = f"finalists: {number + 1} of {len(task_keys)} tasks are decided"
-        progress(TuneEvent(stage="finalists", text=text))
-    measured = session.finals - before
-    return FinalistsManifest(winners=tuple(winners), measured=measured, stopped=stop())
+def _race_share_s(request: TuneRequest, last: RoundManifest) -> float:
+    """What is left of the minutes, or as large a share of the time that the trials took."""
+    if request.minutes is not None:
+        return 60 * request.minutes - last.seconds_done
+    return last.seconds_done * _RACE_SHARE / (1 - _RACE_SHARE)
 
 
-def stage_select(
-    request: TuneRequest, tasks: TaskManifest, finalists: FinalistsManifest
-) -> Selection:
-    """The winner of each task; without one, the best record that today's spaces still know."""
-    winners = {winner.task_key: winner for winner in finalists.winners}
-    spec = device_spec(request.device)
-    store = RecordStore(request.records)
-    records = store.named([winner.record_id for winner in finalists.winners])
-    network = open_network(request).network
-    best: list[BestRecord] = []
-    for entry in tasks.tasks:
-        if not entry.tunable:
-            continue
-        space = network.tasks[entry.key].space(spec)
-        winner = winners.get(entry.key)
-        record = records.get(winner.record_id) if winner else None
-        if winner and record and candidate_of(record, space):
-            best.append(winner)
-            continue
-        found = best_candidate(store, entry.key, {"device": spec.fingerprint}, space)
-        if found is not None:
-            record = found[1]
-            time_us = record.measurement.median_us or 0.0
-            best.append(
-                BestRecord(task_key=entry.key, record_id=record.record_id, median_us=time_us)
-            )
-    return Selection(target=spec.fingerprint, best=tuple(best))
+def _search_s(minutes: float) -> float:
+    """Seconds for rounds; the rest is for the race."""
+    return 60 * minutes * (1 - _RACE_SHARE)
 
 
 class _OpenSession:

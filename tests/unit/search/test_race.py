@@ -20,12 +20,13 @@ def finished(
 ) -> tuple[Race, int]:
     """The race, run until it is decided, and the passes that it took."""
     rng = np.random.default_rng(seed)
-    race = Race([len(t) for t in TRUTH], resolved=resolved, rng=rng)
+    race = Race([len(t) for t in TRUTH], rng)
     count = 0
     while not race.decided and count < most:
-        for choices in race.turns():
+        for choices in race.turns(resolved=resolved):
             seconds = passes(choices, noise, rng)
-            race.observe(choices, seconds if resolved else seconds.sum(axis=1, keepdims=True))
+            seen = seconds if resolved else seconds.sum(axis=1, keepdims=True)
+            race.observe(choices, seen, resolved=resolved)
             count += len(choices)
     return race, count
 
@@ -51,43 +52,43 @@ def test_who_is_surely_slower_leaves_and_the_race_is_short():
 
 
 def test_equals_are_not_raced_for_ever():
-    race = Race([2], resolved=True, rng=np.random.default_rng(0))
+    race = Race([2], np.random.default_rng(0))
     count = 0
     while not race.decided:
-        (choices,) = race.turns()
-        race.observe(choices, np.ones((2, 1)))
+        (choices,) = race.turns(resolved=True)
+        race.observe(choices, np.ones((2, 1)), resolved=True)
         count += 1
     assert count == ROUNDS
 
 
 def test_each_round_gives_every_contender_a_turn():
-    race = Race([3, 1, 2], resolved=True, rng=np.random.default_rng(0))
-    (choices,) = race.turns()
+    race = Race([3, 1, 2], np.random.default_rng(0))
+    (choices,) = race.turns(resolved=True)
     assert choices.shape == (3, 3)
     assert sorted(choices[:, 0].tolist()) == [0, 1, 2]
     assert set(choices[:, 2].tolist()) == {0, 1}
 
 
 def test_while_one_task_varies_the_others_have_their_leaders():
-    race = Race([2, 2], resolved=False, rng=np.random.default_rng(0))
+    race = Race([2, 2], np.random.default_rng(0))
     seen: list[list[int]] = []
-    for choices in race.turns():
+    for choices in race.turns(resolved=False):
         seen += choices.tolist()
         best = np.where(choices[:, :1] == 1, 1.0, 2.0)
-        race.observe(choices, best)
+        race.observe(choices, best, resolved=False)
     assert sorted(seen[:2]) == [[0, 0], [1, 0]]
     assert sorted(seen[2:]) == [[1, 0], [1, 1]]
 
 
 def test_a_contender_that_failed_is_out_and_the_default_never_is():
-    race = Race([3], resolved=True, rng=np.random.default_rng(0))
+    race = Race([3], np.random.default_rng(0))
     race.disqualify(0, 1)
     race.disqualify(0, 0)
-    (choices,) = race.turns()
+    (choices,) = race.turns(resolved=True)
     assert sorted(choices[:, 0].tolist()) == [0, 2]
 
 
 def test_before_any_pass_the_default_leads():
-    race = Race([3, 2], resolved=True, rng=np.random.default_rng(0))
+    race = Race([3, 2], np.random.default_rng(0))
     assert race.leaders.tolist() == [0, 0]
     assert not race.decided

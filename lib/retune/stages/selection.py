@@ -1,0 +1,108 @@
+"""Stage select, and what a selection means: which candidate each task of the network is made of."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from retune.core.errors import RecordError
+from retune.device.catalogue import device_spec
+from retune.records.schema import TuningRecord
+from retune.records.store import RecordStore
+from retune.schedule.space import Candidate
+from retune.search.extract import Network
+from retune.search.history import best_candidate, candidate_of
+from retune.stages.manifest import (
+    BestRecord,
+    FinalistsManifest,
+    Selection,
+    TaskManifest,
+    TuneRequest,
+)
+from retune.stages.network import open_network
+
+
+def stage_select(
+    request: TuneRequest, tasks: TaskManifest, finalists: FinalistsManifest
+) -> Selection:
+    """The winner of each task; without one, the best record that today's spaces still know."""
+    winners = {winner.task_key: winner for winner in finalists.winners}
+    spec = device_spec(request.device)
+    store = RecordStore(request.records)
+    records = store.named([w.record_id for w in finalists.winners if w.record_id])
+    network = open_network(request).network
+    best: list[BestRecord] = []
+    for entry in tasks.tasks:
+        winner = winners.get(entry.key)
+        if not entry.tunable or (winner and winner.record_id is None):
+            continue
+        space = network.tasks[entry.key].space(spec)
+        record = records.get(winner.record_id or "") if winner else None
+        if not record or not candidate_of(record, space):
+            winner, found = (
+                None,
+                best_candidate(store, entry.key, {"device": spec.fingerprint}, space),
+            )
+            record = found[1] if found else None
+        if record:
+            best.append(best_record(entry.key, record, winner.default_us if winner else None))
+    return Selection(target=spec.fingerprint, best=tuple(best))
+
+
+def best_record(task_key: str, record: TuningRecord, default_us: float | None = None) -> BestRecord:
+    """The record as a task's choice."""
+    return BestRecord(
+        task_key=task_key,
+        record_id=record.record_id,
+        time_us=record.measurement.median_us or 0.0,
+        default_us=default_us,
+    )
+
+
+def selected_network(request: TuneRequest, selection: Selection) -> Network:
+    """The request's network, whose tasks have the limits of the selection."""
+    return _limited(open_network(request).network, dict(selection.limits))
+
+
+def selected_candidates(request: TuneRequest, selection: Selection) -> dict[str, Candidate]:
+    """The candidates of the selected records, by task.
+
+    Raises: RecordError where a record, or its candidate in the space of today, is gone.
+    """
+    spec = device_spec(request.device)
+    network = selected_network(request, selection)
+    records = RecordStore(request.records).named([b.record_id for b in selection.best])
+    found: dict[str, Candidate] = {}
+    for best in selection.best:
+        record = records.get(best.record_id)
+        candidate = record and candidate_of(record, network.tasks[best.task_key].space(spec))
+        if not candidate:
+            raise RecordError(
+                f"{request.records}: the chosen record {best.record_id} of task {best.task_key} is "
+                "gone, or its schedule is no longer in the task's space; start the run again"
+            )
+        found[best.task_key] = candidate
+    return found
+
+
+def more_exact(
+    request: TuneRequest, selection: Selection, limits: Mapping[str, float]
+) -> Selection:
+    """The selection with these largest errors of tasks, and the best records within them."""
+    spec = device_spec(request.device)
+    store = RecordStore(request.records)
+    network = _limited(open_network(request).network, limits)
+    best = {entry.task_key: entry for entry in selection.best if entry.task_key not in limits}
+    for key in limits:
+        space = network.tasks[key].space(spec)
+        found = best_candidate(store, key, {"device": spec.fingerprint}, space)
+        if found is not None:
+            best[key] = best_record(key, found[1])
+    merged = {**dict(selection.limits), **limits}
+    return replace(selection, best=tuple(best.values()), limits=tuple(sorted(merged.items())))
+
+
+def _limited(network: Network, limits: Mapping[str, float]) -> Network:
+    tasks = {
+        key: replace(task, max_error=min(task.max_error, limits.get(key, task.max_error)))
+        for key, task in network.tasks.items()
+    }
+    return replace(network, tasks=tasks)

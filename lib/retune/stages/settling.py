@@ -1,0 +1,146 @@
+"""Stage settle: the last check of a selection, before a bundle of it is published.
+
+The bundle is compared with the oracle: while it deviates more than one of direct convolutions may,
+the least exact strategies are given up. Then it is compared with the bundle of default schedules,
+in turns: a bundle that is slower is never published. Read `stage_settle`.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from math import nextafter
+from pathlib import Path
+
+from retune.bundle.bench import BenchOptions, compare_times
+from retune.bundle.module import Module
+from retune.bundle.verify import DEVIATION_OF_DIRECT
+from retune.core.errors import DeviceError
+from retune.device.catalogue import device_spec
+from retune.schedule.estimate import default_candidate
+from retune.schedule.space import Candidate
+from retune.stages.delivery import stage_compile, stage_verify
+from retune.stages.manifest import (
+    CompileManifest,
+    ImportManifest,
+    Selection,
+    SettledManifest,
+    TaskManifest,
+    TuneRequest,
+    Variant,
+)
+from retune.stages.racing import race_in_place
+from retune.stages.selection import more_exact, selected_candidates, selected_network
+from retune.stages.stage import run_once, stage_key
+
+_COMPARE = BenchOptions(budget_s=10.0, precision=0.005)
+_RACE_S = 20.0
+"""Seconds in which the steps that lose are found."""
+
+Build = Callable[[Selection, Variant], CompileManifest]
+"""The bundle of a selection."""
+
+
+def stage_settle(
+    request: TuneRequest, network: ImportManifest, tasks: TaskManifest, selection: Selection
+) -> SettledManifest:
+    """The selection as it is published: exact enough, and not slower than default schedules.
+
+    Tasks that lose time get their default schedule back; where the rest is still not faster, all.
+    """
+    key = stage_key("settle", network.model_key, selection, request.max_error, request.samples)
+
+    def build(chosen: Selection, variant: Variant) -> CompileManifest:
+        return stage_compile(request, network, tasks, chosen, variant)
+
+    def body(_: Path) -> SettledManifest:
+        exact, deviation = _exact_enough(request, network, selection, build)
+        settled, ratio = _not_slower(request, exact, build)
+        if settled.best != exact.best:
+            settled, deviation = _exact_enough(request, network, settled, build)
+        kept = {best.task_key for best in settled.best}
+        lost = (best.task_key for best in exact.best if best.task_key not in kept)
+        return SettledManifest(
+            selection=settled, given_back=tuple(lost), ratio=ratio, deviation=deviation
+        )
+
+    return run_once(SettledManifest, stage="settle", key=key, work=Path(request.work), body=body)
+
+
+def _exact_enough(
+    request: TuneRequest, network: ImportManifest, selection: Selection, build: Build
+) -> tuple[Selection, float]:
+    """The selection, without the strategies for which the network deviates too far; its deviation.
+
+    Of the least exact ones one is given up, then two, four: each step compiles and verifies anew.
+    """
+    dropped = 1
+    while True:
+        found = stage_verify(request, network, build(selection, "tuned"))
+        if found.max_rel <= DEVIATION_OF_DIRECT:
+            return selection, found.max_rel
+        errors = _errors(request, selection)
+        if not errors:
+            return selection, found.max_rel
+        least = sorted(errors, key=lambda key: (-errors[key], key))[:dropped]
+        limits = {key: nextafter(errors[key], 0.0) for key in least}
+        selection = more_exact(request, selection, limits)
+        dropped *= 2
+
+
+def _errors(request: TuneRequest, selection: Selection) -> dict[str, float]:
+    """The stated error of each task's strategy, where it has one."""
+    spec = device_spec(request.device)
+    chosen = selected_candidates(request, selection)
+    found: dict[str, float] = {}
+    for key, task in selected_network(request, selection).tasks.items():
+        space = task.space(spec)
+        candidate = chosen.get(key) or default_candidate(space, spec)
+        found[key] = space.sketch(candidate.sketch).error
+    return {key: error for key, error in found.items() if error > 0}
+
+
+def _not_slower(
+    request: TuneRequest, selection: Selection, build: Build
+) -> tuple[Selection, float | None]:
+    """The selection without what makes the network slower, and its time over the defaults'."""
+    nothing = replace(selection, best=())
+    if not selection.best:
+        return nothing, None
+    ratio = _ratio(request, build(nothing, "untuned"), build(selection, "tuned"))
+    if ratio < 1.0:
+        return selection, ratio
+    kept = _without_losers(request, selection)
+    if kept.best and kept != selection:
+        ratio = _ratio(request, build(nothing, "untuned"), build(kept, "tuned"))
+        if ratio < 1.0:
+            return kept, ratio
+    return nothing, None
+
+
+def _ratio(request: TuneRequest, untuned: CompileManifest, tuned: CompileManifest) -> float:
+    """Time of the tuned bundle over that of the other one, by whole calls in turns."""
+    modules = {m.variant: Module.load(m.file(m.module), request.device) for m in (untuned, tuned)}
+    feeds = modules["tuned"].random_inputs()
+    calls = {name: lambda module=module: module.run(feeds) for name, module in modules.items()}
+    times = compare_times(calls, options=_COMPARE)
+    return times.timing("tuned").median_s / times.timing("untuned").median_s
+
+
+def _without_losers(request: TuneRequest, selection: Selection) -> Selection:
+    """What is faster than its default schedule in the network, by a race of these two."""
+    spec = device_spec(request.device)
+    network = selected_network(request, selection)
+    chosen = selected_candidates(request, selection)
+    pairs: Mapping[str, list[Candidate]] = {
+        key: list(dict.fromkeys([default_candidate(network.tasks[key].space(spec), spec), own]))
+        for key, own in chosen.items()
+    }
+    deadline = time.monotonic() + _RACE_S
+    try:
+        raced = race_in_place(
+            network, pairs, spec, request.device, request.seed, lambda: time.monotonic() < deadline
+        )
+    except DeviceError:
+        return replace(selection, best=())
+    best = tuple(entry for entry in selection.best if raced.leaders[entry.task_key])
+    return replace(selection, best=best)
