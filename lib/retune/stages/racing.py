@@ -33,6 +33,8 @@ shuts out the next ones: it may be a lucky one."""
 _BUILD_SHARE = 0.6
 """Of the time for the race, what building all contenders may take; the best one of each task and
 its default are built whatever it takes."""
+_LEAST_ROUNDS = 6
+"""Rounds of passes, whatever they take: fewer tell nothing apart."""
 _MEMORY_SHARE = 4
 """Constants of all contenders take one in so many bytes of the device at most."""
 
@@ -59,7 +61,7 @@ def race_finalists(
 ) -> FinalistsManifest:
     """The winner of each tuned task; every contender's times in place are records afterwards.
 
-    At least one round of passes runs; further ones while `time_left`. No winners where the
+    A few rounds of passes run; further ones while `time_left`. No winners where the
     network with its finalists cannot run: a line in the log says why.
     """
     finalists = choose_finalists(session, budget_s)
@@ -147,20 +149,18 @@ def race_in_place(
     seed: int,
     time_left: Callable[[], bool],
 ) -> Raced:
-    """The race of these contenders, the default schedule first; at least one round of passes.
+    """The race of these contenders, the default schedule first; a few rounds of passes at least.
 
     Raises: DeviceError where the network with all of them cannot be run.
     """
     plan = build_contest(network, contenders, spec, model_key="", notes={})
     race = Race([len(found) for found in contenders.values()], np.random.default_rng(seed))
     with _Passes(device, plan, list(contenders)) as passes:
-        going = True
-        while going and not race.decided:
+        rounds = 0
+        while not race.decided and (rounds < _LEAST_ROUNDS or time_left()):
             for choices in race.turns(resolved=passes.resolved):
                 passes.observe(race, choices)
-                going = time_left()
-                if not going:
-                    break
+            rounds += 1
         return Raced(
             resolved=passes.resolved,
             leaders=dict(zip(contenders, race.leaders.tolist(), strict=True)),

@@ -222,7 +222,7 @@ def stage_finalists(
 ) -> FinalistsManifest:
     """The winner of each task, after the last round; every measurement is in the store.
 
-    When `stop` says so the race ends with the passes in flight, and the manifest is not stored.
+    When `stop` says so no race begins, or it ends early, and the manifest is not stored.
     """
     key = stage_key("finalists", last.run_id, last.trials_done)
 
