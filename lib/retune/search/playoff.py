@@ -54,7 +54,7 @@ def _finalists(session: Session, task_key: str) -> dict[str, Candidate]:
         found, _ = located(space, *columns)
         everyone = (space.candidate(found, i) for i in range(len(found)))
         return {candidate.key: candidate for candidate in everyone}
-    known = best_candidates(session.store, task_key, {"device": spec.fingerprint}, space, MOST)
+    known = best_candidates(session.store, task_key, session.conditions.comparable, space, MOST)
     if not known:
         return {}
     chosen = [candidate for candidate, _ in known]
@@ -84,7 +84,7 @@ def _final_rows(session: Session, task_key: str) -> "Table":
 
 def _record(session: Session, task_key: str, config_hash: str) -> TuningRecord:
     """The record by which the store ranks this configuration."""
-    where = {"device": session.runner.spec.fingerprint}
+    where = session.conditions.comparable
     for record in top(session.store, task_key, where, 1 << 20):
         if record.config_hash == config_hash:
             return record

@@ -13,8 +13,10 @@ from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
 from retune.device.catalogue import device_spec
 from retune.device.measure import LocalRunner
+from retune.device.workload import MeasureOptions, measuring_conditions
 from retune.records import ranking
 from retune.records.store import RecordStore
+from retune.search.conditions import network_conditions
 from retune.search.history import best_candidate, candidate_of
 from retune.search.playoff import play_off
 from retune.search.session import RunSettings, Session, Stop, never
@@ -46,11 +48,12 @@ Between two rounds lie about two seconds of bookkeeping."""
 
 
 def run_id(request: TuneRequest, network: ImportManifest, spec: DeviceSpec) -> str:
-    """The name of a run: the same request on the same device continues the same run."""
+    """The name of a run: the same request under the same conditions continues the same run."""
     budget = (request.trials, request.minutes, request.patience)
     search = (request.tuner, request.allocator, request.seed)
     where = (request.records, request.winograd)
-    return content_key(network.model_key, spec.fingerprint, search, budget, where)
+    conditions = measuring_conditions(spec, MeasureOptions())  # less what follows from the network
+    return content_key(network.model_key, conditions.key, search, budget, where)
 
 
 def stage_tune_round(
@@ -194,7 +197,7 @@ def _nothing_to_measure(
     request: TuneRequest, tasks: TaskManifest, spec: DeviceSpec, run: str
 ) -> RoundManifest:
     store = RecordStore(request.records)
-    where = {"device": spec.fingerprint}
+    where = network_conditions(spec, open_network(request).network.tasks.values()).comparable
     bests = {t.key: ranking.best(store, t.key, where) for t in tasks.tasks if t.tunable}
     return RoundManifest(
         index=0,
@@ -283,6 +286,7 @@ def stage_select(
     store = RecordStore(request.records)
     records = store.named([winner.record_id for winner in finalists.winners])
     network = open_network(request).network
+    where = network_conditions(spec, network.tasks.values()).comparable
     best: list[BestRecord] = []
     for entry in tasks.tasks:
         if not entry.tunable:
@@ -293,7 +297,7 @@ def stage_select(
         if winner and record and candidate_of(record, space):
             best.append(winner)
             continue
-        found = best_candidate(store, entry.key, {"device": spec.fingerprint}, space)
+        found = best_candidate(store, entry.key, where, space)
         if found is not None:
             record = found[1]
             time_us = record.measurement.median_us or 0.0
