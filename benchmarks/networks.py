@@ -25,6 +25,7 @@ from retune.core.target import DeviceSpec
 from retune.device.runtime import Device, open_device
 from retune.records.store import RecordStore
 from retune.schedule.space import Candidate
+from retune.search.conditions import network_conditions
 from retune.search.history import best_candidate
 
 NETWORKS = (
@@ -40,10 +41,11 @@ def known_candidates(
 ) -> dict[str, Candidate]:
     """The best recorded candidate of each task that has one."""
     found: dict[str, Candidate] = {}
+    where = network_conditions(spec, network.network.tasks.values()).comparable
     for task in network.network.tasks.values():
         if not task.tunable:
             continue
-        best = best_candidate(store, task.key, {"device": spec.fingerprint}, task.space(spec))
+        best = best_candidate(store, task.key, where, task.space(spec))
         if best is not None:
             found[task.key] = best[0]
     return found

@@ -67,7 +67,7 @@ def tune_network(request: TuneRequest) -> str:
     tasks = run(TaskManifest, extract_tasks, request, network)
     log_event(event_of(tasks))
     rounds = _tune(request, network, tasks)
-    finalists = run(FinalistsManifest, decide_finalists, request, rounds[-1])
+    finalists = run(FinalistsManifest, decide_finalists, request, network, rounds[-1])
     chosen = from_json(Selection, select_records(request, tasks, finalists))
     settled = run(SettledManifest, settle_selection, request, network, tasks, chosen)
     log_event(event_of(settled))

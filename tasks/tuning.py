@@ -49,11 +49,11 @@ def tune_round(
     result_serializer="json",
     **RETRY,
 )
-def decide_finalists(request: TuneRequest, last: RoundManifest) -> str:
+def decide_finalists(request: TuneRequest, network: ImportManifest, last: RoundManifest) -> str:
     """JSON of the FinalistsManifest; its records are in the store before it returns."""
     from retune.api import stage_finalists
 
-    return to_json(stage_finalists(request, last, log_event, STOP.is_set))
+    return to_json(stage_finalists(request, network, last, log_event, STOP.is_set))
 
 
 @task(name="select", cache_policy=NO_CACHE, persist_result=True, result_serializer="json")

@@ -60,7 +60,7 @@ def best(
         )
     for task in tasks:
         if device in (None, task["device"]):
-            found = ranking.best(store, task["task_key"], {"device": task["device"]})
+            found = ranking.best(store, task["task_key"], _conditions(task))
             rows += [_best_row(found)] if found else []
     if json:
         print_json(rows)
@@ -87,6 +87,12 @@ def export(
         raise LookupFailed(f"--model {model}: no record is of that network; there are: {there}")
     count = write(store, output, {"model": model} if model else None)
     say(f"{output}: {count:,} records")
+
+
+def _conditions(task: dict[str, Any]) -> dict[str, Any]:
+    """The filter of the records of one of the store's tasks."""
+    known = task["conditions"]
+    return {"device": task["device"], "conditions": [known if isinstance(known, str) else None]}
 
 
 def _best_row(record: "TuningRecord") -> dict[str, Any]:

@@ -158,7 +158,7 @@ def run_stages(request: TuneRequest, progress: Progress, stop: Stop = never) -> 
         rounds.append(
             stage_tune_round(request, network, tasks, len(rounds), previous, progress, stop)
         )
-    finalists = stage_finalists(request, rounds[-1], progress, stop)
+    finalists = stage_finalists(request, network, rounds[-1], progress, stop)
     chosen = stage_select(request, tasks, finalists)
     settled = stage_settle(request, network, tasks, chosen)
     progress(event_of(settled))

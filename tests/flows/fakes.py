@@ -163,6 +163,7 @@ class FakeStages:
     def stage_finalists(
         self,
         request: TuneRequest,
+        network: ImportManifest,
         last: RoundManifest,
         progress: Progress,
         stop: Stop = never,

@@ -141,7 +141,9 @@ def _launch(entry: Mapping[str, Json]) -> PlanLaunch:
 def _device(entry: Mapping[str, Json]) -> DeviceSpec:
     values: dict[str, object] = {}
     for field in fields(DeviceSpec):
-        if field.name == "extensions":
+        if field.default == "" and field.name not in entry:
+            values[field.name] = ""  # of before that field
+        elif field.name == "extensions":
             values[field.name] = _texts(entry, field.name)
         elif field.type is int:
             values[field.name] = whole(entry, field.name)

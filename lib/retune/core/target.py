@@ -36,10 +36,14 @@ class DeviceSpec:
     max_work_group: int
     """Work-items of one work-group at most."""
     extensions: tuple[str, ...] = ()
+    host: str = ""
+    """Processor, cores and caches of the machine that it is in."""
+    affinity: str = ""
+    """Cores of the machine on which its kernels may run; empty if it has cores of its own."""
 
     @property
     def fingerprint(self) -> str:
-        """Model, driver and OpenCL version: times are comparable only within one fingerprint."""
+        """Model, driver and OpenCL version: a kernel made for one fits another of the same."""
         return f"{self.model}|{self.driver}|{self.opencl}"
 
     @property

@@ -134,6 +134,8 @@ def _spec(name: str, platform: Any, handle: Any) -> DeviceSpec:
         global_memory_bytes=handle.global_mem_size,
         max_work_group=handle.max_work_group_size,
         extensions=tuple(sorted(handle.extensions.split())),
+        host=host.describe(),
+        affinity=host.affinity(pinned=pocl.pinned(os.environ)) if is_cpu else "",
     )
 
 

@@ -4,6 +4,8 @@ OpenCL reports one cache size and guesses vector widths; schedules need both lev
 Every function takes the folder or file it reads, so tests need no particular machine.
 """
 
+import os
+import platform
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +51,28 @@ def read_flags(cpuinfo: Path = CPUINFO) -> frozenset[str]:
         if name.strip() in {"flags", "Features"}:
             return frozenset(value.split())
     return frozenset()
+
+
+def describe(cpuinfo: Path = CPUINFO, caches: Path = CACHE_FOLDER) -> str:
+    """What the machine's processor is, and how many cores and which caches it has.
+
+    The same in every container of the machine, and in each start of it.
+    """
+    names = {"model name", "Hardware", "cpu model", "uarch"}
+    lines = (line.partition(":") for line in _text(cpuinfo).splitlines())
+    name = next((value.strip() for key, _, value in lines if key.strip() in names), "")
+    found = read_caches(caches)
+    sizes = (found.l1_bytes, found.l2_bytes, found.l3_bytes)
+    held = ", ".join(f"{size >> 10} KiB" for size in sizes if size)
+    processor = name or f"unknown {platform.machine()} processor"
+    return f"{processor}, {os.cpu_count() or 1} cores, caches {held or 'unknown'}"
+
+
+def affinity(*, pinned: bool) -> str:
+    """Which part of the machine's cores this process may use, and whether its threads stay put."""
+    cores = os.cpu_count() or 1
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores
+    return f"{allowed} of {cores} cores, {'pinned' if pinned else 'not pinned'}"
 
 
 def vector_unit(flags: frozenset[str]) -> tuple[int, int]:

@@ -37,6 +37,11 @@ def prepare_environment(environ: MutableMapping[str, str]) -> None:
         environ.setdefault("POCL_AFFINITY", "1")
 
 
+def pinned(environ: Mapping[str, str]) -> bool:
+    """Whether PoCL's threads are pinned in this environment."""
+    return environ.get("POCL_AFFINITY") == "1"
+
+
 def doubtful_processor(version: str) -> str | None:
     """The processor that PoCL's OpenCL version text names, where its own functions may not fit it.
 

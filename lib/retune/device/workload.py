@@ -11,6 +11,7 @@ from retune.codegen.source import ProgramSource
 from retune.core.dtypes import itemsize
 from retune.core.errors import InputError
 from retune.core.target import DeviceSpec
+from retune.records.conditions import Conditions, constants_from
 from retune.records.schema import Measurement
 
 
@@ -64,6 +65,21 @@ class MeasureOptions:
         for name in ("number", "repeat", "build_deadline_s", "run_deadline_s", "worst_gflops"):
             if getattr(self, name) <= 0:
                 raise InputError(f"{name}: expected a positive number, got {getattr(self, name)}")
+
+
+def measuring_conditions(spec: DeviceSpec, options: MeasureOptions) -> Conditions:
+    """The conditions under which a runner of that device times candidates with these options."""
+    spread = options.spread_bytes if spec.device_class == "cpu" else 0  # queues read the same
+    return Conditions(
+        device=spec.fingerprint,
+        instance=spec.name,
+        host=spec.host,
+        compute_units=spec.compute_units,
+        affinity=spec.affinity,
+        spread_bytes=spread,
+        constants=constants_from(spec, spread),
+        flush=options.cache_flush,
+    )
 
 
 class Runner(Protocol):

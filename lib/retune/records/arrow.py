@@ -15,6 +15,7 @@ from typing import Any, get_type_hints
 import pandas as pd
 import pyarrow as pa
 
+from retune.records.conditions import Conditions
 from retune.records.schema import SCHEMA_VERSION, Environment, Measurement, TuningRecord
 
 PARTITION_COLUMNS = ("target", "model", "date")
@@ -40,6 +41,15 @@ _COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
     ("strategy", _TEXT, ""),
     ("layout", _TEXT, ""),
     ("device", _TEXT, "model|driver|opencl"),
+    ("conditions", _TEXT, "content key"),
+    ("instance", _TEXT, ""),
+    ("host", _TEXT, ""),
+    ("compute_units", pa.int32(), "count"),
+    ("affinity", _TEXT, ""),
+    ("spread_bytes", pa.int64(), "bytes"),
+    ("constants", _TEXT, "memory level"),
+    ("flush", pa.bool_(), ""),
+    ("place", _TEXT, ""),
     ("env", _ENV, "versions"),
     ("features", pa.list_(pa.float32()), "see feature_set"),
     ("feature_set", _TEXT, ""),
@@ -69,15 +79,21 @@ READ_SCHEMA = pa.schema([*FILE_SCHEMA, *(pa.field(name, _TEXT) for name in PARTI
 """What a reader sees: the file's columns and those of its folder."""
 
 _MEASURED = tuple(field.name for field in dataclasses.fields(Measurement))
+_CONDITIONS = tuple(f.name for f in dataclasses.fields(Conditions) if f.name != "device")
 _TUPLES = ("decisions", "features", "run_times_us")
 
 
 def to_table(records: Sequence[TuningRecord]) -> pa.Table:
     """The records as rows of FILE_SCHEMA; target and model are left to the folder names."""
     columns: dict[str, list[Any]] = {}
+    conditions = [record.conditions for record in records]
     for name in FILE_SCHEMA.names:
         if name == "env":
             columns[name] = [dataclasses.asdict(record.env) for record in records]
+        elif name == "conditions":
+            columns[name] = [item and item.key for item in conditions]
+        elif name in _CONDITIONS:
+            columns[name] = [item and getattr(item, name) for item in conditions]
         elif name in _MEASURED:
             columns[name] = [getattr(record.measurement, name) for record in records]
         else:
@@ -110,5 +126,8 @@ def _record(row: Mapping[str, Any]) -> TuningRecord:
         values.pop("timestamp", None)
     measurement = Measurement(**{name: values[name] for name in _MEASURED if name in values})
     identity = {name: values[name] for name in get_type_hints(TuningRecord) if name in values}
+    known = values.get("conditions") and all(name in values for name in _CONDITIONS)
+    given = {name: values[name] for name in ("device", *_CONDITIONS)} if known else None
+    identity["conditions"] = given and Conditions(**given)
     identity["env"] = Environment(**{k: v or "" for k, v in (row["env"] or {}).items()})
     return TuningRecord(**identity, measurement=measurement)

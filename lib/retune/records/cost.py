@@ -84,10 +84,11 @@ def recorded_costs(rows: "Table") -> tuple[np.ndarray, np.ndarray]:
     right = (rows["status"] == "ok").to_numpy(bool)
     times = np.where(right, rows["median_us"].to_numpy(float, na_value=np.nan), np.nan)
     reference = rows["reference_us"].to_numpy(np.float32, na_value=np.nan)
-    calm = rows["calm_us"].to_numpy(np.float32, na_value=np.nan)
+    calm = np.array(rows["calm_us"].to_numpy(np.float32, na_value=np.nan))
     lacking = np.isnan(calm) & (reference > 0)
     if lacking.any():
         runs = np.unique(rows["run_id"].to_numpy(str), return_inverse=True)[1]
         for run in np.unique(runs[lacking]):
-            calm[lacking & (runs == run)] = calm_level(reference[runs == run])
+            mine = runs == run
+            calm[lacking & mine] = calm_level(reference[mine])
     return times, times / pace(reference, calm)

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from retune.core.target import DeviceSpec
+from retune.records.conditions import Conditions
 
 SCHEMA_VERSION = 1
 """Of the record files. Columns are only ever added; a file of a newer version is refused."""
@@ -152,7 +153,9 @@ class TuningRecord:
     strategy: str = ""
     layout: str = ""
     device: str
-    """DeviceSpec.fingerprint: times are comparable only where it is equal."""
+    """DeviceSpec.fingerprint."""
+    conditions: Conditions | None = None
+    """Times are comparable only where their key is equal; None: taken before they were kept."""
     env: Environment = Environment()
     features: tuple[float, ...] = ()
     feature_set: str = ""

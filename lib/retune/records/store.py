@@ -34,8 +34,8 @@ from retune.records.arrow import (
 )
 from retune.records.schema import SCHEMA_VERSION, TuningRecord
 
-Filter = str | int | float | Sequence[str] | Sequence[int]
-"""A value that a column equals, or several of which it equals one."""
+Filter = str | int | float | Sequence[str | None] | Sequence[int]
+"""A value that a column equals, or several of which it equals one; None is a missing value."""
 
 _LOG = logging.getLogger(__name__)
 _READERS = 8
@@ -129,14 +129,17 @@ class RecordStore:
         return sorted(found, key=lambda item: item.trial)
 
     def tasks(self) -> pd.DataFrame:
-        """One row for each task and device: trials, right ones, and the best time in us."""
-        columns = ["task_key", "task_name", "device", "status", "median_us", "timestamp"]
+        """One row for each task and its conditions: trials, right ones, the best time in us."""
+        identity = ["task_key", "device", "conditions"]
+        columns = [*identity, "task_name", "constants", "place", "status", "median_us", "timestamp"]
         table = self.table(None, columns)
         right = pc.cast(pc.equal(table.column("status"), "ok"), pa.int64())
-        grouped = table.append_column("right", right).group_by(["task_key", "device"])
+        grouped = table.append_column("right", right).group_by(identity)
         result = grouped.aggregate(
             [
                 ("task_name", "min"),
+                ("constants", "min"),
+                ("place", "min"),
                 ("right", "count"),
                 ("right", "sum"),
                 ("median_us", "min"),
@@ -145,6 +148,8 @@ class RecordStore:
         )
         names = {
             "task_name_min": "task_name",
+            "constants_min": "constants",
+            "place_min": "place",
             "right_count": "trials",
             "right_sum": "ok",
             "median_us_min": "best_us",

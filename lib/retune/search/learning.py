@@ -33,7 +33,7 @@ class Lesson:
     costs: np.ndarray
     """float64 [n]; NaN for a failure."""
     tasks: np.ndarray
-    """Task keys: costs are compared within one task. object [n]"""
+    """Task and conditions (`conditions.group`): costs are compared within both. object [n]"""
 
     @classmethod
     def nothing(cls) -> "Lesson":

@@ -15,6 +15,7 @@ import numpy as np
 from retune.core.errors import InputError
 from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
+from retune.records.conditions import group
 from retune.records.cost import COST_COLUMNS, recorded_costs
 from retune.records.store import RecordStore
 from retune.search.cost_model import (
@@ -54,7 +55,8 @@ class Rows:
     cost: np.ndarray
     """See `records.cost`. float64; NaN for a failure."""
     task: np.ndarray
-    """int64: equal for the same task on the same device."""
+    """int64: equal for the same task under the same conditions, or where those are unknown on the
+    same device."""
     network: np.ndarray
     """int64: equal for rows that are held out together."""
     record_id: np.ndarray
@@ -91,10 +93,21 @@ def load_rows(store: RecordStore) -> Rows:
     """
     frame = store.scan(
         {"feature_set": VERSION},
-        [*COST_COLUMNS, "record_id", "model", "task_key", "device", "features", "timestamp"],
+        [
+            *COST_COLUMNS,
+            "record_id",
+            "model",
+            "task_key",
+            "device",
+            "conditions",
+            "features",
+            "timestamp",
+        ],
     )
     frame = frame.loc[~frame["status"].isin(["skipped", "timeout", "crash"]).to_numpy(bool)]
-    keys = np.array([f"{t}|{d}" for t, d in zip(frame["task_key"], frame["device"], strict=True)])
+    known = frame["conditions"].to_numpy(object, na_value=None)
+    places = (one or device for one, device in zip(known, frame["device"], strict=True))
+    keys = np.array([group(*pair) for pair in zip(frame["task_key"], places, strict=True)])
     models = frame["model"].to_numpy(str)
     task = np.unique(keys, return_inverse=True)[1].astype(np.int64)
     several = len(set(models)) > 1

@@ -30,6 +30,7 @@ from retune.records.store import RecordStore
 from retune.schedule.space import Candidate, Rule, Sketch, Space
 from retune.schedule.spaces import written_sketches
 from retune.schedule.trace import Trace
+from retune.search.conditions import network_conditions
 from retune.search.defaults import DEFAULT_TUNER
 from retune.search.history import best_candidate
 from retune.search.session import Report, RunSettings, Session
@@ -57,7 +58,7 @@ class Tuned:
     record: TuningRecord
     """The measurement of the best."""
     records: "Table"
-    """Every measurement of this space on this device, oldest first; earlier runs' included."""
+    """Every measurement of this space under these conditions, oldest first; earlier runs' too."""
     run_id: str
     """Column `run_id` of those that this run took."""
     device: str
@@ -256,12 +257,13 @@ def _session(
     runner: Runner | None,
 ) -> Generator[tuple[Task, Session]]:
     """The task and a session over it alone; a runner that was opened for it is closed after."""
-    task = _task(program, space)
+    task = replace(_task(program, space), weight=1)
     used = runner or LocalRunner(device)
     try:
         names = [sketch.name for sketch in task.space(used.spec).sketches]
+        where = network_conditions(used.spec, [task])
         settings = RunSettings(
-            run_id=content_key(task.key, names, used.spec.fingerprint, tuner, seed),
+            run_id=content_key(task.key, names, where.key, tuner, seed),
             model=_MODEL,
             layout="",
             tuner=tuner,
@@ -269,7 +271,7 @@ def _session(
             retune=__version__,
         )
         store = RecordStore(records or records_root())
-        yield task, Session([replace(task, weight=1)], used, store, settings)
+        yield task, Session([task], used, store, settings)
     finally:
         if runner is None:
             used.close()
@@ -281,9 +283,9 @@ def _tuned(
     spec, store = session.runner.spec, session.store
     space = task.space(spec)
     names = [sketch.name for sketch in space.sketches]
-    wanted = {"task_key": task.key, "device": spec.fingerprint, "sketch": names}
+    wanted = {**session.conditions.comparable, "task_key": task.key, "sketch": names}
     rows = store.scan(wanted).sort_values("timestamp", ignore_index=True)
-    best = best_candidate(store, task.key, {"device": spec.fingerprint}, space)
+    best = best_candidate(store, task.key, session.conditions.comparable, space)
     if best is None:
         (why, _), *_ = Counter(rows["status"] + ": " + rows["error"]).most_common(1)
         raise DeviceError(

@@ -15,13 +15,15 @@ import numpy as np
 
 from retune.codegen.lower import lower
 from retune.core.errors import ScheduleError
-from retune.device.workload import MeasureOptions, Runner
+from retune.device.workload import MeasureOptions, Runner, measuring_conditions
+from retune.records.conditions import group, within
 from retune.records.cost import measured_costs
 from retune.records.schema import Environment, Measurement, TuningRecord, failed
 from retune.records.store import RecordStore
 from retune.schedule.estimate import default_candidate
 from retune.schedule.space import Candidate, Candidates
 from retune.search.allocate import ROUND, check_allocator, next_task
+from retune.search.conditions import network_options
 from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_TUNER
 from retune.search.features import VERSION
 from retune.search.history import HISTORY_COLUMNS, History, history_of, split_run
@@ -82,19 +84,18 @@ class Session:
         in a network of these tasks. Raises: LookupFailed for an unknown tuner or allocator.
         """
         check_allocator(settings.allocator)
-        all_constants = sum(task.weight * task.constant_bytes for task in tasks)
-        options = replace(settings.options, spread_bytes=all_constants)
+        options = network_options(tasks, settings.options)
         self.runner = runner
         self.store = store
         self.settings = replace(settings, options=options)
+        self.conditions = measuring_conditions(runner.spec, options)
+        """Those of every trial of this session; only records of the same count."""
         self._prepared: set[str] = set()
         tuned = [task for task in tasks if task.tunable]
-        rows = store.scan(
-            {"task_key": [t.key for t in tuned], "device": runner.spec.fingerprint},
-            HISTORY_COLUMNS,
-        )
+        mine = {**self.conditions.comparable, "task_key": [task.key for task in tuned]}
+        rows = store.scan(mine, HISTORY_COLUMNS)
         earlier, own = split_run(rows, settings.run_id)
-        self._experience = experience(store, runner.spec.fingerprint, settings.run_id)
+        self._experience = experience(store, self.conditions, settings.run_id)
         began = min(own["timestamp"].tolist(), default=None)
         offline = offline_model(store.root, runner.spec, began)
         self._learner = Learner(runner.spec, settings.seed, self._experience.lesson, offline)
@@ -159,14 +160,17 @@ class Session:
         return self._batch(run, run.space.locate(candidates))
 
     def record_in_place(
-        self, rows: Sequence[tuple[str, Candidate, Measurement]]
+        self, model_key: str, rows: Sequence[tuple[str, Candidate, Measurement]]
     ) -> list[TuningRecord]:
         """The records of tasks' finalists that were timed inside their network; they are no trials.
 
         They are in the store when the call returns.
         """
+        there = replace(self.conditions, place=within(model_key))
         made = [
-            replace(self._row(self._runs[key], candidate, measured), phase="final")
+            replace(
+                self._row(self._runs[key], candidate, measured), phase="final", conditions=there
+            )
             for key, candidate, measured in rows
         ]
         if made:
@@ -219,7 +223,8 @@ class Session:
     def _learn(self, run: TaskRun, measured: History, features: np.ndarray) -> None:
         """Tuner and model know of the measurements when the call returns."""
         run.observe(measured)
-        tasks = np.full(len(measured.costs), run.task.key, object)
+        name = group(run.task.key, self.conditions.key)
+        tasks = np.full(len(measured.costs), name, object)
         self._learner.observe(Lesson(features=features, costs=measured.costs, tasks=tasks))
 
     def _row(self, run: TaskRun, candidate: Candidate, measured: Measurement) -> TuningRecord:
@@ -237,6 +242,7 @@ class Session:
             strategy=run.task.op,
             layout=settings.layout,
             device=spec.fingerprint,
+            conditions=self.conditions,
             env=Environment.of(spec, settings.retune),
             measurement=measured,
         )

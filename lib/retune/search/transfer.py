@@ -1,9 +1,10 @@
-"""What other tasks and runs on the same device teach a run before it begins."""
+"""What other tasks and runs under the same conditions teach a run before it begins."""
 
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from retune.records.conditions import Conditions, group
 from retune.records.cost import COST_COLUMNS, recorded_costs
 from retune.records.store import RecordStore
 from retune.schedule.space import Candidates, Sketch, Space, join
@@ -18,13 +19,13 @@ _ROWS = 4000
 _GOOD = 0.9
 """Share of a task's best speed from which on a candidate is a model for similar tasks."""
 _COLUMNS = (
-    *COST_COLUMNS, "task_key", "sketch", "decisions", "timestamp", "features",
+    *COST_COLUMNS, "task_key", "conditions", "sketch", "decisions", "timestamp", "features",
     "feature_set",
 )  # fmt: skip
 
 
 class Experience:
-    """The latest measurements on a device that have today's features, before a moment."""
+    """The latest measurements that have today's features, before a moment."""
 
     def __init__(self, rows: "Table") -> None:
         """`rows` in their order, with the columns that `experience` reads."""
@@ -32,7 +33,7 @@ class Experience:
         self.lesson = Lesson(
             features=np.asarray(features, np.float32).reshape(-1, len(FEATURES)),
             costs=recorded_costs(rows)[1],
-            tasks=rows["task_key"].to_numpy(object),
+            tasks=_groups(rows),
         )
         good = scores(self.lesson)[0] >= _GOOD
         self._good = list(zip(rows.loc[good, "sketch"], rows.loc[good, "decisions"], strict=True))
@@ -49,14 +50,20 @@ class Experience:
         return everyone.take(np.sort(places))
 
 
-def experience(store: RecordStore, device: str, run_id: str) -> Experience:
-    """What was measured on the device before the run began, of whatever network."""
-    rows = store.scan({"device": device, "feature_set": VERSION}, _COLUMNS)
+def experience(store: RecordStore, conditions: Conditions, run_id: str) -> Experience:
+    """What was measured under these conditions before the run began, of whatever network."""
+    rows = store.scan({**conditions.comparable, "feature_set": VERSION}, _COLUMNS)
     mine = (rows["run_id"] == run_id).to_numpy(bool)
     usable = ~mine & (rows["status"] != "skipped").to_numpy(bool)
     if mine.any():
         usable &= (rows["timestamp"] < rows.loc[mine, "timestamp"].min()).to_numpy(bool)
     return Experience(rows.loc[usable].sort_values(by="timestamp").tail(_ROWS))
+
+
+def _groups(rows: "Table") -> np.ndarray:
+    """Task and conditions of each row. object [n]"""
+    keys = rows["conditions"].to_numpy(object, na_value=None)
+    return np.array([group(*pair) for pair in zip(rows["task_key"], keys, strict=True)], object)
 
 
 def nearest_rows(sketch: Sketch, decisions: list[tuple[int, ...]]) -> np.ndarray:

@@ -23,7 +23,8 @@ from retune.search.extract import Network
 from retune.search.history import best_candidates
 from retune.search.race import Race
 from retune.search.session import Session
-from retune.stages.manifest import FinalistsManifest, Winner
+from retune.stages.manifest import FinalistsManifest, ImportManifest, TuneRequest, Winner
+from retune.stages.network import open_network
 
 _LOG = logging.getLogger("retune.stages")
 
@@ -53,9 +54,9 @@ class Finalist:
 
 
 def race_finalists(
+    request: TuneRequest,
+    network: ImportManifest,
     session: Session,
-    network: Network,
-    device: str,
     budget_s: float,
     time_left: Callable[[], bool],
 ) -> FinalistsManifest:
@@ -70,12 +71,17 @@ def race_finalists(
         return FinalistsManifest()
     try:
         raced = race_in_place(
-            network, chosen, session.runner.spec, device, session.settings.seed, time_left
+            open_network(request).network,
+            chosen,
+            session.runner.spec,
+            request.device,
+            request.seed,
+            time_left,
         )
     except DeviceError as error:
         _LOG.warning("finalists are not raced in their network: %s", error)
         return FinalistsManifest()
-    records = _recorded(session, finalists, raced)
+    records = _recorded(session, network.model_key, finalists, raced)
     return FinalistsManifest(
         winners=tuple(
             Winner(
@@ -121,7 +127,7 @@ def _known(session: Session, task_key: str) -> list[Finalist]:
     spec = session.runner.spec
     (space,) = (run.space for run in session.runs if run.task.key == task_key)
     default = default_candidate(space, spec)
-    best = best_candidates(session.store, task_key, {"device": spec.fingerprint}, space, 1 + MOST)
+    best = best_candidates(session.store, task_key, session.conditions.comparable, space, 1 + MOST)
     records = dict(best)
     others = [Finalist(candidate=c, record=r) for c, r in best if c != default]
     return [Finalist(candidate=default, record=records.get(default)), *others[:MOST]]
@@ -252,7 +258,10 @@ class _Passes:
 
 
 def _recorded(
-    session: Session, finalists: Mapping[str, Sequence[Finalist]], raced: Raced
+    session: Session,
+    model_key: str,
+    finalists: Mapping[str, Sequence[Finalist]],
+    raced: Raced,
 ) -> dict[str, list[TuningRecord | None]]:
     """A record of each contender: of its times in place, or where these are not known its own."""
     records = {key: [f.record for f in found] for key, found in finalists.items()}
@@ -266,7 +275,9 @@ def _recorded(
         if samples
     ]
     rows = [(key, finalists[key][place].candidate, m) for key, place, m in measured]
-    for (key, place, _), record in zip(measured, session.record_in_place(rows), strict=True):
+    for (key, place, _), record in zip(
+        measured, session.record_in_place(model_key, rows), strict=True
+    ):
         records[key][place] = record
     return records
 

@@ -8,6 +8,7 @@ from retune.device.catalogue import device_spec
 from retune.records.schema import TuningRecord
 from retune.records.store import RecordStore
 from retune.schedule.space import Candidate
+from retune.search.conditions import network_conditions
 from retune.search.extract import Network
 from retune.search.history import best_candidate, candidate_of
 from retune.stages.manifest import (
@@ -29,6 +30,7 @@ def stage_select(
     store = RecordStore(request.records)
     records = store.named([w.record_id for w in finalists.winners if w.record_id])
     network = open_network(request).network
+    where = network_conditions(spec, network.tasks.values()).comparable
     best: list[BestRecord] = []
     for entry in tasks.tasks:
         winner = winners.get(entry.key)
@@ -39,7 +41,7 @@ def stage_select(
         if not record or not candidate_of(record, space):
             winner, found = (
                 None,
-                best_candidate(store, entry.key, {"device": spec.fingerprint}, space),
+                best_candidate(store, entry.key, where, space),
             )
             record = found[1] if found else None
         if record:
@@ -90,10 +92,11 @@ def more_exact(
     spec = device_spec(request.device)
     store = RecordStore(request.records)
     network = _limited(open_network(request).network, limits)
+    where = network_conditions(spec, network.tasks.values()).comparable
     best = {entry.task_key: entry for entry in selection.best if entry.task_key not in limits}
     for key in limits:
         space = network.tasks[key].space(spec)
-        found = best_candidate(store, key, {"device": spec.fingerprint}, space)
+        found = best_candidate(store, key, where, space)
         if found is not None:
             best[key] = best_record(key, found[1])
     merged = {**dict(selection.limits), **limits}

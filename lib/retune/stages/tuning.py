@@ -13,8 +13,10 @@ from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
 from retune.device.catalogue import device_spec
 from retune.device.measure import LocalRunner
+from retune.device.workload import MeasureOptions, measuring_conditions
 from retune.records import ranking
 from retune.records.store import RecordStore
+from retune.search.conditions import network_conditions
 from retune.search.session import RunSettings, Session, Stop, never
 from retune.stages.manifest import (
     FinalistsManifest,
@@ -43,11 +45,12 @@ Between two rounds lie about two seconds of bookkeeping."""
 
 
 def run_id(request: TuneRequest, network: ImportManifest, spec: DeviceSpec) -> str:
-    """The name of a run: the same request on the same device continues the same run."""
+    """The name of a run: the same request under the same conditions continues the same run."""
     budget = (request.trials, request.minutes, request.patience)
     search = (request.tuner, request.allocator, request.seed)
     where = (request.records, request.max_error)
-    return content_key(network.model_key, spec.fingerprint, search, budget, where)
+    conditions = measuring_conditions(spec, MeasureOptions())  # less what follows from the network
+    return content_key(network.model_key, conditions.key, search, budget, where)
 
 
 def stage_tune_round(
@@ -191,7 +194,7 @@ def _nothing_to_measure(
     request: TuneRequest, tasks: TaskManifest, spec: DeviceSpec, run: str
 ) -> RoundManifest:
     store = RecordStore(request.records)
-    where = {"device": spec.fingerprint}
+    where = network_conditions(spec, open_network(request).network.tasks.values()).comparable
     bests = {t.key: ranking.best(store, t.key, where) for t in tasks.tasks if t.tunable}
     return RoundManifest(
         index=0,
@@ -216,6 +219,7 @@ def _nothing_to_measure(
 
 def stage_finalists(
     request: TuneRequest,
+    network: ImportManifest,
     last: RoundManifest,
     progress: Progress,
     stop: Stop = never,
@@ -232,7 +236,6 @@ def stage_finalists(
         if stop():
             return FinalistsManifest(stopped=True)
         session = _OPEN.of(request, last.run_id)
-        network = open_network(request).network
         budget = max(_RACE_SECONDS, _race_share_s(request, last))
         started = perf_counter()
 
@@ -240,7 +243,7 @@ def stage_finalists(
             return perf_counter() - started < budget and not stop()
 
         progress(TuneEvent(stage="finalists", text="finalists are built into the network"))
-        found = race_finalists(session, network, request.device, budget, time_left)
+        found = race_finalists(request, network, session, budget, time_left)
         return replace(found, stopped=stop())
 
     try:

@@ -217,6 +217,16 @@ def test_unknown_fields_are_ignored(plan: NetworkPlan, folder: Path) -> None:
     assert _same(read_bundle(folder), plan)
 
 
+def test_a_manifest_of_before_the_host_was_kept_is_read(plan: NetworkPlan, folder: Path) -> None:
+    path = folder / "module.json"
+    manifest = json.loads(path.read_text())
+    for name in ("key", "target.host", "target.affinity"):
+        entry, _, field = name.rpartition(".")
+        del (manifest[entry] if entry else manifest)[field]
+    path.write_text(json.dumps({**manifest, "key": content_key(manifest)}))
+    assert _same(read_bundle(folder), plan)
+
+
 def test_nothing_there_is_said(tmp_path: Path) -> None:
     _refused(tmp_path / "none", "expected a bundle folder or zip; got nothing")
 

@@ -32,6 +32,23 @@ def test_a_system_that_tells_nothing_gives_zeros(tmp_path: Path):
     assert host.read_flags(tmp_path / "none") == frozenset()
 
 
+def test_a_machine_is_described_by_its_processor_and_not_by_its_name(tmp_path: Path):
+    cache(tmp_path / "caches", 0, level="1", type="Data", size="48K")
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: Some Processor: 3 GHz\n")
+    cores = os.cpu_count()
+    described = host.describe(tmp_path / "cpuinfo", tmp_path / "caches")
+    assert described == f"Some Processor: 3 GHz, {cores} cores, caches 48 KiB"
+    assert "caches unknown" in host.describe(tmp_path / "none", tmp_path / "none")
+
+
+def test_the_cores_of_a_process_are_counted(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {1, 3}, raising=False)
+    assert host.affinity(pinned=False) == "2 of 8 cores, not pinned"
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)))
+    assert host.affinity(pinned=True) == "8 of 8 cores, pinned"
+
+
 def test_flags_are_read_on_x86_and_arm(tmp_path: Path):
     info = tmp_path / "cpuinfo"
     info.write_text("processor : 0\nflags\t\t: fpu avx2 fma\n")

@@ -1,5 +1,6 @@
 """One model for all tasks: it follows from the measurements in their order, whoever took them."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from retune.core.target import GENERIC_CPU
 from retune.records.store import RecordStore
 from retune.schedule.space import Space
+from retune.search.conditions import network_conditions
 from retune.search.features import FEATURES, featurise
 from retune.search.learning import Learner, Lesson, fit_at, scores
 from retune.search.session import Session
@@ -82,13 +84,15 @@ def test_what_is_remembered_of_candidates_is_what_they_are(space: Space, rng: np
 def test_other_runs_teach_a_run_before_it_begins(store: Path, space: Space):
     records = RecordStore(store)
     Session(tasks(), FakeRunner(), records, settings(tuner="random")).round(40, 1e9, quiet)
-    known = experience(records, GENERIC_CPU.fingerprint, "another run")
+    here = network_conditions(GENERIC_CPU, tasks())
+    elsewhere = network_conditions(replace(GENERIC_CPU, compute_units=1), tasks())
+    known = experience(records, here, "another run")
     assert len(known.lesson.costs) == 40
     assert known.lesson.features.any()
     seeds = known.seeds(space)
     assert len(seeds) and space.valid(seeds).all()
-    assert not len(experience(records, GENERIC_CPU.fingerprint, "run").lesson.costs)
-    assert not len(experience(records, "another device", "another run").lesson.costs)
+    assert not len(experience(records, here, "run").lesson.costs)
+    assert not len(experience(records, elsewhere, "another run").lesson.costs)
 
 
 def test_the_nearest_row_of_a_row_is_itself(space: Space, rng: np.random.Generator):

@@ -9,6 +9,7 @@ import pytest
 from retune.codegen.source import ProgramSource
 from retune.core.errors import LookupFailed, ScheduleError
 from retune.core.target import GENERIC_CPU
+from retune.records.arrow import to_records
 from retune.records.cost import measured_costs
 from retune.records.ranking import best, top
 from retune.records.schema import Measurement, failed, succeeded
@@ -236,6 +237,32 @@ def test_an_unusable_time_is_no_best(store: Path):
     session = open_session(store, FakeRunner(lambda source: failed("timeout", "too slow")))
     session.round(4, FOREVER, quiet)
     assert all(run.best_us is None for run in session.runs)
+
+
+class Elsewhere(FakeRunner):
+    """The same device, of which it uses one core."""
+
+    spec = replace(GENERIC_CPU, compute_units=1)
+
+
+def test_times_of_other_conditions_are_not_compared(store: Path):
+    one, all_cores = settings(run_id="one core"), settings(run_id="all cores")
+    open_session(store, Elsewhere(), one).round(12, FOREVER, quiet)
+    session = open_session(store, given=all_cores)
+    assert all(run.best_us is None for run in session.runs)
+    session.round(12, FOREVER, quiet)
+    for run in session.runs:
+        found = top(RecordStore(store), run.task.key, session.conditions.comparable, 99)
+        assert {item.run_id for item in found} == {"all cores"}
+    assert any(run.best_us for run in open_session(store, Elsewhere(), one).runs)
+
+
+def test_records_of_before_conditions_were_kept_are_known(store: Path):
+    open_session(store / "new").round(12, FOREVER, quiet)
+    rows = to_records(RecordStore(store / "new").table())
+    RecordStore(store / "old").append([replace(row, conditions=None) for row in rows])
+    other = open_session(store / "old", given=settings(run_id="other"))
+    assert all(run.best_us is not None for run in other.runs)
 
 
 def drifting(source: ProgramSource) -> Measurement:

@@ -1,0 +1,84 @@
+"""Under which conditions a time was taken: times compare only where these are equal."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from retune.core.keys import content_key
+from retune.core.target import DeviceSpec
+
+ALONE = "alone"
+"""Place of a kernel that is timed by itself, call after call."""
+WARM = "warm"
+"""Source of constants that each call reads again: whichever caches they fit into."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What a time depends on besides the candidate; all of it is stored with each record."""
+
+    device: str
+    """DeviceSpec.fingerprint: model, driver and OpenCL version."""
+    instance: str
+    """Which of several equal devices: its name on the command line."""
+    host: str
+    """Processor, cores and caches of the machine that the device is in."""
+    compute_units: int
+    """How many of them the device used."""
+    affinity: str
+    """Cores on which the measuring process may run, and whether threads are pinned to them. Empty
+    for a device that has cores of its own."""
+    spread_bytes: int
+    """Successive calls read their constants from so many bytes; 0: each reads the same."""
+    constants: str
+    """The memory that constants so come from: see `constants_from`."""
+    flush: bool
+    """The caches were emptied before each repeat."""
+    place: str = ALONE
+    """ALONE, or in its network: see `within`."""
+
+    @property
+    def key(self) -> str:
+        """Equal where times are comparable.
+
+        Part of it are device, compute units, `constants`, flush and place. So are host and affinity
+        where the host's cores compute; a kernel on a GPU knows nothing of either. Not part of it
+        are `spread_bytes`, which differs for each network and tells only by the memory it leads to,
+        and the instance: equal devices differ by their clocks, which costs make up for, and one of
+        eight GPUs should not have to be tuned again for the others.
+        """
+        host = (self.host, self.affinity) if self.affinity else ()
+        how = (self.constants, self.flush, self.place)
+        return content_key(self.device, self.compute_units, host, how)
+
+    @property
+    def comparable(self) -> Mapping[str, str | Sequence[str | None]]:
+        """Filter of a store: records of these conditions, and those that may be.
+
+        Records of before this column say which device they are of, and nothing else. They count for
+        every condition of that device: nobody's measurements are lost, and two records whose
+        conditions are both known are never mixed.
+        """
+        return {"device": self.device, "conditions": [self.key, None]}
+
+
+def within(model_key: str) -> str:
+    """Place of a kernel that is timed while the whole network runs."""
+    return f"network:{model_key}"
+
+
+def constants_from(spec: DeviceSpec, spread_bytes: int) -> str:
+    """The smallest cache that holds so many bytes (`l1`, `l2`, `l3`), or else `memory`.
+
+    WARM for none; of a device whose caches are unknown the next power of two, in bytes.
+    """
+    if not spread_bytes:
+        return WARM
+    caches = {"l1": spec.l1_bytes, "l2": spec.l2_bytes, "l3": spec.l3_bytes}
+    if not any(caches.values()):
+        return f"{1 << (spread_bytes - 1).bit_length()} bytes"
+    return next((name for name, size in caches.items() if spread_bytes <= size), "memory")
+
+
+def group(task_key: str, conditions: str | None) -> str:
+    """Name of the records of a task whose costs compare: of equal conditions, known or not."""
+    return f"{task_key}|{conditions or ''}"
