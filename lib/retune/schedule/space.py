@@ -41,6 +41,8 @@ class Sketch:
     constraints: tuple[Expr, ...]
     untuned: np.ndarray | None = None
     """int64 [decisions]: the row to start with where nothing was measured; None: none is stated."""
+    error: float = 0.0
+    """Largest error of the strategy against float64, as a part of the output's range."""
 
     def renamed(self, name: str) -> "Sketch":
         """The same sketch under another name."""
