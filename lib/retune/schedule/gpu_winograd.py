@@ -31,6 +31,8 @@ _LEAST_CHANNELS = 16
 """Fewer channels in or out leave too little work between the transforms."""
 _LEAST_SLICE = 64
 """Channels of one slice of the products at least: a slice is written, and read again."""
+_MOST_SLICES = 8
+"""Slices at most: the (m+2)^2 products are work for many groups already."""
 _MOST_PRODUCTS = 1 << 21
 """Products above which a device has enough to do without slices of them."""
 _LANES = 4
@@ -101,11 +103,13 @@ def schedule_winograd(s: Schedule, m: int, tiling: Tiling, spec: DeviceSpec) -> 
     out = epilogue_of(s, name)
     if out is not None:
         s.compute_inline(name)
-    part = slice_over_groups(s, product) if tiling.sliced else product
-    schedule_tile(s, part, tiling, spec)
+    if tiling.sliced:
+        schedule_tile(s, _sliced(s, product), tiling, spec)
+    else:
+        schedule_tile(s, product, tiling, spec)
     nest = _tile_outputs(s, out or name, shape, m, spec)
-    s.compute_at(outputs, nest.inner)
-    s.compute_at(columns, nest.inner)
+    s.compute_at(outputs, nest.items[-1])
+    s.compute_at(columns, nest.items[-1])
     _transform_products(s, product, columns, sliced=tiling.sliced)
     _write_out(s, outputs)
     for loop in nest.pixels:
@@ -175,11 +179,6 @@ class _Nest:
     lanes: Sequence[str]
     """Over the lanes of a vector, if there are several."""
 
-    @property
-    def inner(self) -> str:
-        """The innermost loop over items."""
-        return self.items[-1]
-
 
 def _tile_outputs(s: Schedule, out: str, shape: Convolution, m: int, spec: DeviceSpec) -> _Nest:
     """The output by tiles and vectors of channels, then pixels; a guard keeps to odd sizes."""
@@ -197,6 +196,14 @@ def _tile_outputs(s: Schedule, out: str, shape: Convolution, m: int, spec: Devic
     return _Nest(items, pixels, vector)
 
 
+def _sliced(s: Schedule, product: str) -> str:
+    """The products of a few slices of the channels, which the stage itself adds up."""
+    part = slice_over_groups(s, product)
+    (slices,) = [n for n in s.loops(product) if s.loop(n).reduce]
+    s.require(s.loop(slices).extent <= _MOST_SLICES, "adding the slices up takes too long")
+    return part
+
+
 def _transform_products(s: Schedule, product: str, columns: str, *, sliced: bool) -> None:
     """Columns on registers, each from the products of its own v, whose slices are added up."""
     p, v = s.loops(columns)[-6:-4]
@@ -206,10 +213,7 @@ def _transform_products(s: Schedule, product: str, columns: str, *, sliced: bool
         _write_out(s, s.cache_read(product, v))
         return
     s.compute_at(product, v)
-    own = [n for n in s.loops(product) if n.startswith(product)]
-    summed = [n for n in own if s.loop(n).reduce]
-    spatial = [n for n in own if n not in summed]
-    s.reorder(*summed, *spatial)
-    for loop in spatial[:-1]:
-        s.unroll(loop)
-    s.vectorize(spatial[-1])
+    *own, slices = [n for n in s.loops(product) if n.startswith(product)]
+    s.reorder(slices, *own)
+    s.unroll(slices)
+    _write_out(s, product)
