@@ -6,6 +6,7 @@ reads it gets an array that was made, in numpy, from the constants behind it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -15,6 +16,9 @@ from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Buffer, Select, Var, loads, variables, walk
 from retune.ir.interp import run_program
 from retune.ir.stmt import For, Program, Seq, Stmt, blocks, is_compile_time, rewrite, with_body
+
+_KEPT = 4
+"""Constants that stay computed: tens of megabytes each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +35,40 @@ class Computed:
 
     def apply(self, *arrays: np.ndarray) -> np.ndarray:
         """The constant, flat, in the order in which it is read: [elements of its buffer]."""
-        given = {
-            buffer.name: array.reshape([evaluate_int(e) for e in buffer.shape])
-            for buffer, array in zip(self.inputs, arrays, strict=True)
-        }
-        program = Program(
-            name="constants",
-            inputs=self.inputs,
-            outputs=(self.result,),
-            scratch=self.scratch,
-            body=Seq(self.nests),
-        )
-        made = run_program(program, given)[self.result.name]
+        made = _evaluated(replace(self, order=None), tuple(map(_Given, arrays)))
         return made.reshape(-1) if self.order is None else self.order.apply(made)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Given:
+    """An array that is the same as another one only if it is that one."""
+
+    array: np.ndarray
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Given) and self.array is other.array
+
+    def __hash__(self) -> int:
+        return id(self.array)
+
+
+@lru_cache(maxsize=_KEPT)
+def _evaluated(constant: Computed, given: tuple[_Given, ...]) -> np.ndarray:
+    """The constant in its own shape. Candidates of one task share it, whatever order they want."""
+    arrays = {
+        buffer.name: entry.array.reshape([evaluate_int(e) for e in buffer.shape])
+        for buffer, entry in zip(constant.inputs, given, strict=True)
+    }
+    program = Program(
+        name="constants",
+        inputs=constant.inputs,
+        outputs=(constant.result,),
+        scratch=constant.scratch,
+        body=Seq(constant.nests),
+    )
+    made = run_program(program, arrays)[constant.result.name]
+    made.setflags(write=False)
+    return made
 
 
 def computed_constants(program: Program) -> dict[str, Computed]:

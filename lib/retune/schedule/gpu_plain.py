@@ -49,13 +49,13 @@ def _is_window(s: Schedule, name: str) -> bool:
     return known and prod(evaluate_int(e) for e in extents) <= WINDOW_LIMIT
 
 
-def flat_items(s: Schedule, loops: Sequence[str]) -> None:
-    """The nested loops as one range of work-items in groups of 256."""
+def flat_items(s: Schedule, loops: Sequence[str], items: int = _ITEMS) -> None:
+    """The nested loops as one range of work-items in groups of `items`."""
     flat = loops[0]
     for loop in loops[1:]:
         flat = s.fuse(flat, loop)
     size = evaluate_int(s.loop(flat).extent)
-    group, item = s.split(flat, [min(_ITEMS, size)], "shift")
+    group, item = s.split(flat, [min(items, size)], "shift")
     s.bind(group, "group.0")
     s.bind(item, "local.0")
 

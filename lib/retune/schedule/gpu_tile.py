@@ -27,7 +27,7 @@ from retune.ir.expr import (
 )  # fmt: skip
 from retune.ir.stmt import Block, blocks
 from retune.schedule.accumulators import accumulate_in_registers
-from retune.schedule.cpu import channel_group, epilogue_of
+from retune.schedule.cpu import channel_group, epilogue_of, untouched
 from retune.schedule.gpu_plain import order_accumulation
 from retune.schedule.schedule import Schedule
 from retune.schedule.stages import readers
@@ -300,12 +300,14 @@ def _fetch_operands(
 
 
 def _stage(s: Schedule, buffer: Buffer, at: str) -> str:
-    """The block that fills the local copy: the operand's own stage, if there is one."""
+    """The block that fills the local copy: the operand's own stage, if it is yet to be placed."""
     for block in blocks(s.program.body):
         if (
             block.buffer == buffer
             and block.reducer is None
+            and buffer.scope == "global"
             and len(readers(s.program, buffer)) == 1
+            and untouched(s, block.name)
         ):
             s.compute_at(block.name, at, "local")
             return block.name

@@ -11,6 +11,7 @@ from retune.ir.stmt import Program
 from retune.schedule.cpu import cpu_space
 from retune.schedule.cpu_winograd import winograd_sketches
 from retune.schedule.gpu import gpu_space
+from retune.schedule.gpu_winograd import gpu_winograd_sketches
 from retune.schedule.space import Rule, Sketch, Space, sketches_of
 from retune.schedule.template import Decided, Template, Workload
 from retune.schedule.templates import templates
@@ -25,8 +26,9 @@ def space_of(program: Program, op: str, spec: DeviceSpec, *, max_error: float) -
     """
     is_cpu = spec.device_class == "cpu"
     rules = (cpu_space if is_cpu else gpu_space)(program, spec).sketches
+    transformed = (winograd_sketches if is_cpu else gpu_winograd_sketches)(program, spec)
     made = [_template_sketches(t, program, spec) for t in templates(op, spec.device_class)]
-    known = (*rules, *winograd_sketches(program, spec), *chain.from_iterable(made))
+    known = (*rules, *transformed, *chain.from_iterable(made))
     return Space(tuple(sketch for sketch in known if sketch.error <= max_error))
 
 

@@ -72,6 +72,15 @@ def test_the_result_is_packed_in_the_order_of_its_reads():
     assert np.allclose(found.reshape(2, 6, 4), expected.reshape(2, 4, 6).transpose(0, 2, 1))
 
 
+def test_candidates_share_what_is_computed_from_the_same_arrays():
+    one, other = (lower(precomputed().program).buffer("moved").pack for _ in range(2))
+    assert one is not None and other is not None
+    given = arrays()
+    first = one.apply(given["w"], given["s"])
+    assert np.shares_memory(first, other.apply(given["w"], given["s"]))
+    assert not np.allclose(first, one.apply(2.0 * given["w"], given["s"]))
+
+
 def test_constants_that_no_kernel_reads_are_left_out():
     names = {spec.name for spec in lower(precomputed().program).buffers}
     assert names == {"x", "moved", "y"}

@@ -1,0 +1,48 @@
+"""Winograd kernels for GPUs give right results on a device that runs work-items and barriers."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from retune.core.target import GENERIC_GPU, DeviceSpec
+from retune.device.runtime import Device, open_device
+from retune.ir.merge import merge_axes
+from retune.ir.stmt import from_dag
+from retune.ir.te import Dag
+from retune.schedule.gpu_winograd import gpu_winograd_sketches
+from tests.dags import conv2d
+from tests.oracle import assert_device_agrees
+from tests.unit.schedule.test_winograd import nchw
+
+pytestmark = pytest.mark.device
+
+WITHOUT_LOCAL_MEMORY = replace(
+    GENERIC_GPU, name="mali", vector_bits=128, compute_units=4, local_memory_bytes=0,
+    max_work_group=256,
+)  # fmt: skip
+
+SHAPES: dict[str, Dag] = {
+    "odd": conv2d(1, 7, 9, 32, 16),
+    "residual, slices": conv2d(1, 10, 13, 128, 20, residual=True),
+    "prime channels": conv2d(1, 6, 5, 17, 19, residual=True),
+    "batch, no padding": conv2d(2, 7, 6, 16, 33, pad=0),
+    "vectors in the transforms": conv2d(1, 40, 44, 32, 64),
+    "channels first": nchw(2, 16, 8, 7, 20),
+}
+
+
+@pytest.fixture(scope="module")
+def device() -> Device:
+    return open_device("pocl")
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("spec", [GENERIC_GPU, WITHOUT_LOCAL_MEMORY], ids=lambda s: s.name)
+def test_every_sketch(name: str, spec: DeviceSpec, device: Device):
+    dag = merge_axes(SHAPES[name])
+    sketches = gpu_winograd_sketches(from_dag(dag), spec)
+    assert sketches
+    for sketch in sketches:
+        (row,) = sketch.sample(1, np.random.default_rng(1))
+        assert_device_agrees(device, dag, sketch.instantiate(row))
