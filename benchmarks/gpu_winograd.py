@@ -29,6 +29,7 @@ from retune.schedule.gpu import gpu_space
 from retune.schedule.gpu_winograd import gpu_winograd_sketches
 from retune.schedule.space import Sketch
 from retune.schedule.spaces import space_of
+from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.search.task import Task
 
 NETWORKS = ("zoo:vgg19_bn", "zoo:resnet18_v1")
@@ -156,7 +157,7 @@ def main() -> None:
     device = open_device(options.device)
     for task in layers(options.networks):
         timed = timed_layer(task, device, options.candidates)
-        space = space_of(task.program, task.op, device.spec, winograd=True)
+        space = space_of(task.program, task.op, device.spec, max_error=DEFAULT_MAX_ERROR)
         default = default_candidate(space, device.spec).sketch
         if timed:
             print(*lines(task, timed, default), sep="\n", flush=True)

@@ -1,15 +1,17 @@
-"""How a plan's launches get onto the device: as one persistent kernel, or one by one.
+"""How a plan's launches get onto the device: its form, and the launches of that form.
 
-Persistent where the device allows it (codegen/persistent.py says why); its single steps can be run
-as well, so a profile shows the same code and the same workers as a run. Other devices get the
-launches in order on one queue.
+Read `settle` and `make_executor`. One kernel of persistent workers (codegen/persistent.py says why)
+or of one thread (codegen/inline.py) where the device allows it; single steps of it can be run as
+well, so a profile shows the same code and the same workers as a run. Other devices get the launches
+in order on one queue.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from retune.bundle.plan import NetworkPlan
+from retune.bundle.plan import Form, NetworkPlan
 from retune.bundle.storage import Storage, touched
+from retune.codegen import inline
 from retune.codegen.hazards import waits
 from retune.codegen.opencl import defines_group
 from retune.codegen.persistent import Callee, Step
@@ -29,18 +31,33 @@ class Executor:
     many times over, in one launch where the device allows it."""
 
 
+def forms_here(plan: NetworkPlan, device: Device) -> tuple[Form, ...]:
+    """The forms that this device and these kernels allow, at least one; the usual one first."""
+    solitary = is_solitary(plan)
+    usual: Form = "persistent" if solitary and can_persist(device) else "queued"
+    return (usual, "inline") if solitary and device.in_caller else (usual,)
+
+
+def settle(plan: NetworkPlan, device: Device) -> tuple[Form, Device]:
+    """The plan's form, or the usual one where it cannot be; and where buffers and launches belong.
+
+    That is the device itself, or for one thread its part that works in the caller.
+    """
+    allowed = forms_here(plan, device)
+    form: Form = plan.form if plan.form in allowed else allowed[0]
+    return form, (form == "inline" and device.in_caller) or device
+
+
 def make_executor(
-    plan: NetworkPlan, storage: Storage, bases: Sequence[Buffer], device: Device
+    form: Form, plan: NetworkPlan, storage: Storage, bases: Sequence[Buffer], device: Device
 ) -> Executor:
-    """The best executor that this device and these kernels allow; the program is built.
+    """The plan in the form and on the device that `settle` gave; the program is built.
 
     `bases` are the allocations of `storage`, in the order of their numbers. Raises: BuildFailed.
     """
     if not plan.launches:
         return Executor(whole=(), part=lambda first, end, rounds: ())
-    if can_persist(device) and is_solitary(plan):
-        return _resident(plan, storage, bases, device)
-    return _queued(plan, storage, bases, device)
+    return _FORMS[form](plan, storage, bases, device)
 
 
 def _resident(
@@ -55,6 +72,20 @@ def _resident(
             kernel.launch(bases, first=first, last=end, rounds=rounds),
         ),
     )
+
+
+def _inline(
+    plan: NetworkPlan, storage: Storage, bases: Sequence[Buffer], device: Device
+) -> Executor:
+    """The plan as one launch of one work-item."""
+    own = inline.inline_text(callees_of(plan), _steps(plan, storage), len(bases))
+    program = device.build("\n".join([text_of(plan), own]), options=plan.options)
+
+    def part(first: int, end: int, rounds: int) -> tuple[Launch, ...]:
+        one, steps = (1, 1, 1), (first, end, rounds)
+        return (device.prepare(program, inline.NAME, bases, one, one, steps),)
+
+    return Executor(whole=part(0, len(plan.launches), 1), part=part)
 
 
 def _queued(
@@ -74,6 +105,13 @@ def _queued(
         whole=launches,
         part=lambda first, end, rounds: launches[first:end] * rounds,
     )
+
+
+_FORMS: Mapping[Form, Callable[[NetworkPlan, Storage, Sequence[Buffer], Device], Executor]] = {
+    "persistent": _resident,
+    "inline": _inline,
+    "queued": _queued,
+}
 
 
 def is_solitary(plan: NetworkPlan) -> bool:

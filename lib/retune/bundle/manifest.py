@@ -10,7 +10,7 @@ from typing import TypeAlias, cast, get_args
 
 import numpy as np
 
-from retune.bundle.plan import Alias, BufferRole, NetworkPlan, PlanBuffer, PlanLaunch
+from retune.bundle.plan import Alias, BufferRole, Form, NetworkPlan, PlanBuffer, PlanLaunch
 from retune.core.target import DeviceSpec
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
@@ -35,6 +35,7 @@ def to_manifest(plan: NetworkPlan) -> dict[str, Json]:
         "aliases": [_plain(asdict(alias)) for alias in plan.aliases],
         "launches": [_plain(asdict(launch)) for launch in plan.launches],
         "notes": dict(plan.notes),
+        "form": plan.form,
     }
 
 
@@ -59,6 +60,7 @@ def from_manifest(
             Alias(value=text(entry, "value"), of=text(entry, "of"))
             for entry in children(manifest, "aliases")
         ),
+        form=_form(manifest),
     )
 
 
@@ -123,6 +125,12 @@ def _buffer(entry: Mapping[str, Json]) -> PlanBuffer:
         role=cast("BufferRole", role),
         shape=wholes(entry, "shape"),
     )
+
+
+def _form(manifest: Mapping[str, Json]) -> Form:
+    """The form; `persistent` for bundles from before there were others, and for forms to come."""
+    form = manifest.get("form")
+    return cast("Form", form) if form in get_args(Form) else "persistent"
 
 
 def _launch(entry: Mapping[str, Json]) -> PlanLaunch:

@@ -1,9 +1,10 @@
 """Module: a bundle, loaded on a device and ready to run.
 
 Read `Module.run`. All that can be done once is done at load: kernels are built, weights uploaded,
-temporaries laid out, and every launch gets its arguments. A run copies inputs in, enqueues what
-the executor prepared, and copies outputs out; the read of the outputs is the only wait. Where host
-and device share memory (PoCL) the copies are plain ones, not commands of 20 us each.
+temporaries laid out, every launch gets its arguments, and every input and output its copy. A run
+copies inputs in, enqueues what the executor prepared, and copies outputs out; the read of the
+outputs is the only wait. Where host and device share memory (PoCL) the copies are plain ones, not
+commands of 20 us each.
 """
 
 import time
@@ -17,17 +18,18 @@ from typing import cast
 
 import numpy as np
 
-from retune.bundle.executor import make_executor
+from retune.bundle.allocations import Allocations, allocate
+from retune.bundle.executor import make_executor, settle
 from retune.bundle.format import read_bundle
-from retune.bundle.memory import MemoryPlan, plan_memory
-from retune.bundle.plan import NetworkPlan, PlanLaunch, verify_plan
-from retune.bundle.storage import INTERFACE, WEIGHTS, Storage, lay_out
+from retune.bundle.inputs import InputCheck
+from retune.bundle.memory import MemoryPlan
+from retune.bundle.plan import Form, NetworkPlan, PlanLaunch, verify_plan
 from retune.core.dtypes import DType, TensorType
 from retune.core.errors import InputError
 from retune.core.target import DeviceSpec
 from retune.device.ceilings import Ceilings
 from retune.device.inputs import random_array
-from retune.device.runtime import Buffer, Device, open_device
+from retune.device.runtime import Device, open_device
 
 
 class BundleWarning(UserWarning):
@@ -63,22 +65,25 @@ class Module:
         verify_plan(plan)
         _check_device(plan, device.spec)
         self._device = device
-        self._memory = plan_memory(plan)
+        self._form: Form
+        self._form, self._host = settle(plan, device)
         self._types = {entry.name: _type(entry.dtype, entry.shape) for entry in plan.buffers}
-        storage = lay_out(plan, self._memory)
-        bases = [device.allocate(size) for size in storage.base_bytes[:INTERFACE]]
-        bases.append(device.allocate_shared(storage.base_bytes[INTERFACE]))
-        self._interface = {
-            name: device.part(bases[place.base], place.offset, max(1, place.bytes))
-            for name, place in storage.places.items()
-            if place.base == INTERFACE
-        }
-        _upload(plan, storage, bases[WEIGHTS], device)
-        self._executor = make_executor(plan, storage, bases, device)
+        held = allocate(plan, self._host)
+        self._memory = held.memory
+        self._executor = make_executor(self._form, plan, held.storage, held.bases, self._host)
         # The arrays are on the device now; letting go of them frees the file or zip behind them.
         self.plan = replace(plan, weights={})
-        device.enqueue(self._executor.whole)
-        device.finish()
+        self._connect(held)
+        self._host.enqueue(self._executor.whole)
+        self._host.finish()
+
+    def _connect(self, held: Allocations) -> None:
+        """What a run needs for its inputs and outputs is at hand."""
+        host, types, plan = self._host, self._types, self.plan
+        parts = {n: held.interface(n, host) for n in (*plan.inputs, *plan.outputs)}
+        self._check = InputCheck(plan.name, self.inputs)
+        self._writers = [host.writer(parts[name], types[name]) for name in plan.inputs]
+        self._readers = [(name, host.reader(parts[name], types[name])) for name in plan.outputs]
 
     @classmethod
     def load(cls, path: Path | str, device: Device | str | None = None) -> "Module":
@@ -109,6 +114,11 @@ class Module:
         return self._device
 
     @property
+    def form(self) -> Form:
+        """The form in which it runs: the plan's, unless the device lacks it."""
+        return self._form
+
+    @property
     def memory(self) -> MemoryPlan:
         """Sizes of the arena, the weights, and the inputs and outputs."""
         return self._memory
@@ -123,12 +133,10 @@ class Module:
 
         Raises: InputError if an input is missing, unknown, or of another shape or type.
         """
-        arrays = _checked(self.plan.name, self.inputs, inputs)
-        device, held = self._device, self._interface
-        for name, array in arrays.items():
-            device.write(held[name], array)
-        device.enqueue(self._executor.whole)
-        return {name: device.read(held[name], self._types[name]) for name in self.plan.outputs}
+        for write, array in zip(self._writers, self._check.arrays(inputs), strict=True):
+            write(array)
+        self._host.enqueue(self._executor.whole)
+        return {name: read() for name, read in self._readers}
 
     __call__ = run
 
@@ -140,8 +148,8 @@ class Module:
         launches = self._executor.part(first, end, rounds)
 
         def run() -> None:
-            self._device.enqueue(launches)
-            self._device.finish()
+            self._host.enqueue(launches)
+            self._host.finish()
 
         return run
 
@@ -178,7 +186,7 @@ class Module:
             for i in range(len(self.plan.launches))
             for launch in self._executor.part(i, i + 1, 1)
         ]
-        rounds = [self._device.profile(steps) for _ in range(max(1, repeat))]
+        rounds = [self._host.profile(steps) for _ in range(max(1, repeat))]
         medians = [median(times) for times in zip(*rounds, strict=True)]
         total = sum(medians)
         return tuple(
@@ -200,11 +208,6 @@ def random_inputs(types: Mapping[str, TensorType], seed: int = 0) -> dict[str, n
     }
 
 
-def _upload(plan: NetworkPlan, storage: Storage, base: Buffer, device: Device) -> None:
-    for name, array in plan.weights.items():
-        device.write(base, array, storage.places[name].offset)
-
-
 def _check_device(plan: NetworkPlan, spec: DeviceSpec) -> None:
     for launch in plan.launches:
         if prod(launch.local_size) > spec.max_work_group:
@@ -224,34 +227,6 @@ def _warn_if_foreign(plan: NetworkPlan, spec: DeviceSpec) -> None:
         BundleWarning,
         stacklevel=3,
     )
-
-
-def _checked(
-    name: str, types: Mapping[str, TensorType], inputs: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray]:
-    """The inputs as arrays in the module's order."""
-    missing = [f"no {key}" for key in types if key not in inputs]
-    unknown = [f"an unknown {key}" for key in inputs if key not in types]
-    if missing or unknown:
-        got = " and ".join(missing + unknown)
-        raise InputError(f"module {name}: expected the inputs {', '.join(types)}; got {got}")
-    arrays = {key: np.asarray(inputs[key]) for key in types}
-    for key, array in arrays.items():
-        expected = types[key]
-        if array.shape != expected.shape or array.dtype != expected.dtype:
-            raise InputError(
-                f"module {name}: input {key}: expected {expected}; got "
-                f"{array.dtype}[{', '.join(map(str, array.shape))}]; {_remedy(array, expected)}"
-            )
-    return arrays
-
-
-def _remedy(array: np.ndarray, expected: TensorType) -> str:
-    if array.dtype != expected.dtype:
-        return f"convert it with .astype({expected.dtype!r})"
-    if array.size == expected.elements:
-        return f"bring it into that layout, with .reshape{expected.shape} or a transpose"
-    return "compile the model for this shape with --shape"
 
 
 def _profile(

@@ -23,6 +23,10 @@ LARGEST_ERROR_NOTE = "largest_error"
 
 BufferRole = Literal["input", "output", "weight", "temp"]
 
+Form = Literal["persistent", "inline", "queued"]
+"""How the launches get onto the device: as one launch of workers that stay for all of them, in a
+row in the thread that calls, or one by one through a queue."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanBuffer:
@@ -98,6 +102,8 @@ class NetworkPlan:
     notes: Mapping[str, str]
     """Free text for people and reports, such as where the records came from."""
     aliases: tuple[Alias, ...] = ()
+    form: Form = "persistent"
+    """The form to run it in; a device that lacks it takes another, and the results are the same."""
 
     def buffer(self, name: str) -> PlanBuffer:
         """The buffer of that name. Raises: KeyError."""

@@ -137,11 +137,12 @@ def table(callees: Sequence[Callee], steps: Sequence[Step]) -> list[str]:
         waits = (*step.waits, *(-1,) * (width - len(step.waits)))
         places = [n for base, offset in step.args for n in (base, offset // ALIGN_BYTES)]
         row = [numbers[step.kernel], groups[step.kernel], *waits, *places]
-        lines.append(f"  {{{', '.join(map(str, row))}}},  // {number}: {_comment(step.label)}")
+        lines.append(f"  {{{', '.join(map(str, row))}}},  // {number}: {comment(step.label)}")
     return [*lines, "};", ""]
 
 
-def _comment(label: str) -> str:
+def comment(label: str) -> str:
+    """The label as a comment of one line may hold it."""
     return "".join(c if c.isprintable() and c != "\\" else "?" for c in label)
 
 

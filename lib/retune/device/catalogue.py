@@ -51,6 +51,28 @@ def find_device(name: str) -> tuple[DeviceSpec, Any]:
     )
 
 
+@functools.cache  # a device's processor is repaired once
+def find_in_caller(spec: DeviceSpec) -> tuple[DeviceSpec, Any] | None:
+    """The device of the same processor that runs kernels in the thread that enqueues them.
+
+    Only PoCL has one, and only if it compiles for the same processor: PoCL 3.0 gives kernels that
+    crash where its own functions do not fit.
+    """
+    handle = _catalogue().get(spec)
+    if handle is None:
+        return None
+    for other in handle.platform.get_devices():
+        if pocl.runs_in_caller(other.name):
+            found = _spec(f"{spec.name}-caller", handle.platform, other)
+            same = _processor(found.opencl) == _processor(spec.opencl)
+            return (found, other) if same else None
+    return None
+
+
+def _processor(version: str) -> str:
+    return version.partition("-linux-gnu-")[2]
+
+
 @functools.cache
 def opencl() -> ModuleType:
     """pyopencl, imported with the environment that its drivers need."""
@@ -69,7 +91,10 @@ def opencl() -> ModuleType:
 
 @functools.cache
 def _catalogue() -> dict[DeviceSpec, Any]:
-    """Spec -> OpenCL device. A device that two loader entries show appears once."""
+    """Spec -> OpenCL device. A device that two loader entries show appears once.
+
+    PoCL's device without threads is left out beside the one with threads: it is the same processor.
+    """
     found: dict[DeviceSpec, Any] = {}
     seen: set[tuple[str, ...]] = set()
     counts: dict[str, int] = {}
@@ -77,7 +102,9 @@ def _catalogue() -> dict[DeviceSpec, Any]:
         base = _family(platform.name)
         addresses: set[int] = set()
         local: dict[tuple[str, ...], int] = {}
-        for handle in platform.get_devices():
+        handles = platform.get_devices()
+        threaded = [handle for handle in handles if not pocl.runs_in_caller(handle.name)]
+        for handle in threaded or handles:
             if handle.int_ptr in addresses:
                 continue
             addresses.add(handle.int_ptr)

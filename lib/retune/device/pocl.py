@@ -1,4 +1,5 @@
-"""PoCL's two needs: threads pinned to cores, and a processor name that its own functions fit.
+"""PoCL's needs: threads pinned to cores, a processor name that its own functions fit, and a device
+that runs kernels in the calling thread beside the one that has threads of its own.
 
 `prepare_environment` first, before the OpenCL library is loaded; then `repair_processor` for each
 device. Neither imports pyopencl: they work on the environment and on a device's address.
@@ -16,6 +17,13 @@ UNPINNED: Mapping[str, str] = {"POCL_AFFINITY": "0"}
 """Environment of a process that only compiles. PoCL compiles on its device threads: pinned, those
 of two processes may meet on one core while the other core is idle."""
 
+_DEVICES = "pthread basic"
+"""The device with a thread for each core, and the one without threads. PoCL shows the first alone
+if it is not asked; versions from 4.0 on call them `cpu` and `cpu-minimal`, and know these names."""
+
+_THREADLESS = ("basic", "cpu-minimal")
+"""What the names of devices without threads begin with."""
+
 _SCANNED_SLOTS = 400
 """8-byte slots of PoCL's device struct that are searched; the name sits at slot 80 in 3.0."""
 
@@ -26,7 +34,7 @@ _kept: list[ctypes.Array[ctypes.c_char]] = []
 
 
 def prepare_environment(environ: MutableMapping[str, str]) -> None:
-    """Pins PoCL's threads, one to a core, unless the user chose otherwise.
+    """Pins PoCL's threads, one to a core, and asks for both devices, unless the user chose others.
 
     Unpinned, both threads of a two-core machine may share one core, and times flip by a factor 2.
     PoCL pins to core 0, 1, ... and aborts where it may not: nothing is pinned in a smaller set.
@@ -35,6 +43,12 @@ def prepare_environment(environ: MutableMapping[str, str]) -> None:
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
     if allowed >= set(range(cores)):
         environ.setdefault("POCL_AFFINITY", "1")
+    environ.setdefault("POCL_DEVICES", _DEVICES)
+
+
+def runs_in_caller(device: str) -> bool:
+    """Whether PoCL's device of that name runs a kernel in the thread that enqueues it."""
+    return device.startswith(_THREADLESS)
 
 
 def pinned(environ: Mapping[str, str]) -> bool:
@@ -51,7 +65,8 @@ def doubtful_processor(version: str) -> str | None:
     known here.
     """
     found = re.search(r"(\w+)-x86_64-\S*-linux-gnu-(\S+)$", version)
-    return found[2] if found and (found[1] == "pthread" or found[2] == "generic") else None
+    own = found and (found[1] in _DEVICES.split() or found[2] == "generic")
+    return found[2] if found and own else None
 
 
 def processor_name(flags: frozenset[str]) -> str:

@@ -8,7 +8,7 @@ import contextlib
 import functools
 import time
 import warnings
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from retune.core.dtypes import TensorType
 from retune.core.errors import DeviceError
 from retune.core.target import DeviceSpec
 from retune.device import declarations, holding, pages
-from retune.device.catalogue import find_device, opencl
+from retune.device.catalogue import find_device, find_in_caller, opencl
 from retune.device.inputs import random_array
 
 PART_ALIGN_BYTES = 512
@@ -91,6 +91,16 @@ class Device:
             self._queue = self._cl.CommandQueue(self._context)
         self._profiled: Any = None
         self._header = declarations.find_header() if spec.driver == declarations.DRIVER else None
+
+    @functools.cached_property
+    def in_caller(self) -> "Device | None":
+        """The same processor, where a launch runs in the thread that enqueues it.
+
+        It is done when the enqueueing returns; no thread is woken for it, and none helps. None
+        where the driver has no such device.
+        """
+        found = find_in_caller(self.spec)
+        return Device(found[1], found[0]) if found else None
 
     @functools.cached_property
     def has_atomics(self) -> bool:
@@ -240,6 +250,30 @@ class Device:
         with _refusals("read"):
             self._cl.enqueue_copy(self._queue, out, buffer.handle, is_blocking=True)
 
+    def writer(self, buffer: Buffer, type: TensorType) -> Callable[[np.ndarray], None]:
+        """`write` to the start of `buffer`, prepared for arrays of one type."""
+        if buffer.host is None:
+            return lambda array: self.write(buffer, array)
+        view = _view(buffer.host, type)
+
+        def write(array: np.ndarray) -> None:
+            self.finish()
+            np.copyto(view, array)
+
+        return write
+
+    def reader(self, buffer: Buffer, type: TensorType) -> Callable[[], np.ndarray]:
+        """`read`, prepared."""
+        if buffer.host is None:
+            return lambda: self.read(buffer, type)
+        view = _view(buffer.host, type)
+
+        def read() -> np.ndarray:
+            self.finish()
+            return view.copy()
+
+        return read
+
     def prepare(
         self,
         program: Program,
@@ -284,8 +318,10 @@ class Device:
 
     def finish(self) -> None:
         """All that was enqueued is done when the call returns."""
-        with _refusals("wait for the queue"):
+        try:  # a context costs more than the wait for an empty queue
             self._queue.finish()
+        except self._cl.Error as error:
+            raise LaunchFailed(f"{self.spec.name}: wait for the queue: {error}") from error
 
     def time(self, launches: Sequence[Launch], number: int = 1) -> float:
         """Wall-clock seconds of `number` rounds of the launches, from an empty queue to the end."""
@@ -353,6 +389,11 @@ class Device:
         launch = self.prepare(program, "hold", [out], (1, 1, 1), (1, 1, 1), [holding.HOLD_STEPS])
         self.time([launch])
         return program, out, self.time([launch]) / holding.HOLD_STEPS
+
+
+def _view(memory: np.ndarray, type: TensorType) -> np.ndarray:
+    """The first bytes of shared memory as an array of that type."""
+    return memory[: type.bytes].view(type.dtype).reshape(type.shape)
 
 
 def open_device(name: str = "pocl") -> Device:

@@ -64,7 +64,9 @@ def _zoo_shape(name: str, shapes: dict[str, Sequence[int]]) -> tuple[int, ...]:
     given = tuple(shapes.pop("data", default))
     fits = len(given) == len(default) and min(given) > 0 and given[1] == default[1]
     if shapes or not fits:
-        wanted = ",".join(["N", str(default[1]), "H", "W"][: len(default)])
+        wanted = ",".join(
+            ["N", str(default[1]), *("L" if len(default) == 3 else "HW")][: len(default)]
+        )
         raise ModelError(
             f"zoo:{name} has one input, data={wanted} (usually {','.join(map(str, default))}); "
             f"got {', '.join([*shapes, 'data=' + ','.join(map(str, given))])}"

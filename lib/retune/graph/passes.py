@@ -9,6 +9,7 @@ from retune.graph.empty import fold_empty
 from retune.graph.fold import dense_of_transposed, fold_scales, lower_batch_norm
 from retune.graph.graph import Graph
 from retune.graph.layout import channels_last
+from retune.graph.rows import rows_as_images
 from retune.graph.simplify import (
     canonical_arithmetic,
     fold_constants,
@@ -38,6 +39,7 @@ PASSES: tuple[Pass, ...] = (
     Pass(name="lower-batch-norm", run=lower_batch_norm),
     Pass(name="remove-identities", run=remove_identities),
     Pass(name="canonical-arithmetic", run=canonical_arithmetic),
+    Pass(name="rows-as-images", run=rows_as_images),
     Pass(name="name-global-pools", run=name_global_pools),
     Pass(name="merge-pads", run=merge_pads),
     Pass(name="fold-scales", run=fold_scales),

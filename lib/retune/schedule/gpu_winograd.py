@@ -21,12 +21,10 @@ from retune.schedule.gpu_slices import slice_over_groups
 from retune.schedule.gpu_tile import FETCHED_LANES, Tiling, inline_padding, schedule_tile
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import Sketch, sketch_of
-from retune.schedule.winograd import SIZES, Convolution, find_convolution
+from retune.schedule.winograd import ERRORS, Convolution, find_convolution
 
 PREFIX = "gpu.winograd"
 """What the names of these sketches start with; the size of an output tile follows."""
-ERRORS = {2: 7e-7, 4: 9e-6}
-"""Largest error of F(m x m, 3 x 3) against float64, as a part of the output's range."""
 _LEAST_CHANNELS = 16
 """Fewer channels in or out leave too little work between the transforms."""
 _LEAST_SLICE = 64
@@ -56,7 +54,7 @@ def gpu_winograd_sketches(program: Program, spec: DeviceSpec) -> tuple[Sketch, .
     if min(found.extents[found.depth], found.extents[found.made]) < _LEAST_CHANNELS:
         return ()
     made: list[Sketch] = []
-    for m in SIZES:
+    for m in ERRORS:
         for tiling in _tilings(found, m, spec):
             rule = partial(schedule_winograd, m=m, tiling=tiling, spec=spec)
             try:

@@ -10,6 +10,7 @@ import numpy as np
 from retune.bundle.bench import BenchOptions, Timing, compare_times
 from retune.bundle.build import build_plan
 from retune.bundle.format import read_bundle, write_bundle
+from retune.bundle.forms import best_form
 from retune.bundle.memory import plan_memory
 from retune.bundle.module import Module
 from retune.bundle.peers import open_peer, open_reference
@@ -18,6 +19,7 @@ from retune.bundle.verify import verify
 from retune.core.replacing import replacing
 from retune.device.catalogue import device_spec
 from retune.device.ceilings import Ceilings
+from retune.device.runtime import open_device
 from retune.stages.manifest import (
     BenchManifest,
     CompileManifest,
@@ -72,6 +74,7 @@ def stage_compile(
                 MAX_ERROR_NOTE: f"{request.max_error:g}",
             },
         )
+        plan = best_form(plan, open_device(request.device))
         write_bundle(plan, folder / _MODULE)
         memory = plan_memory(plan)
         tuned = sum(t.tunable for t in tasks.tasks)

@@ -12,8 +12,8 @@ import pytest
 
 from retune.bundle import format as bundle_format
 from retune.bundle.format import is_bundle, pack_zip, read_bundle, write_bundle
-from retune.bundle.manifest import Malformed
-from retune.bundle.plan import NetworkPlan, PlanBuffer
+from retune.bundle.manifest import Malformed, from_manifest, to_manifest
+from retune.bundle.plan import Form, NetworkPlan, PlanBuffer
 from retune.bundle.weights import view_weights
 from retune.core.errors import InputError, RecordError, VerifyError
 from retune.core.keys import content_key
@@ -21,6 +21,22 @@ from retune.core.keys import content_key
 
 def test_a_bundle_comes_back_as_it_was_written(plan: NetworkPlan, folder: Path) -> None:
     assert _same(read_bundle(folder), plan)
+
+
+@pytest.mark.parametrize("form", ["persistent", "inline", "queued"])
+def test_the_form_comes_back(plan: NetworkPlan, tmp_path: Path, form: Form) -> None:
+    folder = write_bundle(replace(plan, form=form), tmp_path / "module")
+    assert read_bundle(folder).form == form
+
+
+@pytest.mark.parametrize("form", [None, "a form to come"])
+def test_a_bundle_without_a_known_form_is_persistent(plan: NetworkPlan, form: str | None) -> None:
+    manifest = to_manifest(plan)
+    if form is None:
+        del manifest["form"]
+    else:
+        manifest["form"] = form
+    assert from_manifest(manifest, plan.kernels, plan.weights).form == "persistent"
 
 
 def test_a_zip_is_read_like_its_folder(plan: NetworkPlan, folder: Path, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ class FakeDevice:
 
     spec: DeviceSpec = GENERIC_CPU
     has_atomics: bool = False
+    in_caller: "FakeDevice | None" = None
     log: list[str] = field(default_factory=list)
     built: str = ""
     clock: list[float] = field(default_factory=list)
@@ -54,6 +55,12 @@ class FakeDevice:
         self.log.append("write")
         raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         buffer[offset : offset + raw.size] = raw
+
+    def writer(self, buffer: np.ndarray, type: TensorType) -> Callable[[np.ndarray], None]:
+        return lambda array: self.write(buffer, array)
+
+    def reader(self, buffer: np.ndarray, type: TensorType) -> Callable[[], np.ndarray]:
+        return lambda: self.read(buffer, type)
 
     def read(self, buffer: np.ndarray, type: TensorType) -> np.ndarray:
         self.log.append("read")

@@ -113,10 +113,10 @@ def test_another_processor_is_left_alone():
 def test_the_users_affinity_is_kept():
     environment = {"POCL_AFFINITY": "0"}
     pocl.prepare_environment(environment)
-    assert environment == {"POCL_AFFINITY": "0"}
+    assert environment["POCL_AFFINITY"] == "0"
     environment.clear()
     pocl.prepare_environment(environment)
-    assert environment == {"POCL_AFFINITY": "1"}
+    assert environment["POCL_AFFINITY"] == "1"
 
 
 def test_a_driver_that_does_not_load_says_why(tmp_path: Path):

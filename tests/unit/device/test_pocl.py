@@ -13,7 +13,7 @@ def test_threads_are_pinned_where_every_core_may_be_used(monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     environ: dict[str, str] = {}
     pocl.prepare_environment(environ)
-    assert environ == {"POCL_AFFINITY": "1"}
+    assert environ["POCL_AFFINITY"] == "1"
 
 
 def test_threads_are_not_pinned_in_a_smaller_set_of_cores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,13 +21,32 @@ def test_threads_are_not_pinned_in_a_smaller_set_of_cores(monkeypatch: pytest.Mo
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 3})
     environ: dict[str, str] = {}
     pocl.prepare_environment(environ)
-    assert environ == {}
+    assert "POCL_AFFINITY" not in environ
 
 
 def test_the_users_choice_of_pinning_stays() -> None:
     environ = {"POCL_AFFINITY": "0"}
     pocl.prepare_environment(environ)
-    assert environ == {"POCL_AFFINITY": "0"}
+    assert environ["POCL_AFFINITY"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("given", "devices"), [({}, "pthread basic"), ({"POCL_DEVICES": "cpu"}, "cpu")]
+)
+def test_both_devices_are_asked_for_unless_the_user_chose(
+    given: dict[str, str], devices: str
+) -> None:
+    environ = dict(given)
+    pocl.prepare_environment(environ)
+    assert environ["POCL_DEVICES"] == devices
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("basic-AMD EPYC", True), ("cpu-minimal-x", True), ("pthread-x", False), ("cpu-x", False)],
+)
+def test_devices_without_threads_are_told_by_their_names(name: str, expected: bool) -> None:
+    assert pocl.runs_in_caller(name) == expected
 
 
 @pytest.mark.parametrize("given", ["generic", "rocketlake"])
@@ -51,6 +70,7 @@ def test_a_struct_without_the_processor_is_left_alone() -> None:
     ("version", "processor"),
     [
         ("OpenCL 3.0 PoCL HSTR: pthread-x86_64-unknown-linux-gnu-rocketlake", "rocketlake"),
+        ("OpenCL 3.0 PoCL HSTR: basic-x86_64-unknown-linux-gnu-znver3", "znver3"),
         ("OpenCL 3.0 PoCL HSTR: pthread-x86_64-unknown-linux-gnu-skylake-avx512", "skylake-avx512"),
         ("OpenCL 3.0 PoCL HSTR: cpu-x86_64-pc-linux-gnu-generic", "generic"),
         ("OpenCL 3.0 PoCL HSTR: cpu-x86_64-pc-linux-gnu-skylake-avx512", None),

@@ -7,6 +7,7 @@ import onnxruntime
 import pytest
 
 from retune.graph.evaluate import run_graph
+from retune.graph.fuse import partition
 from retune.graph.onnx_import import import_model
 from retune.graph.passes import optimise
 from tests.unit.graph.networks import model, node
@@ -51,6 +52,36 @@ def test_convolution(shape, kernel, attrs, bias):
         weights["b"] = rand(kernel[0], seed=2)
     made = model([node("Conv", ["x", *weights], ["y"], **attrs)], {"x": shape}, weights=weights)
     assert_as_onnxruntime(made, {"x": rand(*shape)})
+
+
+def test_layers_along_one_dimension_fuse_as_images_do():
+    """Residual layers, a pool, and branches side by side, as exporters write them."""
+    made = model(
+        [
+            node("Conv", ["x", "w"], ["a"], pads=[1, 1]),
+            node("BatchNormalization", ["a", "s", "b", "m", "v"], ["n"]),
+            node("Relu", ["n"], ["r"]),
+            node("Conv", ["r", "w2"], ["c"], pads=[2, 2], dilations=[2]),
+            node("Mul", ["c", "rows"], ["d"]),
+            node("Add", ["d", "r"], ["e"]),
+            node("MaxPool", ["e"], ["p"], kernel_shape=[2], strides=[2]),
+            node("Conv", ["p", "w2"], ["q"], pads=[1, 1]),
+            node("Concat", ["p", "q"], ["j"], axis=1),
+            node("LeakyRelu", ["j"], ["k"]),
+            node("GlobalAveragePool", ["k"], ["y"]),
+        ],
+        {"x": (2, 5, 12)},
+        weights={
+            "w": rand(6, 5, 3, seed=1),
+            "w2": rand(6, 6, 3, seed=2),
+            "rows": rand(6, 1, seed=3),
+            **{name: rand(6, seed=i) for i, name in enumerate("sbm", 4)},
+            "v": np.abs(rand(6, seed=7)) + 1,
+        },
+    )
+    assert_as_onnxruntime(made, {"x": rand(2, 5, 12)})
+    groups = partition(optimise(import_model(made), "NHWC"))
+    assert ["conv2d", "add", "relu"] in [[n.op for n in group.nodes] for group in groups]
 
 
 POOLS: list[tuple[tuple[int, ...], dict[str, Any]]] = [

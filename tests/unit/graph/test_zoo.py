@@ -15,6 +15,8 @@ from retune.graph.zoo import LIGHT, ZOO
 
 QUICK: list[tuple[str, tuple[int, ...] | None]] = [
     ("zoo:mlp", None),
+    ("zoo:kws", None),
+    ("zoo:kws", (2, 40, 49)),
     ("zoo:mobilenet", (2, 3, 64, 64)),
     ("zoo:resnet18_v1", (1, 3, 64, 64)),
     ("zoo:squeezenet_v1.1", (1, 3, 67, 67)),

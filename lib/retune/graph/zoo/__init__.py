@@ -5,6 +5,7 @@ from retune.graph.zoo.light import LIGHT
 from retune.graph.zoo.networks import (
     Builder,
     densenet201,
+    kws,
     mlp,
     mobilenet,
     resnet18_v1,
@@ -19,6 +20,7 @@ IMAGE = (1, 3, 224, 224)
 ZOO: dict[str, tuple[Builder, tuple[int, ...]]] = {
     "densenet201": (densenet201, IMAGE),
     "inception_v3": (inception_v3, (1, 3, 299, 299)),
+    "kws": (kws, (1, 40, 98)),
     "mlp": (mlp, (1, 784)),
     "mobilenet": (mobilenet, IMAGE),
     "resnet18_v1": (resnet18_v1, IMAGE),

@@ -16,6 +16,22 @@ def mlp(net: NetWriter, shape: Shape) -> None:
     net.output(net.softmax(net.dense(hidden, 10)), "prob")
 
 
+def kws(net: NetWriter, shape: Shape) -> None:
+    """TC-ResNet14 (Choi et al. 2019), which spots 12 keywords: convolutions along time only.
+
+    Shapes: data: [n, 40 mel channels, 98 frames].
+    """
+    x = net.conv(net.input("data", shape), 16, 3, pad=1)
+    for channels in (24, 32, 48):
+        for stride in (2, 1):
+            y = net.conv_norm_relu(x, channels, 9, stride=stride, pad=4)
+            y = net.conv_norm(y, channels, 9, pad=4)
+            if stride != 1:
+                x = net.conv_norm_relu(x, channels, 1, stride=stride)
+            x = net.relu(net.add(y, x))
+    net.output(net.softmax(net.dense(net.global_avg_pool(x), 12)), "prob")
+
+
 def resnet_features(
     net: NetWriter, x: str, depths: tuple[int, ...], *, bottleneck: bool
 ) -> list[str]:

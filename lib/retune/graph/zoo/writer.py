@@ -1,6 +1,7 @@
 """Writing networks as ONNX, layer by layer, with weights from a seed."""
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ OPSET = 13
 IR_VERSION = 8
 """What the written files state: opset 13 models load everywhere."""
 
-Size = int | tuple[int, int]
+Size = int | tuple[int, ...]
+"""One number for all spatial dimensions, or one for each."""
 Shape = tuple[int, ...]
 
 
@@ -95,10 +97,10 @@ class NetWriter:
         groups: int = 1,
         bias: bool = False,
     ) -> str:
-        """A convolution."""
+        """A convolution over as many dimensions as the data has beside batch and channels."""
         batch, depth, *extents = self.shapes[x]
-        taps, pads = _pair(kernel), _pair(pad)
-        fan_in = depth // groups * taps[0] * taps[1]
+        taps, pads = _each(kernel, len(extents)), _each(pad, len(extents))
+        fan_in = depth // groups * prod(taps)
         name = self._name("weight")
         weight = he_normal(self.rng, (channels, depth // groups, *taps), fan_in)
         sources = [x, self.constant(name, weight)]
@@ -117,7 +119,7 @@ class NetWriter:
             sources,
             shape,
             kernel_shape=taps,
-            strides=(stride, stride),
+            strides=_each(stride, len(extents)),
             pads=(*pads, *pads),
             group=groups,
         )
@@ -170,8 +172,8 @@ class NetWriter:
 
     def global_avg_pool(self, x: str) -> str:
         """The mean over all positions, flattened to [batch, channels]."""
-        batch, channels = self.shapes[x][:2]
-        pooled = self.node("GlobalAveragePool", [x], (batch, channels, 1, 1))
+        batch, channels, *extents = self.shapes[x]
+        pooled = self.node("GlobalAveragePool", [x], (batch, channels, *[1] * len(extents)))
         return self.flatten(pooled)
 
     def flatten(self, x: str) -> str:
@@ -215,5 +217,5 @@ class NetWriter:
         return f"{stem}_{self._count[stem]}"
 
 
-def _pair(size: Size) -> tuple[int, int]:
-    return (size, size) if isinstance(size, int) else size
+def _each(size: Size, dimensions: int) -> tuple[int, ...]:
+    return (size,) * dimensions if isinstance(size, int) else size

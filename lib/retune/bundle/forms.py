@@ -1,0 +1,60 @@
+"""Which form a plan runs fastest in on a device: found out by measuring whole calls.
+
+Read `best_form`. A network's size does not say it: waking the device's threads costs as much as
+some hundred thousand multiply-adds, and how far several threads shorten a network depends on its
+steps.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from statistics import median
+
+from retune.bundle.bench import Benchmark, BenchOptions, Contender, compare_times
+from retune.bundle.executor import forms_here
+from retune.bundle.module import Module
+from retune.bundle.plan import Form, NetworkPlan
+from retune.device.lease import lease
+from retune.device.runtime import Device
+
+WAKE_S = 40e-6
+"""What waking and awaiting the device's threads costs a call, and the most that one thread can
+gain: PoCL, two cores; a call of `zoo:mlp` takes 48 us longer on two sleeping threads than on two
+that are at it, 41 of them without the copies."""
+WORTHWHILE = 0.04
+"""A part of a call that is less than what two measurements of it differ by, often."""
+LONGEST_S = WAKE_S / WORTHWHILE
+"""Calls that take longer than this (1 ms) cannot gain a worthwhile part."""
+
+_OPTIONS = BenchOptions(budget_s=2.0, min_rounds=9, min_sample_s=2e-3)
+"""Medians of at least nine samples of about ten to a hundred calls."""
+
+
+def best_form(
+    plan: NetworkPlan,
+    device: Device,
+    compare: Callable[[Mapping[str, Contender]], Benchmark] | None = None,
+) -> NetworkPlan:
+    """The plan in the form whose whole calls, copies included, take the least time on the device.
+
+    The usual form where there is no other, or where no other can gain a worthwhile part. The
+    device is leased while calls are timed.
+    """
+    forms = forms_here(plan, device)
+    usual = replace(plan, form=forms[0])
+    if len(forms) == 1 or not plan.launches:
+        return usual
+    modules: dict[str, Module] = {forms[0]: Module(usual, device)}
+    with lease(device.spec):
+        if median(modules[forms[0]].benchmark()) > LONGEST_S:
+            return usual
+    modules |= {form: Module(replace(plan, form=form), device) for form in forms[1:]}
+    feeds = modules[forms[0]].random_inputs()
+    calls = {form: lambda module=module: module.run(feeds) for form, module in modules.items()}
+    with lease(device.spec):
+        outcome = (compare or _compare)(calls)
+    best: Form = min(forms, key=lambda form: outcome.timing(form).median_s)
+    return replace(plan, form=best)
+
+
+def _compare(calls: Mapping[str, Contender]) -> Benchmark:
+    return compare_times(calls, options=_OPTIONS)

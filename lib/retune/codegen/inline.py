@@ -1,0 +1,63 @@
+"""One kernel that runs a whole list of kernels in one thread: a plain row of calls.
+
+For networks so small that waking a second thread costs more than it takes off: PoCL needs 40 us
+for it, and 2 us for a launch where no thread is woken. Nothing is counted and nobody is waited for;
+what `persistent` reads from a table stands here as literals. The callees stay functions of their
+own: taken into the row they save 1 % of a network of 8 us, and take longer to compile.
+"""
+
+from collections.abc import Sequence
+
+from retune.codegen import opencl
+from retune.codegen.persistent import Callee, Step, comment
+
+NAME = "in_one_thread"
+"""Entry point of the kernel, which is launched as a single work-item."""
+
+
+def inline_text(callees: Sequence[Callee], steps: Sequence[Step], bases: int) -> str:
+    """OpenCL C of the kernel; the callees' own texts go before it.
+
+    Arguments: `bases` pointers, then the first step to run, the step to stop before, and how many
+    times over.
+    """
+    known = {callee.kernel: callee for callee in callees}
+    return "\n".join(
+        [
+            "__kernel __attribute__((reqd_work_group_size(1, 1, 1)))",
+            f"void {NAME}(",
+            *(f"    __global char* base_{i}," for i in range(bases)),
+            "    const int first,",
+            "    const int last,",
+            "    const int rounds)",
+            "{",
+            "  for (int round = 0; round < rounds; ++round) {",
+            *(
+                f"    {line}"
+                for number, step in enumerate(steps)
+                for line in _call(number, step, known[step.kernel])
+            ),
+            "  }",
+            "}",
+            "",
+        ]
+    )
+
+
+def _call(number: int, step: Step, callee: Callee) -> list[str]:
+    """All groups of one step."""
+    loops = [
+        f"for (int {axis} = 0; {axis} < {extent}; ++{axis})"
+        for axis, extent in zip("zyx", reversed(callee.groups), strict=True)
+        if extent > 1
+    ]
+    group = ", ".join(
+        axis if extent > 1 else "0" for axis, extent in zip("xyz", callee.groups, strict=True)
+    )
+    lines = [
+        f"if (first <= {number} && {number} < last) {{  // {comment(step.label)}",
+        *(f"  {loop}" for loop in loops),
+        f"  {opencl.group_function(step.kernel)}(",
+    ]
+    lines += [f"      (__global void*)(base_{base} + {offset})," for base, offset in step.args]
+    return [*lines, f"      (int3)({group}));", "}"]
