@@ -85,7 +85,7 @@ class FakeStages:
             network=network,
             tasks=tasks,
             rounds=(last,),
-            selection=selection,
+            settled=self.stage_settle(request, network, tasks, selection),
             tuned=tuned,
             verified=self.stage_verify(request, network, tuned),
             bench=self.stage_bench(request, network, tuned, tuned),

@@ -16,7 +16,7 @@ from tests.processes import wait_until
 ROOT = Path(__file__).resolve().parents[2]
 EVERY_STAGE = [
     *("import", "extract", *(f"round{i}" for i in range(ROUNDS))),
-    *("finalists", "compile-untuned", "compile-tuned", "verify", "bench"),
+    *("finalists", "settle", "compile-untuned", "compile-tuned", "verify", "bench"),
 ]
 DEADLINE_S = 240.0
 

@@ -84,7 +84,7 @@ def task_results(run: FinishedRun) -> tuple[TaskResult, ...]:
 def _as_compiled(result: TaskResult, best: BestRecord | None) -> TaskResult:
     """The task with the times of what was compiled and of the default schedule: of one race."""
     if best is None:
-        return replace(result, best_us=result.default_us)
+        return replace(result, best_us=result.default_us or result.best_us)
     return replace(result, best_us=best.time_us, default_us=best.default_us or result.default_us)
 
 

@@ -14,8 +14,8 @@ from retune.records.schema import TuningRecord
 from retune.records.store import RecordStore
 from retune.search.history import candidate_of
 from retune.search.session import RunSettings, Session
-from retune.stages import delivery, tuning
-from retune.stages.manifest import BestRecord, FinalistsManifest, Selection, TuneRequest
+from retune.stages import delivery, selection
+from retune.stages.manifest import BestRecord, FinalistsManifest, Selection, TuneRequest, Winner
 from retune.stages.network import open_network, stage_extract, stage_import
 from tests.device.networks import write
 from tests.unit.search.fakes import HERE, FakeRunner, measured
@@ -24,7 +24,7 @@ from tests.unit.search.fakes import HERE, FakeRunner, measured
 @pytest.fixture
 def request_(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TuneRequest:
     """A network of which some trials are recorded."""
-    for module in (delivery, tuning):
+    for module in (delivery, selection):
         monkeypatch.setattr(module, "device_spec", lambda name: GENERIC_CPU)
     folders = {name: str(tmp_path / name) for name in ("out", "records", "work")}
     request = TuneRequest(model=str(write("bottleneck", tmp_path)), **folders, trials=80)
@@ -45,7 +45,7 @@ def slowest(request: TuneRequest) -> dict[str, TuningRecord]:
 
 def chosen(records: dict[str, TuningRecord]) -> tuple[BestRecord, ...]:
     return tuple(
-        BestRecord(task_key=key, record_id=r.record_id, median_us=r.measurement.median_us or 0.0)
+        BestRecord(task_key=key, record_id=r.record_id, time_us=r.measurement.median_us or 0.0)
         for key, r in records.items()
     )
 
@@ -53,8 +53,8 @@ def chosen(records: dict[str, TuningRecord]) -> tuple[BestRecord, ...]:
 def test_a_bundle_has_the_selected_schedule_of_each_task(request_: TuneRequest):
     network, records = stage_import(request_), slowest(request_)
     tasks = stage_extract(request_, network)
-    selection = Selection(target=GENERIC_CPU.fingerprint, best=chosen(records))
-    made = delivery.stage_compile(request_, network, tasks, selection, "tuned")
+    chosen_ = Selection(target=GENERIC_CPU.fingerprint, best=chosen(records))
+    made = delivery.stage_compile(request_, network, tasks, chosen_, "tuned")
     assert (made.from_records, made.from_defaults) == (len(records), 0)
     imported = open_network(request_).network
     picks = {
@@ -69,20 +69,20 @@ def test_a_selected_record_that_is_gone_is_an_error(request_: TuneRequest):
     network, records = stage_import(request_), slowest(request_)
     tasks = stage_extract(request_, network)
     lost = {key: replace(record, record_id=f"no-{key}") for key, record in records.items()}
-    selection = Selection(target=GENERIC_CPU.fingerprint, best=chosen(lost))
+    chosen_ = Selection(target=GENERIC_CPU.fingerprint, best=chosen(lost))
     with pytest.raises(RecordError, match=r"the chosen record no-.* is gone"):
-        delivery.stage_compile(request_, network, tasks, selection, "tuned")
+        delivery.stage_compile(request_, network, tasks, chosen_, "tuned")
 
 
 def test_a_winner_is_selected_unless_its_record_is_gone(request_: TuneRequest):
     network, records = stage_import(request_), slowest(request_)
     tasks = stage_extract(request_, network)
     (first, *_), winners = records, chosen(records)
-    lost = tuple(
-        replace(winner, record_id="no") if winner.task_key == first else winner
-        for winner in winners
+    given = tuple(
+        Winner(task_key=w.task_key, record_id="no" if w.task_key == first else w.record_id)
+        for w in winners
     )
-    selected = tuning.stage_select(request_, tasks, FinalistsManifest(winners=lost)).best
+    selected = selection.stage_select(request_, tasks, FinalistsManifest(winners=given)).best
     ids = {entry.task_key: entry.record_id for entry in selected}
     found = best(RecordStore(request_.records), first, HERE)
     assert found is not None and ids.pop(first) == found.record_id

@@ -56,7 +56,7 @@ def test_report_shows_the_run_and_its_own_curves(tmp_path: Path):
     )
     fill(Path(request.records))
     selection = Selection(
-        target=DEVICE, best=(BestRecord(task_key="key0", record_id="r", median_us=25.0),)
+        target=DEVICE, best=(BestRecord(task_key="key0", record_id="r", time_us=25.0),)
     )
     run = FakeStages().finished(request, selection)
     data = report_data(request, run, created=datetime(2026, 1, 2, tzinfo=UTC))

@@ -10,10 +10,12 @@ import pytest
 
 from retune.codegen.source import ProgramSource
 from retune.core.target import GENERIC_CPU
+from retune.device.child import ChildLostError
 from retune.device.workload import MeasureOptions
+from retune.records.conditions import within
 from retune.records.schema import Measurement
 from retune.records.store import RecordStore
-from retune.stages import tuning
+from retune.stages import racing, selection, tuning
 from retune.stages.manifest import (
     ImportManifest,
     RoundManifest,
@@ -153,7 +155,7 @@ def test_a_run_that_was_stopped_ends_with_what_it_has_and_goes_on_later(
     assert {task.entry.key for task in standing} == {p.task_key for p in short.progress}
     assert events[-1].next_key in {task.entry.key for task in standing}
 
-    decided = tuning.stage_finalists(request_, tasks, short, events.append, stop)
+    decided = tuning.stage_finalists(request_, network, short, events.append, stop)
     assert decided.stopped and not decided.winners
     assert not list(folder.glob("finalists/*/manifest.json"))
 
@@ -205,13 +207,54 @@ def test_no_trials_need_no_device_to_be_opened(runners: Runners, request_: TuneR
     assert not runners.opened
 
 
-def test_the_selection_is_the_best_record_of_each_task(runners: Runners, request_: TuneRequest):
+def test_the_selection_is_the_winner_of_each_race(
+    runners: Runners, request_: TuneRequest, monkeypatch: pytest.MonkeyPatch
+):
+    """The last finalist of each task wins; its time in place is what people are told."""
+    raced: list[int] = []
+
+    def fake(network, contenders, spec, device, seed, time_left) -> racing.Raced:
+        raced.append(len(contenders))
+        samples = {key: [[1.0 + n] * 3 for n in range(len(c))] for key, c in contenders.items()}
+        leaders = {key: len(c) - 1 for key, c in contenders.items()}
+        return racing.Raced(
+            resolved=True, leaders=leaders, samples=samples, passes=3, reference_us=900.0
+        )
+
+    monkeypatch.setattr(racing, "race_in_place", fake)
+    monkeypatch.setattr(selection, "device_spec", lambda name: GENERIC_CPU)
     rounds = all_rounds(request_)
-    _, tasks = prepare(request_)
-    final = tuning.stage_finalists(request_, tasks, rounds[-1], lambda event: None)
-    count = runners.measured
-    again = tuning.stage_finalists(request_, tasks, rounds[-1], lambda event: None)
-    assert again == final and runners.measured == count == request_.trials + final.measured
-    chosen = tuning.stage_select(request_, tasks, final)
+    network, tasks = prepare(request_)
+    trials = runners.measured
+    final = tuning.stage_finalists(request_, network, rounds[-1], lambda event: None)
+    again = tuning.stage_finalists(request_, network, rounds[-1], lambda event: None)
+    assert again == final and raced == [len(final.winners)] and runners.measured == trials
+    assert len(final.winners) == sum(t.tunable for t in tasks.tasks)
+
+    rows = RecordStore(request_.records).scan({"phase": "final"})
+    assert set(rows["place"]) == {within(network.model_key)}
+    chosen = {b.task_key: b for b in selection.stage_select(request_, tasks, final).best}
+    weights = {t.key: t.weight for t in tasks.tasks}
+    for winner in final.winners:
+        mine = rows[rows["task_key"] == winner.task_key]
+        best = chosen[winner.task_key]
+        assert best.record_id == winner.record_id
+        assert best.time_us == pytest.approx(1e6 * len(mine) / weights[winner.task_key])
+        assert best.default_us == pytest.approx(1e6 / weights[winner.task_key])
+
+
+def test_without_a_race_the_best_record_of_each_task_is_selected(
+    runners: Runners, request_: TuneRequest, monkeypatch: pytest.MonkeyPatch
+):
+    def lost(*_: object) -> racing.Raced:
+        raise ChildLostError("crash", "the process died of SIGSEGV")
+
+    monkeypatch.setattr(racing, "race_in_place", lost)
+    monkeypatch.setattr(selection, "device_spec", lambda name: GENERIC_CPU)
+    rounds = all_rounds(request_)
+    network, tasks = prepare(request_)
+    final = tuning.stage_finalists(request_, network, rounds[-1], lambda event: None)
+    assert not final.winners
+    chosen = selection.stage_select(request_, tasks, final)
     best = {entry.task_key: entry.best_us for entry in rounds[-1].progress}
-    assert {b.task_key: b.median_us for b in chosen.best} == pytest.approx(best)
+    assert {b.task_key: b.time_us for b in chosen.best} == pytest.approx(best)
