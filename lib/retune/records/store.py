@@ -155,8 +155,8 @@ class RecordStore:
         frame = as_frame(result).rename(columns=names)
         frame["best_gflops"] = frame["flops"] / frame["best_us"] / 1e3
         shown = ["task_name", "trials", "ok", "best_us", "best_gflops", "constants", "place"]
-        frame = frame[[*shown, *identity, "flops", "last"]]
-        return frame.sort_values(["task_name", "device"], ignore_index=True)
+        frame = frame.reindex(columns=[*shown, *identity, "flops", "last"])
+        return frame.sort_values(by=["task_name", "device"], ignore_index=True)
 
     def summary(self) -> Summary:
         """Counts of what the store holds."""
