@@ -13,6 +13,12 @@ from retune.core.files import check_file
 
 if TYPE_CHECKING:
     from retune.records.schema import TuningRecord
+    from retune.records.store import RecordStore
+
+_FOR_PROGRAMS = frozenset(
+    ("task_key", "record_id", "measured", "last", "conditions", "sketch", "decisions", "flops")
+)
+"""Columns that no table for people has."""
 
 app = typer.Typer(help="Look into the record store.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -22,7 +28,7 @@ def summary(records: Records = None, json: Json = False) -> None:
     """Print how much was measured, for what, and how it went."""
     store = record_store(records)
     found = store.summary()
-    tasks = cast(list[dict[str, Any]], store.tasks().to_dict("records"))
+    tasks = _tasks(store)
     if json:
         print_json({**asdict(found), "per_task": tasks})
         return
@@ -51,7 +57,7 @@ def best(
 
     store = record_store(records)
     rows: list[dict[str, Any]] = []
-    tasks = store.tasks().to_dict("records")
+    tasks = _tasks(store)
     known = sorted({task["device"] for task in tasks})
     if device is not None and device not in known:
         there = ", ".join(known) or "none"
@@ -89,20 +95,34 @@ def export(
     say(f"{output}: {count:,} records")
 
 
+def _tasks(store: "RecordStore") -> list[dict[str, Any]]:
+    """The store's tasks, each under each of its conditions; None where something is not known."""
+    frame = store.tasks()
+    plain = frame.astype(object).where(frame.notna().to_numpy(bool), None)
+    return cast(list[dict[str, Any]], plain.to_dict("records"))
+
+
 def _conditions(task: dict[str, Any]) -> dict[str, Any]:
     """The filter of the records of one of the store's tasks."""
-    known = task["conditions"]
-    return {"device": task["device"], "conditions": [known if isinstance(known, str) else None]}
+    return {"device": task["device"], "conditions": [task["conditions"]]}
 
 
 def _best_row(record: "TuningRecord") -> dict[str, Any]:
+    time_us, where = record.measurement.median_us, record.conditions
     return {
         "task": record.task_name,
-        "median_us": record.measurement.median_us,
+        "median_us": time_us,
+        "gflops": record.flops / time_us / 1e3 if record.flops and time_us else None,
+        "strategy": record.strategy,
+        "knobs": {name: list(values) for name, values in record.knobs},
+        "tuner": record.tuner,
+        "model": record.model,
+        "constants": where and where.constants,
+        "place": where and where.place,
+        "device": record.device,
+        "conditions": where and where.key,
         "sketch": record.sketch,
         "decisions": list(record.decisions),
-        "model": record.model,
-        "device": record.device,
         "task_key": record.task_key,
         "record_id": record.record_id,
         "measured": record.measurement.timestamp.isoformat(),
@@ -110,6 +130,9 @@ def _best_row(record: "TuningRecord") -> dict[str, Any]:
 
 
 def _for_people(row: dict[str, Any]) -> dict[str, Any]:
-    """Without what only programs read."""
-    hidden = ("task_key", "record_id", "measured", "last")
-    return {name: value for name, value in row.items() if name not in hidden}
+    """Without what only programs read; decisions on one line."""
+    shown = {name: value for name, value in row.items() if name not in _FOR_PROGRAMS}
+    if "knobs" in shown:
+        knobs = shown["knobs"].items()
+        shown["knobs"] = " ".join(f"{name}={','.join(map(str, v))}" for name, v in knobs)
+    return shown

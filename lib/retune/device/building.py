@@ -90,7 +90,7 @@ class Builder:
         return [done[job] for job in jobs]
 
     def build_alone(self, built: Built, options: MeasureOptions) -> Built:
-        """A job of a shared program, in one of its own from now on; `build_s` counts both.
+        """A job that failed, in a program of its own from now on; `build_s` counts both.
 
         Raises: InputError, DeviceError if a child cannot open its device.
         """

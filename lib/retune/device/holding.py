@@ -10,6 +10,8 @@ ENQUEUE_S = 12e-6
 """Time to enqueue a launch, at most (NVIDIA, from Python: 8 us)."""
 LEAST_LAUNCH_S = 1e-6
 """No launch is shorter; the difference of two times may be."""
+LEAST_SAMPLES = 3
+"""Times of the holding kernel alone whose median is subtracted, at least."""
 PROFILED_LAUNCHES = 32
 """Runs of one launch that its time is the mean of."""
 HOLD_STEPS = 100_000

@@ -151,12 +151,20 @@ class LocalRunner:
         return self._workloads[key]
 
     def _measure(self, workload: Workload, slot: _Slot, options: MeasureOptions) -> Measurement:
-        """The candidate's row. A failure in a shared program convicts nobody: it is tried alone."""
+        """The candidate's row. What may not have been its own fault convicts nobody.
+
+        A failure in a shared program is tried again alone; a crash or a timeout, which others or a
+        busy machine may have caused, once more in a fresh child.
+        """
         result = self._attempt(workload, slot, options)
-        if result.ok or slot.built.refused is not None or not slot.built.shared:
+        refused, lost = slot.built.refused is not None, result.status in {"crash", "timeout"}
+        if result.ok or not (lost or (slot.built.shared and not refused)):
             return result
-        alone = self._builder.build_alone(slot.built, options)
-        return self._attempt(workload, replace(slot, built=alone), options)
+        if lost:
+            self._main.close()
+        if refused or slot.built.shared:
+            slot = replace(slot, built=self._builder.build_alone(slot.built, options))
+        return self._attempt(workload, slot, options)
 
     def _attempt(self, workload: Workload, slot: _Slot, options: MeasureOptions) -> Measurement:
         build_s, refused = slot.built.build_s, slot.built.refused

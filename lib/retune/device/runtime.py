@@ -6,6 +6,7 @@ networks; a caller sees DeviceSpec, numpy arrays and opaque handles.
 
 import contextlib
 import functools
+import statistics
 import time
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -364,17 +365,19 @@ class Device:
         """Seconds of `number` rounds of the launches where the device never waits for the host.
 
         They are enqueued behind a kernel that lasts until all of them are in the queue; the result
-        is the wall-clock time of both, less that of this kernel alone.
+        is the wall-clock time of both, less that of this kernel alone: the median of several times,
+        taken before, between and after, so that no single one decides.
         """
-        total, left = 0.0, number
-        while left > 0:
-            rounds = max(1, min(left, holding.QUEUED_LAUNCHES // max(1, len(launches))))
-            work = [*launches] * rounds
-            hold = self._hold(len(work))
-            alone = self.time([hold])
-            total += max(self.time([hold, *work]) - alone, holding.LEAST_LAUNCH_S * len(work))
-            left -= rounds
-        return total
+        most = max(1, holding.QUEUED_LAUNCHES // max(1, len(launches)))
+        hold = self._hold(min(number, most) * len(launches))
+        alone, both = [self.time([hold])], list[float]()
+        for start in range(0, number, most):
+            both.append(self.time([hold, *[*launches] * min(most, number - start)]))
+            alone.append(self.time([hold]))
+        while len(alone) < holding.LEAST_SAMPLES:
+            alone.append(self.time([hold]))
+        least = holding.LEAST_LAUNCH_S * number * len(launches)
+        return max(sum(both) - len(both) * statistics.median(alone), least)
 
     def _hold(self, launches: int) -> Launch:
         """A launch that keeps the device busy while so many others are enqueued."""

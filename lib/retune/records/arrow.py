@@ -34,8 +34,17 @@ _COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
     ("phase", _TEXT, ""),
     ("task_key", _TEXT, "content key"),
     ("task_name", _TEXT, ""),
+    ("op", _TEXT, ""),
+    ("flops", pa.int64(), "operations"),
+    ("bytes", pa.int64(), "bytes"),
+    ("input_shapes", pa.list_(pa.list_(pa.int32())), "elements"),
+    ("output_shape", pa.list_(pa.int32()), "elements"),
+    ("dtypes", pa.list_(_TEXT), ""),
+    ("tuner", _TEXT, ""),
+    ("seed", pa.int64(), ""),
     ("sketch", _TEXT, ""),
-    ("decisions", pa.list_(pa.int32()), "index of each decision"),
+    ("decisions", pa.list_(pa.int32()), "value of each decision"),
+    ("knobs", pa.map_(_TEXT, pa.list_(pa.int32())), "values of each decision, by name"),
     ("trace", _TEXT, "json"),
     ("config_hash", _TEXT, "content key"),
     ("strategy", _TEXT, ""),
@@ -80,7 +89,7 @@ READ_SCHEMA = pa.schema([*FILE_SCHEMA, *(pa.field(name, _TEXT) for name in PARTI
 
 _MEASURED = tuple(field.name for field in dataclasses.fields(Measurement))
 _CONDITIONS = tuple(f.name for f in dataclasses.fields(Conditions) if f.name != "device")
-_TUPLES = ("decisions", "features", "run_times_us")
+_TUPLES = ("decisions", "features", "run_times_us", "output_shape", "dtypes")
 
 
 def to_table(records: Sequence[TuningRecord]) -> pa.Table:
@@ -121,6 +130,8 @@ def _record(row: Mapping[str, Any]) -> TuningRecord:
     values = {name: value for name, value in row.items() if value is not None}
     for name in _TUPLES:
         values[name] = tuple(values.get(name, ()))
+    values["input_shapes"] = tuple(tuple(shape) for shape in values.get("input_shapes", ()))
+    values["knobs"] = tuple((name, tuple(chosen)) for name, chosen in values.get("knobs", ()))
     stamp = values.get("timestamp")
     if not isinstance(stamp, datetime):
         values.pop("timestamp", None)

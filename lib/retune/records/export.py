@@ -7,7 +7,7 @@ Nothing is rounded or shortened: what a tool reads back is what the store holds.
 # pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -27,7 +27,8 @@ def export(store: RecordStore, path: Path, filters: Mapping[str, Filter] | None 
     """`path` holds a row for each matching record; gives their number. The name's end says how.
 
     `.parquet` is one file of the store's columns; `.json` has an object on each line; in `.csv`,
-    lists and structures are JSON. The file appears whole or not at all, in a folder that is made.
+    lists, structures and maps are JSON. The file appears whole or not at all, in a folder that is
+    made.
 
     Raises: InputError for another ending; what `RecordStore.scan` raises.
     """
@@ -38,9 +39,9 @@ def export(store: RecordStore, path: Path, filters: Mapping[str, Filter] | None 
         return table.num_rows
     with replacing(path) as stream:
         if path.suffix == ".csv":
-            _flat(table).to_csv(stream, index=False)
+            _plain(table, json.dumps).to_csv(stream, index=False)
         else:
-            as_frame(table).to_json(
+            _plain(table, lambda value: value).to_json(
                 stream,
                 orient="records",
                 lines=True,
@@ -57,10 +58,13 @@ def check_format(path: Path) -> None:
         raise InputError(f"{path}: expected a name that ends with {', '.join(FORMATS)}")
 
 
-def _flat(table: pa.Table) -> pd.DataFrame:
-    """The table with every list and structure as JSON text."""
+def _plain(table: pa.Table, written: Callable[[object], object]) -> pd.DataFrame:
+    """The table with every list, structure and map as Python's, `written` in some way."""
     frame = as_frame(table)
     for field in table.schema:
         if pa.types.is_nested(field.type):
-            frame[field.name] = [json.dumps(v) for v in table.column(field.name).to_pylist()]
+            values = table.column(field.name).to_pylist()
+            if pa.types.is_map(field.type):
+                values = [None if value is None else dict(value) for value in values]
+            frame[field.name] = [written(value) for value in values]
     return frame

@@ -144,13 +144,34 @@ class TuningRecord:
     """Device model; with `model` and the date it says in which folder the record lies."""
     task_key: str
     task_name: str
+    op: str = ""
+    """The operator, or the heaviest stage of an expression."""
+    flops: int | None = None
+    """Arithmetic operations of one call."""
+    bytes: int | None = None
+    """The least traffic of one call: every input, constant and output once."""
+    input_shapes: tuple[tuple[int, ...], ...] = ()
+    """Of inputs and constants, before axes were merged."""
+    output_shape: tuple[int, ...] = ()
+    """Of the first output."""
+    dtypes: tuple[str, ...] = ()
+    """Element types: of the inputs and constants, then of the outputs."""
+    tuner: str = ""
+    """Who proposed it."""
+    seed: int | None = None
+    """Of the run: with it, tuner and task propose the same again."""
     sketch: str
     decisions: tuple[int, ...]
+    """The values decided, one after the other: what `sketch` asks for."""
+    knobs: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """The same by name."""
     trace: str
     """JSON of the schedule's trace: replaying it gives the kernel."""
     config_hash: str
     """Identity of (sketch, decisions) within the task: what is not to be measured again."""
     strategy: str = ""
+    """How the kernel works, as its sketch says: `cpu.winograd4`, `gpu.local4.halo`, `template x`.
+    Comparable over tasks; in records without `op` it is what `op` is now."""
     layout: str = ""
     device: str
     """DeviceSpec.fingerprint."""

@@ -131,15 +131,14 @@ class RecordStore:
     def tasks(self) -> pd.DataFrame:
         """One row for each task and its conditions: trials, right ones, the best time in us."""
         identity = ["task_key", "device", "conditions"]
-        columns = [*identity, "task_name", "constants", "place", "status", "median_us", "timestamp"]
+        about = ["task_name", "constants", "place", "flops"]
+        columns = [*identity, *about, "status", "median_us", "timestamp"]
         table = self.table(None, columns)
         right = pc.cast(pc.equal(table.column("status"), "ok"), pa.int64())
         grouped = table.append_column("right", right).group_by(identity)
         result = grouped.aggregate(
             [
-                ("task_name", "min"),
-                ("constants", "min"),
-                ("place", "min"),
+                *((name, "min") for name in about),
                 ("right", "count"),
                 ("right", "sum"),
                 ("median_us", "min"),
@@ -147,16 +146,17 @@ class RecordStore:
             ]
         )
         names = {
-            "task_name_min": "task_name",
-            "constants_min": "constants",
-            "place_min": "place",
+            **{f"{name}_min": name for name in about},
             "right_count": "trials",
             "right_sum": "ok",
             "median_us_min": "best_us",
             "timestamp_max": "last",
         }
         frame = as_frame(result).rename(columns=names)
-        return frame.sort_values(["task_name", "device"], ignore_index=True)
+        frame["best_gflops"] = frame["flops"] / frame["best_us"] / 1e3
+        shown = ["task_name", "trials", "ok", "best_us", "best_gflops", "constants", "place"]
+        frame = frame.reindex(columns=[*shown, *identity, "flops", "last"])
+        return frame.sort_values(by=["task_name", "device"], ignore_index=True)
 
     def summary(self) -> Summary:
         """Counts of what the store holds."""

@@ -22,6 +22,7 @@ from retune.records.schema import Environment, Measurement, TuningRecord, failed
 from retune.records.store import RecordStore
 from retune.schedule.estimate import default_candidate
 from retune.schedule.space import Candidate, Candidates
+from retune.schedule.spaces import strategy
 from retune.search.allocate import ROUND, check_allocator, next_task
 from retune.search.conditions import network_options
 from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_TUNER
@@ -228,18 +229,27 @@ class Session:
         self._learner.observe(Lesson(features=features, costs=measured.costs, tasks=tasks))
 
     def _row(self, run: TaskRun, candidate: Candidate, measured: Measurement) -> TuningRecord:
-        spec, settings = self.runner.spec, self.settings
+        spec, settings, task = self.runner.spec, self.settings, run.task
         return TuningRecord(
             run_id=settings.run_id,
             model=settings.model,
             target=spec.model,
-            task_key=run.task.key,
-            task_name=run.task.name,
+            task_key=task.key,
+            task_name=task.name,
+            op=task.op,
+            flops=task.flops,
+            bytes=task.least_bytes,
+            input_shapes=task.input_shapes,
+            output_shape=task.output_shape,
+            dtypes=task.dtypes,
+            tuner=settings.tuner,
+            seed=settings.seed,
             sketch=candidate.sketch,
             decisions=tuple(v for _, values in candidate.decisions for v in values),
+            knobs=candidate.decisions,
             trace=run.space.trace(candidate).to_json(),
             config_hash=candidate.key,
-            strategy=run.task.op,
+            strategy=strategy(candidate.sketch),
             layout=settings.layout,
             device=spec.fingerprint,
             conditions=self.conditions,

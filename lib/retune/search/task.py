@@ -61,6 +61,16 @@ class Task:
         return self.dag.flops
 
     @property
+    def least_bytes(self) -> int:
+        """Bytes that one run moves at least: every input, constant and output once."""
+        return sum(kind.bytes for kind in (*self._input_types(), *self._output_types()))
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Element types of the inputs and constants, then of the outputs."""
+        return tuple(kind.dtype for kind in (*self._input_types(), *self._output_types()))
+
+    @property
     def constant_bytes(self) -> int:
         """Bytes of the constants that one run reads."""
         return sum(
@@ -116,6 +126,11 @@ class Task:
         if self.graph is not None:
             return [self.graph.types[value] for value in self.graph.inputs]
         return [TensorType(t.shape, _dtype(t.dtype)) for t in self.dag.placeholders]
+
+    def _output_types(self) -> list[TensorType]:
+        if self.graph is not None:
+            return [self.graph.types[value] for value in self.graph.outputs]
+        return [TensorType(t.shape, _dtype(t.dtype)) for t in self.dag.outputs]
 
     def _reference(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs by the graph's own operators, or by evaluation of the expression."""

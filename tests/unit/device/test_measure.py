@@ -199,13 +199,32 @@ def test_a_moment_that_stays_disturbed_gives_the_calmest_times():
 
 
 def test_a_crash_is_a_row_and_the_next_candidate_gets_a_fresh_child():
-    deaths = iter([ChildLostError("crash", "died of SIGSEGV")])
+    deaths = iter([ChildLostError("crash", "died of SIGSEGV")] * 2)
     child = FakeChild(lambda item: next(deaths, None) if isinstance(item, Check) else None)
     rows = runner_of(child).measure("task", [program("a"), program("b")], MeasureOptions())
     assert [row.status for row in rows] == ["crash", "ok"]
     assert rows[0].error == "the first run: died of SIGSEGV"
-    assert child.count(Load) == 2
-    assert child.count(Build) == 3
+    assert child.count(Load) == 3
+    assert child.count(Build) == 4
+
+
+@pytest.mark.parametrize("kind", [Build, Warm, Check, Time])
+@pytest.mark.parametrize("status", ["crash", "timeout"])
+def test_one_crash_or_timeout_convicts_nobody(kind: type, status):
+    """Such as of a machine that was busy, or of a driver that lost its device."""
+    deaths = iter([ChildLostError(status, "once")])
+    child = FakeChild(lambda item: next(deaths, None) if isinstance(item, kind) else None)
+    rows = runner_of(child).measure("task", [program("a"), program("b")], MeasureOptions())
+    assert [row.status for row in rows] == ["ok", "ok"]
+    assert child.closed == 1, "the second attempt is in a fresh child"
+
+
+def test_a_second_crash_convicts_by_its_own_message():
+    deaths = iter([ChildLostError("timeout", "busy"), ChildLostError("crash", "died")])
+    child = FakeChild(lambda item: next(deaths, None) if isinstance(item, Time) else None)
+    (row,) = runner_of(child).measure("task", [program()], MeasureOptions())
+    assert (row.status, row.error) == ("crash", "timing: died")
+    assert child.count(Time) == 2
 
 
 def test_after_a_crash_the_fresh_child_gets_the_program_that_was_shared():
@@ -251,8 +270,8 @@ def test_a_candidate_with_a_program_of_its_own_has_one_attempt():
 
 
 def test_a_program_that_cannot_be_built_again_is_a_row():
-    builds = iter([None, None, Refused(status="launch_error", error="out of memory")])
-    deaths = iter([ChildLostError("crash", "died")])
+    builds = iter([None, None, None, Refused(status="launch_error", error="out of memory")])
+    deaths = iter([ChildLostError("crash", "died")] * 2)
 
     def answer(request: Request) -> Reply | Exception | None:
         if isinstance(request, Build):

@@ -18,7 +18,7 @@ def read(path: Path) -> pd.DataFrame:
     match path.suffix:
         case ".csv":
             frame = pd.read_csv(path)
-            nested = ("decisions", "features", "run_times_us", "env")
+            nested = ("decisions", "features", "run_times_us", "env", "knobs")
             return frame.assign(**{name: frame[name].map(json.loads) for name in nested})
         case ".json":
             return pd.read_json(path, lines=True)
@@ -32,11 +32,13 @@ def test_what_is_read_back_is_what_the_store_holds(ending: str, tmp_path: Path):
     store.append([record(i, features=FEATURES) for i in range(3)])
     path = tmp_path / "made" / f"table{ending}"
     assert export(store, path) == 3
-    found, kept = read(path).sort_values("record_id"), store.scan().sort_values("record_id")
+    found, kept = read(path).sort_values("median_us"), store.scan().sort_values("median_us")
     assert list(found.columns) == list(kept.columns)
     assert found["record_id"].tolist() == kept["record_id"].tolist()
     assert found["median_us"].tolist() == kept["median_us"].tolist()
     assert [list(row) for row in found["decisions"]] == [list(row) for row in kept["decisions"]]
+    if path.suffix != ".parquet":
+        assert found["knobs"].tolist() == [{"tile": [i, 2], "unroll": [3]} for i in range(3)]
     for row in found["features"]:
         assert list(row) == pytest.approx(FEATURES, rel=1e-6)
     times = pd.to_datetime(found["timestamp"], format="ISO8601", utc=True)

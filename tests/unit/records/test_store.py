@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -42,7 +43,16 @@ def record(number: int = 0, **changes: object) -> TuningRecord:
         task_key="task-a",
         task_name="dense_0",
         sketch="tiles",
+        op="dense",
+        flops=2_000_000,
+        bytes=30_000,
+        input_shapes=((10, 100), (1000, 100)),
+        output_shape=(10, 1000),
+        dtypes=("float32", "float32", "float32"),
+        tuner="random",
+        seed=7,
         decisions=(number, 2, 3),
+        knobs=(("tile", (number, 2)), ("unroll", (3,))),
         trace='{"steps": []}',
         config_hash=f"{number:016x}",
         strategy="direct",
@@ -120,6 +130,18 @@ def test_load_filters_and_selects_columns(store: Path):
     frame = records.load(store, columns=["task_name"], task_name=["t1", "t3"])
     assert frame.columns.to_list() == ["task_name"]
     assert sorted(frame["task_name"]) == ["t1", "t3"]
+
+
+def test_a_question_to_the_records_is_a_line_of_pandas(store: Path):
+    tuners = ("random", "xgb", "random")
+    RecordStore(store).append([record(n, tuner=tuner) for n, tuner in enumerate(tuners)])
+    rows = records.load(store, status="ok").sort_values("median_us")
+    gflops = rows["flops"] / rows["median_us"] / 1e3
+    assert gflops.tolist() == pytest.approx([2e3 / us for us in (11.0, 12.0, 13.0)])
+    best = rows.groupby("tuner")["median_us"].min()
+    assert best.to_dict() == {"random": 11.0, "xgb": 12.0}
+    knobs = pd.DataFrame(map(dict, rows["knobs"]))
+    assert knobs.to_dict("list") == {"tile": [[0, 2], [1, 2], [2, 2]], "unroll": [[3]] * 3}
 
 
 def test_an_unknown_column_is_named(store: Path):

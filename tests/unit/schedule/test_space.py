@@ -15,6 +15,7 @@ from retune.schedule.estimate import default_candidate, estimate
 from retune.schedule.replay import replay
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import Candidate, Space, sketch_of, sketches_of
+from retune.schedule.spaces import strategy
 from retune.schedule.stages import loops_of
 from tests.dags import conv2d, dense
 from tests.oracle import assert_same_meaning
@@ -188,3 +189,17 @@ def test_no_legal_location_is_an_error():
 
     with pytest.raises(ScheduleError, match="3 does not divide 4"):
         sketches_of(from_dag(dense(4, 3, 8)), never)
+
+
+@pytest.mark.parametrize(
+    ("sketch", "found"),
+    [
+        ("cpu.v16.loops.pixels_slow.masked", "cpu.loops.pixels_slow.masked"),
+        ("cpu.winograd4", "cpu.winograd4"),
+        ("gpu.v4.local4.halo.1a2b3c4d", "gpu.local4.halo"),
+        ("conv2d_nchwc.774b80c8", "template conv2d_nchwc"),
+        ("tiled.order=1.774b80c8", "template tiled.order=1"),
+    ],
+)
+def test_a_strategy_is_a_sketch_without_what_differs_between_tasks(sketch: str, found: str):
+    assert strategy(sketch) == found

@@ -265,6 +265,20 @@ def test_records_of_before_conditions_were_kept_are_known(store: Path):
     assert all(run.best_us is not None for run in other.runs)
 
 
+def test_a_record_says_what_was_measured_and_who_proposed_it(store: Path):
+    dense = expression_task(dags.dense(8, 32, 64, epilogue=False))
+    given = settings(tuner="grid", seed=3)
+    session = Session([dense], FakeRunner(), RecordStore(store), given)
+    session.round(2, FOREVER, quiet)
+    for row in to_records(RecordStore(store).table()):
+        assert (row.tuner, row.seed, row.op) == ("grid", 3, dense.op)
+        assert (row.flops, row.bytes) == (2 * 8 * 32 * 64, 4 * (8 * 32 + 32 * 64 + 8 * 64))
+        assert (row.input_shapes, row.output_shape) == (dense.input_shapes, (8, 64))
+        assert row.dtypes == ("float32",) * 3
+        assert row.decisions == tuple(v for _, values in row.knobs for v in values)
+        assert row.strategy.startswith("cpu.loops.") and ".v16." in row.sketch
+
+
 def drifting(source: ProgramSource) -> Measurement:
     """Measured on a machine whose pace differs from moment to moment, by a factor of 4 at most."""
     pace = 1.0 + 3.0 * (int(source.key[:8], 16) / 2**32)

@@ -1,4 +1,4 @@
-"""The report's data, from manifests and from records of a store; and the example that reads it."""
+"""The report's data, from manifests and from records of a store; and the examples that read it."""
 
 import subprocess
 import sys
@@ -12,6 +12,7 @@ from retune.report import render
 from retune.stages.manifest import BestRecord, Selection, TuneRequest
 from retune.stages.report_data import report_data
 from tests.flows.fakes import FakeStages
+from tests.unit.records import test_store
 
 ROOT = Path(__file__).resolve().parents[3]
 DEVICE = "fake device"
@@ -74,16 +75,30 @@ def test_report_shows_the_run_and_its_own_curves(tmp_path: Path):
     assert "conv2d + bias + relu" in page
 
 
-def test_example_prints_best_curve_and_reasons(tmp_path: Path):
-    fill(tmp_path)
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "examples/analyse_records.py"), str(tmp_path)],
+def example(name: str, store: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(ROOT / "examples" / name), str(store)],
         env={"PYTHONPATH": str(ROOT / "lib"), "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def test_example_prints_best_curve_and_reasons(tmp_path: Path):
+    fill(tmp_path)
+    done = example("analyse_records.py", tmp_path)
     assert done.returncode == 0, done.stderr
     assert "5 measurements of 1 tasks" in done.stdout
     assert "unknown type float99" in done.stdout
     assert "line 2" not in done.stdout
+
+
+def test_example_asks_in_every_way_that_is_installed(tmp_path: Path):
+    RecordStore(tmp_path).append([test_store.record(number) for number in range(3)])
+    done = example("records_three_ways.py", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "181.818182" in done.stdout, "2 MFLOP in 11 us"
+    assert "unroll" in done.stdout
+    for way in ("duckdb", "polars"):
+        assert f"== {way}" in done.stdout
