@@ -1,133 +1,147 @@
-"""3x3 convolutions: direct against Winograd, in turns in one run.
+"""Convolutions of stride 1: direct against each form of Winograd, timed as tuning times them.
 
-    python -m benchmarks.winograd zoo:vgg19_bn zoo:resnet18_v1 light:squeezenet
+    python -m benchmarks.winograd zoo:vgg19_bn zoo:resnet18_v1 light:inception_v1
 
-For every distinct 3x3 layer of stride 1: the default direct schedule, the best of a few candidates
-of F(2x2) and F(4x4) that the static estimate ranks first, and onnxruntime. GFLOPS count the direct
-convolution's operations for all of them, so Winograd may pass the machine's multiply-add ceiling,
-which is timed beside each layer. Ours is kernel time; onnxruntime's is its call. `*` marks what an
-untuned build with `--winograd` would take.
+For every distinct layer that has a Winograd sketch: what an untuned build without and with
+Winograd takes (`direct`, `default`), and the best of a few candidates that the static estimate
+ranks first, of the direct sketches together (`tuned`) and of each Winograd sketch: `F4` by tiles
+of size 4 in one nest, `F4.staged` in three. All in turns, with weights as far away as in the
+network. `*` marks the form of the default, the number before is `direct` / `default`. At the end,
+the sum of each over the layers as often as they occur.
 """
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from math import inf
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.command import parser_of
 from benchmarks.kernels import describe
-from benchmarks.layers import ROUNDS, heavy_tasks, layer_launches, write_layer
-from retune.api import ImportedNetwork, import_network
-from retune.bundle.bench import BenchOptions, compare_times
-from retune.bundle.build import build_plan
-from retune.bundle.module import Module
-from retune.bundle.peers import open_peer
-from retune.bundle.plan import NetworkPlan
-from retune.core.config import cache_root
+from retune.api import import_network
+from retune.codegen.lower import lower
 from retune.core.target import DeviceSpec
-from retune.device.catalogue import device_spec
-from retune.device.reference import Reference
-from retune.device.runtime import open_device
+from retune.device.measure import LocalRunner
+from retune.device.workload import MeasureOptions
 from retune.schedule.cpu_winograd import PREFIX
 from retune.schedule.estimate import default_candidate, estimate
 from retune.schedule.space import Candidate, Sketch, Space
+from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.search.task import Task
 
-NETWORKS = ("zoo:vgg19_bn", "zoo:resnet18_v1", "light:squeezenet")
+NETWORKS = ("zoo:vgg19_bn", "zoo:resnet18_v1", "light:inception_v1")
 _POPULATION = 4096
+_TURNS = 2
 
 
-def measure(task: Task, options: argparse.Namespace) -> dict[str, object] | None:
-    """One layer: times in microseconds by contender; None if Winograd does not apply."""
-    path = write_layer(task, cache_root() / "layers" / f"{task.key}.onnx")
-    network = import_network(str(path), winograd=True)
-    spec, device = device_spec("pocl"), open_device("pocl")
-    own = next(t for t in network.network.tasks.values() if t.tunable)
-    chosen = candidates(own.space(spec), spec, options.candidates)
-    if len(chosen) == 1:
-        return None
-    modules = {n: Module(plan_of(network, own.key, c, spec), device) for n, c in chosen.items()}
-    feeds = modules["direct"].random_inputs()
-    contenders: dict[str, Callable[[], object]] = {}
-    for name, module in modules.items():
-        module.run(feeds)
-        contenders[name] = module.runner(*layer_launches(module), ROUNDS)
-    peer = open_peer("onnxruntime", path)
-    contenders["onnxruntime"] = lambda: peer(feeds)
-    reference = Reference(device)
-    before = reference.gflops()
-    outcome = compare_times(contenders, options=BenchOptions(budget_s=options.seconds))
-    times: dict[str, float] = {}
-    for timing in outcome.timings:
-        kind = timing.name.split("#")[0]
-        rounds = 1 if kind == "onnxruntime" else ROUNDS
-        times[kind] = min(times.get(kind, np.inf), 1e6 * timing.median_s / rounds)
-    return {
-        "layer": describe(task),
-        "flops": task.flops,
-        "us": times,
-        "ceiling_gflops": max(before, reference.gflops()),
-        "default": default_candidate(own.space(spec), spec).sketch,
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One layer."""
+
+    layer: str
+    weight: int
+    us: Mapping[str, float]
+    """Best time of each kind of candidate."""
+    form: str
+    """The kind of the default candidate's sketch."""
+
+    def __str__(self) -> str:
+        """The times, `default` with how many times as fast as `direct` it is."""
+        parts = [
+            f"{kind}{'*' if kind == self.form else ''} {us:.0f}" for kind, us in self.us.items()
+        ]
+        gain = self.us["direct"] / self.us["default"]
+        return f"{self.layer:36} x{self.weight}  {gain:4.2f}  {'  '.join(parts)}"
 
 
-def candidates(space: Space, spec: DeviceSpec, count: int) -> dict[str, Candidate]:
-    """The direct default, and the first few of each Winograd sketch by the estimate."""
-    direct = Space(tuple(s for s in space.sketches if not s.name.startswith(PREFIX)))
-    found = {"direct": default_candidate(direct, spec)}
+def measure(task: Task, runner: LocalRunner, options: MeasureOptions, count: int) -> Row:
+    """The layer's times in microseconds."""
+    space = task.space(runner.spec)
+    chosen = candidates(space, runner.spec, count)
+    programs = [lower(space.instantiate(c)) for _, c in chosen]
+    workload = task.workload()
+    runner.prepare(workload)
+    us: dict[str, float] = {}
+    for _ in range(_TURNS):
+        measured = runner.measure(workload.key, programs, options)
+        for (kind, _), row in zip(chosen, measured, strict=True):
+            us[kind] = min(us.get(kind, inf), row.median_us or inf)
+    form = kind_of(default_candidate(space, runner.spec).sketch)
+    return Row(layer=describe(task), weight=task.weight, us=us, form=form)
+
+
+def candidates(space: Space, spec: DeviceSpec, count: int) -> list[tuple[str, Candidate]]:
+    """What is timed, by kind: both defaults, and those that the estimate ranks first."""
+    direct = Space(tuple(s for s in space.sketches if s.error == 0))
+    found = [
+        ("direct", default_candidate(direct, spec)),
+        ("default", default_candidate(space, spec)),
+    ]
+    ranked: dict[str, list[tuple[float, Candidate]]] = {}
     for number, sketch in enumerate(space.sketches):
-        if sketch.name.startswith(PREFIX):
-            rows = best_rows(sketch, spec, count)
-            for i in range(len(rows)):
-                population = space.population(number, rows)
-                found[f"F{sketch.name[-1]}#{i}"] = space.candidate(population, i)
+        rows, times = best_rows(sketch, spec, count)
+        population = space.population(number, rows)
+        ranked.setdefault(kind_of(sketch.name), []).extend(
+            (float(time), space.candidate(population, i)) for i, time in enumerate(times)
+        )
+    for kind, those in ranked.items():
+        those.sort(key=lambda pair: pair[0])
+        found += [(kind, candidate) for _, candidate in those[:count]]
     return found
 
 
-def best_rows(sketch: Sketch, spec: DeviceSpec, count: int) -> np.ndarray:
-    """The rows of a sketch that the estimate ranks first."""
+def kind_of(sketch: str) -> str:
+    """The column of a sketch."""
+    return f"F{sketch.removeprefix(PREFIX)}" if sketch.startswith(PREFIX) else "tuned"
+
+
+def best_rows(sketch: Sketch, spec: DeviceSpec, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The rows of a sketch that the estimate ranks first, and their estimates."""
     rows = np.unique(sketch.sample(_POPULATION, np.random.default_rng(0)), axis=0)
-    return rows[np.argsort(estimate(sketch, rows, spec), kind="stable")[:count]]
+    times = estimate(sketch, rows, spec)
+    order = np.argsort(times, kind="stable")[:count]
+    return rows[order], times[order]
 
 
-def plan_of(
-    network: ImportedNetwork, key: str, candidate: Candidate, spec: DeviceSpec
-) -> NetworkPlan:
-    """The layer built with a candidate."""
-    return build_plan(network.network, {key: candidate}, spec, model_key=key, notes={})
+def measure_network(model: str, runner: LocalRunner, options: argparse.Namespace) -> list[Row]:
+    """A row for each layer of the network, printed as soon as it is there."""
+    tasks = import_network(model, max_error=options.max_error).network.tasks.values()
+    spread = sum(task.weight * task.constant_bytes for task in tasks)
+    rows: list[Row] = []
+    for task in tasks:
+        if any(sketch.error for sketch in task.space(runner.spec).sketches):
+            timing = MeasureOptions(spread_bytes=spread)
+            rows.append(measure(task, runner, timing, options.candidates))
+            print(rows[-1], flush=True)
+    return rows
 
 
-def show(row: dict[str, object]) -> str:
-    """One line: time, GFLOPS and share of the ceiling of each contender."""
-    times, ceiling = row["us"], float(str(row["ceiling_gflops"]))
-    assert isinstance(times, dict)
-    parts = []
-    for name, us in times.items():
-        gflops = int(str(row["flops"])) / us / 1e3
-        mark = "*" if str(row["default"])[-1:] == name[-1:] and name[0] == "F" else " "
-        parts.append(f"{name}{mark}{us:8.0f} us {gflops:5.0f} ({gflops / ceiling:4.0%})")
-    return f"{row['layer']:36} " + "  ".join(parts)
+def total(rows: list[Row], kind: str) -> float:
+    """Milliseconds of all layers; of the direct candidates where a layer has none of the kind."""
+    return sum(row.weight * row.us.get(kind, row.us["tuned"]) for row in rows) / 1e3
 
 
 def main() -> None:
     """Measures the layers of the networks named on the command line."""
     parser = parser_of(__doc__)
     parser.add_argument("networks", nargs="*", default=list(NETWORKS))
-    parser.add_argument("--candidates", type=int, default=3, help="of each Winograd sketch")
-    parser.add_argument("--seconds", type=float, default=3.0, help="of timing for each layer")
+    parser.add_argument("--candidates", type=int, default=3, help="of each sketch")
+    parser.add_argument("--max-error", type=float, default=DEFAULT_MAX_ERROR, help="of a layer")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    rows: list[dict[str, object]] = []
-    for task in heavy_tasks(options.networks).values():
-        if task.stride == 1 and task.input_shapes[1][2:] == (3, 3):
-            row = measure(task, options)
-            if row is not None:
-                rows.append(row)
-                print(show(row), flush=True)
+    found: dict[str, list[Row]] = {}
+    with LocalRunner("pocl") as runner:
+        for model in options.networks:
+            print(model, flush=True)
+            rows = found[model] = measure_network(model, runner, options)
+            kinds = dict.fromkeys(kind for row in rows for kind in row.us)
+            print("  ".join(f"{kind} {total(rows, kind):.2f} ms" for kind in kinds), flush=True)
     if options.json:
-        options.json.write_text(json.dumps(rows, indent=1))
+        data = {model: [asdict(row) for row in rows] for model, rows in found.items()}
+        options.json.write_text(json.dumps(data, indent=1))
 
 
 if __name__ == "__main__":

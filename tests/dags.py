@@ -82,6 +82,52 @@ def conv2d(
     return Dag((z,))
 
 
+def strip(
+    n: int, h: int, w: int, c: int, f: int, window: tuple[int, int],
+    *, same: bool = True, residual: bool = False, channels_first: bool = False,
+) -> Dag:  # fmt: skip
+    """Convolution by a window of one row or column, with rectifier and optional residual input.
+
+    `same`: with as many zeros around that the output is as large as the input.
+    """
+    dim = window.index(1) ^ 1
+    at = 2 + dim if channels_first else 1 + dim
+    taps, sizes = max(window), [h, w]
+    x = placeholder("x", (n, c, h, w) if channels_first else (n, h, w, c))
+    k = placeholder("k", (f, c, *window) if channels_first else (*window, c, f), constant=True)
+    source = _bordered(x, at, taps // 2) if same else x
+    sizes[dim] -= 0 if same else taps - 1
+    tap, rc = reduce_axis("r", taps), reduce_axis("rc", c)
+
+    def product(nn, *i):
+        ff, *place = i if channels_first else (i[2], *i[:2])
+        place[dim] = place[dim] + tap.var
+        moved = [const(0), const(0)]
+        moved[dim] = tap.var
+        if channels_first:
+            return source[nn, rc.var, place[0], place[1]] * k[ff, rc.var, moved[0], moved[1]]
+        return source[nn, place[0], place[1], rc.var] * k[moved[0], moved[1], rc.var, ff]
+
+    shape = (n, f, *sizes) if channels_first else (n, *sizes, f)
+    y = compute("conv", shape, product, [source, k], reduce=(tap, rc))
+    if not residual:
+        return Dag((compute("out", shape, lambda *i: maximum(y[i], 0.0), [y]),))
+    r = placeholder("r", shape)
+    return Dag((compute("out", shape, lambda *i: maximum(y[i] + r[i], 0.0), [y, r]),))
+
+
+def _bordered(x: Tensor, dim: int, pad: int) -> Tensor:
+    """`x` with zeros around one dimension."""
+    shape = list(x.shape)
+    extent, shape[dim] = shape[dim], shape[dim] + 2 * pad
+
+    def value(*i):
+        inside = all_of(i[dim] >= pad, i[dim] < extent + pad)
+        return select(inside, x[(*i[:dim], i[dim] - pad, *i[dim + 1 :])], 0.0)
+
+    return compute("bordered", shape, value, [x])
+
+
 AXES = ("nn", "yy", "xx", "ff")
 
 

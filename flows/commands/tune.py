@@ -23,7 +23,7 @@ from flows.progress import progress_on_stderr
 from flows.summary import latency_lines, result_data, task_rows
 from retune.core.config import cache_root, records_root
 from retune.core.errors import InputError
-from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_TUNER
+from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_MAX_ERROR, DEFAULT_TUNER
 from retune.stages.manifest import TuneRequest, TuneResult
 
 DEFAULT_MINUTES = 10.0
@@ -36,6 +36,13 @@ Allocator = Annotated[
 ]
 Patience = Annotated[
     int, typer.Option(help="End a task after so many trials without gain; 0: never.")
+]
+MaxError = Annotated[
+    float,
+    typer.Option(
+        help="Largest error of a layer, as a part of its output's range; 0: only direct "
+        "convolutions."
+    ),
 ]
 
 
@@ -56,9 +63,7 @@ def tune(
     shape: ShapeList = None,
     records: Records = None,
     layout: Layout = "NHWC",
-    winograd: Annotated[
-        bool, typer.Option("--winograd", help="Allow convolutions that round differently.")
-    ] = False,
+    max_error: MaxError = DEFAULT_MAX_ERROR,
     no_prefect: Annotated[
         bool, typer.Option("--no-prefect", help="Run in plain Python, without a flow.")
     ] = False,
@@ -79,7 +84,7 @@ def tune(
         seed=seed,
         shapes=sorted_shapes(parse_shapes(shape)),
         layout=parse_layout(layout),
-        winograd=winograd,
+        max_error=max_error,
     )
     check_model(model)
     _check(request)

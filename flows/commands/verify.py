@@ -23,7 +23,6 @@ def verify(
     check_model(model)
     from retune.bundle.module import Module as Bundle
     from retune.bundle.peers import open_reference
-    from retune.bundle.verify import tolerance_of
     from retune.bundle.verify import verify as compare
     from retune.graph.models import load_model, resolve_model
 
@@ -31,14 +30,7 @@ def verify(
     shapes = {name: kind.shape for name, kind in bundle.inputs.items()}
     path, graph = resolve_model(model, shapes=shapes), load_model(model, shapes)
     oracle = open_reference(path, graph, shapes=shapes)
-    found = compare(
-        bundle,
-        oracle,
-        bundle.inputs,
-        samples=samples,
-        seed=seed,
-        tolerance=tolerance_of(bundle.plan),
-    )
+    found = compare(bundle, oracle, bundle.inputs, samples=samples, seed=seed)
     if json:
         print_json({"module": str(module), "oracle": oracle.name, **asdict(found)})
     else:

@@ -17,7 +17,7 @@ from retune.core.config import cache_root, records_root
 from retune.core.errors import InputError
 from retune.core.keys import content_key
 from retune.device.runtime import Device, open_device
-from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_TUNER
+from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_MAX_ERROR, DEFAULT_TUNER
 from retune.search.program import Tuned, measure, space_for, tune
 from retune.search.session import Stop, never
 from retune.search.task import Task
@@ -108,7 +108,7 @@ def tune_network(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     records: Path | None = None,
     layout: str = "NHWC",
-    winograd: bool = False,
+    max_error: float = DEFAULT_MAX_ERROR,
     progress: Progress = lambda event: None,
     stop: Stop = never,
 ) -> TuneResult:
@@ -116,9 +116,9 @@ def tune_network(
 
     Measures until `trials` are done or `minutes` are over; without either, until no task has
     anything left to try. `records` is the store's folder (default: the one that RETUNE_RECORDS
-    names); `shapes` binds inputs whose shape the model leaves open. `winograd` allows Winograd
-    convolution: faster on large maps, relative errors to about 1e-5. The other options are those of
-    `retune tune`, see TuneRequest.
+    names); `shapes` binds inputs whose shape the model leaves open. `max_error` is the
+    largest error of a layer, as a part of its output's range (0: only direct convolutions). The
+    other options are those of `retune tune`, see TuneRequest.
 
     Doing the same again, or after a kill, redoes nothing that was finished. When `stop` says so,
     no further batch is measured, and the bundle is made of what was found. Raises: InputError
@@ -138,7 +138,7 @@ def tune_network(
         seed=seed,
         shapes=tuple(sorted((shapes or {}).items())),
         layout=layout,
-        winograd=winograd,
+        max_error=max_error,
     )
     return run_stages(request, progress, stop)
 

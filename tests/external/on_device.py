@@ -10,6 +10,7 @@ from retune.graph.graph import Graph
 from retune.graph.ops import Array
 from retune.graph.passes import Layout, optimise
 from retune.schedule.space import Candidate
+from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.search.extract import extract
 from retune.search.task import Task
 
@@ -24,12 +25,12 @@ def compile_graph(
     graph: Graph,
     layout: Layout = "NHWC",
     *,
-    winograd: bool = False,
+    max_error: float = DEFAULT_MAX_ERROR,
     choose: Callable[[Task], Candidate | None] = lambda task: None,
 ) -> Module:
     """The optimised graph, loaded: `choose`'s candidates, the default schedule where it is None."""
     device = pocl()
-    network = extract(optimise(graph, layout), winograd=winograd)
+    network = extract(optimise(graph, layout), max_error=max_error)
     wanted = {key: choose(task) for key, task in network.tasks.items()}
     chosen = {key: candidate for key, candidate in wanted.items() if candidate is not None}
     plan = build_plan(network, chosen, device.spec, model_key=graph.name, notes={})

@@ -127,6 +127,7 @@ def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]):
         (["tune", "zoo:x", "--out", "o", "--minutes", "0"], "minutes: expected more than 0"),
         (["tune", "zoo:x", "--out", "o", "--seed", "-1"], "seed: expected 0 or more, got -1"),
         (["tune", "zoo:x", "--out", "o", "--patience", "-1"], "patience: expected 0 or more"),
+        (["tune", "zoo:x", "--out", "o", "--max-error", "nan"], "max_error: expected 0 or more"),
         (["tune", "zoo:x", "--out", "/dev/null"], "out /dev/null: expected a folder"),
         (["tune", "zoo:x", "--out", "o", "--records", "/dev/null/r"], "records /dev/null/r: exp"),
         (["records", "export", "/dev/null/x.csv"], "output /dev/null: expected a folder"),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from retune.bundle.plan import WINOGRAD_NOTE, Alias, NetworkPlan, PlanBuffer, PlanLaunch
+from retune.bundle.plan import LARGEST_ERROR_NOTE, Alias, NetworkPlan, PlanBuffer, PlanLaunch
 from retune.bundle.slices import Embedded, find_embedded, remaining_parts
 from retune.codegen.embed import Slice, embed_output
 from retune.codegen.lower import BUILD_OPTIONS, lower
@@ -87,12 +87,12 @@ class _Sources:
         self._chosen = chosen
         self._spec = spec
         self._programs: dict[str, Program] = {}
-        self._winograd: set[str] = set()
+        self._errors: dict[str, float] = {}
         self._made: dict[tuple[str, Slice | None], ProgramSource] = {}
 
     def notes(self) -> dict[str, str]:
         """What `verify` and people should know of the programs made so far."""
-        return {WINOGRAD_NOTE: f"{len(self._winograd)} tasks"} if self._winograd else {}
+        return {LARGEST_ERROR_NOTE: _largest(tuple(self._errors.values()))}
 
     def of(self, task: Task, where: Slice | None) -> ProgramSource:
         """The task's program; its output inside a wider buffer if `where` says so."""
@@ -109,9 +109,15 @@ class _Sources:
             space = task.space(self._spec)
             candidate = self._chosen.get(task.key) or default_candidate(space, self._spec)
             self._programs[task.key] = space.instantiate(candidate)
-            if any(step.primitive == "winograd" for step in space.trace(candidate).steps):
-                self._winograd.add(task.key)
+            self._errors[task.key] = space.sketch(candidate.sketch).error
         return self._programs[task.key]
+
+
+def _largest(errors: Sequence[float]) -> str:
+    """The largest error, and in how many tasks it is."""
+    largest = max(errors, default=0.0)
+    count = errors.count(largest)
+    return f"{largest:.0e} in {count} task{'s' * (count > 1)}" if largest else "0"
 
 
 @dataclass(slots=True)

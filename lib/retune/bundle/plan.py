@@ -16,8 +16,10 @@ from retune.core.dtypes import DTYPES, itemsize
 from retune.core.errors import VerifyError
 from retune.core.target import DeviceSpec
 
-WINOGRAD_NOTE = "winograd"
-"""The note that says how many tasks of a plan are Winograd convolutions, if any are."""
+MAX_ERROR_NOTE = "max_error"
+"""The note that says what error of a layer the user allowed, as a part of its output's range."""
+LARGEST_ERROR_NOTE = "largest_error"
+"""The note that says the largest error of the strategies that the plan uses; 0: all are direct."""
 
 BufferRole = Literal["input", "output", "weight", "temp"]
 

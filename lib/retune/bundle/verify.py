@@ -12,14 +12,15 @@ import numpy as np
 
 from retune.bundle.module import random_inputs
 from retune.bundle.peers import Predict
-from retune.bundle.plan import WINOGRAD_NOTE, NetworkPlan
 from retune.core.dtypes import TensorType
 from retune.core.errors import InputError
 
 TOLERANCE = 1e-4
-"""Largest deviation of a good float32 module, as a part of the reference's range."""
-WINOGRAD_TOLERANCE = 1e-3
-"""The same where the user allowed Winograd convolution, and the module uses it."""
+"""Largest deviation of a float32 module that may be published, as a part of the reference's
+range."""
+DEVIATION_OF_DIRECT = 2e-5
+"""Largest deviation of a module as exact as one of direct convolutions. Beyond it, strategies that
+are less exact are to be given up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +49,6 @@ class Verification:
     tolerance: float
     passed: bool
     """Every output of every sample deviates by at most `tolerance` of its range."""
-
-
-def tolerance_of(plan: NetworkPlan) -> float:
-    """The deviation that a module may show: more where its plan notes Winograd convolutions."""
-    return WINOGRAD_TOLERANCE if WINOGRAD_NOTE in plan.notes else TOLERANCE
 
 
 def verify(

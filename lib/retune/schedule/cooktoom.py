@@ -8,13 +8,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
-from itertools import count
 from math import prod
 
 from retune.ir.expr import Expr, const
 
 Row = tuple[Fraction, ...]
 Matrix = tuple[Row, ...]
+
+
+def _opposite(*sizes: Fraction) -> tuple[Fraction, ...]:
+    """0, then each size with both signs."""
+    return (Fraction(0), *(point for size in sizes for point in (size, -size)))
+
+
+_ONE, _HALF = Fraction(1), Fraction(1, 2)
+POINTS = {
+    3: _opposite(_ONE),
+    5: _opposite(Fraction(2, 3), Fraction(3, 2)),
+    7: _opposite(_ONE, _HALF, 1 / _HALF),
+    9: _opposite(_HALF, 1 / _HALF, Fraction(3, 4), Fraction(4, 3)),
+}
+"""Finite points by their number. Of the symmetric sets that were tried these gave the smallest
+errors in float32: with a size its reciprocal, so that neither transform's powers grow. From 0, 1,
+-1, 2, -2, ... F(4x4, 3x3) has 4 times the error, F(6x6, 3x3) 80 times. Opposite points share sums.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +48,7 @@ class Matrices:
 
 @cache
 def matrices(m: int, r: int) -> Matrices:
-    """The transforms of F(m, r), by Cook and Toom's construction from 0, 1, -1, 2, -2, ..., inf.
+    """The transforms of F(m, r), by Cook and Toom's construction from POINTS and infinity.
 
     The product of a polynomial of m coefficients and one of r is settled by its values at n
     points; transposing evaluation and interpolation turns the product into the correlation.
@@ -39,7 +56,7 @@ def matrices(m: int, r: int) -> Matrices:
     Source: A. Lavin, S. Gray, "Fast Algorithms for Convolutional Neural Networks", 2015.
     """
     n = m + r - 1
-    points = _points(n - 1)
+    points = POINTS[n - 1]
     g: list[Row] = []
     b_t: list[Row] = []
     for point in points:
@@ -54,16 +71,6 @@ def matrices(m: int, r: int) -> Matrices:
         for i in range(m)
     )  # fmt: skip
     return Matrices(a_t, tuple(g), tuple(b_t))
-
-
-def _points(number: int) -> list[Fraction]:
-    """0, 1, -1, 2, -2, ...: small ones, so that rounding errors stay small."""
-    points = [Fraction(0)]
-    for size in count(1):
-        points += [Fraction(size), Fraction(-size)]
-        if len(points) >= number:
-            return points[:number]
-    raise AssertionError
 
 
 def _from_roots(roots: Sequence[Fraction]) -> list[Fraction]:

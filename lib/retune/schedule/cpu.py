@@ -227,7 +227,7 @@ def _reduction(s: Schedule, name: str, plan: Plan, spec: DeviceSpec, *, sampled:
         schedule_window(s, name, out, plan.lanes, spec, sampled=sampled)
         pack_operands(s, name)
     else:
-        _tile(s, name, plan, spec, sampled=sampled)
+        tile_reduction(s, name, plan, spec, sampled=sampled)
 
 
 def untouched(s: Schedule, name: str) -> bool:
@@ -264,15 +264,16 @@ def inline_elementwise(s: Schedule) -> None:
             continue  # written in parts, as a concatenation is
 
 
-def _tile(s: Schedule, name: str, plan: Plan, spec: DeviceSpec, *, sampled: bool) -> None:
+def tile_reduction(s: Schedule, name: str, plan: Plan, spec: DeviceSpec, *, sampled: bool) -> None:
     """The reduction `name` under the tiles of its epilogue, on named registers."""
     if all(s.loop(n).reduce for n in s.loops(name)):
         return  # a single number: its loops stay as they are
     groups = channel_group(s.block(name))
     out = epilogue_of(s, name) or s.cache_write(name)
     loops = s.loops(out)
-    real = [n for n in loops[:-1] if evaluate_int(s.loop(n).extent) > 1]
-    tiled, leading = real[-2:], [n for n in loops[:-1] if n not in real[-2:]]
+    single = [n for n in loops[:-1] if evaluate_int(s.loop(n).extent) == 1]
+    real = [n for n in loops[:-1] if n not in single]
+    tiled, leading = real[-2:], [*single, *real[:-2]]
     if groups is not None:
         group, last = s.split(loops[-1], [groups])
         leading, loops = [*leading, group], [*loops[:-1], last]
@@ -440,7 +441,7 @@ def schedule_elementwise(s: Schedule, name: str, spec: DeviceSpec) -> None:
         size *= evaluate_int(s.loop(loop).extent)
         group = s.fuse(group, loop)
     if size >= 2 * wanted:
-        group = s.split(group, [_share(size, wanted)], "shift")[0]
+        group = s.split(group, [share(size, spec)], "shift")[0]
     s.bind(group, "group.0")
 
 
@@ -449,9 +450,10 @@ def _masking(value: Expr) -> frozenset[Var]:
     return frozenset(v for mask in position_masks(value) for v in variables(mask))
 
 
-def _share(size: int, wanted: int) -> int:
-    """Steps of one of about `wanted` work-groups: a divisor of `size` if one is near."""
-    most = -(-size // wanted)
+def share(size: int, spec: DeviceSpec) -> int:
+    """Steps of one of as many work-groups as a stage at memory speed wants: a divisor of `size`
+    if one is near."""
+    most = -(-size // _wanted(spec))
     divisors = [n for n in range(max(1, most // 2), most + 1) if size % n == 0]
     return divisors[-1] if divisors else most
 

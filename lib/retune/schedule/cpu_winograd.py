@@ -1,34 +1,41 @@
-"""Winograd sketches for CPU devices: one fused nest for each block of tiles.
+"""Winograd sketches for CPU devices: one fused nest for each block of tiles, or three nests.
 
-A work-group takes a block of output tiles and some output channels. It transforms the block's
-inputs into a private array, multiplies them with the transformed weights on register tiles as a
-1x1 convolution does, and transforms the products to outputs on registers, epilogue included.
-Decisions size the arrays, so that they can stay in the second-level cache.
+In the fused one a work-group takes a block of output tiles and some output channels. It transforms
+the block's inputs into a private array, multiplies them with the transformed weights on register
+tiles as a 1x1 convolution does, and transforms the products to outputs on registers, epilogue
+included. Decisions size the arrays, so that they can stay in the second-level cache. For the other
+one see `cpu_staged`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from retune.core.errors import ScheduleError
 from retune.core.target import DeviceSpec
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Expr, Select, const, loads
+from retune.ir.expr import Expr, const
 from retune.ir.stmt import Program, blocks
 from retune.schedule.cpu import (
     Plan,
-    epilogue_of,
     heaviest_reduction,
-    inline_elementwise,
     limit_registers,
     order_reduction,
     pack_operands,
     schedule_elementwise,
     vector_lanes,
 )
+from retune.schedule.cpu_staged import schedule_staged
+from retune.schedule.cpu_transforms import (
+    Rewritten,
+    rewritten,
+    split_inputs,
+    transform_inputs,
+    transform_outputs,
+    write_pixels,
+)
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import Sketch, sketch_of
-from retune.schedule.stages import readers
-from retune.schedule.winograd import SIZES, Convolution, find_convolution
+from retune.schedule.winograd import ERRORS, find_convolution
 
 PREFIX = "cpu.winograd"
 """What the names of these sketches start with; the size of an output tile follows."""
@@ -41,7 +48,7 @@ _PRIVATE_BYTES = 2 << 20
 
 
 def winograd_sketches(program: Program, spec: DeviceSpec) -> tuple[Sketch, ...]:
-    """A sketch for each tile size, if the program's heaviest stage is a convolution that fits."""
+    """Two sketches for each tile size, if the heaviest stage is a convolution that fits."""
     reductions = [block for block in blocks(program.body) if block.reducer is not None]
     anchor = heaviest_reduction(program)
     if anchor is None or len(reductions) > 1 or spec.device_class != "cpu" or spec.lanes_f32 == 1:
@@ -52,8 +59,13 @@ def winograd_sketches(program: Program, spec: DeviceSpec) -> tuple[Sketch, ...]:
         return ()
     if min(found.extents[found.depth], found.extents[found.made]) < _LEAST_CHANNELS:
         return ()
-    rules = {f"{PREFIX}{m}": partial(schedule_winograd, m=m, spec=spec) for m in SIZES}
-    return tuple(sketch_of(program, rule, name) for name, rule in rules.items())
+    sketches: list[Sketch] = []
+    for m in ERRORS[found.taps]:
+        rules = {"": schedule_winograd, ".staged": schedule_staged}
+        for name, rule in rules.items():
+            made = sketch_of(program, partial(rule, m=m, spec=spec), f"{PREFIX}{m}{name}")
+            sketches.append(replace(made, error=found.error(m)))
+    return tuple(sketches)
 
 
 def schedule_winograd(s: Schedule, m: int, spec: DeviceSpec) -> None:
@@ -65,34 +77,17 @@ def schedule_winograd(s: Schedule, m: int, spec: DeviceSpec) -> None:
         product[all, tiles, part] = ...     register tiles of tiles x channels, as a 1x1 layer
         for tile, vector of f: out = ...    columns and outputs in registers, lanes over f
     """
-    anchor = heaviest_reduction(s.program)
-    assert anchor is not None, "winograd_sketches found it"
-    name = anchor.name
-    inline_elementwise(s)
-    shape = find_convolution(s.program, name)
-    data, rows, factors, taps, filters, product, columns, outputs = s.winograd(name, m)
-    s.precompute(taps)
-    s.precompute(filters)
-    _inline_padding(s, data)
-    out = epilogue_of(s, name)
-    if out is not None:
-        s.compute_inline(name)
-    stored = s.cache_write(product)
-    nest = _tile_outputs(s, out or name, shape, m, spec)
-    channels_last = shape.block.indices[-1] == shape.made
-    s.compute_at(outputs, nest.vectors, "register" if channels_last else "private")
-    s.compute_at(columns, nest.vectors)
+    conv = rewritten(s, m)
+    stored = s.cache_write(conv.product)
+    nest = _tile_outputs(s, conv, spec)
+    transform_outputs(s, conv, nest.vectors)
     s.compute_at(stored, nest.part, "private")
-    _tile_products(s, product, stored, nest, spec)
-    s.compute_at(factors, nest.group, "private")
-    _transform_inputs(s, (data, rows, factors), vector_lanes(spec, shape.extents[shape.depth]))
-    for stage in (columns, outputs):
-        _write_out(s, stage)
-    if channels_last:
-        s.unroll(nest.pixels[0])
-        s.vectorize(nest.lanes)
-    s.unroll(nest.pixels[1])
-    used = _bytes(s, factors) + _bytes(s, stored)
+    _tile_products(s, conv, stored, nest, spec)
+    s.compute_at(conv.inputs[-1], nest.group, "private")
+    *_, vector = split_inputs(s, conv, vector_lanes(spec, conv.shape.extents[conv.shape.depth]))
+    transform_inputs(s, conv, vector)
+    write_pixels(s, conv, nest.pixels, nest.lanes)
+    used = _bytes(s, conv.inputs[-1]) + _bytes(s, stored)
     s.require(used <= _PRIVATE_BYTES, "the private arrays exceed a thread's stack")
     _schedule_others(s, spec)
 
@@ -107,94 +102,67 @@ class _Nest:
     """Loop over parts of a group's channels."""
     vectors: str
     """Innermost loop over tiles and vectors of channels."""
-    pixels: tuple[str, str]
-    """Loops over the m x m pixels of a tile."""
+    pixels: list[str]
+    """Loops over the pixels of a tile."""
     lanes: str
     """Loop over the lanes of a vector."""
-    tile: tuple[Expr, Expr]
-    """Tiles of one register tile, along rows and columns."""
+    tile: list[Expr]
+    """Tiles of one register tile, along the last two axes."""
     depth: Expr
     """Vectors of channels of one register tile."""
     width: int
     """Lanes of a vector."""
 
 
-def _inline_padding(s: Schedule, data: str) -> None:
-    """Zeros around the input are part of the reading of its tiles."""
-    for load in loads(s.block(data).value):
-        for stage in blocks(s.program.body):
-            padding = stage.buffer == load.buffer and isinstance(stage.value, Select)
-            if padding and len(readers(s.program, stage.buffer)) == 1:
-                s.compute_inline(stage.name)
-                return
-
-
-def _tile_outputs(s: Schedule, out: str, shape: Convolution, m: int, spec: DeviceSpec) -> _Nest:
+def _tile_outputs(s: Schedule, conv: Rewritten, spec: DeviceSpec) -> _Nest:
     """Blocks of tiles and channels over work-groups, then tiles, then vectors, then pixels."""
-    loops = dict(zip(shape.block.indices, s.loops(out), strict=True))
-    batch, made = loops[shape.axis(shape.batch)], loops[shape.made]
+    shape = conv.shape
+    loops = dict(zip(shape.block.indices, s.loops(conv.out), strict=True))
+    made = loops[shape.made]
     width = vector_lanes(spec, shape.extents[shape.made])
-    far, tiles, pixels, tile = [], [], [], []
-    for dim in (shape.rows, shape.columns):
-        every, pixel = s.split(loops[shape.axis(dim)], [m], "guard")
-        middle, near = s.sample_tile(every, 3, _MAX_TILES)
-        block, inside = s.split(every, [middle * near], "shift")
+    every, pixels = [], []
+    for dim, size in shape.tile(conv.m).items():
+        loop = loops[shape.axis(dim)]
+        if size > 1:
+            loop, pixel = s.split(loop, [size], "guard")
+            pixels.append(pixel)
+        every.append(loop)
+    far, tiles, tile = [], [], []
+    for loop in every[-2:]:
+        middle, near = s.sample_tile(loop, 3, _MAX_TILES)
+        block, inside = s.split(loop, [middle * near], "shift")
         far.append(block)
         tiles.append(inside)
-        pixels.append(pixel)
         tile.append(near)
     parts, middle, vectors = s.sample_tile(made, 4, _MAX_TILES, unit=width)
     group, part, vector, lanes = s.split(made, [parts, middle * vectors, const(width)], "shift")
-    s.reorder(batch, *far, group, part, *tiles, vector, *pixels, lanes)
-    rows, columns = far
-    if evaluate_int(s.loop(batch).extent) > 1:
-        rows = s.fuse(batch, rows)
-    for loop, axis in ((rows, "group.2"), (columns, "group.1"), (group, "group.0")):
-        s.bind(loop, axis)
-    return _Nest(
-        group, part, vector, (pixels[0], pixels[1]), lanes, (tile[0], tile[1]), vectors, width
-    )
+    s.reorder(*every[:-2], *far, group, part, *tiles, vector, *pixels, lanes)
+    for loop in reversed(every[:-2]):
+        if evaluate_int(s.loop(loop).extent) > 1:
+            far[0] = s.fuse(loop, far[0])
+    for number, loop in enumerate((group, *reversed(far))):
+        s.bind(loop, f"group.{number}")
+    return _Nest(group, part, vector, pixels, lanes, tile, vectors, width)
 
 
-def _tile_products(s: Schedule, product: str, stored: str, nest: _Nest, spec: DeviceSpec) -> None:
+def _tile_products(
+    s: Schedule, conv: Rewritten, stored: str, nest: _Nest, spec: DeviceSpec
+) -> None:
     """Register tiles of the products; weights are read once for all tiles of a block."""
-    u, v, n, y, x, f = s.loops(stored)[-6:]
-    tile_y, near_y = s.split(y, [nest.tile[0]])
-    tile_x, near_x = s.split(x, [nest.tile[1]])
+    *places, f = s.loops(stored)[-len(s.block(stored).indices) :]
+    tiled = places[-len(nest.tile) :]
+    splits = [s.split(loop, [near]) for loop, near in zip(tiled, nest.tile, strict=True)]
+    tiles, inner = [far for far, _ in splits], [near for _, near in splits]
     part, vectors, lanes = s.split(f, [nest.depth, const(nest.width)])
-    s.reorder(u, v, n, part, tile_y, tile_x, near_y, near_x, vectors, lanes)
-    s.compute_at(product, tile_x)
-    order_reduction(s, product, Plan(nest.width, window=False, channels_slow=False), sampled=True)
+    s.reorder(*places[: -len(tiled)], part, *tiles, *inner, vectors, lanes)
+    s.compute_at(conv.product, tiles[-1])
+    plan = Plan(nest.width, window=False, channels_slow=False)
+    order_reduction(s, conv.product, plan, sampled=True)
     s.vectorize(lanes)
-    for loop in (near_y, near_x, vectors):
+    for loop in (*inner, vectors):
         s.unroll(loop)
-    limit_registers(s, (near_y, near_x), vectors, spec)
-    pack_operands(s, product)
-
-
-def _transform_inputs(s: Schedule, stages: tuple[str, str, str], width: int) -> None:
-    """For each tile and vector of channels, the transform on registers, one column at a time."""
-    data, rows, factors = stages
-    u, v, n, y, x, c = s.loops(factors)[-6:]
-    vector, lanes = s.split(c, [width], "shift")
-    s.reorder(n, y, x, vector, u, v, lanes)
-    s.compute_at(rows, vector)
-    i, j = s.loops(rows)[-6:-4]
-    s.reorder(j, i)
-    s.compute_at(data, j)
-    for loop in (u, v):
-        s.unroll(loop)
-    s.vectorize(lanes)
-    for stage in (rows, data):
-        _write_out(s, stage)
-
-
-def _write_out(s: Schedule, stage: str) -> None:
-    """The stage's own loops written out, the last one as lanes."""
-    *own, last = s.loops(stage)[-len(s.block(stage).indices) :]
-    for loop in own:
-        s.unroll(loop)
-    s.vectorize(last)
+    limit_registers(s, inner, vectors, spec)
+    pack_operands(s, conv.product)
 
 
 def _bytes(s: Schedule, stage: str) -> Expr:

@@ -308,22 +308,23 @@ class Schedule(Recorder):
         self._record("precompute", {"block": block})
 
     def winograd(self, block: str, m: int) -> list[str]:
-        """The 3x3 convolution as F(m x m, 3 x 3): transforms around products of matrices.
+        """The convolution by tiles of m outputs along each axis of its window: transforms around
+        products of matrices, F(m x m, r x r) or, for a window along one axis, F(m, r).
 
         Rewrite: the stage `c` becomes plain stages, each of which can be placed and tiled
             c.data, c.rows, c.factors   the input's tiles, transformed along rows, then columns
             c.taps, c.filter            the weights, transformed; for `precompute`
-            c.product                   for each of the (m+2)^2 factors, a sum over channels
+            c.product                   for each of the (m+r-1)^2 factors, a sum over channels
             c.columns, c.outputs        the outputs, transformed along rows, then columns
             c                           reads the outputs of its tiles
-        Tiles past the end of odd sizes read zeros there. Gives the names of all but `c`.
+        For a window along one axis there are no rows, taps and columns. Tiles past the end of odd
+        sizes read zeros there. Gives the names of all but `c`.
 
         The results differ by rounding: see `retune.schedule.winograd`.
 
         Raises: ScheduleError unless it is such a convolution, of stride 1 in one group.
         """
-        self.program = winograd.rewrite(self.program, block, m)
-        made = [f"{block}.{stem}" for stem in winograd.STAGES]
+        self.program, made = winograd.rewrite(self.program, block, m)
         self._record("winograd", {"block": block, "m": m}, made)
         return made
 

@@ -42,7 +42,8 @@ class Sketch:
     untuned: np.ndarray | None = None
     """int64 [decisions]: the row to start with where nothing was measured; None: none is stated."""
     error: float = 0.0
-    """Largest error of the strategy against float64, as a part of the output's range."""
+    """The largest error of this strategy that was measured against float64, as a part of the
+    output's range; 0: it only sums in another order than the direct form."""
 
     def renamed(self, name: str) -> "Sketch":
         """The same sketch under another name."""

@@ -19,17 +19,17 @@ from retune.schedule.templates import templates
 _log = logging.getLogger("retune.schedule")
 
 
-def space_of(program: Program, op: str, spec: DeviceSpec, *, winograd: bool = False) -> Space:
+def space_of(program: Program, op: str, spec: DeviceSpec, *, max_error: float) -> Space:
     """All sketches that the rules and the operator's templates make of a program.
 
-    Those of Winograd convolution, which rounds differently, only where `winograd` allows it.
+    Those whose error is more than `max_error`, a part of the output's range, are left out.
     """
     is_cpu = spec.device_class == "cpu"
     rules = (cpu_space if is_cpu else gpu_space)(program, spec).sketches
-    transformed = winograd_sketches if is_cpu else gpu_winograd_sketches
-    allowed = transformed(program, spec) if winograd else ()
     made = [_template_sketches(t, program, spec) for t in templates(op, spec.device_class)]
-    return Space((*rules, *allowed, *chain.from_iterable(made)))
+    transformed = (winograd_sketches if is_cpu else gpu_winograd_sketches)(program, spec)
+    known = (*rules, *transformed, *chain.from_iterable(made))
+    return Space(tuple(sketch for sketch in known if sketch.error <= max_error))
 
 
 def written_sketches(program: Program, rule: Rule, name: str) -> tuple[Sketch, ...]:

@@ -1,15 +1,9 @@
-"""The Winograd primitive: a 3x3 convolution as transforms around smaller products.
+"""The Winograd primitive: a convolution as transforms around smaller products.
 
-F(m x m, 3 x 3) computes m x m outputs from a tile of (m+2) x (m+2) inputs with (m+2)^2 products
-instead of 9 m^2. `rewrite` recognises a convolution by its tensor expression, whatever its layout
-and names, and replaces it by plain stages, which other primitives then place and tile.
-
-Accuracy, largest error against float64 as a part of the output's range, data in [-1, 1]:
-    channels   direct   F(2x2)   F(4x4)
-          64   5.0e-7   3.1e-7   1.7e-6
-         256   1.3e-6   5.7e-7   8.1e-6
-         512   1.3e-6   6.8e-7   8.8e-6
-`tests/unit/schedule/test_winograd.py` measures both forms and bounds them.
+F(m x m, r x r) computes m x m outputs from a tile of (m+r-1) x (m+r-1) inputs with (m+r-1)^2
+products instead of r^2 m^2; F(m, r) does the same along one axis, for windows 1 x r and r x 1.
+`rewrite` recognises a convolution by its tensor expression, whatever its layout and names, and
+replaces it by plain stages, which other primitives then place and tile.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,38 +28,70 @@ from retune.ir.stmt import Block, For, Program, Seq, Stmt
 from retune.schedule.cooktoom import Matrix, matrices, products
 from retune.schedule.stages import root_nest
 
-SIZES = (2, 4)
-"""Output tile sizes m. Larger ones lose too many digits in float32."""
-_TAPS = 3
-STAGES = ("data", "rows", "factors", "taps", "filter", "product", "columns", "outputs")
-"""What the stages before the output are called, in order; `filter` and `taps` read weights only."""
+ERRORS: dict[tuple[int, ...], dict[int, float]] = {
+    (3, 3): {2: 1e-6, 4: 6e-6, 6: 2.5e-5},
+    (5, 5): {2: 4e-6, 4: 2.5e-5},
+    (3,): {2: 1e-6, 4: 2e-6, 6: 6e-6},
+    (5,): {2: 3e-6, 4: 7e-6},
+    (7,): {2: 4e-6, 4: 1.2e-5},
+}
+"""Taps of the window along each of its axes -> size m of an output tile -> largest error against
+float64 as a part of the output's range, for data in [-1, 1], 512 channels and a rectifier behind;
+direct convolution's is 4e-6. It grows with the root of the channels: see `Convolution.error`."""
+_CHANNELS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """An axis along which the window moves."""
+
+    dim: int
+    """Dimension of the data."""
+    tap: Var
+    """Reduce variable."""
+    taps: int
 
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """A 3x3 convolution of stride 1 as it was found: which axis is which."""
+    """A convolution of stride 1 as it was found: which axis is which."""
 
     root: Stmt
     block: Block
     data: Load
     weight: Load
-    rows: int
-    """Dimension of the data that the window moves along first; `columns` is the other one."""
-    columns: int
+    windows: tuple[Window, ...]
+    """The axes of more than one tap, in the order of the data's dimensions."""
+    places: tuple[int, ...]
+    """All dimensions of the data but the channels."""
     channels: int
     """Dimension of the data that is summed over."""
-    batch: int
-    taps: tuple[Var, Var]
-    """Reduce variables of the window's rows and columns."""
     depth: Var
     """Reduce variable of the channels."""
     made: Var
     """The output channel's axis."""
     extents: dict[Var, int]
 
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """Taps along each axis of the window."""
+        return tuple(window.taps for window in self.windows)
+
+    def error(self, m: int) -> float:
+        """The largest error by tiles of size m, as a part of the output's range.
+
+        A unit test measures 32 to 512 channels.
+        """
+        return ERRORS[self.taps][m] * (self.extents[self.depth] / _CHANNELS) ** 0.5
+
+    def tile(self, m: int) -> dict[int, int]:
+        """Outputs of a tile of size m along each of the places, by dimension."""
+        moved = {window.dim for window in self.windows}
+        return {dim: m if dim in moved else 1 for dim in self.places}
+
     def axis(self, dim: int) -> Var:
         """The output axis that moves along a dimension of the data."""
-        (found,) = variables(self.data.indices[dim]) - {*self.taps, self.depth}
+        (found,) = variables(self.data.indices[dim]) - {w.tap for w in self.windows}
         return found
 
 
@@ -78,7 +104,8 @@ def find_convolution(program: Program, name: str) -> Convolution:
     value = block.value
     refused = ScheduleError(
         f"winograd({name}): expected the sum of data[n, y + ry, x + rx, c] * weight[ry, rx, c, f] "
-        f"over a 3x3 window, of stride 1, in one group; got {value}"
+        "over a window of 3x3, 5x5, or 3, 5 or 7 along one axis, of stride 1, in one group; got "
+        f"{value}"
     )
     if block.reducer != "sum" or not isinstance(value, Binary) or value.op != "mul":
         raise refused
@@ -88,56 +115,77 @@ def find_convolution(program: Program, name: str) -> Convolution:
         raise refused
     weight = constant[0]
     data = pair[0] if pair[1] is weight else pair[1]
-    found = _classify(data, weight, path)
-    if found is None:
-        raise refused
     extents = {p.var: int(p.extent.value) for p in path if isinstance(p.extent, Const)}
-    return Convolution(root, block, data, weight, extents=extents, **found)  # pyright: ignore
+    axes = _axes(data, path, extents)
+    if axes is None:
+        raise refused
+    windows, places, (channels, depth), made = axes
+    found = Convolution(root, block, data, weight, windows, places, channels, depth, made, extents)
+    wanted = {*(window.tap for window in windows), depth, made}
+    used = [index for index in weight.indices if index != const(0)]
+    if found.taps not in ERRORS or len(used) != len(wanted) or {*used} != wanted:
+        raise refused
+    return found
 
 
-def _classify(data: Load, weight: Load, path: Sequence[For]) -> dict[str, object] | None:
-    """The fields of a Convolution that say what the axes are; None if it is not one."""
-    reduced = {p.var: p.extent for p in path if p.reduce}
-    moving = [p.var for p in path if not p.reduce]
-    windows: list[tuple[int, Var]] = []
-    found: dict[str, object] = {}
-    used: list[Var] = []
+Axes = tuple[tuple[Window, ...], tuple[int, ...], tuple[int, Var], Var]
+
+
+def _axes(data: Load, path: Sequence[For], extents: dict[Var, int]) -> Axes | None:
+    """Windows, places, the channels with their variable, and the axis of what is made.
+
+    None if the data is not read as a convolution of stride 1 in one group reads it.
+    """
+    reduced = {p.var for p in path if p.reduce}
+    left = [p.var for p in path if not p.reduce]
+    windows: list[Window] = []
+    places: list[int] = []
+    channels: list[tuple[int, Var]] = []
     for dim, index in enumerate(data.indices):
         form = affine(simplify(index), [p.var for p in path])
         if form is None or form[1] != const(0) or any(c != const(1) for c in form[0].values()):
             return None
-        own = [v for v in form[0] if v in moving]
+        own = [v for v in form[0] if v in left]
         taps = [v for v in form[0] if v in reduced]
-        used += own
-        if len(own) == 1 and len(taps) == 1 and reduced[taps[0]] == const(_TAPS):
-            windows.append((dim, taps[0]))
-        elif len(own) == 1 and not taps:
-            found["batch"] = dim
+        if len(own) == 1 and len(taps) <= 1:
+            left.remove(own[0])
+            places.append(dim)
+            windows += [Window(dim, tap, extents[tap]) for tap in taps]
         elif len(taps) == 1 and not own:
-            found["channels"], found["depth"] = dim, taps[0]
+            channels.append((dim, taps[0]))
         else:
             return None
-    left = [v for v in moving if v not in used]
-    if len(windows) != 2 or len(data.indices) != 4 or len(found) != 3 or len(left) != 1:
+    if len(channels) != 1 or len(left) != 1 or len(places) > len(_PLACES):
         return None
-    (found["rows"], rows), (found["columns"], columns) = windows
-    found["taps"], found["made"] = (rows, columns), left[0]
-    wanted = {rows, columns, found["depth"], left[0]}
-    plain = len(weight.indices) == 4 and {*weight.indices} == wanted
-    return found if plain and len(reduced) == 3 and len(moving) == 4 else None
+    if len(reduced) != len(windows) + 1:
+        return None
+    return tuple(windows), tuple(places), channels[0], left[0]
 
 
-def rewrite(program: Program, name: str, m: int) -> Program:
-    """See Schedule.winograd."""
-    if m not in SIZES:
-        raise ScheduleError(f"winograd({name}): m is one of {SIZES}, got {m}")
+def rewrite(program: Program, name: str, m: int) -> tuple[Program, list[str]]:
+    """See Schedule.winograd. The program, and the names of the stages before the output."""
     conv = find_convolution(program, name)
+    sizes = tuple(ERRORS[conv.taps])
+    if m not in sizes:
+        raise ScheduleError(f"winograd({name}): m is one of {sizes}, got {m}")
     stages = _Stages(conv, m)
     nests = stages.build()
     body: list[Stmt] = []
     for stmt in program.body.stmts:
         body.extend(nests if stmt is conv.root else [stmt])
-    return replace(program, body=Seq(tuple(body)), scratch=(*program.scratch, *stages.buffers))
+    scratch = (*program.scratch, *stages.buffers)
+    return replace(program, body=Seq(tuple(body)), scratch=scratch), [
+        b.name for b in stages.buffers
+    ]
+
+
+_INPUTS = {1: ("factors",), 2: ("rows", "factors")}
+_WEIGHTS = {1: ("filter",), 2: ("taps", "filter")}
+_OUTPUTS = {1: ("outputs",), 2: ("columns", "outputs")}
+"""Names of the transforms' stages, by the number of axes of the window."""
+_PLACES = "nyx"
+"""Names of the axes over tiles: the last ones of these."""
+Read = Callable[..., Expr]
 
 
 class _Stages:
@@ -152,92 +200,104 @@ class _Stages:
     columns[p, v, n, y, x, f]   A^T product
     outputs[p, q, n, y, x, f]   columns A
     and the stage itself, which reads its element at (y % m, x % m) of tile (y//m, x//m).
+
+    A window of one axis has i, u and p alone, and no rows, taps and columns.
     """
 
     def __init__(self, conv: Convolution, m: int) -> None:
         self.conv = conv
         self.m = m
-        self.forms = matrices(m, _TAPS)
+        self.sizes = conv.tile(m)
+        self.forms = [matrices(m, taps) for taps in conv.taps]
         self.buffers: list[Buffer] = []
         self._nests: list[Stmt] = []
-        extents = conv.extents
+        names = _PLACES[-len(conv.places) :]
         self.tiles = {
-            "n": extents[conv.axis(conv.batch)],
-            "y": -(-extents[conv.axis(conv.rows)] // m),
-            "x": -(-extents[conv.axis(conv.columns)] // m),
+            name: -(-conv.extents[conv.axis(dim)] // size)
+            for name, (dim, size) in zip(names, self.sizes.items(), strict=True)
         }
-        self.depth = {"c": extents[conv.depth]}
-        self.made = {"f": extents[conv.made]}
+        self.depth = {"c": conv.extents[conv.depth]}
+        self.made = {"f": conv.extents[conv.made]}
 
     def build(self) -> list[Stmt]:
         """All nests, producers first; `buffers` holds what they write."""
-        m, n = self.m, self.m + _TAPS - 1
-        b_t, a_t = self.forms.b_t, self.forms.a_t
-        inputs, made = self.tiles | self.depth, self.tiles | self.made
-        data = self._stage("data", {"i": n, "j": n} | inputs, self._data)
-        rows = self._stage(
-            "rows", {"u": n, "j": n} | inputs,
-            lambda u, j, *at: _chosen(b_t, u, lambda i: Load(data, (i, j, *at))),
+        axes, forms = len(self.forms), self.forms
+        points = dict(zip("uv", (len(form.b_t) for form in forms), strict=False))
+        inputs = dict(zip("ij", points.values(), strict=False))
+        taps = dict(zip("ij", self.conv.taps, strict=False))
+        data = self._stage("data", inputs | self.tiles | self.depth, self._data)
+        factors = self._transformed(
+            _INPUTS[axes], [f.b_t for f in forms], (inputs, "uv"), self.tiles | self.depth,
+            lambda *at: Load(data, at),
         )  # fmt: skip
-        factors = self._stage(
-            "factors", {"u": n, "v": n} | inputs,
-            lambda u, v, *at: _chosen(b_t, v, lambda j: Load(rows, (u, j, *at))),
-        )  # fmt: skip
-        weight = self._weights(n)
-        product = self._stage(
-            "product", {"u": n, "v": n} | made,
-            lambda u, v, b, y, x, f, c: (
-                Load(factors, (u, v, b, y, x, c)) * Load(weight, (u, v, c, f))
-            ),
-            reduce=self.depth,
-        )  # fmt: skip
-        columns = self._stage(
-            "columns", {"p": m, "v": n} | made,
-            lambda p, v, *at: _chosen(a_t, p, lambda u: Load(product, (u, v, *at))),
-        )  # fmt: skip
-        outputs = self._stage(
-            "outputs", {"p": m, "q": m} | made,
-            lambda p, q, *at: _chosen(a_t, q, lambda v: Load(columns, (p, v, *at))),
+        weight = self._transformed(
+            _WEIGHTS[axes], [f.g for f in forms], (taps, "uv"), self.depth | self.made, self._weight
+        )
+
+        def multiplied(*at: Expr) -> Expr:
+            *place, f, c = at
+            return Load(factors, (*place, c)) * Load(weight, (*place[:axes], c, f))
+
+        made = self.tiles | self.made
+        product = self._stage("product", points | made, multiplied, reduce=self.depth)
+        outputs = self._transformed(
+            _OUTPUTS[axes], [f.a_t for f in forms], (points, "pq"), made,
+            lambda *at: Load(product, at),
         )  # fmt: skip
         return [*self._nests, self._assembled(outputs)]
 
-    def _weights(self, n: int) -> Buffer:
-        """The transformed weights."""
-        axes, g = self.depth | self.made, self.forms.g
-        taps = self._stage(
-            "taps", {"u": n, "j": _TAPS} | axes,
-            lambda u, j, c, f: _chosen(g, u, lambda i: self._weight(i, j, c, f)),
-        )  # fmt: skip
-        return self._stage(
-            "filter", {"u": n, "v": n} | axes,
-            lambda u, v, c, f: _chosen(g, v, lambda j: Load(taps, (u, j, c, f))),
-        )  # fmt: skip
+    def _transformed(
+        self,
+        stems: Sequence[str],
+        factors: Sequence[Matrix],
+        axes: tuple[dict[str, int], str],
+        rest: dict[str, int],
+        read: Read,
+    ) -> Buffer:
+        """One stage for each of the leading axes, which multiplies along it; the last one.
 
-    def _data(self, *axes: Expr) -> Expr:
-        i, j, batch, y, x, c = axes
-        conv, m = self.conv, self.m
-        at: list[Expr] = [const(0)] * 4
-        at[conv.batch], at[conv.channels] = batch, c
-        at[conv.rows], at[conv.columns] = y * m + i, x * m + j
-        tests: list[Expr] = []
-        for dim, tiles in ((conv.rows, self.tiles["y"]), (conv.columns, self.tiles["x"])):
-            extent = conv.data.buffer.shape[dim]
-            if not isinstance(extent, Const) or tiles * m + _TAPS - 1 > extent.value:
-                tests.append(at[dim] < extent)
-        return select(all_of(*tests), Load(conv.data.buffer, tuple(at)), 0.0)
+        `axes` are those axes as they are read, and their names when they are transformed.
+        """
+        before, names = axes
+        sizes, buffer = list(before.items()), None
+        for place, (stem, matrix) in enumerate(zip(stems, factors, strict=True)):
+            sizes[place] = (names[place], len(matrix))
+            buffer = self._stage(stem, dict(sizes) | rest, _along(place, matrix, read))
+            read = _loader(buffer)
+        assert buffer is not None, "a window has an axis"
+        return buffer
 
-    def _weight(self, i: Expr, j: Expr, c: Expr, f: Expr) -> Expr:
+    def _data(self, *at: Expr) -> Expr:
         conv = self.conv
-        places = {conv.taps[0]: i, conv.taps[1]: j, conv.depth: c, conv.made: f}
-        indices = (places[v] for v in conv.weight.indices if isinstance(v, Var))
+        *inside, channel = at
+        offsets = dict(zip((w.dim for w in conv.windows), inside, strict=False))
+        taps = {window.dim: window.taps for window in conv.windows}
+        index: list[Expr] = [channel] * len(conv.data.indices)
+        tests: list[Expr] = []
+        tiles = zip(inside[len(offsets) :], self.tiles.values(), strict=True)
+        for (dim, size), (tile, count) in zip(self.sizes.items(), tiles, strict=True):
+            index[dim] = tile * size + offsets.get(dim, const(0))
+            extent = conv.data.buffer.shape[dim]
+            reach = count * size + taps.get(dim, 1) - 1
+            if not isinstance(extent, Const) or reach > extent.value:
+                tests.append(index[dim] < extent)
+        return select(all_of(*tests), Load(conv.data.buffer, tuple(index)), 0.0)
+
+    def _weight(self, *at: Expr) -> Expr:
+        conv = self.conv
+        *taps, c, f = at
+        places = dict(zip((w.tap for w in conv.windows), taps, strict=True))
+        places |= {conv.depth: c, conv.made: f}
+        indices = (places[v] if isinstance(v, Var) else v for v in conv.weight.indices)
         return Load(conv.weight.buffer, tuple(indices))
 
     def _assembled(self, outputs: Buffer) -> Stmt:
         """The convolution's own nest, which picks its elements out of the tiles."""
-        conv, m = self.conv, self.m
-        y, x = conv.axis(conv.rows), conv.axis(conv.columns)
-        at = (y % m, x % m, conv.axis(conv.batch), y // m, x // m, conv.made)
-        nest: Stmt = replace(conv.block, value=Load(outputs, at), reducer=None)
+        conv = self.conv
+        pixels = [conv.axis(window.dim) % self.m for window in conv.windows]
+        tiles = [conv.axis(dim) // size for dim, size in self.sizes.items()]
+        value = Load(outputs, (*pixels, *tiles, conv.made))
+        nest: Stmt = replace(conv.block, value=value, reducer=None)
         for index in reversed(conv.block.indices):
             assert isinstance(index, Var)
             nest = For(index, const(conv.extents[index]), nest)
@@ -247,7 +307,7 @@ class _Stages:
         self,
         stem: str,
         axes: dict[str, int],
-        value: Callable[..., Expr],
+        value: Read,
         reduce: dict[str, int] | None = None,
     ) -> Buffer:
         """A buffer over `axes`, with the nest that fills it with `value` of the axes' variables."""
@@ -265,6 +325,15 @@ class _Stages:
         self.buffers.append(buffer)
         self._nests.append(nest)
         return buffer
+
+
+def _loader(buffer: Buffer) -> Read:
+    return lambda *at: Load(buffer, at)
+
+
+def _along(axis: int, matrix: Matrix, read: Read) -> Read:
+    """What `matrix` makes of the values that `read` gives along an axis."""
+    return lambda *at: _chosen(matrix, at[axis], lambda i: read(*at[:axis], i, *at[axis + 1 :]))
 
 
 def _chosen(matrix: Matrix, row: Expr, value: Callable[[Expr], Expr]) -> Expr:

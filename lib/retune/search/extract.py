@@ -7,6 +7,7 @@ from retune.graph.fuse import ALIAS, Group, group_graph, partition
 from retune.graph.graph import Graph
 from retune.graph.lower import group_tensors
 from retune.ir.merge import merge_axes
+from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.search.task import Task
 
 
@@ -27,10 +28,10 @@ class Network:
     tasks: Mapping[str, Task]
 
 
-def extract(graph: Graph, *, winograd: bool = False) -> Network:
+def extract(graph: Graph, *, max_error: float = DEFAULT_MAX_ERROR) -> Network:
     """The network's groups in execution order; equal groups share a task, with their number.
 
-    `winograd` is what the user allows for its tasks.
+    `max_error` is what its tasks may use, see `Task`.
     """
     tasks: dict[str, Task] = {}
     placed: list[PlacedGroup] = []
@@ -38,7 +39,7 @@ def extract(graph: Graph, *, winograd: bool = False) -> Network:
         if group.kind == ALIAS:
             placed.append(PlacedGroup(group, None))
             continue
-        task = replace(make_task(graph, group), winograd=winograd)
+        task = replace(make_task(graph, group), max_error=max_error)
         found = tasks.get(task.key)
         tasks[task.key] = replace(found, weight=found.weight + 1) if found else task
         placed.append(PlacedGroup(group, task.key))

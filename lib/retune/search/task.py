@@ -20,6 +20,7 @@ from retune.ir.stmt import Program, from_dag
 from retune.ir.te import Compute, Dag, stage_flops
 from retune.schedule.space import Space
 from retune.schedule.spaces import space_of
+from retune.search.defaults import DEFAULT_MAX_ERROR
 
 _POSITIVE = frozenset({"log", "sqrt"})
 """Functions whose argument must be positive for a finite result."""
@@ -49,8 +50,8 @@ class Task:
     output_shape: tuple[int, ...]
     epilogue: tuple[str, ...]
     stride: int | None
-    winograd: bool = False
-    """True where the user allows Winograd convolution, which rounds differently."""
+    max_error: float = DEFAULT_MAX_ERROR
+    """Largest error of the strategies of `space`, as a part of the output's range."""
     own_space: Space | None = None
     """The user's space; None: all that rules and templates know."""
 
@@ -83,7 +84,7 @@ class Task:
 
     def space(self, spec: DeviceSpec) -> Space:
         """The user's schedules, or all that the rules and templates for this device know."""
-        return self.own_space or space_of(self.program, self.op, spec, winograd=self.winograd)
+        return self.own_space or space_of(self.program, self.op, spec, max_error=self.max_error)
 
     def workload_key(self, seed: int = 0) -> str:
         """The key of `workload(seed)`, without its arrays."""

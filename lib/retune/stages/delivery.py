@@ -13,7 +13,8 @@ from retune.bundle.format import read_bundle, write_bundle
 from retune.bundle.memory import plan_memory
 from retune.bundle.module import Module
 from retune.bundle.peers import open_peer, open_reference
-from retune.bundle.verify import tolerance_of, verify
+from retune.bundle.plan import MAX_ERROR_NOTE
+from retune.bundle.verify import verify
 from retune.core.errors import RecordError
 from retune.core.replacing import replacing
 from retune.device.catalogue import device_spec
@@ -57,8 +58,7 @@ def stage_compile(
     Made again where another record is the best of some task. Raises: InputError if the device is
     unknown, or lacks an element type of the network; RecordError if a selected record is gone.
     """
-    allowed = request.winograd
-    key = stage_key("compile", network.model_key, selection, variant, allowed)
+    key = stage_key("compile", network.model_key, selection, variant, request.max_error)
 
     def body(folder: Path) -> CompileManifest:
         spec = device_spec(request.device)
@@ -68,7 +68,12 @@ def stage_compile(
             chosen,
             spec,
             model_key=network.model_key,
-            notes={"variant": variant, "model": request.model, "layout": request.layout},
+            notes={
+                "variant": variant,
+                "model": request.model,
+                "layout": request.layout,
+                MAX_ERROR_NOTE: f"{request.max_error:g}",
+            },
         )
         write_bundle(plan, folder / _MODULE)
         memory = plan_memory(plan)
@@ -120,13 +125,7 @@ def stage_verify(
         module = Module.load(compiled.file(compiled.module), request.device)
         graph = open_network(request).network.graph
         oracle = open_reference(Path(network.onnx), graph, shapes=_shapes(network))
-        outcome = verify(
-            module,
-            oracle,
-            module.inputs,
-            samples=request.samples,
-            tolerance=tolerance_of(module.plan),
-        )
+        outcome = verify(module, oracle, module.inputs, samples=request.samples)
         return VerifyManifest(
             oracle=f"{oracle.name} {oracle.version}",
             samples=outcome.samples,

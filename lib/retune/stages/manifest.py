@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_TUNER
+from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_MAX_ERROR, DEFAULT_TUNER
 
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 """Bindings of input names to shapes, sorted by name."""
@@ -45,8 +45,8 @@ class TuneRequest:
     seed: int = 0
     shapes: Shapes = ()
     layout: str = "NHWC"
-    winograd: bool = False
-    """True: convolutions may be Winograd's, which are faster and round differently."""
+    max_error: float = DEFAULT_MAX_ERROR
+    """Largest error of a layer, as a part of its output's range; 0: only direct convolutions."""
     samples: int = 2
     """Inputs on which the bundle is compared with the oracle."""
 

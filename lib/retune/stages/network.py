@@ -13,6 +13,7 @@ from retune.graph.models import resolve_model
 from retune.graph.onnx_file import external_files
 from retune.graph.onnx_import import load_file
 from retune.graph.passes import PASSES, Layout, optimise
+from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.search.extract import Network, extract
 from retune.stages.manifest import (
     ImportManifest,
@@ -43,12 +44,12 @@ def import_network(
     layout: str = "NHWC",
     cache: Path | None = None,
     *,
-    winograd: bool = False,
+    max_error: float = DEFAULT_MAX_ERROR,
 ) -> ImportedNetwork:
     """The model (`FILE`, `zoo:NAME`, `light:NAME`) imported, optimised and cut into tasks.
 
     Models that are built rather than read lie in `cache` (default: the RETUNE_CACHE folder).
-    `winograd` allows the tasks to use Winograd convolution.
+    `max_error` is the largest error of a layer, as a part of its output's range.
 
     Raises: ModelError for a model that cannot be used, LookupFailed for an unknown name.
     """
@@ -57,7 +58,7 @@ def import_network(
     own = {} if model.startswith("zoo:") else given
     beside = _external_files(path, _version(path))
     versions = tuple(_version(file) for file in (path, *beside))
-    return _import(path, versions, tuple(sorted(own.items())), layout, winograd)
+    return _import(path, versions, tuple(sorted(own.items())), layout, max_error)
 
 
 def _version(path: Path) -> Version:
@@ -83,12 +84,12 @@ def _external_files(path: Path, version: Version) -> tuple[Path, ...]:
 
 @lru_cache(maxsize=2)
 def _import(
-    path: Path, versions: tuple[Version, ...], shapes: Bindings, layout: str, winograd: bool
+    path: Path, versions: tuple[Version, ...], shapes: Bindings, layout: str, max_error: float
 ) -> ImportedNetwork:
     """Large, so that only the last two are kept; `versions` are those of the model's files."""
     del versions
     graph = load_file(path, dict(shapes))
-    network = extract(optimise(graph, layout=_layout(layout)), winograd=winograd)
+    network = extract(optimise(graph, layout=_layout(layout)), max_error=max_error)
     flops = sum(task.flops * task.weight for task in network.tasks.values())
     return ImportedNetwork(path, network, len(network.graph.nodes), flops)
 
@@ -108,7 +109,7 @@ def open_network(request: TuneRequest) -> ImportedNetwork:
         dict(request.shapes),
         request.layout,
         Path(request.work),
-        winograd=request.winograd,
+        max_error=request.max_error,
     )
 
 

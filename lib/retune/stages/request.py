@@ -22,6 +22,11 @@ def check_request(request: TuneRequest) -> None:
         raise InputError(
             f"minutes: expected more than 0, got {request.minutes:g}; trials 0 measures nothing"
         )
+    if not (isfinite(request.max_error) and request.max_error >= 0):
+        raise InputError(
+            f"max_error: expected 0 or more, as a part of the output's range, got "
+            f"{request.max_error:g}; 0 allows direct convolutions only"
+        )
     for name in ("seed", "patience"):
         if getattr(request, name) < 0:
             raise InputError(f"{name}: expected 0 or more, got {getattr(request, name)}")

@@ -48,7 +48,7 @@ def run_id(request: TuneRequest, network: ImportManifest, spec: DeviceSpec) -> s
     """The name of a run: the same request on the same device continues the same run."""
     budget = (request.trials, request.minutes, request.patience)
     search = (request.tuner, request.allocator, request.seed)
-    where = (request.records, request.winograd)
+    where = (request.records, request.max_error)
     return content_key(network.model_key, spec.fingerprint, search, budget, where)
 
 

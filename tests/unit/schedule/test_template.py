@@ -46,7 +46,7 @@ def conv_space(dag: Dag) -> list[Sketch]:
     made: list[Sketch] = []
     for entry in templates("conv2d_nhwc", "cpu"):
         template("conv", untuned=entry.untuned)(entry.function)
-    space = space_of(from_dag(dag), "conv", GENERIC_CPU)
+    space = space_of(from_dag(dag), "conv", GENERIC_CPU, max_error=0.0)
     made.extend(s for s in space.sketches if s.name.startswith("conv2d_nchwc"))
     return made
 
@@ -136,12 +136,12 @@ def dense_program() -> tuple[Dag, Program]:
 def test_a_new_template_joins_the_space_of_its_operator():
     dag, program = dense_program()
     op = next(stage.name for stage in dag.stages)
-    plain = space_of(program, op, GENERIC_CPU)
+    plain = space_of(program, op, GENERIC_CPU, max_error=0.0)
     template(op, untuned=dense_untuned)(dense_rows)
-    space = space_of(program, op, GENERIC_CPU)
+    space = space_of(program, op, GENERIC_CPU, max_error=0.0)
     (own,) = [s for s in space.sketches if s.name.startswith("dense_rows.")]
     assert len(space.sketches) == len(plain.sketches) + 1
-    assert space_of(program, "another", GENERIC_CPU).size == plain.size
+    assert space_of(program, "another", GENERIC_CPU, max_error=0.0).size == plain.size
     for row in own.sample(5, np.random.default_rng(0)):
         assert_same_meaning(dag, own.instantiate(row))
     (start,) = space.untuned()
@@ -167,7 +167,7 @@ def test_a_template_with_untuned_decisions_that_are_no_options_is_left_out(
     op = next(stage.name for stage in dag.stages)
     template(op, untuned=lambda work: {"unroll_k": (3,), "tile_outputs": (2,)})(dense_rows)
     with caplog.at_level(logging.DEBUG, "retune.schedule"):
-        space = space_of(program, op, GENERIC_CPU)
+        space = space_of(program, op, GENERIC_CPU, max_error=0.0)
     assert not any(s.name.startswith("dense_rows") for s in space.sketches)
     assert "(3,) is not an option of 'unroll_k'" in caplog.text
 
@@ -184,7 +184,7 @@ def test_a_template_that_samples_a_place_gives_a_sketch_for_each():
     dag, program = dense_program()
     op = next(stage.name for stage in dag.stages)
     template(op, untuned=lambda work: {"tile": (4,), "place": (2,)})(dense_inside)
-    space = space_of(program, op, GENERIC_CPU)
+    space = space_of(program, op, GENERIC_CPU, max_error=0.0)
     own = [s for s in space.sketches if s.name.startswith("dense_inside.")]
     assert [s.name.rsplit(".", 1)[0] for s in own] == [
         f"dense_inside.place={i}" for i in range(len(own))

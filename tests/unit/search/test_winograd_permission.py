@@ -1,4 +1,4 @@
-"""Winograd convolution is used only where the user allows it, and a permission is another run."""
+"""Strategies are used only where their error is allowed, and another error is another run."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from retune.bundle.build import build_plan
-from retune.bundle.plan import WINOGRAD_NOTE
-from retune.bundle.verify import TOLERANCE, WINOGRAD_TOLERANCE, tolerance_of
+from retune.bundle.plan import LARGEST_ERROR_NOTE, MAX_ERROR_NOTE
 from retune.core.errors import ScheduleError
 from retune.core.target import GENERIC_CPU
 from retune.records.schema import Environment, TuningRecord, succeeded
 from retune.records.store import RecordStore
 from retune.schedule.cpu_winograd import PREFIX
+from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.search.history import best_candidate
 from retune.search.task import Task
 from retune.stages.manifest import TuneRequest
@@ -27,9 +27,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(write("square_windows", tmp_path_factory.mktemp("models")))
 
 
-def task(model: str, *, winograd: bool) -> Task:
+def task(model: str, *, max_error: float) -> Task:
     """The first convolution of the network."""
-    tasks = import_network(model, winograd=winograd).network.tasks.values()
+    tasks = import_network(model, max_error=max_error).network.tasks.values()
     return next(t for t in tasks if t.tunable)
 
 
@@ -58,16 +58,20 @@ def recorded(task: Task, prefix: str, time_us: float, number: int) -> TuningReco
     )
 
 
-def test_sketches_appear_with_permission_alone(model: str):
-    names = {s.name for s in task(model, winograd=True).space(GENERIC_CPU).sketches}
-    assert {f"{PREFIX}2", f"{PREFIX}4"} <= names
-    plain = {s.name for s in task(model, winograd=False).space(GENERIC_CPU).sketches}
-    assert plain == names - {f"{PREFIX}2", f"{PREFIX}4"}
+def test_a_space_holds_the_sketches_of_at_most_the_allowed_error(model: str):
+    everything = task(model, max_error=1.0).space(GENERIC_CPU).sketches
+    errors = {s.name: s.error for s in everything}
+    assert 0 < errors[f"{PREFIX}2"] < errors[f"{PREFIX}4"] <= DEFAULT_MAX_ERROR
+    for limit in (0.0, errors[f"{PREFIX}2"], DEFAULT_MAX_ERROR):
+        names = {s.name for s in task(model, max_error=limit).space(GENERIC_CPU).sketches}
+        assert names == {name for name, error in errors.items() if error <= limit}
+    direct = {s.name for s in task(model, max_error=0.0).space(GENERIC_CPU).sketches}
+    assert direct == {name for name in errors if not name.startswith(PREFIX)}
 
 
-def test_records_of_it_are_not_chosen_without_permission(model: str, tmp_path: Path):
+def test_records_of_larger_errors_are_not_chosen(model: str, tmp_path: Path):
     """However many of them are faster than everything else."""
-    allowed, plain = (task(model, winograd=w) for w in (True, False))
+    allowed, plain = (task(model, max_error=e) for e in (DEFAULT_MAX_ERROR, 0.0))
     assert allowed.key == plain.key
     store = RecordStore(tmp_path)
     store.append([recorded(allowed, PREFIX, 1.0 + i, i) for i in range(8)])
@@ -79,28 +83,28 @@ def test_records_of_it_are_not_chosen_without_permission(model: str, tmp_path: P
     assert best is not None and best[1].run_id == "run-0"
 
 
-def test_a_plan_notes_it_and_refuses_it_without_permission(model: str):
-    allowed = import_network(model, winograd=True).network
-    plan = build_plan(allowed, {}, GENERIC_CPU, model_key="", notes={"who": "me"})
-    assert plan.notes["who"] == "me" and plan.notes[WINOGRAD_NOTE].endswith(" tasks")
-    assert tolerance_of(plan) == WINOGRAD_TOLERANCE
-    refused = import_network(model).network
-    plan = build_plan(refused, {}, GENERIC_CPU, model_key="", notes={})
-    assert WINOGRAD_NOTE not in plan.notes and tolerance_of(plan) == TOLERANCE
+def test_a_plan_notes_its_largest_error_and_refuses_larger_ones(model: str):
+    allowed = import_network(model).network
     some = next(t for t in allowed.tasks.values() if t.tunable)
     space = some.space(GENERIC_CPU)
     number = next(i for i, s in enumerate(space.sketches) if s.name.startswith(PREFIX))
     rows = space.sketches[number].sample(1, np.random.default_rng(0))
     chosen = {some.key: space.candidate(space.population(number, rows), 0)}
+    notes = {MAX_ERROR_NOTE: "1e-05"}
+    plan = build_plan(allowed, chosen, GENERIC_CPU, model_key="", notes=notes)
+    assert plan.notes[MAX_ERROR_NOTE] == "1e-05"
+    assert 0 < float(plan.notes[LARGEST_ERROR_NOTE].split(" in ")[0]) <= DEFAULT_MAX_ERROR
+    refused = import_network(model, max_error=0.0).network
+    plan = build_plan(refused, {}, GENERIC_CPU, model_key="", notes={})
+    assert plan.notes == {LARGEST_ERROR_NOTE: "0"}
     with pytest.raises(ScheduleError, match=f"no sketch '{PREFIX}"):
         build_plan(refused, chosen, GENERIC_CPU, model_key="", notes={})
 
 
-def test_a_run_with_permission_is_another_run(model: str, tmp_path: Path):
+def test_a_run_with_another_error_is_another_run(model: str, tmp_path: Path):
     request = TuneRequest(model=model, out="out", records="records", work=str(tmp_path), trials=1)
     network = stage_import(request)
     runs = {
-        run_id(replace(request, winograd=allowed), network, GENERIC_CPU)
-        for allowed in (False, True)
+        run_id(replace(request, max_error=error), network, GENERIC_CPU) for error in (0.0, 1e-5)
     }
     assert len(runs) == 2

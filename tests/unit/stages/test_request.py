@@ -34,6 +34,8 @@ def test_a_good_one_leaves_no_trace(request_: TuneRequest, tmp_path: Path):
         ("trials", -1, "trials: expected 0 or more, got -1"),
         ("minutes", 0.0, "minutes: expected more than 0, got 0"),
         ("minutes", float("nan"), "minutes: expected more than 0, got nan"),
+        ("max_error", -1e-6, "max_error: expected 0 or more"),
+        ("max_error", float("nan"), "max_error: expected 0 or more"),
         ("seed", -1, "seed: expected 0 or more, got -1"),
         ("patience", -2, "patience: expected 0 or more, got -2"),
         ("tuner", "luck", "'luck' is not known"),

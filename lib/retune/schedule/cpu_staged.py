@@ -1,0 +1,65 @@
+"""Winograd on CPU devices in three nests: all inputs transformed, all products, all outputs.
+
+No input is transformed twice, and each weight is read for all tiles at once, in a product that is
+tiled as a 1x1 layer is; the transformed maps go through global memory. That is better than the
+fused nest of `cpu_winograd` where the weights are larger than the caches and the map is small.
+"""
+
+from retune.core.target import DeviceSpec
+from retune.ir.evaluate import evaluate_int
+from retune.schedule.cpu import Plan, schedule_rest, share, tile_reduction, vector_lanes
+from retune.schedule.cpu_transforms import (
+    Rewritten,
+    rewritten,
+    split_inputs,
+    transform_inputs,
+    transform_outputs,
+    write_pixels,
+)
+from retune.schedule.schedule import Schedule
+
+
+def schedule_staged(s: Schedule, m: int, spec: DeviceSpec) -> None:
+    """Schedules every stage; the tile sizes of the products are sampled.
+
+    for tile, vector of c: factors[all, tile, vector] = ...     data and rows in registers
+    for point: product[point, tiles, f] = ...                   a product of matrices
+    for tile, vector of f: out = ...                            columns and outputs in registers
+    """
+    conv = rewritten(s, m)
+    extents = conv.shape.extents
+    loops = split_inputs(s, conv, vector_lanes(spec, extents[conv.shape.depth]))
+    transform_inputs(s, conv, _shared(s, loops, spec))
+    width = vector_lanes(spec, extents[conv.shape.made])
+    plan = Plan(width, window=False, channels_slow=False)
+    tile_reduction(s, conv.product, plan, spec, sampled=True)
+    _outputs(s, conv, width, spec)
+    schedule_rest(s, spec)
+
+
+def _outputs(s: Schedule, conv: Rewritten, width: int, spec: DeviceSpec) -> None:
+    """The last stage: for each tile and vector, its pixels."""
+    shape = conv.shape
+    loops = dict(zip(shape.block.indices, s.loops(conv.out), strict=True))
+    tiles, pixels = [], []
+    for dim, size in shape.tile(conv.m).items():
+        loop = loops[shape.axis(dim)]
+        if size > 1:
+            loop, pixel = s.split(loop, [size], "guard")
+            pixels.append(pixel)
+        tiles.append(loop)
+    vector, lanes = s.split(loops[shape.made], [width], "shift")
+    s.reorder(*tiles, vector, *pixels, lanes)
+    transform_outputs(s, conv, _shared(s, [*tiles, vector], spec))
+    write_pixels(s, conv, pixels, lanes)
+
+
+def _shared(s: Schedule, loops: list[str], spec: DeviceSpec) -> str:
+    """The loops as one, shared out evenly over work-groups; its part of one group."""
+    whole = loops[0]
+    for loop in loops[1:]:
+        whole = s.fuse(whole, loop)
+    size = share(evaluate_int(s.loop(whole).extent), spec)
+    group, own = s.split(whole, [size], "shift")
+    s.bind(group, "group.0")
+    return own
