@@ -1,13 +1,13 @@
-"""3x3 convolutions on a GPU: direct against Winograd, kernels alone.
+"""Convolutions on a GPU: direct against Winograd, kernels alone.
 
     python -m benchmarks.gpu_winograd --device nvidia-cuda-0 zoo:vgg19_bn zoo:resnet18_v1
 
-For every distinct 3x3 layer of stride 1: the best of the first few direct candidates by the static
-estimate, and of the first few of each Winograd sketch. A line for each: time on a queue that never
-runs dry, ratio to direct, the estimate in cycles, the time of each of its kernels by itself, and
-its decisions. `*` marks the sketch that an untuned build would take if it may use Winograd. The
-data are random. Successive runs read their constants from different places, more than the last
-cache holds, since in a network weights come from memory.
+For every distinct convolution to which Winograd applies: the best of the first few direct
+candidates by the static estimate, and of the first few of each Winograd sketch. A line for each:
+time on a queue that never runs dry, ratio to direct, the estimate in cycles, the time of each of
+its kernels by itself, and its decisions. `*` marks the sketch that an untuned build would take.
+The data are random. Successive runs read their constants from different places, more than the
+last cache holds, since in a network weights come from memory.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,8 +28,6 @@ from retune.schedule.estimate import default_candidate, estimate
 from retune.schedule.gpu import gpu_space
 from retune.schedule.gpu_winograd import gpu_winograd_sketches
 from retune.schedule.space import Sketch
-from retune.schedule.spaces import space_of
-from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.search.task import Task
 
 NETWORKS = ("zoo:vgg19_bn", "zoo:resnet18_v1")
@@ -56,11 +54,12 @@ class Timed:
 
 
 def layers(models: Sequence[str]) -> Iterator[Task]:
-    """Distinct 3x3 convolutions of stride 1 to which Winograd applies."""
+    """Distinct convolutions of stride 1 with a window."""
     seen: set[str] = set()
     for model in models:
         for task in import_network(model, {}, "NHWC", cache_root()).network.tasks.values():
-            if task.stride == 1 and task.input_shapes[1][:2] == (3, 3) and task.key not in seen:
+            windowed = task.stride == 1 and task.input_shapes[1][:2] != (1, 1)
+            if windowed and task.key not in seen:
                 seen.add(task.key)
                 yield task
 
@@ -157,7 +156,7 @@ def main() -> None:
     device = open_device(options.device)
     for task in layers(options.networks):
         timed = timed_layer(task, device, options.candidates)
-        space = space_of(task.program, task.op, device.spec, max_error=DEFAULT_MAX_ERROR)
+        space = task.space(device.spec)
         default = default_candidate(space, device.spec).sketch
         if timed:
             print(*lines(task, timed, default), sep="\n", flush=True)

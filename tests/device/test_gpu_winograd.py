@@ -11,7 +11,7 @@ from retune.ir.merge import merge_axes
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag
 from retune.schedule.gpu_winograd import gpu_winograd_sketches
-from tests.dags import conv2d
+from tests.dags import conv2d, strip
 from tests.oracle import assert_device_agrees
 from tests.unit.schedule.test_winograd import nchw
 
@@ -29,6 +29,10 @@ SHAPES: dict[str, Dag] = {
     "batch, no padding": conv2d(2, 7, 6, 16, 33, pad=0),
     "vectors in the transforms": conv2d(1, 40, 44, 32, 64),
     "channels first": nchw(2, 16, 8, 7, 20),
+    "5x5": conv2d(1, 9, 7, 16, 20, 5, pad=2, residual=True),
+    "1x7, slices": strip(1, 6, 9, 128, 16, (1, 7), residual=True),
+    "7x1": strip(2, 9, 6, 16, 17, (7, 1), same=False),
+    "3x1, channels first": strip(2, 8, 5, 16, 20, (3, 1), channels_first=True),
 }
 
 

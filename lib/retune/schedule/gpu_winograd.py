@@ -1,13 +1,13 @@
 """Winograd convolution on GPUs: three kernels, whose scratch between them stays in the cache.
 
 The first transforms the inputs, an item for each tile and some of its channels. The second is a
-batch of matrix products, one for each of the (m+2)^2 factors of a tile, tiled over groups, items
-and registers as any contraction is (`gpu_tile`). The third transforms the products to outputs and
-runs the epilogue on them. Weights are transformed at compile time. Read `schedule_winograd`.
+batch of matrix products, one for each factor of a tile, tiled over groups, items and registers as
+any contraction is (`gpu_tile`). The third transforms the products to outputs and runs the epilogue
+on them. Weights are transformed at compile time. Read `schedule_winograd`.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import prod
 
@@ -15,10 +15,10 @@ from retune.core.errors import ScheduleError
 from retune.core.target import DeviceSpec
 from retune.ir.evaluate import evaluate_int
 from retune.ir.stmt import Program, blocks
-from retune.schedule.cpu import epilogue_of, heaviest_reduction, inline_elementwise
+from retune.schedule.cpu_transforms import Rewritten, rewritten, split_inputs, transform_inputs
 from retune.schedule.gpu_plain import flat_items
 from retune.schedule.gpu_slices import slice_over_groups
-from retune.schedule.gpu_tile import FETCHED_LANES, Tiling, inline_padding, schedule_tile
+from retune.schedule.gpu_tile import FETCHED_LANES, Tiling, schedule_tile
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import Sketch, sketch_of
 from retune.schedule.winograd import ERRORS, Convolution, find_convolution
@@ -30,7 +30,7 @@ _LEAST_CHANNELS = 16
 _LEAST_SLICE = 64
 """Channels of one slice of the products at least: a slice is written, and read again."""
 _MOST_SLICES = 8
-"""Slices at most: the (m+2)^2 products are work for many groups already."""
+"""Slices at most: the products of a tile are work for many groups already."""
 _MOST_PRODUCTS = 1 << 21
 """Products above which a device has enough to do without slices of them."""
 _LANES = 4
@@ -54,14 +54,14 @@ def gpu_winograd_sketches(program: Program, spec: DeviceSpec) -> tuple[Sketch, .
     if min(found.extents[found.depth], found.extents[found.made]) < _LEAST_CHANNELS:
         return ()
     made: list[Sketch] = []
-    for m in ERRORS:
+    for m in ERRORS[found.taps]:
         for tiling in _tilings(found, m, spec):
             rule = partial(schedule_winograd, m=m, tiling=tiling, spec=spec)
             try:
                 sketch = sketch_of(program, rule, name_of(m, tiling))
             except ScheduleError:
                 continue  # this structure does not fit the shape
-            made.append(replace(sketch, error=ERRORS[m]))
+            made.append(replace(sketch, error=found.error(m)))
     return tuple(made)
 
 
@@ -76,8 +76,10 @@ def _tilings(found: Convolution, m: int, spec: DeviceSpec) -> Iterator[Tiling]:
     lanes = _LANES if made % _LANES == 0 else 1
     fetched = FETCHED_LANES if spec.local_memory_bytes and depth % FETCHED_LANES == 0 else 0
     yield Tiling(lanes=lanes, fetched=fetched)
-    tiles = prod(-(-found.extents[found.axis(d)] // m) for d in (found.rows, found.columns))
-    if depth >= 2 * _LEAST_SLICE and tiles * made * (m + 2) ** 2 <= _MOST_PRODUCTS:
+    sizes = found.tile(m)
+    tiles = prod(-(-found.extents[found.axis(dim)] // size) for dim, size in sizes.items())
+    points = prod(m + taps - 1 for taps in found.taps)
+    if depth >= 2 * _LEAST_SLICE and points * tiles * made <= _MOST_PRODUCTS:
         yield Tiling(lanes=lanes, fetched=fetched, sliced=True)
 
 
@@ -88,52 +90,16 @@ def schedule_winograd(s: Schedule, m: int, tiling: Tiling, spec: DeviceSpec) -> 
     for u, v:              product[u, v, tiles, f] = ...    as `schedule_tile` does
     for tile, channels f:  out[m x m pixels] = ...          columns and outputs in registers
     """
-    anchor = heaviest_reduction(s.program)
-    assert anchor is not None, "gpu_winograd_sketches found it"
-    name = anchor.name
-    inline_elementwise(s)
-    shape = find_convolution(s.program, name)
-    data, rows, factors, taps, filters, product, columns, outputs = s.winograd(name, m)
-    s.precompute(taps)
-    s.precompute(filters)
-    inline_padding(s, data)
-    _transform_inputs(s, data, rows, factors, spec)
-    out = epilogue_of(s, name)
-    if out is not None:
-        s.compute_inline(name)
+    conv = rewritten(s, m)
+    axes, own = len(conv.inputs), s.loops(conv.inputs[-1])
+    loops = split_inputs(s, conv, _lanes(s, own[:axes], own[axes:], spec))
+    transform_inputs(s, conv, loops[-1])
+    _spread(s, loops, spec)
     if tiling.sliced:
-        schedule_tile(s, _sliced(s, product), tiling, spec)
+        schedule_tile(s, _sliced(s, conv.product), tiling, spec)
     else:
-        schedule_tile(s, product, tiling, spec)
-    nest = _tile_outputs(s, out or name, shape, m, spec)
-    s.compute_at(outputs, nest.items[-1])
-    s.compute_at(columns, nest.items[-1])
-    _transform_products(s, product, columns, sliced=tiling.sliced)
-    _write_out(s, outputs)
-    for loop in nest.pixels:
-        s.unroll(loop)
-    if nest.lanes:
-        s.vectorize(nest.lanes[0])
-    _spread(s, nest.items, spec)
-
-
-def _transform_inputs(s: Schedule, data: str, rows: str, factors: str, spec: DeviceSpec) -> None:
-    """Factors by an item for each tile and vector of channels, one column of the tile at a time."""
-    u, v, *tiles, c = s.loops(factors)
-    lanes = _lanes(s, (u, v), (*tiles, c), spec)
-    c, *vector = s.split(c, [lanes]) if lanes > 1 else [c]
-    s.reorder(*tiles, c, u, v, *vector)
-    s.compute_at(rows, c)
-    i, j = s.loops(rows)[-6:-4]
-    s.reorder(j, i)
-    s.compute_at(data, j)
-    for stage in (rows, data):
-        _write_out(s, stage)
-    for loop in (u, v):
-        s.unroll(loop)
-    for loop in vector:
-        s.vectorize(loop)
-    _spread(s, [*tiles, c], spec)
+        schedule_tile(s, conv.product, tiling, spec)
+    _spread(s, _transform_outputs(s, conv, spec, sliced=tiling.sliced), spec)
 
 
 def _lanes(s: Schedule, tile: Sequence[str], others: Sequence[str], spec: DeviceSpec) -> int:
@@ -158,42 +124,6 @@ def _spread(s: Schedule, loops: Sequence[str], spec: DeviceSpec) -> None:
     flat_items(s, loops, max(fit, default=_GROUPS[0]))
 
 
-def _write_out(s: Schedule, stage: str) -> None:
-    """The stage's own loops written out, the last one as lanes."""
-    *own, last = s.loops(stage)[-len(s.block(stage).indices) :]
-    for loop in own:
-        s.unroll(loop)
-    s.vectorize(last)
-
-
-@dataclass(frozen=True, slots=True)
-class _Nest:
-    """The loops of the last stage, by name."""
-
-    items: Sequence[str]
-    """Over tiles and vectors of channels."""
-    pixels: Sequence[str]
-    """Over the m x m pixels of a tile."""
-    lanes: Sequence[str]
-    """Over the lanes of a vector, if there are several."""
-
-
-def _tile_outputs(s: Schedule, out: str, shape: Convolution, m: int, spec: DeviceSpec) -> _Nest:
-    """The output by tiles and vectors of channels, then pixels; a guard keeps to odd sizes."""
-    loops = dict(zip(shape.block.indices, s.loops(out), strict=True))
-    items, pixels = [loops[shape.axis(shape.batch)]], []
-    for dim in (shape.rows, shape.columns):
-        tile, pixel = s.split(loops[shape.axis(dim)], [m], "guard")
-        items.append(tile)
-        pixels.append(pixel)
-    made = loops[shape.made]
-    lanes = _lanes(s, pixels, (*items, made), spec)
-    made, *vector = s.split(made, [lanes]) if lanes > 1 else [made]
-    items.append(made)
-    s.reorder(*items, *pixels, *vector)
-    return _Nest(items, pixels, vector)
-
-
 def _sliced(s: Schedule, product: str) -> str:
     """The products of a few slices of the channels, which the stage itself adds up."""
     part = slice_over_groups(s, product)
@@ -202,16 +132,61 @@ def _sliced(s: Schedule, product: str) -> str:
     return part
 
 
-def _transform_products(s: Schedule, product: str, columns: str, *, sliced: bool) -> None:
-    """Columns on registers, each from the products of its own v, whose slices are added up."""
-    p, v = s.loops(columns)[-6:-4]
-    s.reorder(v, p)
-    _write_out(s, columns)
+def _transform_outputs(
+    s: Schedule, conv: Rewritten, spec: DeviceSpec, *, sliced: bool
+) -> list[str]:
+    """The last stage by tiles and vectors of channels, whose pixels are written out.
+
+    A guard keeps to odd sizes. Gives the loops over tiles and vectors.
+    """
+    shape = conv.shape
+    loops = dict(zip(shape.block.indices, s.loops(conv.out), strict=True))
+    items, pixels = [], []
+    for dim, size in shape.tile(conv.m).items():
+        loop = loops[shape.axis(dim)]
+        if size > 1:
+            loop, pixel = s.split(loop, [size], "guard")
+            pixels.append(pixel)
+        items.append(loop)
+    items.append(loops[shape.made])
+    lanes = _lanes(s, pixels, items, spec)
+    items[-1], lane = s.split(items[-1], [lanes])
+    s.reorder(*items, *pixels, lane)
+    for stage in reversed(conv.outputs):
+        s.compute_at(stage, items[-1])
+    _read_products(s, conv, items[-1], sliced=sliced)
+    for stage in conv.outputs:
+        _write_out(s, stage)
+    for loop in pixels:
+        s.unroll(loop)
+    s.vectorize(lane)
+    return items
+
+
+def _read_products(s: Schedule, conv: Rewritten, at: str, *, sliced: bool) -> None:
+    """What one item transforms is in its registers, a column at a time; slices are added up."""
+    if len(conv.outputs) > 1:
+        row, at = _own(s, conv.outputs[0])[:2]
+        s.reorder(at, row)
     if not sliced:
-        _write_out(s, s.cache_read(product, v))
+        _write_out(s, s.cache_read(conv.product, at))
         return
-    s.compute_at(product, v)
-    *own, slices = [n for n in s.loops(product) if n.startswith(product)]
-    s.reorder(slices, *own)
+    s.compute_at(conv.product, at)
+    (slices,) = [n for n in s.loops(conv.product) if s.loop(n).reduce]
+    s.reorder(slices, *_own(s, conv.product))
     s.unroll(slices)
-    _write_out(s, product)
+    _write_out(s, conv.product)
+
+
+def _own(s: Schedule, stage: str) -> list[str]:
+    """The stage's loops over what it makes."""
+    made = [n for n in s.loops(stage) if not s.loop(n).reduce]
+    return made[-len(s.block(stage).indices) :]
+
+
+def _write_out(s: Schedule, stage: str) -> None:
+    """The stage's own loops written out, the last one as lanes."""
+    *own, last = _own(s, stage)
+    for loop in own:
+        s.unroll(loop)
+    s.vectorize(last)

@@ -16,7 +16,7 @@ from retune.ir.stmt import For, blocks, from_dag, walk
 from retune.ir.te import Dag
 from retune.ir.verify import verify
 from retune.schedule.estimate import default_candidate
-from retune.schedule.gpu_winograd import ERRORS, PREFIX, gpu_winograd_sketches
+from retune.schedule.gpu_winograd import PREFIX, gpu_winograd_sketches
 from retune.schedule.replay import replay
 from retune.schedule.space import Sketch, Space
 from retune.schedule.spaces import space_of
@@ -53,7 +53,7 @@ def sketches(dag: Dag, spec: DeviceSpec = GENERIC_GPU) -> tuple[Sketch, ...]:
 def test_every_sketch_keeps_the_meaning(name: str, spec: DeviceSpec):
     dag = merge_axes(SHAPES[name])
     made = sketches(dag, spec)
-    assert {s.name[: len(PREFIX) + 1] for s in made} == {f"{PREFIX}2", f"{PREFIX}4"}
+    assert {f"{PREFIX}2", f"{PREFIX}4"} <= {s.name[: len(PREFIX) + 1] for s in made}
     for sketch in made:
         verify(sketch.program)
         (row,) = sketch.sample(1, np.random.default_rng(len(name)))
@@ -69,9 +69,10 @@ def test_other_programs_have_none(name: str):
 
 def test_names_state_the_structure_and_errors_the_rounding():
     found = {s.name: s.error for s in sketches(conv2d(1, 14, 14, 128, 64))}
-    assert found == {
-        f"{PREFIX}{m}.local4{slices}": ERRORS[m] for m in (2, 4) for slices in ("", ".sliced")
-    }
+    names = {f"{PREFIX}{m}.local4{slices}" for m in (2, 4, 6) for slices in ("", ".sliced")}
+    assert set(found) == names
+    assert 0.0 < found[f"{PREFIX}2.local4"] < found[f"{PREFIX}4.local4"]
+    assert found[f"{PREFIX}4.local4"] == found[f"{PREFIX}4.local4.sliced"] < 9e-6
 
 
 def test_large_maps_have_no_slices():
@@ -127,7 +128,7 @@ def test_features_tell_its_three_nests_from_one():
 
 
 def allowed(dag: Dag) -> Space:
-    return space_of(from_dag(merge_axes(dag)), "conv2d_nhwc", GENERIC_GPU, winograd=True)
+    return space_of(from_dag(merge_axes(dag)), "conv2d_nhwc", GENERIC_GPU, max_error=1e-5)
 
 
 @pytest.mark.parametrize(
