@@ -1,57 +1,77 @@
 """Layers and whole networks on a GPU: share of its multiply-add ceiling, and ratio to PyTorch.
 
-    python -m benchmarks.gpu --device nvidia-cuda-0 --trials 256 zoo:resnet18_v1
+    python -m benchmarks.gpu --device nvidia-cuda-0 --minutes 4 zoo:resnet18_v1
 
-Tunes each network's tasks in one run (`--trials` for each; 0: what the store has), compiles it, and
-compares its outputs with onnxruntime's. Prints for each task its time without launches, its share
+Tunes each network (0 minutes: with what the store has), compiles it, and compares its outputs with
+onnxruntime's. Prints for each task its time without launches, its share
 of the ceiling, and the time of PyTorch for the same convolution (cuDNN, float32 without TF32, the
 faster of both layouts, replayed from a graph of launches); then the time of the whole network:
 kernels alone, launches with waiting, a run with its copies, and PyTorch's of the same
 architecture, eager and as a graph of launches. PyTorch and torchvision are used where installed.
 """
 
+import time
+from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
 from benchmarks.command import parser_of
-from benchmarks.networks import compiled_twice, known_candidates
 from benchmarks.torch_peer import ROUNDS, convolution_us, median_s, network_ms, use_float32
-from retune.api import ImportedNetwork, import_network
+from retune.api import (
+    ImportedNetwork,
+    build_plan,
+    import_network,
+    stage_compile,
+    stage_extract,
+    stage_finalists,
+    stage_import,
+    stage_select,
+    stage_settle,
+    stage_tune_round,
+)
 from retune.bundle.module import Module
 from retune.bundle.peers import open_peer
 from retune.bundle.verify import verify
 from retune.core.config import cache_root, records_root
 from retune.device.ceilings import Ceilings
-from retune.device.measure import LocalRunner
-from retune.device.runtime import Device, open_device
-from retune.device.workload import MeasureOptions
-from retune.records.store import RecordStore
+from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.search.extract import Network
-from retune.search.session import RunSettings, Session
 from retune.search.task import Task
-
-_BATCH = 64
-"""Candidates built at once: several for each core."""
-_OPTIONS = MeasureOptions(repeat=3, min_repeat_ms=1.0, disturbed_retries=0, give_up_factor=3.0)
-_MOST_S = 1e9
+from retune.stages.manifest import RoundManifest, TuneEvent, TuneRequest
+from retune.stages.summary import event_of
 
 
-def tune(network: ImportedNetwork, device: str, trials: int, records: Path, seconds: float) -> None:
-    """Up to `trials` trials for each task, shared out by what they can gain the network."""
-    tasks = [t for t in network.network.tasks.values() if t.tunable]
-    settings = RunSettings(
-        run_id=f"benchmark-gpu-{trials}",
-        model=str(network.onnx),
-        layout="NHWC",
-        trials=trials * len(tasks),
-        batch=_BATCH,
-        options=_OPTIONS,
+def tuned(model: str, options: Namespace) -> Module:
+    """The network as `retune tune` would publish it, without the comparison with peers on the host.
+
+    A progress line for each round, race and settlement.
+    """
+
+    def progress(event: TuneEvent) -> None:
+        print(f"{time.strftime('%X')} {event.text}", flush=True)
+
+    request = TuneRequest(
+        model=model,
+        out="",
+        records=str(options.records),
+        work=str(cache_root()),
+        device=options.device,
+        minutes=options.minutes or None,
+        trials=None if options.minutes else 0,
+        max_error=options.max_error,
     )
-    with LocalRunner(device) as runner:
-        session = Session(tasks, runner, RecordStore(records), settings)
-        left = trials * len(tasks) - session.trials
-        session.round(left, seconds, lambda text, done: print(f"[{done}] {text}", flush=True))
+    network = stage_import(request)
+    tasks = stage_extract(request, network)
+    rounds: list[RoundManifest] = []
+    while not rounds or not rounds[-1].finished:
+        last = rounds[-1] if rounds else None
+        rounds.append(stage_tune_round(request, network, tasks, len(rounds), last, progress))
+    finalists = stage_finalists(request, network, rounds[-1], progress)
+    settled = stage_settle(request, network, tasks, stage_select(request, tasks, finalists))
+    progress(event_of(settled))
+    compiled = stage_compile(request, network, tasks, settled.selection, "tuned")
+    return Module.load(compiled.file(compiled.module), options.device)
 
 
 def layer_times(module: Module) -> dict[str, float]:
@@ -97,13 +117,14 @@ def network_times(modules: Mapping[str, Module]) -> dict[str, float]:
     return found
 
 
-def report(model: str, network: ImportedNetwork, device: Device, records: Path) -> None:
+def report(model: str, network: ImportedNetwork, module: Module) -> None:
     """Prints a network's deviations, its table of layers, and its times beside PyTorch's."""
-    chosen = known_candidates(network, RecordStore(records), device.spec)
-    modules = compiled_twice(network, chosen, device)
+    device = module.device
+    plan = build_plan(network.network, {}, device.spec, model_key=model, notes={})
+    modules = {"default": Module(plan, device), "tuned": module}
     reference = open_peer("onnxruntime", Path(network.onnx))
-    for label, module in modules.items():
-        found = verify(module, reference, module.inputs, samples=1)
+    for label, made in modules.items():
+        found = verify(made, reference, made.inputs, samples=1)
         print(f"{model} {label}: deviation {found.max_rel_range:.1e} of onnxruntime's range")
     ceiling = Ceilings(device).gflops
     print(f"multiply-add ceiling {1e-3 * ceiling:.1f} TFLOPS")
@@ -119,16 +140,14 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("networks", nargs="*", default=["zoo:resnet18_v1"])
     parser.add_argument("--device", required=True)
-    parser.add_argument("--trials", type=int, default=256, help="for each task; 0: none")
-    parser.add_argument("--seconds", type=float, default=_MOST_S, help="of tuning a network")
+    parser.add_argument("--minutes", type=float, default=2.0, help="of tuning; 0: none")
+    parser.add_argument("--max-error", type=float, default=DEFAULT_MAX_ERROR, help="of a layer")
     parser.add_argument("--records", type=Path, default=records_root())
     options = parser.parse_args()
     use_float32()
-    networks = {n: import_network(n, {}, "NHWC", cache_root()) for n in options.networks}
-    for model, network in networks.items():
-        if options.trials:
-            tune(network, options.device, options.trials, options.records, options.seconds)
-        report(model, network, open_device(options.device), options.records)
+    for model in options.networks:
+        module = tuned(model, options)
+        report(model, import_network(model, {}, "NHWC", max_error=options.max_error), module)
 
 
 if __name__ == "__main__":

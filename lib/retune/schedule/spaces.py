@@ -1,6 +1,7 @@
 """The space of a task: what the rules know, and what templates add, as one union of sketches."""
 
 import logging
+import re
 from collections.abc import Sequence
 from itertools import chain
 
@@ -26,8 +27,8 @@ def space_of(program: Program, op: str, spec: DeviceSpec, *, max_error: float) -
     """
     is_cpu = spec.device_class == "cpu"
     rules = (cpu_space if is_cpu else gpu_space)(program, spec).sketches
-    made = [_template_sketches(t, program, spec) for t in templates(op, spec.device_class)]
     transformed = (winograd_sketches if is_cpu else gpu_winograd_sketches)(program, spec)
+    made = [_template_sketches(t, program, spec) for t in templates(op, spec.device_class)]
     known = (*rules, *transformed, *chain.from_iterable(made))
     return Space(tuple(sketch for sketch in known if sketch.error <= max_error))
 
@@ -41,6 +42,18 @@ def written_sketches(program: Program, rule: Rule, name: str) -> tuple[Sketch, .
     """
     made = sketches_of(program, rule, name)
     return tuple(s.renamed(f"{s.name}.{content_key(s.trace.to_json())[:8]}") for s in made)
+
+
+def strategy(sketch: str) -> str:
+    """How the kernels of a sketch of that name work, comparable over tasks and devices.
+
+    `cpu.v16.winograd4` -> `cpu.winograd4`: vectors may be of any length. What is written by hand
+    is a template: `conv2d_nchwc.774b80c8` -> `template conv2d_nchwc`, without its digest.
+    """
+    plain = re.sub(r"\.[0-9a-f]{8}$", "", sketch)
+    if plain.startswith(("cpu.", "gpu.")):
+        return re.sub(r"^(cpu|gpu)\.v\d+", r"\1", plain)
+    return f"template {plain}"
 
 
 def _template_sketches(entry: Template, program: Program, spec: DeviceSpec) -> tuple[Sketch, ...]:

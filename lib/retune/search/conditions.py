@@ -1,12 +1,34 @@
 """How the tasks of a network are timed, and under which conditions that is."""
 
+import os
 from collections.abc import Iterable
 from dataclasses import replace
 
 from retune.core.target import DeviceSpec
 from retune.device.workload import MeasureOptions, measuring_conditions
 from retune.records.conditions import Conditions
+from retune.search.allocate import ROUND
 from retune.search.task import Task
+
+_BUILT_AT_ONCE = 4
+"""Candidates of a GPU's batch for each core of the host: it is the host that takes the time."""
+
+
+def usual_options(spec: DeviceSpec) -> MeasureOptions:
+    """How candidates are timed on a device where nobody asks for more.
+
+    A GPU's times scatter little, and its neighbours do not disturb it: fewer and shorter repeats.
+    """
+    if spec.device_class == "gpu":
+        return MeasureOptions(repeat=3, min_repeat_ms=1.0, disturbed_retries=0, give_up_factor=3.0)
+    return MeasureOptions()
+
+
+def usual_batch(spec: DeviceSpec) -> int:
+    """Candidates of one batch: a round of a task, or what the host's cores build side by side."""
+    if spec.device_class == "gpu":
+        return max(ROUND, _BUILT_AT_ONCE * (os.cpu_count() or 1))
+    return ROUND
 
 
 def network_options(tasks: Iterable[Task], options: MeasureOptions) -> MeasureOptions:

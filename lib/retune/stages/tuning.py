@@ -16,7 +16,7 @@ from retune.device.measure import LocalRunner
 from retune.device.workload import MeasureOptions, measuring_conditions
 from retune.records import ranking
 from retune.records.store import RecordStore
-from retune.search.conditions import network_conditions
+from retune.search.conditions import network_conditions, usual_batch, usual_options
 from retune.search.session import RunSettings, Session, Stop, never
 from retune.stages.manifest import (
     FinalistsManifest,
@@ -296,6 +296,7 @@ _OPEN = _OpenSession()
 
 
 def _open_session(request: TuneRequest, run: str) -> Session:
+    spec = device_spec(request.device)
     settings = RunSettings(
         run_id=run,
         model=request.model,
@@ -306,9 +307,11 @@ def _open_session(request: TuneRequest, run: str) -> Session:
         trials=request.trials,
         patience=request.patience,
         retune=__version__,
+        batch=usual_batch(spec),
+        options=usual_options(spec),
     )
     network = open_network(request).network
-    check_types(network.graph, device_spec(request.device))
+    check_types(network.graph, spec)
     tasks = tuple(network.tasks.values())
     runner = LocalRunner(request.device)
     return Session(tasks, runner, RecordStore(request.records), settings)
