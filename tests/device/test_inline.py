@@ -66,7 +66,7 @@ def test_the_text(golden: Golden) -> None:
 def test_one_device_is_listed_for_both(device: Device, caller: Device) -> None:
     assert [spec.name for spec in list_devices()].count("pocl") == 1
     assert not any("basic" in spec.model for spec in list_devices())
-    assert (device.spec.compute_units, caller.spec.compute_units) >= (1, 1)
+    assert caller.spec.compute_units == 1
     assert caller.spec.opencl.rpartition("-")[2] == device.spec.opencl.rpartition("-")[2]
 
 
