@@ -15,7 +15,9 @@ import pytest
 from retune.codegen.opencl import solitary_kernel
 from retune.codegen.source import BufferSpec, KernelArg, KernelSource, ProgramSource
 from retune.core.errors import InputError
+from retune.device.catalogue import device_spec
 from retune.device.measure import LocalRunner, MeasureOptions, Workload
+from retune.device.workload import measuring_conditions
 
 pytestmark = pytest.mark.device
 
@@ -233,3 +235,11 @@ def test_no_child_outlives_its_parent(number: signal.Signals):
             assert select.select([ended], [], [], DEADLINE_S)[0], "the measuring child lives on"
         finally:
             os.close(ended)
+
+
+def test_the_measuring_process_has_the_conditions_that_records_are_looked_up_by(
+    runner: LocalRunner,
+):
+    here = measuring_conditions(device_spec(runner.spec.name), MeasureOptions())
+    assert measuring_conditions(runner.spec, MeasureOptions()) == here
+    assert here.host and here.affinity
