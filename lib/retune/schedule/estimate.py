@@ -4,7 +4,7 @@ Work done (overlapping tiles count twice), the share of it that vector units and
 keep busy, and the idle tail of the last work-groups, from loop extents alone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -39,8 +39,9 @@ _GROUP_CYCLES = 600.0
 """What taking a work-group of a nest costs (persistent workers share a counter)."""
 _FARTHER_CYCLES = 8.0
 """Cycles for a vector from beyond the second-level cache, where private arrays are read too."""
-_STREAM_CYCLES = 3.5
-"""Cycles for a vector from there when nothing else is read: constants come ahead of their use."""
+_STREAM_CYCLES = 5.6
+"""Cycles for a vector from there when nothing else is read: constants come ahead of their use
+(measured: 38 MB of transformed weights in 870 us on two cores)."""
 _NEAR_CYCLES = 0.5
 """Cycles for a vector from the first-level cache."""
 _CONFLICT_CYCLES = 1.3
@@ -51,6 +52,12 @@ _HANDED_OVER = 1.06
 1.08 times the time of like tiles over masked data, 162 candidates of 24 layers; vgg19 with default
 schedules so takes 0.91 of the time, in turns). The copy itself is a hundredth of it; the rest is
 not proven: the lines lie in the caches of the cores that wrote them."""
+_MAP_CYCLES = 5.0
+"""Cycles for a vector of a map between two nests, to or from beyond the second-level caches
+(measured: staged Winograd on 55x55 to 224x224 maps took 3 to 12 a vector longer than without)."""
+_WAIT_CYCLES = 3000.0
+"""What a nest that reads another one's results waits until all of them are there (measured:
+staged Winograd on 6x6 and 7x7 maps)."""
 _UNEVEN = 0.5
 """Work-groups that a core waits for the others at the end: cores are disturbed, groups are not
 equal (measured: two groups for two cores took up to 1.7 times as long as sixteen)."""
@@ -68,13 +75,27 @@ def estimate(sketch: Sketch, rows: np.ndarray, spec: DeviceSpec) -> np.ndarray:
     numbers = formulas(sketch.symbols(rows), len(rows))
     total = np.zeros(len(rows))
     for shapes in roots:
-        cycles, groups = np.zeros(len(rows)), np.ones(len(rows))
+        cycles, groups = _map_cycles(shapes, numbers, spec), np.ones(len(rows))
         for shape in shapes:
             nest = _Nest(shape, numbers)
             groups = np.maximum(groups, nest.groups)
             cycles = cycles + nest.cycles(spec)
         total = total + _spread(cycles, groups, spec)
+        total = total + _WAIT_CYCLES * any(shape.handed_over for shape in shapes)
     return total
+
+
+def _map_cycles(shapes: Sequence["_Shape"], numbers: np.ndarray, spec: DeviceSpec) -> np.ndarray:
+    """Cycles of one core for the maps that a nest hands over, or takes, and no cache holds."""
+    maps: dict[Buffer, tuple[int, ...]] = {}
+    for shape in shapes:
+        maps |= shape.maps
+    cycles = np.zeros(numbers.shape[1])
+    for extents in maps.values():
+        elements = np.prod(numbers[list(extents)], axis=0)
+        far = 4.0 * elements > spec.l2_bytes * spec.compute_units
+        cycles = cycles + far * _MAP_CYCLES * elements / spec.lanes_f32
+    return cycles
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -87,6 +108,8 @@ class _Shape:
     """Rows of the loops' extents."""
     sizes: Mapping[Buffer, tuple[int, ...]]
     """Rows of the extents of each buffer that is read."""
+    maps: Mapping[Buffer, tuple[int, ...]]
+    """Rows of the extents of each buffer between two nests that is read or written."""
     window: bool
     """Whether it is a reduction each of whose operands is a vector."""
     handed_over: bool
@@ -119,6 +142,7 @@ def _shape(
     block: Block, path: tuple[For, ...], formulas: Formulas, scratch: tuple[Buffer, ...]
 ) -> _Shape:
     reads = loads(block.value)
+    between = {b for b in (block.buffer, *(r.buffer for r in reads)) if b in scratch}
     across = {loop.var for loop in path if loop.kind == "vectorize"}
     copied = [loop.var for loop in path if loop.kind == "unroll" and not loop.reduce]
     return _Shape(
@@ -126,6 +150,7 @@ def _shape(
         path=path,
         extents=tuple(formulas.row(loop.extent) for loop in path),
         sizes={r.buffer: tuple(formulas.row(e) for e in r.buffer.shape) for r in reads},
+        maps={b: tuple(formulas.row(e) for e in b.shape) for b in between if b.scope == "global"},
         window=broadcasts_nothing(block, path),
         handed_over=any(r.buffer in scratch and r.buffer.scope == "global" for r in reads),
         element_cycles=_element_cycles(block),
