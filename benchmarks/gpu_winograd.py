@@ -25,8 +25,7 @@ from retune.device.launching import prepare_launches
 from retune.device.runtime import Buffer, Device, Launch, open_device
 from retune.device.workload import job_launches
 from retune.schedule.estimate import default_candidate, estimate
-from retune.schedule.gpu import gpu_space
-from retune.schedule.gpu_winograd import gpu_winograd_sketches
+from retune.schedule.gpu_winograd import PREFIX
 from retune.schedule.space import Sketch
 from retune.search.task import Task
 
@@ -123,8 +122,9 @@ def _us(device: Device, launches: list[Launch]) -> float:
 
 def timed_layer(task: Task, device: Device, candidates: int) -> list[Timed]:
     """The best of the direct candidates first, then that of each Winograd sketch."""
-    families = [[s] for s in gpu_winograd_sketches(task.program, device.spec)]
-    families.insert(0, [*gpu_space(task.program, device.spec).sketches])
+    sketches = task.space(device.spec).sketches
+    families = [[s] for s in sketches if s.name.startswith(PREFIX)]
+    families.insert(0, [s for s in sketches if not s.name.startswith(PREFIX)])
     best: list[Timed] = []
     for family in families if len(families) > 1 else []:
         rows = first_rows(family, device.spec, candidates)
