@@ -140,6 +140,14 @@ def square_windows(n: Net) -> tuple[str, ...]:
 
 
 @network
+def long_windows(n: Net) -> tuple[str, ...]:
+    """5x5 layers, and windows of one row or column: odd sizes, with and without pads, residual."""
+    x = n("Relu", n.conv(n.input(2, 17, 11, 9), 17, 33, (5, 5), pads=[2, 2, 2, 2]))
+    y = n("Add", n("Relu", n.conv(x, 33, 33, (1, 7), pads=[0, 3, 0, 3])), x)
+    return (n.conv(y, 33, 16, (7, 1), pads=[0, 0, 0, 0]),)
+
+
+@network
 def dilated(n: Net) -> tuple[str, ...]:
     x = n.input(1, 6, 23, 17)
     a = n.conv(x, 6, 17, dilations=[2, 2], pads=[2, 2, 2, 2])
