@@ -108,12 +108,14 @@ def _conditions(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def _best_row(record: "TuningRecord") -> dict[str, Any]:
+    from retune.schedule.spaces import strategy
+
     time_us, where = record.measurement.median_us, record.conditions
     return {
         "task": record.task_name,
         "median_us": time_us,
         "gflops": record.flops / time_us / 1e3 if record.flops and time_us else None,
-        "strategy": record.strategy,
+        "strategy": strategy(record.sketch),
         "knobs": {name: list(values) for name, values in record.knobs},
         "tuner": record.tuner,
         "model": record.model,
