@@ -10,26 +10,15 @@ kernels alone, launches with waiting, a run with its copies, and PyTorch's of th
 architecture, eager and as a graph of launches. PyTorch and torchvision are used where installed.
 """
 
-import time
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
+from benchmarks.bundles import publish
 from benchmarks.command import parser_of
 from benchmarks.torch_peer import ROUNDS, convolution_us, median_s, network_ms, use_float32
-from retune.api import (
-    ImportedNetwork,
-    build_plan,
-    import_network,
-    stage_compile,
-    stage_extract,
-    stage_finalists,
-    stage_import,
-    stage_select,
-    stage_settle,
-    stage_tune_round,
-)
+from retune.api import ImportedNetwork, build_plan, import_network
 from retune.bundle.module import Module
 from retune.bundle.peers import open_peer
 from retune.bundle.verify import verify
@@ -38,19 +27,11 @@ from retune.device.ceilings import Ceilings
 from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.search.extract import Network
 from retune.search.task import Task
-from retune.stages.manifest import RoundManifest, TuneEvent, TuneRequest
-from retune.stages.summary import event_of
+from retune.stages.manifest import TuneRequest
 
 
 def tuned(model: str, options: Namespace) -> Module:
-    """The network as `retune tune` would publish it, without the comparison with peers on the host.
-
-    A progress line for each round, race and settlement.
-    """
-
-    def progress(event: TuneEvent) -> None:
-        print(f"{time.strftime('%X')} {event.text}", flush=True)
-
+    """The network as `retune tune` publishes it; with 0 minutes, of what the store has."""
     request = TuneRequest(
         model=model,
         out="",
@@ -61,17 +42,8 @@ def tuned(model: str, options: Namespace) -> Module:
         trials=None if options.minutes else 0,
         max_error=options.max_error,
     )
-    network = stage_import(request)
-    tasks = stage_extract(request, network)
-    rounds: list[RoundManifest] = []
-    while not rounds or not rounds[-1].finished:
-        last = rounds[-1] if rounds else None
-        rounds.append(stage_tune_round(request, network, tasks, len(rounds), last, progress))
-    finalists = stage_finalists(request, network, rounds[-1], progress)
-    settled = stage_settle(request, network, tasks, stage_select(request, tasks, finalists))
-    progress(event_of(settled))
-    compiled = stage_compile(request, network, tasks, settled.selection, "tuned")
-    return Module.load(compiled.file(compiled.module), options.device)
+    _, made = publish(request)
+    return Module.load(made.file(made.module), options.device)
 
 
 def layer_times(module: Module) -> dict[str, float]:

@@ -1,10 +1,13 @@
 """Whole networks against other runtimes, interleaved in one run.
 
     python -m benchmarks.networks --records artifacts/records light:resnet50 zoo:mobilenet
+    python -m benchmarks.networks --bundles tuned=build/tuned --bundles before=build/before
 
-Each network is compiled twice, with default schedules and from the record store, and runs in turns
-with onnxruntime (and openvino where it is installed) on the same inputs and cores. Prints medians
-and ratios, and geometric means at the end; `--json FILE` writes the same as data.
+Each network is compiled with default schedules and from the record store, and runs in turns with
+onnxruntime (and openvino where it is installed) on the same inputs and cores. `--bundles NAME=DIR`
+has bundles of `benchmarks.bundles` take part under that name; `tuned` in place of the store's, and
+those of another version beside them. Prints medians and ratios, and geometric means at the end;
+`--json FILE` writes the same as data.
 """
 
 import json
@@ -34,6 +37,7 @@ NETWORKS = (
     "light:alexnet",
 )  # fmt: skip
 PEERS = ("onnxruntime", "openvino")
+FASTER = "the faster peer"
 
 
 def known_candidates(
@@ -64,12 +68,21 @@ def compiled_twice(
     }
 
 
-def measure(model: str, records: Path, device: str, budget_s: float) -> dict[str, object]:
+def folder_of(model: str) -> str:
+    """Name of the folder of a network's bundle."""
+    return model.replace(":", "-").replace("/", "_")
+
+
+def measure(
+    model: str, records: Path, bundles: Mapping[str, Path], device: str, budget_s: float
+) -> dict[str, object]:
     """One network: medians in milliseconds by contender, deviation, and memory."""
     network = import_network(model, {}, "NHWC", cache_root())
     opened = open_device(device)
     chosen = known_candidates(network, RecordStore(records), opened.spec)
-    modules = compiled_twice(network, chosen, opened)
+    modules = compiled_twice(network, {} if "tuned" in bundles else chosen, opened)
+    for name, folder in bundles.items():
+        modules[name] = Module.load(folder / folder_of(model) / "module", opened)
     feeds = modules["tuned"].random_inputs()
     contenders = {n: (lambda m=m: m.run(feeds)) for n, m in modules.items()}
     peers = {n: open_peer(n, network.onnx) for n in PEERS if find_spec(n) is not None}
@@ -79,7 +92,6 @@ def measure(model: str, records: Path, device: str, budget_s: float) -> dict[str
     return {
         "network": model,
         "gflop": network.flops / 1e9,
-        "tasks_from_records": len(chosen),
         "median_ms": {t.name: 1e3 * t.median_s for t in outcome.timings},
         "rounds": outcome.rounds,
         "deviation": check.max_rel_range,
@@ -98,13 +110,16 @@ def show(row: dict[str, object]) -> str:
 
 
 def ratios_to(rows: list[dict[str, object]], peer: str) -> list[float]:
-    """Time of the tuned bundle over the peer's, for each network that the peer ran."""
+    """Time of the tuned bundle over that contender's, for each network that it ran."""
     found: list[float] = []
     for row in rows:
         times = row["median_ms"]
         assert isinstance(times, dict)
-        if peer in times:
-            found.append(times["tuned"] / times[peer])
+        peers = [
+            ms for name, ms in times.items() if name == peer or (peer == FASTER and name in PEERS)
+        ]
+        if peers:
+            found.append(times["tuned"] / min(peers))
     return found
 
 
@@ -113,15 +128,19 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("networks", nargs="*", default=list(NETWORKS))
     parser.add_argument("--records", type=Path, default=records_root())
+    parser.add_argument("--bundles", action="append", default=[], metavar="NAME=DIR")
     parser.add_argument("--device", default="pocl")
     parser.add_argument("--seconds", type=float, default=15.0, help="for each network")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    bundles = {
+        name: Path(folder) for name, _, folder in (b.partition("=") for b in options.bundles)
+    }
     rows: list[dict[str, object]] = []
     for model in options.networks:
-        rows.append(measure(model, options.records, options.device, options.seconds))
+        rows.append(measure(model, options.records, bundles, options.device, options.seconds))
         print(show(rows[-1]), flush=True)
-    for name in PEERS:
+    for name in (*(n for n in ("default", *bundles) if n != "tuned"), *PEERS, FASTER):
         ratios = ratios_to(rows, name)
         if ratios:
             mean = geometric_mean(ratios)

@@ -8,10 +8,9 @@ from retune.codegen.contest import CLOCK
 from retune.core.dtypes import TensorType
 from retune.device.runtime import Buffer, BuildFailed, Device, Launch, LaunchFailed
 
-_SPAN_S = 0.02
+_READINGS = 5
+_SPAN_S = 0.01
 """Between two readings: long beside the microseconds that a launch takes."""
-_AGREEMENT = 0.02
-"""Two spans may differ by as much: a launch is late at times."""
 _TEXT = f"""__kernel void read_clock(__global long* now) {{
   now[0] = {CLOCK};
 }}
@@ -19,26 +18,32 @@ _TEXT = f"""__kernel void read_clock(__global long* now) {{
 
 
 def clock_hz(device: Device) -> float | None:
-    """Ticks a second of the kernels' clock; None where there is none, or it keeps no pace."""
+    """Ticks a second of the kernels' clock; None where there is none, or it keeps no pace.
+
+    Each reading lies between two of the host's clock. A busy machine moves these apart, so every
+    span allows a range of rates; the clock keeps pace if one rate is in all of them.
+    """
     if device.spec.device_class != "cpu":
         return None
     try:
         buffer = device.allocate(8)
         launch = device.prepare(device.build(_TEXT), "read_clock", [buffer], (1, 1, 1), (1, 1, 1))
         device.time([launch])
-        readings = [_reading(device, launch, buffer) for _ in range(3)]
+        readings = [_reading(device, launch, buffer) for _ in range(_READINGS)]
     except (BuildFailed, LaunchFailed):
         return None
-    ticks, seconds = np.diff(np.array(readings), axis=0).T
-    rates = ticks / seconds
-    steady = rates.min() > 0 and rates.max() <= (1 + _AGREEMENT) * rates.min()
-    return float(np.mean(rates)) if steady else None
+    before, ticks, after = np.array(readings).T
+    passed = np.diff(ticks)
+    low = float(np.max(passed / (after[1:] - before[:-1])))
+    high = float(np.min(passed / (before[1:] - after[:-1])))
+    return (low + high) / 2 if 0 < low <= high else None
 
 
-def _reading(device: Device, launch: Launch, buffer: Buffer) -> tuple[float, float]:
-    """Ticks, and the seconds at which they were read, some time after the last reading."""
+def _reading(device: Device, launch: Launch, buffer: Buffer) -> tuple[float, float, float]:
+    """The clock some time after the last reading, and the host's seconds before and after it."""
     time.sleep(_SPAN_S)
+    before = time.perf_counter()
     device.enqueue([launch])
     device.finish()
-    now = time.perf_counter()
-    return float(device.read(buffer, TensorType((1,), "int64"))[0]), now
+    after = time.perf_counter()
+    return before, float(device.read(buffer, TensorType((1,), "int64"))[0]), after

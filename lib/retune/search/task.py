@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -94,7 +95,7 @@ class Task:
 
     def space(self, spec: DeviceSpec) -> Space:
         """The user's schedules, or all that the rules and templates for this device know."""
-        return self.own_space or space_of(self.program, self.op, spec, max_error=self.max_error)
+        return self.own_space or _known_space(self, spec)
 
     def workload_key(self, seed: int = 0) -> str:
         """The key of `workload(seed)`, without its arrays."""
@@ -157,6 +158,12 @@ class Task:
             "epilogue": list(self.epilogue),
             "expression": self.text,
         }
+
+
+@lru_cache(maxsize=1024)
+def _known_space(task: Task, spec: DeviceSpec) -> Space:
+    """Made once: every stage of a run asks, and that of a 3x3 convolution takes half a second."""
+    return space_of(task.program, task.op, spec, max_error=task.max_error)
 
 
 def _random(kind: TensorType, low: float, seed: int) -> np.ndarray:

@@ -104,8 +104,10 @@ def more_exact(
 
 
 def _limited(network: Network, limits: Mapping[str, float]) -> Network:
-    tasks = {
-        key: replace(task, max_error=min(task.max_error, limits.get(key, task.max_error)))
+    """The network, of which only the tasks with limits are other ones."""
+    lowered = {
+        key: replace(task, max_error=min(task.max_error, limits[key]))
         for key, task in network.tasks.items()
+        if key in limits
     }
-    return replace(network, tasks=tasks)
+    return replace(network, tasks={**network.tasks, **lowered})

@@ -16,6 +16,7 @@ from retune.bundle.module import Module
 from retune.bundle.verify import DEVIATION_OF_DIRECT
 from retune.core.errors import DeviceError
 from retune.device.catalogue import device_spec
+from retune.device.lease import lease
 from retune.schedule.estimate import default_candidate
 from retune.schedule.space import Candidate
 from retune.stages.delivery import stage_compile, stage_verify
@@ -122,7 +123,8 @@ def _ratio(request: TuneRequest, untuned: CompileManifest, tuned: CompileManifes
     modules = {m.variant: Module.load(m.file(m.module), request.device) for m in (untuned, tuned)}
     feeds = modules["tuned"].random_inputs()
     calls = {name: lambda module=module: module.run(feeds) for name, module in modules.items()}
-    times = compare_times(calls, options=_COMPARE)
+    with lease(modules["tuned"].device.spec):
+        times = compare_times(calls, options=_COMPARE)
     return times.timing("tuned").median_s / times.timing("untuned").median_s
 
 
@@ -142,5 +144,5 @@ def _without_losers(request: TuneRequest, selection: Selection) -> Selection:
         )
     except DeviceError:
         return replace(selection, best=())
-    best = tuple(entry for entry in selection.best if raced.leaders[entry.task_key])
-    return replace(selection, best=best)
+    lost = {key for key, both in pairs.items() if len(both) > 1 and not raced.leaders[key]}
+    return replace(selection, best=tuple(b for b in selection.best if b.task_key not in lost))

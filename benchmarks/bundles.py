@@ -1,0 +1,91 @@
+"""Tunes networks one after the other, each into a bundle of its own.
+
+    python -m benchmarks.bundles build/tuned --minutes 2 zoo:resnet18_v1 light:inception_v1
+
+What `retune tune` publishes, less its comparison with peers and the report: rounds of trials, the
+race of the finalists, and the last check. `benchmarks.networks --bundles tuned=build/tuned` then
+measures all of them in one run. Start with an empty store (`--records`) to know what the minutes
+are worth.
+"""
+
+import time
+from pathlib import Path
+
+from benchmarks.command import parser_of
+from benchmarks.networks import NETWORKS, folder_of
+from retune.api import (
+    stage_compile,
+    stage_extract,
+    stage_finalists,
+    stage_import,
+    stage_select,
+    stage_settle,
+    stage_tune_round,
+)
+from retune.bundle.format import read_bundle, write_bundle
+from retune.core.config import cache_root, records_root
+from retune.search.defaults import DEFAULT_MAX_ERROR
+from retune.stages.manifest import (
+    CompileManifest,
+    RoundManifest,
+    SettledManifest,
+    TuneEvent,
+    TuneRequest,
+)
+from retune.stages.summary import event_of
+
+
+def publish(request: TuneRequest) -> tuple[SettledManifest, CompileManifest]:
+    """The stages of a run up to its bundle; a line for each round, race and settlement."""
+    network = stage_import(request)
+    tasks = stage_extract(request, network)
+    rounds: list[RoundManifest] = []
+    while not rounds or not rounds[-1].finished:
+        last = rounds[-1] if rounds else None
+        rounds.append(stage_tune_round(request, network, tasks, len(rounds), last, lambda _: None))
+    done = rounds[-1]
+    say(request, f"{done.trials_done} trials in {done.seconds_done:.0f} s")
+    finalists = stage_finalists(request, network, done, lambda event: report(request, event))
+    settled = stage_settle(request, network, tasks, stage_select(request, tasks, finalists))
+    report(request, event_of(settled))
+    return settled, stage_compile(request, network, tasks, settled.selection, "tuned")
+
+
+def report(request: TuneRequest, event: TuneEvent) -> None:
+    """Prints what a stage says."""
+    say(request, event.text)
+
+
+def say(request: TuneRequest, text: str) -> None:
+    """Prints a line with the time of day and the network."""
+    print(f"{time.strftime('%X')} {request.model}: {text}", flush=True)
+
+
+def main() -> None:
+    """Tunes the networks named on the command line, or those of `benchmarks.networks`."""
+    parser = parser_of(__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("networks", nargs="*", default=list(NETWORKS))
+    parser.add_argument("--minutes", type=float, default=2.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--max-error", type=float, default=DEFAULT_MAX_ERROR)
+    parser.add_argument("--records", type=Path, default=records_root())
+    parser.add_argument("--device", default="pocl")
+    options = parser.parse_args()
+    for model in options.networks:
+        request = TuneRequest(
+            model=model,
+            out=str(options.folder / folder_of(model)),
+            records=str(options.records),
+            work=str(cache_root()),
+            device=options.device,
+            minutes=options.minutes,
+            seed=options.seed,
+            max_error=options.max_error,
+        )
+        _, made = publish(request)
+        write_bundle(read_bundle(made.file(made.module)), request.module)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""Which finalists are raced, and what becomes of those that lose the process they run in."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from retune.bundle.racer import Passes
+from retune.core.target import GENERIC_CPU
+from retune.device.child import ChildLostError
+from retune.records.store import RecordStore
+from retune.schedule.estimate import default_candidate
+from retune.search.session import RunSettings, Session
+from retune.stages import racing
+from retune.stages.network import import_network
+from tests.device.networks import write
+from tests.unit.search.fakes import FakeRunner, measured
+
+
+class FakeChild:
+    """Contender 1 of the first raced slot kills it; of the others the highest is fastest."""
+
+    opened = 0
+    deadly: tuple[int, int] | None = None
+
+    def __init__(self, device: str, plan) -> None:
+        type(self).opened += 1
+        self.resolved = True
+        self.slots = len(plan.slots)
+
+    def run(self, choices: np.ndarray) -> Passes:
+        if self.deadly is not None and (choices[:, self.deadly[0]] == self.deadly[1]).any():
+            raise ChildLostError("crash", "the process died of SIGSEGV")
+        return Passes(seconds=1.0 / (1.0 + choices), reference_us=1000.0)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
+    folder = tmp_path_factory.mktemp("racing")
+    network = import_network(str(write("bottleneck", folder))).network
+    tasks = [t for t in network.tasks.values() if t.tunable]
+    settings = RunSettings(run_id="run", model="m", layout="NHWC", trials=120)
+    made = Session(tasks, FakeRunner(measured), RecordStore(folder / "records"), settings)
+    made.round(120, 1e9, lambda text, trials: None)
+    return made
+
+
+@pytest.fixture
+def child(monkeypatch: pytest.MonkeyPatch) -> type[FakeChild]:
+    class Own(FakeChild):
+        opened = 0
+
+    monkeypatch.setattr(racing, "ContestChild", Own)
+    return Own
+
+
+def race(session: Session, folder: Path) -> tuple[list[str], racing.Raced]:
+    network = import_network(str(write("bottleneck", folder))).network
+    finalists = racing.choose_finalists(session, 1e9)
+    contenders = {key: [f.candidate for f in found] for key, found in finalists.items()}
+    raced = racing.race_in_place(network, contenders, GENERIC_CPU, "pocl", 0, lambda: True)
+    return list(contenders), raced
+
+
+def test_the_default_comes_first_and_each_candidate_once(session: Session):
+    finalists = racing.choose_finalists(session, 1e9)
+    assert finalists.keys() == {run.task.key for run in session.runs}
+    for run in session.runs:
+        chosen = [f.candidate for f in finalists[run.task.key]]
+        assert chosen[0] == default_candidate(run.space, GENERIC_CPU)
+        assert len(set(chosen)) == len(chosen) <= 1 + racing.MOST
+    assert max(map(len, finalists.values())) == 1 + racing.MOST
+
+
+def test_without_time_each_task_has_its_best_and_its_default(session: Session):
+    finalists = racing.choose_finalists(session, 0.0)
+    assert {len(found) for found in finalists.values()} == {2}
+
+
+def test_the_fastest_in_place_wins(session: Session, child: type[FakeChild], tmp_path: Path):
+    keys, raced = race(session, tmp_path)
+    counts = {key: len(samples) for key, samples in raced.samples.items()}
+    assert raced.leaders == {key: count - 1 for key, count in counts.items()}
+    assert child.opened == 1 and raced.reference_us == 1000.0 and keys
+
+
+def test_who_loses_the_process_twice_is_out_of_the_race(
+    session: Session, child: type[FakeChild], tmp_path: Path
+):
+    network = import_network(str(write("bottleneck", tmp_path))).network
+    finalists = racing.choose_finalists(session, 1e9)
+    contenders = {key: [f.candidate for f in found] for key, found in finalists.items()}
+    plan = racing.build_contest(network, contenders, GENERIC_CPU, model_key="", notes={})
+    slot = next(i for i, s in enumerate(plan.slots) if len(s.contenders) > 2)
+    victim, last = plan.slots[slot].task_key, len(plan.slots[slot].contenders) - 1
+    child.deadly = (slot, last)
+    _, raced = race(session, tmp_path)
+    assert raced.leaders[victim] == last - 1, "the next best of that task"
+    assert all(
+        leader == len(contenders[key]) - 1 for key, leader in raced.leaders.items() if key != victim
+    )
+
+
+def test_where_the_defaults_lose_it_too_there_is_no_race(
+    session: Session, child: type[FakeChild], tmp_path: Path
+):
+    child.deadly = (0, 0)
+    with pytest.raises(ChildLostError):
+        race(session, tmp_path)
