@@ -1,6 +1,6 @@
 """Tunes networks one after the other, each into a bundle of its own.
 
-    python -m benchmarks.bundles build/tuned --minutes 2 zoo:resnet18_v1 light:inception_v1
+    python -m benchmarks.bundles --out build/tuned --minutes 2 zoo:resnet18_v1 light:inception_v1
 
 What `retune tune` publishes, less its comparison with peers and the report: rounds of trials, the
 race of the finalists, and the last check. `benchmarks.networks --bundles tuned=build/tuned` then
@@ -64,7 +64,7 @@ def say(request: TuneRequest, text: str) -> None:
 def main() -> None:
     """Tunes the networks named on the command line, or those of `benchmarks.networks`."""
     parser = parser_of(__doc__)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the bundles")
     parser.add_argument("networks", nargs="*", default=list(NETWORKS))
     parser.add_argument("--minutes", type=float, default=2.0)
     parser.add_argument("--seed", type=int, default=0)
@@ -75,7 +75,7 @@ def main() -> None:
     for model in options.networks:
         request = TuneRequest(
             model=model,
-            out=str(options.folder / folder_of(model)),
+            out=str(options.out / folder_of(model)),
             records=str(options.records),
             work=str(cache_root()),
             device=options.device,
