@@ -4,18 +4,17 @@ A scratch buffer of scope `constant` is written by such a stage. Its nest become
 reads it gets an array that was made, in numpy, from the constants behind it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
-from retune.codegen.choices import settle_choices
 from retune.codegen.source import Pack
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Buffer, Select, Var, loads, variables, walk
 from retune.ir.interp import run_program
-from retune.ir.stmt import For, Program, Seq, Stmt, blocks, is_compile_time, rewrite, with_body
+from retune.ir.stmt import Program, Seq, Stmt, blocks, is_compile_time
 
 _KEPT = 4
 """Constants that stay computed: tens of megabytes each."""
@@ -66,7 +65,7 @@ def _evaluated(constant: Computed, given: tuple[_Given, ...]) -> np.ndarray:
         scratch=constant.scratch,
         body=Seq(constant.nests),
     )
-    made = run_program(program, arrays)[constant.result.name]
+    made = run_program(program, arrays, _deciding(constant.nests))[constant.result.name]
     made.setflags(write=False)
     return made
 
@@ -81,7 +80,7 @@ def computed_constants(program: Program) -> dict[str, Computed]:
             continue
         read = {load.buffer for b in blocks(root) for load in loads(b.value)}
         before = {s: None for r in known if r in read for s in known[r]}
-        known[buffer] = (*before, _written_out(program, root))
+        known[buffer] = (*before, root)
         touched = {load.buffer for s in known[buffer] for b in blocks(s) for load in loads(b.value)}
         found[buffer.name] = Computed(
             known[buffer],
@@ -98,19 +97,13 @@ def packed(computed: Mapping[str, Computed], packs: Mapping[str, Pack]) -> dict[
     return {**packs, **chained}
 
 
-def _written_out(program: Program, root: Stmt) -> Stmt:
-    """The nest with every choice settled, so that numpy computes one formula for whole arrays."""
-    deciding: set[Var] = {
+def _deciding(nests: Sequence[Stmt]) -> set[Var]:
+    """The variables that choose among the rows of a transform: each chosen formula is short."""
+    return {
         var
-        for block in blocks(root)
+        for nest in nests
+        for block in blocks(nest)
         for node in walk(block.value)
         if isinstance(node, Select)
         for var in variables(node.condition)
     }
-
-    def rule(node: Stmt) -> Stmt | None:
-        if isinstance(node, For) and node.var in deciding and not node.reduce:
-            return replace(node, kind="unroll")
-        return None
-
-    return settle_choices(with_body(program, rewrite(root, rule))).body

@@ -56,7 +56,8 @@ def _no_memory(load: Load, _indices: tuple[Value, ...]) -> Value:
 def evaluate(expr: Expr, values: Mapping[Var, Value], fetch: Fetch = _no_memory) -> Value:
     """The expression's value; arrays broadcast. `fetch(load, indices)` answers memory reads.
 
-    Both sides of a selection are evaluated: `fetch` must bear indices that are out of range.
+    Where a selection's condition differs from point to point both sides are evaluated: `fetch` must
+    bear indices that are out of range. One condition for all points leaves the other side out.
 
     Raises: KeyError for a variable without a value.
     """
@@ -68,9 +69,11 @@ def evaluate(expr: Expr, values: Mapping[Var, Value], fetch: Fetch = _no_memory)
         case Binary(op, a, b):
             return _OPERATORS[op](evaluate(a, values, fetch), evaluate(b, values, fetch))
         case Select(condition, then, otherwise):
-            test = evaluate(condition, values, fetch)
+            test = np.asarray(evaluate(condition, values, fetch))
+            if not test.ndim:
+                return evaluate(then if test else otherwise, values, fetch)
             return np.where(
-                np.asarray(test),
+                test,
                 np.asarray(evaluate(then, values, fetch)),
                 np.asarray(evaluate(otherwise, values, fetch)),
             )

@@ -6,7 +6,7 @@ array operation (scatter, or an unbuffered reduction), everything else loop by l
 guards, overlapping tail tiles and scratch buffers mean what they will mean on a device.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import product
 
 import numpy as np
@@ -98,8 +98,13 @@ class _Memory:
         return array[clipped]
 
 
-def run_program(program: Program, inputs: Mapping[str, np.ndarray]) -> Arrays:
+def run_program(
+    program: Program, inputs: Mapping[str, np.ndarray], apart: Collection[Var] = ()
+) -> Arrays:
     """The outputs of a loop program of integer extents, by name, in their buffers' shapes.
+
+    Loops over the variables `apart` run one by one, so that of a selection which they decide only
+    the chosen side is evaluated.
 
     Scratch buffers start as NaN (or the type's largest value), so reading one before it is
     written shows in the result. Raises: KeyError for an input without a value.
@@ -107,7 +112,7 @@ def run_program(program: Program, inputs: Mapping[str, np.ndarray]) -> Arrays:
     arrays: Arrays = {b.name: np.asarray(inputs[b.name]) for b in program.inputs}
     for buffer in (*program.outputs, *program.scratch):
         arrays[buffer.name] = _poisoned(buffer)
-    _Runner(arrays).run(decompose_all(program).body, {})
+    _Runner(arrays, apart).run(decompose_all(program).body, {})
     return {b.name: arrays[b.name] for b in program.outputs}
 
 
@@ -121,9 +126,10 @@ def _poisoned(buffer: Buffer) -> np.ndarray:
 class _Runner:
     """Executes statements over named arrays."""
 
-    def __init__(self, arrays: Arrays) -> None:
+    def __init__(self, arrays: Arrays, apart: Collection[Var]) -> None:
         self.arrays = arrays
         self.memory = _Memory(arrays)
+        self.apart = apart
 
     def run(self, stmt: Stmt, env: dict[Var, Value]) -> None:
         match stmt:
@@ -141,8 +147,9 @@ class _Runner:
                     self.run(stmt.body, {**env, stmt.var: i})
 
     def run_nest(self, loops: list[For], block: Block, env: dict[Var, Value]) -> None:
+        loops = sorted(loops, key=lambda loop: loop.var not in self.apart)
         extents = [evaluate_int(loop.extent, env) for loop in loops]
-        outer = 0
+        outer = sum(loop.var in self.apart for loop in loops)
         while outer < len(loops) and int(np.prod(extents[outer:])) > _GRID_LIMIT:
             outer += 1
         for point in product(*(range(e) for e in extents[:outer])):
