@@ -45,7 +45,10 @@ def result_data(result: TuneResult) -> Row:
             "max_rel": result.verified.max_rel,
             "tolerance": result.verified.tolerance,
             "passed": result.verified.passed,
+            "max_error": result.max_error,
+            "largest_error": result.largest_error,
         },
+        "settled": result.settled,
     }
 
 

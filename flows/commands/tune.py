@@ -108,6 +108,10 @@ def print_result(result: TuneResult) -> None:
         f"deviation {verified.max_abs:.2e} from {verified.oracle} at most, "
         f"{verified.max_rel:.1e} of the output's range ({verified.samples} samples)"
     )
+    print_line(
+        f"layers    {result.max_error:g} of a layer's range allowed, {result.largest_error} used"
+    )
+    print_line(f"check     {result.settled}")
     print_line(f"bundle    {result.module}")
     print_line(f"report    {result.report}")
     print_line(f"records   {result.records}")

@@ -14,7 +14,7 @@ from retune.bundle.forms import best_form
 from retune.bundle.memory import plan_memory
 from retune.bundle.module import Module
 from retune.bundle.peers import open_peer, open_reference
-from retune.bundle.plan import MAX_ERROR_NOTE
+from retune.bundle.plan import LARGEST_ERROR_NOTE, MAX_ERROR_NOTE
 from retune.bundle.verify import verify
 from retune.core.replacing import replacing
 from retune.device.catalogue import device_spec
@@ -89,6 +89,8 @@ def stage_compile(
             least_bytes=memory.lower_bound_bytes,
             from_records=len(chosen),
             from_defaults=tuned - len(chosen),
+            form=plan.form,
+            largest_error=plan.notes[LARGEST_ERROR_NOTE],
         )
 
     return run_once(CompileManifest, stage="compile", key=key, work=Path(request.work), body=body)

@@ -258,6 +258,10 @@ class CompileManifest(Manifest):
     """Tasks compiled from a record."""
     from_defaults: int
     """Tasks compiled with the default schedule."""
+    form: str = ""
+    """How the bundle runs: see `bundle.plan.Form`."""
+    largest_error: str = ""
+    """Of the strategies used, as they state it: a part of a layer's output range, and how often."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -413,3 +417,9 @@ class TuneResult:
     latency: tuple[Latency, ...]
     statuses: tuple[tuple[str, int], ...] = field(default=())
     """Status -> measurements of the whole run."""
+    max_error: float = 0.0
+    """What each layer was allowed, as a part of its output's range."""
+    largest_error: str = ""
+    """What was used of it."""
+    settled: str = ""
+    """What the last check came to."""

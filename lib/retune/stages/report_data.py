@@ -7,7 +7,7 @@ from pathlib import Path
 from retune.records.store import RecordStore
 from retune.report import Curve, KernelShare, LatencyBar, ReportData, ReportTask, Verification
 from retune.stages.manifest import FinishedRun, TaskResult, TuneRequest
-from retune.stages.summary import count_statuses, task_results
+from retune.stages.summary import count_statuses, event_of, task_results
 
 
 def report_data(request: TuneRequest, run: FinishedRun, *, created: datetime) -> ReportData:
@@ -94,8 +94,11 @@ def _facts(request: TuneRequest, run: FinishedRun) -> tuple[tuple[str, str], ...
         "tuner": f"{request.tuner}, seed {request.seed}",
         "measured": f"{last.trials_done} candidates in {last.seconds_done:.0f} s ({last.reason})",
         "bundle": str(request.module),
-        "kernels": f"{tuned.kernels} kernels, {tuned.launches} launches",
+        "kernels": f"{tuned.kernels} kernels, {tuned.launches} launches, {tuned.form}",
         "schedules": f"{tuned.from_records} from records, {tuned.from_defaults} default",
+        "last check": event_of(run.settled).text,
+        "errors of layers": f"{request.max_error:g} of the output's range allowed, "
+        f"{tuned.largest_error} used",
         "weights": _size(tuned.weight_bytes),
         "memory between kernels": f"{_size(tuned.arena_bytes)} (least possible: "
         f"{_size(tuned.least_bytes)})",

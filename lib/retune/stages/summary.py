@@ -33,8 +33,12 @@ def event_of(
         case TaskManifest():
             return TuneEvent(stage="extract", text=f"{len(done.tasks)} tasks")
         case SettledManifest():
-            speed = "default schedules" if done.ratio is None else f"{done.ratio:.3f}x their time"
-            text = f"settled: {speed}, deviation {done.deviation:.1e} of the range"
+            speed = (
+                f"{done.ratio:.3f}x the time of default schedules"
+                if done.ratio
+                else "default schedules"
+            )
+            text = f"{speed}, deviation {done.deviation:.1e} of the range"
             if done.given_back:
                 text += f", {len(done.given_back)} tasks have their default schedule back"
             return TuneEvent(stage="settle", text=text)
@@ -69,6 +73,9 @@ def summarize(request: TuneRequest, run: FinishedRun, published: ReportManifest)
         verified=run.verified,
         latency=run.bench.rows,
         statuses=count_statuses(run.rounds),
+        max_error=request.max_error,
+        largest_error=run.tuned.largest_error,
+        settled=event_of(run.settled).text,
     )
 
 
