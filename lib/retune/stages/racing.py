@@ -23,6 +23,7 @@ from retune.search.extract import Network
 from retune.search.history import best_candidates
 from retune.search.race import Race
 from retune.search.session import Session
+from retune.search.task import Task
 from retune.stages.manifest import FinalistsManifest, ImportManifest, TuneRequest, Winner
 from retune.stages.network import open_network
 
@@ -36,8 +37,9 @@ _BUILD_SHARE = 0.6
 its default are built whatever it takes."""
 _LEAST_ROUNDS = 6
 """Rounds of passes, whatever they take: fewer tell nothing apart."""
-_MEMORY_SHARE = 4
-"""Constants of all contenders take one in so many bytes of the device at most."""
+_MEMORY_SHARE = 8
+"""Constants of all contenders take one in so many bytes of the device at most: PoCL allocates no
+more than a quarter at once, rounded down to a power of two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,11 @@ class Finalist:
     def build_s(self) -> float:
         """Seconds that building it took when it was measured."""
         return self.record.measurement.build_s if self.record else 0.0
+
+    def held_bytes(self, task: Task) -> int:
+        """What its constants take at most: with what else it reads and writes, if that is known."""
+        known = self.record.bytes if self.record and task.constant_bytes else None
+        return task.constant_bytes if known is None else known
 
 
 def race_finalists(
@@ -100,26 +107,28 @@ def choose_finalists(session: Session, budget_s: float) -> dict[str, list[Finali
     """The default schedule and the fastest known candidates of each task, heaviest task first.
 
     Breadth first: the best of each task, then the second best of each, as long as building them
-    takes no more than its share of `budget_s`.
+    takes no more than its share of `budget_s`, and their constants fit into one allocation.
     """
     known = {run.task.key: _known(session, run.task.key) for run in session.runs}
     known = {key: found for key, found in known.items() if len(found) > 1}
     weights = {run.task.key: run.task.weight * (run.best_us or 0.0) for run in session.runs}
     order = sorted(known, key=lambda key: (-weights[key], key))
-    constants = {run.task.key: run.task.weight * run.task.constant_bytes for run in session.runs}
+    tasks = {run.task.key: run.task for run in session.runs}
     left_s = _BUILD_SHARE * budget_s
     left_bytes = session.runner.spec.global_memory_bytes // _MEMORY_SHARE
+    left_bytes -= sum(task.weight * task.constant_bytes for task in tasks.values())
     chosen = {key: known[key][:1] for key in order}
     for place in range(1, 1 + MOST):
         for key in order:
             if place >= len(known[key]):
                 continue
             entry = known[key][place]
-            left_s -= entry.build_s
-            left_bytes -= constants[key]
-            if place == 1 or (left_s > 0 and left_bytes > 0):
+            held = tasks[key].weight * entry.held_bytes(tasks[key])
+            if held <= left_bytes and (place == 1 or entry.build_s <= left_s):
                 chosen[key].append(entry)
-    return chosen
+                left_s -= entry.build_s
+                left_bytes -= held
+    return {key: found for key, found in chosen.items() if len(found) > 1}
 
 
 def _known(session: Session, task_key: str) -> list[Finalist]:
