@@ -124,7 +124,7 @@ def choose_finalists(session: Session, budget_s: float) -> dict[str, list[Finali
                 continue
             entry = known[key][place]
             held = tasks[key].weight * entry.held_bytes(tasks[key])
-            if held <= left_bytes and (place == 1 or entry.build_s <= left_s):
+            if held <= left_bytes and (place == 1 or entry.build_s < left_s):
                 chosen[key].append(entry)
                 left_s -= entry.build_s
                 left_bytes -= held
