@@ -12,17 +12,21 @@ import numpy as np
 
 from retune.bundle.allocations import Allocations, allocate
 from retune.bundle.build import ContestPlan
-from retune.bundle.executor import callees_of, is_solitary, text_of
+from retune.bundle.executor import (
+    callees_of,
+    is_solitary,
+    queued_launches,
+    steps_of,
+    text_of,
+)
 from retune.bundle.module import random_inputs
 from retune.bundle.plan import BufferRole, NetworkPlan
 from retune.bundle.storage import touched
 from retune.codegen import contest, persistent
 from retune.codegen.contest import contest_text
 from retune.codegen.hazards import Touched, waits
-from retune.codegen.persistent import Step
 from retune.core.dtypes import TensorType
 from retune.device.clock import clock_hz
-from retune.device.launching import prepare_launches
 from retune.device.persistent import can_persist
 from retune.device.runtime import Device, Launch
 
@@ -79,12 +83,11 @@ class _Resident:
     def __init__(
         self, plan: ContestPlan, memory: Allocations, device: Device, hertz: float
     ) -> None:
-        network, rows = plan.plan, len(plan.plan.launches)
+        network = plan.plan
         threads = max(1, device.spec.compute_units)
-        text = contest_text(
-            callees_of(network), _rows(network, memory), _slots(plan, memory), len(memory.bases),
-            threads,
-        )  # fmt: skip
+        rows = steps_of(network, memory.storage, [()] * len(network.launches))
+        slots = _slots(plan, memory)
+        text = contest_text(callees_of(network), rows, slots, len(memory.bases), threads)
         options = (*network.options, persistent.BUILD_OPTION)
         program = device.build("\n".join([text_of(network), text]), options=options)
         self._plan = network
@@ -92,9 +95,9 @@ class _Resident:
         self._device = device
         self._hertz = hertz
         self._slots = plan.slots
-        self._times = device.allocate_shared(8 * (1 + rows))
+        self._times = device.allocate_shared(8 * (1 + len(rows)))
         self._choice = device.allocate_shared(8 * len(plan.slots))
-        state = device.allocate(persistent.state_bytes(rows, threads))
+        state = device.allocate(persistent.state_bytes(len(rows), threads))
         self._launch = device.prepare(
             program,
             contest.NAME,
@@ -123,19 +126,6 @@ class _Resident:
         return _outputs(self._plan, self._memory, self._device)
 
 
-def _rows(network: NetworkPlan, memory: Allocations) -> list[Step]:
-    places = memory.storage.places
-    return [
-        Step(
-            kernel=launch.kernel,
-            args=tuple((places[name].base, places[name].offset) for name in launch.args),
-            waits=(),
-            label=launch.label,
-        )
-        for launch in network.launches
-    ]
-
-
 def _slots(plan: ContestPlan, memory: Allocations) -> list[contest.Slot]:
     """What each slot waits for, whoever serves it."""
     each = touched(plan.plan, memory.storage)
@@ -157,16 +147,11 @@ class _Alternating:
     resolved = False
 
     def __init__(self, plan: ContestPlan, memory: Allocations, device: Device) -> None:
-        program = device.build(text_of(plan.plan), options=plan.plan.options)
-        parts = {
-            name: device.part(memory.bases[place.base], place.offset, max(1, place.bytes))
-            for name, place in memory.storage.places.items()
-        }
         self._plan = plan.plan
         self._memory = memory
         self._device = device
         self._slots = plan.slots
-        self._launches = prepare_launches(device, program, plan.plan.launches, parts)
+        self._launches = queued_launches(plan.plan, memory.storage, memory.bases, device)
         device.enqueue(self._launches)
         device.finish()
 

@@ -64,7 +64,7 @@ def _resident(
     plan: NetworkPlan, storage: Storage, bases: Sequence[Buffer], device: Device
 ) -> Executor:
     """The plan as one launch of persistent workers."""
-    steps = _steps(plan, storage)
+    steps = steps_of(plan, storage, waits(touched(plan, storage)))
     kernel = Persistent(device, [text_of(plan)], plan.options, callees_of(plan), steps, len(bases))
     return Executor(
         whole=(kernel.launch(bases),),
@@ -78,7 +78,9 @@ def _inline(
     plan: NetworkPlan, storage: Storage, bases: Sequence[Buffer], device: Device
 ) -> Executor:
     """The plan as one launch of one work-item."""
-    own = inline.inline_text(callees_of(plan), _steps(plan, storage), len(bases))
+    own = inline.inline_text(
+        callees_of(plan), steps_of(plan, storage, waits(touched(plan, storage))), len(bases)
+    )
     program = device.build("\n".join([text_of(plan), own]), options=plan.options)
 
     def part(first: int, end: int, rounds: int) -> tuple[Launch, ...]:
@@ -91,16 +93,8 @@ def _inline(
 def _queued(
     plan: NetworkPlan, storage: Storage, bases: Sequence[Buffer], device: Device
 ) -> Executor:
-    """Launches on the in-order queue, without events: 2 to 3 us each for the host.
-
-    One program: what a build costs before its first kernel (90 ms on PoCL) is paid once.
-    """
-    program = device.build(text_of(plan), options=plan.options)
-    parts = {
-        name: device.part(bases[place.base], place.offset, max(1, place.bytes))
-        for name, place in storage.places.items()
-    }
-    launches = prepare_launches(device, program, plan.launches, parts)
+    """Launches on the in-order queue, without events: 2 to 3 us each for the host."""
+    launches = queued_launches(plan, storage, bases, device)
     return Executor(
         whole=launches,
         part=lambda first, end, rounds: launches[first:end] * rounds,
@@ -112,6 +106,21 @@ _FORMS: Mapping[Form, Callable[[NetworkPlan, Storage, Sequence[Buffer], Device],
     "inline": _inline,
     "queued": _queued,
 }
+
+
+def queued_launches(
+    plan: NetworkPlan, storage: Storage, bases: Sequence[Buffer], device: Device
+) -> tuple[Launch, ...]:
+    """The plan's launches, each by itself.
+
+    One program: what a build costs before its first kernel (90 ms on PoCL) is paid once.
+    """
+    program = device.build(text_of(plan), options=plan.options)
+    parts = {
+        name: device.part(bases[place.base], place.offset, max(1, place.bytes))
+        for name, place in storage.places.items()
+    }
+    return prepare_launches(device, program, plan.launches, parts)
 
 
 def is_solitary(plan: NetworkPlan) -> bool:
@@ -137,7 +146,8 @@ def callees_of(plan: NetworkPlan) -> list[Callee]:
     return list(found.values())
 
 
-def _steps(plan: NetworkPlan, storage: Storage) -> list[Step]:
+def steps_of(plan: NetworkPlan, storage: Storage, befores: Sequence[tuple[int, ...]]) -> list[Step]:
+    """The plan's launches as steps, each of which waits for those before it."""
     places = storage.places
     return [
         Step(
@@ -146,5 +156,5 @@ def _steps(plan: NetworkPlan, storage: Storage) -> list[Step]:
             waits=before,
             label=launch.label,
         )
-        for launch, before in zip(plan.launches, waits(touched(plan, storage)), strict=True)
+        for launch, before in zip(plan.launches, befores, strict=True)
     ]

@@ -24,6 +24,7 @@ from retune.search.history import best_candidates
 from retune.search.race import Race
 from retune.search.session import Session
 from retune.search.task import Task
+from retune.search.task_run import TaskRun
 from retune.stages.manifest import FinalistsManifest, ImportManifest, TuneRequest, Winner
 from retune.stages.network import open_network
 
@@ -109,7 +110,7 @@ def choose_finalists(session: Session, budget_s: float) -> dict[str, list[Finali
     Breadth first: the best of each task, then the second best of each, as long as building them
     takes no more than its share of `budget_s`, and their constants fit into one allocation.
     """
-    known = {run.task.key: _known(session, run.task.key) for run in session.runs}
+    known = {run.task.key: _known(session, run) for run in session.runs}
     known = {key: found for key, found in known.items() if len(found) > 1}
     weights = {run.task.key: run.task.weight * (run.best_us or 0.0) for run in session.runs}
     order = sorted(known, key=lambda key: (-weights[key], key))
@@ -131,12 +132,12 @@ def choose_finalists(session: Session, budget_s: float) -> dict[str, list[Finali
     return {key: found for key, found in chosen.items() if len(found) > 1}
 
 
-def _known(session: Session, task_key: str) -> list[Finalist]:
+def _known(session: Session, run: TaskRun) -> list[Finalist]:
     """The default schedule first, then the fastest known candidates."""
     spec = session.runner.spec
-    (space,) = (run.space for run in session.runs if run.task.key == task_key)
-    default = default_candidate(space, spec)
-    best = best_candidates(session.store, task_key, session.conditions.comparable, space, 1 + MOST)
+    where, key = session.conditions.comparable, run.task.key
+    default = default_candidate(run.space, spec)
+    best = best_candidates(session.store, key, where, run.space, 1 + MOST)
     records = dict(best)
     others = [Finalist(candidate=c, record=r) for c, r in best if c != default]
     return [Finalist(candidate=default, record=records.get(default)), *others[:MOST]]
