@@ -12,6 +12,7 @@ from retune.schedule.cpu_transforms import (
     Rewritten,
     rewritten,
     split_inputs,
+    split_pixels,
     transform_inputs,
     transform_outputs,
     write_pixels,
@@ -40,15 +41,9 @@ def schedule_staged(s: Schedule, m: int, spec: DeviceSpec) -> None:
 def _outputs(s: Schedule, conv: Rewritten, width: int, spec: DeviceSpec) -> None:
     """The last stage: for each tile and vector, its pixels."""
     shape = conv.shape
-    loops = dict(zip(shape.block.indices, s.loops(conv.out), strict=True))
-    tiles, pixels = [], []
-    for dim, size in shape.tile(conv.m).items():
-        loop = loops[shape.axis(dim)]
-        if size > 1:
-            loop, pixel = s.split(loop, [size], "guard")
-            pixels.append(pixel)
-        tiles.append(loop)
-    vector, lanes = s.split(loops[shape.made], [width], "shift")
+    made = dict(zip(shape.block.indices, s.loops(conv.out), strict=True))[shape.made]
+    tiles, pixels = split_pixels(s, conv)
+    vector, lanes = s.split(made, [width], "shift")
     s.reorder(*tiles, vector, *pixels, lanes)
     transform_outputs(s, conv, _shared(s, [*tiles, vector], spec))
     write_pixels(s, conv, pixels, lanes)

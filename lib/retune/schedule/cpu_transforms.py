@@ -113,6 +113,21 @@ def transform_outputs(s: Schedule, conv: Rewritten, vector: str) -> None:
         _write_out(s, stage)
 
 
+def split_pixels(s: Schedule, conv: Rewritten) -> tuple[list[str], list[str]]:
+    """The output's places as loops over tiles, and loops over the pixels of a tile."""
+    shape = conv.shape
+    loops = dict(zip(shape.block.indices, s.loops(conv.out), strict=True))
+    tiles: list[str] = []
+    pixels: list[str] = []
+    for dim, size in shape.tile(conv.m).items():
+        loop = loops[shape.axis(dim)]
+        if size > 1:
+            loop, pixel = s.split(loop, [size], "guard")
+            pixels.append(pixel)
+        tiles.append(loop)
+    return tiles, pixels
+
+
 def write_pixels(s: Schedule, conv: Rewritten, pixels: list[str], lanes: str) -> None:
     """The loops over a tile's pixels and lanes in the last stage are written out."""
     if conv.channels_last:

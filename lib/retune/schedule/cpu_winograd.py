@@ -29,6 +29,7 @@ from retune.schedule.cpu_transforms import (
     Rewritten,
     rewritten,
     split_inputs,
+    split_pixels,
     transform_inputs,
     transform_outputs,
     write_pixels,
@@ -117,16 +118,9 @@ class _Nest:
 def _tile_outputs(s: Schedule, conv: Rewritten, spec: DeviceSpec) -> _Nest:
     """Blocks of tiles and channels over work-groups, then tiles, then vectors, then pixels."""
     shape = conv.shape
-    loops = dict(zip(shape.block.indices, s.loops(conv.out), strict=True))
-    made = loops[shape.made]
+    made = dict(zip(shape.block.indices, s.loops(conv.out), strict=True))[shape.made]
     width = vector_lanes(spec, shape.extents[shape.made])
-    every, pixels = [], []
-    for dim, size in shape.tile(conv.m).items():
-        loop = loops[shape.axis(dim)]
-        if size > 1:
-            loop, pixel = s.split(loop, [size], "guard")
-            pixels.append(pixel)
-        every.append(loop)
+    every, pixels = split_pixels(s, conv)
     far, tiles, tile = [], [], []
     for loop in every[-2:]:
         middle, near = s.sample_tile(loop, 3, _MAX_TILES)
