@@ -2,7 +2,7 @@
 
 The bundle is compared with the oracle: while it deviates more than one of direct convolutions may,
 the least exact strategies are given up. Then it is compared with the bundle of default schedules,
-in turns: a bundle that is slower is never published. Read `stage_settle`.
+in turns: a bundle that is not faster beyond doubt is never published. Read `stage_settle`.
 """
 
 import time
@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import nextafter
 from pathlib import Path
 
-from retune.bundle.bench import BenchOptions, compare_times
+from retune.bundle.bench import BenchOptions, Ratio, compare_times
 from retune.bundle.module import Module
 from retune.bundle.verify import DEVIATION_OF_DIRECT
 from retune.core.errors import DeviceError
@@ -44,9 +44,10 @@ Build = Callable[[Selection, Variant], CompileManifest]
 def stage_settle(
     request: TuneRequest, network: ImportManifest, tasks: TaskManifest, selection: Selection
 ) -> SettledManifest:
-    """The selection as it is published: exact enough, and not slower than default schedules.
+    """The selection as it is published: exact enough, and faster than default schedules or equal.
 
-    Tasks that lose time get their default schedule back; where the rest is still not faster, all.
+    Tasks that lose time get their default schedule back; where the rest is not faster beyond the
+    noise of the comparison either, all of them do.
     """
     key = stage_key("settle", network.model_key, selection, request.max_error, request.samples)
 
@@ -55,7 +56,7 @@ def stage_settle(
 
     def body(_: Path) -> SettledManifest:
         exact, deviation = _exact_enough(request, network, selection, build)
-        settled, ratio = _not_slower(request, exact, build)
+        settled, ratio = _faster_or_default(request, exact, build)
         if settled.best != exact.best:
             settled, deviation = _exact_enough(request, network, settled, build)
         kept = {best.task_key for best in settled.best}
@@ -100,32 +101,32 @@ def _errors(request: TuneRequest, selection: Selection) -> dict[str, float]:
     return {key: error for key, error in found.items() if error > 0}
 
 
-def _not_slower(
+def _faster_or_default(
     request: TuneRequest, selection: Selection, build: Build
 ) -> tuple[Selection, float | None]:
     """The selection without what makes the network slower, and its time over the defaults'."""
     nothing = replace(selection, best=())
     if not selection.best:
         return nothing, None
-    ratio = _ratio(request, build(nothing, "untuned"), build(selection, "tuned"))
-    if ratio < 1.0:
-        return selection, ratio
+    untuned = build(nothing, "untuned")
+    gain = _gain(request, untuned, build(selection, "tuned"))
+    if gain.low > 1.0:
+        return selection, 1 / gain.ratio
     kept = _without_losers(request, selection)
     if kept.best and kept != selection:
-        ratio = _ratio(request, build(nothing, "untuned"), build(kept, "tuned"))
-        if ratio < 1.0:
-            return kept, ratio
+        gain = _gain(request, untuned, build(kept, "tuned"))
+        if gain.low > 1.0:
+            return kept, 1 / gain.ratio
     return nothing, None
 
 
-def _ratio(request: TuneRequest, untuned: CompileManifest, tuned: CompileManifest) -> float:
-    """Time of the tuned bundle over that of the other one, by whole calls in turns."""
+def _gain(request: TuneRequest, untuned: CompileManifest, tuned: CompileManifest) -> Ratio:
+    """How many times as long the untuned bundle takes, by whole calls in turns."""
     modules = {m.variant: Module.load(m.file(m.module), request.device) for m in (untuned, tuned)}
     feeds = modules["tuned"].random_inputs()
     calls = {name: lambda module=module: module.run(feeds) for name, module in modules.items()}
     with lease(modules["tuned"].device.spec):
-        times = compare_times(calls, options=_COMPARE)
-    return times.timing("tuned").median_s / times.timing("untuned").median_s
+        return compare_times(calls, baseline="untuned", options=_COMPARE).ratio("tuned")
 
 
 def _without_losers(request: TuneRequest, selection: Selection) -> Selection:

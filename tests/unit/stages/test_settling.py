@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from retune.bundle.bench import Ratio
 from retune.core.target import GENERIC_CPU
 from retune.records.store import RecordStore
 from retune.search.session import RunSettings, Session
@@ -31,6 +32,7 @@ class World:
     def __init__(self) -> None:
         self.deviation: Callable[[Selection], float] = lambda selection: 1e-6
         self.ratio: Callable[[Selection], float] = lambda selection: 0.9
+        self.doubt = 0.01
         self.winners: Callable[[str], bool] = lambda task_key: True
         self.compared: list[Selection] = []
         self.made: dict[str, Selection] = {}
@@ -38,7 +40,7 @@ class World:
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("stage_compile", "stage_verify", "race_in_place"):
             monkeypatch.setattr(settling, name, getattr(self, name))
-        monkeypatch.setattr(settling, "_ratio", self.compare)
+        monkeypatch.setattr(settling, "_gain", self.compare)
         for module in (settling, selecting):
             monkeypatch.setattr(module, "device_spec", lambda name: GENERIC_CPU)
 
@@ -56,10 +58,14 @@ class World:
             oracle="", samples=1, max_abs=found, max_rel=found, tolerance=1e-4, passed=True
         )
 
-    def compare(self, request, untuned: CompileManifest, tuned: CompileManifest) -> float:
+    def compare(self, request, untuned: CompileManifest, tuned: CompileManifest) -> Ratio:
         assert not self.made[untuned.key].best
         self.compared.append(self.made[tuned.key])
-        return self.ratio(self.made[tuned.key])
+        gain = 1 / self.ratio(self.made[tuned.key])
+        return Ratio(
+            name="tuned", baseline="untuned", ratio=gain,
+            low=gain - self.doubt, high=gain + self.doubt,
+        )  # fmt: skip
 
     def race_in_place(self, network, contenders: Mapping, spec, device, seed, time_left) -> Raced:
         leaders = {key: int(len(c) > 1 and self.winners(key)) for key, c in contenders.items()}
@@ -113,7 +119,8 @@ def errors(request: TuneRequest, chosen: Selection) -> dict[str, float]:
 def test_a_faster_and_exact_selection_stays(request_: TuneRequest):
     chosen, done = settled(request_)
     assert done.selection == chosen
-    assert (done.ratio, done.deviation, done.given_back) == (0.9, 1e-6, ())
+    assert done.ratio == pytest.approx(0.9)
+    assert (done.deviation, done.given_back) == (1e-6, ())
 
 
 def test_steps_that_lose_get_their_default_back(request_: TuneRequest, world: World):
@@ -123,12 +130,15 @@ def test_steps_that_lose_get_their_default_back(request_: TuneRequest, world: Wo
     tasks = open_network(request_).network.tasks
     first.append(next(key for key, task in tasks.items() if task.tunable))
     chosen, done = settled(request_)
-    assert done.given_back == (first[0],) and done.ratio == 0.95
+    assert done.given_back == (first[0],) and done.ratio == pytest.approx(0.95)
     assert done.selection.best == tuple(b for b in chosen.best if b.task_key != first[0])
 
 
-def test_a_bundle_that_stays_slower_is_not_published(request_: TuneRequest, world: World):
-    world.ratio = lambda s: 1.01
+@pytest.mark.parametrize("ratio", [1.01, 0.995])
+def test_a_bundle_that_is_not_faster_beyond_doubt_is_not_published(
+    request_: TuneRequest, world: World, ratio: float
+):
+    world.ratio = lambda s: ratio
     chosen, done = settled(request_)
     assert done.selection.best == () and done.ratio is None
     assert set(done.given_back) == {b.task_key for b in chosen.best}
