@@ -13,26 +13,9 @@ from retune.graph.evaluate import Execute
 from retune.graph.graph import Graph
 from retune.graph.onnx_file import OLDEST_OPSET
 from retune.graph.onnx_import import import_model
-from retune.graph.onnx_ops import handler_of
+from retune.graph.onnx_ops import NotConstant
 
-CONSTANT_INPUTS: dict[str, tuple[int, ...]] = {
-    "ConstantOfShape": (0,),
-    "Dropout": (1, 2),
-    "Expand": (1,),
-    "Pad": (1, 2, 3),
-    "Range": (0, 1, 2),
-    "ReduceMax": (1,),
-    "ReduceMean": (1,),
-    "ReduceMin": (1,),
-    "ReduceSum": (1,),
-    "Reshape": (1,),
-    "Slice": (1, 2, 3, 4),
-    "Split": (1,),
-    "Squeeze": (1,),
-    "Tile": (1,),
-    "Unsqueeze": (1,),
-}
-"""Inputs that fix a shape: the suite feeds them at run time, networks state them as constants."""
+DOMAINS = {"", "ai.onnx"}
 
 
 def _opset(model: onnx.ModelProto) -> int:
@@ -40,11 +23,9 @@ def _opset(model: onnx.ModelProto) -> int:
 
 
 def _imported(model: onnx.ModelProto) -> bool:
-    """True if the importer claims every op of the model."""
+    """True if the model is written in operator sets that are imported."""
     domains = {entry.domain for entry in model.opset_import}
-    if not domains <= {"", "ai.onnx"} or _opset(model) < OLDEST_OPSET:
-        return False
-    return all(handler_of(node.op_type, _opset(model)) for node in model.graph.node)
+    return domains <= DOMAINS and _opset(model) >= OLDEST_OPSET
 
 
 def _load() -> dict[str, TestCase]:
@@ -77,29 +58,34 @@ def check(name: str, execute: Execute) -> None:
 
 
 def _import(model: onnx.ModelProto, inputs: Sequence[np.ndarray]) -> Graph:
-    """The model's graph, open dimensions bound to what the inputs have."""
+    """The model's graph, open dimensions bound to what the inputs have.
+
+    The suite feeds at run time what fixes shapes; networks state it. It becomes an initializer
+    where the import says that it has to be known.
+    """
     shapes = {
         entry.name: array.shape
         for entry, array in zip(model.graph.input, inputs, strict=True)
         if any(not dim.HasField("dim_value") for dim in entry.type.tensor_type.shape.dim)
     }
-    return import_model(_with_constants(model, inputs), shapes)
-
-
-def _with_constants(model: onnx.ModelProto, inputs: Sequence[np.ndarray]) -> onnx.ModelProto:
-    """The model with the inputs that fix shapes turned into initializers."""
-    fixed = {
-        node.input[index]
-        for node in model.graph.node
-        for index in CONSTANT_INPUTS.get(node.op_type, ())
-        if index < len(node.input)
-    }
+    try:
+        return import_model(model, shapes)
+    except NotConstant as error:
+        needed = str(error)
+    names = [entry.name for entry in model.graph.input]
+    asked = [name for name in names if f"(input '{name}')" in needed]
+    fixed = asked or [n for n, array in zip(names, inputs, strict=True) if _fixes_shapes(array)]
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
-    for entry, array in zip(model.graph.input, inputs, strict=True):
-        if entry.name in fixed:
-            changed.graph.initializer.append(numpy_helper.from_array(array, entry.name))
-    return changed
+    for name, array in zip(names, inputs, strict=True):
+        if name in fixed:
+            changed.graph.initializer.append(numpy_helper.from_array(array, name))
+    left = [array for name, array in zip(names, inputs, strict=True) if name not in fixed]
+    return _import(changed, inputs) if left else import_model(changed)
+
+
+def _fixes_shapes(array: np.ndarray) -> bool:
+    return array.ndim <= 1 and array.dtype.kind in "iub"
 
 
 def _array(item: object) -> np.ndarray:

@@ -11,17 +11,29 @@ DType = Literal["float32", "float64", "float16", "int64", "int32", "int16", "int
 
 DTYPES: tuple[str, ...] = get_args(DType)
 
+UNKNOWN = -1
+"""An extent that depends on the data: known when the value is made, not before."""
+
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """Shape and element type of a value; an empty shape is a scalar."""
+    """Shape and element type of a value; an empty shape is a scalar.
+
+    Extents may be UNKNOWN for what a host step leaves to the caller; such a type has no size.
+    """
 
     shape: tuple[int, ...]
     dtype: DType = "float32"
 
     @property
+    def known(self) -> bool:
+        """True if every extent is known before the network runs."""
+        return UNKNOWN not in self.shape
+
+    @property
     def elements(self) -> int:
-        """Number of elements."""
+        """Number of elements, of a type whose extents are all known."""
+        assert self.known, f"{self} has no size of its own"
         return prod(self.shape)
 
     @property
@@ -30,7 +42,8 @@ class TensorType:
         return self.elements * itemsize(self.dtype)
 
     def __str__(self) -> str:
-        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+        extents = ("?" if extent == UNKNOWN else str(extent) for extent in self.shape)
+        return f"{self.dtype}[{', '.join(extents)}]"
 
 
 def itemsize(dtype: str) -> int:

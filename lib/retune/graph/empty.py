@@ -8,7 +8,7 @@ from retune.graph.rewrite import Rewriter, rebuild
 
 def fold_empty(graph: Graph) -> Graph:
     """x without elements -> constant, inputs of the network too; concat(x, y) -> concat(y)."""
-    if all(entry.elements for entry in graph.types.values()):
+    if not any(0 in entry.shape for entry in graph.types.values()):
         return graph
     return rebuild(graph, _empty_result, _empty_operand)
 

@@ -3,7 +3,8 @@
 A heavy op or a reduction takes in the element-wise ops that follow it, as long as nobody else
 reads the value between them and every other operand is computed before. Element-wise ops that are
 left form chains in the same way. Reshapes of contiguous data move nothing: they are aliases,
-unless an input or output of the network would have to share its memory with an output.
+unless an input or output of the network would have to share its memory with an output. A host step
+is a group of its own. Host steps come as late as they can, so that the device's work has few parts.
 """
 
 import re
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 
 from retune.graph.graph import Graph, Node
 from retune.graph.ops import lookup
+from retune.graph.ops.host import HOST
 
 ALIAS = "alias"
 """Kind of a group without a kernel: its output is its input's memory under another shape."""
@@ -62,7 +64,7 @@ def partition(graph: Graph) -> tuple[Group, ...]:
         if kind == ALIAS and node.inputs[0] in fixed:
             fixed.add(node.outputs[0])
         groups.append(_group(graph, nodes, kind, len(groups)))
-    return tuple(groups)
+    return _in_parts(groups)
 
 
 def group_graph(graph: Graph, group: Group) -> Graph:
@@ -75,6 +77,19 @@ def group_graph(graph: Graph, group: Group) -> Graph:
         nodes=group.nodes,
         types={value: graph.types[value] for value in values},
     )
+
+
+def _in_parts(groups: Iterable[Group]) -> tuple[Group, ...]:
+    """In turns all that the device can do and all that the host can then do; else their order."""
+    turns: dict[str, int] = {}  # of each value: even ones are the device's
+    found: list[tuple[int, Group]] = []
+    for group in groups:
+        turn = max((turns.get(value, 0) for value in group.inputs), default=0)
+        if group.kind != ALIAS and turn % 2 != (group.kind == HOST):
+            turn += 1
+        turns.update(dict.fromkeys((v for node in group.nodes for v in node.outputs), turn))
+        found.append((turn, group))
+    return tuple(group for _, group in sorted(found, key=lambda entry: entry[0]))
 
 
 def _takes_epilogue(node: Node) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 from retune.core.dtypes import DTYPES, TensorType
 from retune.core.errors import ModelError
 from retune.core.keys import content_key
-from retune.graph.ops.registry import Array, Attrs, lookup
+from retune.graph.ops.registry import Array, Attrs, AttrValue, lookup
 
 Types: TypeAlias = Mapping[str, TensorType]
 
@@ -30,9 +30,14 @@ class Node:
     attrs: Attrs = field(default_factory=dict)
 
     def __str__(self) -> str:
-        attrs = "".join(f", {key}={self.attrs[key]!r}" for key in sorted(self.attrs))
+        attrs = "".join(f", {key}={_shown(self.attrs[key])}" for key in sorted(self.attrs))
         arguments = ", ".join(self.inputs)
         return f"{', '.join(self.outputs)} = {self.op}({arguments}{attrs})"
+
+
+def _shown(value: AttrValue) -> str:
+    """Bytes by their number: they are whole models."""
+    return f"{len(value)} bytes" if isinstance(value, bytes) else repr(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +81,7 @@ class Graph:
 
     def verify(self) -> "Graph":
         """The graph itself, once names, order and types are consistent. Raises: ModelError."""
-        for check in (_check_names, _check_order, _check_types, _check_constants):
+        for check in (_check_names, _check_order, _check_known, _check_types, _check_constants):
             check(self)
         return self
 
@@ -119,6 +124,30 @@ def _check_order(graph: Graph) -> None:
             raise ModelError(f"graph {graph.name}: output '{value}' is never made")
 
 
+def _check_known(graph: Graph) -> None:
+    """Only host steps make values of unknown extents, and no node reads them."""
+    made = {v for n in graph.nodes if lookup(n.op).kind == "host" for v in n.outputs}
+    for value, kind in graph.types.items():
+        if not kind.known and value not in made:
+            raise ModelError(
+                f"graph {graph.name}: value '{value}' is {kind}; expected known extents of all but "
+                "outputs of host steps"
+            )
+    for node in graph.nodes:
+        _refuse_unknown(graph.name, node.name, node.op, node.inputs, graph.types)
+
+
+def _refuse_unknown(graph: str, name: str, op: str, inputs: Iterable[str], types: Types) -> None:
+    """Raises: ModelError if a node reads a value of unknown extents."""
+    for value in inputs:
+        if value and not types[value].known:
+            raise ModelError(
+                f"graph {graph}: node '{name}' ({op}) reads '{value}', which is {types[value]}; "
+                "expected known extents, as what depends on the data may only be an output of the "
+                "network; put the node into the host step that makes the value"
+            )
+
+
 def _check_types(graph: Graph) -> None:
     for node in graph.nodes:
         inferred = lookup(node.op).infer([type_of(graph.types, v) for v in node.inputs], node.attrs)
@@ -156,14 +185,18 @@ def array_type(array: Array) -> TensorType:
 class GraphBuilder:
     """Grows a graph node by node, inferring each type; `finish` gives the frozen value."""
 
-    def __init__(self, name: str, *, fold: bool = False) -> None:
-        """An empty graph. With `fold`, a node whose inputs are all constant becomes a constant."""
+    def __init__(self, name: str, *, fold: bool = False, reserved: Iterable[str] = ()) -> None:
+        """An empty graph. With `fold`, a node whose inputs are all constant becomes a constant.
+
+        `reserved` names are kept for values that are still to come under just that name.
+        """
         self.name = name
         self.types: dict[str, TensorType] = {}
         self.constants: dict[str, Array] = {}
         self._inputs: list[str] = []
         self._nodes: list[Node] = []
         self._fold = fold
+        self._reserved = set(reserved)
 
     def input(self, name: str, tensor_type: TensorType) -> str:
         """The name, now an input of the graph."""
@@ -172,18 +205,23 @@ class GraphBuilder:
 
     def constant(self, name: str, array: Array) -> str:
         """A constant's name: `name`, or `name.1`, ... if that is taken."""
-        name = self.fresh(name)
+        name = self.fresh(name) if name in self.types else name
         self.constants[name] = array
         return self._claim(name, array_type(array))
 
     def fresh(self, name: str) -> str:
-        """`name`, or the first of `name.1`, `name.2`, ... that no value has."""
-        if name not in self.types:
-            return name
-        count = 1
-        while f"{name}.{count}" in self.types:
+        """`name`, or the first of `name.1`, `name.2`, ... that is no value's and not reserved."""
+        found, count = name, 0
+        while found in self.types or found in self._reserved:
             count += 1
-        return f"{name}.{count}"
+            found = f"{name}.{count}"
+        return found
+
+    def reserve(self, name: str) -> str:
+        """A fresh name, now reserved."""
+        found = self.fresh(name)
+        self._reserved.add(found)
+        return found
 
     def add(
         self,
@@ -200,6 +238,7 @@ class GraphBuilder:
         """
         sources, attributes = tuple(inputs), dict(attrs or {})
         definition = lookup(op)
+        _refuse_unknown(self.name, name or op, op, sources, self.types)
         types = definition.infer([type_of(self.types, value) for value in sources], attributes)
         made = tuple(outputs) if outputs is not None else self._names(name or op, len(types))
         if self._fold and all(not v or v in self.constants for v in sources):

@@ -6,11 +6,13 @@ cannot say what they mean in another order read the old one, through a transpose
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
 from retune.graph.graph import Graph, Node
 from retune.graph.ops import AttrValue, lookup
+from retune.graph.ops.host import HOST
 from retune.graph.ops.registry import integer, ints
 from retune.graph.rewrite import Rewriter
 from retune.graph.simplify import moves_only_ones
@@ -93,6 +95,13 @@ Convert = Callable[[_Converter, Node], None]
 def _in_old_order(c: _Converter, node: Node) -> None:
     inputs = tuple(c.want(value, 0) if value else "" for value in node.inputs)
     c.put(node, node.op, inputs, dict(node.attrs), 0)
+
+
+def _host(c: _Converter, node: Node) -> None:
+    """Host steps read and make the network's own order."""
+    inputs = tuple(c.want(value, 0) for value in node.inputs)
+    c.r.keep(replace(node, inputs=inputs))
+    c.have.update((output, {0: output}) for output in node.outputs)
 
 
 def _broadcast(c: _Converter, node: Node) -> None:
@@ -233,6 +242,7 @@ HANDLERS: dict[str, Convert] = {
     "slice": _per_dimension,
     "transpose": _transpose,
     "reshape": _reshape,
+    HOST: _host,
     **dict.fromkeys(("reduce_mean", "reduce_sum", "reduce_max", "reduce_min"), _reduce),
 }
 """Op -> how it is converted; element-wise ops follow their inputs, others keep the old order."""

@@ -1,12 +1,11 @@
 """ONNX models to graphs.
 
-`load_model` and `import_model` are the names to read first. What the ops mean is in
-`onnx_ops`; reading files is in `onnx_file`. What depends only on constants and shapes is folded
-while importing, so shape arithmetic never becomes a node.
+`load_file` and `import_model` are the names to read first. What the ops mean is in `onnx_ops`, the
+ways from a node to the graph are in `onnx_body`; reading files is in `onnx_file`. What depends only
+on constants and shapes is folded while importing, so shape arithmetic never becomes a node.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -15,14 +14,11 @@ import onnx
 from retune.core.dtypes import DType, TensorType
 from retune.core.errors import ModelError
 from retune.graph.graph import Graph, GraphBuilder
-from retune.graph.onnx_file import (
-    attribute_value,
-    element_type,
-    initializers,
-    opset_of,
-    read_onnx,
-)
-from retune.graph.onnx_ops import Emitter, OnnxNode, handler_of
+from retune.graph.onnx_body import BodyImporter
+from retune.graph.onnx_file import element_type, initializers, opset_of, read_onnx
+from retune.graph.onnx_functions import functions_of
+from retune.graph.onnx_order import sorted_nodes
+from retune.graph.onnx_scope import Scope, opsets_of
 
 Shapes = Mapping[str, Sequence[int]]
 """Input name -> shape, for the dimensions that a model leaves open."""
@@ -46,22 +42,30 @@ def import_model(
     """
     name = name or model.graph.name or "network"
     opset = opset_of(model, name)
-    protos = _sorted_nodes(model.graph, name)
-    _check_supported(protos, opset, name)
-    build = GraphBuilder(name, fold=True)
+    nodes = sorted_nodes(model.graph, name)
+    made = {value for node in nodes for value in node.output}
+    build = GraphBuilder(name, fold=True, reserved=made)
+    scope = Scope(opsets=opsets_of(model))
     for weight, array in initializers(model, folder):
-        build.constant(weight, array)
+        scope.names[weight] = build.constant(weight, array)
     for value, entry in _input_types(model.graph, dict(shapes or {}), build.constants).items():
-        build.input(value, entry)
-    for proto in protos:
-        _import_node(proto, opset, build, folder)
-    return build.finish(_outputs(model.graph, build)).verify()
+        scope.names[value] = build.input(value, entry)
+    importer = BodyImporter(build, functions_of(model), scope, folder)
+    importer.run(nodes, scope)
+    importer.refuse(opset)
+    outputs = _outputs(model.graph, build, importer, scope)
+    importer.host.finish(model.graph.output)
+    return build.finish(outputs).verify()
 
 
-def _outputs(graph: onnx.GraphProto, build: GraphBuilder) -> list[str]:
-    """The outputs' names: each once, each made by a node or an initializer. Raises: ModelError."""
+def _outputs(
+    graph: onnx.GraphProto, build: GraphBuilder, importer: BodyImporter, scope: Scope
+) -> list[str]:
+    """The outputs' names, each now a value of its own. Raises: ModelError."""
     outputs = [entry.name for entry in graph.output]
-    missing = [value for value in outputs if value not in build.types]
+    known = build.types.keys() | importer.host.kept_values
+    values = {name: scope.value(name) for name in outputs}
+    missing = [name for name, value in values.items() if value is None]
     if missing or not outputs:
         raise ModelError(
             f"{build.name}: nothing computes the output '{', '.join(missing) or '(none)'}'; the "
@@ -75,119 +79,15 @@ def _outputs(graph: onnx.GraphProto, build: GraphBuilder) -> list[str]:
             f"{build.name}: output '{strays[0]}' is {kind}; expected each output to be a value of "
             "its own; put an Identity node before it"
         )
-    return outputs
-
-
-def _import_node(proto: onnx.NodeProto, opset: int, build: GraphBuilder, folder: Path) -> None:
-    where = f"{build.name}: node '{_label(proto)}' ({proto.op_type})"
-    node = OnnxNode(
-        op_type=proto.op_type,
-        name=_label(proto),
-        inputs=tuple(proto.input),
-        outputs=tuple(proto.output),
-        attrs={a.name: attribute_value(a, folder, where) for a in proto.attribute},
-        opset=opset,
-    )
-    handler = handler_of(node.op_type, opset)
-    assert handler is not None
-    try:
-        handler(node, Emitter(build, node))
-    except ModelError as error:
-        raise ModelError(f"{where}: {error}") from error
-    except (IndexError, ValueError, KeyError) as error:
-        raise ModelError(
-            f"{where}: malformed ({error}); expected inputs and attributes as ONNX opset {opset} "
-            f"defines them; got inputs {list(node.inputs)} and attributes {sorted(node.attrs)}; "
-            "check the model with onnx.checker"
-        ) from error
-
-
-def _label(proto: onnx.NodeProto) -> str:
-    return proto.name or next((output for output in proto.output if output), proto.op_type)
-
-
-def _sorted_nodes(graph: onnx.GraphProto, where: str) -> list[onnx.NodeProto]:
-    """The nodes, producers first, in the file's order where that is possible."""
-    makers: dict[str, int] = {}
-    outer = {entry.name for entry in (*graph.input, *graph.initializer)}
-    for position, proto in enumerate(graph.node):
-        for value in filter(None, proto.output):
-            if value in makers or value in outer:
-                raise ModelError(
-                    f"{where}: value '{value}' is made more than once; expected each value to "
-                    "have one producer; rename one of them"
-                )
-            makers[value] = position
-    nodes = list(graph.node)
-    order: list[int] = []
-    state: dict[int, int] = {}  # 1: being visited, 2: done
-    for start in range(len(nodes)):
-        stack = [start]
-        while stack:
-            position = stack[-1]
-            if state.get(position, 0) == 2:
-                stack.pop()
-                continue
-            state[position] = 1
-            waiting = _unmet(nodes[position], makers, outer, state, where)
-            if waiting is None:
-                state[position] = 2
-                order.append(position)
-                stack.pop()
-            elif state.get(waiting) == 1:
-                raise _cycle([nodes[p] for p in stack[stack.index(waiting) :]], where)
-            else:
-                stack.append(waiting)
-    return [nodes[position] for position in order]
-
-
-def _unmet(
-    proto: onnx.NodeProto,
-    makers: Mapping[str, int],
-    outer: set[str],
-    state: Mapping[int, int],
-    where: str,
-) -> int | None:
-    for value in filter(None, proto.input):
-        if value in outer:
-            continue
-        if value not in makers:
+    for name, value in values.items():
+        if value not in known:
             raise ModelError(
-                f"{where}: node '{_label(proto)}' ({proto.op_type}) reads '{value}', which is not "
-                "an input, an initializer or another node's output; the file is damaged or cut "
-                "out of a larger network, export it again"
+                f"{build.name}: output '{name}' is a sequence or an optional; expected a tensor; "
+                "put SequenceAt or ConcatFromSequence before it"
             )
-        if state.get(makers[value], 0) != 2:
-            return makers[value]
-    return None
-
-
-def _cycle(protos: Iterable[onnx.NodeProto], where: str) -> ModelError:
-    names = [f"'{_label(proto)}'" for proto in protos]
-    return ModelError(
-        f"{where}: the nodes {' -> '.join([*names, names[0]])} form a cycle; expected an acyclic "
-        "network; unroll the loop when exporting"
-    )
-
-
-def _check_supported(protos: Iterable[onnx.NodeProto], opset: int, where: str) -> None:
-    counts: Counter[str] = Counter()
-    first: dict[str, str] = {}
-    for proto in protos:
-        standard = proto.domain in ("", "ai.onnx")
-        if standard and handler_of(proto.op_type, opset) is not None:
-            continue
-        op_type = proto.op_type if standard else f"{proto.domain}::{proto.op_type}"
-        counts[op_type] += 1
-        first.setdefault(op_type, _label(proto))
-    if not counts:
-        return
-    rows = [f"  {op}: {n} x, first '{first[op]}'" for op, n in sorted(counts.items())]
-    raise ModelError(
-        f"{where}: {len(counts)} ops of opset {opset} are not supported "
-        f"({counts.total()} nodes); replace them in the model, or cut it before them:\n"
-        + "\n".join(rows)
-    )
+        if value != name:
+            importer.name_output(name, value)
+    return outputs
 
 
 def _input_types(

@@ -1,14 +1,15 @@
 """Rebuilding a graph node by node: what every pass is written with.
 
 A rule sees each node in order and either answers the name of the value that replaces the node's
-output, or None to keep the node. Every op has exactly one output. Constants fold on the way.
+output, or None to keep the node. Every op that a rule sees has exactly one output: host steps,
+which may have several, go from the old graph to the new one as they are. Constants fold on the way.
 """
 
 from collections import Counter
 from collections.abc import Callable
 
 from retune.graph.graph import Graph, GraphBuilder, Node
-from retune.graph.ops import Array, Attrs
+from retune.graph.ops import Array, Attrs, lookup
 
 
 class Rewriter:
@@ -56,6 +57,11 @@ class Rewriter:
             self._made[made] = node
         return made
 
+    def keep(self, node: Node) -> None:
+        """The node, whose inputs are new, makes its outputs in the new graph too."""
+        self._build.add(node.op, node.inputs, node.attrs, outputs=node.outputs, name=node.name)
+        self._made.update((v, node) for v in node.outputs if v not in self._build.constants)
+
     def store(self, stem: str, array: Array) -> str:
         """The name of a new constant."""
         return self._build.constant(self._fresh(stem), array)
@@ -91,6 +97,9 @@ def rebuild(graph: Graph, *rules: Rule) -> Graph:
     for old in graph.nodes:
         inputs = tuple(rewriter.value(v) for v in old.inputs)
         node = Node(op=old.op, name=old.name, inputs=inputs, outputs=old.outputs, attrs=old.attrs)
+        if lookup(node.op).kind == "host":
+            rewriter.keep(node)
+            continue
         answer = next((a for a in (rule(rewriter, node) for rule in rules) if a is not None), None)
         if answer is None:
             rewriter.emit(node.op, inputs, node.attrs, node.outputs[0])

@@ -199,8 +199,9 @@ def test_an_op_as_tensors_is_its_numpy_meaning(name, forms, attrs):
 
 
 def test_every_op_has_a_tensor_expression_and_a_case():
-    assert set(OPS) == set(RULES)
-    assert set(OPS) == {case[0] for case in CASES}
+    expressed = {name for name, entry in OPS.items() if entry.kind != "host"}
+    assert expressed == set(RULES)
+    assert expressed == {case[0] for case in CASES}
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)

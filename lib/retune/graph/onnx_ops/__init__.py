@@ -1,17 +1,37 @@
 """ONNX ops by family: importing this package registers every handler."""
 
-from retune.graph.onnx_ops import elementwise, linear, movement, normalisation, windows
-from retune.graph.onnx_ops.registry import HANDLERS, Emitter, OnnxNode, handler_of, onnx_op
+from retune.graph.onnx_ops import (
+    control,
+    elementwise,
+    linear,
+    movement,
+    normalisation,
+    sequences,
+    windows,
+)
+from retune.graph.onnx_ops.registry import (
+    HANDLERS,
+    Emitter,
+    NotConstant,
+    OnnxNode,
+    handler_of,
+    onnx_op,
+)
+from retune.graph.onnx_ops.values import Values
 
 __all__ = [
     "HANDLERS",
     "Emitter",
+    "NotConstant",
     "OnnxNode",
+    "Values",
+    "control",
     "elementwise",
     "handler_of",
     "linear",
     "movement",
     "normalisation",
     "onnx_op",
+    "sequences",
     "windows",
 ]

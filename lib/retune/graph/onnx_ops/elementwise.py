@@ -26,7 +26,6 @@ UNARY: dict[str, str] = {
     "Softsign": "softsign",
     "Erf": "erf",
     "HardSwish": "hard_swish",
-    "Identity": "identity",
 }
 """ONNX op -> graph op, where neither has attributes."""
 

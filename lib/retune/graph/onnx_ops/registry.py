@@ -4,15 +4,17 @@ A handler emits graph ops into a `GraphBuilder`, its last ones making `node.outp
 handlers of one op differ in `since`: the newest that is not newer than the model's opset wins.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+import onnx
 
 from retune.core.dtypes import TensorType
 from retune.core.errors import ModelError
 from retune.graph.graph import GraphBuilder
+from retune.graph.onnx_ops.values import Values
 from retune.graph.ops import Array
 
 
@@ -52,12 +54,30 @@ class OnnxNode:
         return str(self.attrs.get(key, default))
 
 
+class NotConstant(ModelError):
+    """An input has to be known while importing, and depends on the network's input."""
+
+
+class Around(Protocol):
+    """What a handler may ask for beyond its own node."""
+
+    def body(self, graph: onnx.GraphProto, inputs: Sequence[str], label: str) -> tuple[str, ...]:
+        """The outputs of a body inside the node, applied to these values."""
+        ...
+
+    def run_on_host(self) -> None:
+        """The node is a host step."""
+        ...
+
+
 class Emitter:
     """A `GraphBuilder` with what handlers ask for: types, required constants, fresh names."""
 
-    def __init__(self, build: GraphBuilder, node: OnnxNode) -> None:
+    def __init__(self, build: GraphBuilder, node: OnnxNode, around: Around, values: Values) -> None:
         self.build = build
         self.node = node
+        self._around = around
+        self._values = values
 
     def type(self, value: str) -> TensorType:
         """The type of a value."""
@@ -72,24 +92,24 @@ class Emitter:
         return self.build.constants.get(value)
 
     def contents(self, index: int, what: str) -> Array:
-        """The contents of an input that must be known. Raises: ModelError naming it."""
+        """The contents of an input that must be known. Raises: NotConstant naming it."""
         value = self.node.inputs[index]
         array = self.known(value)
         if array is None:
-            raise ModelError(
+            raise NotConstant(
                 f"{what} (input '{value}') depends on the network's input; expected a constant: "
                 "make it an initializer, or fold the model's constants first"
             )
         return array
 
     def index_list(self, index: int, what: str) -> tuple[int, ...]:
-        """The contents of an input as integers. Raises: ModelError if they are not constant."""
+        """The contents of an input as integers. Raises: NotConstant."""
         return tuple(int(item) for item in self.contents(index, what).reshape(-1))
 
     def scalar(self, value: float, like: str, label: str) -> str:
         """A constant of shape [] and the element type of value `like`."""
         array = np.asarray(value, self.type(like).dtype)
-        return self.build.constant(f"{self.node.outputs[0]}.{label}", array)
+        return self.build.constant(self.build.fresh(f"{self.node.outputs[0]}.{label}"), array)
 
     def temp(self, op: str, *inputs: str, label: str = "", **attrs: Any) -> str:
         """An intermediate value `<output>.<label>` made by a graph op."""
@@ -107,6 +127,41 @@ class Emitter:
         if self.shape(value) == shape:
             return value
         return self.temp("reshape", value, shape=shape)
+
+    def same(self, value: str, index: int = 0) -> None:
+        """The node's output `index` is that value, which may be a sequence or an empty optional."""
+        self._values.alias(self.node.outputs[index], value)
+
+    def sequence(self, index: int) -> tuple[str, ...]:
+        """The tensors of an input that is a sequence. Raises: ModelError if it is none."""
+        value = self.node.inputs[index]
+        if value not in self._values.sequences:
+            raise ModelError(f"input '{value}' is no sequence; expected one")
+        return self._values.sequences[value]
+
+    def is_sequence(self, value: str) -> bool:
+        """True if the value is a sequence of tensors."""
+        return value in self._values.sequences
+
+    def out_sequence(self, parts: Sequence[str]) -> None:
+        """The node's output is the sequence of these tensors."""
+        self._values.sequences[self.node.outputs[0]] = tuple(parts)
+
+    def is_empty(self, value: str) -> bool:
+        """True if the value is an optional that holds nothing."""
+        return not value or value in self._values.empty
+
+    def out_empty(self) -> None:
+        """The node's output is an optional that holds nothing."""
+        self._values.empty.add(self.node.outputs[0])
+
+    def body(self, key: str, inputs: Sequence[str], label: str = "") -> tuple[str, ...]:
+        """The outputs of the body in attribute `key`, applied to these values."""
+        return self._around.body(self.node.attrs[key], inputs, label or key)
+
+    def host(self) -> None:
+        """The node runs on the host, in numpy, as a step of its own: the last way, a slow one."""
+        self._around.run_on_host()
 
     def refuse(self, what: str, remedy: str) -> ModelError:
         """An error for a mode of the op that has no meaning here."""

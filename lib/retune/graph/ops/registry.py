@@ -15,9 +15,11 @@ from retune.core.dtypes import TensorType
 from retune.core.errors import LookupFailed
 
 Array: TypeAlias = npt.NDArray[Any]
-AttrValue: TypeAlias = bool | int | float | str | tuple[int, ...] | tuple[float, ...]
+AttrValue: TypeAlias = bool | int | float | str | bytes | tuple[int, ...] | tuple[float, ...]
 Attrs: TypeAlias = Mapping[str, AttrValue]
-OpKind = Literal["elementwise", "broadcast", "reduction", "heavy", "injective", "opaque"]
+OpKind = Literal["elementwise", "broadcast", "reduction", "heavy", "injective", "opaque", "host"]
+"""How an op is fused. `host`: never, as it runs in numpy between the kernels; it alone may have
+several outputs, and outputs of unknown extents."""
 
 Infer: TypeAlias = Callable[[Sequence[TensorType | None], Attrs], tuple[TensorType, ...]]
 Reference: TypeAlias = Callable[[Sequence[Array | None], Attrs], tuple[Array, ...]]

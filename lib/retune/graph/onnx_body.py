@@ -1,0 +1,300 @@
+"""Importing bodies of nodes: the model's graph, functions, branches and turns of loops.
+
+Read `BodyImporter.run` and `_import` first. For each node the first of these ways is taken: a
+handler of `onnx_ops`; the function that states the operator; evaluation, where its inputs are all
+known; a host step. What no way exists for is counted, and told once at the end, all of it.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from retune.core.errors import ModelError
+from retune.graph.graph import GraphBuilder
+from retune.graph.onnx_file import attribute_value, tensor_array
+from retune.graph.onnx_functions import (
+    Functions,
+    call_attributes,
+    has_schema_function,
+    local_function,
+    schema_function,
+)
+from retune.graph.onnx_host import HostPart, evaluate, runs_on_host
+from retune.graph.onnx_ops import Emitter, OnnxNode, Values, handler_of
+from retune.graph.onnx_scope import (
+    Scope,
+    attributes_of,
+    bodies_of,
+    label_of,
+    opsets_of,
+    read_by,
+    rename_seen,
+    seen_by,
+    standard,
+)
+
+_DEEPEST = 64
+"""Bodies in bodies: a function that calls itself has no end."""
+
+
+class BodyImporter:
+    """Adds bodies of nodes to a graph under construction; errors are collected, not raised."""
+
+    def __init__(
+        self, build: GraphBuilder, functions: Functions, scope: Scope, folder: Path
+    ) -> None:
+        self._build = build
+        self._functions = functions
+        self._folder = folder
+        self._unknown: set[str] = set()
+        self._depth = 0
+        self.values = Values()
+        self.host = HostPart(build, scope.opsets, functions)
+        self.missing: Counter[str] = Counter()
+        """Operators for which there is no way, with the number of their nodes."""
+        self.first: dict[str, str] = {}
+        """The first node of each of them."""
+        self.errors: list[ModelError] = []
+
+    def run(self, nodes: Iterable[onnx.NodeProto], scope: Scope) -> None:
+        """The nodes' meaning is in the graph, and the scope knows their outputs."""
+        self._depth += 1
+        for proto in nodes:
+            call = self._called(proto, scope)
+            try:
+                self._node(call, scope)
+            except ModelError as error:
+                self.errors.append(error)
+                self._unknown.update(call.output)
+            for name, value in zip(proto.output, call.output, strict=True):
+                scope.names[name] = self.values.resolve(value)
+        self._depth -= 1
+
+    def name_output(self, name: str, value: str) -> None:
+        """A value that has another name in the graph is there under `name` too."""
+        if value in self.host.kept_values:
+            self.host.keep(helper.make_node("Identity", [value], [name], name=name), {})
+        else:
+            self._build.add("identity", [value], outputs=[name], name=name)
+
+    def _called(self, proto: onnx.NodeProto, scope: Scope) -> onnx.NodeProto:
+        """The node with the graph's names for what it reads and makes, and its own attributes."""
+        label = scope.prefix + label_of(proto)
+        call = onnx.NodeProto(
+            op_type=proto.op_type, domain=proto.domain, overload=proto.overload, name=label
+        )
+        for name in proto.input:
+            value = scope.value(name)
+            if value is None:
+                self._unknown.add(name)
+                where = f"{self._build.name}: node '{label}' ({proto.op_type})"
+                self.errors.append(ModelError(f"{where} reads '{name}', which nothing makes"))
+            call.input.append(name if value is None else value)
+        call.output.extend(self._own(name, scope) if name else "" for name in proto.output)
+        call.attribute.extend(attributes_of(proto, scope.attributes))
+        return call
+
+    def _own(self, name: str, scope: Scope) -> str:
+        """The graph's name for what a body makes: its own, one that was agreed, or a fresh one."""
+        if not scope.prefix:
+            return name
+        return scope.names.get(name) or self._build.reserve(scope.prefix + name)
+
+    def _node(self, call: onnx.NodeProto, scope: Scope) -> None:
+        around = (scope.value(name) or "" for name in seen_by(call))
+        read = {*filter(None, call.input), *filter(None, around)}
+        if read & self._unknown:
+            self._count(call, scope)
+        elif read & self.host.kept_values:
+            self.run_on_host(call, scope, keep=True)
+        else:
+            self._import(call, scope)
+
+    def _count(self, call: onnx.NodeProto, scope: Scope) -> None:
+        """The node cannot be imported, for what it reads; what it would lack itself is counted."""
+        function = local_function(call, self._functions)
+        if function is not None:
+            self._expand(function, call, scope)
+        elif not self._has_way(call, scope):
+            self._miss(call)
+        self._unknown.update(call.output)
+
+    def _import(self, call: onnx.NodeProto, scope: Scope) -> None:
+        version = scope.version(call.domain)
+        if not standard(call.domain) and handler_of(call.op_type, version) is not None:
+            try:
+                return self._handle(call, scope)
+            except ModelError:
+                if self._fold(call, scope):
+                    return None
+                raise
+        function = local_function(call, self._functions) or schema_function(
+            call, version, [self._type(value) for value in call.input]
+        )
+        if function is not None:
+            return self._expand(function, call, scope)
+        if self._fold(call, scope):
+            return None
+        if not self._has_way(call, scope):
+            return self._miss(call)
+        return self.run_on_host(call, scope)
+
+    def _has_way(self, call: onnx.NodeProto, scope: Scope) -> bool:
+        version = scope.version(call.domain)
+        if not standard(call.domain) and handler_of(call.op_type, version) is not None:
+            return True
+        if local_function(call, self._functions) or has_schema_function(call, version):
+            return True
+        return runs_on_host(call, scope.opsets, self._functions)
+
+    def refuse(self, opset: int) -> None:
+        """Nothing, if everything was imported. Raises: ModelError with all that is missing."""
+        if self.missing:
+            rows = [
+                f"  {op}: {n} x, first '{self.first[op]}'" for op, n in sorted(self.missing.items())
+            ]
+            raise ModelError(
+                f"{self._build.name}: {len(rows)} ops of opset {opset} are not supported "
+                f"({self.missing.total()} nodes); replace them in the model, or cut it before "
+                "them:\n" + "\n".join(rows)
+            )
+        if self.errors:
+            raise self.errors[0]
+
+    def _miss(self, call: onnx.NodeProto) -> None:
+        domain = standard(call.domain)
+        op_type = f"{domain}::{call.op_type}" if domain else call.op_type
+        self.missing[op_type] += 1
+        self.first.setdefault(op_type, call.name)
+        self._unknown.update(call.output)
+
+    def _handle(self, call: onnx.NodeProto, scope: Scope) -> None:
+        version = scope.version("")
+        where = f"{self._build.name}: node '{call.name}' ({call.op_type})"
+        handler = handler_of(call.op_type, version)
+        assert handler is not None
+        node = OnnxNode(
+            op_type=call.op_type,
+            name=call.name,
+            inputs=tuple(call.input),
+            outputs=tuple(call.output),
+            attrs={a.name: attribute_value(a, self._folder, where) for a in call.attribute},
+            opset=version,
+        )
+        around = _Around(
+            importer=self, call=call, scope=scope, errors=len(self.errors), missing=+self.missing
+        )
+        try:
+            handler(node, Emitter(self._build, node, around, self.values))
+        except ModelError as error:
+            raise type(error)(f"{where}: {error}") from error
+        except (IndexError, ValueError, KeyError) as error:
+            raise ModelError(
+                f"{where}: malformed ({error}); expected inputs and attributes as ONNX opset "
+                f"{version} defines them; got inputs {list(node.inputs)} and attributes "
+                f"{sorted(node.attrs)}; check the model with onnx.checker"
+            ) from error
+
+    def _type(self, value: str) -> onnx.TypeProto:
+        """The ONNX type of a value; empty where there is none."""
+        if value in self.values.sequences:
+            parts = self.values.sequences[value]
+            return helper.make_sequence_type_proto(self._type(parts[0] if parts else ""))
+        if value not in self._build.types:
+            return onnx.TypeProto()
+        entry = self._build.types[value]
+        element = helper.np_dtype_to_tensor_dtype(np.dtype(entry.dtype))
+        return helper.make_tensor_type_proto(element, entry.shape)
+
+    def _expand(self, function: onnx.FunctionProto, call: onnx.NodeProto, scope: Scope) -> None:
+        """The function's body takes the node's place; its outputs have the node's names."""
+        given = [*call.input, *[""] * (len(function.input) - len(call.input))]
+        names = dict(zip(function.input, given, strict=True))
+        made = dict(zip(function.output, call.output, strict=False))
+        names |= {name: value for name, value in made.items() if value and name not in names}
+        inner = Scope(
+            opsets=opsets_of(function) or scope.opsets,
+            prefix=f"{call.name}/",
+            attributes=call_attributes(function, call, scope.version(call.domain)),
+            names=names,
+        )
+        self._enter(function.name)
+        self.run(function.node, inner)
+        for name, value in made.items():
+            if value:
+                self.values.alias(value, inner.names[name])
+
+    def _enter(self, name: str) -> None:
+        if self._depth >= _DEEPEST:
+            raise ModelError(
+                f"{self._build.name}: '{name}' lies {_DEEPEST} bodies deep; expected functions "
+                "that do not call themselves"
+            )
+
+    def body(
+        self, graph: onnx.GraphProto, inputs: Sequence[str], label: str, scope: Scope
+    ) -> tuple[str, ...]:
+        """The outputs of a branch, or of a loop's body applied to these values."""
+        self._enter(label)
+        inner = scope.inner(label)
+        inner.names.update(zip((entry.name for entry in graph.input), inputs, strict=False))
+        for tensor in graph.initializer:
+            if tensor.name not in inner.names:
+                array = tensor_array(tensor, self._folder, f"initializer '{tensor.name}'")
+                name = self._build.fresh(inner.prefix + tensor.name)
+                inner.names[tensor.name] = self._build.constant(name, array)
+        self.run(graph.node, inner)
+        return tuple(inner.value(entry.name) or "" for entry in graph.output)
+
+    def _fold(self, call: onnx.NodeProto, scope: Scope) -> bool:
+        """True if the node's inputs are all known, and now its outputs are."""
+        read = [name for name in call.input if name]
+        if not read or not all(name in self._build.constants for name in read):
+            return False
+        if any(True for _ in bodies_of(call)):
+            return False
+        arrays = {name: self._build.constants[name] for name in read}
+        results = evaluate(call, arrays, scope.opsets, self._functions)
+        for name, array in (results or {}).items():
+            self._build.constant(name, array)
+        return results is not None
+
+    def run_on_host(self, call: onnx.NodeProto, scope: Scope, *, keep: bool = False) -> None:
+        """The node runs on the host; kept back for the last host step where that has to be."""
+        proto = onnx.NodeProto()
+        proto.CopyFrom(call)
+        rename_seen(proto, {name: scope.value(name) or "" for name in seen_by(call)})
+        for value in read_by(proto):
+            if value in self.values.sequences and value not in self.host.kept_values:
+                parts = self.values.sequences[value]
+                whole = helper.make_node("SequenceConstruct", list(parts), [value], name=value)
+                self.host.keep(whole, scope.opsets)
+        if keep or self.host.kept_values.intersection(read_by(proto)):
+            return self.host.keep(proto, scope.opsets)
+        return self.host.add(proto, scope.opsets)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Around:
+    """What a handler may ask for beyond its own node."""
+
+    importer: BodyImporter
+    call: onnx.NodeProto
+    scope: Scope
+    errors: int
+    missing: Counter[str]
+
+    def body(self, graph: onnx.GraphProto, inputs: Sequence[str], label: str) -> tuple[str, ...]:
+        """The outputs of a body inside the node, applied to these values."""
+        return self.importer.body(graph, inputs, f"{label_of(self.call)}/{label}", self.scope)
+
+    def run_on_host(self) -> None:
+        """The node is a host step, whatever errors the bodies inside it met on the device's way."""
+        del self.importer.errors[self.errors :]
+        self.importer.missing = self.missing
+        self.importer.run_on_host(self.call, self.scope)

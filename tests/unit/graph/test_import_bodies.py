@@ -1,0 +1,295 @@
+"""Functions, branches, loops, sequences and host steps: what a body of nodes becomes."""
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper, parser
+
+from retune.core.dtypes import UNKNOWN
+from retune.core.errors import ModelError
+from retune.graph.evaluate import run_graph
+from retune.graph.graph import Graph
+from retune.graph.onnx_import import import_model
+from retune.graph.onnx_ops import NotConstant
+from tests.unit.graph.networks import model, node
+
+OPSET = '<ir_version: 8, opset_import: ["" : 18, "own" : 1]>'
+
+
+def parsed(text: str, header: str = OPSET) -> onnx.ModelProto:
+    return parser.parse_model(f"{header}\n{text}")
+
+
+def rand(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def assert_as_onnxruntime(made: onnx.ModelProto, inputs: dict[str, Any]) -> Graph:
+    """The imported network, after it gave what onnxruntime gives."""
+    session = onnxruntime.InferenceSession(made.SerializeToString())
+    names = [output.name for output in session.get_outputs()]
+    graph = import_model(made)
+    found = run_graph(graph, inputs)
+    for name, array in zip(names, session.run(names, inputs), strict=True):
+        np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-6, err_msg=name)
+        assert found[name].dtype == array.dtype
+    return graph
+
+
+def ops(graph: Graph) -> list[str]:
+    return [node.op for node in graph.nodes]
+
+
+FUNCTIONS = """
+net (float[2,3] x) => (float[2,3] y)
+{
+  a = own.Scaled <factor = 3.0> (x)
+  b = own.Scaled (a)
+  y = own.Twice (b)
+}
+<domain: "own", opset_import: ["" : 18]>
+Scaled <factor: float = 0.5> (data) => (result)
+{
+  k = Constant <value_float: float = @factor> ()
+  result = Mul (data, k)
+}
+<domain: "own", opset_import: ["" : 18, "own" : 1]>
+Twice (x) => (y)
+{
+  a = own.Scaled <factor = 2.0> (x)
+  y = Identity (a)
+}
+"""
+
+
+def test_functions_of_the_model_take_the_place_of_their_calls():
+    graph = assert_as_onnxruntime(parsed(FUNCTIONS), {"x": rand(2, 3)})
+    assert ops(graph) == ["multiply", "multiply", "multiply", "identity"]
+    assert graph.outputs == ("y",)
+
+
+def test_a_function_that_passes_an_input_on_and_leaves_one_out():
+    made = parsed("""
+        net (float[2,3] x) => (float[2,3] y, float[2,3] z)
+        { y, z = own.Same (x) }
+        <domain: "own", opset_import: ["" : 18]>
+        Same (data, bias) => (same, more)
+        { same = Identity (data)
+          more = Clip (data, bias) }
+        """)
+    graph = assert_as_onnxruntime(made, {"x": rand(2, 3)})
+    assert graph.outputs == ("y", "z")
+
+
+def test_a_function_that_calls_itself_is_refused():
+    made = parsed("""
+        net (float[2] x) => (float[2] y)
+        { y = own.Round (x) }
+        <domain: "own", opset_import: ["own" : 1]>
+        Round (a) => (b)
+        { b = own.Round (a) }
+        """)
+    with pytest.raises(ModelError, match="'Round' lies 64 bodies deep; expected functions"):
+        import_model(made)
+
+
+@pytest.mark.parametrize("opset", [17, 18, 21])
+def test_functions_of_the_specification_whose_body_depends_on_types(opset: int):
+    made = model(
+        [node("LayerNormalization", ["x", "s", "b"], ["y"], axis=-2)],
+        {"x": [2, 3, 4]},
+        weights={"s": rand(3, 4), "b": rand(3, 4, seed=1)},
+        opset=opset,
+    )
+    assert_as_onnxruntime(made, {"x": rand(2, 3, 4)})
+
+
+def test_attributes_that_a_call_leaves_out_have_the_specification_s_defaults():
+    made = model([node("ThresholdedRelu", ["x"], ["y"])], {"x": [3, 4]}, opset=22)
+    assert_as_onnxruntime(made, {"x": 2 * rand(3, 4)})
+
+
+def test_names_that_a_body_makes_do_not_meet_the_model_s():
+    made = parsed("""
+        net (float[2] x) => (float[2] y)
+        { a = own.F (x)
+          other = Neg (a)
+          y = Add (other, a) }
+        <domain: "own", opset_import: ["" : 18]>
+        F (x) => (y)
+        { t = Relu (x)
+          y = Exp (t) }
+        """)
+    made.graph.node[1].output[0] = made.graph.node[2].input[0] = "a/t"
+    assert_as_onnxruntime(made, {"x": rand(2)})
+
+
+def test_nodes_of_known_inputs_are_evaluated_though_there_is_no_kernel_for_them():
+    weights = {"w": rand(3, 3)}
+    nodes = [node("Det", ["w"], ["d"]), node("Mul", ["x", "d"], ["y"])]
+    graph = assert_as_onnxruntime(model(nodes, {"x": [2, 3]}, weights=weights), {"x": rand(2, 3)})
+    assert ops(graph) == ["multiply"]
+
+
+BRANCHES = """
+net (float[2,3] x, bool c) => (float[2,3] y)
+{ t = Relu (x)
+  y = If (c) <then_branch = a () => (float[2,3] p) { p = Neg (t) },
+              else_branch = b () => (float[2,3] q) { q = Exp (t) }> }
+"""
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_the_branch_of_a_known_condition_is_what_is_left(taken: bool):
+    made = parsed(BRANCHES)
+    made.graph.initializer.append(numpy_helper.from_array(np.asarray(taken), "c"))
+    del made.graph.input[1]
+    graph = assert_as_onnxruntime(made, {"x": rand(2, 3)})
+    assert ops(graph)[:2] == ["relu", "negative" if taken else "exp"]
+
+
+def test_both_branches_of_an_unknown_condition_are_computed():
+    made = parsed(BRANCHES)
+    for taken in (True, False):
+        graph = assert_as_onnxruntime(made, {"x": rand(2, 3), "c": np.asarray(taken)})
+    assert ops(graph).count("where") == 1 and "host" not in ops(graph)
+
+
+LOOP = """
+net (float[3] x) => (float[3] last, float[4,3] all)
+{ n = Constant <value_int = 4> ()
+  yes = Constant <value = bool {1}> ()
+  w = Relu (x)
+  last, all = Loop (n, yes, x) <body = turn (int64 i, bool c, float[3] v)
+    => (bool go, float[3] next, float[3] seen)
+    { go = Identity (c)
+      f = Cast <to = 1> (i)
+      s = Mul (w, f)
+      next = Add (v, s)
+      seen = Neg (next) }> }
+"""
+
+
+def test_a_loop_of_known_turns_is_unrolled():
+    graph = assert_as_onnxruntime(parsed(LOOP), {"x": rand(3)})
+    assert ops(graph).count("add") == 4 and "host" not in ops(graph)
+
+
+def test_a_loop_ends_where_its_condition_says():
+    made = parsed(LOOP.replace("float[4,3] all", "float[2,3] all"))
+    body = made.graph.node[3].attribute[0].g
+    body.node[0].CopyFrom(helper.make_node("Less", ["i", "one"], ["go"]))
+    body.node.insert(0, helper.make_node("Constant", [], ["one"], value_int=1))
+    assert_as_onnxruntime(made, {"x": rand(3)})
+
+
+def test_a_loop_whose_turns_depend_on_the_data_runs_on_the_host():
+    made = parsed(LOOP.replace("float[4,3] all", "float[k,3] all"))
+    made.graph.input.append(helper.make_tensor_value_info("n", TensorProto.INT64, []))
+    del made.graph.node[0]
+    for count in (1, 3):
+        graph = assert_as_onnxruntime(made, {"x": rand(3), "n": np.asarray(count)})
+    assert graph.types["all"].shape == (UNKNOWN, 3)
+
+
+def test_a_scan_forward_and_backward():
+    made = parsed("""
+        net (float[4,3] x, float[3] s) => (float[3] last, float[4,3] all, float[3,4] turned)
+        { last, all, turned = Scan <num_scan_inputs = 2, scan_input_directions = [0, 1],
+            scan_output_axes = [0, 1], scan_output_directions = [1, 0],
+            body = turn (float[3] c, float[3] a, float[3] b)
+              => (float[3] next, float[3] seen, float[3] other)
+            { t = Sub (a, b)
+              next = Add (c, t)
+              seen = Neg (next)
+              other = Identity (t) }> (s, x, x) }
+        """)
+    assert_as_onnxruntime(made, {"x": rand(4, 3), "s": rand(3, seed=1)})
+
+
+def test_sequences_leave_only_tensors():
+    made = parsed("""
+        net (float[2,6] x) => (float[2,5] y, int64 n)
+        { parts = SplitToSequence <axis = 1, keepdims = 1> (x)
+          two = Constant <value_int = 2> ()
+          third = SequenceAt (parts, two)
+          less = SequenceErase (parts, two)
+          shorter = SequenceErase (less)
+          more = SequenceInsert (shorter, third)
+          n = SequenceLength (more)
+          y = ConcatFromSequence <axis = 1> (more) }
+        """)
+    graph = assert_as_onnxruntime(made, {"x": rand(2, 6)})
+    assert set(ops(graph)) <= {"slice", "concat", "identity"}
+
+
+def test_sizes_that_depend_on_the_data_stay_on_the_host_with_all_that_reads_them():
+    made = parsed("""
+        net (float[2,3] x) => (int64[n,2] y, float[2,3] z, int64[1] k)
+        { t = Relu (x)
+          places = NonZero (t)
+          y = Transpose <perm = [1, 0]> (places)
+          z = Exp (t)
+          shape = Shape (places)
+          one = Constant <value_ints = [1]> ()
+          k = Gather (shape, one) }
+        """)
+    graph = assert_as_onnxruntime(made, {"x": rand(2, 3)})
+    assert ops(graph).count("host") == 1 and ops(graph)[-1] == "host"
+    assert graph.types["y"].shape == (UNKNOWN, 2)
+
+
+def test_an_operator_without_a_kernel_is_a_host_step():
+    nodes = [node("Relu", ["x"], ["a"]), node("Det", ["a"], ["b"]), node("Neg", ["b"], ["y"])]
+    made = model(nodes, {"x": [4, 3, 3]})
+    graph = assert_as_onnxruntime(made, {"x": rand(4, 3, 3)})
+    assert ops(graph) == ["relu", "host", "negative"]
+
+
+def test_an_input_that_fixes_shapes_is_asked_for_as_a_constant():
+    made = parsed("net (float[2,3] x, int64[1] s) => (float[n] y) { y = Reshape (x, s) }")
+    with pytest.raises(
+        NotConstant, match=r"the shape \(input 's'\) depends on the network's input"
+    ):
+        import_model(made)
+
+
+def test_what_is_missing_inside_bodies_is_counted_too():
+    made = parsed("""
+        net (float[2] x) => (float[2] y)
+        { a = own.F (x)
+          b = own.F (a)
+          y = own.Unheard (b) }
+        <domain: "own", opset_import: ["" : 18, "other" : 1]>
+        F (x) => (y)
+        { t = other.Strange (x)
+          y = Relu (t) }
+        """)
+    with pytest.raises(ModelError) as caught:
+        import_model(made)
+    assert str(caught.value).splitlines()[1:] == [
+        "  other::Strange: 2 x, first 'a/t'",
+        "  own::Unheard: 1 x, first 'y'",
+    ]
+
+
+def test_an_error_inside_a_function_names_the_way_to_it():
+    made = parsed("""
+        net (float[2,3] x) => (float[6] y)
+        { y = own.F (x) }
+        <domain: "own", opset_import: ["" : 18]>
+        F (x) => (y)
+        { s = Constant <value_ints = [7]> ()
+          y = Reshape (x, s) }
+        """)
+    with pytest.raises(ModelError, match=r"node 'y/y' \(Reshape\): reshape of"):
+        import_model(made)
+
+
+def test_an_output_that_is_a_sequence_is_refused():
+    made = parsed("net (float[2] x) => (float[2] y) { y = SequenceConstruct (x, x) }")
+    with pytest.raises(ModelError, match="output 'y' is a sequence or an optional; expected a"):
+        import_model(made)
