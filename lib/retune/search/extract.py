@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from retune.graph.fuse import ALIAS, Group, group_graph, partition
 from retune.graph.graph import Graph
 from retune.graph.lower import group_tensors
+from retune.graph.ops.host import HOST, step_of
 from retune.ir.merge import merge_axes
 from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.search.task import Task
@@ -13,7 +14,10 @@ from retune.search.task import Task
 
 @dataclass(frozen=True, slots=True)
 class PlacedGroup:
-    """A group of the network, and the task that it is an instance of; None for an alias."""
+    """A group of the network, and the task that it is an instance of.
+
+    None for an alias and for a host step: neither has a kernel.
+    """
 
     group: Group
     task_key: str | None
@@ -27,6 +31,12 @@ class Network:
     groups: tuple[PlacedGroup, ...]
     tasks: Mapping[str, Task]
 
+    @property
+    def host_steps(self) -> tuple[str, ...]:
+        """The ops of each step on the host, in order."""
+        groups = (placed.group for placed in self.groups)
+        return tuple(step_of(g.anchor.attrs).title for g in groups if g.kind == HOST)
+
 
 def extract(graph: Graph, *, max_error: float = DEFAULT_MAX_ERROR) -> Network:
     """The network's groups in execution order; equal groups share a task, with their number.
@@ -36,7 +46,7 @@ def extract(graph: Graph, *, max_error: float = DEFAULT_MAX_ERROR) -> Network:
     tasks: dict[str, Task] = {}
     placed: list[PlacedGroup] = []
     for group in partition(graph):
-        if group.kind == ALIAS:
+        if group.kind in (ALIAS, HOST):
             placed.append(PlacedGroup(group, None))
             continue
         task = replace(make_task(graph, group), max_error=max_error)
