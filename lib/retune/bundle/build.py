@@ -1,15 +1,24 @@
 """From a partitioned network and the chosen candidates to a NetworkPlan.
 
 Each group becomes the launches of its task's program, with the program's buffers bound to the
-network's values; constants are packed here, once for each way in which they are read.
+network's values; constants are packed here, once for each way in which they are read. A host step
+stays the model that it is.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 import numpy as np
 
-from retune.bundle.plan import LARGEST_ERROR_NOTE, Alias, NetworkPlan, PlanBuffer, PlanLaunch
+from retune.bundle.plan import (
+    LARGEST_ERROR_NOTE,
+    Alias,
+    NetworkPlan,
+    PlanBuffer,
+    PlanHost,
+    PlanLaunch,
+)
 from retune.bundle.slices import Embedded, find_embedded, remaining_parts
 from retune.codegen.embed import Slice, embed_output
 from retune.codegen.lower import BUILD_OPTIONS, lower
@@ -17,7 +26,9 @@ from retune.codegen.source import BufferSpec, KernelSource, ProgramSource
 from retune.core.errors import InputError
 from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
+from retune.graph.fuse import Group
 from retune.graph.graph import Graph
+from retune.graph.ops.host import HOST
 from retune.ir.stmt import Program
 from retune.schedule.estimate import default_candidate
 from retune.schedule.space import Candidate
@@ -38,7 +49,10 @@ class Slot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContestPlan:
-    """A plan whose launches are those of all contenders: one of each slot runs in a pass."""
+    """A plan whose launches are those of all contenders: one of each slot runs in a pass.
+
+    Host steps have no contenders, and no part in a pass: what they make stays as it is.
+    """
 
     plan: NetworkPlan
     slots: tuple[Slot, ...]
@@ -79,7 +93,7 @@ def build_contest(
     slots: list[Slot] = []
     for placed in network.groups:
         if placed.task_key is None:
-            parts.alias(placed.group.outputs[0], placed.group.inputs[0])
+            parts.without_kernel(placed.group)
             continue
         task = network.tasks[placed.task_key]
         inside = parts.embedded.get(placed.group.outputs[0])
@@ -101,6 +115,7 @@ def build_contest(
         device=spec,
         notes={**notes, **sources.notes()},
         aliases=tuple(parts.aliases),
+        hosts=tuple(parts.hosts),
     )
     return ContestPlan(plan=plan, slots=tuple(slots))
 
@@ -110,15 +125,26 @@ _EXTENSIONS = {"float16": "cl_khr_fp16", "float64": "cl_khr_fp64"}
 
 
 def check_types(graph: Graph, spec: DeviceSpec) -> None:
-    """Raises: InputError if the device cannot compute with an element type of the graph."""
+    """Raises: InputError if the device cannot compute with an element type of the graph.
+
+    What only host steps read and make is of any type.
+    """
+    on_host = _of_host_steps_only(graph)
     for value, kind in graph.types.items():
         extension = _EXTENSIONS.get(kind.dtype)
-        if extension is not None and kind.elements and extension not in spec.extensions:
+        needed = extension is not None and value not in on_host and kind.elements > 0
+        if needed and extension not in spec.extensions:
             raise InputError(
                 f"{graph.name}: value '{value}' is {kind}; expected types that {spec.name} "
                 f"computes with, and it has no {extension}; convert the model to float32, or "
                 "choose another device"
             )
+
+
+def _of_host_steps_only(graph: Graph) -> set[str]:
+    hosts = [node for node in graph.nodes if node.op == HOST]
+    touched = {v for n in graph.nodes if n.op != HOST for v in (*n.inputs, *n.outputs)}
+    return {value for node in hosts for value in (*node.inputs, *node.outputs)} - touched
 
 
 class _Sources:
@@ -176,6 +202,7 @@ class _Parts:
     buffers: dict[str, PlanBuffer] = field(default_factory=dict[str, PlanBuffer])
     launches: list[PlanLaunch] = field(default_factory=list[PlanLaunch])
     aliases: list[Alias] = field(default_factory=list[Alias])
+    hosts: list[PlanHost] = field(default_factory=list[PlanHost])
     weights: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
 
     def interface(self) -> None:
@@ -191,11 +218,27 @@ class _Parts:
         for value in (*self.graph.inputs, *self.graph.outputs):
             self._value(value)
 
-    def alias(self, value: str, of: str) -> None:
-        """`value` in the memory of `of`."""
+    def without_kernel(self, group: Group) -> None:
+        """A host step, or an output in the memory of the input."""
+        if group.kind == HOST:
+            self._host(group)
+            return
+        (value,), (of,) = group.outputs, group.inputs
         self._value(of)
         self._value(value)
         self.aliases.append(Alias(value=value, of=of))
+
+    def _host(self, group: Group) -> None:
+        node, read = group.anchor, {*self.graph.uses(), *self.graph.outputs}
+        self.hosts.append(
+            PlanHost(
+                label=group.name,
+                model=cast("bytes", node.attrs["model"]),
+                inputs=tuple(self._value(value) for value in node.inputs),
+                outputs=tuple(self._value(v) if v in read else "" for v in node.outputs),
+                after=len(self.launches),
+            )
+        )
 
     def launch(
         self, placed: PlacedGroup, task: Task, source: ProgramSource, contender: int
@@ -282,7 +325,8 @@ class _Parts:
             return self._stored(value, graph.constants[value])
         else:
             role = "input" if value in graph.inputs else "temp"
+        elements = kind.elements if kind.known else 0
         self.buffers[value] = PlanBuffer(
-            name=value, dtype=kind.dtype, elements=kind.elements, role=role, shape=kind.shape
+            name=value, dtype=kind.dtype, elements=elements, role=role, shape=kind.shape
         )
         return value

@@ -20,7 +20,7 @@ from retune.bundle.executor import (
     text_of,
 )
 from retune.bundle.module import random_inputs
-from retune.bundle.plan import BufferRole, NetworkPlan
+from retune.bundle.plan import BufferRole, NetworkPlan, made_by_hosts, storage_roots
 from retune.bundle.storage import touched
 from retune.codegen import contest, persistent
 from retune.codegen.contest import contest_text
@@ -51,12 +51,16 @@ class Contest(Protocol):
         ...
 
     def outputs(self) -> dict[str, np.ndarray]:
-        """The network's outputs of the last pass, on `random_inputs`."""
+        """The network's outputs of the last pass, on `random_inputs`, less those of host steps."""
         ...
 
 
 def open_contest(plan: ContestPlan, device: Device) -> Contest:
-    """The contest on the device, compiled and run once, on random inputs. Raises: BuildFailed."""
+    """The contest on the device, compiled and run once, on random inputs. Raises: BuildFailed.
+
+    Host steps do not run: launches find zeros where one would have left its results, which are
+    valid indices, and take as long for the device as any other numbers.
+    """
     memory = allocate(plan.plan, device)
     for name, array in random_inputs(_types(plan.plan, "input")).items():
         device.write(memory.interface(name, device), array)
@@ -71,8 +75,12 @@ def _types(plan: NetworkPlan, role: BufferRole) -> dict[str, TensorType]:
 
 
 def _outputs(plan: NetworkPlan, memory: Allocations, device: Device) -> dict[str, np.ndarray]:
-    types = _types(plan, "output")
-    return {name: device.read(memory.interface(name, device), types[name]) for name in plan.outputs}
+    types, roots, elsewhere = _types(plan, "output"), storage_roots(plan), made_by_hosts(plan)
+    return {
+        name: device.read(memory.interface(name, device), types[name])
+        for name in plan.outputs
+        if roots[name] not in elsewhere
+    }
 
 
 class _Resident:

@@ -1,5 +1,7 @@
 """A bundle on disk: a folder (or a zip of it) with module.json, kernels.cl, weights.safetensors.
 
+A network with host steps has one more file for each: host0.onnx, host1.onnx, and so on.
+
 Read `write_bundle` and `read_bundle`. Loading executes nothing: JSON, text and plain arrays. Every
 part's size and hash stands in module.json, and module.json carries a key of itself, so that damage
 is found at load and is one RecordError that names the part.
@@ -21,6 +23,7 @@ from retune.bundle.manifest import (
     child,
     children,
     from_manifest,
+    host_entries,
     text,
     to_manifest,
     whole,
@@ -33,8 +36,10 @@ from retune.core.keys import content_key
 from retune.core.replacing import replacing, whole_folder
 
 FORMAT = "retune-bundle"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Raised when an older program could misread what this one writes."""
+WITHOUT_HOSTS_VERSION = 1
+"""What is written for a plan without host steps, so that older programs read it as well."""
 
 MANIFEST, KERNELS, WEIGHTS = "module.json", "kernels.cl", "weights.safetensors"
 
@@ -67,7 +72,10 @@ def read_bundle(path: Path) -> NetworkPlan:
         kernels = _read_part(parts, manifest, KERNELS)
         weights = _read_part(parts, manifest, WEIGHTS)
         try:
-            plan = from_manifest(manifest, _split_kernels(manifest, kernels), view_weights(weights))
+            count = len(host_entries(manifest))
+            models = [bytes(_read_part(parts, manifest, _host_part(i))) for i in range(count)]
+            texts, arrays = _split_kernels(manifest, kernels), view_weights(weights)
+            plan = from_manifest(manifest, texts, arrays, models)
             verify_plan(plan)
         except (Malformed, VerifyError, UnicodeDecodeError) as error:
             raise _damaged(parts, MANIFEST, "a valid plan", str(error)) from error
@@ -88,9 +96,10 @@ def pack_zip(folder: Path, path: Path) -> Path:
 
     Raises: RecordError if the bundle is not sound.
     """
-    read_bundle(folder)
+    plan = read_bundle(folder)
+    hosts = (_host_part(number) for number in range(len(plan.hosts)))
     with replacing(path) as whole_file, zipfile.ZipFile(whole_file, "w") as archive:
-        for name in (MANIFEST, KERNELS, WEIGHTS):
+        for name in (MANIFEST, KERNELS, WEIGHTS, *hosts):
             entry = zipfile.ZipInfo(name, date_time=_ZIP_TIME)
             stored = name == WEIGHTS  # trained floats hardly compress
             entry.compress_type = zipfile.ZIP_STORED if stored else zipfile.ZIP_DEFLATED
@@ -118,10 +127,13 @@ def _write_parts(plan: NetworkPlan, folder: Path) -> None:
     kernels, pieces = _join_kernels(plan.kernels)
     (folder / KERNELS).write_bytes(kernels)
     save_weights(plan.weights, folder / WEIGHTS)
+    hosts = {_host_part(number): host.model for number, host in enumerate(plan.hosts)}
+    for name, model in hosts.items():
+        (folder / name).write_bytes(model)
     memory = plan_memory(plan)
     manifest: dict[str, Json] = {
         "format": FORMAT,
-        "format_version": FORMAT_VERSION,
+        "format_version": FORMAT_VERSION if hosts else WITHOUT_HOSTS_VERSION,
         **to_manifest(plan),
         "kernels": pieces,
         "memory": {
@@ -131,10 +143,15 @@ def _write_parts(plan: NetworkPlan, folder: Path) -> None:
             "weight_bytes": memory.weight_bytes,
             "io_bytes": memory.io_bytes,
         },
-        "files": {name: _file_facts(folder / name) for name in (KERNELS, WEIGHTS)},
+        "files": {name: _file_facts(folder / name) for name in (KERNELS, WEIGHTS, *hosts)},
     }
     manifest["key"] = content_key(manifest)
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+
+
+def _host_part(number: int) -> str:
+    """Name of the file with the model of that host step."""
+    return f"host{number}.onnx"
 
 
 def _file_facts(path: Path) -> dict[str, Json]:

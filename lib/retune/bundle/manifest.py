@@ -1,16 +1,24 @@
-"""NetworkPlan to JSON values and back, without its kernel texts and weights.
+"""NetworkPlan to JSON values and back, without its kernel texts, weights and host models.
 
 Read `to_manifest`. Fields are named, unknown ones are ignored, so that an older program reads what
 a newer one of the same format version wrote. This file opens no file.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import TypeAlias, cast, get_args
 
 import numpy as np
 
-from retune.bundle.plan import Alias, BufferRole, Form, NetworkPlan, PlanBuffer, PlanLaunch
+from retune.bundle.plan import (
+    Alias,
+    BufferRole,
+    Form,
+    NetworkPlan,
+    PlanBuffer,
+    PlanHost,
+    PlanLaunch,
+)
 from retune.core.target import DeviceSpec
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
@@ -22,7 +30,7 @@ class Malformed(ValueError):
 
 
 def to_manifest(plan: NetworkPlan) -> dict[str, Json]:
-    """The plan's structure as JSON values; kernel texts and weights lie in files of their own."""
+    """The plan's structure as JSON values; texts, weights and models lie in files of their own."""
     return {
         "name": plan.name,
         "model_key": plan.model_key,
@@ -34,15 +42,22 @@ def to_manifest(plan: NetworkPlan) -> dict[str, Json]:
         "buffers": [_plain(asdict(entry)) for entry in plan.buffers],
         "aliases": [_plain(asdict(alias)) for alias in plan.aliases],
         "launches": [_plain(asdict(launch)) for launch in plan.launches],
+        "hosts": [_host_entry(host) for host in plan.hosts],
         "notes": dict(plan.notes),
         "form": plan.form,
     }
 
 
 def from_manifest(
-    manifest: Mapping[str, Json], kernels: Mapping[str, str], weights: Mapping[str, np.ndarray]
+    manifest: Mapping[str, Json],
+    kernels: Mapping[str, str],
+    weights: Mapping[str, np.ndarray],
+    models: Sequence[bytes] = (),
 ) -> NetworkPlan:
-    """The plan that `to_manifest` was given, with these texts and weights. Raises: Malformed."""
+    """The plan that `to_manifest` was given, with these texts, weights and models of host steps.
+
+    Raises: Malformed.
+    """
     notes = child(manifest, "notes")
     return NetworkPlan(
         name=text(manifest, "name"),
@@ -61,7 +76,15 @@ def from_manifest(
             for entry in children(manifest, "aliases")
         ),
         form=_form(manifest),
+        hosts=tuple(
+            _host(entry, model) for entry, model in zip(host_entries(manifest), models, strict=True)
+        ),
     )
+
+
+def host_entries(manifest: Mapping[str, Json]) -> tuple[dict[str, Json], ...]:
+    """What the manifest says of each host step; bundles from before there were any have none."""
+    return children(manifest, "hosts") if "hosts" in manifest else ()
 
 
 def text(values: Mapping[str, Json], field: str) -> str:
@@ -143,6 +166,27 @@ def _launch(entry: Mapping[str, Json]) -> PlanLaunch:
         flops=whole(entry, "flops"),
         bytes=whole(entry, "bytes"),
         writes=_texts(entry, "writes"),
+    )
+
+
+def _host_entry(host: PlanHost) -> dict[str, Json]:
+    """All but the model; what it consists of stands there for people."""
+    return {
+        "label": host.label,
+        "ops": list(host.opened.ops),
+        "inputs": list(host.inputs),
+        "outputs": list(host.outputs),
+        "after": host.after,
+    }
+
+
+def _host(entry: Mapping[str, Json], model: bytes) -> PlanHost:
+    return PlanHost(
+        label=text(entry, "label"),
+        model=model,
+        inputs=_texts(entry, "inputs"),
+        outputs=_texts(entry, "outputs"),
+        after=whole(entry, "after"),
     )
 
 

@@ -2,14 +2,21 @@
 
 Read `plan_memory`. A temporary is alive from the first launch that names it (or an alias of it) to
 the last one; two that are alive at once never overlap, all others may. Placement is greedy
-best-fit, tried in two orders; the better one is kept and stands beside the lower bound.
+best-fit, tried in two orders; the better one is kept and stands beside the lower bound. Values that
+cross between device and host steps lie beside inputs and outputs, for the whole run.
 """
 
 from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from retune.bundle.plan import NetworkPlan, storage_roles, storage_roots
+from retune.bundle.plan import (
+    NetworkPlan,
+    host_roots,
+    roots_off_device,
+    storage_roles,
+    storage_roots,
+)
 from retune.device.runtime import PART_ALIGN_BYTES, aligned
 
 
@@ -37,7 +44,7 @@ class MemoryPlan:
     """What the temporaries would take if each one had its own memory."""
     weight_bytes: int
     io_bytes: int
-    """Inputs and outputs."""
+    """Inputs and outputs, and what host steps exchange with the device."""
 
     @property
     def peak_bytes(self) -> int:
@@ -51,8 +58,10 @@ def plan_memory(plan: NetworkPlan, *, align_bytes: int = PART_ALIGN_BYTES) -> Me
     offsets, arena = place(blocks)
     sizes = {entry.name: entry.bytes for entry in plan.buffers}
     held = {"input": 0, "output": 0, "weight": 0, "temp": 0}
+    off_device, crossing = roots_off_device(plan), host_roots(plan)
     for root, role in storage_roles(plan).items():
-        held[role] += sizes[root]
+        if root not in off_device:
+            held["output" if role == "temp" and root in crossing else role] += sizes[root]
     return MemoryPlan(
         offsets=offsets,
         arena_bytes=arena,
@@ -65,11 +74,11 @@ def plan_memory(plan: NetworkPlan, *, align_bytes: int = PART_ALIGN_BYTES) -> Me
 
 def temp_blocks(plan: NetworkPlan, *, align_bytes: int = PART_ALIGN_BYTES) -> tuple[Block, ...]:
     """One block for each temporary that a launch uses, aliases counted with their root."""
-    roots, roles = storage_roots(plan), storage_roles(plan)
+    roots, roles, crossing = storage_roots(plan), storage_roles(plan), host_roots(plan)
     spans: dict[str, tuple[int, int]] = {}
     for position, launch in enumerate(plan.launches):
         for root in (roots[name] for name in launch.args):
-            if roles[root] == "temp":
+            if roles[root] == "temp" and root not in crossing:
                 spans[root] = (spans.get(root, (position, 0))[0], position)
     sizes = {entry.name: aligned(entry.bytes, align_bytes) for entry in plan.buffers}
     return tuple(

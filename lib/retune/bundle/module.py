@@ -4,12 +4,12 @@ Read `Module.run`. All that can be done once is done at load: kernels are built,
 temporaries laid out, every launch gets its arguments, and every input and output its copy. A run
 copies inputs in, enqueues what the executor prepared, and copies outputs out; the read of the
 outputs is the only wait. Where host and device share memory (PoCL) the copies are plain ones, not
-commands of 20 us each.
+commands of 20 us each. A network with host steps runs in parts, see `hosting`.
 """
 
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
@@ -21,9 +21,18 @@ import numpy as np
 from retune.bundle.allocations import Allocations, allocate
 from retune.bundle.executor import make_executor, settle
 from retune.bundle.format import read_bundle
+from retune.bundle.hosting import HostRun, prepare_parts
 from retune.bundle.inputs import InputCheck
 from retune.bundle.memory import MemoryPlan
-from retune.bundle.plan import Form, NetworkPlan, PlanLaunch, verify_plan
+from retune.bundle.plan import (
+    Form,
+    NetworkPlan,
+    PlanHost,
+    PlanLaunch,
+    made_by_hosts,
+    storage_roots,
+    verify_plan,
+)
 from retune.core.dtypes import DType, TensorType
 from retune.core.errors import InputError
 from retune.core.target import DeviceSpec
@@ -38,20 +47,30 @@ class BundleWarning(UserWarning):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchProfile:
-    """One launch of a run: its time by the device's clock, and what it achieved."""
+    """One step of a run: its time, and what it achieved.
+
+    Launches are timed by the device's clock. Host steps by the host's, the ways to and fro
+    included; they have no arithmetic, traffic and roofline of their own.
+    """
 
     label: str
     """Name of the fused group."""
     kernel: str
+    """Entry point; of a host step its ops."""
     median_s: float
     share: float
-    """Of the sum of all launches' medians."""
+    """Of the sum of all steps' medians."""
+    flops: int
+    bytes: int
+    """Least traffic."""
     gflops: float
     """10^9 arithmetic operations per second."""
     gbytes_per_s: float
     """10^9 bytes of least traffic per second."""
     roofline: float | None
     """Time that the machine's ceilings allow over the time taken; None where none were given."""
+    host: bool = False
+    """True for a host step."""
 
 
 class Module:
@@ -73,6 +92,7 @@ class Module:
         self._executor = make_executor(self._form, plan, held.storage, held.bases, self._host)
         # The arrays are on the device now; letting go of them frees the file or zip behind them.
         self.plan = replace(plan, weights={})
+        self._parts = prepare_parts(plan, self._executor, held, self._host)
         self._connect(held)
         self._host.enqueue(self._executor.whole)
         self._host.finish()
@@ -80,10 +100,13 @@ class Module:
     def _connect(self, held: Allocations) -> None:
         """What a run needs for its inputs and outputs is at hand."""
         host, types, plan = self._host, self._types, self.plan
-        parts = {n: held.interface(n, host) for n in (*plan.inputs, *plan.outputs)}
+        roots, elsewhere = storage_roots(plan), made_by_hosts(plan)
+        self._made = {name: roots[name] for name in plan.outputs if roots[name] in elsewhere}
+        read = [name for name in plan.outputs if name not in self._made]
+        parts = {n: held.interface(n, host) for n in (*plan.inputs, *read)}
         self._check = InputCheck(plan.name, self.inputs)
         self._writers = [host.writer(parts[name], types[name]) for name in plan.inputs]
-        self._readers = [(name, host.reader(parts[name], types[name])) for name in plan.outputs]
+        self._readers = [(name, host.reader(parts[name], types[name])) for name in read]
 
     @classmethod
     def load(cls, path: Path | str, device: Device | str | None = None) -> "Module":
@@ -105,7 +128,7 @@ class Module:
 
     @property
     def outputs(self) -> dict[str, TensorType]:
-        """What `run` returns, in the model's order."""
+        """What `run` returns, in the model's order; UNKNOWN extents depend on the inputs."""
         return {name: self._types[name] for name in self.plan.outputs}
 
     @property
@@ -131,8 +154,11 @@ class Module:
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Every output by name, in arrays of their own of the types that `outputs` states.
 
-        Raises: InputError if an input is missing, unknown, or of another shape or type.
+        Raises: InputError if an input is missing, unknown, or of another shape or type, or if a
+        host step cannot work with what it gets.
         """
+        if self.plan.hosts:
+            return self.observe(inputs)[0]
         for write, array in zip(self._writers, self._check.arrays(inputs), strict=True):
             write(array)
         self._host.enqueue(self._executor.whole)
@@ -140,10 +166,29 @@ class Module:
 
     __call__ = run
 
+    def observe(
+        self, inputs: Mapping[str, np.ndarray]
+    ) -> tuple[dict[str, np.ndarray], tuple[HostRun, ...]]:
+        """What `run` returns, and what each host step read and made, in order."""
+        arrays = self._check.arrays(inputs)
+        for write, array in zip(self._writers, arrays, strict=True):
+            write(array)
+        values = dict(zip(self.plan.inputs, arrays, strict=True))
+        runs: list[HostRun] = []
+        for part in self._parts:
+            self._host.enqueue(part.launches)
+            runs += [call(values) for call in part.hosts]
+        outputs = {name: read() for name, read in self._readers}
+        for name, root in self._made.items():
+            made = values[root]
+            outputs[name] = made if name == root else made.reshape(self._types[name].shape).copy()
+        return {name: outputs[name] for name in self.plan.outputs}, tuple(runs)
+
     def runner(self, first: int, end: int, rounds: int = 1) -> Callable[[], None]:
         """A call that runs the launches from `first` to before `end`, `rounds` times over.
 
         They work on whatever the buffers hold; for timing. At most 1024 launches, rounds counted.
+        Host steps between them do not run.
         """
         launches = self._executor.part(first, end, rounds)
 
@@ -176,23 +221,34 @@ class Module:
         inputs: Mapping[str, np.ndarray] | None = None,
         ceilings: Ceilings | None = None,
     ) -> tuple[LaunchProfile, ...]:
-        """The time of each launch in order, as the median of `repeat` runs (at least one).
+        """The time of each step in order, as the median of `repeat` runs (at least one).
 
-        With the ceilings of the device, also each one's share of its roofline.
+        With the ceilings of the device, also each launch's share of its roofline.
         """
-        self.run(self.random_inputs() if inputs is None else inputs)
+        feeds, count = self.random_inputs() if inputs is None else inputs, max(1, repeat)
+        self.run(feeds)
         steps = [
             launch
             for i in range(len(self.plan.launches))
             for launch in self._executor.part(i, i + 1, 1)
         ]
-        rounds = [self._host.profile(steps) for _ in range(max(1, repeat))]
-        medians = [median(times) for times in zip(*rounds, strict=True)]
+        launched = _medians([self._host.profile(steps) for _ in range(count)])
+        hosted = iter(self._host_medians(feeds, count))
+        medians = [
+            next(hosted) if isinstance(step, PlanHost) else next(launched)
+            for step in self.plan.steps
+        ]
         total = sum(medians)
         return tuple(
-            _profile(launch, seconds, total, ceilings)
-            for launch, seconds in zip(self.plan.launches, medians, strict=True)
+            _profile(step, seconds, total, ceilings)
+            for step, seconds in zip(self.plan.steps, medians, strict=True)
         )
+
+    def _host_medians(self, feeds: Mapping[str, np.ndarray], count: int) -> Iterator[float]:
+        """Seconds of each host step in order."""
+        if not self.plan.hosts:
+            return iter(())
+        return _medians([[r.seconds for r in self.observe(feeds)[1]] for _ in range(count)])
 
     def random_inputs(self, seed: int = 0) -> dict[str, np.ndarray]:
         """A random array of the right type for each input, by name; equal seeds, equal arrays."""
@@ -229,18 +285,38 @@ def _warn_if_foreign(plan: NetworkPlan, spec: DeviceSpec) -> None:
     )
 
 
+def _medians(rounds: Sequence[Sequence[float]]) -> Iterator[float]:
+    return (median(times) for times in zip(*rounds, strict=True))
+
+
 def _profile(
-    launch: PlanLaunch, seconds: float, total: float, ceilings: Ceilings | None
+    step: PlanLaunch | PlanHost, seconds: float, total: float, ceilings: Ceilings | None
 ) -> LaunchProfile:
+    share = seconds / total if total else 0.0
+    if isinstance(step, PlanHost):
+        return LaunchProfile(
+            label=step.label,
+            kernel=step.opened.title,
+            median_s=seconds,
+            share=share,
+            flops=0,
+            bytes=0,
+            gflops=0.0,
+            gbytes_per_s=0.0,
+            roofline=None,
+            host=True,
+        )
     per_second = 1e-9 / seconds if seconds else 0.0
-    least = ceilings.least_s(launch.flops, launch.bytes) if ceilings else None
+    least = ceilings.least_s(step.flops, step.bytes) if ceilings else None
     return LaunchProfile(
-        label=launch.label,
-        kernel=launch.kernel,
+        label=step.label,
+        kernel=step.kernel,
         median_s=seconds,
-        share=seconds / total if total else 0.0,
-        gflops=launch.flops * per_second,
-        gbytes_per_s=launch.bytes * per_second,
+        share=share,
+        flops=step.flops,
+        bytes=step.bytes,
+        gflops=step.flops * per_second,
+        gbytes_per_s=step.bytes * per_second,
         roofline=least / seconds if least is not None and seconds else None,
     )
 

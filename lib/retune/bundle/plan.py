@@ -1,20 +1,22 @@
 """NetworkPlan: everything that a bundle holds, as plain data, and the invariants it keeps.
 
 Read NetworkPlan first, then `verify_plan`. Every value of the network is one PlanBuffer; an Alias
-says that a value lies in the memory of another one. This file knows no device and no file.
+says that a value lies in the memory of another one. What runs is launches of kernels and, between
+them, host steps in numpy. This file knows no device and no file.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
 import numpy as np
 
-from retune.core.dtypes import DTYPES, itemsize
-from retune.core.errors import VerifyError
+from retune.core.dtypes import DTYPES, UNKNOWN, itemsize
+from retune.core.errors import ModelError, VerifyError
 from retune.core.target import DeviceSpec
+from retune.graph.ops.host import HostModel, open_host
 
 MAX_ERROR_NOTE = "max_error"
 """The note that says what error of a layer the user allowed, as a part of its output's range."""
@@ -25,7 +27,9 @@ BufferRole = Literal["input", "output", "weight", "temp"]
 
 Form = Literal["persistent", "inline", "queued"]
 """How the launches get onto the device: as one launch of workers that stay for all of them, in a
-row in the thread that calls, or one by one through a queue."""
+row in the thread that calls, or one by one through a queue. Where host steps stand between the
+launches, each part of the launches gets onto it in that way: one launch of workers for each part,
+in turns with the host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +41,11 @@ class PlanBuffer:
     elements: int
     role: BufferRole
     shape: tuple[int, ...]
-    """Logical shape. A packed weight may hold more elements than its shape says; nothing else."""
+    """Logical shape. A packed weight may hold more elements than its shape says; nothing else.
+
+    An output that a host step makes may have UNKNOWN extents; its elements are 0 then, as nothing
+    is kept for it.
+    """
 
     @property
     def bytes(self) -> int:
@@ -68,6 +76,48 @@ class PlanLaunch:
     def read(self) -> tuple[str, ...]:
         """The arguments that the kernel only reads."""
         return tuple(name for name in self.args if name not in self.writes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanHost:
+    """One step in numpy, on the host: an ONNX model (`graph.ops.host`) on some buffers."""
+
+    label: str
+    """Name of the group that the step is."""
+    model: bytes
+    """Serialised; its inputs and outputs are those of the step, in order."""
+    inputs: tuple[str, ...]
+    """Buffer names."""
+    outputs: tuple[str, ...]
+    """Buffer names; '' for what nobody reads."""
+    after: int
+    """Launches that run before it."""
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """Its inputs."""
+        return self.inputs
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """Its outputs that somebody reads."""
+        return tuple(name for name in self.outputs if name)
+
+    @property
+    def opened(self) -> HostModel:
+        """The step, ready to run. Raises: ModelError if it is no host step."""
+        return open_host(self.model)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Launches, and the host steps that run when they are done; there may be none of either."""
+
+    first: int
+    """Number of the first launch."""
+    end: int
+    """Of the launch after the last one."""
+    hosts: tuple[PlanHost, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +154,26 @@ class NetworkPlan:
     aliases: tuple[Alias, ...] = ()
     form: Form = "persistent"
     """The form to run it in; a device that lacks it takes another, and the results are the same."""
+    hosts: tuple[PlanHost, ...] = ()
+    """Host steps in the order in which they run."""
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What runs in turns on the device and on the host, in order."""
+        ends = sorted({*(host.after for host in self.hosts), len(self.launches)})
+        return tuple(
+            Part(first=first, end=end, hosts=tuple(h for h in self.hosts if h.after == end))
+            for first, end in zip([0, *ends], ends, strict=False)
+        )
+
+    @property
+    def steps(self) -> tuple["PlanLaunch | PlanHost", ...]:
+        """The launches and the host steps in the order in which they run."""
+        return tuple(
+            step
+            for part in self.parts
+            for step in (*self.launches[part.first : part.end], *part.hosts)
+        )
 
     def buffer(self, name: str) -> PlanBuffer:
         """The buffer of that name. Raises: KeyError."""
@@ -147,6 +217,24 @@ def storage_roles(plan: NetworkPlan) -> dict[str, BufferRole]:
     return {root: roles.get(root, "temp") for root in dict.fromkeys(roots.values())}
 
 
+def host_roots(plan: NetworkPlan) -> frozenset[str]:
+    """Storage roots that host steps read or write."""
+    roots = storage_roots(plan)
+    return frozenset(roots[v] for host in plan.hosts for v in (*host.read, *host.writes))
+
+
+def made_by_hosts(plan: NetworkPlan) -> frozenset[str]:
+    """Storage roots that host steps write."""
+    return frozenset(value for host in plan.hosts for value in host.writes)
+
+
+def roots_off_device(plan: NetworkPlan) -> frozenset[str]:
+    """Storage roots that exist on the host only: what host steps make and no launch reads."""
+    roots = storage_roots(plan)
+    read = {roots[value] for launch in plan.launches for value in launch.args}
+    return made_by_hosts(plan) - read
+
+
 def verify_plan(plan: NetworkPlan) -> None:
     """Holds after the call: the plan keeps every invariant of CHECKS. Raises: VerifyError."""
     for check in CHECKS:
@@ -166,17 +254,33 @@ def check_buffer_types(plan: NetworkPlan) -> None:
     """Each buffer has a known type, a positive size, and the elements of its shape.
 
     A weight is exempt from the last: packing may pad it. Inputs and outputs may have no elements:
-    that is up to the model, and no launch reads or writes them.
+    that is up to the model, and no launch reads or writes them. So may what host steps make.
     """
+    made = {value for host in plan.hosts for value in host.outputs}
     for entry in plan.buffers:
         where = f"buffer {entry.name}"
         if entry.dtype not in DTYPES:
             raise _broken(plan, where, f"one of {', '.join(DTYPES)}", entry.dtype)
-        if entry.elements < (1 if entry.role in ("weight", "temp") else 0):
+        if UNKNOWN in entry.shape:
+            _check_unknown(plan, entry, made)
+            continue
+        needed = entry.role in ("weight", "temp") and entry.name not in made
+        if entry.elements < (1 if needed else 0):
             raise _broken(plan, where, "at least one element", str(entry.elements))
         if entry.role != "weight" and prod(entry.shape) != entry.elements:
             expected = f"{prod(entry.shape)} elements of shape {entry.shape}"
             raise _broken(plan, where, expected, str(entry.elements))
+
+
+def _check_unknown(plan: NetworkPlan, entry: PlanBuffer, made: Container[str]) -> None:
+    """A value of unknown extents is an output that a host step makes, and no step reads."""
+    where = f"buffer {entry.name}"
+    if entry.role != "output" or entry.name not in made or entry.elements:
+        expected = "known extents, or no elements of an output that a host step makes"
+        raise _broken(plan, where, expected, f"{entry.elements} of shape {entry.shape}")
+    read = [step for step in (*plan.launches, *plan.hosts) if entry.name in step.read]
+    if read:
+        raise _broken(plan, where, "known extents of what is read", f"{entry.shape}")
 
 
 def check_interface(plan: NetworkPlan) -> None:
@@ -279,19 +383,68 @@ def check_writable(plan: NetworkPlan) -> None:
                 raise _broken(plan, _where(launch), expected, f"a write to {name}")
 
 
+def check_hosts(plan: NetworkPlan) -> None:
+    """Each host step is a model of its own, in its place, on known buffers of the model's types."""
+    buffers = {entry.name: entry for entry in plan.buffers}
+    last = 0
+    for host in plan.hosts:
+        where = _where(host)
+        if not last <= host.after <= len(plan.launches):
+            expected = f"a place from {last} to {len(plan.launches)}, after the steps before it"
+            raise _broken(plan, where, expected, str(host.after))
+        last = host.after
+        _check_known(plan, where, (*host.read, *host.writes), buffers)
+        try:
+            step = host.opened
+        except ModelError as error:
+            raise _broken(plan, where, "a model that is a host step", str(error)) from error
+        _check_host_types(plan, host, step)
+
+
+def _check_host_types(plan: NetworkPlan, host: PlanHost, step: HostModel) -> None:
+    """What the step reads and makes is what its model takes and makes."""
+    where = _where(host)
+    sides = (("inputs", host.inputs, step.inputs), ("outputs", host.outputs, step.outputs))
+    for side, names, own in sides:
+        if len(names) != len(own) or (side == "inputs" and "" in names):
+            raise _broken(plan, where, f"{len(own)} {side}: {', '.join(own)}", str(names))
+    for name, dtype in zip(host.inputs, step.dtypes, strict=True):
+        if dtype not in ("", plan.buffer(name).dtype):
+            raise _broken(plan, where, f"input {name} of {dtype}", plan.buffer(name).dtype)
+    for name, kind in zip(host.outputs, step.types, strict=True):
+        entry = plan.buffer(name) if name else None
+        if entry and (entry.dtype, entry.shape) != (kind.dtype, kind.shape):
+            raise _broken(plan, where, f"output {name} of {kind}", f"{entry.dtype}{entry.shape}")
+
+
+def check_host_writes(plan: NetworkPlan) -> None:
+    """What a host step makes is memory of its own that nothing else writes."""
+    roots = storage_roots(plan)
+    written = [roots[name] for launch in plan.launches for name in launch.writes]
+    for host in plan.hosts:
+        for name in host.writes:
+            role = plan.buffer(name).role
+            if role in ("input", "weight") or roots[name] != name:
+                expected = "writes to temps or outputs of their own memory"
+                raise _broken(plan, _where(host), expected, f"{role} {name} in {roots[name]}")
+            if name in written:
+                raise _broken(plan, _where(host), f"nothing else that writes {name}", "two writers")
+            written.append(name)
+
+
 def check_written_before_read(plan: NetworkPlan) -> None:
-    """What a launch reads, and every output, was written before (or is an input or a weight)."""
+    """What a step reads, and every output, was written before (or is an input or a weight)."""
     roots, roles = storage_roots(plan), storage_roles(plan)
     full = {root for root, role in roles.items() if role in ("input", "weight")}
-    for launch in plan.launches:
-        for name in launch.read:
+    for step in plan.steps:
+        for name in step.read:
             if roots[name] not in full:
-                expected = f"{name} written by an earlier launch"
-                raise _broken(plan, _where(launch), expected, "a read of it")
-        full.update(roots[name] for name in launch.writes)
+                expected = f"{name} written by an earlier step"
+                raise _broken(plan, _where(step), expected, "a read of it")
+        full.update(roots[name] for name in step.writes)
     for name in plan.outputs:
         if roots[name] not in full and plan.buffer(name).elements:
-            raise _broken(plan, f"output {name}", "a launch that writes it", "none")
+            raise _broken(plan, f"output {name}", "a step that writes it", "none")
 
 
 CHECKS: tuple[Callable[[NetworkPlan], None], ...] = (
@@ -304,6 +457,8 @@ CHECKS: tuple[Callable[[NetworkPlan], None], ...] = (
     check_launch_ranges,
     check_kernel_texts,
     check_writable,
+    check_hosts,
+    check_host_writes,
     check_written_before_read,
 )
 """One invariant each, in an order where a check may rely on those before it."""
@@ -317,8 +472,10 @@ def _check_known(
             raise _broken(plan, where, "names of buffers of the plan", name)
 
 
-def _where(launch: PlanLaunch) -> str:
-    return f"launch {launch.label} ({launch.kernel})"
+def _where(step: PlanLaunch | PlanHost) -> str:
+    if isinstance(step, PlanHost):
+        return f"host step {step.label}"
+    return f"launch {step.label} ({step.kernel})"
 
 
 def _broken(plan: NetworkPlan, where: str, expected: str, got: str) -> VerifyError:

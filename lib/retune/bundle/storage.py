@@ -1,14 +1,22 @@
 """Where every value of a plan lies: three allocations, and a place in one of them for each value.
 
 The arena holds the temporaries, as the memory plan lays them out; one allocation holds all weights
-and one all inputs and outputs. Kernels can so be given any value as a base pointer and an offset.
+and one all inputs and outputs, with what host steps read and make: the host reads and writes that
+one in place where the device allows it. Kernels can so be given any value as a base pointer and an
+offset.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from retune.bundle.memory import MemoryPlan
-from retune.bundle.plan import NetworkPlan, storage_roles, storage_roots
+from retune.bundle.plan import (
+    NetworkPlan,
+    host_roots,
+    roots_off_device,
+    storage_roles,
+    storage_roots,
+)
 from retune.codegen.hazards import Region, Touched
 from retune.device.runtime import aligned
 
@@ -42,12 +50,18 @@ class Storage:
 
 
 def lay_out(plan: NetworkPlan, memory: MemoryPlan) -> Storage:
-    """Every value that a launch uses, and every input, output and weight, has a place."""
+    """Every value that a launch uses, and every input, output and weight, has a place.
+
+    What exists on the host only has none.
+    """
     sizes = {entry.name: entry.bytes for entry in plan.buffers}
     ends = [memory.arena_bytes, 0, 0]
     placed: dict[str, Place] = {}
+    off_device, crossing = roots_off_device(plan), host_roots(plan)
     for root, role in storage_roles(plan).items():
-        if role == "temp":
+        if root in off_device:
+            continue
+        if role == "temp" and root not in crossing:
             base, offset = ARENA, memory.offsets.get(root)
         else:
             base = WEIGHTS if role == "weight" else INTERFACE

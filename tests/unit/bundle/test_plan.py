@@ -122,7 +122,7 @@ def test_aliases_have_one_size(plan: NetworkPlan, with_buffer: Change) -> None:
         ({"args": ("flat", "x")}, "writes to temps or outputs; got input x"),
         ({"args": ("twice", "bias")}, "writes to temps or outputs; got weight bias"),
         ({"args": ("flat", "sum")}, "memory that is not read through another argument"),
-        ({"args": ("four", "twice")}, "four written by an earlier launch"),
+        ({"args": ("four", "twice")}, "four written by an earlier step"),
     ],
 )
 def test_launches_are_checked(
@@ -136,7 +136,7 @@ def test_writes_may_be_any_arguments(plan: NetworkPlan, with_launch: Change) -> 
 
 
 def test_outputs_are_written(plan: NetworkPlan) -> None:
-    _refused(replace(plan, launches=plan.launches[:3]), "output eight: expected a launch")
+    _refused(replace(plan, launches=plan.launches[:3]), "output eight: expected a step")
 
 
 def test_a_kernel_text_defines_its_entry(plan: NetworkPlan) -> None:
