@@ -45,6 +45,7 @@ def result_data(result: TuneResult) -> Row:
             "max_rel": result.verified.max_rel,
             "tolerance": result.verified.tolerance,
             "passed": result.verified.passed,
+            "by_parts": result.verified.by_parts,
             "max_error": result.max_error,
             "largest_error": result.largest_error,
         },

@@ -52,16 +52,16 @@ def bench(
 
 
 def _profile(bundle: Any) -> list[dict[str, Any]]:
-    """A row for each launch; the roofline is measured on this device now."""
+    """A row for each launch and host step; the roofline is measured on this device now."""
     from retune.device.ceilings import Ceilings
 
     return [
         {
-            "group": row.label,
+            "group": f"on the host: {row.kernel}" if row.host else row.label,
             "us": 1e6 * row.median_s,
             "share %": 100 * row.share,
-            "GFLOP/s": row.gflops,
-            "GB/s": row.gbytes_per_s,
+            "GFLOP/s": None if row.host else row.gflops,
+            "GB/s": None if row.host else row.gbytes_per_s,
             "roofline %": 100 * row.roofline if row.roofline is not None else None,
         }
         for row in bundle.profile(ceilings=Ceilings(bundle.device))

@@ -30,6 +30,8 @@ def tasks(
         print_line("    " + task.text.strip().replace("\n", "\n    "))
         print_line()
     flops = sum(task.flops * task.weight for task in found)
+    for ops in network.network.host_steps:
+        print_line(f"on the host: {ops}")
     print_line(f"{len(found)} tasks, {flops / 1e9:.3f} GFLOP in one run of {model}")
 
 

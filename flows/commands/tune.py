@@ -108,6 +108,8 @@ def print_result(result: TuneResult) -> None:
         f"deviation {verified.max_abs:.2e} from {verified.oracle} at most, "
         f"{verified.max_rel:.1e} of the output's range ({verified.samples} samples)"
     )
+    if verified.by_parts:
+        print_line("          part by part, as results of host steps jump at rounding")
     print_line(
         f"layers    {result.max_error:g} of a layer's range allowed, {result.largest_error} used"
     )

@@ -70,7 +70,7 @@ def open_peer(
 
 def open_reference(model: Path, graph: Graph, *, shapes: Shapes | None = None) -> Peer:
     """The oracle of verification: onnxruntime, or the ops' numpy meaning if it is not installed."""
-    if importlib.util.find_spec("onnxruntime") is None:
+    if not has_onnxruntime():
         return numpy_peer(graph)
     return open_peer("onnxruntime", model, shapes=shapes)
 
@@ -93,16 +93,43 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _open_onnxruntime(model: Path, shapes: Shapes, threads: int) -> Peer:
-    runtime = _import("onnxruntime")
+def has_onnxruntime() -> bool:
+    """Whether the oracle is installed."""
+    return importlib.util.find_spec("onnxruntime") is not None
+
+
+def predict_with_onnxruntime(model: bytes) -> Predict:
+    """A serialised model that holds all of its weights, run on what it takes of the inputs.
+
+    Raises: ModelError if onnxruntime refuses it.
+    """
+    session = _session(_import("onnxruntime"), model, available_cores())
+    taken = [str(entry.name) for entry in session.get_inputs()]
+    outputs = tuple(str(entry.name) for entry in session.get_outputs())
+
+    def predict(inputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        results = session.run(None, {name: inputs[name] for name in taken})
+        return dict(zip(outputs, results, strict=True))
+
+    return predict
+
+
+def _session(runtime: ModuleType, model: Path | bytes, threads: int) -> Any:
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
+    source = model if isinstance(model, bytes) else str(model)
     try:
-        session = runtime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+        return runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its exceptions share no other base
-        raise _refused("onnxruntime", model, error) from error
+        where = Path("a part of the model") if isinstance(model, bytes) else model
+        raise _refused("onnxruntime", where, error) from error
+
+
+def _open_onnxruntime(model: Path, shapes: Shapes, threads: int) -> Peer:
+    runtime = _import("onnxruntime")
+    session = _session(runtime, model, threads)
     outputs = tuple(str(entry.name) for entry in session.get_outputs())
     return Peer(
         name="onnxruntime",

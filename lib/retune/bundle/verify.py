@@ -1,7 +1,8 @@
 """Does a module compute what it should? Seeded samples, compared with a reference.
 
 Read `verify`. The measure is the largest deviation of an output as a part of the range of the
-reference's values, so that it means the same for logits and for probabilities.
+reference's values, so that it means the same for logits and for probabilities. Integers and truth
+values have to be equal. A network with host steps may be compared part by part, see `by_parts`.
 """
 
 from collections.abc import Mapping
@@ -10,9 +11,10 @@ from math import inf
 
 import numpy as np
 
+from retune.bundle.by_parts import Parts
 from retune.bundle.module import random_inputs
 from retune.bundle.peers import Predict
-from retune.core.dtypes import TensorType
+from retune.core.dtypes import TensorType, is_float
 from retune.core.errors import InputError
 
 TOLERANCE = 1e-4
@@ -49,6 +51,8 @@ class Verification:
     tolerance: float
     passed: bool
     """Every output of every sample deviates by at most `tolerance` of its range."""
+    by_parts: bool = False
+    """Some sample's outputs agree only up to jumps of host steps: `outputs` are its parts' then."""
 
 
 def verify(
@@ -59,21 +63,27 @@ def verify(
     samples: int = 3,
     seed: int = 0,
     tolerance: float = TOLERANCE,
+    parts: Parts | None = None,
 ) -> Verification:
     """Compares `module` with `reference` on that many seeded random samples.
 
-    Raises: InputError if `samples` is not positive.
+    Where the outputs of a sample do not agree, and the network has `parts`, these are compared in
+    their place. Raises: InputError if `samples` is not positive.
     """
     if samples < 1:
         raise InputError(f"verify: expected at least one sample; got {samples}")
     found: dict[str, OutputDeviation] = {}
+    by_parts = False
     for sample in range(samples):
         feeds = random_inputs(inputs, seed + sample)
         expected, got = reference(feeds), module(feeds)
-        for name, array in expected.items():
-            deviation = compare(name, got.get(name), np.asarray(array))
-            if name not in found or deviation.max_rel_range > found[name].max_rel_range:
-                found[name] = deviation
+        rows = [compare(name, got.get(name), np.asarray(a)) for name, a in expected.items()]
+        if parts and max((row.max_rel_range for row in rows), default=0.0) > tolerance:
+            rows = [compare(part.name, part.got, part.expected) for part in parts(feeds)]
+            by_parts = True
+        for row in rows:
+            if row.name not in found or row.max_rel_range > found[row.name].max_rel_range:
+                found[row.name] = row
     worst = max((entry.max_rel_range for entry in found.values()), default=inf)
     return Verification(
         samples=samples,
@@ -82,14 +92,15 @@ def verify(
         outputs=tuple(found.values()),
         tolerance=tolerance,
         passed=worst <= tolerance,
+        by_parts=by_parts,
     )
 
 
 def compare(name: str, got: np.ndarray | None, expected: np.ndarray) -> OutputDeviation:
     """The deviation of one output in one sample.
 
-    Values that are not finite have to be equal. A constant reference has no range: its magnitude
-    (or 1, if that is 0) takes its place.
+    Values that are not finite have to be equal, and so have integers and truth values. A constant
+    reference has no range: its magnitude (or 1, if that is 0) takes its place.
     """
     if got is None:
         return _incomparable(name, "missing")
@@ -97,6 +108,8 @@ def compare(name: str, got: np.ndarray | None, expected: np.ndarray) -> OutputDe
         return _incomparable(name, f"expected shape {expected.shape}; got {got.shape}")
     if got.dtype != expected.dtype:
         return _incomparable(name, f"expected {expected.dtype}; got {got.dtype}")
+    if not is_float(str(expected.dtype)):
+        return _compare_exactly(name, got, expected)
     ours, theirs = got.astype(np.float64), expected.astype(np.float64)
     finite = np.isfinite(theirs)
     if not np.array_equal(ours[~finite], theirs[~finite], equal_nan=True):
@@ -110,6 +123,21 @@ def compare(name: str, got: np.ndarray | None, expected: np.ndarray) -> OutputDe
     extent = float(np.ptp(theirs)) or float(np.abs(theirs).max()) or 1.0
     return OutputDeviation(
         name=name, max_abs=largest, max_rel_range=largest / extent, reference_range=extent
+    )
+
+
+def _compare_exactly(name: str, got: np.ndarray, expected: np.ndarray) -> OutputDeviation:
+    """No deviation, or an infinite part of the range."""
+    differ = int(np.count_nonzero(got != expected))
+    if not differ:
+        return OutputDeviation(name=name, max_abs=0.0, max_rel_range=0.0, reference_range=0.0)
+    apart = np.abs(got.astype(np.float64) - expected.astype(np.float64))
+    return OutputDeviation(
+        name=name,
+        max_abs=float(apart.max()),
+        max_rel_range=inf,
+        reference_range=float(np.ptp(expected.astype(np.float64))),
+        problem=f"{differ} of {expected.size} values differ, which have to be equal",
     )
 
 

@@ -43,13 +43,16 @@ class LatencyBar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelShare:
-    """Time of one launch of the tuned bundle."""
+    """Time of one launch or host step of the tuned bundle."""
 
     label: str
+    """Of a host step its ops."""
     us: float
     flops: int
     roofline: float | None = None
     """Share of what the machine's ceilings allow."""
+    host: bool = False
+    """True for a host step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +65,8 @@ class Verification:
     max_rel: float
     tolerance: float
     passed: bool
+    by_parts: bool = False
+    """True: the outputs of some sample agree only up to jumps of host steps, and all parts do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,6 +41,7 @@ def render(data: ReportData) -> str:
         failures=bar_chart(_failure_bars(data), "outcomes of measurements"),
         profile=bar_chart(_profile_bars(data), "time by kernel"),
         hidden_kernels=max(0, len(data.profile) - KERNELS),
+        on_host=any(kernel.host for kernel in data.profile),
     )
 
 
@@ -110,6 +111,7 @@ def _profile_bars(data: ReportData) -> list[Bar]:
             label=kernel.label,
             value=kernel.us,
             text=_profile_text(kernel, total),
+            style="peer" if kernel.host else "plain",
         )
         for kernel in slowest
         if kernel.us > 0
@@ -118,6 +120,8 @@ def _profile_bars(data: ReportData) -> list[Bar]:
 
 def _profile_text(kernel: KernelShare, total: float) -> str:
     parts = [_time(kernel.us), f"{100 * kernel.us / total:.1f} %"]
+    if kernel.host:
+        parts.append("on the host")
     if kernel.flops:
         parts.append(f"{kernel.flops / kernel.us / 1e3:.0f} GFLOP/s")
     if kernel.roofline is not None:

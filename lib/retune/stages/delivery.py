@@ -9,6 +9,7 @@ import numpy as np
 
 from retune.bundle.bench import BenchOptions, Timing, compare_times
 from retune.bundle.build import build_plan
+from retune.bundle.by_parts import parts_of
 from retune.bundle.format import read_bundle, write_bundle
 from retune.bundle.forms import best_form
 from retune.bundle.memory import plan_memory
@@ -91,6 +92,7 @@ def stage_compile(
             from_defaults=tuned - len(chosen),
             form=plan.form,
             largest_error=plan.notes[LARGEST_ERROR_NOTE],
+            host_steps=tuple(step.opened.title for step in plan.hosts),
         )
 
     return run_once(CompileManifest, stage="compile", key=key, work=Path(request.work), body=body)
@@ -106,7 +108,8 @@ def stage_verify(
         module = Module.load(compiled.file(compiled.module), request.device)
         graph = open_network(request).network.graph
         oracle = open_reference(Path(network.onnx), graph, shapes=_shapes(network))
-        outcome = verify(module, oracle, module.inputs, samples=request.samples)
+        parts = parts_of(module, Path(network.onnx), graph)
+        outcome = verify(module, oracle, module.inputs, samples=request.samples, parts=parts)
         return VerifyManifest(
             oracle=f"{oracle.name} {oracle.version}",
             samples=outcome.samples,
@@ -114,6 +117,7 @@ def stage_verify(
             max_rel=_finite(outcome.max_rel_range),
             tolerance=outcome.tolerance,
             passed=outcome.passed,
+            by_parts=outcome.by_parts,
         )
 
     return run_once(VerifyManifest, stage="verify", key=key, work=Path(request.work), body=body)
@@ -136,7 +140,7 @@ def stage_bench(
 ) -> BenchManifest:
     """Latencies of the untuned and the tuned bundle and the installed peers, measured in turns.
 
-    With the tuned bundle's profile, launch by launch, against the roofline of the device now.
+    With the tuned bundle's profile, step by step, against the roofline of the device now.
     """
     key = stage_key("bench", untuned.key, tuned.key)
 
@@ -168,11 +172,12 @@ def _profile(module: Module, feeds: Mapping[str, np.ndarray]) -> tuple[KernelTim
             label=row.label,
             kernel=row.kernel,
             us=1e6 * row.median_s,
-            flops=launch.flops,
-            bytes=launch.bytes,
+            flops=row.flops,
+            bytes=row.bytes,
             roofline=row.roofline,
+            host=row.host,
         )
-        for row, launch in zip(rows, module.plan.launches, strict=True)
+        for row in rows
     )
 
 

@@ -262,6 +262,8 @@ class CompileManifest(Manifest):
     """How the bundle runs: see `bundle.plan.Form`."""
     largest_error: str = ""
     """Of the strategies used, as they state it: a part of a layer's output range, and how often."""
+    host_steps: tuple[str, ...] = ()
+    """The ops of each part that runs in numpy, on the host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,6 +278,8 @@ class VerifyManifest(Manifest):
     tolerance: float
     """What `max_rel` was compared with."""
     passed: bool
+    by_parts: bool = False
+    """True: the outputs of some sample agree only up to jumps of host steps, and all parts do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,15 +296,18 @@ class Latency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelTime:
-    """Time of one launch of the tuned bundle."""
+    """Time of one launch or host step of the tuned bundle."""
 
     label: str
     kernel: str
+    """Of a host step its ops."""
     us: float
     flops: int
     bytes: int
     roofline: float | None = None
     """Share of what the machine's ceilings, measured in the same process, allow."""
+    host: bool = False
+    """True for a host step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

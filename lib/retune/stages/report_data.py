@@ -36,7 +36,13 @@ def report_data(request: TuneRequest, run: FinishedRun, *, created: datetime) ->
             for row in run.bench.rows
         ),
         profile=tuple(
-            KernelShare(label=row.label, us=row.us, flops=row.flops, roofline=row.roofline)
+            KernelShare(
+                label=row.kernel if row.host else row.label,
+                us=row.us,
+                flops=row.flops,
+                roofline=row.roofline,
+                host=row.host,
+            )
             for row in run.bench.profile
         ),
         verification=Verification(
@@ -46,6 +52,7 @@ def report_data(request: TuneRequest, run: FinishedRun, *, created: datetime) ->
             max_rel=run.verified.max_rel,
             tolerance=run.verified.tolerance,
             passed=run.verified.passed,
+            by_parts=run.verified.by_parts,
         ),
         facts=_facts(request, run),
     )
@@ -104,6 +111,8 @@ def _facts(request: TuneRequest, run: FinishedRun) -> tuple[tuple[str, str], ...
         f"{_size(tuned.least_bytes)})",
         "records": request.records,
     }
+    if tuned.host_steps:
+        facts = {**facts, "host steps": "; ".join(tuned.host_steps)}
     return tuple(facts.items())
 
 

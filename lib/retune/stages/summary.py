@@ -44,6 +44,8 @@ def event_of(
             return TuneEvent(stage="settle", text=text)
         case CompileManifest():
             text = f"{done.kernels} kernels, {done.launches} launches"
+            if done.host_steps:
+                text += f", on the host: {'; '.join(done.host_steps)}"
             return TuneEvent(stage="compile", text=text)
 
 

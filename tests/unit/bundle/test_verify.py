@@ -6,6 +6,7 @@ from math import inf, nan
 import numpy as np
 import pytest
 
+from retune.bundle.by_parts import PartValue
 from retune.bundle.verify import compare, verify
 from retune.core.dtypes import TensorType
 from retune.core.errors import InputError
@@ -92,6 +93,43 @@ def test_a_lost_infinity_is_found() -> None:
 def test_whole_numbers_are_compared_without_overflow() -> None:
     low, high = np.array([0, 0], np.uint8), np.array([255, 0], np.uint8)
     assert compare("y", low, high).max_abs == compare("y", high, low).max_abs == 255
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint8", "bool"])
+def test_integers_and_truth_values_have_to_be_equal(dtype: str) -> None:
+    expected = np.array([0, 1, 1, 0]).astype(dtype)
+    assert compare("y", expected.copy(), expected).max_rel_range == 0
+    found = compare("y", np.array([0, 1, 0, 0]).astype(dtype), expected)
+    assert found.max_rel_range == inf
+    assert found.problem == "1 of 4 values differ, which have to be equal"
+
+
+def test_shapes_that_depend_on_the_data_are_compared() -> None:
+    found = compare("y", np.zeros((3, 4), np.int64), np.zeros((2, 4), np.int64))
+    assert found.problem == "expected shape (2, 4); got (3, 4)"
+    none = np.zeros((0, 4), np.int64)
+    assert compare("y", none, none).max_rel_range == 0
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_parts_take_the_place_of_outputs_that_do_not_agree(right: bool) -> None:
+    def jumps(inputs: Arrays) -> Arrays:
+        return {**_double(inputs), "z": np.flip(inputs["x"])}
+
+    def parts(inputs: Arrays) -> list[PartValue]:
+        asked.append(inputs["x"])
+        x = inputs["x"]
+        return [PartValue(name="inside", got=x, expected=x if right else -x)]
+
+    asked: list[np.ndarray] = []
+    outcome = verify(jumps, _double, INPUTS, samples=2, parts=parts)
+    assert (outcome.passed, outcome.by_parts, len(asked)) == (right, True, 2)
+    assert [entry.name for entry in outcome.outputs] == ["inside"]
+
+
+def test_parts_are_not_asked_where_the_outputs_agree() -> None:
+    outcome = verify(_double, _double, INPUTS, parts=lambda inputs: pytest.fail("asked"))
+    assert outcome.passed and not outcome.by_parts
 
 
 def test_a_reference_without_outputs_never_passes() -> None:

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from retune.report import render
+from retune.report import KernelShare, render
 from retune.report.svg import Bar, bar_chart, best_so_far, curve_chart
 from tests.unit.report.sample import sample
 
@@ -70,6 +70,18 @@ def test_run_without_measurements_renders():
     page = render(data)
     assert "Outcomes" not in page
     assert "Time by kernel" not in page
+
+
+def test_host_steps_are_marked():
+    data = sample(tasks=2)
+    assert "on the host" not in render(data)
+    step = KernelShare(label="NonMaxSuppression, Gather", us=120.0, flops=0, host=True)
+    parts = replace(data.verification, by_parts=True)
+    page = render(replace(data, profile=(*data.profile, step), verification=parts))
+    assert "NonMaxSuppression, Gather" in page
+    assert re.search(r"120 µs, [\d.]+ %, on the host<", page)
+    assert "Steps on the host are timed there" in page
+    assert "parts were compared" in page
 
 
 def test_failed_verification_is_said():

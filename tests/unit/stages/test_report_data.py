@@ -9,7 +9,7 @@ from pathlib import Path
 from retune.records.schema import TuningRecord, failed, succeeded
 from retune.records.store import RecordStore
 from retune.report import render
-from retune.stages.manifest import BestRecord, Selection, TuneRequest
+from retune.stages.manifest import BestRecord, KernelTime, Selection, TuneRequest
 from retune.stages.report_data import report_data
 from tests.flows.fakes import FakeStages
 from tests.unit.records import test_store
@@ -73,6 +73,25 @@ def test_report_shows_the_run_and_its_own_curves(tmp_path: Path):
     page = render(data)
     assert "2026-01-02 00:00 UTC" in page
     assert "conv2d + bias + relu" in page
+
+
+def test_report_shows_host_steps_by_their_ops(tmp_path: Path):
+    request = TuneRequest(
+        model="zoo:fake",
+        out=str(tmp_path / "out"),
+        records=str(tmp_path / "records"),
+        work=str(tmp_path / "work"),
+    )
+    run = FakeStages().finished(request, Selection(target=DEVICE))
+    step = KernelTime(label="h", kernel="NonMaxSuppression", us=9.0, flops=0, bytes=0, host=True)
+    run = replace(
+        run,
+        bench=replace(run.bench, profile=(*run.bench.profile, step)),
+        tuned=replace(run.tuned, host_steps=("NonMaxSuppression",)),
+    )
+    data = report_data(request, run, created=datetime(2026, 1, 2, tzinfo=UTC))
+    assert (data.profile[-1].label, data.profile[-1].host) == ("NonMaxSuppression", True)
+    assert dict(data.facts)["host steps"] == "NonMaxSuppression"
 
 
 def example(name: str, store: Path) -> subprocess.CompletedProcess[str]:

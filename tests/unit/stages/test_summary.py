@@ -28,6 +28,9 @@ def test_a_stage_is_told_in_one_line_and_a_wrong_bundle_is_refused(tmp_path: Pat
     assert told[1].text == f"{len(tasks.tasks)} tasks"
     assert told[2].text == f"{tuned.kernels} kernels, {tuned.launches} launches"
 
+    hosted = event_of(replace(tuned, host_steps=("TopK", "NonMaxSuppression, Gather")))
+    assert hosted.text == f"{told[2].text}, on the host: TopK; NonMaxSuppression, Gather"
+
     verified = stages.stage_verify(request, network, tuned)
     check_verified(tuned, verified)
     wrong = replace(verified, max_rel=0.5, passed=False)
