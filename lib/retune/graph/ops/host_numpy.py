@@ -31,9 +31,10 @@ def non_max_suppression(
     rows: list[Array] = []
     for batch, label in np.ndindex(scores.shape[:2]) if limit > 0 else ():
         found = scores[batch, label]
-        order = np.argsort(-found, kind="stable")
+        order = np.arange(found.size)
         if score_threshold is not None:
-            order = order[found[order] > _first(score_threshold, 0)]
+            order = np.flatnonzero(found > _first(score_threshold, 0))
+        order = order[np.argsort(-found[order], kind="stable")]
         kept = order[_unsuppressed(corners[batch][:, order], limit, overlap)]
         rows.append(np.stack([np.full_like(kept, batch), np.full_like(kept, label), kept], axis=1))
     return np.concatenate([np.empty((0, 3), np.int64), *rows]).astype(np.int64, copy=False)
