@@ -25,6 +25,9 @@ WINDOW3: dict[str, Any] = {"strides": (1, 2, 1), "dilations": (1,) * 3, "pads": 
 STATISTICS: dict[str, Any] = {"axis": 1, "epsilon": 1e-3}
 LRN: dict[str, Any] = {"size": 3, "alpha": 0.1, "beta": 0.75, "bias": 2.0}
 
+TRUTH = np.array([[True, False], [True, True], [False, False]])
+SPECIAL = np.array([1.5, -0.5, 0.0, np.nan, np.inf, -np.inf], np.float32)
+
 CASES: list[tuple[str, list[Any], dict[str, Any]]] = [
     (
         "conv2d",
@@ -150,16 +153,46 @@ CASES: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("elu", [(2, 3)], {"alpha": 1.5}),
     ("selu", [(2, 3)], {"alpha": 1.67, "gamma": 1.05}),
     ("hard_sigmoid", [(2, 3)], {"alpha": 0.2, "beta": 0.5}),
+    ("arccosh", [np.array([1, 1.5, 7], np.float32)], {}),
+    *((op, [np.array([-0.9, 0, 0.5], np.float32)], {}) for op in ("arcsin", "arccos", "arctanh")),
+    *((op, [SPECIAL], {}) for op in ("is_nan", "is_inf")),
+    ("sign", [SPECIAL], {}),
+    ("sign", [np.array([7, 0], np.uint32)], {}),
+    ("abs", [np.array([7, 0], np.uint16)], {}),
+    ("bitcast", [SPECIAL], {"to": "uint32"}),
+    ("bitcast", [np.array([200, 3], np.uint8)], {"to": "int8"}),
+    ("logical_not", [np.array([True, False])], {}),
+    *((op, [TRUTH, TRUTH[:, 1:]], {}) for op in ("logical_and", "logical_or", "logical_xor")),
+    *(
+        (op, [np.array([0, 5, np.iinfo(t).max, np.iinfo(t).min], t), np.array([[3], [6]], t)], {})
+        for op in ("bitwise_and", "bitwise_or", "bitwise_xor", "shift_left", "shift_right")
+        for t in (np.int8, np.uint8, np.uint32, np.uint64)
+    ),
+    *(
+        (op, [np.array([-7, 7, 1], np.int32), np.array([[-1], [32], [31]], np.int32)], {})
+        for op in ("shift_left", "shift_right")
+    ),
+    *(("bitwise_not", [np.array([0, 5], t)], {}) for t in (np.int16, np.uint16, np.uint64)),
+    *(
+        (op, [np.array([-7, 7, 6], t), np.array([[3], [-3]], t)], {})
+        for op in ("mod", "fmod")
+        for t in (np.int8, np.int32, np.int64, np.float32)
+    ),
+    *(
+        (op, [np.array([7, 2**16 - 1], np.uint16), np.array([[3], [2**16 - 1]], np.uint16)], {})
+        for op in ("mod", "fmod", "divide", "maximum", "less", "add", "subtract")
+    ),
 ]
 """Op, inputs (shape, array, or `positive:shape`), attributes."""
 
 PLAIN_UNARY = (
     *("relu", "sigmoid", "tanh", "hard_swish", "exp", "abs", "negative", "floor", "ceil", "round"),
     *("reciprocal", "softplus", "softsign", "erf", "identity"),
+    *("sin", "cos", "tan", "arctan", "sinh", "cosh", "arcsinh", "sign"),
 )
 PLAIN_BINARY = (
     *("add", "subtract", "multiply", "divide", "minimum", "maximum", "prelu"),
-    *("equal", "less", "greater"),
+    *("equal", "less", "greater", "less_equal", "greater_equal"),
 )
 
 CASES += [(name, [(2, 3, 4)], {}) for name in PLAIN_UNARY]
