@@ -25,6 +25,7 @@ WINDOW3: dict[str, Any] = {"strides": (1, 2, 1), "dilations": (1,) * 3, "pads": 
 STATISTICS: dict[str, Any] = {"axis": 1, "epsilon": 1e-3}
 LRN: dict[str, Any] = {"size": 3, "alpha": 0.1, "beta": 0.75, "bias": 2.0}
 
+TIES = np.array([[2, 5, 5, 0], [7, 0, 1, 7], [2, 2, 5, 1]], np.int64)
 TRUTH = np.array([[True, False], [True, True], [False, False]])
 SPECIAL = np.array([1.5, -0.5, 0.0, np.nan, np.inf, -np.inf], np.float32)
 
@@ -138,6 +139,21 @@ CASES: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("slice", [(6, 7)], {"begins": (5, 1), "steps": (-2, 3), "extents": (3, 2)}),
     ("gather", [(4, 5, 2), np.array([[1, -1], [0, 4]])], {"axis": 1}),
     ("broadcast_to", [(3, 1)], {"shape": (2, 3, 4)}),
+    ("reduce_prod", [(2, 3, 4)], {"axes": (0, 1), "keepdims": False}),
+    ("reduce_mean", [np.array([[7, 4], [-8, -3]], np.int32)], {"axes": (1,), "keepdims": False}),
+    ("reduce_max", [np.array([[True, False], [False, False]])], {"axes": (1,), "keepdims": True}),
+    ("reduce_min", [np.array([[True, False], [True, True]])], {"axes": (0, 1), "keepdims": False}),
+    ("reduce_sum", [np.array([[200, 100]], np.uint16)], {"axes": (), "keepdims": False}),
+    ("argmax", [TIES], {"axis": 1, "keepdims": False, "last": False}),
+    ("argmax", [TIES], {"axis": 0, "keepdims": True, "last": True}),
+    ("argmin", [TIES], {"axis": 1, "keepdims": True, "last": True}),
+    ("argmin", [np.array([3, 1, 1], np.uint8)], {"axis": 0, "keepdims": False, "last": False}),
+    ("top_indices", [TIES], {"axis": 1, "count": 3, "largest": True}),
+    ("top_indices", [TIES], {"axis": 0, "count": 2, "largest": False}),
+    ("cumulative_sum", [(2, 5, 3)], {"axis": 1, "exclusive": False, "reverse": False}),
+    ("cumulative_sum", [(2, 5)], {"axis": 1, "exclusive": True, "reverse": True}),
+    ("cumulative_product", [(4, 2)], {"axis": 0, "exclusive": True, "reverse": False}),
+    ("cumulative_product", [TIES], {"axis": 1, "exclusive": False, "reverse": True}),
     ("where", [np.array([[True], [False]]), (2, 3), (1, 3)], {}),
     ("cast", [(2, 3)], {"to": "int32"}),
     ("cast", [np.array([0, 2], np.int32)], {"to": "bool"}),

@@ -7,6 +7,8 @@ from retune.graph.onnx_ops import (
     logic,
     movement,
     normalisation,
+    ranking,
+    reductions,
     sequences,
     windows,
 )
@@ -34,6 +36,8 @@ __all__ = [
     "movement",
     "normalisation",
     "onnx_op",
+    "ranking",
+    "reductions",
     "sequences",
     "windows",
 ]

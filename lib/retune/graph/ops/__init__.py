@@ -9,6 +9,7 @@ from retune.graph.ops import (
     movement,
     normalisation,
     pooling,
+    ranking,
     reduction,
 )
 from retune.graph.ops.registry import OPS, Array, Attrs, AttrValue, OpDef, OpKind, lookup
@@ -29,5 +30,6 @@ __all__ = [
     "movement",
     "normalisation",
     "pooling",
+    "ranking",
     "reduction",
 ]

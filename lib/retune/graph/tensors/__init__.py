@@ -1,6 +1,13 @@
 """Tensor expressions of every op: importing this package registers the rules."""
 
-from retune.graph.tensors import convolution, elementwise, movement, normalisation, pooling
+from retune.graph.tensors import (
+    convolution,
+    elementwise,
+    movement,
+    normalisation,
+    pooling,
+    reduction,
+)
 from retune.graph.tensors.registry import RULES, Names, OpCall, rule_of
 
 __all__ = [
@@ -12,5 +19,6 @@ __all__ = [
     "movement",
     "normalisation",
     "pooling",
+    "reduction",
     "rule_of",
 ]
