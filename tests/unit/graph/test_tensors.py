@@ -26,6 +26,9 @@ STATISTICS: dict[str, Any] = {"axis": 1, "epsilon": 1e-3}
 LRN: dict[str, Any] = {"size": 3, "alpha": 0.1, "beta": 0.75, "bias": 2.0}
 
 TIES = np.array([[2, 5, 5, 0], [7, 0, 1, 7], [2, 2, 5, 1]], np.int64)
+PLACES = np.array([[1, 3, 1, 4, 0], [2, -1, 2, 2, 9]])
+"""Two updates of one place, and places that are none."""
+WRITERS = np.array([[-1, 3, 0], [2, -1, -1]], np.int32)
 TRUTH = np.array([[True, False], [True, True], [False, False]])
 SPECIAL = np.array([1.5, -0.5, 0.0, np.nan, np.inf, -np.inf], np.float32)
 
@@ -154,6 +157,17 @@ CASES: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("cumulative_sum", [(2, 5)], {"axis": 1, "exclusive": True, "reverse": True}),
     ("cumulative_product", [(4, 2)], {"axis": 0, "exclusive": True, "reverse": False}),
     ("cumulative_product", [TIES], {"axis": 1, "exclusive": False, "reverse": True}),
+    ("gather_elements", [(3, 4), np.array([[1, -1, 0], [2, 0, -3]])], {"axis": 0}),
+    ("gather_elements", [(3, 2), np.array([[1, -1, 0]], np.int32)], {"axis": 1}),
+    ("last_writers", [PLACES], {"places": 4}),
+    *(
+        ("write_rows", [(2, 3, 2), (2, 4, 2), WRITERS], {"reduction": reduction})
+        for reduction in ("none", "add", "mul", "max", "min")
+    ),
+    *(
+        ("fold_rows", [(2, 4, 3), PLACES, (2, 5, 3)], {"reduction": reduction})
+        for reduction in ("add", "mul", "max", "min")
+    ),
     ("where", [np.array([[True], [False]]), (2, 3), (1, 3)], {}),
     ("cast", [(2, 3)], {"to": "int32"}),
     ("cast", [np.array([0, 2], np.int32)], {"to": "bool"}),

@@ -3,12 +3,14 @@
 from retune.graph.onnx_ops import (
     control,
     elementwise,
+    indexing,
     linear,
     logic,
     movement,
     normalisation,
     ranking,
     reductions,
+    scatter,
     sequences,
     windows,
 )
@@ -31,6 +33,7 @@ __all__ = [
     "control",
     "elementwise",
     "handler_of",
+    "indexing",
     "linear",
     "logic",
     "movement",
@@ -38,6 +41,7 @@ __all__ = [
     "onnx_op",
     "ranking",
     "reductions",
+    "scatter",
     "sequences",
     "windows",
 ]

@@ -3,6 +3,7 @@
 from retune.graph.tensors import (
     convolution,
     elementwise,
+    indexing,
     movement,
     normalisation,
     pooling,
@@ -16,6 +17,7 @@ __all__ = [
     "OpCall",
     "convolution",
     "elementwise",
+    "indexing",
     "movement",
     "normalisation",
     "pooling",
