@@ -22,7 +22,6 @@ EXCLUDED: tuple[Exclusion, ...] = (
         r"FLOAT8|FLOAT4|BFLOAT16|bfloat16|INT2|INT4|e8m0",
         "the graph holds no float8, float4, bfloat16, int2 or int4 values",
     ),
-    Exclusion(r"_uint(16|32|64)$", "the graph holds no unsigned integers wider than 8 bits"),
     Exclusion(r"_string", "the graph holds no strings"),
     Exclusion(
         r"identity_(opt|sequence)", "the graph holds tensors only: no sequences, no optionals"

@@ -33,6 +33,9 @@ _ELEMENT_TYPES: dict[str, DType] = {
     "int32": "int32",
     "int16": "int16",
     "int8": "int8",
+    "uint64": "uint64",
+    "uint32": "uint32",
+    "uint16": "uint16",
     "uint8": "uint8",
     "bool": "bool",
 }

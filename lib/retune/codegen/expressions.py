@@ -10,9 +10,13 @@ from collections.abc import Iterator, Sequence
 from retune.codegen import dots, gathers, opencl
 from retune.codegen.addresses import Addresses, Instance, Names, Place
 from retune.codegen.sharing import shared_values
+from retune.core.dtypes import is_unsigned
 from retune.core.errors import CodegenError
 from retune.ir.expr import (
+    BITCAST,
+    BITWISE,
     COMPARISONS,
+    TESTS,
     Binary,
     Buffer,
     Call,
@@ -200,7 +204,7 @@ class ExpressionPrinter:
             return f"fma({a}, {b}, {old})"
         if isinstance(value, Call) and value.function == dots.FUNCTION:
             return self._dot(value, instance, old, lanes)
-        return opencl.combine(block.reducer, old, self._wide(value, instance, lanes))
+        return opencl.combine(block.reducer, old, self._typed(value, instance, lanes))
 
     def _dot(self, call: Call, instance: Instance, old: str, lanes: int) -> str:
         a, b = (self._wide(word, instance, lanes) for word in call.args)
@@ -311,16 +315,29 @@ class ExpressionPrinter:
                 lanes = max(self.text(a, instance)[1] for a in expr.args)
                 zero = opencl.splat("0", expr.dtype, lanes)
                 return self._dot(expr, instance, zero, lanes), lanes
-            case Call(function, args, _):
-                lanes = max(self.text(a, instance)[1] for a in args)
-                wide = ", ".join(self._wide(a, instance, lanes) for a in args)
-                return f"{opencl.FUNCTION[function]}({wide})", lanes
+            case Call():
+                return self._call(expr, instance)
             case _:
                 raise CodegenError(f"cannot print {type(expr).__name__}")
+
+    def _call(self, call: Call, instance: Instance) -> Text:
+        lanes = max(self.text(a, instance)[1] for a in call.args)
+        wide = [self._typed(a, instance, lanes) for a in call.args]
+        if call.function == BITCAST:
+            return opencl.bitcast(wide[0], call.dtype, lanes), lanes
+        if call.function in TESTS:
+            return opencl.special(call.function, wide[0], call.args[0].dtype, lanes), lanes
+        return f"{opencl.FUNCTION[call.function]}({', '.join(wide)})", lanes
 
     def _wide(self, expr: Expr, instance: Instance, lanes: int) -> str:
         text, width = self.text(expr, instance)
         return opencl.splat(text, expr.dtype, lanes) if width < lanes else text
+
+    def _typed(self, expr: Expr, instance: Instance, lanes: int) -> str:
+        """An argument of a function that C chooses by its arguments' types."""
+        text = self._wide(expr, instance, lanes)
+        plain = expr.dtype not in opencl.NARROW_TYPES or isinstance(expr, Load | Cast)
+        return text if plain else opencl.exactly(text, expr.dtype)
 
     def _load(self, load: Load, instance: Instance) -> Text:
         read = self._addresses.of(load.buffer, load.indices, instance)
@@ -344,17 +361,26 @@ class ExpressionPrinter:
         left, right = self.text(expr.a, instance), self.text(expr.b, instance)
         lanes = max(left[1], right[1])
         if expr.op in ("min", "max", "pow"):
-            a, b = (self._wide(e, instance, lanes) for e in (expr.a, expr.b))
+            a, b = (self._typed(e, instance, lanes) for e in (expr.a, expr.b))
             return f"{opencl.FUNCTION[expr.op]}({a}, {b})", lanes
         if expr.op in ("floordiv", "mod"):
-            return self._divide(expr.op, left[0], right[0], expr.dtype), lanes
-        return f"({left[0]} {opencl.INFIX[expr.op]} {right[0]})", lanes
+            text = self._divide(expr.op, left[0], right[0], expr.dtype)
+        elif expr.op in ("eq", "ne") and expr.a.dtype == "bool" and left[1] != right[1]:
+            # what is true is 1 alone, and -1 in each lane of a vector
+            a, b = (f"(-{text})" if n == 1 else text for text, n in (left, right))
+            text = f"({a} {opencl.INFIX[expr.op]} {b})"
+        else:
+            text = f"({left[0]} {opencl.INFIX[expr.op]} {right[0]})"
+        wraps = expr.dtype in opencl.NARROW_TYPES
+        return opencl.exactly(text, expr.dtype) if wraps else text, lanes
 
     def _divide(self, op: str, a: str, b: str, dtype: str) -> str:
         """Division and remainder that round toward negative infinity, as numpy's do."""
         if dtype.startswith("float"):
             quotient = f"floor({a} / {b})"
             return quotient if op == "floordiv" else f"({a} - {quotient} * {b})"
+        if is_unsigned(dtype):
+            return f"({a} {'/' if op == 'floordiv' else '%'} {b})"
         remainder = f"((({a}) % ({b}) + ({b})) % ({b}))"
         return f"(({a} - {remainder}) / ({b}))" if op == "floordiv" else remainder
 
@@ -391,7 +417,7 @@ class ExpressionPrinter:
                 if low is not None and low.low >= 0:
                     return f"({left} {'/' if op == 'floordiv' else '%'} {right})"
                 return self._divide(op, left, right, "int32")
-            case Binary(op, a, b) if op in COMPARISONS:
+            case Binary(op, a, b) if op in COMPARISONS | BITWISE:
                 return f"({self._part(a)} {opencl.INFIX[op]} {self._part(b)})"
             case _:
                 return self.text(expr, Instance(_NOWHERE, {}, None))[0]

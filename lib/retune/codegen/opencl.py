@@ -19,6 +19,9 @@ TYPE: Mapping[str, str] = {
     "int32": "int",
     "int16": "short",
     "int8": "char",
+    "uint64": "ulong",
+    "uint32": "uint",
+    "uint16": "ushort",
     "uint8": "uchar",
     "bool": "uchar",
     "int8x4": "int",
@@ -38,17 +41,34 @@ ADDRESS_SPACE: Mapping[str, str] = {
 VECTOR_TYPES = frozenset({"float32", "int32", "int8x4", "uint8x4"})
 """Element types whose blocks are vectorized."""
 
+NARROW_TYPES = frozenset({"int16", "int8", "uint16", "uint8"})
+"""Element types that C calculates with as `int`."""
+
 INFIX: Mapping[str, str] = {
     "add": "+", "sub": "-", "mul": "*", "div": "/",
     "lt": "<", "le": "<=", "eq": "==", "ne": "!=", "and": "&&", "or": "||",
+    "bitand": "&", "bitor": "|", "bitxor": "^", "shl": "<<", "shr": ">>",
 }  # fmt: skip
 
 FUNCTION: Mapping[str, str] = {
-    "exp": "exp", "log": "log", "sqrt": "sqrt", "tanh": "tanh", "abs": "fabs",
+    "exp": "exp", "log": "log", "sqrt": "sqrt", "abs": "fabs", "fmod": "fmod",
     "floor": "floor", "ceil": "ceil", "erf": "erf", "round": "rint",
-    "sin": "sin", "cos": "cos", "isnan": "isnan",
+    "sin": "sin", "cos": "cos", "tan": "tan",
+    "arcsin": "asin", "arccos": "acos", "arctan": "atan",
+    "sinh": "sinh", "cosh": "cosh", "tanh": "tanh",
+    "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh",
     "min": "min", "max": "max", "pow": "pow",
 }  # fmt: skip
+
+_BITS: Mapping[str, tuple[str, str, str]] = {
+    "float64": ("ulong", "0x7fffffffffffffffUL", "0x7ff0000000000000UL"),
+    "float32": ("uint", "0x7fffffffu", "0x7f800000u"),
+    "float16": ("ushort", "(ushort)0x7fff", "(ushort)0x7c00"),
+}
+"""Floats as bits: their type, the mask of all but the sign, and infinity."""
+
+_TEST: Mapping[str, str] = {"isnan": ">", "isinf": "=="}
+"""Function -> how the magnitude's bits compare with those of infinity."""
 
 
 _WORDS = """
@@ -88,6 +108,8 @@ def literal(value: float | bool, dtype: str) -> str:
     if not dtype.startswith("float"):
         if dtype == "int64":
             return "LONG_MIN" if value == -(2**63) else f"{int(value)}L"
+        if dtype in ("uint32", "uint64"):
+            return f"{int(value)}{'u' if dtype == 'uint32' else 'UL'}"
         return "INT_MIN" if value == -(2**31) and dtype == "int32" else str(int(value))
     suffix = "" if dtype == "float64" else "f"
     if isnan(value):
@@ -104,6 +126,23 @@ def literal(value: float | bool, dtype: str) -> str:
 def splat(text: str, dtype: str, lanes: int) -> str:
     """The scalar in every lane."""
     return f"({type_name(dtype, lanes)})({text})" if lanes > 1 else text
+
+
+def exactly(text: str, dtype: str) -> str:
+    """The value of an `int` expression as C holds it in that narrow type, wrapped around."""
+    return f"({type_name(dtype)})({bare(text)})"
+
+
+def bitcast(text: str, dtype: str, lanes: int) -> str:
+    """The bits of a value as those of another type of the same size."""
+    return f"as_{type_name(dtype, lanes)}({bare(text)})"
+
+
+def special(function: str, text: str, dtype: str, lanes: int) -> str:
+    """`isnan` or `isinf` by the bits: compilers are told that there are no such values."""
+    kind, mask, infinity = _BITS[dtype]
+    bits = f"as_{kind}{lanes if lanes > 1 else ''}({bare(text)})"
+    return f"(({bits} & {mask}) {_TEST[function]} {infinity})"
 
 
 def load(pointer: str, index: str, lanes: int, memory: str = "") -> str:

@@ -6,7 +6,12 @@ from typing import Literal, get_args
 
 import numpy as np
 
-DType = Literal["float32", "float64", "float16", "int64", "int32", "int16", "int8", "uint8", "bool"]
+DType = Literal[
+    "float32", "float64", "float16",
+    "int64", "int32", "int16", "int8",
+    "uint64", "uint32", "uint16", "uint8",
+    "bool",
+]  # fmt: skip
 """Element types that a value of a graph may have."""
 
 DTYPES: tuple[str, ...] = get_args(DType)
@@ -54,3 +59,8 @@ def itemsize(dtype: str) -> int:
 def is_float(dtype: str) -> bool:
     """True for the floating-point types."""
     return dtype.startswith("float")
+
+
+def is_unsigned(dtype: str) -> bool:
+    """True for the integers without a sign; a bool is none of them."""
+    return dtype.startswith("uint")

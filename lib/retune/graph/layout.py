@@ -180,7 +180,9 @@ def _reduce(c: _Converter, node: Node) -> None:
     """The axes are renumbered; without keepdims, the channels that are left stay at the end."""
     (value,) = node.inputs
     moved, rank = c.moved(value), len(c.old_shape(value))
-    perm, axes = order(rank, moved), ints(node.attrs, "axes")
+    one = "axis" in node.attrs
+    perm = order(rank, moved)
+    axes = (integer(node.attrs, "axis"),) if one else ints(node.attrs, "axes")
     left = moved
     if not node.attrs["keepdims"]:
         if moved and 0 in axes:
@@ -188,7 +190,8 @@ def _reduce(c: _Converter, node: Node) -> None:
         left = sum(1 for d in range(1, moved + 1) if d not in axes)
         if left == rank - len(axes) - 1:
             left = 0
-    attrs = {**node.attrs, "axes": tuple(sorted(perm.index(axis) for axis in axes))}
+    found = tuple(sorted(perm.index(axis) for axis in axes))
+    attrs = {**node.attrs, **({"axis": found[0]} if one else {"axes": found})}
     return c.put(node, node.op, (c.want(value, moved),), attrs, left)
 
 
@@ -243,6 +246,8 @@ HANDLERS: dict[str, Convert] = {
     "transpose": _transpose,
     "reshape": _reshape,
     HOST: _host,
-    **dict.fromkeys(("reduce_mean", "reduce_sum", "reduce_max", "reduce_min"), _reduce),
+    **dict.fromkeys(("cumulative_sum", "cumulative_product", "top_indices"), _along_axis),
+    **dict.fromkeys(("reduce_mean", "reduce_sum", "reduce_prod", "reduce_max"), _reduce),
+    **dict.fromkeys(("reduce_min", "argmax", "argmin"), _reduce),
 }
 """Op -> how it is converted; element-wise ops follow their inputs, others keep the old order."""

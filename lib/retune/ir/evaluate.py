@@ -9,25 +9,36 @@ from math import erf
 
 import numpy as np
 
-from retune.ir.expr import Binary, Call, Cast, Const, Expr, Load, Select, Var
+from retune.ir.expr import BITCAST, Binary, Call, Cast, Const, Expr, Load, Select, Var
 
 Value = np.ndarray | np.generic | int | float | bool
 Fetch = Callable[[Load, tuple[Value, ...]], Value]
 
 _erf = np.vectorize(erf, otypes=[np.float64])
 
-_FUNCTIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
+_FUNCTIONS: Mapping[str, Callable[..., np.ndarray]] = {
     "exp": np.exp,
     "log": np.log,
     "sqrt": np.sqrt,
-    "tanh": np.tanh,
     "abs": np.abs,
     "floor": np.floor,
     "ceil": np.ceil,
     "round": np.rint,
+    "fmod": np.fmod,
     "sin": np.sin,
     "cos": np.cos,
+    "tan": np.tan,
+    "arcsin": np.arcsin,
+    "arccos": np.arccos,
+    "arctan": np.arctan,
+    "sinh": np.sinh,
+    "cosh": np.cosh,
+    "tanh": np.tanh,
+    "arcsinh": np.arcsinh,
+    "arccosh": np.arccosh,
+    "arctanh": np.arctanh,
     "isnan": np.isnan,
+    "isinf": np.isinf,
     "erf": lambda x: _erf(x).astype(x.dtype),
 }
 _OPERATORS: Mapping[str, Callable[[Value, Value], Value]] = {
@@ -46,6 +57,11 @@ _OPERATORS: Mapping[str, Callable[[Value, Value], Value]] = {
     "ne": np.not_equal,
     "and": np.logical_and,
     "or": np.logical_or,
+    "bitand": np.bitwise_and,
+    "bitor": np.bitwise_or,
+    "bitxor": np.bitwise_xor,
+    "shl": np.left_shift,
+    "shr": np.right_shift,
 }
 
 
@@ -79,6 +95,8 @@ def evaluate(expr: Expr, values: Mapping[Var, Value], fetch: Fetch = _no_memory)
             )
         case Cast(value, dtype):
             return np.asarray(evaluate(value, values, fetch)).astype(dtype)
+        case Call(function, (value,), dtype) if function == BITCAST:
+            return np.array(evaluate(value, values, fetch), value.dtype).view(dtype)
         case Call(function, args, _):
             return _FUNCTIONS[function](*(np.asarray(evaluate(a, values, fetch)) for a in args))
         case Load(_, indices):

@@ -16,8 +16,11 @@ Scope = Literal["global", "constant", "local", "private", "register"]
 BinaryOp = Literal[
     "add", "sub", "mul", "div", "floordiv", "mod", "min", "max", "pow",
     "lt", "le", "eq", "ne", "and", "or",
+    "bitand", "bitor", "bitxor", "shl", "shr",
 ]  # fmt: skip
 COMPARISONS = frozenset({"lt", "le", "eq", "ne", "and", "or"})
+BITWISE = frozenset({"bitand", "bitor", "bitxor", "shl", "shr"})
+"""Operators on the bits of integers; `shr` keeps the sign. Shifts are by less than the width."""
 INT = "int32"
 
 
@@ -119,14 +122,15 @@ class Const(Expr):
 _SYMBOLS: Mapping[str, str] = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%",
     "lt": "<", "le": "<=", "eq": "==", "ne": "!=", "and": "and", "or": "or",
+    "bitand": "&", "bitor": "|", "bitxor": "^", "shl": "<<", "shr": ">>",
 }  # fmt: skip
 
 
 _RANK: Mapping[str, int] = {
-    "or": 1, "and": 2, "lt": 3, "le": 3, "eq": 3, "ne": 3, "add": 4, "sub": 4,
-    "mul": 5, "div": 5, "floordiv": 5, "mod": 5,
+    "or": 1, "and": 2, "lt": 3, "le": 3, "eq": 3, "ne": 3, "bitor": 4, "bitxor": 5, "bitand": 6,
+    "shl": 7, "shr": 7, "add": 8, "sub": 8, "mul": 9, "div": 9, "floordiv": 9, "mod": 9,
 }  # fmt: skip
-_TIGHT = 9
+_TIGHT = 10
 """How tightly operators bind, as in Python; everything else binds tightly."""
 
 
@@ -263,10 +267,14 @@ class Load(Expr):
         return f"{self.buffer.name}[{', '.join(map(str, self.indices))}]"
 
 
-FUNCTIONS = frozenset(
-    {"exp", "log", "sqrt", "tanh", "abs", "floor", "ceil", "erf", "round", "sin", "cos", "isnan"}
-)
-"""Functions that a Call may name; the interpreter and the printer know each of them."""
+TESTS = frozenset({"isnan", "isinf"})
+FUNCTIONS = TESTS | {
+    "exp", "log", "sqrt", "abs", "floor", "ceil", "erf", "round", "fmod", "sin", "cos", "tan",
+    "sinh", "cosh", "tanh", "arcsin", "arccos", "arctan", "arcsinh", "arccosh", "arctanh",
+}  # fmt: skip
+"""Functions that a Call may name, by what evaluates and prints them; TESTS give truth values."""
+BITCAST = "bitcast"
+"""The function of a Call that `bitcast` makes: its type is not that of its argument."""
 
 
 def const(value: float | bool, dtype: str = INT) -> Const:
@@ -425,7 +433,12 @@ def call(function: str, *args: Expr) -> Expr:
     """`function(args)`. Raises: ValueError if the function is not one of FUNCTIONS."""
     if function not in FUNCTIONS:
         raise ValueError(f"call: {function!r} is not one of {', '.join(sorted(FUNCTIONS))}")
-    return Call(function, args, "bool" if function == "isnan" else args[0].dtype)
+    return Call(function, args, "bool" if function in TESTS else args[0].dtype)
+
+
+def bitcast(value: Expr, dtype: str) -> Expr:
+    """The bits of a number as one of another type of the same size."""
+    return value if value.dtype == dtype else Call(BITCAST, (value,), dtype)
 
 
 def ceildiv(a: Operand, b: Operand) -> Expr:

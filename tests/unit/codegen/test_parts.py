@@ -29,6 +29,7 @@ VI, VJ = Var("i"), Var("j")
         (float("-inf"), "float32", "-INFINITY"), (float("nan"), "float32", "NAN"),
         (True, "bool", "1"), (7, "int32", "7"), (-(2**31), "int32", "INT_MIN"),
         (-(2**63), "int64", "LONG_MIN"), (5, "int64", "5L"), (200, "uint8", "200"),
+        (5, "uint32", "5u"), (2**64 - 1, "uint64", "18446744073709551615UL"),
     ],
 )  # fmt: skip
 def test_literals(value: float, dtype: str, text: str):

@@ -50,7 +50,7 @@ def test_an_empty_network_is_constants():
     ("op", "dtype"),
     [
         *itertools.product(("reduce_max", "reduce_min"), ("float32", "int32", "uint8", "bool")),
-        *(("reduce_sum", dtype) for dtype in ("float32", "int32", "uint8")),
+        *itertools.product(("reduce_sum", "reduce_prod"), ("float32", "int32", "uint8")),
     ],
 )
 def test_a_reduction_over_nothing_is_its_neutral_value(op: str, dtype: DType):
@@ -62,7 +62,7 @@ def test_a_reduction_over_nothing_is_its_neutral_value(op: str, dtype: DType):
     limits = (-np.inf, np.inf) if kind == "f" else (False, True)
     if kind in "iu":
         limits = (np.iinfo(dtype).min, np.iinfo(dtype).max)
-    neutral = {"reduce_sum": 0, "reduce_max": limits[0], "reduce_min": limits[1]}
+    neutral = {"reduce_sum": 0, "reduce_prod": 1, "reduce_max": limits[0], "reduce_min": limits[1]}
     assert made.tolist() == np.full((2, 1, 3), neutral[op], dtype).tolist()
 
 

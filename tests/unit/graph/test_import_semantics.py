@@ -263,7 +263,7 @@ def test_pads_slices_and_splits():
     assert_as_onnxruntime(made, {"x": rand(1, 3, 6, 7)})
 
 
-@pytest.mark.parametrize("op", ["ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin"])
+@pytest.mark.parametrize("op", ["ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd"])
 @pytest.mark.parametrize(("axes", "keep"), [((1,), 1), ((2, 3), 0), ((-1,), 0), ((1, 2, 3), 0)])
 def test_reductions_after_a_convolution(op, axes, keep):
     weights = {"w": rand(5, 3, 1, 1)}
@@ -278,6 +278,21 @@ def test_reductions_after_a_convolution(op, axes, keep):
     assert_as_onnxruntime(
         model(nodes, {"x": (2, 3, 4, 5)}, weights=weights), {"x": rand(2, 3, 4, 5)}
     )
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, 3])
+@pytest.mark.parametrize("keep", [0, 1])
+def test_what_is_found_along_an_axis_after_a_convolution(axis, keep):
+    nodes = [
+        node("Conv", ["x", "w"], ["c"]),
+        node("CumSum", ["c", "axis"], ["s"]),
+        node("ArgMax", ["s"], ["a"], axis=axis, keepdims=keep),
+        node("Cast", ["a"], ["y"], to=1),
+        node("TopK", ["s", "count"], ["z", "rest"], axis=axis),
+    ]
+    weights = {"w": rand(5, 3, 1, 1), "axis": np.array(axis), "count": np.array([2])}
+    made = model(nodes, {"x": (2, 3, 4, 5)}, outputs=("y", "z"), weights=weights)
+    assert_as_onnxruntime(made, {"x": rand(2, 3, 4, 5)})
 
 
 @pytest.mark.parametrize("shape", [(1,), (3, 1, 1), (4, 5), (2, 3, 4, 5), (1, 3, 1, 5)])

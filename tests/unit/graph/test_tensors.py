@@ -25,6 +25,13 @@ WINDOW3: dict[str, Any] = {"strides": (1, 2, 1), "dilations": (1,) * 3, "pads": 
 STATISTICS: dict[str, Any] = {"axis": 1, "epsilon": 1e-3}
 LRN: dict[str, Any] = {"size": 3, "alpha": 0.1, "beta": 0.75, "bias": 2.0}
 
+TIES = np.array([[2, 5, 5, 0], [7, 0, 1, 7], [2, 2, 5, 1]], np.int64)
+PLACES = np.array([[1, 3, 1, 4, 0], [2, -1, 2, 2, 9]])
+"""Two updates of one place, and places that are none."""
+WRITERS = np.array([[-1, 3, 0], [2, -1, -1]], np.int32)
+TRUTH = np.array([[True, False], [True, True], [False, False]])
+SPECIAL = np.array([1.5, -0.5, 0.0, np.nan, np.inf, -np.inf], np.float32)
+
 CASES: list[tuple[str, list[Any], dict[str, Any]]] = [
     (
         "conv2d",
@@ -135,6 +142,32 @@ CASES: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("slice", [(6, 7)], {"begins": (5, 1), "steps": (-2, 3), "extents": (3, 2)}),
     ("gather", [(4, 5, 2), np.array([[1, -1], [0, 4]])], {"axis": 1}),
     ("broadcast_to", [(3, 1)], {"shape": (2, 3, 4)}),
+    ("reduce_prod", [(2, 3, 4)], {"axes": (0, 1), "keepdims": False}),
+    ("reduce_mean", [np.array([[7, 4], [-8, -3]], np.int32)], {"axes": (1,), "keepdims": False}),
+    ("reduce_max", [np.array([[True, False], [False, False]])], {"axes": (1,), "keepdims": True}),
+    ("reduce_min", [np.array([[True, False], [True, True]])], {"axes": (0, 1), "keepdims": False}),
+    ("reduce_sum", [np.array([[200, 100]], np.uint16)], {"axes": (), "keepdims": False}),
+    ("argmax", [TIES], {"axis": 1, "keepdims": False, "last": False}),
+    ("argmax", [TIES], {"axis": 0, "keepdims": True, "last": True}),
+    ("argmin", [TIES], {"axis": 1, "keepdims": True, "last": True}),
+    ("argmin", [np.array([3, 1, 1], np.uint8)], {"axis": 0, "keepdims": False, "last": False}),
+    ("top_indices", [TIES], {"axis": 1, "count": 3, "largest": True}),
+    ("top_indices", [TIES], {"axis": 0, "count": 2, "largest": False}),
+    ("cumulative_sum", [(2, 5, 3)], {"axis": 1, "exclusive": False, "reverse": False}),
+    ("cumulative_sum", [(2, 5)], {"axis": 1, "exclusive": True, "reverse": True}),
+    ("cumulative_product", [(4, 2)], {"axis": 0, "exclusive": True, "reverse": False}),
+    ("cumulative_product", [TIES], {"axis": 1, "exclusive": False, "reverse": True}),
+    ("gather_elements", [(3, 4), np.array([[1, -1, 0], [2, 0, -3]])], {"axis": 0}),
+    ("gather_elements", [(3, 2), np.array([[1, -1, 0]], np.int32)], {"axis": 1}),
+    ("last_writers", [PLACES], {"places": 4}),
+    *(
+        ("write_rows", [(2, 3, 2), (2, 4, 2), WRITERS], {"reduction": reduction})
+        for reduction in ("none", "add", "mul", "max", "min")
+    ),
+    *(
+        ("fold_rows", [(2, 4, 3), PLACES, (2, 5, 3)], {"reduction": reduction})
+        for reduction in ("add", "mul", "max", "min")
+    ),
     ("where", [np.array([[True], [False]]), (2, 3), (1, 3)], {}),
     ("cast", [(2, 3)], {"to": "int32"}),
     ("cast", [np.array([0, 2], np.int32)], {"to": "bool"}),
@@ -150,16 +183,46 @@ CASES: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("elu", [(2, 3)], {"alpha": 1.5}),
     ("selu", [(2, 3)], {"alpha": 1.67, "gamma": 1.05}),
     ("hard_sigmoid", [(2, 3)], {"alpha": 0.2, "beta": 0.5}),
+    ("arccosh", [np.array([1, 1.5, 7], np.float32)], {}),
+    *((op, [np.array([-0.9, 0, 0.5], np.float32)], {}) for op in ("arcsin", "arccos", "arctanh")),
+    *((op, [SPECIAL], {}) for op in ("is_nan", "is_inf")),
+    ("sign", [SPECIAL], {}),
+    ("sign", [np.array([7, 0], np.uint32)], {}),
+    ("abs", [np.array([7, 0], np.uint16)], {}),
+    ("bitcast", [SPECIAL], {"to": "uint32"}),
+    ("bitcast", [np.array([200, 3], np.uint8)], {"to": "int8"}),
+    ("logical_not", [np.array([True, False])], {}),
+    *((op, [TRUTH, TRUTH[:, 1:]], {}) for op in ("logical_and", "logical_or", "logical_xor")),
+    *(
+        (op, [np.array([0, 5, np.iinfo(t).max, np.iinfo(t).min], t), np.array([[3], [6]], t)], {})
+        for op in ("bitwise_and", "bitwise_or", "bitwise_xor", "shift_left", "shift_right")
+        for t in (np.int8, np.uint8, np.uint32, np.uint64)
+    ),
+    *(
+        (op, [np.array([-7, 7, 1], np.int32), np.array([[-1], [32], [31]], np.int32)], {})
+        for op in ("shift_left", "shift_right")
+    ),
+    *(("bitwise_not", [np.array([0, 5], t)], {}) for t in (np.int16, np.uint16, np.uint64)),
+    *(
+        (op, [np.array([-7, 7, 6], t), np.array([[3], [-3]], t)], {})
+        for op in ("mod", "fmod")
+        for t in (np.int8, np.int32, np.int64, np.float32)
+    ),
+    *(
+        (op, [np.array([7, 2**16 - 1], np.uint16), np.array([[3], [2**16 - 1]], np.uint16)], {})
+        for op in ("mod", "fmod", "divide", "maximum", "less", "add", "subtract")
+    ),
 ]
 """Op, inputs (shape, array, or `positive:shape`), attributes."""
 
 PLAIN_UNARY = (
     *("relu", "sigmoid", "tanh", "hard_swish", "exp", "abs", "negative", "floor", "ceil", "round"),
     *("reciprocal", "softplus", "softsign", "erf", "identity"),
+    *("sin", "cos", "tan", "arctan", "sinh", "cosh", "arcsinh", "sign"),
 )
 PLAIN_BINARY = (
     *("add", "subtract", "multiply", "divide", "minimum", "maximum", "prelu"),
-    *("equal", "less", "greater"),
+    *("equal", "less", "greater", "less_equal", "greater_equal"),
 )
 
 CASES += [(name, [(2, 3, 4)], {}) for name in PLAIN_UNARY]

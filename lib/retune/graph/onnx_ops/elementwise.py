@@ -26,6 +26,18 @@ UNARY: dict[str, str] = {
     "Softsign": "softsign",
     "Erf": "erf",
     "HardSwish": "hard_swish",
+    "Sin": "sin",
+    "Cos": "cos",
+    "Tan": "tan",
+    "Asin": "arcsin",
+    "Acos": "arccos",
+    "Atan": "arctan",
+    "Sinh": "sinh",
+    "Cosh": "cosh",
+    "Asinh": "arcsinh",
+    "Acosh": "arccosh",
+    "Atanh": "arctanh",
+    "Sign": "sign",
 }
 """ONNX op -> graph op, where neither has attributes."""
 
@@ -131,26 +143,34 @@ CAST_TYPES: dict[int, str] = {
     1: "float32",
     2: "uint8",
     3: "int8",
+    4: "uint16",
     5: "int16",
     6: "int32",
     7: "int64",
     9: "bool",
     10: "float16",
     11: "float64",
+    12: "uint32",
+    13: "uint64",
 }
 """ONNX element type number -> ours."""
 
 
-@onnx_op("Cast")
-def cast(node: OnnxNode, emit: Emitter) -> None:
-    """The elements as another type."""
-    number = node.integer("to", 0)
+def stated_type(node: OnnxNode, key: str) -> str:
+    """The element type whose ONNX number is that attribute. Raises: ModelError if it is none."""
+    number = node.integer(key, 0)
     if number not in CAST_TYPES:
         raise ModelError(
             f"casting to ONNX element type {number} is not supported; expected one of "
             f"{', '.join(sorted(CAST_TYPES.values()))}"
         )
-    emit.out("cast", node.inputs[0], to=CAST_TYPES[number])
+    return CAST_TYPES[number]
+
+
+@onnx_op("Cast")
+def cast(node: OnnxNode, emit: Emitter) -> None:
+    """The elements as another type."""
+    emit.out("cast", node.inputs[0], to=stated_type(node, "to"))
 
 
 @onnx_op("Dropout")

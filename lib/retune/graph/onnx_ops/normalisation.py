@@ -1,4 +1,4 @@
-"""Normalisation and reductions."""
+"""Normalisation."""
 
 from math import prod
 
@@ -70,34 +70,3 @@ def softmax_of_axis(node: OnnxNode, emit: Emitter) -> None:
     rank = len(emit.shape(node.inputs[0]))
     axis = positive_axis(node.integer("axis", -1), rank)
     emit.out(SOFTMAX[node.op_type], node.inputs[0], axis=axis)
-
-
-REDUCTIONS = {
-    "ReduceMean": "reduce_mean",
-    "ReduceSum": "reduce_sum",
-    "ReduceMax": "reduce_max",
-    "ReduceMin": "reduce_min",
-}
-
-
-@onnx_op(*REDUCTIONS)
-def reduce_by_attribute(node: OnnxNode, emit: Emitter) -> None:
-    """Axes as an attribute; without one, all of them."""
-    _reduce(node, emit, node.ints("axes", ()))
-
-
-@onnx_op("ReduceMean", "ReduceMax", "ReduceMin", since=18)
-@onnx_op("ReduceSum", since=13)
-def reduce_by_input(node: OnnxNode, emit: Emitter) -> None:
-    """Axes as an optional input; empty means all, or none with noop_with_empty_axes."""
-    axes = emit.index_list(1, "the axes") if node.has_input(1) else ()
-    if not axes and node.integer("noop_with_empty_axes", 0):
-        return emit.out("identity", node.inputs[0])
-    return _reduce(node, emit, axes)
-
-
-def _reduce(node: OnnxNode, emit: Emitter, axes: tuple[int, ...]) -> None:
-    rank = len(emit.shape(node.inputs[0]))
-    found = tuple(sorted({positive_axis(axis, rank) for axis in axes})) or tuple(range(rank))
-    keep = bool(node.integer("keepdims", 1))
-    emit.out(REDUCTIONS[node.op_type], node.inputs[0], axes=found, keepdims=keep)

@@ -5,10 +5,12 @@ from retune.graph.ops import (
     convolution,
     elementwise,
     host,
+    indexing,
     linear,
     movement,
     normalisation,
     pooling,
+    ranking,
     reduction,
 )
 from retune.graph.ops.registry import OPS, Array, Attrs, AttrValue, OpDef, OpKind, lookup
@@ -24,10 +26,12 @@ __all__ = [
     "convolution",
     "elementwise",
     "host",
+    "indexing",
     "linear",
     "lookup",
     "movement",
     "normalisation",
     "pooling",
+    "ranking",
     "reduction",
 ]

@@ -14,7 +14,22 @@ Binary = Callable[[Array, Array], Array]
 def _divide(a: Array, b: Array) -> Array:
     if a.dtype.kind == "f":
         return np.divide(a, b)
-    return np.trunc(np.divide(a, b))
+    if a.dtype.kind == "u":
+        return np.floor_divide(a, b)
+    quotient = np.floor_divide(np.abs(a), np.abs(b))
+    return np.where((a < 0) == (b < 0), quotient, -quotient)
+
+
+def _shift(move: Binary, *, signed: bool) -> Binary:
+    """By less than nothing or more than all bits there is the sign left, or nothing."""
+
+    def meaning(a: Array, b: Array) -> Array:
+        width = 8 * a.dtype.itemsize
+        inside = (b >= 0) & (b < width)
+        far = np.right_shift(a, width - 1) if signed and a.dtype.kind == "i" else np.zeros_like(a)
+        return np.where(inside, move(a, np.where(inside, b, np.zeros_like(b))), far)
+
+    return meaning
 
 
 BINARY: dict[str, Binary] = {
@@ -26,15 +41,34 @@ BINARY: dict[str, Binary] = {
     "minimum": np.minimum,
     "maximum": np.maximum,
     "prelu": lambda x, slope: np.where(x < 0, x * slope, x),
+    "mod": np.mod,
+    "fmod": np.fmod,
+    "bitwise_and": np.bitwise_and,
+    "bitwise_or": np.bitwise_or,
+    "bitwise_xor": np.bitwise_xor,
+    "shift_left": _shift(np.left_shift, signed=False),
+    "shift_right": _shift(np.right_shift, signed=True),
 }
-"""Name -> meaning; the result has the first input's element type. Integers divide toward zero."""
+"""Name -> meaning; the result has the first input's element type. Integers divide toward zero.
+
+`mod` has the divisor's sign, `fmod` the dividend's. A shift to the right keeps the sign.
+"""
 
 COMPARE: dict[str, Binary] = {
     "equal": np.equal,
     "less": np.less,
     "greater": np.greater,
+    "less_equal": np.less_equal,
+    "greater_equal": np.greater_equal,
 }
-"""Name -> meaning; the result is a truth value."""
+"""Name -> meaning; the result is a truth value. No order holds for a NaN."""
+
+LOGIC: dict[str, Binary] = {
+    "logical_and": np.logical_and,
+    "logical_or": np.logical_or,
+    "logical_xor": np.logical_xor,
+}
+"""Name -> meaning; of truth values."""
 
 
 def _binary(meaning: Binary) -> Callable[[Sequence[Array | None], Attrs], tuple[Array, ...]]:
@@ -53,10 +87,21 @@ def _compare(meaning: Binary) -> Callable[[Sequence[Array | None], Attrs], tuple
     return reference
 
 
+def _infer_logic(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    for entry in types:
+        require(
+            entry is not None and entry.dtype == "bool",
+            lambda entry=entry: f"a logical operator: expected values of type bool, got {entry}",
+        )
+    return compare_type(types, attrs)
+
+
 for _name, _meaning in BINARY.items():
     op(_name, kind="broadcast", infer=broadcast_type)(_binary(_meaning))
 for _name, _meaning in COMPARE.items():
     op(_name, kind="broadcast", infer=compare_type)(_compare(_meaning))
+for _name, _meaning in LOGIC.items():
+    op(_name, kind="broadcast", infer=_infer_logic)(_compare(_meaning))
 
 
 def _infer_where(types: Sequence[TensorType | None], _: Attrs) -> tuple[TensorType, ...]:

@@ -5,9 +5,9 @@ from typing import cast
 
 import numpy as np
 
-from retune.core.dtypes import DType, TensorType
+from retune.core.dtypes import DType, TensorType, itemsize
 from retune.graph.ops.registry import Array, Attrs, number, op, present
-from retune.graph.ops.shapes import same_type
+from retune.graph.ops.shapes import require, same_type
 
 Unary = Callable[[Array, Attrs], Array]
 
@@ -52,9 +52,29 @@ UNARY: dict[str, Unary] = {
     "softplus": lambda x, _: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))),
     "softsign": lambda x, _: x / (1 + np.abs(x)),
     "erf": lambda x, _: _erf(x),
+    "sin": lambda x, _: np.sin(x),
+    "cos": lambda x, _: np.cos(x),
+    "tan": lambda x, _: np.tan(x),
+    "arcsin": lambda x, _: np.arcsin(x),
+    "arccos": lambda x, _: np.arccos(x),
+    "arctan": lambda x, _: np.arctan(x),
+    "sinh": lambda x, _: np.sinh(x),
+    "cosh": lambda x, _: np.cosh(x),
+    "arcsinh": lambda x, _: np.arcsinh(x),
+    "arccosh": lambda x, _: np.arccosh(x),
+    "arctanh": lambda x, _: np.arctanh(x),
+    "sign": lambda x, _: np.sign(x),
+    "bitwise_not": lambda x, _: np.invert(x),
     "identity": lambda x, _: x,
 }
 """Name -> meaning. The result has the input's element type. `round` takes halves to even."""
+
+PREDICATES: dict[str, Callable[[Array], Array]] = {
+    "is_nan": np.isnan,
+    "is_inf": np.isinf,
+    "logical_not": np.logical_not,
+}
+"""Name -> meaning; the result is a truth value."""
 
 
 def _unary(meaning: Unary) -> Callable[[Sequence[Array | None], Attrs], tuple[Array, ...]]:
@@ -66,8 +86,20 @@ def _unary(meaning: Unary) -> Callable[[Sequence[Array | None], Attrs], tuple[Ar
     return reference
 
 
+def _infer_predicate(types: Sequence[TensorType | None], _: Attrs) -> tuple[TensorType, ...]:
+    return (TensorType(present(types).shape, "bool"),)
+
+
+def _predicate(
+    meaning: Callable[[Array], Array],
+) -> Callable[[Sequence[Array | None], Attrs], tuple[Array, ...]]:
+    return lambda arrays, _: (np.asarray(meaning(present(arrays))),)
+
+
 for _name, _meaning in UNARY.items():
     op(_name, kind="elementwise", infer=same_type)(_unary(_meaning))
+for _name, _meaning in PREDICATES.items():
+    op(_name, kind="elementwise", infer=_infer_predicate)(_predicate(_meaning))
 
 
 def _infer_cast(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -79,3 +111,18 @@ def cast_elements(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, 
     """The elements as another type (`to`), truncated toward zero for integers."""
     with np.errstate(invalid="ignore", over="ignore"):
         return (present(arrays).astype(str(attrs["to"])),)
+
+
+def _infer_bitcast(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    data, to = present(types), cast("DType", attrs["to"])
+    require(
+        itemsize(data.dtype) == itemsize(to) and "bool" not in (data.dtype, to),
+        lambda: f"bitcast of {data} to {to}: expected numbers of the same size",
+    )
+    return (TensorType(data.shape, to),)
+
+
+@op("bitcast", kind="elementwise", infer=_infer_bitcast)
+def bitcast(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
+    """The elements' bits as elements of another type (`to`) of the same size."""
+    return (np.array(present(arrays)).view(str(attrs["to"])),)

@@ -11,10 +11,11 @@ from retune.graph.ops.registry import Array, Attrs, ints, op, present
 REDUCTIONS: dict[str, Callable[..., Array]] = {
     "reduce_mean": np.mean,
     "reduce_sum": np.sum,
+    "reduce_prod": np.prod,
     "reduce_max": np.max,
     "reduce_min": np.min,
 }
-"""Name -> numpy function."""
+"""Name -> numpy function. A mean of integers is rounded toward zero."""
 
 
 def _infer(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:

@@ -1,6 +1,14 @@
 """Tensor expressions of every op: importing this package registers the rules."""
 
-from retune.graph.tensors import convolution, elementwise, movement, normalisation, pooling
+from retune.graph.tensors import (
+    convolution,
+    elementwise,
+    indexing,
+    movement,
+    normalisation,
+    pooling,
+    reduction,
+)
 from retune.graph.tensors.registry import RULES, Names, OpCall, rule_of
 
 __all__ = [
@@ -9,8 +17,10 @@ __all__ = [
     "OpCall",
     "convolution",
     "elementwise",
+    "indexing",
     "movement",
     "normalisation",
     "pooling",
+    "reduction",
     "rule_of",
 ]

@@ -2,14 +2,18 @@
 
 from collections.abc import Callable
 from math import inf
+from typing import Literal
 
+from retune.core.dtypes import is_float, is_unsigned, itemsize
 from retune.graph.ops import Attrs
 from retune.graph.ops.registry import number
 from retune.graph.tensors.registry import OpCall, read, tensors_of
 from retune.ir.expr import (
     Expr,
+    all_of,
     as_expr,
     binary,
+    bitcast,
     call,
     cast,
     const,
@@ -41,15 +45,38 @@ def _hard_sigmoid(x: Expr, attrs: Attrs) -> Expr:
 
 
 def _absolute(x: Expr, _: Attrs) -> Expr:
-    if x.dtype.startswith("float"):
+    if is_float(x.dtype):
         return call("abs", x)
+    if is_unsigned(x.dtype):
+        return x
     wide = _at_least_32_bits(x)
     return cast(maximum(wide, -wide), x.dtype)
 
 
 def _at_least_32_bits(x: Expr) -> Expr:
     """Narrow integers as int32, so that their arithmetic has one type in C too."""
-    return x if x.dtype == "int64" else cast(x, "int32")
+    return x if itemsize(x.dtype) >= 4 else cast(x, "int32")
+
+
+def _sign(x: Expr, _: Attrs) -> Expr:
+    negative = x if is_unsigned(x.dtype) else select(x < 0, -1, x)
+    return select(x > 0, 1, negative)
+
+
+def _bitwise_not(x: Expr, _: Attrs) -> Expr:
+    ones = 2 ** (8 * itemsize(x.dtype)) - 1 if is_unsigned(x.dtype) else -1
+    return binary("bitxor", x, ones)
+
+
+_FUNCTIONS = (
+    *("sin", "cos", "tan", "arcsin", "arccos", "arctan"),
+    *("sinh", "cosh", "arcsinh", "arccosh", "arctanh"),
+)
+"""Ops that are functions of expressions, by the same names."""
+
+
+def _call_of(name: str) -> Callable[[Expr, Attrs], Expr]:
+    return lambda x, _: call(name, x)
 
 
 UNARY: dict[str, Callable[[Expr, Attrs], Expr]] = {
@@ -74,49 +101,91 @@ UNARY: dict[str, Callable[[Expr, Attrs], Expr]] = {
     "softplus": _softplus,
     "softsign": lambda x, _: x / (call("abs", x) + 1.0),
     "erf": lambda x, _: call("erf", x),
+    "sign": _sign,
+    "bitwise_not": _bitwise_not,
+    "bitcast": lambda x, a: bitcast(x, str(a["to"])),
+    "is_nan": lambda x, _: call("isnan", x),
+    "is_inf": lambda x, _: call("isinf", x),
+    "logical_not": lambda x, _: equal(x, False),
     "identity": lambda x, _: x,
+    **{name: _call_of(name) for name in _FUNCTIONS},
 }
 """Op -> body."""
 
 
-def _divide(a: Expr, b: Expr) -> Expr:
+def divide(a: Expr, b: Expr) -> Expr:
     """Floats divide; integers divide toward zero, from the floor division of magnitudes."""
-    if a.dtype.startswith("float"):
+    if is_float(a.dtype):
         return a / b
+    if is_unsigned(a.dtype):
+        return a // b
     left, right = _at_least_32_bits(a), _at_least_32_bits(b)
     quotient = maximum(left, -left) // maximum(right, -right)
     return cast(select(equal(left < 0, right < 0), quotient, -quotient), a.dtype)
 
 
+def _mod(a: Expr, b: Expr) -> Expr:
+    """The remainder with the divisor's sign."""
+    if not is_float(a.dtype):
+        return cast(_at_least_32_bits(a) % _at_least_32_bits(b), a.dtype)
+    rest = call("fmod", a, b)
+    other_side = all_of(binary("ne", rest, 0), binary("ne", rest < 0, b < 0))
+    return select(other_side, rest + b, rest)
+
+
+def _fmod(a: Expr, b: Expr) -> Expr:
+    """The remainder with the dividend's sign, for integers from that of magnitudes."""
+    if is_float(a.dtype):
+        return call("fmod", a, b)
+    if is_unsigned(a.dtype):
+        return a % b
+    left, right = _at_least_32_bits(a), _at_least_32_bits(b)
+    rest = maximum(left, -left) % maximum(right, -right)
+    return cast(select(left < 0, -rest, rest), a.dtype)
+
+
+def _shift(op: Literal["shl", "shr"], a: Expr, b: Expr) -> Expr:
+    """By less than nothing or more than all bits there is the sign left, or nothing."""
+    inside, far = b < 8 * itemsize(a.dtype), const(0, a.dtype)
+    if not is_unsigned(a.dtype):
+        inside = all_of(b >= 0, inside)
+        far = select(a < 0, -1, far) if op == "shr" else far
+    return select(inside, binary(op, a, b), far)
+
+
 def _power(a: Expr, b: Expr) -> Expr:
     """Integer bases are raised as float64, which holds their powers exactly below 2**53."""
-    if a.dtype.startswith("float"):
+    if is_float(a.dtype):
         return power(a, cast(b, a.dtype))
     value = power(cast(a, "float64"), cast(b, "float64"))
-    whole = not b.dtype.startswith("float")
+    whole = not is_float(b.dtype)
     return cast(call("round", value) if whole else value, a.dtype)
-
-
-def _compare(op: str) -> Callable[[Expr, Expr], Expr]:
-    match op:
-        case "equal":
-            return equal
-        case "less":
-            return lambda a, b: a < b
-        case _:
-            return lambda a, b: a > b
 
 
 BINARY: dict[str, Callable[[Expr, Expr], Expr]] = {
     "add": lambda a, b: a + b,
     "subtract": lambda a, b: a - b,
     "multiply": lambda a, b: a * b,
-    "divide": _divide,
+    "divide": divide,
+    "mod": _mod,
+    "fmod": _fmod,
     "power": _power,
     "minimum": minimum,
     "maximum": maximum,
     "prelu": lambda x, slope: select(x < 0, x * slope, x),
-    **{op: _compare(op) for op in ("equal", "less", "greater")},
+    "equal": equal,
+    "less": lambda a, b: a < b,
+    "greater": lambda a, b: a > b,
+    "less_equal": lambda a, b: a <= b,
+    "greater_equal": lambda a, b: a >= b,
+    "logical_and": lambda a, b: binary("and", a, b),
+    "logical_or": lambda a, b: binary("or", a, b),
+    "logical_xor": lambda a, b: binary("ne", a, b),
+    "bitwise_and": lambda a, b: binary("bitand", a, b),
+    "bitwise_or": lambda a, b: binary("bitor", a, b),
+    "bitwise_xor": lambda a, b: binary("bitxor", a, b),
+    "shift_left": lambda a, b: _shift("shl", a, b),
+    "shift_right": lambda a, b: _shift("shr", a, b),
 }
 """Op -> body; but for powers, the second operand takes the first one's type."""
 

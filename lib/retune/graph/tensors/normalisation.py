@@ -1,13 +1,12 @@
-"""Softmax, local response normalisation and plain reductions, as stages."""
+"""Softmax and local response normalisation, as stages."""
 
 from collections.abc import Sequence
-from math import prod
 
-from retune.graph.ops.registry import integer, ints, number
+from retune.graph.ops.registry import integer, number
 from retune.graph.tensors.convolution import padded
 from retune.graph.tensors.registry import OpCall, tensors_of
 from retune.ir.expr import Expr, call, const, power
-from retune.ir.te import Axis, Reducer, Tensor, compute, reduce_axis
+from retune.ir.te import Reducer, Tensor, compute, reduce_axis
 
 
 @tensors_of("softmax")
@@ -108,46 +107,3 @@ def _positive_power(base: Expr, exponent: float) -> Expr:
         half = call("sqrt", base)
         return half * call("sqrt", half)
     return power(base, const(exponent, base.dtype))
-
-
-_REDUCERS: dict[str, Reducer] = {
-    "reduce_mean": "sum",
-    "reduce_sum": "sum",
-    "reduce_max": "max",
-    "reduce_min": "min",
-}
-
-
-@tensors_of(*_REDUCERS)
-def reduce(c: OpCall) -> Tensor:
-    """T_reduce(i...) combines x over the axes; a mean divides afterwards."""
-    (data,) = c.inputs
-    over = ints(c.attrs, "axes")
-    axes: dict[int, Axis] = {d: reduce_axis(f"k{d}", data.shape[d]) for d in over}
-    keep = bool(c.attrs["keepdims"])
-    shape = c.output.shape
-
-    def body(*i: Expr) -> Expr:
-        left = iter(i)
-        index: list[Expr] = []
-        for d in range(len(data.shape)):
-            if d in axes:
-                index.append(axes[d].var)
-                if keep:
-                    next(left)
-            else:
-                index.append(next(left))
-        return data[tuple(index)]
-
-    total = compute(
-        c.name(f"T_{c.op}" if c.op != "reduce_mean" else "reduce_total"),
-        shape,
-        body,
-        [data],
-        reduce=list(axes.values()),
-        reducer=_REDUCERS[c.op],
-    )
-    if c.op != "reduce_mean":
-        return total
-    count = prod(data.shape[d] for d in over)
-    return compute(c.name("T_reduce_mean"), shape, lambda *i: total[i] * (1.0 / count), [total])
