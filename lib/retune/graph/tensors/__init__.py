@@ -1,6 +1,6 @@
 """Tensor expressions of every op: importing this package registers the rules."""
 
-from retune.graph.tensors import convolution, elementwise, movement, normalisation, pooling
+from retune.graph.tensors import convolution, elementwise, images, movement, normalisation, pooling
 from retune.graph.tensors.registry import RULES, Names, OpCall, rule_of
 
 __all__ = [
@@ -9,6 +9,7 @@ __all__ = [
     "OpCall",
     "convolution",
     "elementwise",
+    "images",
     "movement",
     "normalisation",
     "pooling",
