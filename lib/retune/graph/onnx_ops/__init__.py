@@ -6,7 +6,13 @@ from retune.graph.onnx_ops import (
     linear,
     movement,
     normalisation,
+    padding,
+    pooling,
+    regions,
+    resize,
+    sampling,
     sequences,
+    transposed,
     windows,
 )
 from retune.graph.onnx_ops.registry import (
@@ -32,6 +38,12 @@ __all__ = [
     "movement",
     "normalisation",
     "onnx_op",
+    "padding",
+    "pooling",
+    "regions",
+    "resize",
+    "sampling",
     "sequences",
+    "transposed",
     "windows",
 ]
