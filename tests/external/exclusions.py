@@ -30,10 +30,6 @@ EXCLUDED: tuple[Exclusion, ...] = (
         r"center_crop_pad_.*expanded",
         "the pads are computed from an input at run time; shapes are fixed at import",
     ),
-    Exclusion(
-        r"(edge|reflect|wrap)_pad", "padding modes other than constant are refused with a message"
-    ),
-    Exclusion(r"maxpool_with_argmax", "the output Indices of MaxPool is refused with a message"),
     Exclusion(r"training_(dropout|mode)", "training mode is refused with a message"),
     Exclusion(
         r"FLOAT16|float16",

@@ -127,7 +127,38 @@ def _operand(c: _Converter, value: str, rank: int, moved: int) -> str:
 def _window(c: _Converter, node: Node) -> None:
     """Pooling reads and makes NHWC."""
     attrs = {**node.attrs, "layout": "NHWC"}
-    c.put(node, node.op, (c.want(node.inputs[0], 1),), attrs, 1)
+    c.put(node, node.op, tuple(c.want(value, 1) for value in node.inputs), attrs, 1)
+
+
+def _images(c: _Converter, node: Node) -> None:
+    """As pooling, but volumes and what nobody has moved stay as they are."""
+    if len(c.old_shape(node.inputs[0])) == 4 and c.moved(node.inputs[0]) == 1:
+        return _window(c, node)
+    return _in_old_order(c, node)
+
+
+def _tables(c: _Converter, node: Node) -> None:
+    """resample and gather: the axes of the data are renumbered; tables stay as they are."""
+    data, *tables = node.inputs
+    moved, rank = c.moved(data), len(c.old_shape(data))
+    if node.op == "gather" and len(c.old_shape(tables[0])) != 1:
+        return _in_old_order(c, node)
+    perm, attrs = order(rank, moved), dict(node.attrs)
+    if node.op == "gather":
+        attrs["axis"] = perm.index(integer(node.attrs, "axis"))
+    else:
+        attrs["axes"] = tuple(perm.index(axis) for axis in ints(node.attrs, "axes"))
+    inputs = (c.want(data, moved), *(c.want(table, 0) for table in tables))
+    return c.put(node, node.op, inputs, attrs, moved)
+
+
+def _sample(c: _Converter, node: Node) -> None:
+    """The points stand where the positions do."""
+    data, *tables = node.inputs
+    moved = c.moved(data)
+    attrs = {**node.attrs, "axis": order(3, moved).index(integer(node.attrs, "axis"))}
+    inputs = (c.want(data, moved), *(c.want(table, 0) for table in tables))
+    c.put(node, node.op, inputs, attrs, moved)
 
 
 def _convolution(c: _Converter, node: Node) -> None:
@@ -164,7 +195,7 @@ def _batch_norm(c: _Converter, node: Node) -> None:
 
 
 def _per_dimension(c: _Converter, node: Node) -> None:
-    """pad and slice: their lists are reordered."""
+    """Ops with lists of an entry for each dimension, such as pad: these are reordered."""
     (value,) = node.inputs
     moved, rank = c.moved(value), len(c.old_shape(value))
     perm = order(rank, moved)
@@ -233,6 +264,7 @@ HANDLERS: dict[str, Convert] = {
     "conv2d": _convolution,
     "depthwise_conv2d": _convolution,
     "max_pool2d": _window,
+    "max_pool2d_index": _window,
     "avg_pool2d": _window,
     "global_avg_pool": _window,
     "global_max_pool": _window,
@@ -242,7 +274,13 @@ HANDLERS: dict[str, Convert] = {
     "log_softmax": _along_axis,
     "lrn": _along_axis,
     "pad": _per_dimension,
+    "extend": _per_dimension,
     "slice": _per_dimension,
+    "repeat": _per_dimension,
+    "resample": _tables,
+    "gather": _tables,
+    "sample": _sample,
+    "depth_to_space": _images,
     "transpose": _transpose,
     "reshape": _reshape,
     HOST: _host,

@@ -28,7 +28,9 @@ def drop_identity(r: Rewriter, node: Node) -> str | None:
     match node.op:
         case "identity":
             return source
-        case "cast" | "reshape" | "broadcast_to" | "pad" if same:
+        case "cast" | "reshape" | "broadcast_to" if same:
+            return source
+        case "pad" | "extend" if not any(ints(node.attrs, "pads")):
             return source
         case "concat" if len(node.inputs) == 1:
             return source

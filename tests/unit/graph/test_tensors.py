@@ -14,7 +14,7 @@ from retune.graph.fuse import group_graph, partition
 from retune.graph.graph import Graph, GraphBuilder
 from retune.graph.lower import group_tensors
 from retune.graph.models import load_model
-from retune.graph.ops import OPS
+from retune.graph.ops import OPS, lookup
 from retune.graph.passes import optimise
 from retune.graph.tensors import RULES
 from retune.ir.interp import run_dag
@@ -31,6 +31,20 @@ PLACES = np.array([[1, 3, 1, 4, 0], [2, -1, 2, 2, 9]])
 WRITERS = np.array([[-1, 3, 0], [2, -1, -1]], np.int32)
 TRUTH = np.array([[True, False], [True, True], [False, False]])
 SPECIAL = np.array([1.5, -0.5, 0.0, np.nan, np.inf, -np.inf], np.float32)
+WINDOW1: dict[str, Any] = {"strides": (1, 1), "dilations": (1, 1)}
+INDEXED: dict[str, Any] = WINDOW | {"kernel": (3, 2), "pads": (1, 0, 1, 1)}
+INDEXED3: dict[str, Any] = WINDOW3 | {"kernel": (2, 2, 3)}
+WINDOW_TIES = np.random.default_rng(1).integers(0, 3, (2, 3, 7, 6)).astype(np.float32)
+VOLUME = np.random.default_rng(2).integers(0, 3, (1, 2, 4, 5, 5)).astype(np.float32)
+SPREAD = np.array([[0, 1], [1, 1], [2, 0], [1, 0]], np.int32)
+MANY = np.random.default_rng(3).integers(0, 30, (2, 4, 20)).astype(np.int32)
+"""So many places that their sum is not written out."""
+
+
+def run_op(name: str, data: np.ndarray, attrs: dict[str, Any]) -> np.ndarray:
+    """What the op makes of the data."""
+    return lookup(name).reference([data], attrs)[0]
+
 
 CASES: list[tuple[str, list[Any], dict[str, Any]]] = [
     (
@@ -122,6 +136,21 @@ CASES: list[tuple[str, list[Any], dict[str, Any]]] = [
         [(1, 2, 4, 5, 5)],
         WINDOW3 | {"kernel": (2, 2, 3), "counted": (0,) * 6, "layout": "NCDHW"},
     ),
+    (
+        "max_pool2d_index",
+        [WINDOW_TIES, run_op("max_pool2d", WINDOW_TIES, INDEXED | {"layout": "NCHW"})],
+        INDEXED | {"layout": "NCHW"},
+    ),
+    (
+        "max_pool2d_index",
+        [(1, 7, 6, 3), (1, 7, 6, 3)],
+        WINDOW1 | {"kernel": (1, 1), "pads": (0,) * 4, "layout": "NHWC"},
+    ),
+    (
+        "max_pool3d_index",
+        [VOLUME, run_op("max_pool3d", VOLUME, INDEXED3 | {"layout": "NCDHW"})],
+        INDEXED3 | {"layout": "NCDHW"},
+    ),
     ("global_avg_pool", [(2, 3, 5, 4)], {"layout": "NCHW"}),
     ("global_avg_pool", [(2, 5, 4, 3)], {"layout": "NHWC"}),
     ("global_max_pool", [(2, 5, 4, 3)], {"layout": "NHWC"}),
@@ -167,6 +196,40 @@ CASES: list[tuple[str, list[Any], dict[str, Any]]] = [
     *(
         ("fold_rows", [(2, 4, 3), PLACES, (2, 5, 3)], {"reduction": reduction})
         for reduction in ("add", "mul", "max", "min")
+    ),
+    ("repeat", [(2, 3, 4)], {"repeats": (1, 3, 2)}),
+    ("extend", [(3, 4, 5)], {"pads": (0, 3, 2, 0, 1, 4), "mode": "reflect"}),
+    ("extend", [(3, 4)], {"pads": (3, 2, 0, 4), "mode": "wrap"}),
+    ("extend", [(3, 1)], {"pads": (3, 2, 0, 4), "mode": "edge"}),
+    ("resample", [(2, 5, 3), np.array([[0, 4], [3, 1]], np.int32), (2, 2)], {"axes": (1,)}),
+    (
+        "resample",
+        [(2, 5, 3), SPREAD, (4, 2), SPREAD[:, ::-1], (4, 2)],
+        {"axes": (2, 0)},
+    ),
+    ("resample", [(1, 30, 3), MANY[0], MANY[0].shape], {"axes": (1,)}),
+    ("sample", [(2, 3, 7), np.array([[[0, 6], [3, 5]]], np.int32), (1, 2, 2)], {"axis": 2}),
+    ("sample", [(2, 30, 3), MANY, MANY.shape], {"axis": 1}),
+    (
+        "depth_to_space",
+        [(2, 24, 3, 4)],
+        {"blocks": (2, 3), "groups": 2, "begins": (1, 2), "extents": (4, 9), "layout": "NCHW"},
+    ),
+    (
+        "depth_to_space",
+        [(1, 3, 4, 8)],
+        {"blocks": (2, 2), "groups": 1, "begins": (0, 0), "extents": (6, 8), "layout": "NHWC"},
+    ),
+    (
+        "depth_to_space",
+        [(1, 8, 2, 3, 2)],
+        {
+            "blocks": (1, 2, 2),
+            "groups": 2,
+            "begins": (0, 1, 0),
+            "extents": (2, 5, 4),
+            "layout": "NCDHW",
+        },
     ),
     ("where", [np.array([[True], [False]]), (2, 3), (1, 3)], {}),
     ("cast", [(2, 3)], {"to": "int32"}),

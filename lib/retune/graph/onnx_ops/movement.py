@@ -90,35 +90,6 @@ def concat(node: OnnxNode, emit: Emitter) -> None:
     emit.out("concat", *node.inputs, axis=axis)
 
 
-@onnx_op("Pad")
-def pad(node: OnnxNode, emit: Emitter) -> None:
-    """Pads and value as attributes, until opset 10."""
-    _pad(node, emit, node.ints("pads", ()), node.number("value", 0.0))
-
-
-@onnx_op("Pad", since=11)
-def pad_by_input(node: OnnxNode, emit: Emitter) -> None:
-    """Pads, value and (from opset 18 on) axes as inputs."""
-    stated = emit.index_list(1, "the pads")
-    value = float(emit.contents(2, "the value").reshape(())) if node.has_input(2) else 0.0
-    rank = len(emit.shape(node.inputs[0]))
-    axes = tuple(range(rank))
-    if node.has_input(3):
-        axes = tuple(positive_axis(axis, rank) for axis in emit.index_list(3, "the axes"))
-    pads = [0] * (2 * rank)
-    for position, axis in enumerate(axes):
-        pads[axis] = stated[position]
-        pads[axis + rank] = stated[position + len(axes)]
-    _pad(node, emit, pads, value)
-
-
-def _pad(node: OnnxNode, emit: Emitter, pads: Sequence[int], value: float) -> None:
-    mode = node.text("mode", "constant")
-    if mode != "constant":
-        raise emit.refuse(f"padding mode '{mode}'", "expected mode 'constant'")
-    emit.out("pad", node.inputs[0], pads=tuple(pads), value=value)
-
-
 @onnx_op("Slice")
 def slice_by_attributes(node: OnnxNode, emit: Emitter) -> None:
     """Starts, ends and axes as attributes, until opset 9."""
@@ -228,14 +199,17 @@ def tile(node: OnnxNode, emit: Emitter) -> None:
 @onnx_op("DepthToSpace")
 def depth_to_space(node: OnnxNode, emit: Emitter) -> None:
     """Blocks of channels become blocks of positions; mode DCR or CRD."""
-    n, c, h, w = emit.shape(node.inputs[0])
+    _, c, h, w = emit.shape(node.inputs[0])
     block, mode = node.integer("blocksize", 1), node.text("mode", "DCR")
-    depth = c // (block * block)
-    parts, perm = (n, block, block, depth, h, w), (0, 3, 4, 1, 5, 2)
-    if mode == "CRD":
-        parts, perm = (n, depth, block, block, h, w), (0, 1, 4, 2, 5, 3)
-    moved = emit.temp("transpose", emit.reshaped(node.inputs[0], parts), perm=perm)
-    emit.out("reshape", moved, shape=(n, depth, h * block, w * block))
+    emit.out(
+        "depth_to_space",
+        node.inputs[0],
+        blocks=(block, block),
+        groups=c // (block * block) if mode == "CRD" else 1,
+        begins=(0, 0),
+        extents=(h * block, w * block),
+        layout="NCHW",
+    )
 
 
 @onnx_op("SpaceToDepth")

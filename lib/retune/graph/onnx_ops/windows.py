@@ -1,4 +1,7 @@
-"""Convolution and pooling: explicit pads from ONNX's auto_pad and ceil_mode."""
+"""Sliding windows with explicit pads, from ONNX's auto_pad and ceil_mode; and convolution.
+
+Data of one spatial dimension becomes images of height 1 on the way: `to_image`, `from_image`.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -100,13 +103,24 @@ def _ceil_end(extent: int, covered: int, stride: int, begin: int, end: int) -> i
     return max(0, (count - 1) * stride + covered - extent - begin)
 
 
-def _to_image(emit: Emitter, value: str) -> str:
+def to_image(emit: Emitter, value: str) -> str:
     """[N, C, L] as [N, C, 1, L]; anything else as it is."""
     shape = emit.shape(value)
     return emit.reshaped(value, (*shape[:2], 1, shape[2])) if len(shape) == 3 else value
 
 
-def _spatial(emit: Emitter, value: str) -> tuple[int, ...]:
+def from_image(emit: Emitter, value: str, rank: int) -> str:
+    """The inverse of `to_image`, for data of that many spatial dimensions."""
+    return emit.reshaped(value, without_height(emit.shape(value))) if rank == 1 else value
+
+
+def without_height(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """[N, C, 1, L] as [N, C, L]."""
+    return (*shape[:2], *shape[3:])
+
+
+def spatial_extents(emit: Emitter, value: str) -> tuple[int, ...]:
+    """The spatial extents of data [N, C, ...]. Raises: ModelError for other than one to three."""
     shape = emit.shape(value)
     if len(shape) not in (3, 4, 5):
         raise ModelError(
@@ -115,15 +129,35 @@ def _spatial(emit: Emitter, value: str) -> tuple[int, ...]:
     return shape[2:]
 
 
-def _layout(rank: int) -> str:
+def data_layout(rank: int) -> str:
+    """The layout of images, or of volumes."""
     return "NCDHW" if rank == 3 else "NCHW"
+
+
+def convolution_of(
+    emit: Emitter, data: str, kernel: str, window: Window, groups: int
+) -> tuple[str, dict[str, Any]]:
+    """The graph op that convolves images or volumes with the kernel, and its attributes.
+
+    One group for each channel is depthwise.
+    """
+    rank, channels = len(window.kernel), emit.shape(data)[1]
+    attrs: dict[str, Any] = {
+        "strides": window.strides,
+        "pads": window.pads,
+        "dilations": window.dilations,
+        "layout": data_layout(rank),
+    }
+    if rank == 2 and groups == channels > 1 and emit.shape(kernel)[1] == 1:
+        return "depthwise_conv2d", attrs
+    return "conv3d" if rank == 3 else "conv2d", {**attrs, "groups": groups}
 
 
 @onnx_op("Conv")
 def conv(node: OnnxNode, emit: Emitter) -> None:
     """Convolution, its bias as an addition; one group for each channel is depthwise."""
     data, kernel = node.inputs[0], node.inputs[1]
-    extents = _spatial(emit, data)
+    extents = spatial_extents(emit, data)
     taps = emit.shape(kernel)[2:]
     if node.ints("kernel_shape", taps) != taps:
         raise ModelError(
@@ -131,19 +165,8 @@ def conv(node: OnnxNode, emit: Emitter) -> None:
             f"'{kernel}' of shape {list(emit.shape(kernel))}"
         )
     window = window_of(node, extents, taps).flat()
-    groups, channels = node.integer("group", 1), emit.shape(data)[1]
-    attrs: dict[str, Any] = {
-        "strides": window.strides,
-        "pads": window.pads,
-        "dilations": window.dilations,
-        "layout": _layout(len(extents)),
-    }
-    op = "conv3d" if len(extents) == 3 else "conv2d"
-    if op == "conv2d" and groups == channels > 1 and emit.shape(kernel)[1] == 1:
-        op = "depthwise_conv2d"
-    else:
-        attrs["groups"] = groups
-    sources = _to_image(emit, data), _to_image(emit, kernel)
+    sources = to_image(emit, data), to_image(emit, kernel)
+    op, attrs = convolution_of(emit, *sources, window, node.integer("group", 1))
     bias = node.has_input(2)
     if not bias and len(extents) > 1:
         return emit.out(op, *sources, **attrs)
@@ -154,58 +177,4 @@ def conv(node: OnnxNode, emit: Emitter) -> None:
         if len(extents) > 1:
             return emit.out("add", result, shaped)
         result = emit.temp("add", result, shaped)
-    return emit.out("reshape", result, shape=_without_height(emit.shape(result)))
-
-
-def _without_height(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return (*shape[:2], *shape[3:])
-
-
-def _pool(node: OnnxNode, emit: Emitter, op: str, window: Window, **attrs: Any) -> None:
-    data = node.inputs[0]
-    rank = len(emit.shape(data)) - 2
-    attrs |= {
-        "kernel": window.kernel,
-        "strides": window.strides,
-        "dilations": window.dilations,
-        "pads": window.pads,
-        "layout": _layout(rank),
-    }
-    op = op.replace("2d", "3d") if rank == 3 else op
-    if rank > 1:
-        return emit.out(op, data, **attrs)
-    result = emit.temp(op, _to_image(emit, data), **attrs)
-    return emit.out("reshape", result, shape=_without_height(emit.shape(result)))
-
-
-@onnx_op("MaxPool")
-def max_pool(node: OnnxNode, emit: Emitter) -> None:
-    """Maximum pooling; storage_order concerns only the indices, which are refused."""
-    if node.has_output(1):
-        raise emit.refuse("the output Indices", "expected a model that reads only the maxima")
-    extents = _spatial(emit, node.inputs[0])
-    window = window_of(node, extents, node.ints("kernel_shape", ())).flat()
-    _pool(node, emit, "max_pool2d", window)
-
-
-@onnx_op("AveragePool")
-def average_pool(node: OnnxNode, emit: Emitter) -> None:
-    """Average pooling; what ceil_mode adds never counts as elements."""
-    extents = _spatial(emit, node.inputs[0])
-    window = window_of(node, extents, node.ints("kernel_shape", ())).flat()
-    counted = (0,) * len(window.pads)
-    if node.integer("count_include_pad", 0):
-        counted = window.stated_pads
-    _pool(node, emit, "avg_pool2d", window, counted=counted)
-
-
-@onnx_op("GlobalAveragePool", "GlobalMaxPool")
-def global_pool(node: OnnxNode, emit: Emitter) -> None:
-    """The mean or maximum over all spatial positions."""
-    average = node.op_type == "GlobalAveragePool"
-    rank = len(emit.shape(node.inputs[0]))
-    if rank == 4:
-        op = "global_avg_pool" if average else "global_max_pool"
-        return emit.out(op, node.inputs[0], layout="NCHW")
-    op = "reduce_mean" if average else "reduce_max"
-    return emit.out(op, node.inputs[0], axes=tuple(range(2, rank)), keepdims=True)
+    return emit.out("reshape", result, shape=without_height(emit.shape(result)))

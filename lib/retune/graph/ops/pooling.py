@@ -6,6 +6,7 @@ the padding counts as elements of a window (all zeros: the divisor is the data i
 """
 
 from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 
@@ -68,6 +69,39 @@ def avg_pool2d(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...
 
 op("max_pool3d", kind="reduction", infer=_infer_pool)(max_pool2d)
 op("avg_pool3d", kind="reduction", infer=_infer_pool)(avg_pool2d)
+
+
+def _infer_index(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    (pooled,) = _infer_pool(types[:1], attrs)
+    top = present(types, 1)
+    require(
+        pooled == top,
+        lambda: f"positions of the maxima of {present(types)}: expected {pooled}, got {top}",
+    )
+    return (TensorType(pooled.shape, "int32"),)
+
+
+@op("max_pool2d_index", kind="reduction", infer=_infer_index)
+def max_pool2d_index(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
+    """Where in its channel the first element of each window lies that equals the window's maximum.
+
+    Inputs: the data, and the maxima of its windows. Positions count the last dimension first.
+    """
+    layout, pads = str(attrs["layout"]), ints(attrs, "pads")
+    data, top = (to_channels_first(present(arrays, index), layout) for index in range(2))
+    steps = ints(attrs, "kernel"), ints(attrs, "strides"), ints(attrs, "dilations")
+    none = np.iinfo(np.int32).max
+    numbers = np.arange(prod(data.shape[2:]), dtype=np.int32).reshape(1, 1, *data.shape[2:])
+    places = windows(pad_spatial(numbers, pads, none), *steps)
+    rank = len(steps[0])
+    same = windows(pad_spatial(data, pads), *steps) == np.expand_dims(
+        top, tuple(range(2, 2 + rank))
+    )
+    found = _over_taps(np.where(same, places, none), attrs, np.minimum)
+    return (from_channels_first(found, layout),)
+
+
+op("max_pool3d_index", kind="reduction", infer=_infer_index)(max_pool2d_index)
 
 
 def _over_taps(view: Array, attrs: Attrs, combine: np.ufunc) -> Array:

@@ -3,6 +3,7 @@
 from retune.graph.tensors import (
     convolution,
     elementwise,
+    images,
     indexing,
     movement,
     normalisation,
@@ -17,6 +18,7 @@ __all__ = [
     "OpCall",
     "convolution",
     "elementwise",
+    "images",
     "indexing",
     "movement",
     "normalisation",

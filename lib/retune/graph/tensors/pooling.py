@@ -15,7 +15,7 @@ from retune.graph.tensors.convolution import (
     window_places,
 )
 from retune.graph.tensors.registry import OpCall, tensors_of
-from retune.ir.expr import Expr, ceildiv, const, maximum, minimum
+from retune.ir.expr import Expr, all_of, ceildiv, const, equal, maximum, minimum, select
 from retune.ir.expr import cast as cast_expr
 from retune.ir.stmt import identity
 from retune.ir.te import Reducer, Tensor, compute, reduce_axis
@@ -80,6 +80,38 @@ def _window(c: OpCall, stem: str, reducer: Reducer, border: float) -> Tensor:
         reduce=reduced or [reduce_axis("ry", 1)],
         reducer=reducer,
         axes=data_axes(len(kernel), layout, "cc"),
+    )
+
+
+@tensors_of("max_pool2d_index", "max_pool3d_index")
+def max_pool_index(c: OpCall) -> Tensor:
+    """max_pool2d_index(nn, yy, xx, cc) min= place of data[..] where it is top[nn, yy, xx, cc]."""
+    data, top = c.inputs
+    layout, kernel, pads = str(c.attrs["layout"]), ints(c.attrs, "kernel"), ints(c.attrs, "pads")
+    extents, rank = spatial(data.shape, layout), len(kernel)
+    source = padded(data, spatial_pads(pads, layout), c.name)
+    reduced, taps = window_axes(kernel)
+
+    def body(*i: Expr) -> Expr:
+        batch, places, channel = split_axes(i, layout)
+        at = window_places(c, places, taps)
+        tests = [equal(source[data_index(batch, at, channel, layout)], top[i])]
+        flat: Expr = const(0)
+        for d, extent in enumerate(extents):
+            own = at[d] - pads[d]
+            tests += [own >= 0] if pads[d] > 0 else []
+            tests += [own < extent] if pads[d + rank] > 0 else []
+            flat = flat * extent + own
+        return select(all_of(*tests), flat, identity("min", c.output.dtype))
+
+    return compute(
+        c.name(c.op),
+        c.output.shape,
+        body,
+        [source, top],
+        reduce=reduced or [reduce_axis("ry", 1)],
+        reducer="min",
+        axes=data_axes(rank, layout, "cc"),
     )
 
 
