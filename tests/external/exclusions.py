@@ -35,7 +35,7 @@ EXCLUDED: tuple[Exclusion, ...] = (
         r"(edge|reflect|wrap)_pad", "padding modes other than constant are refused with a message"
     ),
     Exclusion(r"maxpool_with_argmax", "the output Indices of MaxPool is refused with a message"),
-    Exclusion(r"training_(dropout|mode)", "training mode is refused with a message"),
+    Exclusion(r"training_dropout(?!_zero_ratio)", "dropping at random is refused with a message"),
     Exclusion(
         r"FLOAT16|float16",
         "PoCL's CPU device has no half precision arithmetic (cl_khr_fp16)",

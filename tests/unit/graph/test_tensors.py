@@ -121,6 +121,9 @@ CASES: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("softmax", [(2, 5, 3)], {"axis": 1}),
     ("softmax", [(7,)], {"axis": 0}),
     ("log_softmax", [(2, 5)], {"axis": 1}),
+    ("standardise", [(2, 3, 4)], {"axes": (1, 2), "epsilon": 1e-3, "centred": True}),
+    ("standardise", [(2, 3, 4)], {"axes": (0,), "epsilon": 1e-3, "centred": False}),
+    ("standardise", [(7,)], {"axes": (0,), "epsilon": 0.0, "centred": True}),
     ("lrn", [(1, 5, 3, 2)], LRN | {"axis": 1}),
     ("lrn", [(1, 3, 2, 5)], LRN | {"axis": 3}),
     ("reduce_mean", [(2, 3, 4)], {"axes": (0, 2), "keepdims": False}),
@@ -150,12 +153,13 @@ CASES: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("elu", [(2, 3)], {"alpha": 1.5}),
     ("selu", [(2, 3)], {"alpha": 1.67, "gamma": 1.05}),
     ("hard_sigmoid", [(2, 3)], {"alpha": 0.2, "beta": 0.5}),
+    ("swish", [(2, 3)], {"alpha": 1.5}),
 ]
 """Op, inputs (shape, array, or `positive:shape`), attributes."""
 
 PLAIN_UNARY = (
     *("relu", "sigmoid", "tanh", "hard_swish", "exp", "abs", "negative", "floor", "ceil", "round"),
-    *("reciprocal", "softplus", "softsign", "erf", "identity"),
+    *("reciprocal", "softplus", "softsign", "erf", "identity", "gelu", "gelu_tanh", "mish"),
 )
 PLAIN_BINARY = (
     *("add", "subtract", "multiply", "divide", "minimum", "maximum", "prelu"),

@@ -7,6 +7,7 @@ from retune.graph.onnx_ops import (
     movement,
     normalisation,
     sequences,
+    standardisation,
     windows,
 )
 from retune.graph.onnx_ops.registry import (
@@ -33,5 +34,6 @@ __all__ = [
     "normalisation",
     "onnx_op",
     "sequences",
+    "standardisation",
     "windows",
 ]
