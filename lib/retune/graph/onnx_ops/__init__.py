@@ -2,6 +2,7 @@
 
 from retune.graph.onnx_ops import (
     control,
+    einsum,
     elementwise,
     linear,
     movement,
@@ -28,6 +29,7 @@ __all__ = [
     "OnnxNode",
     "Values",
     "control",
+    "einsum",
     "elementwise",
     "handler_of",
     "linear",
