@@ -19,7 +19,7 @@ class Exclusion:
 
 EXCLUDED: tuple[Exclusion, ...] = (
     Exclusion(
-        r"FLOAT8|FLOAT4|BFLOAT16|bfloat16|INT2|INT4|e8m0",
+        r"FLOAT8|FLOAT4|BFLOAT16|bfloat16|INT2|INT4|e8m0|e4m3|e5m2|e2m1|linear_u?int[24]",
         "the graph holds no float8, float4, bfloat16, int2 or int4 values",
     ),
     Exclusion(r"_uint(16|32|64)$", "the graph holds no unsigned integers wider than 8 bits"),

@@ -1,8 +1,8 @@
 """Convolution and pooling: explicit pads from ONNX's auto_pad and ceil_mode."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from retune.core.errors import ModelError
 from retune.graph.onnx_ops.registry import Emitter, OnnxNode, onnx_op
@@ -121,8 +121,22 @@ def _layout(rank: int) -> str:
 
 @onnx_op("Conv")
 def conv(node: OnnxNode, emit: Emitter) -> None:
-    """Convolution, its bias as an addition; one group for each channel is depthwise."""
-    data, kernel = node.inputs[0], node.inputs[1]
+    """Convolution, its bias as an addition."""
+    bias = node.inputs[2] if node.has_input(2) else ""
+    convolve(node, emit, (node.inputs[0], node.inputs[1], bias), emit.out)
+
+
+T = TypeVar("T")
+
+
+def convolve(
+    node: OnnxNode, emit: Emitter, inputs: tuple[str, str, str], put: Callable[..., T]
+) -> T:
+    """Data, kernel and bias ('' for none) convolved by the node's attributes.
+
+    One group for each channel is depthwise. `put` (`emit.temp` or `emit.out`) makes the last op.
+    """
+    data, kernel, bias = inputs
     extents = _spatial(emit, data)
     taps = emit.shape(kernel)[2:]
     if node.ints("kernel_shape", taps) != taps:
@@ -144,17 +158,16 @@ def conv(node: OnnxNode, emit: Emitter) -> None:
     else:
         attrs["groups"] = groups
     sources = _to_image(emit, data), _to_image(emit, kernel)
-    bias = node.has_input(2)
     if not bias and len(extents) > 1:
-        return emit.out(op, *sources, **attrs)
+        return put(op, *sources, **attrs)
     result = emit.temp(op, *sources, label="conv", **attrs)
     if bias:
-        made = emit.shape(node.inputs[2])
-        shaped = emit.reshaped(node.inputs[2], (1, *made, *[1] * len(window.kernel)))
+        made = emit.shape(bias)
+        shaped = emit.reshaped(bias, (1, *made, *[1] * len(window.kernel)))
         if len(extents) > 1:
-            return emit.out("add", result, shaped)
+            return put("add", result, shaped)
         result = emit.temp("add", result, shaped)
-    return emit.out("reshape", result, shape=_without_height(emit.shape(result)))
+    return put("reshape", result, shape=_without_height(emit.shape(result)))
 
 
 def _without_height(shape: tuple[int, ...]) -> tuple[int, ...]:
