@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
-from retune.ir.expr import all_of, call, cast, const, maximum, minimum, select
+from retune.ir.expr import Expr, all_of, call, cast, const, maximum, minimum, select
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, Tensor, compute, concat, placeholder, reduce_axis
 from retune.schedule.schedule import Schedule
@@ -193,6 +193,32 @@ def softmax(rows: int, columns: int) -> Dag:
     e = compute("e", (rows, columns), lambda i, j: call("exp", x[i, j] - top[i]), [x, top])
     total = compute("total", (rows,), lambda i: e[i, q], [e], reduce=(q,))
     y = compute("y", (rows, columns), lambda i, j: e[i, j] / total[i], [e, total])
+    return Dag((y,))
+
+
+def standardised(rows: int, columns: int) -> Dag:
+    """Layer normalisation: a sum, a sum of squares that needs it, and what needs both."""
+    x = placeholder("x", (rows, columns))
+    k, q = reduce_axis("k", columns), reduce_axis("q", columns)
+    share = 1.0 / columns
+    total = compute("total", (rows, 1), lambda i, _: x[i, k], [x], reduce=(k,))
+
+    def apart(i: Expr, j: Expr) -> Expr:
+        return x[i, j] - total[i, 0] * share
+
+    squares = compute(
+        "squares",
+        (rows, 1),
+        lambda i, _: apart(i, q.var) * apart(i, q.var),
+        [x, total],
+        reduce=(q,),
+    )
+    y = compute(
+        "y",
+        (rows, columns),
+        lambda i, j: apart(i, j) * (1.0 / call("sqrt", squares[i, 0] * share + 1e-5)),
+        [x, total, squares],
+    )
     return Dag((y,))
 
 

@@ -226,6 +226,15 @@ def _reduce(c: _Converter, node: Node) -> None:
     return c.put(node, node.op, (c.want(value, moved),), attrs, left)
 
 
+def _over_axes(c: _Converter, node: Node) -> None:
+    """standardise: the axes are renumbered."""
+    (value,) = node.inputs
+    moved, rank = c.moved(value), len(c.old_shape(value))
+    perm = order(rank, moved)
+    axes = tuple(sorted(perm.index(axis) for axis in ints(node.attrs, "axes")))
+    c.put(node, node.op, (c.want(value, moved),), {**node.attrs, "axes": axes}, moved)
+
+
 def _transpose(c: _Converter, node: Node) -> None:
     """A shuffle within the channels stays one; any other order is made from what there is."""
     (value,) = node.inputs
@@ -273,6 +282,7 @@ HANDLERS: dict[str, Convert] = {
     "softmax": _along_axis,
     "log_softmax": _along_axis,
     "lrn": _along_axis,
+    "standardise": _over_axes,
     "pad": _per_dimension,
     "extend": _per_dimension,
     "slice": _per_dimension,

@@ -157,6 +157,9 @@ CASES: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("softmax", [(2, 5, 3)], {"axis": 1}),
     ("softmax", [(7,)], {"axis": 0}),
     ("log_softmax", [(2, 5)], {"axis": 1}),
+    ("standardise", [(2, 3, 4)], {"axes": (1, 2), "epsilon": 1e-3, "centred": True}),
+    ("standardise", [(2, 3, 4)], {"axes": (0,), "epsilon": 1e-3, "centred": False}),
+    ("standardise", [(7,)], {"axes": (0,), "epsilon": 0.0, "centred": True}),
     ("lrn", [(1, 5, 3, 2)], LRN | {"axis": 1}),
     ("lrn", [(1, 3, 2, 5)], LRN | {"axis": 3}),
     ("reduce_mean", [(2, 3, 4)], {"axes": (0, 2), "keepdims": False}),
@@ -275,13 +278,14 @@ CASES: list[tuple[str, list[Any], dict[str, Any]]] = [
         (op, [np.array([7, 2**16 - 1], np.uint16), np.array([[3], [2**16 - 1]], np.uint16)], {})
         for op in ("mod", "fmod", "divide", "maximum", "less", "add", "subtract")
     ),
+    ("swish", [(2, 3)], {"alpha": 1.5}),
 ]
 """Op, inputs (shape, array, or `positive:shape`), attributes."""
 
 PLAIN_UNARY = (
     *("relu", "sigmoid", "tanh", "hard_swish", "exp", "abs", "negative", "floor", "ceil", "round"),
-    *("reciprocal", "softplus", "softsign", "erf", "identity"),
     *("sin", "cos", "tan", "arctan", "sinh", "cosh", "arcsinh", "sign"),
+    *("reciprocal", "softplus", "softsign", "erf", "identity", "gelu", "gelu_tanh", "mish"),
 )
 PLAIN_BINARY = (
     *("add", "subtract", "multiply", "divide", "minimum", "maximum", "prelu"),

@@ -28,6 +28,7 @@ from tests.dags import (
     random_dag,
     reduction,
     softmax,
+    standardised,
 )
 from tests.oracle import assert_same_meaning
 from tests.properties import chooser, quick
@@ -46,6 +47,7 @@ SHAPES: dict[str, Dag] = {
     "largest of a window": pool(3, 7, 11, 17, 3, 2, average=False),
     "mean of a window": pool(2, 6, 6, 3, 2, 2, average=True),
     "softmax": softmax(3, 67),
+    "standardised rows": standardised(3, 64),
     "softmax by lanes": softmax(3, 96),
     "few outputs": dense(1, 96, 10),
     "rows": reduction(5, 160, "max", first=False),

@@ -30,6 +30,7 @@ from tests.dags import (
     random_dag,
     reduction,
     softmax,
+    standardised,
     total,
     transpose,
 )
@@ -55,6 +56,7 @@ SHAPES: dict[str, Dag] = {
     "largest of a window": pool(2, 7, 11, 12, 3, 2, average=False),
     "mean of all pixels": pool(1, 7, 7, 40, 7, 7, average=True),
     "softmax": softmax(3, 67),
+    "standardised rows": standardised(3, 64),
     "columns": reduction(40, 35, "max", first=True),
     "elements": elementwise(6, 64),
     "concatenation": joined(3, 4, 8),

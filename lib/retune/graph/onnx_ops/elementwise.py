@@ -38,6 +38,7 @@ UNARY: dict[str, str] = {
     "Acosh": "arccosh",
     "Atanh": "arctanh",
     "Sign": "sign",
+    "Mish": "mish",
 }
 """ONNX op -> graph op, where neither has attributes."""
 
@@ -46,6 +47,7 @@ UNARY_ATTRS: dict[str, tuple[str, dict[str, float]]] = {
     "Elu": ("elu", {"alpha": 1.0}),
     "Selu": ("selu", {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875}),
     "HardSigmoid": ("hard_sigmoid", {"alpha": 0.2, "beta": 0.5}),
+    "Swish": ("swish", {"alpha": 1.0}),
 }
 """ONNX op -> graph op and its attributes' defaults."""
 
@@ -77,6 +79,19 @@ def unary_with_attributes(node: OnnxNode, emit: Emitter) -> None:
     op, defaults = UNARY_ATTRS[node.op_type]
     attrs: dict[str, Any] = {key: node.number(key, value) for key, value in defaults.items()}
     emit.out(op, node.inputs[0], **attrs)
+
+
+GELU = {"none": "gelu", "tanh": "gelu_tanh"}
+"""The attribute `approximate` of Gelu -> graph op."""
+
+
+@onnx_op("Gelu")
+def gelu(node: OnnxNode, emit: Emitter) -> None:
+    """x times the normal distribution's function of x, or its approximation by tanh."""
+    form = node.text("approximate", "none")
+    if form not in GELU:
+        raise ModelError(f"approximate '{form}' is not known; expected one of {', '.join(GELU)}")
+    emit.out(GELU[form], node.inputs[0])
 
 
 @onnx_op(*BINARY)
@@ -175,9 +190,12 @@ def cast(node: OnnxNode, emit: Emitter) -> None:
 
 @onnx_op("Dropout")
 def dropout(node: OnnxNode, emit: Emitter) -> None:
-    """Nothing, in inference; the mask is all true."""
+    """Nothing, in inference or with a ratio of 0; the mask is all true (ones until opset 9)."""
     if node.has_input(2) and bool(emit.contents(2, "training_mode").reshape(-1)[0]):
-        raise emit.refuse("Dropout in training mode", "export the model for inference")
+        ratio = float(emit.contents(1, "the ratio").reshape(-1)[0]) if node.has_input(1) else 0.5
+        if ratio:
+            raise emit.refuse("Dropout in training mode", "export the model for inference")
     if node.has_output(1):
-        emit.build.constant(node.outputs[1], np.ones(emit.shape(node.inputs[0]), np.bool_))
+        dtype = "bool" if node.opset >= 10 else emit.type(node.inputs[0]).dtype
+        emit.build.constant(node.outputs[1], np.ones(emit.shape(node.inputs[0]), dtype))
     emit.out("identity", node.inputs[0])

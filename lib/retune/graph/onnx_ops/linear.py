@@ -1,6 +1,8 @@
 """Matrix products: Gemm and MatMul as dense layers where the right side is a matrix."""
 
+from collections.abc import Callable
 from math import prod
+from typing import TypeVar
 
 import numpy as np
 
@@ -33,33 +35,41 @@ def gemm(node: OnnxNode, emit: Emitter) -> None:
     return emit.out("add", emit.temp("dense", data, weight), bias)
 
 
+T = TypeVar("T")
+
+
 @onnx_op("MatMul")
 def matmul(node: OnnxNode, emit: Emitter) -> None:
     """numpy's matmul; a constant matrix on the right makes a dense layer of the rows."""
     left, right = node.inputs
+    matrix_product(emit, left, right, emit.out)
+
+
+def matrix_product(emit: Emitter, left: str, right: str, put: Callable[..., T]) -> T:
+    """numpy's matmul of two values; `put` (`emit.temp` or `emit.out`) makes the last op."""
     a, b = emit.shape(left), emit.shape(right)
     if not a or not b:
         raise ModelError("MatMul of a scalar; expected at least one dimension on each side")
     if len(a) >= 2 and len(b) == 2 and emit.known(right) is not None:
-        return _dense(emit, left, right)
+        return _dense(emit, left, right, put)
     left = emit.reshaped(left, (1, *a)) if len(a) == 1 else left
     right = emit.reshaped(right, (*b, 1)) if len(b) == 1 else right
     if len(a) > 1 and len(b) > 1:
-        return emit.out("matmul", left, right)
+        return put("matmul", left, right)
     result = emit.temp("matmul", left, right)
     shape = emit.shape(result)
     keep = (*shape[:-2], *shape[-2 : -1 if len(a) > 1 else -2], *(shape[-1:] if b[1:] else ()))
-    return emit.out("reshape", result, shape=keep)
+    return put("reshape", result, shape=keep)
 
 
-def _dense(emit: Emitter, left: str, right: str) -> None:
+def _dense(emit: Emitter, left: str, right: str, put: Callable[..., T]) -> T:
     shape = emit.shape(left)
     weight = emit.temp("transpose", right, label="weight", perm=(1, 0))
     if len(shape) == 2:
-        return emit.out("dense", left, weight)
+        return put("dense", left, weight)
     rows = emit.reshaped(left, (prod(shape[:-1]), shape[-1]))
     result = emit.temp("dense", rows, weight)
-    return emit.out("reshape", result, shape=(*shape[:-1], emit.shape(right)[1]))
+    return put("reshape", result, shape=(*shape[:-1], emit.shape(right)[1]))
 
 
 @onnx_op("Constant")

@@ -2,20 +2,67 @@
 
 from math import prod
 
+from retune.core.errors import ModelError
 from retune.graph.onnx_ops.registry import Emitter, OnnxNode, onnx_op, positive_axis
 
 
 @onnx_op("BatchNormalization")
 def batch_normalization(node: OnnxNode, emit: Emitter) -> None:
-    """The inference form: statistics are inputs."""
+    """With the statistics that are inputs, or those of the batch in training mode."""
     if node.integer("training_mode", 0):
-        raise emit.refuse("BatchNormalization in training mode", "export the model for inference")
-    if not node.integer("spatial", 1):
-        raise emit.refuse("BatchNormalization with spatial=0", "use statistics of each channel")
+        return _by_batch(node, emit)
     used = [output for output in node.outputs[1:] if output]
     if used:
         raise emit.refuse(f"the training outputs {', '.join(used)}", "export for inference")
-    emit.out("batch_norm", *node.inputs[:5], axis=1, epsilon=node.number("epsilon", 1e-5))
+    if not node.integer("spatial", 1):
+        return _by_position(node, emit)
+    epsilon = node.number("epsilon", 1e-5)
+    return emit.out("batch_norm", *node.inputs[:5], axis=1, epsilon=epsilon)
+
+
+def _by_position(node: OnnxNode, emit: Emitter) -> None:
+    """spatial=0, until opset 8: statistics [C, D1, ...] for each position."""
+    data, scale, bias, mean, variance = node.inputs[:5]
+    epsilon = emit.scalar(node.number("epsilon", 1e-5), variance, "epsilon")
+    deviation = emit.temp("sqrt", emit.temp("add", variance, epsilon))
+    factor = emit.temp("divide", scale, deviation, label="factor")
+    shift = emit.temp("subtract", bias, emit.temp("multiply", mean, factor), label="shift")
+    emit.out("add", emit.temp("multiply", data, factor, label="scaled"), shift)
+
+
+def _by_batch(node: OnnxNode, emit: Emitter) -> None:
+    """Training mode: statistics of the batch, which also move the running ones (outputs 1, 2)."""
+    data, scale, bias, *running = node.inputs[:5]
+    shape = emit.shape(data)
+    axes = tuple(d for d in range(len(shape)) if d != 1)
+    mean = emit.temp("reduce_mean", data, label="mean", axes=axes, keepdims=False)
+    sides = emit.reshaped(mean, (shape[1], *(1,) * (len(shape) - 2)))
+    centred = emit.temp("subtract", data, sides)
+    square = emit.temp("multiply", centred, centred, label="square")
+    variance = emit.temp("reduce_mean", square, label="variance", axes=axes, keepdims=False)
+    momentum = node.number("momentum", 0.9)
+    for index, (old, new) in enumerate(zip(running, (mean, variance), strict=True), start=1):
+        if node.has_output(index):
+            kept = emit.temp("multiply", old, emit.scalar(momentum, old, "momentum"))
+            added = emit.temp("multiply", new, emit.scalar(1 - momentum, new, "share"))
+            emit.out("add", kept, added, index=index)
+    statistics = (scale, bias, mean, variance)
+    emit.out("batch_norm", data, *statistics, axis=1, epsilon=node.number("epsilon", 1e-5))
+
+
+@onnx_op("LpNormalization")
+def lp_normalization(node: OnnxNode, emit: Emitter) -> None:
+    """x / norm of order 1 or 2 along an axis; zero where the norm is."""
+    data, order = node.inputs[0], node.integer("p", 2)
+    if order not in (1, 2):
+        raise ModelError(f"norm of order {order} is not known; expected p of 1 or 2")
+    axis = positive_axis(node.integer("axis", -1), len(emit.shape(data)))
+    sizes = emit.temp("abs", data) if order == 1 else emit.temp("multiply", data, data)
+    norm = emit.temp("reduce_sum", sizes, label="norm", axes=(axis,), keepdims=True)
+    norm = emit.temp("sqrt", norm) if order == 2 else norm
+    nothing = emit.temp("equal", norm, emit.scalar(0.0, data, "zero"))
+    divisor = emit.temp("where", nothing, emit.scalar(1.0, data, "one"), norm, label="divisor")
+    emit.out("divide", data, divisor)
 
 
 @onnx_op("InstanceNormalization")

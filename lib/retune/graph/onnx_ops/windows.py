@@ -3,9 +3,9 @@
 Data of one spatial dimension becomes images of height 1 on the way: `to_image`, `from_image`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from retune.core.errors import ModelError
 from retune.graph.onnx_ops.registry import Emitter, OnnxNode, onnx_op
@@ -155,8 +155,22 @@ def convolution_of(
 
 @onnx_op("Conv")
 def conv(node: OnnxNode, emit: Emitter) -> None:
-    """Convolution, its bias as an addition; one group for each channel is depthwise."""
-    data, kernel = node.inputs[0], node.inputs[1]
+    """Convolution, its bias as an addition."""
+    bias = node.inputs[2] if node.has_input(2) else ""
+    convolve(node, emit, (node.inputs[0], node.inputs[1], bias), emit.out)
+
+
+T = TypeVar("T")
+
+
+def convolve(
+    node: OnnxNode, emit: Emitter, inputs: tuple[str, str, str], put: Callable[..., T]
+) -> T:
+    """Data, kernel and bias ('' for none) convolved by the node's attributes.
+
+    One group for each channel is depthwise. `put` (`emit.temp` or `emit.out`) makes the last op.
+    """
+    data, kernel, bias = inputs
     extents = spatial_extents(emit, data)
     taps = emit.shape(kernel)[2:]
     if node.ints("kernel_shape", taps) != taps:
@@ -167,14 +181,13 @@ def conv(node: OnnxNode, emit: Emitter) -> None:
     window = window_of(node, extents, taps).flat()
     sources = to_image(emit, data), to_image(emit, kernel)
     op, attrs = convolution_of(emit, *sources, window, node.integer("group", 1))
-    bias = node.has_input(2)
     if not bias and len(extents) > 1:
-        return emit.out(op, *sources, **attrs)
+        return put(op, *sources, **attrs)
     result = emit.temp(op, *sources, label="conv", **attrs)
     if bias:
-        made = emit.shape(node.inputs[2])
-        shaped = emit.reshaped(node.inputs[2], (1, *made, *[1] * len(window.kernel)))
+        made = emit.shape(bias)
+        shaped = emit.reshaped(bias, (1, *made, *[1] * len(window.kernel)))
         if len(extents) > 1:
-            return emit.out("add", result, shaped)
+            return put("add", result, shaped)
         result = emit.temp("add", result, shaped)
-    return emit.out("reshape", result, shape=without_height(emit.shape(result)))
+    return put("reshape", result, shape=without_height(emit.shape(result)))

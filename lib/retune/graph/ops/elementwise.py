@@ -1,6 +1,7 @@
 """Ops of one input that map each element on its own."""
 
 from collections.abc import Callable, Sequence
+from math import pi, sqrt
 from typing import cast
 
 import numpy as np
@@ -30,6 +31,14 @@ def _erf(x: Array) -> Array:
     return np.vectorize(erf, otypes=[np.float64])(x) if x.size else x
 
 
+def _softplus(x: Array) -> Array:
+    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+
+
+def _gelu_tanh(x: Array) -> Array:
+    return 0.5 * x * (1 + np.tanh(sqrt(2 / pi) * (x + 0.044715 * x * x * x)))
+
+
 UNARY: dict[str, Unary] = {
     "relu": lambda x, _: np.maximum(x, 0),
     "clip": lambda x, a: np.clip(x, number(a, "min"), number(a, "max")),
@@ -40,6 +49,10 @@ UNARY: dict[str, Unary] = {
     "selu": lambda x, a: number(a, "gamma") * _elu(x, number(a, "alpha")),
     "hard_sigmoid": _hard_sigmoid,
     "hard_swish": lambda x, _: x * np.clip(x / 6 + 0.5, 0, 1),
+    "gelu": lambda x, _: 0.5 * x * (1 + _erf(x * sqrt(0.5))),
+    "gelu_tanh": lambda x, _: _gelu_tanh(x),
+    "swish": lambda x, a: x * _sigmoid(number(a, "alpha") * x),
+    "mish": lambda x, _: x * np.tanh(_softplus(x)),
     "exp": lambda x, _: np.exp(x),
     "log": lambda x, _: np.log(x),
     "sqrt": lambda x, _: np.sqrt(x),
@@ -49,7 +62,7 @@ UNARY: dict[str, Unary] = {
     "ceil": lambda x, _: np.ceil(x),
     "round": lambda x, _: np.rint(x),
     "reciprocal": lambda x, _: np.reciprocal(x),
-    "softplus": lambda x, _: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))),
+    "softplus": lambda x, _: _softplus(x),
     "softsign": lambda x, _: x / (1 + np.abs(x)),
     "erf": lambda x, _: _erf(x),
     "sin": lambda x, _: np.sin(x),

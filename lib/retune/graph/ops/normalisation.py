@@ -1,11 +1,11 @@
-"""Normalisation: softmax over one axis, local response over channels, batch statistics."""
+"""Normalisation: softmax over one axis, local response over channels, own and batch statistics."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
 from retune.core.dtypes import TensorType
-from retune.graph.ops.registry import Array, Attrs, integer, number, op, present
+from retune.graph.ops.registry import Array, Attrs, integer, ints, number, op, present
 from retune.graph.ops.shapes import require, same_type
 
 
@@ -23,6 +23,16 @@ def log_softmax(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ..
     data, axis = present(arrays), integer(attrs, "axis")
     shifted = data - data.max(axis=axis, keepdims=True)
     return (shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True)),)
+
+
+@op("standardise", kind="reduction", infer=same_type)
+def standardise(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
+    """(x - mean) / sqrt(mean of squares + epsilon) over `axes`; the mean only if `centred`."""
+    data, axes = present(arrays), ints(attrs, "axes")
+    if attrs["centred"]:
+        data = data - data.mean(axis=axes, keepdims=True, dtype=data.dtype)
+    square = np.square(data).mean(axis=axes, keepdims=True, dtype=data.dtype)
+    return ((data / np.sqrt(square + number(attrs, "epsilon"))).astype(data.dtype, copy=False),)
 
 
 @op("lrn", kind="reduction", infer=same_type)

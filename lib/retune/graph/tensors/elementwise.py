@@ -1,7 +1,7 @@
 """Element-wise bodies: one scalar expression for each op."""
 
 from collections.abc import Callable
-from math import inf
+from math import inf, pi, sqrt
 from typing import Literal
 
 from retune.core.dtypes import is_float, is_unsigned, itemsize
@@ -38,6 +38,23 @@ def _elu(x: Expr, alpha: float) -> Expr:
 
 def _softplus(x: Expr, _: Attrs) -> Expr:
     return maximum(x, 0.0) + call("log", call("exp", -call("abs", x)) + 1.0)
+
+
+def _sigmoid(x: Expr) -> Expr:
+    return 1.0 / (call("exp", -x) + 1.0)
+
+
+def _gelu(x: Expr, _: Attrs) -> Expr:
+    return x * 0.5 * (call("erf", x * sqrt(0.5)) + 1.0)
+
+
+def _gelu_tanh(x: Expr, _: Attrs) -> Expr:
+    """x / 2 * (1 + tanh(y)) is x * sigmoid(2 * y)."""
+    return x * _sigmoid((x + x * x * x * 0.044715) * (2 * sqrt(2 / pi)))
+
+
+def _mish(x: Expr, attrs: Attrs) -> Expr:
+    return x * call("tanh", _softplus(x, attrs))
 
 
 def _hard_sigmoid(x: Expr, attrs: Attrs) -> Expr:
@@ -82,13 +99,17 @@ def _call_of(name: str) -> Callable[[Expr, Attrs], Expr]:
 UNARY: dict[str, Callable[[Expr, Attrs], Expr]] = {
     "relu": lambda x, _: maximum(x, 0),
     "clip": _clip,
-    "sigmoid": lambda x, _: 1.0 / (call("exp", -x) + 1.0),
+    "sigmoid": lambda x, _: _sigmoid(x),
     "tanh": lambda x, _: call("tanh", x),
     "leaky_relu": lambda x, a: select(x < 0.0, x * number(a, "alpha"), x),
     "elu": lambda x, a: _elu(x, number(a, "alpha")),
     "selu": lambda x, a: _elu(x, number(a, "alpha")) * number(a, "gamma"),
     "hard_sigmoid": _hard_sigmoid,
     "hard_swish": lambda x, _: x * minimum(maximum(x * (1 / 6) + 0.5, 0.0), 1.0),
+    "gelu": _gelu,
+    "gelu_tanh": _gelu_tanh,
+    "swish": lambda x, a: x * _sigmoid(x * number(a, "alpha")),
+    "mish": _mish,
     "exp": lambda x, _: call("exp", x),
     "log": lambda x, _: call("log", x),
     "sqrt": lambda x, _: call("sqrt", x),

@@ -1,10 +1,11 @@
-"""Softmax and local response normalisation, as stages."""
+"""Softmax, standardisation and local response normalisation, as stages."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from math import prod
 
-from retune.graph.ops.registry import integer, number
+from retune.graph.ops.registry import integer, ints, number
 from retune.graph.tensors.convolution import padded
-from retune.graph.tensors.registry import OpCall, tensors_of
+from retune.graph.tensors.registry import OpCall, read, tensors_of
 from retune.ir.expr import Expr, call, const, power
 from retune.ir.te import Reducer, Tensor, compute, reduce_axis
 
@@ -72,6 +73,46 @@ def _along(c: OpCall, stem: str, data: Tensor, axis: int, reducer: Reducer) -> T
 
 def _without(i: Sequence[Expr], axis: int) -> tuple[Expr, ...]:
     return (*i[:axis], *i[axis + 1 :]) or (const(0),)
+
+
+@tensors_of("standardise")
+def standardise(c: OpCall) -> Tensor:
+    """Stages sum, sum of squared distances from the mean, and their quotient."""
+    (data,) = c.inputs
+    epsilon = number(c.attrs, "epsilon")
+    share = 1.0 / prod(data.shape[d] for d in ints(c.attrs, "axes"))
+    inputs, total = [data], None
+    if c.attrs["centred"]:
+        total = _statistic(c, "T_standardise_sum", lambda i: data[i], inputs)
+        inputs = [data, total]
+
+    def distance(i: tuple[Expr, ...]) -> Expr:
+        return data[i] if total is None else data[i] - read(total, i, data.shape) * share
+
+    def squared(i: tuple[Expr, ...]) -> Expr:
+        return distance(i) * distance(i)
+
+    squares = _statistic(c, "T_standardise_squares", squared, inputs)
+
+    def body(*i: Expr) -> Expr:
+        variance = read(squares, i, data.shape) * share + epsilon
+        return distance(i) * (1.0 / call("sqrt", variance))
+
+    return compute(c.name("T_standardise"), data.shape, body, [*inputs, squares])
+
+
+def _statistic(
+    c: OpCall, stem: str, element: Callable[[tuple[Expr, ...]], Expr], inputs: Sequence[Tensor]
+) -> Tensor:
+    """The sum over the op's axes, which stay as extents of 1, of an expression of the indices."""
+    shape = inputs[0].shape
+    over = {d: reduce_axis(f"k{d}", shape[d]) for d in ints(c.attrs, "axes")}
+
+    def body(*i: Expr) -> Expr:
+        return element(tuple(over[d].var if d in over else a for d, a in enumerate(i)))
+
+    kept = tuple(1 if d in over else extent for d, extent in enumerate(shape))
+    return compute(c.name(stem), kept, body, inputs, reduce=list(over.values()))
 
 
 @tensors_of("lrn")

@@ -1,0 +1,165 @@
+"""Quantized ops as what they mean: q stands for (q - zero point) * scale.
+
+Read `quantize` and `rescaled` first. Sums of products are taken in int32, of values less their zero
+points, and rescaled in float32. Quotients are rounded half to even, then shifted by the zero point
+and saturated; they are divided, never multiplied by a reciprocal, which would send some of the ties
+to another integer.
+"""
+
+from math import prod
+
+import numpy as np
+
+from retune.core.dtypes import is_float, itemsize
+from retune.core.errors import ModelError
+from retune.graph.onnx_file import element_type
+from retune.graph.onnx_ops.linear import matrix_product
+from retune.graph.onnx_ops.registry import Emitter, OnnxNode, onnx_op, positive_axis
+from retune.graph.onnx_ops.windows import convolve
+
+
+@onnx_op("QuantizeLinear")
+def quantize(node: OnnxNode, emit: Emitter) -> None:
+    """saturate(round(x / scale) + zero point), per tensor, along an axis, or in blocks of it."""
+    data, scale = node.inputs[:2]
+    zero = _spread(node, emit, node.inputs[2]) if node.has_input(2) else ""
+    made = _stated_type(node, "output_dtype", emit.type(zero).dtype if zero else "uint8")
+    usual = emit.type(scale).dtype
+    precision = _stated_type(node, "precision", usual if is_float(usual) else "float32")
+    divisor = _cast(emit, _spread(node, emit, scale), precision)
+    quotient = emit.temp("divide", _cast(emit, data, precision), divisor)
+    _saturate(emit, quotient, zero, made)
+
+
+@onnx_op("DequantizeLinear")
+def dequantize(node: OnnxNode, emit: Emitter) -> None:
+    """(q - zero point) * scale, in the type of the scale or as output_dtype says."""
+    data, scale = node.inputs[:2]
+    made = _stated_type(node, "output_dtype", emit.type(scale).dtype)
+    if node.has_input(2) and not _is_zero(emit, node.inputs[2]):
+        data = _less_zero(emit, data, _spread(node, emit, node.inputs[2]))
+    factor = _cast(emit, _spread(node, emit, scale), made)
+    emit.out("multiply", _cast(emit, data, made), factor)
+
+
+@onnx_op("MatMulInteger")
+def matmul_integer(node: OnnxNode, emit: Emitter) -> None:
+    """The int32 product of matrices; zero points for each row on the left, column on the right."""
+    left, right = node.inputs[:2]
+    rows = _column(emit, node.inputs[2], 1) if node.has_input(2) else ""
+    left = _less_zero(emit, left, rows)
+    right = _less_zero(emit, right, node.inputs[3] if node.has_input(3) else "")
+    matrix_product(emit, left, right, emit.out)
+
+
+@onnx_op("QLinearMatMul")
+def quantized_matmul(node: OnnxNode, emit: Emitter) -> None:
+    """The product of quantized matrices, quantized; scales as the zero points of MatMulInteger."""
+    a, a_scale, a_zero, b, b_scale, b_zero, scale, zero = node.inputs
+    left = _less_zero(emit, a, _column(emit, a_zero, 1))
+    total = matrix_product(emit, left, _less_zero(emit, b, b_zero), emit.temp)
+    rescaled(emit, total, (_column(emit, a_scale, 1), b_scale, scale), zero)
+
+
+@onnx_op("ConvInteger")
+def conv_integer(node: OnnxNode, emit: Emitter) -> None:
+    """The int32 convolution of values less their zero points; padding counts as the zero point."""
+    data, kernel = node.inputs[:2]
+    sides = len(emit.shape(kernel)) - 1
+    own = _column(emit, node.inputs[3], sides) if node.has_input(3) else ""
+    data = _less_zero(emit, data, node.inputs[2] if node.has_input(2) else "")
+    convolve(node, emit, (data, _less_zero(emit, kernel, own), ""), emit.out)
+
+
+@onnx_op("QLinearConv")
+def quantized_conv(node: OnnxNode, emit: Emitter) -> None:
+    """A convolution of quantized data, quantized; the kernel's scale may differ by channel."""
+    data, data_scale, data_zero, kernel, kernel_scale, kernel_zero, scale, zero = node.inputs[:8]
+    bias = node.inputs[8] if node.has_input(8) else ""
+    sides = len(emit.shape(kernel)) - 1
+    weight = _less_zero(emit, kernel, _column(emit, kernel_zero, sides))
+    sources = (_less_zero(emit, data, data_zero), weight, bias)
+    total = convolve(node, emit, sources, emit.temp)
+    rescaled(emit, total, (data_scale, _column(emit, kernel_scale, sides - 1), scale), zero)
+
+
+def rescaled(emit: Emitter, total: str, scales: tuple[str, str, str], zero: str) -> None:
+    """The node's output: the int32 sums times left * right / result scale, quantized."""
+    left, right, result = (_single(emit, _cast(emit, scale, "float32")) for scale in scales)
+    factor = emit.temp("divide", emit.temp("multiply", left, right), result, label="factor")
+    value = emit.temp("multiply", _cast(emit, total, "float32"), factor, label="rescaled")
+    _saturate(emit, value, _single(emit, zero), emit.type(zero).dtype)
+
+
+def _stated_type(node: OnnxNode, attribute: str, usual: str) -> str:
+    """The element type that an attribute names by its number; the usual one where it does not."""
+    number = node.integer(attribute, 0)
+    return element_type(number, attribute) if number else usual
+
+
+def _saturate(emit: Emitter, value: str, zero: str, dtype: str) -> None:
+    """The node's output: the value rounded, shifted and limited to what the type holds."""
+    if is_float(dtype) or itemsize(dtype) > 2:
+        raise ModelError(f"quantizing to {dtype} is not supported; expected 8 or 16 bit integers")
+    value = _cast(emit, emit.temp("round", value), "float32")
+    if zero and not _is_zero(emit, zero):
+        value = emit.temp("add", value, _cast(emit, zero, "float32"), label="shifted")
+    limits = np.iinfo(dtype)
+    inside = emit.temp("clip", value, min=float(limits.min), max=float(limits.max))
+    emit.out("cast", inside, to=dtype)
+
+
+def _less_zero(emit: Emitter, value: str, zero: str) -> str:
+    """The value less its zero point, as int32; '' for no zero point."""
+    wide = _cast(emit, value, "int32")
+    if not zero or _is_zero(emit, zero):
+        return wide
+    return emit.temp("subtract", wide, _cast(emit, _single(emit, zero), "int32"), label="centred")
+
+
+def _spread(node: OnnxNode, emit: Emitter, value: str) -> str:
+    """A scale or zero point so that it broadcasts with the node's data. Raises: ModelError."""
+    shape, own = emit.shape(node.inputs[0]), emit.shape(value)
+    rank, block = len(shape), node.integer("block_size", 0)
+    if prod(own) == 1:
+        return _single(emit, value)
+    axis = positive_axis(node.integer("axis", 1), rank) if rank > 1 else 0
+    if not block and own == shape[axis : axis + 1]:
+        return emit.reshaped(value, (*own, *(1,) * (rank - axis - 1)))
+    others = (*own[:axis], *own[axis + 1 :])
+    if (
+        not block
+        or others != (*shape[:axis], *shape[axis + 1 :])
+        or own[axis] * block < shape[axis]
+    ):
+        raise ModelError(
+            f"scale or zero point {emit.type(value)} for data {list(shape)} along axis {axis}, "
+            f"block_size {block}: expected one element, {shape[axis]} elements, or the data's "
+            f"shape with an element for each block along the axis"
+        )
+    apart = emit.reshaped(value, (*own[: axis + 1], 1, *own[axis + 1 :]))
+    repeated = (*own[: axis + 1], block, *own[axis + 1 :])
+    wide = emit.temp("broadcast_to", apart, label="blocks", shape=repeated)
+    flat = emit.reshaped(wide, (*own[:axis], own[axis] * block, *own[axis + 1 :]))
+    steps = (1,) * rank
+    return emit.temp("slice", flat, begins=(0,) * rank, steps=steps, extents=shape)
+
+
+def _single(emit: Emitter, value: str) -> str:
+    """A value of one element as a scalar; any other as it is."""
+    return emit.reshaped(value, ()) if prod(emit.shape(value)) == 1 else value
+
+
+def _column(emit: Emitter, value: str, sides: int) -> str:
+    """A list of elements along a dimension that has `sides` others after it; others as they are."""
+    shape = emit.shape(value)
+    return emit.reshaped(value, (*shape, *(1,) * sides)) if len(shape) == 1 else value
+
+
+def _is_zero(emit: Emitter, value: str) -> bool:
+    known = emit.known(value)
+    return known is not None and not np.any(known)
+
+
+def _cast(emit: Emitter, value: str, dtype: str) -> str:
+    return value if emit.type(value).dtype == dtype else emit.temp("cast", value, to=dtype)
