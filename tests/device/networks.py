@@ -51,6 +51,13 @@ class Net:
         self.nodes.append(helper.make_node(op, list(inputs), [name], name, **attrs))
         return name
 
+    def parts(self, op: str, count: int, *inputs: str, **attrs: Any) -> tuple[str, ...]:
+        """The outputs of a node that has several."""
+        name = f"{op}_{len(self.nodes)}"
+        made = tuple(f"{name}.{number}" for number in range(count))
+        self.nodes.append(helper.make_node(op, list(inputs), list(made), name, **attrs))
+        return made
+
     def conv(
         self, x: str, depth: int, made: int, kernel: tuple[int, ...] = (3, 3), **attrs: Any
     ) -> str:
@@ -75,23 +82,25 @@ class Net:
 
 Build = Callable[[Net], tuple[str, ...]]
 
-NETWORKS: dict[str, tuple[Build, int]] = {}
+Networks = dict[str, tuple[Build, int]]
 """Name -> what writes the network, and its operator set."""
 
+NETWORKS: Networks = {}
 
-def network(build: Build | None = None, *, opset: int = 13) -> Any:
-    """Decorator: the function is an entry of NETWORKS."""
+
+def network(build: Build | None = None, *, opset: int = 13, among: Networks = NETWORKS) -> Any:
+    """Decorator: the function is an entry of `among`."""
 
     def wrap(function: Build) -> Build:
-        NETWORKS[function.__name__] = function, opset
+        among[function.__name__] = function, opset
         return function
 
     return wrap(build) if build else wrap
 
 
-def write(name: str, folder: Path) -> Path:
+def write(name: str, folder: Path, among: Networks = NETWORKS) -> Path:
     """The network's file in the folder."""
-    build, opset = NETWORKS[name]
+    build, opset = among[name]
     net = Net(name, opset)
     outputs = build(net)
     path = folder / f"{name}.onnx"

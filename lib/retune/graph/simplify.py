@@ -90,8 +90,8 @@ def moves_only_ones(shape: tuple[int, ...], perm: tuple[int, ...]) -> bool:
 
 
 def canonical_arithmetic(graph: Graph) -> Graph:
-    """Constants on the right; differences and quotients by constants as sums and products."""
-    return rebuild(graph, constant_right, subtract_to_add, divide_to_multiply)
+    """Constants on the right; differences, quotients and powers by them as sums and products."""
+    return rebuild(graph, constant_right, subtract_to_add, divide_to_multiply, power_to_products)
 
 
 def constant_right(r: Rewriter, node: Node) -> str | None:
@@ -123,6 +123,19 @@ def divide_to_multiply(r: Rewriter, node: Node) -> str | None:
         return None
     share = r.emit("reciprocal", node.inputs[1:], {})
     return r.emit("multiply", (node.inputs[0], share), {}, _out(node))
+
+
+def power_to_products(r: Rewriter, node: Node) -> str | None:
+    """x ** 2 -> x * x, x ** 3 -> x * x * x: norms and activations are exported as powers."""
+    exponent = r.constant(node.inputs[1]) if node.op == "power" else None
+    if exponent is None or not _floats(r, node):
+        return None
+    base, found = node.inputs[0], set(exponent.reshape(-1).tolist())
+    if r.shape(base) != r.old.types[_out(node)].shape or found not in ({2}, {3}):
+        return None
+    if found == {2}:
+        return r.emit("multiply", (base, base), {}, _out(node))
+    return r.emit("multiply", (r.emit("multiply", (base, base), {}), base), {}, _out(node))
 
 
 def _floats(r: Rewriter, node: Node) -> bool:

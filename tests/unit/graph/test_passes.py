@@ -155,6 +155,26 @@ def test_a_pad_of_zeros_joins_the_convolution():
     assert_same(graph, folded)
 
 
+@pytest.mark.parametrize(
+    ("exponent", "products"),
+    [(np.float32(2), 1), (np.full((1, 1), 3, np.int64), 2), (np.float32(2.5), 0)],
+)
+def test_a_small_whole_power_becomes_products(exponent: np.ndarray, products: int):
+    build = image((2, 3))
+    raised = build.add("power", ["data", build.constant("by", np.asarray(exponent))])
+    graph = build.finish([build.add("relu", [raised])])
+    folded = optimise(graph)
+    assert ops(folded)["multiply"] == products
+    assert ops(folded)["power"] == (products == 0)
+    assert_same(graph, folded)
+
+
+def test_a_power_that_widens_its_base_stays():
+    build = image((2, 1))
+    by = build.constant("by", np.full((2, 3), 2, np.float32))
+    assert ops(optimise(build.finish([build.add("power", ["data", by])]))) == {"power": 1}
+
+
 def test_an_output_that_is_constant_gets_a_producer():
     build = image()
     stored = build.constant("anchors", np.arange(6, dtype=np.float32))

@@ -1,0 +1,140 @@
+"""One ONNX file through retune, as far as it goes: imported, compiled, compared, timed.
+
+    python -m benchmarks.check_model FILE.onnx --layout NHWC --until times
+
+Prints a line of JSON after each stage, with all that is known by then; the last one says in `stage`
+how far it came, and in `error` why not further. What `architectures` runs for each file, in a
+process of its own: nothing that one network does can end the others' check.
+"""
+
+import json
+import time
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.command import parser_of
+from benchmarks.passes import alone
+from retune.api import ImportedNetwork, import_network
+from retune.bundle.bench import BenchOptions, compare_times
+from retune.bundle.build import build_plan
+from retune.bundle.contest import open_contest
+from retune.bundle.module import Module
+from retune.bundle.peers import open_peer
+from retune.bundle.plan import NetworkPlan
+from retune.bundle.verify import verify
+from retune.core.errors import RetuneError
+from retune.device.runtime import Device, open_device
+
+STAGES = ("import", "compile", "verify", "times")
+HEAVIEST = 3
+"""Kernels that are named."""
+_PASSES = 20
+"""Of the network, to time its steps."""
+
+Facts = dict[str, object]
+
+
+def facts_of(path: Path, layout: str, device: str, seconds: float) -> Iterator[Facts]:
+    """What each of STAGES finds, once it is over. Raises: whatever is wrong with the network."""
+    start = time.perf_counter()
+    network = import_network(str(path), {}, layout)
+    yield {
+        "nodes": network.nodes,
+        "tasks": len(network.network.tasks),
+        "gflop": network.flops / 1e9,
+        "import_s": time.perf_counter() - start,
+    }
+    opened, start = open_device(device), time.perf_counter()
+    plan = plan_of(network, opened)
+    module = Module(plan, opened)
+    yield {"compile_s": time.perf_counter() - start}
+    peer, feeds = open_peer("onnxruntime", path), module.random_inputs()
+    outcome = verify(module, peer, module.inputs, samples=1)
+    yield {
+        "deviation": outcome.max_rel_range,
+        "problems": [f"{e.name}: {e.problem}" for e in outcome.outputs if e.problem],
+        "constant": [name for name, array in peer(feeds).items() if is_constant(array)],
+    }
+    timed = compare_times(
+        {"default": lambda: module.run(feeds), "onnxruntime": lambda: peer(feeds)},
+        options=BenchOptions(budget_s=seconds),
+    )
+    yield {
+        "median_ms": {t.name: 1e3 * t.median_s for t in timed.timings},
+        "heaviest": heaviest(plan, module, opened),
+    }
+
+
+def is_constant(array: np.ndarray) -> bool:
+    """True if all elements are equal, so that agreeing with them says little."""
+    return array.size > 1 and bool((array == array.flat[0]).all())
+
+
+def plan_of(network: ImportedNetwork, device: Device) -> NetworkPlan:
+    """The network with default schedules."""
+    return build_plan(network.network, {}, device.spec, model_key=str(network.onnx), notes={})
+
+
+def heaviest(plan: NetworkPlan, module: Module, device: Device) -> list[Facts]:
+    """The kernels that take the largest parts of the network's time, taken in their places.
+
+    Where the device has no clock for that (`bundle.contest`), each step by itself.
+    """
+    contest = open_contest(alone(plan), device)
+    if contest.resolved:
+        times = np.median(contest.times(np.zeros((_PASSES, len(plan.launches)), np.int64)), axis=0)
+    else:
+        times = np.array([launch.median_s for launch in module.profile()])
+    seconds: Counter[str] = Counter()
+    flops: Counter[str] = Counter()
+    steps = Counter(launch.kernel for launch in plan.launches)
+    for launch, taken in zip(plan.launches, times.tolist(), strict=True):
+        seconds[launch.kernel] += taken
+        flops[launch.kernel] += launch.flops
+    return [
+        {
+            "kernel": kernel,
+            "steps": steps[kernel],
+            "ms": 1e3 * taken,
+            "share": taken / float(times.sum()),
+            "gflops": flops[kernel] / taken / 1e9,
+        }
+        for kernel, taken in seconds.most_common(HEAVIEST)
+    ]
+
+
+def reason_of(error: Exception) -> str:
+    """One line; what is not meant for users says what kind of error it is."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, RetuneError) else f"{type(error).__name__}: {text}"
+
+
+def main() -> None:
+    """Checks the file named on the command line."""
+    parser = parser_of(__doc__)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--layout", choices=("NHWC", "NCHW"), default="NHWC")
+    parser.add_argument("--until", choices=STAGES, default="verify")
+    parser.add_argument("--device", default="pocl")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of timing")
+    options: Namespace = parser.parse_args()
+    known: Facts = {"stage": STAGES[0]}
+    stages = facts_of(options.file, options.layout, options.device, options.seconds)
+    print(json.dumps(known), flush=True)
+    try:
+        for stage, following in zip(STAGES, (*STAGES[1:], "done"), strict=True):
+            known |= next(stages)
+            known["stage"] = "done" if stage == options.until else following
+            print(json.dumps(known), flush=True)
+            if stage == options.until:
+                break
+    except Exception as error:  # noqa: BLE001 - a survey names bugs too, and goes on
+        print(json.dumps(known | {"error": reason_of(error)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

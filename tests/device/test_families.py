@@ -1,0 +1,26 @@
+"""A small network of each family of today's architectures agrees with onnxruntime on PoCL."""
+
+from pathlib import Path
+
+import pytest
+
+from retune.bundle.peers import open_peer
+from retune.bundle.verify import verify
+from retune.graph.onnx_import import load_file
+from retune.graph.passes import Layout
+from tests.device.families import FAMILIES
+from tests.device.networks import write
+from tests.external.on_device import compile_graph
+
+pytestmark = pytest.mark.device
+
+LAYOUTS: tuple[Layout, ...] = ("NHWC", "NCHW")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_agrees_with_onnxruntime(name: str, layout: Layout, tmp_path: Path):
+    path = write(name, tmp_path, FAMILIES)
+    module = compile_graph(load_file(path), layout)
+    outcome = verify(module, open_peer("onnxruntime", path), module.inputs, samples=1)
+    assert outcome.passed, outcome
