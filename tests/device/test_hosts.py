@@ -9,6 +9,7 @@ import onnx
 import pytest
 
 from flows.commands.bench import bench
+from flows.commands.verify import verify as check
 from retune.bundle.build import build_contest, build_plan
 from retune.bundle.by_parts import parts_of
 from retune.bundle.contest import open_contest
@@ -17,13 +18,14 @@ from retune.bundle.forms import best_form
 from retune.bundle.module import Module
 from retune.bundle.peers import Predict, numpy_peer, open_peer, open_reference
 from retune.bundle.plan import Form, NetworkPlan
-from retune.bundle.verify import verify
+from retune.bundle.verify import compare, verify
 from retune.core.dtypes import TensorType
 from retune.core.errors import InputError
 from retune.device.ceilings import Ceilings
 from retune.device.runtime import Device, open_device
 from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.graph import GraphBuilder
+from retune.graph.onnx_import import load_file
 from retune.graph.ops.host import HOST, host_attrs
 from retune.graph.passes import optimise
 from retune.search.extract import Network, extract
@@ -184,6 +186,22 @@ def test_the_command_line_shows_host_steps(
     (row,) = [line for line in capsys.readouterr().out.splitlines() if "on the host" in line]
     assert row.split()[:4] == ["on", "the", "host:", "TopK"]
     assert row.split()[-3:] == ["-", "-", "-"]
+
+
+@pytest.mark.parametrize("name", ["detector", "both"])
+def test_an_imported_network_agrees_as_a_whole_and_in_parts(
+    name: str, tmp_path: Path, device: Device, capsys: pytest.CaptureFixture[str]
+):
+    made = NETWORKS[name](tmp_path)
+    graph = load_file(made.path)
+    plan = build_plan(extract(optimise(graph)), {}, device.spec, model_key="", notes={})
+    path = write_bundle(plan, tmp_path / "module")
+    check(path, str(made.path), samples=2)
+    assert "agrees with onnxruntime" in capsys.readouterr().out
+    parts = parts_of(Module.load(path), made.path, graph)
+    assert parts is not None
+    found = [compare(p.name, p.got, p.expected) for p in parts(random_inputs(graph))]
+    assert len(found) >= 4 and max(row.max_rel_range for row in found) < 1e-5, found
 
 
 def test_the_form_is_found_by_whole_calls(tmp_path: Path, device: Device):
