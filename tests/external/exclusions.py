@@ -19,18 +19,17 @@ class Exclusion:
 
 EXCLUDED: tuple[Exclusion, ...] = (
     Exclusion(
-        r"FLOAT8|FLOAT4|BFLOAT16|bfloat16|INT2|INT4|e8m0|e4m3|e5m2|e2m1|linear_u?int[24]",
+        r"FLOAT8|FLOAT4|BFLOAT16|bfloat16|bf16|INT2|INT4|float4|e8m0|e4m3|e5m2|e2m1|linear_u?int[24]$",
         "the graph holds no float8, float4, bfloat16, int2 or int4 values",
     ),
-    Exclusion(r"_string", "the graph holds no strings"),
+    Exclusion(r"_string|strnorm|regex_full_match", "the graph holds no strings"),
     Exclusion(
-        r"identity_(opt|sequence)", "the graph holds tensors only: no sequences, no optionals"
+        r"identity_(opt|sequence)|if_(opt|seq)|loop1[36]_seq|optional_get_element_(opt|seq)"
+        r"|optional_has_element_(opt|tensor|empty_opt)|split_to_sequence|sequence_(insert|map)",
+        "inputs and outputs of a network are tensors: no sequences, no optionals",
     ),
-    Exclusion(
-        r"center_crop_pad_.*expanded",
-        "the pads are computed from an input at run time; shapes are fixed at import",
-    ),
-    Exclusion(r"training_dropout(?!_zero_ratio)", "dropping at random is refused with a message"),
+    Exclusion(r"bernoulli|training_dropout(?!_zero_ratio)", "chance is refused with a message"),
+    Exclusion(r"image_decoder", "reading image files takes Pillow, which is no part of this"),
     Exclusion(
         r"FLOAT16|float16",
         "PoCL's CPU device has no half precision arithmetic (cl_khr_fp16)",

@@ -239,10 +239,11 @@ def test_a_zoo_model_refuses_a_shape_that_does_not_fit():
         load_model("zoo:mobilenet", {"data": (1, 1, 8, 8)})
 
 
-def test_training_mode_is_refused():
-    nodes = [node("BatchNormalization", ["x", "s", "s", "s", "s"], ["y"], training_mode=1)]
+def test_dropping_at_random_is_refused():
+    nodes = [node("Dropout", ["x", "ratio", "training"], ["y"])]
+    weights = {"ratio": np.asarray(0.5, np.float32), "training": np.asarray(True)}
     with pytest.raises(ModelError, match="training mode is not supported; export the model"):
-        import_model(model(nodes, {"x": [1, 2]}, weights={"s": np.ones(2, np.float32)}, opset=15))
+        import_model(model(nodes, {"x": [1, 2]}, weights=weights))
 
 
 def test_a_sequence_input_is_refused():

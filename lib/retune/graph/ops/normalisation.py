@@ -11,18 +11,20 @@ from retune.graph.ops.shapes import require, same_type
 
 @op("softmax", kind="reduction", infer=same_type)
 def softmax(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
-    """exp(x - max) / sum over `axis`."""
+    """exp(x - max) / sum over `axis`; NaN where all of it is -inf."""
     data, axis = present(arrays), integer(attrs, "axis")
-    power = np.exp(data - data.max(axis=axis, keepdims=True))
-    return (power / power.sum(axis=axis, keepdims=True),)
+    with np.errstate(invalid="ignore"):
+        power = np.exp(data - data.max(axis=axis, keepdims=True))
+        return (power / power.sum(axis=axis, keepdims=True),)
 
 
 @op("log_softmax", kind="reduction", infer=same_type)
 def log_softmax(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
-    """x - max - log(sum of exp(x - max)) over `axis`."""
+    """x - max - log(sum of exp(x - max)) over `axis`; NaN where all of it is -inf."""
     data, axis = present(arrays), integer(attrs, "axis")
-    shifted = data - data.max(axis=axis, keepdims=True)
-    return (shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True)),)
+    with np.errstate(invalid="ignore"):
+        shifted = data - data.max(axis=axis, keepdims=True)
+        return (shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True)),)
 
 
 @op("standardise", kind="reduction", infer=same_type)
