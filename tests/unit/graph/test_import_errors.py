@@ -240,9 +240,11 @@ def test_a_zoo_model_refuses_a_shape_that_does_not_fit():
 
 
 def test_training_mode_is_refused():
-    nodes = [node("BatchNormalization", ["x", "s", "s", "s", "s"], ["y"], training_mode=1)]
+    """Where it drops at random; batch normalisation by the batch's statistics has a meaning."""
+    weights = {"ratio": np.asarray(0.5, np.float32), "training": np.asarray(True)}
+    nodes = [node("Dropout", ["x", *weights], ["y"])]
     with pytest.raises(ModelError, match="training mode is not supported; export the model"):
-        import_model(model(nodes, {"x": [1, 2]}, weights={"s": np.ones(2, np.float32)}, opset=15))
+        import_model(model(nodes, {"x": [1, 2]}, weights=weights))
 
 
 def test_a_sequence_input_is_refused():
