@@ -60,6 +60,13 @@ def test_ties_go_to_the_even_integer_however_the_network_is_optimised():
     assert_as_peer(made, {"x": x}, 0)
 
 
+def test_scales_that_are_computed_keep_their_last_bit():
+    """Dynamic quantization: the data's range divided by 255 decides where the ties are."""
+    x = np.array([0, 2, -3, -2.5, 1.34, 0.5], np.float32)
+    nodes = [node("DynamicQuantizeLinear", ["x"], ["y", "s", "z"])]
+    assert_as_peer(typed_model(nodes, {"x": x}, ["y", "s", "z"]), {"x": x}, 0)
+
+
 @pytest.mark.parametrize(("axis", "block", "blocks"), [(1, 2, 3), (1, 4, 2), (0, 3, 2), (-1, 3, 2)])
 def test_blocks_of_an_axis_have_scales_of_their_own(axis, block, blocks):
     x = RNG.standard_normal((5, 6)).astype(np.float32)

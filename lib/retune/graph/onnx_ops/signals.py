@@ -3,7 +3,7 @@
 Read `fourier_table` first. A transform along an axis is one dense layer, the short-time transform
 one convolution whose kernels are the table times the window. That takes length ** 2 operations for
 each signal instead of length * log(length), but runs at the speed of matrix products; audio front
-ends use lengths of some hundreds.
+ends use lengths of some hundreds. Transforms whose table would be too large run on the host.
 """
 
 from math import prod
@@ -16,7 +16,7 @@ from retune.graph.onnx_ops.registry import Emitter, OnnxNode, onnx_op, positive_
 from retune.graph.ops import Array
 
 LARGEST_TABLE = 1 << 25
-"""Elements of the largest table: that of a complex transform of length 2896."""
+"""Elements that a table may have: enough for a complex transform of length 2896."""
 
 
 @onnx_op("DFT")
@@ -40,8 +40,10 @@ def _dft(node: OnnxNode, emit: Emitter, axis: int) -> None:
     length = 2 * (shape[axis] - 1) if inverse and onesided else shape[axis]
     if node.has_input(1):
         length = int(emit.contents(1, "the DFT's length").reshape(()))
-    parts = shape[axis], length, _components(shape)
-    table = fourier_table(*parts, inverse=inverse, onesided=onesided)
+    components = _components(shape)
+    if _is_too_large(shape[axis], length, components):
+        return emit.host()
+    table = fourier_table(shape[axis], length, components, inverse=inverse, onesided=onesided)
     made = table.shape[:2]
     matrix = table.reshape(prod(made), -1).astype(emit.type(data).dtype)
     weight = emit.build.constant(emit.build.fresh(f"{node.name}.table"), matrix)
@@ -51,7 +53,7 @@ def _dft(node: OnnxNode, emit: Emitter, axis: int) -> None:
     rows = emit.reshaped(moved, (prod(shape[d] for d in outer), matrix.shape[1]))
     spectra = emit.temp("dense", rows, weight)
     apart = emit.reshaped(spectra, (*(shape[d] for d in outer), *made))
-    emit.out("transpose", apart, perm=tuple(perm.index(d) for d in range(len(perm))))
+    return emit.out("transpose", apart, perm=tuple(perm.index(d) for d in range(len(perm))))
 
 
 @onnx_op("STFT")
@@ -67,7 +69,9 @@ def stft(node: OnnxNode, emit: Emitter) -> None:
         raise ModelError(f"window {emit.type(window)}: expected [{length}], the frame's length")
     step = int(emit.contents(1, "the frame's step").reshape(()))
     onesided = bool(node.integer("onesided", 1))
-    table = fourier_table(length, length, _components((components,)), onesided=onesided)
+    if _is_too_large(length, length, _components((components,))):
+        return emit.host()
+    table = fourier_table(length, length, components, onesided=onesided)
     bins, dtype = table.shape[0], emit.type(data).dtype
     taps = table.reshape(bins * 2, length, components).transpose(0, 2, 1)[:, :, None]
     kernel = emit.build.constant(emit.build.fresh(f"{node.name}.table"), taps.astype(dtype))
@@ -86,7 +90,7 @@ def stft(node: OnnxNode, emit: Emitter) -> None:
     )
     frames = emit.shape(made)[3]
     spectra = emit.temp("transpose", emit.reshaped(made, (batch, bins * 2, frames)), perm=(0, 2, 1))
-    emit.out("reshape", spectra, shape=(batch, frames, bins, 2))
+    return emit.out("reshape", spectra, shape=(batch, frames, bins, 2))
 
 
 def fourier_table(
@@ -96,18 +100,11 @@ def fourier_table(
 
     Element [k, i, t, j] is what component j of number t contributes to component i of result k.
     One-sided: of the spectrum only its length // 2 + 1 first elements are made, or, with `inverse`,
-    given; what that inverse makes is real. float64. Raises: ModelError for a table that is too
-    large.
+    given; what that inverse makes is real. float64.
     """
     half = length // 2 + 1
     made = half if onesided and not inverse else length
     results = 1 if onesided and inverse else 2
-    elements = made * results * count * components
-    if elements > LARGEST_TABLE:
-        raise ModelError(
-            f"a Fourier transform of length {length} is a product with a table of {elements} "
-            f"elements; expected at most {LARGEST_TABLE}; transform shorter frames"
-        )
     k, t = np.arange(made)[:, None], np.arange(count)
     angle = 2 * np.pi * (k * t % length) / length
     weight = np.where(t < length, 1.0, 0.0)
@@ -118,6 +115,10 @@ def fourier_table(
     table = np.stack([np.stack([real, -imaginary], -1), np.stack([imaginary, real], -1)], axis=1)
     table = table[:, :results, :, :components]
     return table / length if inverse else table
+
+
+def _is_too_large(count: int, length: int, components: int) -> bool:
+    return count * length * 2 * components > LARGEST_TABLE
 
 
 def _components(shape: tuple[int, ...]) -> int:

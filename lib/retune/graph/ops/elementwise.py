@@ -51,7 +51,7 @@ UNARY: dict[str, Unary] = {
     "hard_swish": lambda x, _: x * np.clip(x / 6 + 0.5, 0, 1),
     "gelu": lambda x, _: 0.5 * x * (1 + _erf(x * sqrt(0.5))),
     "gelu_tanh": lambda x, _: _gelu_tanh(x),
-    "swish": lambda x, a: x * _sigmoid(number(a, "alpha") * x),
+    "swish": lambda x, a: x / (1 + np.exp(-number(a, "alpha") * x)),
     "mish": lambda x, _: x * np.tanh(_softplus(x)),
     "exp": lambda x, _: np.exp(x),
     "log": lambda x, _: np.log(x),
