@@ -154,7 +154,7 @@ def test_a_host_step_that_does_something_else_is_found(tmp_path: Path, device: D
     reference = open_peer("onnxruntime", made.path)
     assert not verify(module, reference, module.random_inputs).passed
     parts = parts_of(module, made.path, made.graph)
-    assert not verify(module, reference, module.inputs, parts=parts).passed
+    assert not verify(module, reference, module.random_inputs, parts=parts).passed
 
 
 def test_a_device_part_that_does_something_else_is_found(tmp_path: Path, device: Device):
@@ -164,7 +164,7 @@ def test_a_device_part_that_does_something_else_is_found(tmp_path: Path, device:
     module = Module(replace(plan, weights=weights), device)
     reference = open_peer("onnxruntime", made.path)
     parts = parts_of(module, made.path, made.graph)
-    outcome = verify(module, reference, module.inputs, parts=parts)
+    outcome = verify(module, reference, module.random_inputs, parts=parts)
     assert outcome.by_parts and not outcome.passed
 
 

@@ -31,11 +31,6 @@ EXCLUDED: tuple[Exclusion, ...] = (
         "the pads are computed from an input at run time; shapes are fixed at import",
     ),
     Exclusion(r"training_dropout(?!_zero_ratio)", "dropping at random is refused with a message"),
-    Exclusion(
-        r"FLOAT16|float16",
-        "PoCL's CPU device has no half precision arithmetic (cl_khr_fp16)",
-        device=True,
-    ),
 )
 
 
