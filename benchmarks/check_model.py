@@ -53,7 +53,7 @@ def facts_of(path: Path, layout: str, device: str, seconds: float) -> Iterator[F
     module = Module(plan, opened)
     yield {"compile_s": time.perf_counter() - start}
     peer, feeds = open_peer("onnxruntime", path), module.random_inputs()
-    outcome = verify(module, peer, module.inputs, samples=1)
+    outcome = verify(module, peer, module.random_inputs, samples=1)
     yield {
         "deviation": outcome.max_rel_range,
         "problems": [f"{e.name}: {e.problem}" for e in outcome.outputs if e.problem],

@@ -96,7 +96,7 @@ def report(model: str, network: ImportedNetwork, module: Module) -> None:
     modules = {"default": Module(plan, device), "tuned": module}
     reference = open_peer("onnxruntime", Path(network.onnx))
     for label, made in modules.items():
-        found = verify(made, reference, made.inputs, samples=1)
+        found = verify(made, reference, made.random_inputs, samples=1)
         print(f"{model} {label}: deviation {found.max_rel_range:.1e} of onnxruntime's range")
     ceiling = Ceilings(device).gflops
     print(f"multiply-add ceiling {1e-3 * ceiling:.1f} TFLOPS")

@@ -88,7 +88,8 @@ def measure(
     peers = {n: open_peer(n, network.onnx) for n in PEERS if find_spec(n) is not None}
     contenders |= {n: (lambda p=p: p(feeds)) for n, p in peers.items()}
     outcome = compare_times(contenders, options=BenchOptions(budget_s=budget_s))
-    check = verify(modules["tuned"], peers["onnxruntime"], modules["tuned"].inputs, samples=1)
+    tuned = modules["tuned"]
+    check = verify(tuned, peers["onnxruntime"], tuned.random_inputs, samples=1)
     return {
         "network": model,
         "gflop": network.flops / 1e9,

@@ -16,11 +16,11 @@ from typing import Annotated
 
 import typer
 
-from flows.commands import bench, devices, model, pack, records, run, tasks, tune, verify
+from flows.commands import bench, devices, model, ops, pack, records, run, tasks, tune, verify
 from flows.console import print_line, say
 from retune import __version__
 from retune.core.config import cache_root
-from retune.core.errors import RetuneError
+from retune.core.errors import RetuneError, ShapesMissing
 
 INTERRUPTED = 130
 
@@ -53,6 +53,7 @@ def options(
 
 app.command("devices")(devices.devices)
 app.command("tasks")(tasks.tasks)
+app.command("ops")(ops.ops)
 app.command("tune")(tune.tune)
 app.command("run")(run.run)
 app.command("bench")(bench.bench)
@@ -78,6 +79,8 @@ def run_command(arguments: Sequence[str]) -> int:
         return _interrupted(arguments)
     except RetuneError as error:
         say(f"retune: {error}")
+        if isinstance(error, ShapesMissing):
+            say(f"retune: such as: {shlex.join(['retune', *arguments, *error.options])}")
         return error.exit_code
     except Exception as error:  # noqa: BLE001 - the process edge: recorded with its traceback
         say(f"retune: unexpected {type(error).__name__}: {_first_line(error)}")

@@ -100,7 +100,7 @@ def _server(port: int, home: Path, url: str) -> Generator[None]:
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=stream,
-            preexec_fn=_die_with(os.getpid()),  # noqa: PLW1509 - one system call, before any thread
+            preexec_fn=_die_with(os.getpid()),  # noqa: PLW1509 - two system calls, no more
             process_group=0,  # Ctrl-C is for us; the server hears of it when we are done
         )
     try:
@@ -111,13 +111,19 @@ def _server(port: int, home: Path, url: str) -> Generator[None]:
 
 
 def _die_with(parent: int) -> Callable[[], None]:
-    """What the child runs first: ask the kernel to be terminated when its parent ends."""
+    """What the child runs first: ask the kernel to be terminated when its parent ends.
+
+    Threads of OpenCL may run already. What they hold is held for ever in the child, so that the
+    function is looked up here.
+    """
+    if sys.platform != "linux":
+        return lambda: None
+    prctl = ctypes.CDLL(None).prctl
 
     def ask() -> None:
-        if sys.platform == "linux":
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-            if os.getppid() != parent:  # it ended before we asked
-                os._exit(1)
+        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it ended before we asked
+            os._exit(1)
 
     return ask
 

@@ -122,7 +122,11 @@ def print_result(result: TuneResult) -> None:
 def _run(request: TuneRequest, no_prefect: bool) -> TuneResult:
     if not no_prefect and find_spec("prefect") is not None:
         from flows.launch import tune_with_prefect
+        from retune.stages.network import stage_import
 
+        # A server takes seconds to start, and a model that cannot be used should be answered at
+        # once. The flow finds the output of the stage, and the network in this process's memory.
+        stage_import(request)
         return tune_with_prefect(request)
     if not no_prefect:
         say("retune: prefect is not installed; running without a flow")

@@ -32,7 +32,8 @@ def verify(
     path, graph = resolve_model(model, shapes=shapes), load_model(model, shapes)
     oracle = open_reference(path, graph, shapes=shapes)
     parts = parts_of(bundle, path, graph)
-    found = compare(bundle, oracle, bundle.inputs, samples=samples, seed=seed, parts=parts)
+    feeds = bundle.random_inputs
+    found = compare(bundle, oracle, feeds, samples=samples, seed=seed, parts=parts)
     if json:
         print_json({"module": str(module), "oracle": oracle.name, **asdict(found)})
     else:

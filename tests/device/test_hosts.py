@@ -75,7 +75,7 @@ def test_launches_one_by_one(tmp_path: Path, device: Device, monkeypatch: pytest
     made = NETWORKS["both"](tmp_path)
     module = Module(plan_of(made, device, "queued"), device)
     assert module.form == "queued"
-    assert verify(module, open_peer("onnxruntime", made.path), module.inputs).passed
+    assert verify(module, open_peer("onnxruntime", made.path), module.random_inputs).passed
 
 
 @pytest.mark.parametrize("zipped", [False, True])
@@ -84,7 +84,7 @@ def test_a_bundle_runs_from_disk(device: Device, tmp_path: Path, zipped: bool):
     path = write_bundle(plan_of(made, device), tmp_path / "module")
     path = pack_zip(path, tmp_path / "module.zip") if zipped else path
     module = Module.load(path, device)
-    outcome = verify(module, open_reference(made.path, made.graph), module.inputs)
+    outcome = verify(module, open_reference(made.path, made.graph), module.random_inputs)
     assert outcome.passed and not outcome.by_parts, outcome
 
 
@@ -124,9 +124,9 @@ def test_where_a_choice_jumps_the_parts_decide(name: str, tmp_path: Path, device
     made = NETWORKS[name](tmp_path)
     module = Module(plan_of(made, device), device)
     other = in_other_order(open_peer("onnxruntime", made.path))
-    assert not verify(module, other, module.inputs, samples=2).passed
+    assert not verify(module, other, module.random_inputs, samples=2).passed
     parts = parts_of(module, made.path, made.graph)
-    outcome = verify(module, other, module.inputs, samples=2, parts=parts)
+    outcome = verify(module, other, module.random_inputs, samples=2, parts=parts)
     assert outcome.passed and outcome.by_parts, outcome
     assert len(outcome.outputs) >= 4  # both that the host reads, and both that it makes
 
@@ -139,7 +139,7 @@ def test_without_onnxruntime_the_parts_are_numpy_s(
     module = Module(plan_of(made, device), device)
     other = in_other_order(numpy_peer(made.graph))
     parts = parts_of(module, made.path, made.graph)
-    outcome = verify(module, other, module.inputs, samples=2, parts=parts)
+    outcome = verify(module, other, module.random_inputs, samples=2, parts=parts)
     assert outcome.passed and outcome.by_parts, outcome
 
 
@@ -152,9 +152,9 @@ def test_a_host_step_that_does_something_else_is_found(tmp_path: Path, device: D
     host = replace(plan.hosts[0], model=changed.SerializeToString())
     module = Module(replace(plan, hosts=(host,)), device)
     reference = open_peer("onnxruntime", made.path)
-    assert not verify(module, reference, module.inputs).passed
+    assert not verify(module, reference, module.random_inputs).passed
     parts = parts_of(module, made.path, made.graph)
-    assert not verify(module, reference, module.inputs, parts=parts).passed
+    assert not verify(module, reference, module.random_inputs, parts=parts).passed
 
 
 def test_a_device_part_that_does_something_else_is_found(tmp_path: Path, device: Device):
@@ -164,7 +164,7 @@ def test_a_device_part_that_does_something_else_is_found(tmp_path: Path, device:
     module = Module(replace(plan, weights=weights), device)
     reference = open_peer("onnxruntime", made.path)
     parts = parts_of(module, made.path, made.graph)
-    outcome = verify(module, reference, module.inputs, parts=parts)
+    outcome = verify(module, reference, module.random_inputs, parts=parts)
     assert outcome.by_parts and not outcome.passed
 
 

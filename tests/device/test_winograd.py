@@ -46,7 +46,10 @@ def test_a_network_of_them_agrees_with_onnxruntime(
     )
     assert float(module.plan.notes[LARGEST_ERROR_NOTE].split(" in ")[0]) > 0
     outcome = verify(
-        module, open_peer("onnxruntime", path), module.inputs, tolerance=DEVIATION_OF_DIRECT
+        module,
+        open_peer("onnxruntime", path),
+        module.random_inputs,
+        tolerance=DEVIATION_OF_DIRECT,
     )
     assert outcome.passed, outcome
 

@@ -30,11 +30,6 @@ EXCLUDED: tuple[Exclusion, ...] = (
     ),
     Exclusion(r"bernoulli|training_dropout(?!_zero_ratio)", "chance is refused with a message"),
     Exclusion(r"image_decoder", "reading image files takes Pillow, which is no part of this"),
-    Exclusion(
-        r"FLOAT16|float16",
-        "PoCL's CPU device has no half precision arithmetic (cl_khr_fp16)",
-        device=True,
-    ),
 )
 
 

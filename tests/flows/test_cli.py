@@ -30,6 +30,10 @@ from tests.unit.records.test_store import record
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {"PYTHONPATH": f"{ROOT / 'lib'}:{ROOT}", "PATH": "/usr/bin:/bin"}
+COMMANDS = (
+    *("devices", "tasks", "ops", "tune", "run", "bench", "verify", "pack"),
+    *("records", "model"),
+)
 HELP = """
 import atexit, sys
 atexit.register(lambda: print(*{name.partition(".")[0] for name in sys.modules}, file=sys.stderr))
@@ -102,7 +106,7 @@ def test_help_loads_no_package_that_takes_its_time():
     done = subprocess.run(
         [sys.executable, "-c", HELP], env=ENVIRONMENT, capture_output=True, text=True, check=True
     )
-    for name in ("devices", "tasks", "tune", "run", "bench", "verify", "pack", "records", "model"):
+    for name in COMMANDS:
         assert f"\n  {name}" in done.stdout
     loaded = set(done.stderr.split())
     assert "typer" in loaded

@@ -27,7 +27,10 @@ from retune.core.errors import InputError
 from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
 from retune.graph.fuse import Group
-from retune.graph.graph import Graph
+from retune.graph.graph import Graph, Node
+from retune.graph.half import HALF, WIDE
+from retune.graph.indices import index_counts
+from retune.graph.ops import lookup
 from retune.graph.ops.host import HOST
 from retune.ir.stmt import Program
 from retune.schedule.estimate import default_candidate
@@ -116,12 +119,9 @@ def build_contest(
         notes={**notes, **sources.notes()},
         aliases=tuple(parts.aliases),
         hosts=tuple(parts.hosts),
+        counts=index_counts(network.graph),
     )
     return ContestPlan(plan=plan, slots=tuple(slots))
-
-
-_EXTENSIONS = {"float16": "cl_khr_fp16", "float64": "cl_khr_fp64"}
-"""Element type -> the OpenCL extension without which no kernel computes with it."""
 
 
 def check_types(graph: Graph, spec: DeviceSpec) -> None:
@@ -129,22 +129,26 @@ def check_types(graph: Graph, spec: DeviceSpec) -> None:
 
     What only host steps read and make is of any type.
     """
-    on_host = _of_host_steps_only(graph)
-    for value, kind in graph.types.items():
-        extension = _EXTENSIONS.get(kind.dtype)
-        needed = extension is not None and value not in on_host and kind.elements > 0
-        if needed and extension not in spec.extensions:
-            raise InputError(
-                f"{graph.name}: value '{value}' is {kind}; expected types that {spec.name} "
-                f"computes with, and it has no {extension}; convert the model to float32, or "
-                "choose another device"
-            )
+    for node in graph.nodes:
+        if node.op == HOST:
+            continue
+        for value in filter(None, (*node.inputs, *node.outputs)):
+            kind = graph.types[value]
+            extension = spec.lacking(kind.dtype)
+            if extension and kind.elements and not (kind.dtype == HALF and _moves(node, graph)):
+                raise InputError(
+                    f"{graph.name}: value '{value}' is {kind}; expected types that {spec.name} "
+                    f"computes with, and it has no {extension}; convert the model to float32, or "
+                    "choose another device"
+                )
 
 
-def _of_host_steps_only(graph: Graph) -> set[str]:
-    hosts = [node for node in graph.nodes if node.op == HOST]
-    touched = {v for n in graph.nodes if n.op != HOST for v in (*n.inputs, *n.outputs)}
-    return {value for node in hosts for value in (*node.inputs, *node.outputs)} - touched
+def _moves(node: Node, graph: Graph) -> bool:
+    """True if the node computes nothing: every device reads and writes float16, as float32."""
+    if node.op == "cast":
+        ends = (graph.types[value].dtype for value in (*node.inputs, *node.outputs))
+        return all(dtype in (HALF, WIDE) for dtype in ends)
+    return node.op == "identity" or lookup(node.op).kind == "injective"
 
 
 class _Sources:
@@ -275,7 +279,7 @@ class _Parts:
 
     def _bind(self, spec: BufferSpec, bound: Mapping[str, str], group: str) -> str:
         if spec.role == "scratch":
-            name = f"{group}/{spec.name}"
+            name = self._own_name(f"{group}/{spec.name}")
             self.buffers[name] = PlanBuffer(
                 name=name,
                 dtype=spec.dtype,
@@ -293,7 +297,7 @@ class _Parts:
         arrays = [self.graph.constants[value] for value in values]
         if spec.pack is None:
             return self._stored(values[0], arrays[0])
-        name = f"{'+'.join(values)}@{content_key(spec.pack)[:8]}"
+        name = self._own_name(f"{'+'.join(values)}@{content_key(spec.pack)[:8]}")
         if name not in self.weights:
             packed = spec.pack.apply(*arrays)
             shape = packed.shape if spec.computed_from else arrays[0].shape
@@ -302,9 +306,15 @@ class _Parts:
 
     def _stored(self, value: str, array: np.ndarray) -> str:
         """The weight that holds a constant as it is; an output's name is not a weight's."""
-        name = f"{value}@stored" if value in self.graph.outputs else value
+        name = self._own_name(f"{value}@stored") if value in self.graph.outputs else value
         if name not in self.weights:
             self._store(name, np.ascontiguousarray(array), array.shape)
+        return name
+
+    def _own_name(self, name: str) -> str:
+        """The name of memory that is no value of the network: always the same, and none of its."""
+        while name in self.graph.types:
+            name += "@"
         return name
 
     def _store(self, name: str, array: np.ndarray, shape: tuple[int, ...]) -> None:

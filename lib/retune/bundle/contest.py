@@ -62,7 +62,7 @@ def open_contest(plan: ContestPlan, device: Device) -> Contest:
     valid indices, and take as long for the device as any other numbers.
     """
     memory = allocate(plan.plan, device)
-    for name, array in random_inputs(_types(plan.plan, "input")).items():
+    for name, array in random_inputs(_types(plan.plan, "input"), counts=plan.plan.counts).items():
         device.write(memory.interface(name, device), array)
     hertz = clock_hz(device) if can_persist(device) and is_solitary(plan.plan) else None
     if hertz is None:

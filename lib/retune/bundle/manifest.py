@@ -45,6 +45,7 @@ def to_manifest(plan: NetworkPlan) -> dict[str, Json]:
         "hosts": [_host_entry(host) for host in plan.hosts],
         "notes": dict(plan.notes),
         "form": plan.form,
+        "counts": dict(plan.counts),
     }
 
 
@@ -79,6 +80,7 @@ def from_manifest(
         hosts=tuple(
             _host(entry, model) for entry, model in zip(host_entries(manifest), models, strict=True)
         ),
+        counts=_counts(manifest),
     )
 
 
@@ -148,6 +150,14 @@ def _buffer(entry: Mapping[str, Json]) -> PlanBuffer:
         role=cast("BufferRole", role),
         shape=wholes(entry, "shape"),
     )
+
+
+def _counts(manifest: Mapping[str, Json]) -> dict[str, int]:
+    """The numbers of inputs that hold indices; none for bundles from before they were known."""
+    if "counts" not in manifest:
+        return {}
+    counts = child(manifest, "counts")
+    return {name: whole(counts, name) for name in counts}
 
 
 def _form(manifest: Mapping[str, Json]) -> Form:

@@ -251,17 +251,27 @@ class Module:
         return _medians([[r.seconds for r in self.observe(feeds)[1]] for _ in range(count)])
 
     def random_inputs(self, seed: int = 0) -> dict[str, np.ndarray]:
-        """A random array of the right type for each input, by name; equal seeds, equal arrays."""
-        return random_inputs(self.inputs, seed)
+        """A random array of the right type for each input, by name; equal seeds, equal arrays.
+
+        Inputs that hold indices get valid ones.
+        """
+        return random_inputs(self.inputs, seed, self.plan.counts)
 
 
-def random_inputs(types: Mapping[str, TensorType], seed: int = 0) -> dict[str, np.ndarray]:
-    """A random array of each type, none equal to another; equal seeds give equal arrays."""
+def random_inputs(
+    types: Mapping[str, TensorType], seed: int = 0, counts: Mapping[str, int] | None = None
+) -> dict[str, np.ndarray]:
+    """A random array of each type, none equal to another; equal seeds give equal arrays.
+
+    Inputs among `counts` have values from 0 to before their count.
+    """
+    counts = counts or {}
     seeds = np.random.SeedSequence(seed).generate_state(len(types))
-    return {
-        name: random_array(kind, seed=int(own))
-        for (name, kind), own in zip(types.items(), seeds, strict=True)
-    }
+    arrays: dict[str, np.ndarray] = {}
+    for (name, kind), own in zip(types.items(), seeds, strict=True):
+        low, high = (0, counts[name] - 1) if name in counts else (None, None)
+        arrays[name] = random_array(kind, low, high, seed=int(own))
+    return arrays
 
 
 def _check_device(plan: NetworkPlan, spec: DeviceSpec) -> None:

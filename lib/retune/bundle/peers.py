@@ -19,6 +19,7 @@ from retune.core.dtypes import DType, TensorType
 from retune.core.errors import InputError, ModelError
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph
+from retune.graph.onnx_file import read_onnx, without_shared_names
 
 Predict = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
 """Outputs by name for inputs by name."""
@@ -122,12 +123,28 @@ def _session(runtime: ModuleType, model: Path | bytes, threads: int) -> Any:
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
-    source = model if isinstance(model, bytes) else str(model)
-    try:
+    if isinstance(model, Path):
+        folder = "session.model_external_initializers_file_folder_path"
+        options.add_session_config_entry(folder, str(model.resolve().parent))
+
+    def opened(source: str | bytes) -> Any:
         return runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # its exceptions share no other base
-        where = Path("a part of the model") if isinstance(model, bytes) else model
-        raise _refused("onnxruntime", where, error) from error
+
+    if isinstance(model, bytes):
+        try:
+            return opened(model)
+        except Exception as error:  # its exceptions share no other base
+            raise _refused("onnxruntime", Path("a part of the model"), error) from error
+    try:
+        return opened(str(model))
+    except Exception as error:
+        unnamed = without_shared_names(read_onnx(model))
+        if unnamed is None:
+            raise _refused("onnxruntime", model, error) from error
+        try:
+            return opened(unnamed.SerializeToString())
+        except Exception as again:
+            raise _refused("onnxruntime", model, again) from again
 
 
 def _open_onnxruntime(model: Path, shapes: Shapes, threads: int) -> Peer:

@@ -7,7 +7,7 @@ them, host steps in numpy. This file knows no device and no file.
 
 import re
 from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Literal
 
@@ -156,6 +156,9 @@ class NetworkPlan:
     """The form to run it in; a device that lacks it takes another, and the results are the same."""
     hosts: tuple[PlanHost, ...] = ()
     """Host steps in the order in which they run."""
+    counts: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Input -> how many values it may have, from 0 on: it holds indices. Of random data, that is
+    valid; a run does not look."""
 
     @property
     def parts(self) -> tuple[Part, ...]:

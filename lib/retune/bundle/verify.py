@@ -5,17 +5,19 @@ reference's values, so that it means the same for logits and for probabilities. 
 values have to be equal. A network with host steps may be compared part by part, see `by_parts`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 
 import numpy as np
 
 from retune.bundle.by_parts import Parts
-from retune.bundle.module import random_inputs
 from retune.bundle.peers import Predict
-from retune.core.dtypes import TensorType, is_float
+from retune.core.dtypes import is_float
 from retune.core.errors import InputError
+
+Feeds = Callable[[int], Mapping[str, np.ndarray]]
+"""Inputs by name for a seed, such as `Module.random_inputs`."""
 
 TOLERANCE = 1e-4
 """Largest deviation of a float32 module that may be published, as a part of the reference's
@@ -58,14 +60,14 @@ class Verification:
 def verify(
     module: Predict,
     reference: Predict,
-    inputs: Mapping[str, TensorType],
+    feeds: Feeds,
     *,
     samples: int = 3,
     seed: int = 0,
     tolerance: float = TOLERANCE,
     parts: Parts | None = None,
 ) -> Verification:
-    """Compares `module` with `reference` on that many seeded random samples.
+    """Compares `module` with `reference` on that many seeded samples of `feeds`.
 
     Where the outputs of a sample do not agree, and the network has `parts`, these are compared in
     their place. Raises: InputError if `samples` is not positive.
@@ -75,11 +77,11 @@ def verify(
     found: dict[str, OutputDeviation] = {}
     by_parts = False
     for sample in range(samples):
-        feeds = random_inputs(inputs, seed + sample)
-        expected, got = reference(feeds), module(feeds)
+        inputs = feeds(seed + sample)
+        expected, got = reference(inputs), module(inputs)
         rows = [compare(name, got.get(name), np.asarray(a)) for name, a in expected.items()]
         if parts and max((row.max_rel_range for row in rows), default=0.0) > tolerance:
-            rows = [compare(part.name, part.got, part.expected) for part in parts(feeds)]
+            rows = [compare(part.name, part.got, part.expected) for part in parts(inputs)]
             by_parts = True
         for row in rows:
             if row.name not in found or row.max_rel_range > found[row.name].max_rel_range:
@@ -100,7 +102,8 @@ def compare(name: str, got: np.ndarray | None, expected: np.ndarray) -> OutputDe
     """The deviation of one output in one sample.
 
     Values that are not finite have to be equal, and so have integers and truth values. A constant
-    reference has no range: its magnitude (or 1, if that is 0) takes its place.
+    reference has no range: its magnitude (or 1, if that is 0) takes its place. Neighbours of
+    float16 count as equal: which of them is nearer to a value, rounding decides.
     """
     if got is None:
         return _incomparable(name, "missing")
@@ -119,7 +122,11 @@ def compare(name: str, got: np.ndarray | None, expected: np.ndarray) -> OutputDe
         return _incomparable(name, "infinite or NaN where the reference is finite")
     if not theirs.size:
         return OutputDeviation(name=name, max_abs=0.0, max_rel_range=0.0, reference_range=0.0)
-    largest = float(np.abs(ours - theirs).max())
+    apart = np.abs(ours - theirs)
+    if expected.dtype == np.float16:
+        steps = np.spacing(np.abs(expected[finite])).astype(np.float64)
+        apart = np.where(apart <= steps, 0.0, apart)
+    largest = float(apart.max())
     extent = float(np.ptp(theirs)) or float(np.abs(theirs).max()) or 1.0
     return OutputDeviation(
         name=name, max_abs=largest, max_rel_range=largest / extent, reference_range=extent

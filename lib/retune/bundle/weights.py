@@ -32,13 +32,25 @@ _NUMPY: dict[str, str] = {
 
 _LENGTH_BYTES = 8
 
+_METADATA = "__metadata__"
+"""What the format keeps for itself. A weight of that name has one more underscore in the file."""
+
 
 def save_weights(weights: Mapping[str, np.ndarray], path: Path) -> None:
     """The file holds every array, written from its own memory (copied only if not contiguous)."""
     from safetensors.numpy import save_file
 
-    dense = {name: np.require(array, requirements="C") for name, array in weights.items()}
+    dense = {_stored(n): np.require(array, requirements="C") for n, array in weights.items()}
     save_file(dense, path)
+
+
+def _stored(name: str) -> str:
+    """The name in the file: other than the one of the format, and other than any other weight's."""
+    return f"{name}_" if _is_metadata(name) else name
+
+
+def _is_metadata(name: str) -> bool:
+    return name.startswith(_METADATA) and not name.strip("_").removeprefix("metadata")
 
 
 def map_file(path: Path) -> memoryview:
@@ -64,8 +76,11 @@ def view_weights(data: memoryview) -> dict[str, np.ndarray]:
     if not isinstance(header, dict):
         raise Malformed("header: expected an object")
     entries = cast("dict[str, Json]", header)
-    names = [name for name in entries if name != "__metadata__"]
-    return {name: _view(data[start:], name, child(entries, name)) for name in names}
+    return {
+        name[:-1] if _is_metadata(name) else name: _view(data[start:], name, child(entries, name))
+        for name in entries
+        if name != _METADATA
+    }
 
 
 def _view(data: memoryview, name: str, entry: dict[str, Json]) -> np.ndarray:

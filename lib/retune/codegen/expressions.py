@@ -107,6 +107,10 @@ class ExpressionPrinter:
             raise CodegenError(f"{block.name}: its stores are not adjacent")
         lines = self._name_values(instance)
         target = self._place(place)
+        half = block.buffer.dtype == "float16" and block.reducer is None and target is None
+        if half and (wide := _as_float32(block.value)) is not None:
+            pointer, value = self.names.identifier(place.buffer.name), self._wide(wide, instance, 1)
+            return [*lines, opencl.store_half(pointer, place.index, value)]
         old = target or self.read_text(place)
         if place.lanes < lanes:
             value = self._across_lanes(instance, old, lanes, lines)
@@ -256,6 +260,7 @@ class ExpressionPrinter:
                 load
                 for load in certain_loads(block.value)
                 if load.buffer not in self.names.registers
+                and load.dtype != "float16"  # no device needs to know a name of that type
                 and not any(inner.buffer in written for inner in loads(load))
             ]
         return self._certain[block.name]
@@ -284,6 +289,10 @@ class ExpressionPrinter:
             raise CodegenError(f"{read.buffer}: [{read.index}] is not a register")
         return self.names.identifier(read.buffer.name, read.offset // lanes)
 
+    def _in_memory(self, load: Load, instance: Instance) -> bool:
+        read = self._addresses.of(load.buffer, load.indices, instance)
+        return read is not None and read.lanes == 1 and self._place(read) is None
+
     # -- expressions ---------------------------------------------------------------------------
 
     def text(self, expr: Expr, instance: Instance) -> Text:
@@ -306,6 +315,10 @@ class ExpressionPrinter:
                 return self._binary(expr, instance)
             case Select():
                 return self._select(expr, instance)
+            case Cast(Load(dtype="float16") as load, "float32") if self._in_memory(load, instance):
+                read = self._addresses.of(load.buffer, load.indices, instance)
+                assert read is not None
+                return opencl.load_half(self.names.identifier(load.buffer.name), read.index), 1
             case Cast(value, dtype):
                 text, lanes = self.text(value, instance)
                 if dtype == "bool":
@@ -429,6 +442,22 @@ class ExpressionPrinter:
 
 
 _NOWHERE = Block("address", Buffer("address", ()), (), const(0))
+
+
+def _as_float32(expr: Expr) -> Expr | None:
+    """A float16 that is only moved or made from a float32, as a float32; None for arithmetic."""
+    match expr:
+        case Load():
+            return Cast(expr, "float32")
+        case Cast(value, _):
+            return value if value.dtype == "float32" else None
+        case Const(value, _):
+            return const(value, "float32")
+        case Select(condition, then, otherwise):
+            a, b = _as_float32(then), _as_float32(otherwise)
+            return None if a is None or b is None else Select(condition, a, b)
+        case _:
+            return None
 
 
 def _is_product(expr: Expr) -> bool:

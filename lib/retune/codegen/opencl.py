@@ -164,6 +164,16 @@ def store(pointer: str, index: str, lanes: int, value: str, memory: str = "") ->
     return f"{pointer}[{index}] = {bare(value)};"
 
 
+def load_half(pointer: str, index: str) -> str:
+    """A float16 in memory as a float: devices without float16 arithmetic have that too."""
+    return f"vload_half({index}, {pointer})"
+
+
+def store_half(pointer: str, index: str, value: str) -> str:
+    """A statement that stores a float as float16, to the nearest; on every device, too."""
+    return f"vstore_half({bare(value)}, {index}, {pointer});"
+
+
 def combine(reducer: str, a: str, b: str) -> str:
     """Two values of a reduction as one."""
     if reducer in ("max", "min"):

@@ -4,6 +4,8 @@ A message says where, what was expected, what was found, and what to do. `exit_c
 command line ends with: 2 for bad input (the user can mend it), 1 for a run that failed.
 """
 
+from collections.abc import Sequence
+
 
 class RetuneError(Exception):
     """Base of every error that retune raises on purpose."""
@@ -19,6 +21,14 @@ class InputError(RetuneError):
 
 class ModelError(InputError):
     """A model cannot be imported, or a graph is not valid."""
+
+
+class ShapesMissing(ModelError):
+    """A model leaves dimensions of its inputs open; `options` of a command line would bind them."""
+
+    def __init__(self, message: str, options: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.options = tuple(options)
 
 
 class ScheduleError(RetuneError):

@@ -8,6 +8,9 @@ from typing import Literal
 
 DeviceClass = Literal["cpu", "gpu"]
 
+_EXTENSIONS = {"float16": "cl_khr_fp16", "float64": "cl_khr_fp64"}
+"""Element type -> the OpenCL extension without which no kernel computes with it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSpec:
@@ -54,6 +57,11 @@ class DeviceSpec:
         `runtime.Device` times its kernels behind one that holds the queue.
         """
         return self.device_class == "gpu"
+
+    def lacking(self, dtype: str) -> str:
+        """The OpenCL extension without which it does not compute with that type; '' if it does."""
+        extension = _EXTENSIONS.get(dtype, "")
+        return "" if extension in self.extensions else extension
 
     @property
     def lanes_f32(self) -> int:

@@ -6,6 +6,7 @@ import numpy as np
 
 from retune.core.errors import InputError
 from retune.graph.graph import Graph
+from retune.graph.indices import index_counts
 from retune.graph.ops import Array, lookup
 
 Execute = Callable[[Graph, Mapping[str, Array]], dict[str, Array]]
@@ -35,8 +36,9 @@ def run_graph(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
 def random_inputs(graph: Graph, seed: int = 0) -> dict[str, Array]:
     """An array for each input of the graph, by name; equal seeds give equal arrays.
 
-    Standard normal for floats; zeros and ones for integers, which are valid indices everywhere.
+    Standard normal for floats; valid indices where they are some, other integers are 0 and 1.
     """
+    counts = index_counts(graph)
     generator = np.random.default_rng(seed)
     made: dict[str, Array] = {}
     for name in graph.inputs:
@@ -44,7 +46,7 @@ def random_inputs(graph: Graph, seed: int = 0) -> dict[str, Array]:
         if entry.dtype.startswith("float"):
             made[name] = generator.standard_normal(entry.shape, np.float32).astype(entry.dtype)
         else:
-            made[name] = generator.integers(0, 2, entry.shape).astype(entry.dtype)
+            made[name] = generator.integers(0, counts.get(name, 2), entry.shape).astype(entry.dtype)
     return made
 
 

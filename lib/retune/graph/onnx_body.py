@@ -16,7 +16,7 @@ from onnx import helper
 
 from retune.core.errors import ModelError
 from retune.graph.graph import GraphBuilder
-from retune.graph.onnx_file import attribute_value, tensor_array
+from retune.graph.onnx_file import attribute_value, initializers
 from retune.graph.onnx_functions import (
     Functions,
     call_attributes,
@@ -243,11 +243,10 @@ class BodyImporter:
         self._enter(label)
         inner = scope.inner(label)
         inner.names.update(zip((entry.name for entry in graph.input), inputs, strict=False))
-        for tensor in graph.initializer:
-            if tensor.name not in inner.names:
-                array = tensor_array(tensor, self._folder, f"initializer '{tensor.name}'")
-                name = self._build.fresh(inner.prefix + tensor.name)
-                inner.names[tensor.name] = self._build.constant(name, array)
+        own = initializers(graph, self._folder, lambda name: name not in inner.names)
+        for weight, array in own:
+            name = self._build.fresh(inner.prefix + weight)
+            inner.names[weight] = self._build.constant(name, array)
         self.run(graph.node, inner)
         return tuple(inner.value(entry.name) or "" for entry in graph.output)
 

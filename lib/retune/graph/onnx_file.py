@@ -1,6 +1,10 @@
-"""Reading an ONNX file safely: one clear error for what is damaged or leaves the model's folder."""
+"""Reading an ONNX file safely: one clear error for what is damaged or leaves the model's folder.
 
-from collections.abc import Iterator
+Read `read_onnx`, `initializers` and `tensor_array`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +13,20 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import external_data_helper, helper, numpy_helper
 
-from retune.core.dtypes import DTYPES, itemsize
+from retune.core.dtypes import DTYPES
 from retune.core.errors import ModelError
+from retune.graph.onnx_scope import bodies_of
 from retune.graph.ops import Array
 
 OLDEST_OPSET = 7
 """Opset 7 brought numpy's broadcasting; older models mean other things by the same names."""
+
+_MAPPED_BYTES = 256 << 20
+"""External data of so many bytes are mapped: memory may not hold them twice. Smaller ones are read:
+a file that is written anew does not change a network in memory then."""
+
+_LARGEST_FILE_BYTES = (2 << 30) - 1
+"""What a protobuf message can hold. Larger weights lie in files beside it."""
 
 
 def read_onnx(path: Path) -> onnx.ModelProto:
@@ -24,6 +36,11 @@ def read_onnx(path: Path) -> onnx.ModelProto:
             f"{path}: no such file; expected an ONNX file, zoo:NAME or light:NAME "
             "(`retune tasks zoo:` lists the names)"
         )
+    if (size := path.stat().st_size) > _LARGEST_FILE_BYTES:
+        raise ModelError(
+            f"{path}: {size} bytes; expected an ONNX file, which has less than 2 GiB: larger "
+            "weights lie in files beside it (save_as_external_data of onnx.save writes them)"
+        )
     try:
         model = onnx.ModelProto.FromString(path.read_bytes())
     except OSError as error:
@@ -31,7 +48,7 @@ def read_onnx(path: Path) -> onnx.ModelProto:
     except DecodeError as error:
         raise ModelError(
             f"{path}: not a readable ONNX file ({error}); expected a complete protobuf message; "
-            f"got {path.stat().st_size} bytes: the file is truncated or of another format, copy "
+            f"got {size} bytes: the file is truncated or of another format, copy "
             "or export it again"
         ) from None
     if not model.graph.node or not model.opset_import:
@@ -39,7 +56,37 @@ def read_onnx(path: Path) -> onnx.ModelProto:
             f"{path}: no network in the file; expected a graph with nodes and an opset; got "
             f"{len(model.graph.node)} nodes: the file is empty or truncated, export it again"
         )
+    for name in _names(model.graph):
+        if isinstance(name, bytes):  # what protobuf gives for text that is not UTF-8
+            raise ModelError(
+                f"{path}: the name {name[:40]!r} is no text; expected UTF-8; the file is damaged, "
+                "copy or export it again"
+            )
     return model
+
+
+def _names(graph: onnx.GraphProto) -> Iterator[str | bytes]:
+    """Every name that somebody may look up or print."""
+    for tensor in graph.initializer:
+        yield tensor.name
+    for entry in (*graph.input, *graph.output):
+        yield entry.name
+    for node in graph.node:
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        for body in bodies_of(node):
+            yield from _names(body)
+
+
+def without_shared_names(model: onnx.ModelProto) -> onnx.ModelProto | None:
+    """The model without its nodes' names, if several nodes share one, which onnxruntime refuses."""
+    names = [node.name for node in model.graph.node if node.name]
+    if len(set(names)) == len(names):
+        return None
+    unnamed = onnx.ModelProto()
+    unnamed.CopyFrom(model)
+    for node in unnamed.graph.node:
+        node.ClearField("name")
+    return unnamed
 
 
 def opset_of(model: onnx.ModelProto, where: str) -> int:
@@ -55,44 +102,80 @@ def opset_of(model: onnx.ModelProto, where: str) -> int:
     return versions[0]
 
 
-def initializers(model: onnx.ModelProto, folder: Path) -> Iterator[tuple[str, Array]]:
-    """Each stored weight by name; external ones are read from inside the folder.
+def initializers(
+    graph: onnx.GraphProto, folder: Path, wanted: Callable[[str], bool]
+) -> Iterator[tuple[str, Array]]:
+    """Each stored weight that is wanted, by name; `folder` holds what lies outside the file.
 
-    Raises: ModelError for sparse weights, unknown element types and unsafe or short files.
+    Raises: ModelError for unknown element types and for unsafe, short or damaged data.
     """
-    if model.graph.sparse_initializer:
-        name = model.graph.sparse_initializer[0].values.name
-        raise ModelError(f"initializer '{name}' is sparse; expected dense tensors")
-    for tensor in model.graph.initializer:
-        yield tensor.name, tensor_array(tensor, folder, f"initializer '{tensor.name}'")
+    for tensor in graph.initializer:
+        if wanted(tensor.name):
+            yield tensor.name, tensor_array(tensor, folder, f"initializer '{tensor.name}'")
+    for sparse in graph.sparse_initializer:
+        name = sparse.values.name
+        if wanted(name):
+            yield name, sparse_array(sparse, folder, f"sparse initializer '{name}'")
+
+
+def initializer_names(graph: onnx.GraphProto) -> set[str]:
+    """The names of all stored weights; an input of such a name is none of the network."""
+    names = {tensor.name for tensor in graph.initializer}
+    return names | {sparse.values.name for sparse in graph.sparse_initializer}
 
 
 def tensor_array(tensor: onnx.TensorProto, folder: Path, where: str) -> Array:
     """The tensor's contents in its own shape and type; `folder` holds what lies outside the file.
 
+    bfloat16 comes as float32, which has each of its values.
     Raises: ModelError naming `where` for data that are damaged, unsafe to open, or of unknown type.
     """
-    dtype = element_type(tensor.data_type, where)
+    brief = tensor.data_type == onnx.TensorProto.BFLOAT16
+    dtype = "bfloat16" if brief else element_type(tensor.data_type, where)
     if external_data_helper.uses_external_data(tensor):
-        return _external_array(tensor, folder, where, dtype)
+        # the upper half of a float32 is a bfloat16
+        array = _external_array(tensor, folder, where, np.dtype("<u2" if brief else dtype))
+        return (array.astype(np.uint32) << 16).view(np.float32) if brief else array
     try:
-        return np.asarray(numpy_helper.to_array(tensor))
+        array = np.asarray(numpy_helper.to_array(tensor))
     except ValueError as error:
         raise ModelError(
             f"{where}: its data does not fill the shape {list(tensor.dims)} ({error}); "
             "the file is damaged, export it again"
         ) from None
+    return array.astype(np.float32) if brief else array
+
+
+def sparse_array(sparse: onnx.SparseTensorProto, folder: Path, where: str) -> Array:
+    """The tensor with all its zeros. Raises: ModelError as `tensor_array` does."""
+    values = tensor_array(sparse.values, folder, where)
+    places = tensor_array(sparse.indices, folder, where)
+    shape = tuple(sparse.dims)
+    try:
+        if places.ndim > 1:
+            places = np.ravel_multi_index(tuple(places.T), shape)
+        if places.size and not 0 <= places.min() <= places.max() < prod(shape):
+            raise ValueError("an index is outside")
+        dense = np.zeros(prod(shape), values.dtype)
+        dense[places] = values
+    except (ValueError, IndexError, TypeError) as error:
+        raise ModelError(
+            f"{where}: {values.shape} values at indices {list(sparse.indices.dims)} do not fit "
+            f"into the shape {list(shape)} ({error}); the file is damaged, export it again"
+        ) from None
+    return dense.reshape(shape)
 
 
 def element_type(number: int, where: str) -> str:
     """Our name of an ONNX element type. Raises: ModelError if there is none."""
     try:
+        known = onnx.TensorProto.DataType.Name(number).lower()
         name = str(np.dtype(helper.tensor_dtype_to_np_dtype(number)))
     except (KeyError, TypeError, ValueError):
-        name = f"number {number}"
+        known = name = f"number {number}"
     if name not in DTYPES:
         raise ModelError(
-            f"{where}: element type {name} is not supported; expected one of {', '.join(DTYPES)}; "
+            f"{where}: element type {known} is not supported; expected one of {', '.join(DTYPES)}; "
             "convert the model"
         )
     return name
@@ -103,7 +186,7 @@ def external_path(tensor: onnx.TensorProto, folder: Path, where: str) -> Path:
 
     Raises: ModelError when the location leaves the folder or names no file.
     """
-    location = external_data_helper.ExternalDataInfo(tensor).location
+    location = _external_info(tensor, where).location
     root = folder.resolve()
     path = (root / location).resolve()
     if not location or Path(location).is_absolute() or not path.is_relative_to(root):
@@ -116,11 +199,24 @@ def external_path(tensor: onnx.TensorProto, folder: Path, where: str) -> Path:
     return path
 
 
-def _external_array(tensor: onnx.TensorProto, folder: Path, where: str, dtype: str) -> Array:
+def _external_info(tensor: onnx.TensorProto, where: str) -> Any:
+    try:
+        return external_data_helper.ExternalDataInfo(tensor)
+    except ValueError as error:
+        raise ModelError(
+            f"{where}: its place in an external file is malformed ({error}); the file is damaged, "
+            "export it again"
+        ) from None
+
+
+def _external_array(
+    tensor: onnx.TensorProto, folder: Path, where: str, dtype: np.dtype[Any]
+) -> Array:
+    """Large data are views of the mapped file, read when the array is used."""
     path = external_path(tensor, folder, where)
-    info = external_data_helper.ExternalDataInfo(tensor)
+    info = _external_info(tensor, where)
     offset = int(info.offset or 0)
-    needed = int(np.prod(tensor.dims, dtype=np.int64)) * itemsize(dtype)
+    needed = prod(tensor.dims) * dtype.itemsize
     stored = path.stat().st_size
     length = int(info.length or needed)
     if offset < 0 or length != needed or offset + needed > stored:
@@ -128,20 +224,25 @@ def _external_array(tensor: onnx.TensorProto, folder: Path, where: str, dtype: s
             f"{where}: expected {needed} bytes from offset {offset} of {path}; got a length of "
             f"{length} in a file of {stored} bytes; the data file is truncated or of another model"
         )
-    with path.open("rb") as stream:
-        stream.seek(offset)
-        data = stream.read(needed)
-    return np.frombuffer(data, np.dtype(dtype).newbyteorder("<")).reshape(tuple(tensor.dims))
+    if needed >= _MAPPED_BYTES:
+        raw = np.asarray(np.memmap(path, np.uint8, "r", offset, (needed,)))
+    else:
+        raw = np.fromfile(path, np.uint8, needed, offset=offset)
+    values = raw.view(dtype.newbyteorder("<")).reshape(tuple(tensor.dims))
+    return np.require(values, requirements="A")
 
 
 def attribute_value(attribute: onnx.AttributeProto, folder: Path, where: str) -> Any:
     """An attribute as a plain value: text decoded, tensors as arrays, subgraphs as protos."""
     value = helper.get_attribute_value(attribute)
+    inside = f"{where}, attribute '{attribute.name}'"
     match value:
         case bytes():
             return value.decode(errors="replace")
         case onnx.TensorProto():
-            return tensor_array(value, folder, f"{where}, attribute '{attribute.name}'")
+            return tensor_array(value, folder, inside)
+        case onnx.SparseTensorProto():
+            return sparse_array(value, folder, inside)
         case list():
             return [
                 item.decode(errors="replace") if isinstance(item, bytes) else item for item in value
@@ -156,9 +257,28 @@ def external_files(path: Path) -> tuple[Path, ...]:
     Raises: ModelError for a file that is not a model, or a location outside its folder.
     """
     model = read_onnx(path)
+    nodes = (node for function in model.functions for node in function.node)
     found = {
-        external_path(tensor, path.parent, f"{path}: initializer '{tensor.name}'"): None
-        for tensor in model.graph.initializer
+        external_path(tensor, path.parent, f"{path}: tensor '{tensor.name}'"): None
+        for tensor in (*_tensors(model.graph), *_tensors_of_nodes(nodes))
         if external_data_helper.uses_external_data(tensor)
     }
     return tuple(found)
+
+
+def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Every tensor that the graph stores, wherever it stands."""
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+    yield from _tensors_of_nodes(graph.node)
+
+
+def _tensors_of_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+        for inner in bodies_of(node):
+            yield from _tensors(inner)

@@ -1,6 +1,6 @@
 """The nodes of a model in an order in which each reads what was made before."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import onnx
 
@@ -37,6 +37,23 @@ def sorted_nodes(graph: onnx.GraphProto, where: str) -> list[onnx.NodeProto]:
             else:
                 stack.append(waiting)
     return [nodes[position] for position in order]
+
+
+def needed_nodes(graph: onnx.GraphProto, ordered: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
+    """Those that an output needs, in the same order: the others may be anything."""
+    needed = read_of(graph, ())
+    kept: list[onnx.NodeProto] = []
+    for proto in reversed(ordered):
+        if needed.intersection(proto.output):
+            kept.append(proto)
+            needed.update(read_by(proto))
+    return kept[::-1]
+
+
+def read_of(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> set[str]:
+    """What these nodes of the graph read, and what it returns."""
+    read = {name for proto in nodes for name in read_by(proto)}
+    return read | {entry.name for entry in graph.output}
 
 
 def _makers(graph: onnx.GraphProto, outer: set[str], where: str) -> dict[str, int]:

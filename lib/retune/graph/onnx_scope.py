@@ -111,6 +111,7 @@ def _free(body: onnx.GraphProto) -> list[str]:
 
 def _own(body: onnx.GraphProto) -> set[str]:
     own = {entry.name for entry in (*body.input, *body.initializer)}
+    own |= {entry.values.name for entry in body.sparse_initializer}
     return own | {name for proto in body.node for name in proto.output}
 
 

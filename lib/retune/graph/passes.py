@@ -8,6 +8,7 @@ from retune.core.config import knob
 from retune.graph.empty import fold_empty
 from retune.graph.fold import dense_of_transposed, fold_scales, lower_batch_norm
 from retune.graph.graph import Graph
+from retune.graph.half import widen_half
 from retune.graph.layout import channels_last
 from retune.graph.rows import rows_as_images
 from retune.graph.simplify import (
@@ -31,9 +32,12 @@ class Pass:
     run: Callable[[Graph], Graph]
     layout: Layout | None = None
     """Only run for this layout."""
+    half: bool | None = None
+    """Only run for devices that compute with float16, or only for those that do not."""
 
 
 PASSES: tuple[Pass, ...] = (
+    Pass(name="widen-half", run=widen_half, half=False),
     Pass(name="fold-empty", run=fold_empty),
     Pass(name="fold-constants", run=fold_constants),
     Pass(name="lower-batch-norm", run=lower_batch_norm),
@@ -52,12 +56,21 @@ PASSES: tuple[Pass, ...] = (
 """Every pass, in order."""
 
 
-def optimise(graph: Graph, layout: Layout = "NHWC") -> Graph:
-    """The graph after all passes, its image data in `layout`; inputs and outputs are unchanged."""
+def optimise(graph: Graph, layout: Layout = "NHWC", *, half: bool = False) -> Graph:
+    """The graph after all passes, its image data in `layout`; inputs and outputs are unchanged.
+
+    `half` says that the device computes with float16; otherwise all of it is done in float32.
+    """
     check = knob("RETUNE_VERIFY") == "1"
-    for step in PASSES:
-        if step.layout in (None, layout):
-            graph = step.run(graph)
-            if check:
-                graph.verify()
+    for step in passes_for(layout, half=half):
+        graph = step.run(graph)
+        if check:
+            graph.verify()
     return graph
+
+
+def passes_for(layout: Layout, *, half: bool) -> tuple[Pass, ...]:
+    """The passes that `optimise` runs, in order."""
+    return tuple(
+        step for step in PASSES if step.layout in (None, layout) and step.half in (None, half)
+    )

@@ -215,7 +215,7 @@ def _absorb_outputs(graph: Graph) -> Graph:
 def materialise_outputs(graph: Graph) -> Graph:
     """An output that is a constant becomes an identity of it, unless it has no elements."""
     stored = {
-        name: f"{name}.stored"
+        name: _unused(f"{name}.stored", graph)
         for name in graph.outputs
         if name in graph.constants and graph.constants[name].size
     }
@@ -233,6 +233,13 @@ def materialise_outputs(graph: Graph) -> Graph:
         types={**graph.types, **{stored[name]: graph.types[name] for name in stored}},
         constants={stored.get(name, name): array for name, array in graph.constants.items()},
     )
+
+
+def _unused(name: str, graph: Graph) -> str:
+    """The name with as many underscores as make it no value's."""
+    while name in graph.types:
+        name += "_"
+    return name
 
 
 def _reading(graph: Graph, names: dict[str, str]) -> tuple[Node, ...]:

@@ -14,6 +14,7 @@ from retune.device.inputs import random_array
 from retune.device.workload import Workload
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph
+from retune.graph.indices import index_counts
 from retune.ir.expr import Call, walk
 from retune.ir.interp import run_dag
 from retune.ir.merge import merge_axes
@@ -110,8 +111,9 @@ class Task:
             for node in walk(stage.op.body)
         )
         low = 0.5 if positive else -1.0
+        counts = self._index_counts()
         arrays = {
-            name: _random(kind, low, seed + i)
+            name: _random(kind, low, seed + i, counts.get(name))
             for i, (name, kind) in enumerate(zip(self.inputs, self._input_types(), strict=True))
         }
         outputs = self._reference(arrays)
@@ -122,6 +124,14 @@ class Task:
             rtol=_TOLERANCE,
             atol=_TOLERANCE,
         )
+
+    def _index_counts(self) -> dict[str, int]:
+        """Inputs that hold indices, and how many values they may have."""
+        if self.graph is None:
+            return {}
+        counts = index_counts(self.graph)
+        named = zip(self.inputs, self.graph.inputs, strict=True)
+        return {name: counts[value] for name, value in named if value in counts}
 
     def _input_types(self) -> list[TensorType]:
         if self.graph is not None:
@@ -166,7 +176,9 @@ def _known_space(task: Task, spec: DeviceSpec) -> Space:
     return space_of(task.program, task.op, spec, max_error=task.max_error)
 
 
-def _random(kind: TensorType, low: float, seed: int) -> np.ndarray:
+def _random(kind: TensorType, low: float, seed: int, count: int | None) -> np.ndarray:
+    if count is not None:
+        return random_array(kind, low=0, high=count - 1, seed=seed)
     if is_float(kind.dtype):
         return random_array(kind, low=low, high=low + 1.0 if low > 0 else 1.0, seed=seed)
     return random_array(kind, seed=seed)

@@ -109,7 +109,8 @@ def stage_verify(
         graph = open_network(request).network.graph
         oracle = open_reference(Path(network.onnx), graph, shapes=_shapes(network))
         parts = parts_of(module, Path(network.onnx), graph)
-        outcome = verify(module, oracle, module.inputs, samples=request.samples, parts=parts)
+        feeds = module.random_inputs
+        outcome = verify(module, oracle, feeds, samples=request.samples, parts=parts)
         return VerifyManifest(
             oracle=f"{oracle.name} {oracle.version}",
             samples=outcome.samples,

@@ -9,10 +9,11 @@ from retune.bundle.peers import open_reference
 from retune.core.config import cache_root
 from retune.core.errors import InputError
 from retune.core.keys import file_key
+from retune.device.catalogue import device_spec
 from retune.graph.models import resolve_model
 from retune.graph.onnx_file import external_files
 from retune.graph.onnx_import import load_file
-from retune.graph.passes import PASSES, Layout, optimise
+from retune.graph.passes import Layout, optimise, passes_for
 from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.search.extract import Network, extract
 from retune.stages.manifest import (
@@ -45,11 +46,13 @@ def import_network(
     cache: Path | None = None,
     *,
     max_error: float = DEFAULT_MAX_ERROR,
+    half: bool = False,
 ) -> ImportedNetwork:
     """The model (`FILE`, `zoo:NAME`, `light:NAME`) imported, optimised and cut into tasks.
 
     Models that are built rather than read lie in `cache` (default: the RETUNE_CACHE folder).
-    `max_error` is the largest error of a layer, as a part of its output's range.
+    `max_error` is the largest error of a layer, as a part of its output's range. `half` says that
+    the device computes with float16; what is of that type is computed in float32 otherwise.
 
     Raises: ModelError for a model that cannot be used, LookupFailed for an unknown name.
     """
@@ -58,7 +61,7 @@ def import_network(
     own = {} if model.startswith("zoo:") else given
     beside = _external_files(path, _version(path))
     versions = tuple(_version(file) for file in (path, *beside))
-    return _import(path, versions, tuple(sorted(own.items())), layout, max_error)
+    return _import(path, versions, tuple(sorted(own.items())), layout, max_error, half)
 
 
 def _version(path: Path) -> Version:
@@ -84,12 +87,17 @@ def _external_files(path: Path, version: Version) -> tuple[Path, ...]:
 
 @lru_cache(maxsize=2)
 def _import(
-    path: Path, versions: tuple[Version, ...], shapes: Bindings, layout: str, max_error: float
+    path: Path,
+    versions: tuple[Version, ...],
+    shapes: Bindings,
+    layout: str,
+    max_error: float,
+    half: bool,
 ) -> ImportedNetwork:
     """Large, so that only the last two are kept; `versions` are those of the model's files."""
     del versions
     graph = load_file(path, dict(shapes))
-    network = extract(optimise(graph, layout=_layout(layout)), max_error=max_error)
+    network = extract(optimise(graph, _layout(layout), half=half), max_error=max_error)
     flops = sum(task.flops * task.weight for task in network.tasks.values())
     return ImportedNetwork(path, network, len(network.graph.nodes), flops)
 
@@ -103,27 +111,32 @@ def _layout(name: str) -> Layout:
 
 
 def open_network(request: TuneRequest) -> ImportedNetwork:
-    """The request's model, imported."""
+    """The request's model, imported for its device."""
     return import_network(
         request.model,
         dict(request.shapes),
         request.layout,
         Path(request.work),
         max_error=request.max_error,
+        half=_computes_half(request),
     )
+
+
+def _computes_half(request: TuneRequest) -> bool:
+    return not device_spec(request.device).lacking("float16")
 
 
 def stage_import(request: TuneRequest) -> ImportManifest:
     """The facts of the imported network; its ONNX file is what oracle and peers read.
 
     Raises: ModelError for a network that cannot be used, or that the oracle refuses: nothing is
-    measured for a bundle that could not be verified.
+    measured for a bundle that could not be verified. InputError for an unknown device.
     """
     path = resolve_model(request.model, Path(request.work) / "models", dict(request.shapes))
     files = [path, *_external_files(path, _version(path))]
-    key = stage_key(
-        "import", [_content(f, _version(f)) for f in files], request.shapes, request.layout
-    )
+    contents = [_content(f, _version(f)) for f in files]
+    half = _computes_half(request)
+    key = stage_key("import", contents, request.shapes, request.layout, half)
 
     def body(_: Path) -> ImportManifest:
         imported = open_network(request)
@@ -146,7 +159,7 @@ def stage_import(request: TuneRequest) -> ImportManifest:
             nodes=imported.nodes,
             parameters=sum(int(a.size) for a in graph.constants.values()),
             flops=imported.flops,
-            passes=tuple(p.name for p in PASSES if p.layout in (None, request.layout)),
+            passes=tuple(p.name for p in passes_for(_layout(request.layout), half=half)),
         )
 
     return run_once(ImportManifest, stage="import", key=key, work=Path(request.work), body=body)

@@ -89,8 +89,35 @@ def test_equal_groups_share_a_kernel():
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
 def test_a_type_that_the_device_has_no_arithmetic_for(dtype: DType):
     build = inputs((2, 3), dtype=dtype)
-    network = extract(optimise(build.finish([build.add("relu", ["x0"])])))
+    network = extract(optimise(build.finish([build.add("relu", ["x0"])]), half=True))
     with pytest.raises(InputError, match=rf"'x0' is {dtype}.*convert the model to float32"):
         build_plan(network, {}, GENERIC_CPU, model_key="", notes={})
     able = replace(GENERIC_CPU, extensions=("cl_khr_fp16", "cl_khr_fp64"))
     verify_plan(build_plan(network, {}, able, model_key="", notes={}))
+
+
+def test_float16_is_read_and_written_on_every_device():
+    build = inputs((2, 3), dtype="float16")
+    plan = plan_of(build.finish([build.add("relu", ["x0"])]))
+    assert [plan.buffer(name).dtype for name in (*plan.inputs, *plan.outputs)] == ["float16"] * 2
+    (text,) = plan.kernels.values()
+    assert "vload_half(" in text and "vstore_half(" in text
+
+
+def test_scratch_and_packed_weights_take_no_values_name():
+    """A network may call its values as this program calls memory of its own."""
+    build = inputs((1, 8, 4, 4))
+    build.constant("w", np.ones((8, 8, 3, 3), np.float32))
+    conv = {"strides": (1, 1), "pads": (1,) * 4, "dilations": (1, 1), "groups": 1}
+    first = build.add("conv2d", ["x0", "w"], {**conv, "layout": "NCHW"})
+    plan = plan_of(build.finish([first]))
+    own = {entry.name for entry in plan.buffers} - {"x0", "w", first}
+    assert own
+    value = "x0"
+    build = inputs((1, 8, 4, 4))
+    build.constant("w", np.ones((8, 8, 3, 3), np.float32))
+    for name in sorted(own):
+        value = build.add("relu", [value], outputs=[name])
+    second = build.add("conv2d", [value, "w"], {**conv, "layout": "NCHW"}, outputs=["y"])
+    again = plan_of(build.finish([second, *sorted(own)]))
+    assert {entry.name for entry in again.buffers if entry.role == "output"} == {*own, "y"}

@@ -14,7 +14,7 @@ from retune.bundle import format as bundle_format
 from retune.bundle.format import is_bundle, pack_zip, read_bundle, write_bundle
 from retune.bundle.manifest import Malformed, from_manifest, to_manifest
 from retune.bundle.plan import Form, NetworkPlan, PlanBuffer
-from retune.bundle.weights import view_weights
+from retune.bundle.weights import map_file, save_weights, view_weights
 from retune.core.dtypes import DTYPES
 from retune.core.errors import InputError, RecordError, VerifyError
 from retune.core.keys import content_key
@@ -276,6 +276,32 @@ def test_a_damaged_bundle_is_not_packed(folder: Path, tmp_path: Path) -> None:
 
 def test_a_bundle_may_move(plan: NetworkPlan, folder: Path, tmp_path: Path) -> None:
     assert _same(read_bundle(Path(shutil.move(folder, tmp_path / "elsewhere"))), plan)
+
+
+NAMES = (
+    *("__metadata__", "__metadata___", "__metadata__/x", "../../etc/passwd", "/", "\\", " "),
+    *("a b", 'say "hi"', "it's", "gewicht_ß", "重み", "\N{SNAKE}", "while", "w" * 100_000),
+)
+
+
+def test_weights_of_any_name_come_back(tmp_path: Path) -> None:
+    weights = {name: np.full(3, i, np.float32) for i, name in enumerate(NAMES)}
+    save_weights(weights, tmp_path / "file")
+    found = view_weights(map_file(tmp_path / "file"))
+    assert found.keys() == weights.keys()
+    for name, array in weights.items():
+        np.testing.assert_array_equal(found[name], array)
+
+
+def test_how_many_values_an_input_has_comes_back(plan: NetworkPlan, tmp_path: Path) -> None:
+    counted = replace(plan, counts={"x": 30_000})
+    assert read_bundle(write_bundle(counted, tmp_path / "module")).counts == {"x": 30_000}
+
+
+def test_a_manifest_of_before_values_were_counted_is_read(plan: NetworkPlan) -> None:
+    manifest = to_manifest(plan)
+    del manifest["counts"]
+    assert from_manifest(manifest, plan.kernels, plan.weights).counts == {}
 
 
 @pytest.mark.parametrize(

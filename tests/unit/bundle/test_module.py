@@ -270,3 +270,11 @@ def test_random_inputs_repeat_by_seed_and_differ_by_name() -> None:
     assert not np.array_equal(first["a"], first["b"])
     assert not np.array_equal(first["a"], other["a"])
     assert first["i"].dtype == np.int64
+
+
+def test_random_indices_reach_all_that_is_valid_and_no_more() -> None:
+    types = {"ids": TensorType((4000,), "int64"), "flag": TensorType((64,), "bool")}
+    found = random_inputs(types, counts={"ids": 1000, "flag": 2})
+    assert (found["ids"].min(), found["ids"].max() > 900) == (0, True)
+    assert found["ids"].max() < 1000
+    assert found["flag"].dtype == np.bool_

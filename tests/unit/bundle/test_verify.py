@@ -7,16 +7,20 @@ import numpy as np
 import pytest
 
 from retune.bundle.by_parts import PartValue
+from retune.bundle.module import random_inputs
 from retune.bundle.verify import compare, verify
 from retune.core.dtypes import TensorType
 from retune.core.errors import InputError
 
-INPUTS = {"x": TensorType((16,))}
 Arrays = Mapping[str, np.ndarray]
 
 
+def feeds(seed: int) -> Arrays:
+    return random_inputs({"x": TensorType((16,))}, seed)
+
+
 def test_equal_outputs_pass() -> None:
-    outcome = verify(_double, _double, INPUTS, samples=2)
+    outcome = verify(_double, _double, feeds, samples=2)
     assert (outcome.passed, outcome.samples, outcome.max_abs) == (True, 2, 0.0)
     assert [entry.name for entry in outcome.outputs] == ["y", "z"]
 
@@ -32,7 +36,7 @@ def test_each_sample_is_another_one_and_both_sides_get_the_same() -> None:
         seen.append(inputs["x"])
         return _double(inputs)
 
-    verify(module, reference, INPUTS, samples=2, seed=7)
+    verify(module, reference, feeds, samples=2, seed=7)
     assert np.array_equal(seen[0], seen[1])
     assert np.array_equal(seen[2], seen[3])
     assert not np.array_equal(seen[0], seen[2])
@@ -42,12 +46,12 @@ def test_the_worst_output_decides() -> None:
     def module(inputs: Arrays) -> Arrays:
         return {**_double(inputs), "z": inputs["x"] + np.float32(0.01)}
 
-    outcome = verify(module, _double, INPUTS, tolerance=1e-4)
+    outcome = verify(module, _double, feeds, tolerance=1e-4)
     assert not outcome.passed
     assert outcome.outputs[0].max_abs == 0
     assert outcome.max_abs == pytest.approx(0.01, rel=1e-3)
     assert outcome.max_rel_range == outcome.outputs[1].max_rel_range
-    assert verify(module, _double, INPUTS, tolerance=0.1).passed
+    assert verify(module, _double, feeds, tolerance=0.1).passed
 
 
 def test_the_deviation_is_relative_to_the_range() -> None:
@@ -122,23 +126,32 @@ def test_parts_take_the_place_of_outputs_that_do_not_agree(right: bool) -> None:
         return [PartValue(name="inside", got=x, expected=x if right else -x)]
 
     asked: list[np.ndarray] = []
-    outcome = verify(jumps, _double, INPUTS, samples=2, parts=parts)
+    outcome = verify(jumps, _double, feeds, samples=2, parts=parts)
     assert (outcome.passed, outcome.by_parts, len(asked)) == (right, True, 2)
     assert [entry.name for entry in outcome.outputs] == ["inside"]
 
 
 def test_parts_are_not_asked_where_the_outputs_agree() -> None:
-    outcome = verify(_double, _double, INPUTS, parts=lambda inputs: pytest.fail("asked"))
+    outcome = verify(_double, _double, feeds, parts=lambda inputs: pytest.fail("asked"))
     assert outcome.passed and not outcome.by_parts
 
 
+def test_neighbours_of_float16_are_the_same_number_rounded() -> None:
+    expected = np.array([0.1, 1, 1000, -3], np.float16)
+    upwards = np.nextafter(expected, np.float16(np.inf))
+    assert compare("y", upwards, expected).max_abs == 0
+    farther = np.nextafter(upwards, np.float16(np.inf))
+    assert compare("y", farther, expected).max_abs == 1.0
+    assert compare("y", _f32(1.0009765625), _f32(1.0)).max_abs > 0
+
+
 def test_a_reference_without_outputs_never_passes() -> None:
-    assert not verify(_double, lambda _: {}, INPUTS).passed
+    assert not verify(_double, lambda _: {}, feeds).passed
 
 
 def test_no_samples_are_refused() -> None:
     with pytest.raises(InputError, match="at least one sample; got 0"):
-        verify(_double, _double, INPUTS, samples=0)
+        verify(_double, _double, feeds, samples=0)
 
 
 def _double(inputs: Arrays) -> Arrays:

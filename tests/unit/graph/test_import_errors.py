@@ -73,10 +73,11 @@ def test_a_value_made_twice_is_named():
         import_model(model([RELU, node("Neg", ["x"], ["y"])], {"x": [2]}))
 
 
-@pytest.mark.parametrize("element", [TensorProto.STRING, TensorProto.BFLOAT16, TensorProto.UINT4])
-def test_an_unknown_element_type_is_named(element: int):
-    with pytest.raises(ModelError, match=r"input 'x': element type .* is not supported; expected"):
-        import_model(model([RELU], {"x": [2]}, element=element))
+@pytest.mark.parametrize("kind", ["STRING", "BFLOAT16", "FLOAT8E4M3FN", "COMPLEX64"])
+def test_an_unknown_element_type_is_named(kind: str):
+    message = rf"input 'x': element type {kind.lower()} is not supported; expected"
+    with pytest.raises(ModelError, match=message):
+        import_model(model([RELU], {"x": [2]}, element=TensorProto.DataType.Value(kind)))
 
 
 def test_unsupported_ops_are_reported_once_in_full():
@@ -104,46 +105,6 @@ def test_unsupported_ops_are_reported_once_in_full():
 def test_an_old_opset_is_refused():
     with pytest.raises(ModelError, match="operator set 6; expected 7 or newer"):
         import_model(model([RELU], {"x": [2]}, opset=6))
-
-
-def test_an_open_dimension_names_the_remedy():
-    message = (
-        r"input 'x' has the open dimension batch, \? \(its shape is batch,3,\?\).*"
-        r"--shape x=1,3,1"
-    )
-    with pytest.raises(ModelError, match=message):
-        import_model(model([RELU], {"x": ["batch", 3, None]}))
-
-
-def test_a_shape_binds_the_same_symbol_everywhere():
-    both = model([node("Add", ["x", "z"], ["y"])], {"x": ["n", 4], "z": ["n", 4]})
-    graph = import_model(both, {"x": (5, 4)})
-    assert graph.types["y"].shape == (5, 4)
-
-
-@pytest.mark.parametrize(
-    ("shapes", "message"),
-    [
-        (
-            {"x": (1, 4, 8)},
-            r"'x': the shape given is 1,4,8; the model fixes n,3,8, where n is 1; give",
-        ),
-        ({"x": (1, 3)}, r"'x': the shape given is 1,3; the model fixes n,3,8"),
-        ({"x": (0, 3, 8)}, r"give positive extents"),
-        ({"z": (1, 3, 8)}, r"a shape is given for 'z', which is no input .* its inputs are x"),
-    ],
-)
-def test_a_contradicting_shape_is_refused(shapes, message):
-    with pytest.raises(ModelError, match=message):
-        import_model(model([RELU], {"x": ["n", 3, 8]}), shapes)
-
-
-def test_symbols_may_not_take_two_values():
-    both = model([node("Add", ["x", "z"], ["y"])], {"x": ["n", 4], "z": ["n", 4]})
-    with pytest.raises(
-        ModelError, match="'z': the shape given is 3,4; the model fixes n,4, where n is 5; give"
-    ):
-        import_model(both, {"x": (5, 4), "z": (3, 4)})
 
 
 @pytest.mark.parametrize(
@@ -244,11 +205,3 @@ def test_dropping_at_random_is_refused():
     weights = {"ratio": np.asarray(0.5, np.float32), "training": np.asarray(True)}
     with pytest.raises(ModelError, match="training mode is not supported; export the model"):
         import_model(model(nodes, {"x": [1, 2]}, weights=weights))
-
-
-def test_a_sequence_input_is_refused():
-    made = model([RELU], {"x": [2]})
-    sequence = onnx.helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, [2])
-    made.graph.input.append(sequence)
-    with pytest.raises(ModelError, match="input 's': expected a tensor"):
-        import_model(made)

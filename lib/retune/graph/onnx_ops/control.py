@@ -32,7 +32,7 @@ def branch(node: OnnxNode, emit: Emitter) -> None:
     return None
 
 
-@onnx_op("Loop")
+@onnx_op("Loop", limits="fewer than 4096 turns, if they are counted while importing")
 def loop(node: OnnxNode, emit: Emitter) -> None:
     """Turn after turn, while the count and the condition are known; otherwise on the host."""
     limit = emit.known(node.inputs[0]) if node.has_input(0) else np.asarray(_MOST_TURNS)
@@ -58,7 +58,7 @@ def loop(node: OnnxNode, emit: Emitter) -> None:
     return None
 
 
-@onnx_op("Scan", since=8)
+@onnx_op("Scan", since=8, limits="one length for all, fewer than 4096 turns")
 def scan_of_batches(node: OnnxNode, emit: Emitter) -> None:
     """Until opset 8: each sample of the batch by itself, along the second axis."""
     if node.has_input(0):
@@ -77,7 +77,7 @@ def scan_of_batches(node: OnnxNode, emit: Emitter) -> None:
         _stack(emit, index, parts, 0)
 
 
-@onnx_op("Scan", since=9)
+@onnx_op("Scan", since=9, limits="fewer than 4096 turns")
 def scan(node: OnnxNode, emit: Emitter) -> None:
     """The body applied to slice after slice of the scanned inputs."""
     count = node.integer("num_scan_inputs", 0)

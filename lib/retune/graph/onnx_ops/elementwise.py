@@ -167,8 +167,9 @@ CAST_TYPES: dict[int, str] = {
     11: "float64",
     12: "uint32",
     13: "uint64",
+    16: "float32",
 }
-"""ONNX element type number -> ours."""
+"""ONNX element type number -> ours; bfloat16 is computed in float32, not rounded in between."""
 
 
 def stated_type(node: OnnxNode, key: str) -> str:
@@ -177,7 +178,7 @@ def stated_type(node: OnnxNode, key: str) -> str:
     if number not in CAST_TYPES:
         raise ModelError(
             f"casting to ONNX element type {number} is not supported; expected one of "
-            f"{', '.join(sorted(CAST_TYPES.values()))}"
+            f"{', '.join(sorted({*CAST_TYPES.values()}))}"
         )
     return CAST_TYPES[number]
 
@@ -188,7 +189,7 @@ def cast(node: OnnxNode, emit: Emitter) -> None:
     emit.out("cast", node.inputs[0], to=stated_type(node, "to"))
 
 
-@onnx_op("Dropout")
+@onnx_op("Dropout", limits="inference only, or a ratio of 0")
 def dropout(node: OnnxNode, emit: Emitter) -> None:
     """Nothing, in inference or with a ratio of 0; the mask is all true (ones until opset 9)."""
     if node.has_input(2) and bool(emit.contents(2, "training_mode").reshape(-1)[0]):

@@ -72,11 +72,12 @@ def _dense(emit: Emitter, left: str, right: str, put: Callable[..., T]) -> T:
     return put("reshape", result, shape=(*shape[:-1], emit.shape(right)[1]))
 
 
-@onnx_op("Constant")
+@onnx_op("Constant", folded=True, limits="no text")
 def constant(node: OnnxNode, emit: Emitter) -> None:
     """A value stated in the node."""
     kinds = {
         "value": None,
+        "sparse_value": None,
         "value_float": np.float32,
         "value_floats": np.float32,
         "value_int": np.int64,
@@ -86,10 +87,10 @@ def constant(node: OnnxNode, emit: Emitter) -> None:
         if key in node.attrs:
             emit.build.constant(node.outputs[0], np.asarray(node.attrs[key], dtype))
             return
-    raise emit.refuse(f"a Constant with {', '.join(node.attrs)}", "expected a dense tensor")
+    raise emit.refuse(f"text ({', '.join(node.attrs)})", "expected numbers or truth values")
 
 
-@onnx_op("ConstantOfShape")
+@onnx_op("ConstantOfShape", folded=True, limits="shape known while importing")
 def constant_of_shape(node: OnnxNode, emit: Emitter) -> None:
     """An array filled with one value, 0.0 by default."""
     shape = emit.index_list(0, "the shape")
@@ -97,7 +98,7 @@ def constant_of_shape(node: OnnxNode, emit: Emitter) -> None:
     emit.build.constant(node.outputs[0], np.full(shape, value))
 
 
-@onnx_op("Shape")
+@onnx_op("Shape", folded=True)
 def shape_of(node: OnnxNode, emit: Emitter) -> None:
     """The extents of the input, or those between start and end."""
     shape = emit.shape(node.inputs[0])
@@ -105,14 +106,14 @@ def shape_of(node: OnnxNode, emit: Emitter) -> None:
     emit.build.constant(node.outputs[0], np.asarray(shape[start:end], np.int64))
 
 
-@onnx_op("Size")
+@onnx_op("Size", folded=True)
 def size_of(node: OnnxNode, emit: Emitter) -> None:
     """The number of elements of the input."""
     count = emit.type(node.inputs[0]).elements
     emit.build.constant(node.outputs[0], np.asarray(count, np.int64))
 
 
-@onnx_op("Range")
+@onnx_op("Range", folded=True, limits="bounds known while importing")
 def numbers(node: OnnxNode, emit: Emitter) -> None:
     """start, start + delta, ... below limit; all three must be known."""
     bounds = [emit.contents(i, "a bound").reshape(-1) for i in range(3)]

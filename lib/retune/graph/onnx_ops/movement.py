@@ -7,7 +7,7 @@ from retune.core.errors import ModelError
 from retune.graph.onnx_ops.registry import Emitter, OnnxNode, onnx_op, positive_axis
 
 
-@onnx_op("Reshape")
+@onnx_op("Reshape", limits="shape known while importing")
 def reshape(node: OnnxNode, emit: Emitter) -> None:
     """To a constant shape; 0 keeps an extent (unless allowzero), -1 takes the rest."""
     data, old = node.inputs[0], emit.shape(node.inputs[0])
@@ -40,7 +40,7 @@ def squeeze(node: OnnxNode, emit: Emitter) -> None:
     _squeeze(node, emit, node.ints("axes", ()))
 
 
-@onnx_op("Squeeze", since=13)
+@onnx_op("Squeeze", since=13, limits="axes known while importing")
 def squeeze_by_input(node: OnnxNode, emit: Emitter) -> None:
     """Axes as an optional input."""
     _squeeze(node, emit, emit.index_list(1, "the axes") if node.has_input(1) else ())
@@ -62,7 +62,7 @@ def unsqueeze(node: OnnxNode, emit: Emitter) -> None:
     _unsqueeze(node, emit, node.ints("axes", ()))
 
 
-@onnx_op("Unsqueeze", since=13)
+@onnx_op("Unsqueeze", since=13, limits="axes known while importing")
 def unsqueeze_by_input(node: OnnxNode, emit: Emitter) -> None:
     """Axes as an input."""
     _unsqueeze(node, emit, emit.index_list(1, "the axes"))
@@ -98,7 +98,7 @@ def slice_by_attributes(node: OnnxNode, emit: Emitter) -> None:
     _slice(node, emit, starts, node.ints("ends", ()), axes, (1,) * len(starts))
 
 
-@onnx_op("Slice", since=10)
+@onnx_op("Slice", since=10, limits="ranges known while importing")
 def slice_by_inputs(node: OnnxNode, emit: Emitter) -> None:
     """Starts, ends, axes and steps as inputs."""
     starts, ends = emit.index_list(1, "the starts"), emit.index_list(2, "the ends")
@@ -138,7 +138,7 @@ def split(node: OnnxNode, emit: Emitter) -> None:
     _split(node, emit, node.ints("split", ()))
 
 
-@onnx_op("Split", since=13)
+@onnx_op("Split", since=13, limits="parts known while importing")
 def split_by_input(node: OnnxNode, emit: Emitter) -> None:
     """Parts as an optional input."""
     _split(node, emit, emit.index_list(1, "the parts") if node.has_input(1) else ())
@@ -172,7 +172,7 @@ def gather(node: OnnxNode, emit: Emitter) -> None:
     emit.out("gather", *node.inputs, axis=axis)
 
 
-@onnx_op("Expand")
+@onnx_op("Expand", limits="shape known while importing")
 def expand(node: OnnxNode, emit: Emitter) -> None:
     """To the common shape of the input and a constant shape."""
     old, wanted = emit.shape(node.inputs[0]), emit.index_list(1, "the shape")
@@ -184,7 +184,7 @@ def expand(node: OnnxNode, emit: Emitter) -> None:
     emit.out("broadcast_to", node.inputs[0], shape=shape)
 
 
-@onnx_op("Tile")
+@onnx_op("Tile", limits="repeats known while importing")
 def tile(node: OnnxNode, emit: Emitter) -> None:
     """The input repeated along each dimension."""
     shape, repeats = emit.shape(node.inputs[0]), emit.index_list(1, "the repeats")

@@ -175,10 +175,27 @@ ModelError for attributes, shapes or types that have no meaning here."""
 HANDLERS: dict[str, dict[int, Handler]] = {}
 
 
-def onnx_op(*names: str, since: int = 1) -> Callable[[Handler], Handler]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What a handler says of itself to people: `retune ops` prints it."""
+
+    limits: str = ""
+    """What it refuses, in a few words."""
+    folded: bool = False
+    """It leaves no node in the graph: all is known while importing."""
+
+
+CLAIMS: dict[tuple[str, int], Claim] = {}
+"""ONNX op and the opset of one of its handlers -> what that one says."""
+
+
+def onnx_op(
+    *names: str, since: int = 1, limits: str = "", folded: bool = False
+) -> Callable[[Handler], Handler]:
     """Decorator: the function imports these ONNX ops from opset `since` on.
 
-    Raises: ValueError if there is one for that opset already.
+    `limits` and `folded` are told to people. Raises: ValueError if there is one for that opset
+    already.
     """
 
     def wrap(handler: Handler) -> Handler:
@@ -187,6 +204,7 @@ def onnx_op(*names: str, since: int = 1) -> Callable[[Handler], Handler]:
             if since in versions:
                 raise ValueError(f"ONNX op {name} since {since} is registered twice")
             versions[since] = handler
+            CLAIMS[name, since] = Claim(limits=limits, folded=folded)
         return handler
 
     return wrap

@@ -18,32 +18,32 @@ def identity(node: OnnxNode, emit: Emitter) -> None:
     return emit.same(value)
 
 
-@onnx_op("SequenceConstruct")
+@onnx_op("SequenceConstruct", folded=True)
 def construct(node: OnnxNode, emit: Emitter) -> None:
     """The inputs as a sequence."""
     emit.out_sequence(node.inputs)
 
 
-@onnx_op("SequenceEmpty")
+@onnx_op("SequenceEmpty", folded=True)
 def empty(_: OnnxNode, emit: Emitter) -> None:
     """A sequence of nothing."""
     emit.out_sequence(())
 
 
-@onnx_op("SequenceLength")
+@onnx_op("SequenceLength", folded=True)
 def length(node: OnnxNode, emit: Emitter) -> None:
     """The number of tensors."""
     emit.build.constant(node.outputs[0], np.asarray(len(emit.sequence(0)), np.int64))
 
 
-@onnx_op("SequenceAt")
+@onnx_op("SequenceAt", folded=True, limits="position known while importing")
 def at(_: OnnxNode, emit: Emitter) -> None:
     """The tensor at a known position; negative ones count from the end."""
     parts = emit.sequence(0)
     emit.same(parts[_place(emit, 1, len(parts))])
 
 
-@onnx_op("SequenceInsert")
+@onnx_op("SequenceInsert", folded=True, limits="position known while importing")
 def insert(node: OnnxNode, emit: Emitter) -> None:
     """The sequence with one more tensor, at its end or before a known position."""
     parts = list(emit.sequence(0))
@@ -51,7 +51,7 @@ def insert(node: OnnxNode, emit: Emitter) -> None:
     emit.out_sequence([*parts[:place], node.inputs[1], *parts[place:]])
 
 
-@onnx_op("SequenceErase")
+@onnx_op("SequenceErase", folded=True, limits="position known while importing")
 def erase(node: OnnxNode, emit: Emitter) -> None:
     """The sequence without its last tensor, or the one at a known position."""
     parts = list(emit.sequence(0))
@@ -66,7 +66,7 @@ def _place(emit: Emitter, index: int, count: int) -> int:
     return place % count
 
 
-@onnx_op("SplitToSequence")
+@onnx_op("SplitToSequence", limits="split known while importing")
 def split_to_sequence(node: OnnxNode, emit: Emitter) -> None:
     """Slices along an axis, of known extents; of extent 1 each and without the axis by default."""
     data = node.inputs[0]
@@ -102,7 +102,7 @@ def concat_from_sequence(node: OnnxNode, emit: Emitter) -> None:
     return emit.out("concat", *parts, axis=positive_axis(node.integer("axis", 0), len(shape)))
 
 
-@onnx_op("Optional")
+@onnx_op("Optional", folded=True)
 def optional(node: OnnxNode, emit: Emitter) -> None:
     """The input, or nothing."""
     if node.has_input(0):
@@ -110,14 +110,14 @@ def optional(node: OnnxNode, emit: Emitter) -> None:
     return emit.out_empty()
 
 
-@onnx_op("OptionalHasElement")
+@onnx_op("OptionalHasElement", folded=True)
 def has_element(node: OnnxNode, emit: Emitter) -> None:
     """Whether there is something."""
     holds = node.has_input(0) and not emit.is_empty(node.inputs[0])
     emit.build.constant(node.outputs[0], np.asarray(holds))
 
 
-@onnx_op("OptionalGetElement")
+@onnx_op("OptionalGetElement", folded=True)
 def get_element(node: OnnxNode, emit: Emitter) -> None:
     """What the optional holds."""
     if emit.is_empty(node.inputs[0]):

@@ -1,0 +1,81 @@
+"""Networks of float16 where the device has no such arithmetic: computed in float32.
+
+Values between the inputs and outputs are not rounded to float16: results come closer to exact ones,
+and what would exceed 65504 stays finite.
+"""
+
+from retune.core.dtypes import TensorType
+from retune.graph.graph import Graph, GraphBuilder, Node
+from retune.graph.ops import lookup
+
+HALF, WIDE = "float16", "float32"
+
+
+def widen_half(graph: Graph) -> Graph:
+    """float16 -> float32, inside; inputs, outputs and host steps keep their types through casts."""
+    if not any(_is_half(entry) for entry in graph.types.values()):
+        return graph
+    return _Widened(graph).finish()
+
+
+def _is_half(entry: TensorType) -> bool:
+    return entry.dtype == HALF
+
+
+class _Widened:
+    """The wide graph as it grows; `_wide` maps the old values to those that are read instead."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._old = graph
+        self._build = GraphBuilder(graph.name, fold=True, reserved=graph.types)
+        self._wide: dict[str, str] = {"": ""}
+        for name in graph.inputs:
+            self._wide[name] = self._widen(self._build.input(name, graph.types[name]))
+        for name, array in graph.constants.items():
+            half = _is_half(graph.types[name])
+            stored = self._build.constant(self._name(name), array.astype(WIDE) if half else array)
+            self._wide[name] = stored
+
+    def finish(self) -> Graph:
+        """The wide graph."""
+        for node in self._old.nodes:
+            if lookup(node.op).kind == "host":
+                self._add_host(node)
+            else:
+                self._add(node)
+        for name in self._old.outputs:
+            if name not in self._build.types:
+                self._build.add("cast", [self._wide[name]], {"to": HALF}, outputs=[name])
+        return self._build.finish(self._old.outputs)
+
+    def _name(self, value: str) -> str:
+        """What the wide form of a value is called: as the value, unless that is an output's."""
+        if value in self._old.outputs and _is_half(self._old.types[value]):
+            return self._build.fresh(f"{value}.wide")
+        return value
+
+    def _widen(self, value: str) -> str:
+        if not _is_half(self._build.types[value]):
+            return value
+        name = self._build.fresh(f"{value}.wide")
+        return self._build.add("cast", [value], {"to": WIDE}, outputs=[name])
+
+    def _add(self, node: Node) -> None:
+        attrs = {key: WIDE if value == HALF else value for key, value in node.attrs.items()}
+        made = {value: self._name(value) for value in node.outputs}
+        inputs = [self._wide[value] for value in node.inputs]
+        self._build.add(node.op, inputs, attrs, outputs=made.values(), name=node.name)
+        self._wide |= made
+
+    def _add_host(self, node: Node) -> None:
+        """The types of a host step are its own: it reads and makes float16 as before."""
+        inputs = [self._narrow(value) if value else "" for value in node.inputs]
+        self._build.add(node.op, inputs, node.attrs, outputs=node.outputs, name=node.name)
+        self._wide |= {v: self._widen(v) for v in node.outputs if self._old.types[v].known}
+
+    def _narrow(self, value: str) -> str:
+        """The old value in its own type."""
+        if self._build.types.get(value) == self._old.types[value]:
+            return value
+        name = self._build.fresh(f"{value}.half")
+        return self._build.add("cast", [self._wide[value]], {"to": HALF}, outputs=[name])

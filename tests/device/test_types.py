@@ -1,0 +1,183 @@
+"""Networks whose inputs and outputs are of other types than float32, on PoCL, as a user runs them.
+
+PoCL's CPU has no float16 arithmetic: such networks are computed in float32 there.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from retune.bundle.build import build_plan
+from retune.bundle.format import write_bundle
+from retune.bundle.module import Module
+from retune.bundle.peers import open_peer
+from retune.bundle.plan import NetworkPlan
+from retune.bundle.verify import verify
+from retune.core.errors import InputError
+from retune.graph.onnx_import import load_file
+from retune.graph.passes import Layout, optimise
+from retune.search.extract import extract
+from tests.external.on_device import compile_graph, pocl
+from tests.unit.graph.networks import node
+
+pytestmark = pytest.mark.device
+
+
+def save(
+    path: Path,
+    nodes: list[onnx.NodeProto],
+    inputs: dict[str, tuple[int, list[int]]],
+    outputs: dict[str, int],
+    weights: dict[str, np.ndarray],
+) -> Path:
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info(n, kind, shape) for n, (kind, shape) in inputs.items()],
+        [helper.make_tensor_value_info(n, kind, None) for n, kind in outputs.items()],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    made.ir_version = 8
+    onnx.save(made, path)
+    return path
+
+
+def half_network(path: Path) -> Path:
+    """A small image network all of float16, with a gate and a softmax."""
+    rng = np.random.default_rng(0)
+
+    def weight(*shape: int) -> np.ndarray:
+        return (rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))).astype(np.float16)
+
+    nodes = [
+        node("Conv", ["x", "w1", "b1"], ["c1"], pads=[1, 1, 1, 1]),
+        node("Relu", ["c1"], ["r1"]),
+        node("Conv", ["r1", "w2"], ["c2"], pads=[1, 1, 1, 1], strides=[2, 2]),
+        node("Sigmoid", ["c2"], ["g"]),
+        node("Mul", ["c2", "g"], ["m"]),
+        node("GlobalAveragePool", ["m"], ["p"]),
+        node("Flatten", ["p"], ["f"]),
+        node("Gemm", ["f", "w3"], ["l"], transB=1),
+        node("Softmax", ["l"], ["y"], axis=1),
+    ]
+    weights = {
+        "w1": weight(16, 3, 3, 3),
+        "b1": weight(16),
+        "w2": weight(24, 16, 3, 3),
+        "w3": weight(10, 24),
+    }
+    half = TensorProto.FLOAT16
+    return save(path, nodes, {"x": (half, [1, 3, 20, 20])}, {"y": half, "m": half}, weights)
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+def test_a_network_of_float16_agrees_with_onnxruntime(tmp_path: Path, layout: Layout):
+    path = half_network(tmp_path / "net.onnx")
+    module = compile_graph(load_file(path), layout)
+    assert {entry.dtype for entry in (*module.inputs.values(), *module.outputs.values())} == {
+        "float16"
+    }
+    outcome = verify(module, open_peer("onnxruntime", path), module.random_inputs, samples=2)
+    assert outcome.passed, outcome
+
+
+def test_float16_goes_through_casts_copies_and_constants(tmp_path: Path):
+    half, single = TensorProto.FLOAT16, TensorProto.FLOAT
+    nodes = [
+        node("Cast", ["x"], ["a"], to=single),
+        node("Mul", ["a", "a"], ["squares"]),
+        node("Cast", ["squares"], ["y"], to=half),
+        node("Transpose", ["x"], ["turned"]),
+        node("Reshape", ["x", "flat"], ["row"]),
+        node("Identity", ["w"], ["stored"]),
+        node("Cast", ["x"], ["whole"], to=TensorProto.INT32),
+        node("Cast", ["z"], ["narrow"], to=half),
+    ]
+    outputs = dict.fromkeys(("y", "turned", "row", "stored", "narrow"), half)
+    path = save(
+        tmp_path / "net.onnx",
+        nodes,
+        {"x": (half, [3, 5]), "z": (single, [7])},
+        {**outputs, "whole": TensorProto.INT32},
+        {"w": np.float16([1, 2, 3]), "flat": np.array([15])},
+    )
+    module = compile_graph(load_file(path))
+    expected = open_peer("onnxruntime", path)
+    feeds = module.random_inputs() | {"z": np.float32([0, -0.0, 1e-8, 1e5, np.inf, 2049, 0.1])}
+    found = module.run(feeds)
+    for name, array in expected(feeds).items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+        assert found[name].dtype == array.dtype
+
+
+def embedding_network(path: Path) -> Path:
+    """What language models have: ids, a mask, a truth value, a scalar; scores, a choice, a flag."""
+    whole, truth, single = TensorProto.INT64, TensorProto.BOOL, TensorProto.FLOAT
+    rng = np.random.default_rng(1)
+    nodes = [
+        node("Gather", ["table", "ids"], ["words"], axis=0),
+        node("Gather", ["kinds", "kind"], ["sorts"], axis=0),
+        node("Add", ["words", "sorts"], ["both"]),
+        node("Where", ["keep", "both", "zero"], ["kept"]),
+        node("Mul", ["kept", "scale"], ["scaled"]),
+        node("MatMul", ["scaled", "w"], ["scores"]),
+        node("ReduceMax", ["scores"], ["best"], axes=[2], keepdims=0),
+        node("Greater", ["best", "zero"], ["good"]),
+        node("Cast", ["good"], ["count"], to=TensorProto.INT64),
+        node("Add", ["ids", "count"], ["next"]),
+    ]
+    return save(
+        path,
+        nodes,
+        {
+            "ids": (whole, [1, 6]),
+            "kind": (TensorProto.INT32, [1, 6]),
+            "keep": (truth, [1, 6, 1]),
+            "scale": (single, []),
+        },
+        {"scores": single, "good": truth, "next": whole},
+        {
+            "table": rng.standard_normal((500, 8)).astype(np.float32),
+            "kinds": rng.standard_normal((2, 8)).astype(np.float32),
+            "zero": np.float32(0).reshape(()),
+            "w": rng.standard_normal((8, 11)).astype(np.float32),
+        },
+    )
+
+
+def test_whole_numbers_truth_values_and_scalars_go_in_and_out(tmp_path: Path):
+    path = embedding_network(tmp_path / "net.onnx")
+    made = compile_graph(load_file(path))
+    assert made.plan.counts == {"ids": 500, "kind": 2}
+    write_bundle(_plan(path), tmp_path / "module")
+    module = Module.load(tmp_path / "module")
+    feeds = module.random_inputs()
+    assert feeds["ids"].max() < 500
+    assert feeds["kind"].max() < 2
+    assert (feeds["keep"].dtype, feeds["scale"].shape) == (np.bool_, ())
+    outcome = verify(module, open_peer("onnxruntime", path), module.random_inputs, samples=3)
+    assert outcome.passed, outcome
+    assert len(module.benchmark(repeat=2, warmup=1)) == 2
+    assert module.profile(repeat=1)
+
+
+def test_wrong_inputs_of_these_types_are_named(tmp_path: Path):
+    module = compile_graph(load_file(embedding_network(tmp_path / "net.onnx")))
+    feeds = module.random_inputs()
+    for name, wrong, message in (
+        ("ids", feeds["ids"].astype(np.int32), r"input ids: expected int64\[1, 6\]; got int32"),
+        ("scale", np.ones(1, np.float32), r"input scale: expected float32\[\]; got float32\[1\]"),
+        ("keep", np.ones((1, 6, 1), np.uint8), r"input keep: expected bool\[1, 6, 1\]; got uint8"),
+    ):
+        with pytest.raises(InputError, match=message):
+            module.run({**feeds, name: wrong})
+    assert module.run({**feeds, "scale": np.float32(2)})  # type: ignore[dict-item]
+
+
+def _plan(path: Path) -> NetworkPlan:
+    network = extract(optimise(load_file(path)))
+    return build_plan(network, {}, pocl().spec, model_key="m", notes={})

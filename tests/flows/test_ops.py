@@ -1,0 +1,101 @@
+"""`retune ops`: what is imported follows from the registries, and is told in a few words."""
+
+import json
+
+import pytest
+from onnx import TensorProto, defs
+
+from flows.cli import run_command
+from retune.core.errors import LookupFailed, ModelError
+from retune.graph.onnx_import import import_model
+from retune.graph.onnx_ops import HANDLERS
+from retune.graph.onnx_support import support_of, supported
+from tests.unit.graph.networks import model, node
+
+
+def test_the_table_has_every_operator_with_a_handler(capsys: pytest.CaptureFixture[str]):
+    assert run_command(["ops"]) == 0
+    printed = capsys.readouterr().out
+    for name in HANDLERS:
+        assert f"\n {name} " in printed
+    assert "With known inputs everything is folded." in printed
+
+
+def test_one_operator_is_told_by_version(capsys: pytest.CaptureFixture[str]):
+    assert run_command(["ops", "Softmax"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "Softmax, opsets 7-",
+        "  from 7   kernels: Until opset 12: over all dimensions from `axis` on, as if they were "
+        "one.",
+        "  from 13  kernels: From opset 13 on: over one axis, the last by default.",
+    ]
+
+
+def test_limits_stand_beside_the_version_that_has_them(capsys: pytest.CaptureFixture[str]):
+    assert run_command(["ops", "BatchNormalization"]) == 0
+    assert "limits: inference only" in capsys.readouterr().out
+
+
+def test_data_for_programs(capsys: pytest.CaptureFixture[str]):
+    assert run_command(["ops", "--json"]) == 0
+    found = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
+    assert found["Conv"]["how"] == "kernels"
+    assert found["Shape"]["how"] == "folded"
+    assert (found["Gelu"]["how"], found["Gelu"]["opsets"]) == ("function", "20-")
+    assert found["RandomNormal"]["how"] == "none"
+    assert {name for name, entry in found.items() if not entry["versions"]} == {
+        name for name, entry in found.items() if entry["how"] == "none"
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        ("ReduceLogSum", "host, function from 18"),
+        ("Bernoulli", "none"),
+        ("AffineGrid", "function"),
+        ("SequenceMap", "function"),
+        ("TfIdfVectorizer", "host"),
+        ("StringConcat", "none"),
+        ("Det", "host"),
+        ("Celu", "function"),
+    ],
+)
+def test_how_an_operator_is_imported_may_change(name: str, how: str):
+    assert support_of(name).way == how
+
+
+def test_an_unknown_name_lists_close_ones(capsys: pytest.CaptureFixture[str]):
+    assert run_command(["ops", "softmaks"]) == 2
+    assert "close names: Softmax" in capsys.readouterr().err
+    with pytest.raises(LookupFailed, match="is no operator of ONNX's opsets 7 to"):
+        support_of("Conv7d")
+
+
+def test_every_handler_is_of_an_operator_that_onnx_has():
+    assert set(HANDLERS) <= {support.name for support in supported()}
+
+
+def test_every_handler_says_what_it_does():
+    for name, versions in HANDLERS.items():
+        for since, handler in versions.items():
+            assert (handler.__doc__ or "").strip(), f"{name} since {since}"
+
+
+def test_a_retired_operator_ends():
+    upsample = support_of("Upsample")
+    assert upsample.until == 9
+    assert defs.get_schema("Upsample", 10).deprecated
+
+
+def test_what_is_listed_as_missing_is_refused():
+    missing = [s.name for s in supported() if not s.versions]
+    assert missing
+    for name in missing:
+        schema = defs.get_schema(name)
+        texts = any(entry.types == {"tensor(string)"} for entry in schema.inputs)
+        element = TensorProto.STRING if texts else TensorProto.FLOAT
+        proto = node(name, ["x"] * schema.min_input, ["y"])
+        made = model([proto], {"x": [2]}, opset=schema.since_version, element=element)
+        with pytest.raises(ModelError):
+            import_model(made)

@@ -1,0 +1,119 @@
+"""Networks of float16 without such arithmetic: the same interface, float32 inside."""
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+
+from retune.core.dtypes import TensorType
+from retune.graph.evaluate import random_inputs, run_graph
+from retune.graph.graph import Graph, GraphBuilder
+from retune.graph.half import widen_half
+from retune.graph.onnx_import import import_model
+from retune.graph.passes import optimise
+from tests.unit.graph.networks import model, node
+
+HALF = np.float16
+
+
+def layer(*extra_outputs: str) -> Graph:
+    """relu(dense(x, w) + b) of float16, and the values named."""
+    build = GraphBuilder("net")
+    build.input("x", TensorType((4, 8), "float16"))
+    rng = np.random.default_rng(0)
+    build.constant("w", rng.standard_normal((5, 8)).astype(HALF))
+    build.constant("b", rng.standard_normal((1, 5)).astype(HALF))
+    build.add("dense", ["x", "w"], outputs=["d"])
+    build.add("add", ["d", "b"], outputs=["s"])
+    build.add("relu", ["s"], outputs=["y"])
+    return build.finish(["y", *extra_outputs]).verify()
+
+
+def inner_types(graph: Graph) -> set[str]:
+    """Types of all that is neither an input nor an output."""
+    outer = {*graph.inputs, *graph.outputs}
+    return {entry.dtype for name, entry in graph.types.items() if name not in outer}
+
+
+def test_only_the_interface_is_left_of_float16():
+    wide = widen_half(layer()).verify()
+    assert [n.op for n in wide.nodes] == ["cast", "dense", "add", "relu", "cast"]
+    assert (str(wide.types["x"]), str(wide.types["y"])) == ("float16[4, 8]", "float16[4, 5]")
+    assert inner_types(wide) == {"float32"}
+
+
+def test_the_meaning_is_that_of_more_exact_arithmetic():
+    graph = layer("s")
+    inputs = random_inputs(graph)
+    exact = {n: a.astype(np.float64) for n, a in {**graph.constants, **inputs}.items()}
+    expected = exact["x"] @ exact["w"].T + exact["b"]
+    found = run_graph(widen_half(graph), inputs)
+    np.testing.assert_allclose(found["s"], expected.astype(HALF), rtol=2**-10)
+    np.testing.assert_array_equal(found["y"], np.maximum(found["s"], 0))
+
+
+def test_a_network_without_float16_stays_itself():
+    build = GraphBuilder("net")
+    build.input("x", TensorType((2,)))
+    graph = build.finish([build.add("relu", ["x"])])
+    assert widen_half(graph) is graph
+
+
+def test_a_device_that_computes_with_float16_keeps_it():
+    assert inner_types(optimise(layer(), half=True)) == {"float16"}
+    assert inner_types(optimise(layer())) == {"float32"}
+
+
+@pytest.mark.parametrize("to", ["float16", "float32", "int32"])
+def test_casts_inside_lose_nothing(to: str):
+    build = GraphBuilder("net")
+    build.input("x", TensorType((3,)))
+    build.add("cast", ["x"], {"to": "float16"}, outputs=["h"])
+    build.add("cast", ["h"], {"to": to}, outputs=["y"])
+    graph = build.finish(["y"])
+    wide = optimise(graph).verify()
+    assert wide.types["y"].dtype == to
+    x = np.array([1.25, -2, 1000], np.float32)
+    np.testing.assert_array_equal(run_graph(wide, {"x": x})["y"], x.astype(to))
+
+
+def test_constants_may_be_outputs_and_operands():
+    build = GraphBuilder("net")
+    build.input("x", TensorType((2,), "float16"))
+    build.constant("c", np.array([1, 2], HALF))
+    build.add("add", ["x", "c"], outputs=["y"])
+    graph = build.finish(["y", "c"])
+    found = run_graph(optimise(graph).verify(), {"x": np.array([1, 1], HALF)})
+    assert {name: str(array.dtype) for name, array in found.items()} == dict.fromkeys(
+        "yc", "float16"
+    )
+    assert (found["y"].tolist(), found["c"].tolist()) == ([2, 3], [1, 2])
+
+
+def test_no_name_is_taken_twice():
+    build = GraphBuilder("net")
+    build.input("x", TensorType((2,), "float16"))
+    build.add("relu", ["x"], outputs=["x.wide"])
+    build.add("negative", ["x.wide"], outputs=["y.wide"])
+    build.add("abs", ["y.wide"], outputs=["y"])
+    graph = build.finish(["y", "y.wide"])
+    found = run_graph(widen_half(graph).verify(), {"x": np.array([-1, 3], HALF)})
+    assert (found["y"].tolist(), found["y.wide"].tolist()) == ([0, 3], [0, -3])
+
+
+def test_host_steps_read_and_make_float16():
+    """What is not zero is found on the host, between the layers of a network of float16."""
+    nodes = [
+        node("Relu", ["x"], ["r"]),
+        node("NonZero", ["r"], ["where"]),
+        node("Compress", ["r", "keep"], ["y"], axis=0),
+        node("Compress", ["x", "keep"], ["z"], axis=0),
+    ]
+    weights = {"keep": np.array([True, False, True])}
+    made = model(nodes, {"x": [3, 2]}, ["where", "y", "z"], weights, element=TensorProto.FLOAT16)
+    inputs = {"x": np.array([[1, -2], [3, 4], [0, 0.5]], HALF)}
+    graph = import_model(made)
+    assert "host" in {n.op for n in graph.nodes}
+    expected = run_graph(graph, inputs)
+    for name, array in run_graph(optimise(graph).verify(), inputs).items():
+        np.testing.assert_array_equal(array, expected[name])
+        assert array.dtype == expected[name].dtype

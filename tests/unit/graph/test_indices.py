@@ -1,0 +1,80 @@
+"""Random indices are valid, and reach as far as valid ones do."""
+
+import numpy as np
+import pytest
+
+from retune.core.dtypes import DType, TensorType
+from retune.graph.evaluate import random_inputs, run_graph
+from retune.graph.graph import Graph, GraphBuilder
+from retune.graph.indices import index_counts
+
+
+def lookup(rows: int, dtype: DType = "int64", *moves: tuple[str, dict[str, object]]) -> Graph:
+    """Rows of a table by indices that go through the moves."""
+    build = GraphBuilder("net")
+    value = build.input("ids", TensorType((2, 3), dtype))
+    build.constant("table", np.arange(rows * 4, dtype=np.float32).reshape(rows, 4))
+    for op, attrs in moves:
+        value = build.add(op, [value], attrs)  # type: ignore[arg-type]
+    return build.finish([build.add("gather", ["table", value], {"axis": 0})])
+
+
+@pytest.mark.parametrize("rows", [1, 2, 30_000])
+def test_indices_reach_the_whole_table(rows: int):
+    graph = lookup(rows)
+    assert index_counts(graph) == {"ids": rows}
+    ids = random_inputs(graph)["ids"]
+    assert 0 <= ids.min() <= ids.max() < rows
+    assert run_graph(graph, {"ids": ids})
+
+
+@pytest.mark.parametrize(
+    ("dtype", "count"), [("int32", 1000), ("uint8", 256), ("int8", 128), ("bool", 2)]
+)
+def test_no_type_gets_values_that_it_does_not_have(dtype: DType, count: int):
+    graph = lookup(1000, dtype, ("cast", {"to": "int64"}))
+    assert index_counts(graph) == {"ids": count}
+
+
+def test_moves_pass_indices_on():
+    moves = (
+        ("cast", {"to": "int32"}),
+        ("reshape", {"shape": (3, 2)}),
+        ("transpose", {"perm": (1, 0)}),
+        ("slice", {"begins": (0, 1), "steps": (1, 1), "extents": (2, 2)}),
+    )
+    assert index_counts(lookup(77, "int64", *moves)) == {"ids": 77}
+
+
+def test_indices_of_other_arithmetic_are_careful():
+    assert index_counts(lookup(77, "int64", ("negative", {}))) == {"ids": 2}
+    assert index_counts(lookup(1, "int64", ("abs", {}))) == {"ids": 1}
+
+
+def test_the_smallest_table_counts():
+    build = GraphBuilder("net")
+    build.input("ids", TensorType((3,), "int64"))
+    for name, rows in (("a", 9), ("b", 4)):
+        build.constant(name, np.zeros((rows, 2), np.float32))
+    found = [build.add("gather", [name, "ids"], {"axis": 0}) for name in "ab"]
+    assert index_counts(build.finish([build.add("add", found)])) == {"ids": 4}
+
+
+def test_what_is_no_index_is_free():
+    build = GraphBuilder("net")
+    build.input("n", TensorType((3,), "int64"))
+    build.input("x", TensorType((3,)))
+    build.add("cast", ["n"], {"to": "float32"}, outputs=["f"])
+    graph = build.finish([build.add("add", ["f", "x"])])
+    assert index_counts(graph) == {}
+    assert set(random_inputs(graph)["n"].tolist()) <= {0, 1}
+
+
+def test_joined_indices_count_together():
+    build = GraphBuilder("net")
+    for name in "ab":
+        build.input(name, TensorType((2,), "int64"))
+    build.constant("table", np.zeros((6, 2), np.float32))
+    both = build.add("concat", ["a", "b"], {"axis": 0})
+    graph = build.finish([build.add("gather", ["table", both], {"axis": 0})])
+    assert index_counts(graph) == {"a": 6, "b": 6}
