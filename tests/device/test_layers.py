@@ -105,6 +105,18 @@ def test_ties_are_quantized_to_even(dtype):
     assert_runs(typed_model(nodes, {"x": x}, ["q", "y"], weights, opset=21), {"x": x})
 
 
+@pytest.mark.parametrize("constant", [False, True])
+def test_quotients_that_are_rounded_are_right_to_the_last_bit(constant):
+    """Each is next to a tie, for scales whose reciprocals are not exact."""
+    scale = np.asarray(5 / 255, np.float32)
+    x = ((np.arange(-128, 128, dtype=np.float32) + np.float32(0.5)) * scale).astype(np.float32)
+    x = np.concatenate([x, np.nextafter(x, np.float32(9)), np.nextafter(x, np.float32(-9))])
+    inputs = {"x": x} if constant else {"x": x, "s": scale}
+    weights = {"z": np.asarray(0, np.int16)} | ({"s": scale} if constant else {})
+    nodes = [node("QuantizeLinear", ["x", "s", "z"], ["y"])]
+    assert_runs(typed_model(nodes, inputs, ["y"], weights, opset=21), inputs)
+
+
 @pytest.mark.parametrize("op", ["LayerNormalization", "RMSNormalization"])
 @pytest.mark.parametrize("shape", [(3, 7, 64), (2, 65), (1, 768)])
 def test_normalised_rows(op, shape):

@@ -52,6 +52,7 @@ INFIX: Mapping[str, str] = {
 
 FUNCTION: Mapping[str, str] = {
     "exp": "exp", "log": "log", "sqrt": "sqrt", "abs": "fabs", "fmod": "fmod",
+    "fma": "fma",
     "floor": "floor", "ceil": "ceil", "erf": "erf", "round": "rint",
     "sin": "sin", "cos": "cos", "tan": "tan",
     "arcsin": "asin", "arccos": "acos", "arctan": "atan",

@@ -114,14 +114,13 @@ def subtract_to_add(r: Rewriter, node: Node) -> str | None:
 def divide_to_multiply(r: Rewriter, node: Node) -> str | None:
     """x / c -> x * (1 / c), where c has no zero.
 
-    Quotients whose last bit decides stay: those that are rounded next, and single numbers, which
-    cost nothing and may be the scales that others are rounded by (quantization).
+    Single numbers stay quotients: that costs nothing, and they may be scales of quantization, whose
+    last bit decides where ties are.
     """
     divisor = r.constant(node.inputs[1]) if node.op == "divide" else None
     if divisor is None or not _floats(r, node) or not np.all(divisor):
         return None
-    readers = r.old.consumers(_out(node))
-    if r.old.types[_out(node)].elements == 1 or any(reader.op == "round" for reader in readers):
+    if r.old.types[_out(node)].elements == 1:
         return None
     share = r.emit("reciprocal", node.inputs[1:], {})
     return r.emit("multiply", (node.inputs[0], share), {}, _out(node))

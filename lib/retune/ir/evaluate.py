@@ -25,6 +25,7 @@ _FUNCTIONS: Mapping[str, Callable[..., np.ndarray]] = {
     "ceil": np.ceil,
     "round": np.rint,
     "fmod": np.fmod,
+    "fma": lambda a, b, c: (a.astype(np.float64) * b + c).astype(a.dtype),
     "sin": np.sin,
     "cos": np.cos,
     "tan": np.tan,

@@ -270,7 +270,7 @@ class Load(Expr):
 TESTS = frozenset({"isnan", "isinf"})
 FUNCTIONS = TESTS | {
     "exp", "log", "sqrt", "abs", "floor", "ceil", "erf", "round", "fmod", "sin", "cos", "tan",
-    "sinh", "cosh", "tanh", "arcsin", "arccos", "arctan", "arcsinh", "arccosh", "arctanh",
+    "sinh", "cosh", "tanh", "arcsin", "arccos", "arctan", "arcsinh", "arccosh", "arctanh", "fma",
 }  # fmt: skip
 """Functions that a Call may name, by what evaluates and prints them; TESTS give truth values."""
 BITCAST = "bitcast"

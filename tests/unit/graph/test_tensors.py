@@ -288,7 +288,7 @@ PLAIN_UNARY = (
     *("reciprocal", "softplus", "softsign", "erf", "identity", "gelu", "gelu_tanh", "mish"),
 )
 PLAIN_BINARY = (
-    *("add", "subtract", "multiply", "divide", "minimum", "maximum", "prelu"),
+    *("add", "subtract", "multiply", "divide", "quotient", "minimum", "maximum", "prelu"),
     *("equal", "less", "greater", "less_equal", "greater_equal"),
 )
 

@@ -2,8 +2,7 @@
 
 Read `quantize` and `rescaled` first. Sums of products are taken in int32, of values less their zero
 points, and rescaled in float32. Quotients are rounded half to even, then shifted by the zero point
-and saturated; they are divided, never multiplied by a reciprocal, which would send some of the ties
-to another integer.
+and saturated; they are right to the last bit, since it decides where ties are.
 """
 
 from math import prod
@@ -27,7 +26,7 @@ def quantize(node: OnnxNode, emit: Emitter) -> None:
     usual = emit.type(scale).dtype
     precision = _stated_type(node, "precision", usual if is_float(usual) else "float32")
     divisor = _cast(emit, _spread(node, emit, scale), precision)
-    quotient = emit.temp("divide", _cast(emit, data, precision), divisor)
+    quotient = emit.temp("quotient", _cast(emit, data, precision), divisor)
     _saturate(emit, quotient, zero, made)
 
 

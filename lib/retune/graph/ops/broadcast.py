@@ -37,6 +37,7 @@ BINARY: dict[str, Binary] = {
     "subtract": np.subtract,
     "multiply": np.multiply,
     "divide": _divide,
+    "quotient": np.divide,
     "power": np.power,
     "minimum": np.minimum,
     "maximum": np.maximum,
@@ -51,6 +52,7 @@ BINARY: dict[str, Binary] = {
 }
 """Name -> meaning; the result has the first input's element type. Integers divide toward zero.
 
+`quotient` is that of floats to the last bit, on devices too, where `divide` may be off by it.
 `mod` has the divisor's sign, `fmod` the dividend's. A shift to the right keeps the sign.
 """
 

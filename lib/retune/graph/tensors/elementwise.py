@@ -145,6 +145,21 @@ def divide(a: Expr, b: Expr) -> Expr:
     return cast(select(equal(left < 0, right < 0), quotient, -quotient), a.dtype)
 
 
+_QUOTIENTS_END = 1 << 24
+"""Larger quotients are integers as they are: nothing is to be mended."""
+
+
+def _quotient(a: Expr, b: Expr) -> Expr:
+    """The quotient to the last bit, mended by what it leaves of `a`.
+
+    Compilers may make a / b out of a * (1 / b), which is off by a bit here and there.
+    """
+    near = a / b
+    rest = call("fma", -near, b, a)
+    mended = call("fma", rest, 1.0 / b, near)
+    return select(call("abs", near) < float(_QUOTIENTS_END), mended, near)
+
+
 def _mod(a: Expr, b: Expr) -> Expr:
     """The remainder with the divisor's sign."""
     if not is_float(a.dtype):
@@ -188,6 +203,7 @@ BINARY: dict[str, Callable[[Expr, Expr], Expr]] = {
     "subtract": lambda a, b: a - b,
     "multiply": lambda a, b: a * b,
     "divide": divide,
+    "quotient": _quotient,
     "mod": _mod,
     "fmod": _fmod,
     "power": _power,
