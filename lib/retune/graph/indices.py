@@ -20,6 +20,7 @@ _MOVES: Mapping[str, tuple[int, ...]] = {
     "slice": (0,),
     "broadcast_to": (0,),
     "gather": (0,),
+    "gather_elements": (0,),
     "where": (1, 2),
 }
 """Op -> the operands whose elements it passes on as they are."""
@@ -54,9 +55,16 @@ def _values(dtype: str) -> int:
 def _demands(graph: Graph, node: Node, counts: Mapping[str, int]) -> list[tuple[str, int]]:
     """What the node demands of the values that it reads."""
     found: list[tuple[str, int]] = []
-    if node.op == "gather":
-        shape = graph.types[node.inputs[0]].shape
-        found.append((node.inputs[1], shape[integer(node.attrs, "axis")]))
+    match node.op:
+        case "gather" | "gather_elements":
+            shape = graph.types[node.inputs[0]].shape
+            found.append((node.inputs[1], shape[integer(node.attrs, "axis")]))
+        case "last_writers":
+            found.append((node.inputs[0], integer(node.attrs, "places")))
+        case "fold_rows":
+            found.append((node.inputs[1], graph.types[node.inputs[0]].shape[1]))
+        case _:
+            pass
     if lookup(node.op).kind == "host":
         return [(value, _CAREFUL) for value in node.inputs if value]
     wanted = [counts[value] for value in node.outputs if value in counts]

@@ -70,6 +70,19 @@ def test_what_is_no_index_is_free():
     assert set(random_inputs(graph)["n"].tolist()) <= {0, 1}
 
 
+@pytest.mark.parametrize(("axis", "extent"), [(0, 5), (1, 7)])
+def test_indices_of_elements_and_of_places_are_known(axis: int, extent: int):
+    build = GraphBuilder("net")
+    build.input("i", TensorType((5, 7), "int64"))
+    build.constant("data", np.zeros((5, 7), np.float32))
+    build.add("gather_elements", ["data", "i"], {"axis": axis}, outputs=["y"])
+    assert index_counts(build.finish(["y"])) == {"i": extent}
+    build = GraphBuilder("net")
+    build.input("i", TensorType((1, 3), "int64"))
+    build.add("last_writers", ["i"], {"places": 4}, outputs=["y"])
+    assert index_counts(build.finish(["y"])) == {"i": 4}
+
+
 def test_joined_indices_count_together():
     build = GraphBuilder("net")
     for name in "ab":

@@ -79,7 +79,7 @@ def gather_nd(node: OnnxNode, emit: Emitter) -> None:
     return emit.out("gather", rows, found, axis=0)
 
 
-@onnx_op("OneHot", since=9)
+@onnx_op("OneHot", since=9, limits="depth known while importing")
 def one_hot(node: OnnxNode, emit: Emitter) -> None:
     """`on` where the index (negative from the end) is the place along a new axis, else `off`."""
     indices, _, values = node.inputs

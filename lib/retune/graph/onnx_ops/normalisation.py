@@ -6,7 +6,7 @@ from retune.core.errors import ModelError
 from retune.graph.onnx_ops.registry import Emitter, OnnxNode, onnx_op, positive_axis
 
 
-@onnx_op("BatchNormalization")
+@onnx_op("BatchNormalization", limits="no training outputs of earlier opsets")
 def batch_normalization(node: OnnxNode, emit: Emitter) -> None:
     """With the statistics that are inputs, or those of the batch in training mode."""
     if node.integer("training_mode", 0):

@@ -20,7 +20,7 @@ def pad(node: OnnxNode, emit: Emitter) -> None:
     _pad(node, emit, node.ints("pads", ()), node.number("value", 0.0))
 
 
-@onnx_op("Pad", since=11)
+@onnx_op("Pad", since=11, limits="pads and value known while importing")
 def pad_by_input(node: OnnxNode, emit: Emitter) -> None:
     """Pads, value and (from opset 18 on) axes as inputs."""
     stated = emit.index_list(1, "the pads")

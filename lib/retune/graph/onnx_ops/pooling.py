@@ -44,7 +44,7 @@ def _pool(node: OnnxNode, emit: Emitter, op: str, window: Window, **attrs: Any) 
     return emit.out("reshape", result, shape=without_height(emit.shape(result)))
 
 
-@onnx_op("MaxPool")
+@onnx_op("MaxPool", limits="1 to 3 spatial dimensions")
 def max_pool(node: OnnxNode, emit: Emitter) -> None:
     """Maximum pooling; `storage_order` is how the positions of the maxima are counted."""
     window = _window(node, emit)
@@ -83,7 +83,7 @@ def _column_major(emit: Emitter, places: str, extents: tuple[int, ...]) -> str:
     return total
 
 
-@onnx_op("AveragePool")
+@onnx_op("AveragePool", limits="1 to 3 spatial dimensions")
 def average_pool(node: OnnxNode, emit: Emitter) -> None:
     """Average pooling; what ceil_mode adds never counts as elements."""
     window = _window(node, emit)
@@ -93,7 +93,7 @@ def average_pool(node: OnnxNode, emit: Emitter) -> None:
     _pool(node, emit, "avg_pool2d", window, counted=counted)
 
 
-@onnx_op("LpPool")
+@onnx_op("LpPool", limits="1 to 3 spatial dimensions")
 def lp_pool(node: OnnxNode, emit: Emitter) -> None:
     """The p-th root of the sum of |x|**p over each window."""
     window = _window(node, emit)

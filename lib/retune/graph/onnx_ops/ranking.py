@@ -65,7 +65,7 @@ def top_by_attribute(node: OnnxNode, emit: Emitter) -> None:
     _top(node, emit, node.integer("k", 0))
 
 
-@onnx_op("TopK", since=10)
+@onnx_op("TopK", since=10, limits="number known while importing")
 def top_by_input(node: OnnxNode, emit: Emitter) -> None:
     """The number as an input."""
     stated = emit.index_list(1, "the number of elements")
@@ -106,8 +106,8 @@ RUNNING_EXTENT = 512
 """Elements along an axis each of whose results is computed from all elements before it."""
 
 
-@onnx_op("CumSum", since=11)
-@onnx_op("CumProd", since=26)
+@onnx_op("CumSum", since=11, limits="axis known while importing")
+@onnx_op("CumProd", since=26, limits="axis known while importing")
 def running(node: OnnxNode, emit: Emitter) -> None:
     """Sums or products of the elements up to each one, along a constant axis."""
     data, (axis,) = node.inputs[0], emit.index_list(1, "the axis")

@@ -8,6 +8,8 @@ import numpy as np
 from retune.core.dtypes import is_float
 from retune.graph.onnx_ops.registry import Emitter, OnnxNode, onnx_op, positive_axis
 
+KNOWN_AXES = "axes known while importing"
+
 PLAIN: dict[str, str] = {
     "ReduceMean": "reduce_mean",
     "ReduceSum": "reduce_sum",
@@ -63,8 +65,14 @@ def reduce_by_attribute(node: OnnxNode, emit: Emitter) -> None:
     _reduce(node, emit, _found(node, emit, node.ints("axes", ())))
 
 
-@onnx_op(*(op for op in PLAIN if op != "ReduceSum"), *SUMS, "ReduceLogSumExp", since=18)
-@onnx_op("ReduceSum", since=13)
+@onnx_op(
+    *(op for op in PLAIN if op != "ReduceSum"),
+    *SUMS,
+    "ReduceLogSumExp",
+    since=18,
+    limits=KNOWN_AXES,
+)
+@onnx_op("ReduceSum", since=13, limits=KNOWN_AXES)
 def reduce_by_input(node: OnnxNode, emit: Emitter) -> None:
     """Axes as an optional input; empty means all, or none with noop_with_empty_axes."""
     axes = emit.index_list(1, "the axes") if node.has_input(1) else ()

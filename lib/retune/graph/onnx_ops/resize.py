@@ -30,8 +30,8 @@ def upsample_by_attribute(node: OnnxNode, emit: Emitter) -> None:
     _resize_first_version(node, emit, scales)
 
 
-@onnx_op("Upsample", since=9)
-@onnx_op("Resize", since=10)
+@onnx_op("Upsample", since=9, limits="scales known while importing")
+@onnx_op("Resize", since=10, limits="scales known while importing")
 def resize_by_scales(node: OnnxNode, emit: Emitter) -> None:
     """Scales as an input, and no other choice than the mode."""
     _resize_first_version(node, emit, emit.contents(1, "the scales"))
@@ -45,7 +45,7 @@ def _resize_first_version(node: OnnxNode, emit: Emitter, scales: Array) -> None:
     _resize(node, emit, axes, method)
 
 
-@onnx_op("Resize", since=11)
+@onnx_op("Resize", since=11, limits="scales or sizes known while importing")
 def resize(node: OnnxNode, emit: Emitter) -> None:
     """By scales or to sizes, of all axes or of some; the region of interest belongs to crops."""
     shape = emit.shape(node.inputs[0])

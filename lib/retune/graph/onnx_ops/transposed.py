@@ -225,7 +225,7 @@ def _spread(emit: Emitter, weight: str, phases: Sequence[_Phases]) -> str:
     return emit.reshaped(wide, (*outer, *made))
 
 
-@onnx_op("Col2Im")
+@onnx_op("Col2Im", limits="shapes known while importing")
 def columns_to_image(node: OnnxNode, emit: Emitter) -> None:
     """Blocks of an image, laid out as columns, added up where they were taken from."""
     image, block = emit.index_list(1, "the image's shape"), emit.index_list(2, "the block's shape")

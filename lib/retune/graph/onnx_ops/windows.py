@@ -153,7 +153,7 @@ def convolution_of(
     return "conv3d" if rank == 3 else "conv2d", {**attrs, "groups": groups}
 
 
-@onnx_op("Conv")
+@onnx_op("Conv", limits="1 to 3 spatial dimensions")
 def conv(node: OnnxNode, emit: Emitter) -> None:
     """Convolution, its bias as an addition."""
     bias = node.inputs[2] if node.has_input(2) else ""
