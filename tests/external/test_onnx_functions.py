@@ -1,4 +1,7 @@
-"""The ONNX node tests of ops stated by smaller ones, through generated OpenCL kernels."""
+"""The ONNX node tests of ops stated by smaller ones, through generated OpenCL kernels.
+
+Their meaning is checked by numpy in each run of the gate, and so are the smaller ops on the device.
+"""
 
 import pytest
 
@@ -7,7 +10,7 @@ from tests.external.cases import CASES, check
 from tests.external.exclusions import exclusion_of
 from tests.external.on_device import run_on_device
 
-pytestmark = pytest.mark.device
+pytestmark = [pytest.mark.device, pytest.mark.slow]
 
 FUNCTIONS = [name for name in CASES if "_expanded" in name]
 

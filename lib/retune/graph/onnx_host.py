@@ -160,9 +160,16 @@ def _model(
 def _inferred(model: onnx.ModelProto) -> dict[str, TensorType | None]:
     """The types of the model's outputs as far as they follow from its inputs'.
 
-    None where not even the rank or the element type does.
+    None where not even the rank or the element type does. Raises: ModelError for shapes that do not
+    fit together.
     """
-    inferred = shape_inference.infer_shapes(model, data_prop=True)
+    try:
+        inferred = shape_inference.infer_shapes(model, data_prop=True)
+    except shape_inference.InferenceError as error:
+        raise ModelError(
+            f"its shapes contradict each other ({' '.join(str(error).split())}); check the model "
+            "with onnx.checker"
+        ) from error
     return {entry.name: _stated(entry) for entry in inferred.graph.output}
 
 
