@@ -165,11 +165,18 @@ START: dict[str, float] = {"arcsin": 0.0, "arccos": 0.0, "arctanh": -0.01, "arcc
 """Function -> what is added to squares below 1, where 0.3 would leave its range."""
 
 
-@pytest.mark.parametrize("function", sorted(FUNCTIONS - TESTS - {"fmod"}))
+@pytest.mark.parametrize("function", sorted(FUNCTIONS - TESTS - {"fmod", "fma"}))
 def test_functions_as_scalars_and_as_vectors(device: Device, function: str):
     x, start = placeholder("x", (2, 16)), START.get(function, 0.3)
     body = lambda i, j: call(function, x[i, j] * x[i, j] + start)  # noqa: E731
     assert_both_ways(device, Dag((compute("y", (2, 16), body, [x]),)), "y.j")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_products_and_sums_in_one(device: Device, dtype: str):
+    x, y = placeholder("x", (3, 16), dtype), placeholder("y", (3, 16), dtype)
+    body = lambda i, j: call("fma", x[i, j], y[i, j], x[i, j] + 0.5)  # noqa: E731
+    assert_both_ways(device, Dag((compute("z", (3, 16), body, [x, y]),)), "z.j")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -55,6 +55,7 @@ def test_a_network_of_odd_names_runs_from_its_bundle(name: str, tmp_path: Path):
             np.testing.assert_allclose(found[value], expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_file_of_an_odd_name_is_tuned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

@@ -1,4 +1,4 @@
-"""The ONNX node tests of ops stated by smaller ones, through generated OpenCL kernels.
+"""The ONNX node tests of ops imported as functions, or run on the host, by generated kernels.
 
 Their meaning is checked by numpy in each run of the gate, and so are the smaller ops on the device.
 """
@@ -6,13 +6,13 @@ Their meaning is checked by numpy in each run of the gate, and so are the smalle
 import pytest
 
 from retune.core.errors import InputError
-from tests.external.cases import CASES, check
+from tests.external.cases import CASES, check, has_own_ops
 from tests.external.exclusions import exclusion_of
 from tests.external.on_device import run_on_device
 
 pytestmark = [pytest.mark.device, pytest.mark.slow]
 
-FUNCTIONS = [name for name in CASES if "_expanded" in name]
+FUNCTIONS = [name for name in CASES if not has_own_ops(name)]
 
 
 @pytest.mark.parametrize("name", [name for name in FUNCTIONS if not exclusion_of(name)])

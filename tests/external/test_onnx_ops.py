@@ -1,15 +1,15 @@
-"""The ONNX node tests of single ops through generated OpenCL kernels."""
+"""The ONNX node tests of ops that the importer knows itself, through generated OpenCL kernels."""
 
 import pytest
 
 from retune.core.errors import InputError
-from tests.external.cases import CASES, check
+from tests.external.cases import CASES, check, has_own_ops
 from tests.external.exclusions import exclusion_of
 from tests.external.on_device import run_on_device
 
 pytestmark = pytest.mark.device
 
-OPS = [name for name in CASES if "_expanded" not in name]
+OPS = [name for name in CASES if has_own_ops(name)]
 
 
 @pytest.mark.parametrize("name", [name for name in OPS if not exclusion_of(name)])

@@ -28,7 +28,7 @@ def test_what_the_user_can_mend_exits_with_two():
         for e in vars(errors).values()
         if isinstance(e, type) and issubclass(e, errors.RetuneError)
     }
-    mendable = {"InputError", "ModelError", "RecordError", "LookupFailed"}
+    mendable = {"InputError", "ModelError", "ShapesMissing", "RecordError", "LookupFailed"}
     assert {name for name, code in codes.items() if code == 2} == mendable
     assert set(codes.values()) == {1, 2}
 
