@@ -76,7 +76,7 @@ def facts_of(path: Path, layout: str, device: str, seconds: float) -> Iterator[F
 
 def is_constant(array: np.ndarray) -> bool:
     """True if it is empty or all elements are equal, so that agreeing with them says little."""
-    return array.size != 1 and bool((array == array.reshape(-1)[:1]).all())
+    return not array.size or (array.size > 1 and bool((array == array.flat[0]).all()))
 
 
 def plan_of(network: ImportedNetwork, device: Device) -> NetworkPlan:

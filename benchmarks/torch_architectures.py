@@ -289,7 +289,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     _vision("SSDlite", "ssdlite320_mobilenet_v3_large", "legacy", **_DETECTION),
     _vision("RetinaNet", "retinanet_resnet50_fpn", "legacy", **_DETECTION),
     _vision(
-        "Faster R-CNN", "fasterrcnn_mobilenet_v3_large_320_fpn", "legacy", box_score_thresh=0.012,
+        "Faster R-CNN", "fasterrcnn_mobilenet_v3_large_320_fpn", "legacy", box_score_thresh=0.005,
         **_DETECTION,
     ),
     _vision("ResNet 3D", "r3d_18", "legacy", shape=(3, 8, 112, 112)),
