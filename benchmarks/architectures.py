@@ -10,9 +10,10 @@ Each architecture of `benchmarks.torch_architectures` is exported by torch's tra
 `--cache`. `--exporter` names the interpreter that has torch, timm, torchvision, transformers, onnx
 and onnxscript; retune's own needs none of them, and none at all for files that are there already.
 Every file is imported, compiled with default schedules, and compared with onnxruntime. Prints for
-each: nodes, tasks and the largest deviation as a part of the output's range, or where it ended and
-why; how many did at the end. `--times` also times the default schedules and onnxruntime, in turns,
-and names the heaviest steps; for a machine that does nothing else.
+each: nodes, tasks, what the device cannot do and the host does, and the largest deviation as a part
+of the output's range, or where it ended and why; how many did at the end. `--times` also times the
+default schedules and onnxruntime, in turns, and names the heaviest kernels; for a machine that does
+nothing else.
 """
 
 import argparse
@@ -134,8 +135,11 @@ def show(row: Facts) -> str:
     text = f"{row['name']:50} {row['family']:24} {row['exporter']:9} {row.get('layout', ''):4}"
     if "nodes" in row:
         text += f" {row['nodes']:5} nodes {row['tasks']:4} tasks"
+    if isinstance(hosted := row.get("host"), list) and hosted:
+        text += f" {len(hosted)} on the host ({'; '.join(hosted)})"[:_SHOWN]
     if "deviation" in row:
         text += f" deviation {row['deviation']:.1e}" + ("" if agrees(row) else " WRONG")
+        text += " of empty or constant outputs" if row.get("constant") else ""
     if "error" in row:
         text += f" {row['stage']}: {str(row['error'])[:_SHOWN]}"
     return text + _times(row)
@@ -160,6 +164,9 @@ def summary(rows: Sequence[Facts]) -> list[str]:
     compared = [row for row in rows if "deviation" in row]
     if compared:
         lines[0] += f", {sum(map(agrees, rows))} of {there} agree within {TOLERANCE:.0e}"
+    hosted = sum(bool(row.get("host")) for row in rows)
+    if hosted:
+        lines.append(f"  {hosted} have steps on the host")
     for stage, count in ended.items():
         lines.append(f"  {count} end at {stage}")
     ratios = [

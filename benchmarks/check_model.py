@@ -10,7 +10,6 @@ process of its own: nothing that one network does can end the others' check.
 import json
 import time
 from argparse import Namespace
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from benchmarks.passes import alone
 from retune.api import ImportedNetwork, import_network
 from retune.bundle.bench import BenchOptions, compare_times
 from retune.bundle.build import build_plan
+from retune.bundle.by_parts import parts_of
 from retune.bundle.contest import open_contest
 from retune.bundle.module import Module
 from retune.bundle.peers import open_peer
@@ -51,11 +51,16 @@ def facts_of(path: Path, layout: str, device: str, seconds: float) -> Iterator[F
     opened, start = open_device(device), time.perf_counter()
     plan = plan_of(network, opened)
     module = Module(plan, opened)
-    yield {"compile_s": time.perf_counter() - start}
+    yield {
+        "compile_s": time.perf_counter() - start,
+        "host": [step.opened.title for step in plan.hosts],
+    }
     peer, feeds = open_peer("onnxruntime", path), module.random_inputs()
-    outcome = verify(module, peer, module.random_inputs, samples=1)
+    parts = parts_of(module, path, network.network.graph)
+    outcome = verify(module, peer, module.random_inputs, samples=1, parts=parts)
     yield {
         "deviation": outcome.max_rel_range,
+        "by_parts": outcome.by_parts,
         "problems": [f"{e.name}: {e.problem}" for e in outcome.outputs if e.problem],
         "constant": [name for name, array in peer(feeds).items() if is_constant(array)],
     }
@@ -70,8 +75,8 @@ def facts_of(path: Path, layout: str, device: str, seconds: float) -> Iterator[F
 
 
 def is_constant(array: np.ndarray) -> bool:
-    """True if all elements are equal, so that agreeing with them says little."""
-    return array.size > 1 and bool((array == array.flat[0]).all())
+    """True if it is empty or all elements are equal, so that agreeing with them says little."""
+    return not array.size or (array.size > 1 and bool((array == array.flat[0]).all()))
 
 
 def plan_of(network: ImportedNetwork, device: Device) -> NetworkPlan:
@@ -82,28 +87,28 @@ def plan_of(network: ImportedNetwork, device: Device) -> NetworkPlan:
 def heaviest(plan: NetworkPlan, module: Module, device: Device) -> list[Facts]:
     """The kernels that take the largest parts of the network's time, taken in their places.
 
-    Where the device has no clock for that (`bundle.contest`), each step by itself.
+    Where the device has no clock for that (`bundle.contest`), or the host has steps of its own,
+    each step by itself.
     """
-    contest = open_contest(alone(plan), device)
-    if contest.resolved:
-        times = np.median(contest.times(np.zeros((_PASSES, len(plan.launches)), np.int64)), axis=0)
-    else:
-        times = np.array([launch.median_s for launch in module.profile()])
-    seconds: Counter[str] = Counter()
-    flops: Counter[str] = Counter()
-    steps = Counter(launch.kernel for launch in plan.launches)
-    for launch, taken in zip(plan.launches, times.tolist(), strict=True):
-        seconds[launch.kernel] += taken
-        flops[launch.kernel] += launch.flops
+    profile = [(step.kernel, step.flops, step.median_s) for step in module.profile(repeat=3)]
+    contest = None if plan.hosts else open_contest(alone(plan), device)
+    if contest is not None and contest.resolved:
+        times = contest.times(np.zeros((_PASSES, len(plan.launches)), np.int64))
+        medians = np.median(times, axis=0).tolist()
+        profile = [(x.kernel, x.flops, s) for x, s in zip(plan.launches, medians, strict=True)]
+    by_kernel: dict[str, list[tuple[int, float]]] = {}
+    for kernel, flops, taken in profile:
+        by_kernel.setdefault(kernel, []).append((flops, taken))
+    seconds = {kernel: sum(taken for _, taken in steps) for kernel, steps in by_kernel.items()}
     return [
         {
             "kernel": kernel,
-            "steps": steps[kernel],
-            "ms": 1e3 * taken,
-            "share": taken / float(times.sum()),
-            "gflops": flops[kernel] / taken / 1e9,
+            "steps": len(by_kernel[kernel]),
+            "ms": 1e3 * seconds[kernel],
+            "share": seconds[kernel] / sum(seconds.values()),
+            "gflops": sum(flops for flops, _ in by_kernel[kernel]) / seconds[kernel] / 1e9,
         }
-        for kernel, taken in seconds.most_common(HEAVIEST)
+        for kernel in sorted(seconds, key=seconds.__getitem__, reverse=True)[:HEAVIEST]
     ]
 
 

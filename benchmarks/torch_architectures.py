@@ -288,7 +288,10 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     _vision("FCN", "fcn_resnet50", "dynamo", **_SEGMENTATION),
     _vision("SSDlite", "ssdlite320_mobilenet_v3_large", "legacy", **_DETECTION),
     _vision("RetinaNet", "retinanet_resnet50_fpn", "legacy", **_DETECTION),
-    _vision("Faster R-CNN", "fasterrcnn_mobilenet_v3_large_320_fpn", "legacy", **_DETECTION),
+    _vision(
+        "Faster R-CNN", "fasterrcnn_mobilenet_v3_large_320_fpn", "legacy", box_score_thresh=0.005,
+        **_DETECTION,
+    ),
     _vision("ResNet 3D", "r3d_18", "legacy", shape=(3, 8, 112, 112)),
     _vision("R(2+1)D", "r2plus1d_18", "dynamo", shape=(3, 8, 112, 112)),
     _vision("S3D", "s3d", "dynamo", shape=(3, 16, 224, 224)),
@@ -313,7 +316,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         position_biased_input=False, **_SMALL,
     ),
     _transformer(
-        "GPT-2", "GPT2LMHeadModel", "legacy", "dynamo", n_layer=2, vocab_size=VOCABULARY,
+        "GPT-2", "GPT2LMHeadModel", "dynamo", n_layer=2, vocab_size=VOCABULARY,
         use_cache=False,
     ),
     _transformer(
@@ -327,7 +330,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         word_embed_proj_dim=256, use_cache=False, **_SMALL,
     ),
     _transformer(
-        "Llama", "LlamaForCausalLM", "legacy", "dynamo", num_key_value_heads=4, **_DECODER
+        "Llama", "LlamaForCausalLM", "dynamo", num_key_value_heads=4, **_DECODER
     ),
     _transformer("Qwen2", "Qwen2Model", "dynamo", num_key_value_heads=2, call=_masked, **_DECODER),
     _transformer(

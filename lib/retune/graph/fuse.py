@@ -53,7 +53,7 @@ def partition(graph: Graph) -> tuple[Group, ...]:
     done: set[str] = {"", *graph.inputs, *graph.constants}
     groups: list[Group] = []
     fixed = set(graph.inputs)  # values whose memory is the caller's, reshapes of inputs included
-    for node in graph.nodes:
+    for node in _reshapes_early(graph):
         if node.outputs[0] in done:
             continue
         nodes = [node]
@@ -90,6 +90,28 @@ def _in_parts(groups: Iterable[Group]) -> tuple[Group, ...]:
         turns.update(dict.fromkeys((v for node in group.nodes for v in node.outputs), turn))
         found.append((turn, group))
     return tuple(group for _, group in sorted(found, key=lambda entry: entry[0]))
+
+
+def _reshapes_early(graph: Graph) -> list[Node]:
+    """The nodes, each reshape as soon as there is what it reshapes: operands are ready then."""
+    waiting: dict[str, list[Node]] = {}
+    for node in graph.nodes:
+        if node.op == "reshape":
+            waiting.setdefault(node.inputs[0], []).append(node)
+    found: list[Node] = []
+
+    def put_reshapes(values: Iterable[str]) -> None:
+        for value in values:
+            for reshape in waiting.pop(value, ()):
+                found.append(reshape)
+                put_reshapes(reshape.outputs)
+
+    put_reshapes((*graph.inputs, *graph.constants))
+    for node in graph.nodes:
+        if node.op != "reshape":
+            found.append(node)
+            put_reshapes(node.outputs)
+    return found
 
 
 def _takes_epilogue(node: Node) -> bool:

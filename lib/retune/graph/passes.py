@@ -19,6 +19,7 @@ from retune.graph.simplify import (
     name_global_pools,
     remove_identities,
 )
+from retune.graph.sink import sink_reshapes
 
 Layout = Literal["NCHW", "NHWC"]
 """Order of the dimensions of image data."""
@@ -44,6 +45,7 @@ PASSES: tuple[Pass, ...] = (
     Pass(name="remove-identities", run=remove_identities),
     Pass(name="canonical-arithmetic", run=canonical_arithmetic),
     Pass(name="rows-as-images", run=rows_as_images),
+    Pass(name="sink-reshapes", run=sink_reshapes),
     Pass(name="name-global-pools", run=name_global_pools),
     Pass(name="merge-pads", run=merge_pads),
     Pass(name="fold-scales", run=fold_scales),

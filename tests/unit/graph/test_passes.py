@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from retune.core.dtypes import TensorType
 from retune.graph.evaluate import random_inputs, run_graph
+from retune.graph.fuse import ALIAS, partition
 from retune.graph.graph import Graph, GraphBuilder
 from retune.graph.passes import PASSES, optimise
+from retune.graph.sink import operand_shape
 from tests.unit.graph.networks import normal, random_network
 
 SEEDS = st.integers(0, 100_000)
@@ -153,6 +155,65 @@ def test_a_pad_of_zeros_joins_the_convolution():
     assert ops(folded) == {"conv2d": 1}
     assert folded.nodes[0].attrs["pads"] == (2, 3, 4, 1)
     assert_same(graph, folded)
+
+
+def words(depth: int = 6) -> tuple[GraphBuilder, str, str]:
+    """A product of [2, 5, depth] with a matrix, as it is imported, and the data."""
+    build = GraphBuilder("net")
+    data = build.input("data", TensorType((2, 5, depth)))
+    rows = build.add("reshape", [data], {"shape": (10, depth)})
+    weight = build.constant("w", normal(np.random.default_rng(0), depth, depth))
+    made = build.add("dense", [rows, weight], name="product")
+    return build, build.add("reshape", [made], {"shape": (2, 5, depth)}, name="apart"), data
+
+
+def test_what_follows_a_product_of_words_is_fused_with_it():
+    build, x, data = words()
+    bias = build.constant("b", normal(np.random.default_rng(1), 6))
+    x = build.add("relu", [build.add("add", [x, bias])])
+    x = build.add(
+        "multiply",
+        [
+            build.add("add", [x, data], name="sum"),
+            build.constant("half", np.float32(0.5) * np.ones(())),
+        ],
+    )
+    graph = build.finish([x])
+    folded = optimise(graph)
+    assert [group.kind for group in partition(folded) if group.kind != ALIAS] == ["dense"]
+    assert_same(graph, folded)
+
+
+def test_reshapes_between_two_products_cancel():
+    build, x, _ = words()
+    rows = build.add("reshape", [build.add("relu", [x])], {"shape": (10, 6)}, name="rows")
+    graph = build.finish([build.add("dense", [rows, "w"], name="again")])
+    folded = optimise(graph)
+    assert [node.op for node in folded.nodes] == ["reshape", "dense", "relu", "dense"]
+    assert_same(graph, folded)
+
+
+def test_a_reshape_stays_before_a_sum_over_parts_of_what_it_joins():
+    build, x, _ = words()
+    places = build.constant("places", normal(np.random.default_rng(1), 5, 1))
+    graph = build.finish([build.add("add", [x, places])])
+    assert [node.op for node in optimise(graph).nodes] == ["reshape", "dense", "reshape", "add"]
+
+
+@pytest.mark.parametrize(
+    ("operand", "made", "source", "expected"),
+    [
+        ((6,), (2, 5, 6), (10, 6), (1, 6)),
+        ((2, 5, 1), (2, 5, 6), (10, 6), (10, 1)),
+        ((1, 4, 1, 9), (1, 4, 3, 9), (4, 3, 9), (4, 1, 9)),
+        ((3, 4), (6, 3, 4), (2, 3, 12), (1, 1, 12)),
+        ((5, 6), (2, 5, 6), (10, 6), None),
+        ((), (2, 5, 6), (10, 6), ()),
+        ((1, 1, 1), (2, 5, 6), (10, 6), ()),
+    ],
+)
+def test_an_operand_is_seen_as_the_source_has_it(operand, made, source, expected):
+    assert operand_shape(operand, made, source) == expected
 
 
 @pytest.mark.parametrize(
