@@ -25,7 +25,7 @@ from retune.graph.onnx_functions import (
     schema_function,
 )
 from retune.graph.onnx_host import HostPart, evaluate, runs_on_host
-from retune.graph.onnx_ops import Emitter, OnnxNode, Values, handler_of
+from retune.graph.onnx_ops import Emitter, Handler, OnnxNode, Values, handler_of
 from retune.graph.onnx_scope import (
     Scope,
     attributes_of,
@@ -120,15 +120,19 @@ class BodyImporter:
         function = local_function(call, self._functions)
         if function is not None:
             self._expand(function, call, scope)
-        elif not self._has_way(call, scope):
+        elif not (
+            _handler(call, scope)
+            or has_schema_function(call, scope.version(call.domain))
+            or runs_on_host(call, scope.opsets, self._functions)
+        ):
             self._miss(call)
         self._unknown.update(call.output)
 
     def _import(self, call: onnx.NodeProto, scope: Scope) -> None:
-        version = scope.version(call.domain)
-        if not standard(call.domain) and handler_of(call.op_type, version) is not None:
+        handler, version = _handler(call, scope), scope.version(call.domain)
+        if handler is not None:
             try:
-                return self._handle(call, scope)
+                return self._handle(handler, call, scope)
             except ModelError:
                 if self._fold(call, scope):
                     return None
@@ -140,17 +144,9 @@ class BodyImporter:
             return self._expand(function, call, scope)
         if self._fold(call, scope):
             return None
-        if not self._has_way(call, scope):
+        if not runs_on_host(call, scope.opsets, self._functions):
             return self._miss(call)
         return self.run_on_host(call, scope)
-
-    def _has_way(self, call: onnx.NodeProto, scope: Scope) -> bool:
-        version = scope.version(call.domain)
-        if not standard(call.domain) and handler_of(call.op_type, version) is not None:
-            return True
-        if local_function(call, self._functions) or has_schema_function(call, version):
-            return True
-        return runs_on_host(call, scope.opsets, self._functions)
 
     def refuse(self, opset: int) -> None:
         """Nothing, if everything was imported. Raises: ModelError with all that is missing."""
@@ -173,11 +169,9 @@ class BodyImporter:
         self.first.setdefault(op_type, call.name)
         self._unknown.update(call.output)
 
-    def _handle(self, call: onnx.NodeProto, scope: Scope) -> None:
+    def _handle(self, handler: Handler, call: onnx.NodeProto, scope: Scope) -> None:
         version = scope.version("")
         where = f"{self._build.name}: node '{call.name}' ({call.op_type})"
-        handler = handler_of(call.op_type, version)
-        assert handler is not None
         node = OnnxNode(
             op_type=call.op_type,
             name=call.name,
@@ -276,6 +270,11 @@ class BodyImporter:
         if keep or self.host.kept_values.intersection(read_by(proto)):
             return self.host.keep(proto, scope.opsets)
         return self.host.add(proto, scope.opsets)
+
+
+def _handler(call: onnx.NodeProto, scope: Scope) -> Handler | None:
+    """What imports the node, if it is of the default domain and there is something."""
+    return None if standard(call.domain) else handler_of(call.op_type, scope.version(""))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,14 +6,14 @@ Read `read_onnx`, `initializers` and `tensor_array`.
 from collections.abc import Callable, Iterable, Iterator
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import external_data_helper, helper, numpy_helper
 
-from retune.core.dtypes import DTYPES
+from retune.core.dtypes import DTYPES, UNKNOWN, DType, TensorType
 from retune.core.errors import ModelError
 from retune.graph.onnx_scope import bodies_of
 from retune.graph.ops import Array
@@ -232,6 +232,18 @@ def _external_array(
     return np.require(values, requirements="A")
 
 
+def stated_tensor(entry: onnx.ValueInfoProto, where: str) -> TensorType | None:
+    """The type that is written there, its open dimensions UNKNOWN; None without a rank.
+
+    Raises: ModelError naming `where` for an element type that is none of ours.
+    """
+    tensor = entry.type.tensor_type
+    if not entry.type.HasField("tensor_type") or not tensor.HasField("shape"):
+        return None
+    dims = [d.dim_value if d.HasField("dim_value") else UNKNOWN for d in tensor.shape.dim]
+    return TensorType(tuple(dims), cast("DType", element_type(tensor.elem_type, where)))
+
+
 def attribute_value(attribute: onnx.AttributeProto, folder: Path, where: str) -> Any:
     """An attribute as a plain value: text decoded, tensors as arrays, subgraphs as protos."""
     value = helper.get_attribute_value(attribute)
@@ -256,14 +268,19 @@ def external_files(path: Path) -> tuple[Path, ...]:
 
     Raises: ModelError for a file that is not a model, or a location outside its folder.
     """
-    model = read_onnx(path)
-    nodes = (node for function in model.functions for node in function.node)
     found = {
         external_path(tensor, path.parent, f"{path}: tensor '{tensor.name}'"): None
-        for tensor in (*_tensors(model.graph), *_tensors_of_nodes(nodes))
+        for tensor in tensors_of(read_onnx(path))
         if external_data_helper.uses_external_data(tensor)
     }
     return tuple(found)
+
+
+def tensors_of(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Every tensor that the model holds, those of its functions too."""
+    yield from _tensors(model.graph)
+    for function in model.functions:
+        yield from _tensors_of_nodes(function.node)
 
 
 def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:

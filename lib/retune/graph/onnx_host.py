@@ -16,7 +16,7 @@ from onnx import defs, helper, numpy_helper, shape_inference
 from retune.core.dtypes import UNKNOWN, TensorType
 from retune.core.errors import ModelError
 from retune.graph.graph import GraphBuilder
-from retune.graph.onnx_file import element_type
+from retune.graph.onnx_file import stated_tensor
 from retune.graph.onnx_functions import Functions
 from retune.graph.onnx_scope import Opsets, read_by, standard
 from retune.graph.ops import Array
@@ -101,7 +101,7 @@ class HostPart:
         model = self._model(nodes[::-1], list(wanted), self._opsets)
         types: list[TensorType] = []
         for name, entry in _inferred(model).items():
-            found = entry or _stated(wanted[name])
+            found = entry or stated_tensor(wanted[name], f"output '{name}'")
             if found is None:
                 raise ModelError(
                     f"{self._build.name}: the type of output '{name}' does not follow from the "
@@ -170,14 +170,7 @@ def _inferred(model: onnx.ModelProto) -> dict[str, TensorType | None]:
             f"its shapes contradict each other ({' '.join(str(error).split())}); check the model "
             "with onnx.checker"
         ) from error
-    return {entry.name: _stated(entry) for entry in inferred.graph.output}
-
-
-def _stated(entry: onnx.ValueInfoProto) -> TensorType | None:
-    """The type that is written there, its open dimensions UNKNOWN; None without a rank."""
-    tensor = entry.type.tensor_type
-    if not entry.type.HasField("tensor_type") or not tensor.HasField("shape"):
-        return None
-    dtype = element_type(tensor.elem_type, f"output '{entry.name}'")
-    dims = [d.dim_value if d.HasField("dim_value") else UNKNOWN for d in tensor.shape.dim]
-    return TensorType(tuple(dims), dtype)  # pyright: ignore[reportArgumentType]
+    return {
+        entry.name: stated_tensor(entry, f"output '{entry.name}'")
+        for entry in inferred.graph.output
+    }

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import onnx
 
 from retune.core.errors import ModelError
+from retune.graph.onnx_file import initializer_names
 from retune.graph.onnx_scope import label_of, read_by
 
 
@@ -13,8 +14,7 @@ def sorted_nodes(graph: onnx.GraphProto, where: str) -> list[onnx.NodeProto]:
 
     Raises: ModelError for a value that is made twice or never, and for a cycle.
     """
-    outer = {entry.name for entry in (*graph.input, *graph.initializer)}
-    outer |= {entry.values.name for entry in graph.sparse_initializer}
+    outer = {entry.name for entry in graph.input} | initializer_names(graph)
     makers = _makers(graph, outer, where)
     nodes = list(graph.node)
     order: list[int] = []

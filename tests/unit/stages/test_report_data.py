@@ -48,13 +48,14 @@ def record(index: int, time: float | None, start: datetime, device: str) -> Tuni
     )
 
 
+def request_in(folder: Path) -> TuneRequest:
+    """Of a model that no stage reads."""
+    folders = {name: str(folder / name) for name in ("out", "records", "work")}
+    return TuneRequest(model="zoo:fake", **folders)
+
+
 def test_report_shows_the_run_and_its_own_curves(tmp_path: Path):
-    request = TuneRequest(
-        model="zoo:fake",
-        out=str(tmp_path / "out"),
-        records=str(tmp_path / "records"),
-        work=str(tmp_path / "work"),
-    )
+    request = request_in(tmp_path)
     fill(Path(request.records))
     selection = Selection(
         target=DEVICE, best=(BestRecord(task_key="key0", record_id="r", time_us=25.0),)
@@ -76,12 +77,7 @@ def test_report_shows_the_run_and_its_own_curves(tmp_path: Path):
 
 
 def test_report_shows_host_steps_by_their_ops(tmp_path: Path):
-    request = TuneRequest(
-        model="zoo:fake",
-        out=str(tmp_path / "out"),
-        records=str(tmp_path / "records"),
-        work=str(tmp_path / "work"),
-    )
+    request = request_in(tmp_path)
     run = FakeStages().finished(request, Selection(target=DEVICE))
     step = KernelTime(label="h", kernel="NonMaxSuppression", us=9.0, flops=0, bytes=0, host=True)
     run = replace(

@@ -28,6 +28,7 @@ from retune.graph.onnx_ops import (
 from retune.graph.onnx_ops.registry import (
     HANDLERS,
     Emitter,
+    Handler,
     NotConstant,
     OnnxNode,
     handler_of,
@@ -38,6 +39,7 @@ from retune.graph.onnx_ops.values import Values
 __all__ = [
     "HANDLERS",
     "Emitter",
+    "Handler",
     "NotConstant",
     "OnnxNode",
     "Values",

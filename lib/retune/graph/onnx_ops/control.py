@@ -42,7 +42,7 @@ def loop(node: OnnxNode, emit: Emitter) -> None:
     while limit is not None and going is not None and going.all() and len(made) < int(limit.max()):
         _check_turns(len(made))
         turn = np.asarray(len(made), np.int64)
-        inputs = [_constant(emit, "turn", turn), _constant(emit, "going", going), *carried]
+        inputs = [emit.stored("turn", turn), emit.stored("going", going), *carried]
         results = emit.body("body", inputs, str(len(made)))
         going = emit.known(results[0])
         carried = results[1 : 1 + len(carried)]
@@ -68,7 +68,7 @@ def scan_of_batches(node: OnnxNode, emit: Emitter) -> None:
     backward = node.ints("directions", (0,) * count)
     samples: list[list[str]] = []
     for sample in range(emit.shape(node.inputs[-1])[0]):
-        own = [_slice(emit, value, 0, sample) for value in node.inputs[1:]]
+        own = [emit.single(value, 0, sample) for value in node.inputs[1:]]
         turns = _Turns(emit, own[first - 1 :], (0,) * count, backward, f"{sample}/")
         turns.run(own[: first - 1])
         scans = [_stacked(emit, parts, 0) for parts in turns.made]
@@ -123,7 +123,7 @@ class _Turns:
         rows: list[tuple[str, ...]] = []
         for turn in range(count):
             parts = [
-                _slice(self._emit, value, axis, count - 1 - turn if back else turn)
+                self._emit.single(value, axis, count - 1 - turn if back else turn)
                 for value, axis, back in self._scanned
             ]
             results = self._emit.body("body", [*self.carried, *parts], f"{self._label}{turn}")
@@ -140,21 +140,6 @@ def _check_turns(count: int) -> None:
         )
 
 
-def _constant(emit: Emitter, label: str, array: np.ndarray) -> str:
-    name = emit.build.fresh(f"{emit.node.name}.{label}")
-    return emit.build.constant(name, array)
-
-
-def _slice(emit: Emitter, value: str, axis: int, place: int) -> str:
-    """The slice at a place along an axis, without that axis."""
-    shape = emit.shape(value)
-    begins = tuple(place if d == axis else 0 for d in range(len(shape)))
-    extents = (*shape[:axis], 1, *shape[axis + 1 :])
-    ones = (1,) * len(shape)
-    part = emit.temp("slice", value, begins=begins, steps=ones, extents=extents)
-    return emit.reshaped(part, (*shape[:axis], *shape[axis + 1 :]))
-
-
 def _stack(emit: Emitter, index: int, parts: Sequence[str], axis: int) -> None:
     """The node's output `index` is what all turns made, along a new axis."""
     if emit.node.has_output(index):
@@ -164,7 +149,4 @@ def _stack(emit: Emitter, index: int, parts: Sequence[str], axis: int) -> None:
 def _stacked(emit: Emitter, parts: Sequence[str], axis: int) -> str:
     if not parts:
         raise emit.refuse("a loop without turns whose results are stacked", "remove the loop")
-    shape = emit.shape(parts[0])
-    axis = positive_axis(axis, len(shape) + 1)
-    apart = [emit.reshaped(part, (*shape[:axis], 1, *shape[axis:])) for part in parts]
-    return emit.temp("concat", *apart, label="stack", axis=axis)
+    return emit.stacked(parts, positive_axis(axis, len(emit.shape(parts[0])) + 1))

@@ -8,18 +8,6 @@ import numpy as np
 from retune.core.errors import ModelError
 from retune.graph.onnx_ops.elementwise import stated_type
 from retune.graph.onnx_ops.registry import Emitter, OnnxNode, onnx_op, positive_axis
-from retune.graph.ops import Array
-
-
-def stored(emit: Emitter, label: str, array: Array) -> str:
-    """A constant of the node's own: `<output>.<label>`."""
-    return emit.build.constant(f"{emit.node.outputs[0]}.{label}", array)
-
-
-def as_int64(emit: Emitter, value: str) -> str:
-    """The value as int64; itself if it is."""
-    same = emit.type(value).dtype == "int64"
-    return value if same else emit.temp("cast", value, label="int64", to="int64")
 
 
 def from_the_front(emit: Emitter, indices: str, extents: Sequence[int]) -> str:
@@ -34,9 +22,9 @@ def from_the_front(emit: Emitter, indices: str, extents: Sequence[int]) -> str:
             f"the indices reach from {known.min()} to {known.max()}; expected them inside the "
             f"extents {list(extents)}, or negative from the end"
         )
-    places = as_int64(emit, indices)
-    below = emit.temp("less", places, stored(emit, "zero", np.zeros((), np.int64)))
-    lifted = emit.temp("add", places, stored(emit, "extents", sizes))
+    places = emit.cast(indices, "int64")
+    below = emit.temp("less", places, emit.stored("zero", np.zeros((), np.int64)))
+    lifted = emit.temp("add", places, emit.stored("extents", sizes))
     return emit.temp("where", below, lifted, places)
 
 
@@ -49,7 +37,7 @@ def positions(emit: Emitter, tuples: str, extents: Sequence[int]) -> str:
     if depth == 1:
         return emit.reshaped(found, tuple(outer))
     strides = [prod(extents[d + 1 :]) for d in range(depth)]
-    steps = emit.temp("multiply", found, stored(emit, "strides", np.asarray(strides, np.int64)))
+    steps = emit.temp("multiply", found, emit.stored("strides", np.asarray(strides, np.int64)))
     return emit.temp("reduce_sum", steps, axes=(len(outer),), keepdims=False)
 
 
@@ -74,7 +62,7 @@ def gather_nd(node: OnnxNode, emit: Emitter) -> None:
         count = prod(shape[:batches])
         sides = (*shape[:batches], *(1,) * (len(outer) - batches))
         starts = np.arange(count, dtype=np.int64).reshape(sides) * prod(places)
-        found = emit.temp("add", found, stored(emit, "starts", starts))
+        found = emit.temp("add", found, emit.stored("starts", starts))
     rows = emit.reshaped(data, (prod(shape[: batches + depth]), *rest))
     return emit.out("gather", rows, found, axis=0)
 
@@ -86,14 +74,12 @@ def one_hot(node: OnnxNode, emit: Emitter) -> None:
     depth = int(emit.contents(1, "the depth").reshape(-1)[0])
     shape = emit.shape(indices)
     axis = positive_axis(node.integer("axis", -1), len(shape) + 1)
-    column = emit.reshaped(as_int64(emit, indices), (*shape[:axis], 1, *shape[axis:]))
+    column = emit.reshaped(emit.cast(indices, "int64"), (*shape[:axis], 1, *shape[axis:]))
     places = np.arange(depth, dtype=np.int64).reshape(depth, *(1,) * (len(shape) - axis))
-    ahead = emit.temp("equal", column, stored(emit, "places", places))
-    behind = emit.temp("equal", column, stored(emit, "places_from_end", places - depth))
+    ahead = emit.temp("equal", column, emit.stored("places", places))
+    behind = emit.temp("equal", column, emit.stored("places_from_end", places - depth))
     off, on = (
-        emit.reshaped(
-            emit.temp("slice", values, label=label, begins=(at,), steps=(1,), extents=(1,)), ()
-        )
+        emit.reshaped(emit.part(values, 0, at, 1, label), ())
         for at, label in enumerate(("off", "on"))
     )
     emit.out("where", emit.temp("logical_or", ahead, behind), on, off)
@@ -108,9 +94,9 @@ def trilu(node: OnnxNode, emit: Emitter) -> None:
     if node.has_input(1):
         k = emit.reshaped(node.inputs[1], ())
     else:
-        k = stored(emit, "k", np.zeros((), np.int64))
+        k = emit.stored("k", np.zeros((), np.int64))
     order = "greater_equal" if node.integer("upper", 1) else "less_equal"
-    kept = emit.temp(order, stored(emit, "diagonals", diagonals), k, label="kept")
+    kept = emit.temp(order, emit.stored("diagonals", diagonals), k, label="kept")
     emit.out("where", kept, data, emit.scalar(0, data, "zero"))
 
 
@@ -138,7 +124,7 @@ def compress(node: OnnxNode, emit: Emitter) -> None:
         data = emit.reshaped(data, (prod(emit.shape(data)),))
     chosen = np.flatnonzero(condition)
     chosen = chosen[chosen < emit.shape(data)[axis]].astype(np.int64)
-    return emit.out("gather", data, stored(emit, "chosen", chosen), axis=axis)
+    return emit.out("gather", data, emit.stored("chosen", chosen), axis=axis)
 
 
 @onnx_op("ReverseSequence", since=10)
@@ -152,12 +138,12 @@ def reverse_sequence(node: OnnxNode, emit: Emitter) -> None:
     moved = axes == (1, 0)
     source = emit.temp("transpose", data, perm=swap) if moved else data
     batch, steps, *rest = emit.shape(source)
-    step = stored(emit, "step", np.arange(steps, dtype=np.int64)[None])
-    length = emit.reshaped(as_int64(emit, lengths), (batch, 1))
-    last = emit.temp("subtract", length, stored(emit, "one", np.ones((), np.int64)), label="last")
+    step = emit.stored("step", np.arange(steps, dtype=np.int64)[None])
+    length = emit.reshaped(emit.cast(lengths, "int64"), (batch, 1))
+    last = emit.temp("subtract", length, emit.stored("one", np.ones((), np.int64)), label="last")
     mirrored = emit.temp("subtract", last, step, label="mirrored")
     places = emit.temp("where", emit.temp("less", step, length), mirrored, step)
-    starts = stored(emit, "starts", np.arange(batch, dtype=np.int64)[:, None] * steps)
+    starts = emit.stored("starts", np.arange(batch, dtype=np.int64)[:, None] * steps)
     rows = emit.reshaped(source, (batch * steps, *rest))
     found = emit.temp("gather", rows, emit.temp("add", places, starts), axis=0)
     if moved:

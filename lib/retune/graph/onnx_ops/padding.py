@@ -67,7 +67,6 @@ def _extended(emit: Emitter, data: str, pads: Sequence[int], mode: Mode) -> str:
         if not extent:
             raise ModelError(f"mode '{mode}' of {list(shape)}: dimension {d} has no elements")
         places = np.pad(np.arange(extent, dtype=np.int32), widths, mode=mode)
-        table = emit.build.constant(f"{emit.node.outputs[0]}.places", places)
-        data = emit.temp("gather", data, table, axis=d)
+        data = emit.temp("gather", data, emit.stored("places", places), axis=d)
         left[d] = left[d + rank] = 0
     return emit.temp("extend", data, pads=tuple(left), mode=mode)

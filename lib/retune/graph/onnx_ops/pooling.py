@@ -59,14 +59,13 @@ def _indices(node: OnnxNode, emit: Emitter, window: Window) -> None:
     images = [to_image(emit, value) for value in (node.inputs[0], node.outputs[0])]
     op, attrs = _pool_of("max_pool2d_index", window)
     places = emit.temp(op, *images, label="places", **attrs)
-    places = emit.temp("cast", from_image(emit, places, len(extents)), to="int64")
+    places = emit.cast(from_image(emit, places, len(extents)), "int64")
     if node.integer("storage_order", 0):
         places = _column_major(emit, places, extents)
     shape = emit.shape(places)
     first = np.arange(prod(shape[:2]), dtype=np.int64) * prod(extents)
     sides = (*shape[:2], *[1] * len(extents))
-    stored = emit.build.constant(f"{node.outputs[1]}.first", first.reshape(sides))
-    emit.out("add", places, stored, index=1)
+    emit.out("add", places, emit.stored("first", first.reshape(sides)), index=1)
 
 
 def _column_major(emit: Emitter, places: str, extents: tuple[int, ...]) -> str:

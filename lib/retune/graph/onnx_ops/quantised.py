@@ -25,8 +25,8 @@ def quantize(node: OnnxNode, emit: Emitter) -> None:
     made = _stated_type(node, "output_dtype", emit.type(zero).dtype if zero else "uint8")
     usual = emit.type(scale).dtype
     precision = _stated_type(node, "precision", usual if is_float(usual) else "float32")
-    divisor = _cast(emit, _spread(node, emit, scale), precision)
-    quotient = emit.temp("quotient", _cast(emit, data, precision), divisor)
+    divisor = emit.cast(_spread(node, emit, scale), precision)
+    quotient = emit.temp("quotient", emit.cast(data, precision), divisor)
     _saturate(emit, quotient, zero, made)
 
 
@@ -37,8 +37,8 @@ def dequantize(node: OnnxNode, emit: Emitter) -> None:
     made = _stated_type(node, "output_dtype", emit.type(scale).dtype)
     if node.has_input(2) and not _is_zero(emit, node.inputs[2]):
         data = _less_zero(emit, data, _spread(node, emit, node.inputs[2]))
-    factor = _cast(emit, _spread(node, emit, scale), made)
-    emit.out("multiply", _cast(emit, data, made), factor)
+    factor = emit.cast(_spread(node, emit, scale), made)
+    emit.out("multiply", emit.cast(data, made), factor)
 
 
 @onnx_op("MatMulInteger")
@@ -84,9 +84,9 @@ def quantized_conv(node: OnnxNode, emit: Emitter) -> None:
 
 def rescaled(emit: Emitter, total: str, scales: tuple[str, str, str], zero: str) -> None:
     """The node's output: the int32 sums times left * right / result scale, quantized."""
-    left, right, result = (_single(emit, _cast(emit, scale, "float32")) for scale in scales)
+    left, right, result = (_single(emit, emit.cast(scale, "float32")) for scale in scales)
     factor = emit.temp("divide", emit.temp("multiply", left, right), result, label="factor")
-    value = emit.temp("multiply", _cast(emit, total, "float32"), factor, label="rescaled")
+    value = emit.temp("multiply", emit.cast(total, "float32"), factor, label="rescaled")
     _saturate(emit, value, _single(emit, zero), emit.type(zero).dtype)
 
 
@@ -100,9 +100,9 @@ def _saturate(emit: Emitter, value: str, zero: str, dtype: str) -> None:
     """The node's output: the value rounded, shifted and limited to what the type holds."""
     if is_float(dtype) or itemsize(dtype) > 2:
         raise ModelError(f"quantizing to {dtype} is not supported; expected 8 or 16 bit integers")
-    value = _cast(emit, emit.temp("round", value), "float32")
+    value = emit.cast(emit.temp("round", value), "float32")
     if zero and not _is_zero(emit, zero):
-        value = emit.temp("add", value, _cast(emit, zero, "float32"), label="shifted")
+        value = emit.temp("add", value, emit.cast(zero, "float32"), label="shifted")
     limits = np.iinfo(dtype)
     inside = emit.temp("clip", value, min=float(limits.min), max=float(limits.max))
     emit.out("cast", inside, to=dtype)
@@ -110,10 +110,10 @@ def _saturate(emit: Emitter, value: str, zero: str, dtype: str) -> None:
 
 def _less_zero(emit: Emitter, value: str, zero: str) -> str:
     """The value less its zero point, as int32; '' for no zero point."""
-    wide = _cast(emit, value, "int32")
+    wide = emit.cast(value, "int32")
     if not zero or _is_zero(emit, zero):
         return wide
-    return emit.temp("subtract", wide, _cast(emit, _single(emit, zero), "int32"), label="centred")
+    return emit.temp("subtract", wide, emit.cast(_single(emit, zero), "int32"), label="centred")
 
 
 def _spread(node: OnnxNode, emit: Emitter, value: str) -> str:
@@ -140,8 +140,7 @@ def _spread(node: OnnxNode, emit: Emitter, value: str) -> str:
     repeated = (*own[: axis + 1], block, *own[axis + 1 :])
     wide = emit.temp("broadcast_to", apart, label="blocks", shape=repeated)
     flat = emit.reshaped(wide, (*own[:axis], own[axis] * block, *own[axis + 1 :]))
-    steps = (1,) * rank
-    return emit.temp("slice", flat, begins=(0,) * rank, steps=steps, extents=shape)
+    return emit.part(flat, axis, 0, shape[axis])
 
 
 def _single(emit: Emitter, value: str) -> str:
@@ -158,7 +157,3 @@ def _column(emit: Emitter, value: str, sides: int) -> str:
 def _is_zero(emit: Emitter, value: str) -> bool:
     known = emit.known(value)
     return known is not None and not np.any(known)
-
-
-def _cast(emit: Emitter, value: str, dtype: str) -> str:
-    return value if emit.type(value).dtype == dtype else emit.temp("cast", value, to=dtype)

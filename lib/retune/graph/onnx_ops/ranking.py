@@ -54,7 +54,7 @@ def _hardmax(emit: Emitter, data: str, axis: int) -> str:
     shape = emit.shape(data)
     sides = tuple(extent if d == axis else 1 for d, extent in enumerate(shape))
     own = np.arange(shape[axis], dtype=np.int64).reshape(sides)
-    places = emit.build.constant(f"{emit.node.outputs[0]}.places", own)
+    places = emit.stored("places", own)
     best = emit.temp("argmax", data, axis=axis, keepdims=True, last=False)
     return emit.temp("cast", emit.temp("equal", places, best), to=emit.type(data).dtype)
 
@@ -138,5 +138,4 @@ def _running(emit: Emitter, data: str, axis: int, *, exclusive: bool, reverse: b
     totals = emit.temp(whole, blocks, axes=(axis + 1,), keepdims=True)
     before = _running(emit, totals, axis, exclusive=True, reverse=reverse)
     made = emit.reshaped(emit.temp(combine, inside, before), emit.shape(full))
-    zeros, ones = (0,) * rank, (1,) * rank
-    return emit.temp("slice", made, begins=zeros, steps=ones, extents=shape)
+    return emit.part(made, axis, 0, extent)

@@ -21,7 +21,6 @@ from retune.core.errors import ModelError
 from retune.graph.onnx_ops.recurrent_activations import Activation, activations_of
 from retune.graph.onnx_ops.recurrent_cells import Cell, State, Step, gru_step, lstm_step, rnn_step
 from retune.graph.onnx_ops.registry import Emitter, OnnxNode, onnx_op
-from retune.graph.ops import Array
 
 DIRECTIONS = {
     "forward": ("forward",),
@@ -152,7 +151,7 @@ def _layer(node: OnnxNode, emit: Emitter, kind: Kind) -> Layer:
         directions=directions,
         rows=emit.reshaped(data, (steps * batch, width)),
         places=tuple(
-            _stored(emit, f"place{place}", np.asarray(place, np.int32))
+            emit.stored(f"place{place}", np.asarray(place, np.int32))
             for place in range(steps * kind.gates)
         ),
         valid=_valid(node, emit, steps, batch),
@@ -170,7 +169,7 @@ def _valid(node: OnnxNode, emit: Emitter, steps: int, batch: int) -> str:
     numbers = np.arange(steps, dtype=emit.type(lengths).dtype).reshape(steps, 1, 1)
     return emit.temp(
         "less",
-        _stored(emit, "steps", numbers),
+        emit.stored("steps", numbers),
         emit.reshaped(lengths, (1, batch, 1)),
         label="valid",
     )
@@ -184,16 +183,16 @@ def _cell(layer: Layer, direction: int, activations: tuple[Activation, ...]) -> 
     bias, inner = "", ""
     if node.has_input(3):
         both = _part(layer, node.inputs[3], direction)
-        bias, inner_all = _rows(emit, both, 0, whole), _rows(emit, both, whole, whole)
+        bias, inner_all = emit.part(both, 0, 0, whole), emit.part(both, 0, whole, whole)
         if linear:
-            inner = _rows(emit, inner_all, whole - hidden, hidden)
+            inner = emit.part(inner_all, 0, whole - hidden, hidden)
             outer = np.repeat([1, 1, 0], hidden).astype(emit.type(inner_all).dtype)
-            inner_all = emit.temp("multiply", inner_all, _stored(emit, "outer", outer))
+            inner_all = emit.temp("multiply", inner_all, emit.stored("outer", outer))
         bias = emit.reshaped(emit.temp("add", bias, inner_all, label="bias"), (1, whole))
     peepholes = ("", "", "")
     if node.has_input(PEEPHOLES):
         weights = _part(layer, node.inputs[PEEPHOLES], direction)
-        first, second, third = (_rows(emit, weights, k * hidden, hidden) for k in range(3))
+        first, second, third = (emit.part(weights, 0, k * hidden, hidden) for k in range(3))
         peepholes = (first, second, third)
     starts = INITIAL_STATES[: layer.kind.states]
     return Cell(
@@ -201,7 +200,7 @@ def _cell(layer: Layer, direction: int, activations: tuple[Activation, ...]) -> 
         name=layer.directions[direction],
         bias=bias,
         recurrence=tuple(
-            _rows(emit, recurrence, gate * hidden, hidden) for gate in range(layer.kind.gates)
+            emit.part(recurrence, 0, gate * hidden, hidden) for gate in range(layer.kind.gates)
         ),
         inner_bias=inner,
         peepholes=peepholes,
@@ -227,29 +226,9 @@ def _initial(layer: Layer, index: int, direction: int) -> str:
     return "" if known is not None and not np.any(known) else state
 
 
-def _stored(emit: Emitter, label: str, array: Array) -> str:
-    return emit.build.constant(emit.build.fresh(f"{emit.node.name}.{label}"), array)
-
-
 def _part(layer: Layer, value: str, direction: int) -> str:
     """One direction's slice of a value whose first dimension is the directions."""
-    part = _rows(layer.emit, value, direction, 1)
-    return layer.emit.reshaped(part, layer.emit.shape(value)[1:])
-
-
-def _rows(emit: Emitter, value: str, begin: int, count: int) -> str:
-    """A range along the first dimension; the value itself if that is all of it."""
-    shape = emit.shape(value)
-    if count == shape[0]:
-        return value
-    rest = len(shape) - 1
-    return emit.temp(
-        "slice",
-        value,
-        begins=(begin, *(0,) * rest),
-        steps=(1,) * len(shape),
-        extents=(count, *shape[1:]),
-    )
+    return layer.emit.single(value, 0, direction)
 
 
 def _gate_rows(layer: Layer, direction: int, cell: Cell) -> str:

@@ -54,7 +54,7 @@ def _roi_align(node: OnnxNode, emit: Emitter, *, half_pixel: bool) -> None:
     how = filter_of("linear", "border", extents, corners=True)
     places, weights = taps_at(a, points, extents, how, keep)
     weights = a("multiply", weights, shares)
-    first = emit.temp("cast", images, to="int32")
+    first = emit.cast(images, "int32")
     size_of_one = emit.scalar(prod(extents), first, "size")
     first = emit.reshaped(emit.temp("multiply", first, size_of_one), (regions, 1, 1))
     places = emit.temp("add", places, first)
@@ -129,12 +129,12 @@ def max_roi_pool(node: OnnxNode, emit: Emitter) -> None:
     before = i("divide", i("multiply", size, cell), count)
     behind = i("divide", i("add", i("multiply", size, cell + 1), count - 1), count)
     low, high = (i.clamped(i("add", value, start), 0, extent) for value in (before, behind))
-    images = emit.temp("slice", rois, begins=(0, 0), steps=(1, 1), extents=(regions, 1))
+    images = emit.part(rois, 1, 0, 1)
     first = emit.reshaped(_whole(a, images), (regions, 1, 1))
     levels = [int(size).bit_length() for size in extents]
     places, weights = _rectangles(i, low, high, extents, levels)
     places = i("add", places, i("multiply", first, prod(levels) * prod(extents)))
-    weights = emit.temp("cast", weights, to=a.dtype)
+    weights = emit.cast(weights, a.dtype)
     source = _maxima(emit, data, levels)
     result = pooled(emit, source, places, weights, prod(cells), peak=True)
     moved = emit.temp(
@@ -147,7 +147,7 @@ def _whole(a: Arithmetic, value: str) -> str:
     """int32: the nearest whole number, halves away from zero."""
     size = a("floor", a("add", a("abs", value), 0.5))
     signed = a("where", a("less", value, 0.0), a("negative", size), size)
-    return a.emit.temp("cast", signed, to="int32")
+    return a.emit.cast(signed, "int32")
 
 
 def _rectangles(

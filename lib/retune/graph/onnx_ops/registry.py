@@ -78,6 +78,7 @@ class Emitter:
         self.node = node
         self._around = around
         self._values = values
+        self._stem = next(filter(None, node.outputs), node.name)
 
     def type(self, value: str) -> TensorType:
         """The type of a value."""
@@ -108,12 +109,15 @@ class Emitter:
 
     def scalar(self, value: float, like: str, label: str) -> str:
         """A constant of shape [] and the element type of value `like`."""
-        array = np.asarray(value, self.type(like).dtype)
-        return self.build.constant(self.build.fresh(f"{self.node.outputs[0]}.{label}"), array)
+        return self.stored(label, np.asarray(value, self.type(like).dtype))
+
+    def stored(self, label: str, array: Array) -> str:
+        """A constant of the node's own, `<output>.<label>`."""
+        return self.build.constant(self.build.fresh(f"{self._stem}.{label}"), array)
 
     def temp(self, op: str, *inputs: str, label: str = "", **attrs: Any) -> str:
         """An intermediate value `<output>.<label>` made by a graph op."""
-        name = self.build.fresh(f"{self.node.outputs[0]}.{label or op}")
+        name = self.build.fresh(f"{self._stem}.{label or op}")
         return self.build.add(op, inputs, attrs, outputs=[name], name=name)
 
     def out(self, op: str, *inputs: str, index: int = 0, **attrs: Any) -> None:
@@ -128,6 +132,35 @@ class Emitter:
             return value
         return self.temp("reshape", value, shape=shape)
 
+    def cast(self, value: str, dtype: str) -> str:
+        """The value as another element type; itself if it has that type."""
+        return value if self.type(value).dtype == dtype else self.temp("cast", value, to=dtype)
+
+    def part(self, value: str, axis: int, begin: int, extent: int, label: str = "") -> str:
+        """A range of the value along an axis; itself if that is all of it."""
+        shape = self.shape(value)
+        if extent == shape[axis]:
+            return value
+        return self.temp(
+            "slice",
+            value,
+            label=label,
+            begins=tuple(begin if d == axis else 0 for d in range(len(shape))),
+            steps=(1,) * len(shape),
+            extents=(*shape[:axis], extent, *shape[axis + 1 :]),
+        )
+
+    def single(self, value: str, axis: int, place: int) -> str:
+        """The slice of the value at a place along an axis, without that axis."""
+        shape = self.shape(value)
+        return self.reshaped(self.part(value, axis, place, 1), (*shape[:axis], *shape[axis + 1 :]))
+
+    def stacked(self, values: Sequence[str], axis: int) -> str:
+        """The values, of one shape, side by side along a new axis."""
+        shape = self.shape(values[0])
+        apart = [self.reshaped(value, (*shape[:axis], 1, *shape[axis:])) for value in values]
+        return self.temp("concat", *apart, label="stack", axis=axis)
+
     def same(self, value: str, index: int = 0) -> None:
         """The node's output `index` is that value, which may be a sequence or an empty optional."""
         self._values.alias(self.node.outputs[index], value)
@@ -138,10 +171,6 @@ class Emitter:
         if value not in self._values.sequences:
             raise ModelError(f"input '{value}' is no sequence; expected one")
         return self._values.sequences[value]
-
-    def is_sequence(self, value: str) -> bool:
-        """True if the value is a sequence of tensors."""
-        return value in self._values.sequences
 
     def out_sequence(self, parts: Sequence[str]) -> None:
         """The node's output is the sequence of these tensors."""

@@ -186,15 +186,14 @@ def _resize(node: OnnxNode, emit: Emitter, axes: Mapping[int, Axis], method: Met
         value = _applied(emit, value, step)
     shown = _shown(found, len(shape))
     if shown is not None:
-        mask = emit.build.constant(f"{node.outputs[0]}.shown", shown)
+        mask = emit.stored("shown", shown)
         beyond = emit.scalar(node.number("extrapolation_value", 0.0), value, "beyond")
         value = emit.temp("where", mask, value, beyond)
     emit.out("identity", from_image(emit, value, rank - 2))
 
 
 def _applied(emit: Emitter, value: str, step: _Step) -> str:
-    stem = f"{emit.node.outputs[0]}.table"
-    tables = [emit.build.constant(stem, array) for array in step.constants]
+    tables = [emit.stored("table", array) for array in step.constants]
     return emit.temp(step.op, value, *tables, **step.attrs)
 
 

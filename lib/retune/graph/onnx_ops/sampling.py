@@ -44,7 +44,7 @@ class Arithmetic:
             return item
         array = np.asarray(item)
         array = array if array.dtype == np.bool_ else array.astype(self.dtype)
-        return self.emit.build.constant(f"{self.emit.node.outputs[0]}.constant", array)
+        return self.emit.stored("constant", array)
 
     def clamped(self, x: str, low: float | Array, high: float | Array) -> str:
         """x, or the nearer one of the limits."""
@@ -99,10 +99,8 @@ def taps_at(
         weights = emit.temp("where", kept, weights, a.value(0.0))
     strides = [prod(extents[d + 1 :]) for d in range(rank)]
     whole = a("round", inside) if how.outside == "reflection" else inside
-    steps = emit.build.constant(
-        f"{emit.node.outputs[0]}.strides", np.asarray(strides, np.int32)[:, None]
-    )
-    places = emit.temp("multiply", emit.temp("cast", whole, to="int32"), steps)
+    steps = emit.stored("strides", np.asarray(strides, np.int32)[:, None])
+    places = emit.temp("multiply", emit.cast(whole, "int32"), steps)
     return _combined(emit, places, "add"), _combined(emit, weights, "multiply")
 
 
@@ -125,14 +123,8 @@ def _combined(emit: Emitter, value: str, op: str) -> str:
     batch, count, rank, taps = emit.shape(value)
     parts: list[str] = []
     for d in range(rank):
-        cut: dict[str, Any] = {
-            "begins": (0, 0, d, 0),
-            "steps": (1,) * 4,
-            "extents": (batch, count, 1, taps),
-        }
-        part = emit.temp("slice", value, **cut) if rank > 1 else value
         sides = tuple(taps if axis == d else 1 for axis in range(rank))
-        parts.append(emit.reshaped(part, (batch, count, *sides)))
+        parts.append(emit.reshaped(emit.part(value, 2, d, 1), (batch, count, *sides)))
     whole = reduce(lambda left, right: emit.temp(op, left, right), parts)
     return emit.reshaped(whole, (batch, count, taps**rank))
 
@@ -165,12 +157,9 @@ def grid_sample(node: OnnxNode, emit: Emitter) -> None:
     places, weights = taps_at(a, points, extents, how)
     kind = emit.type(data).dtype
     inner = kind if kind.startswith("float") else "float32"
-    source = data if inner == kind else emit.temp("cast", data, to=inner)
-    source = emit.reshaped(source, (*shape[:2], prod(extents)))
-    weights = weights if a.dtype == inner else emit.temp("cast", weights, to=inner)
-    result = emit.temp("sample", source, places, weights, axis=2)
-    result = result if inner == kind else emit.temp("cast", result, to=kind)
-    emit.out("reshape", result, shape=(*shape[:2], *counts))
+    source = emit.reshaped(emit.cast(data, inner), (*shape[:2], prod(extents)))
+    result = emit.temp("sample", source, places, emit.cast(weights, inner), axis=2)
+    emit.out("reshape", emit.cast(result, kind), shape=(*shape[:2], *counts))
 
 
 def filter_of(mode: str, outside: str, extents: Sequence[int], *, corners: bool) -> Filter:

@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 from retune.core.errors import ModelError
-from retune.graph.onnx_ops.indexing import as_int64, from_the_front, positions, stored
+from retune.graph.onnx_ops.indexing import from_the_front, positions
 from retune.graph.onnx_ops.registry import Emitter, OnnxNode, onnx_op, positive_axis
 from retune.graph.ops import Array
 from retune.graph.ops.indexing import COMBINE
@@ -39,7 +39,7 @@ def _scattered(emit: Emitter, data: str, places: str, updates: str, reduction: s
     rounds = [] if known is None else _rounds(known, extent)
     if 0 < len(rounds) <= REPEATS:
         for writers in rounds:
-            by = stored(emit, "writers", writers)
+            by = emit.stored("writers", writers)
             data = emit.temp("write_rows", data, updates, by, reduction=reduction)
         return data
     if pairs * row > SEARCHED_PAIRS:
@@ -108,7 +108,7 @@ def scatter_elements(node: OnnxNode, emit: Emitter) -> None:
     made = _scattered(
         emit,
         emit.reshaped(data, (1, prod(shape), 1)),
-        stored(emit, "places", flat.astype(np.int64)),
+        emit.stored("places", flat.astype(np.int64)),
         emit.reshaped(updates, (1, prod(own), 1)),
         _reduction(node),
     )
@@ -154,15 +154,15 @@ def tensor_scatter(node: OnnxNode, emit: Emitter) -> None:
     batch, steps, length = shape[0], shape[axis], count[axis]
     if not axis:
         raise ModelError("axis 0 is that of the batch; expected another one")
-    step = stored(emit, "step", np.arange(steps, dtype=np.int64)[None])
-    start = stored(emit, "start", np.zeros((batch, 1), np.int64))
+    step = emit.stored("step", np.arange(steps, dtype=np.int64)[None])
+    start = emit.stored("start", np.zeros((batch, 1), np.int64))
     if node.has_input(2):
-        start = emit.reshaped(as_int64(emit, node.inputs[2]), (batch, 1))
+        start = emit.reshaped(emit.cast(node.inputs[2], "int64"), (batch, 1))
     since = emit.temp("subtract", step, start, label="since")
     if node.text("mode", "linear") == "circular":
-        since = emit.temp("mod", since, stored(emit, "steps", np.asarray(steps, np.int64)))
-    inside = emit.temp("less", since, stored(emit, "length", np.asarray(length, np.int64)))
-    none = stored(emit, "none", np.asarray(-1, np.int64))
+        since = emit.temp("mod", since, emit.stored("steps", np.asarray(steps, np.int64)))
+    inside = emit.temp("less", since, emit.stored("length", np.asarray(length, np.int64)))
+    none = emit.stored("none", np.asarray(-1, np.int64))
     writers = emit.temp("cast", emit.temp("where", inside, since, none), to="int32")
     lines, row = prod(shape[1:axis]), prod(shape[axis + 1 :])
     apart = emit.reshaped(writers, (batch, 1, steps))

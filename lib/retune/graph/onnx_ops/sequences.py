@@ -82,10 +82,8 @@ def split_to_sequence(node: OnnxNode, emit: Emitter) -> None:
     parts: list[str] = []
     begin = 0
     for extent in extents:
-        kept = (*shape[:axis], extent, *shape[axis + 1 :])
-        begins = tuple(begin if d == axis else 0 for d in range(len(shape)))
-        part = emit.temp("slice", data, begins=begins, steps=(1,) * len(shape), extents=kept)
-        parts.append(emit.reshaped(part, (*shape[:axis], *shape[axis + 1 :])) if drop else part)
+        cut = emit.single(data, axis, begin) if drop else emit.part(data, axis, begin, extent)
+        parts.append(cut)
         begin += extent
     emit.out_sequence(parts)
 
@@ -94,12 +92,10 @@ def split_to_sequence(node: OnnxNode, emit: Emitter) -> None:
 def concat_from_sequence(node: OnnxNode, emit: Emitter) -> None:
     """The tensors side by side along an axis, or along a new one."""
     parts = emit.sequence(0)
-    shape = emit.shape(parts[0])
+    rank, axis = len(emit.shape(parts[0])), node.integer("axis", 0)
     if node.integer("new_axis", 0):
-        axis = positive_axis(node.integer("axis", 0), len(shape) + 1)
-        parts = [emit.reshaped(part, (*shape[:axis], 1, *shape[axis:])) for part in parts]
-        return emit.out("concat", *parts, axis=axis)
-    return emit.out("concat", *parts, axis=positive_axis(node.integer("axis", 0), len(shape)))
+        return emit.same(emit.stacked(parts, positive_axis(axis, rank + 1)))
+    return emit.out("concat", *parts, axis=positive_axis(axis, rank))
 
 
 @onnx_op("Optional", folded=True)

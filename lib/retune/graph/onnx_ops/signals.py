@@ -46,7 +46,7 @@ def _dft(node: OnnxNode, emit: Emitter, axis: int) -> None:
     table = fourier_table(shape[axis], length, components, inverse=inverse, onesided=onesided)
     made = table.shape[:2]
     matrix = table.reshape(prod(made), -1).astype(emit.type(data).dtype)
-    weight = emit.build.constant(emit.build.fresh(f"{node.name}.table"), matrix)
+    weight = emit.stored("table", matrix)
     outer = [d for d in range(last) if d != axis]
     perm = (*outer, axis, last)
     moved = emit.temp("transpose", data, label="moved", perm=perm)
@@ -74,7 +74,7 @@ def stft(node: OnnxNode, emit: Emitter) -> None:
     table = fourier_table(length, length, components, onesided=onesided)
     bins, dtype = table.shape[0], emit.type(data).dtype
     taps = table.reshape(bins * 2, length, components).transpose(0, 2, 1)[:, :, None]
-    kernel = emit.build.constant(emit.build.fresh(f"{node.name}.table"), taps.astype(dtype))
+    kernel = emit.stored("table", taps.astype(dtype))
     if window:
         kernel = emit.temp("multiply", kernel, window, label="kernel")
     moved = emit.temp("transpose", data, label="moved", perm=(0, 2, 1))

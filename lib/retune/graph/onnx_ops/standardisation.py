@@ -44,10 +44,7 @@ def rms_normalization(node: OnnxNode, emit: Emitter) -> None:
     data, axes, epsilon = _stash(node, emit), _trailing(node, emit), node.number("epsilon", 1e-5)
     normal = emit.temp("standardise", data, axes=axes, epsilon=epsilon, centred=False)
     scale = node.inputs[1]
-    dtype = emit.type(scale).dtype
-    normal = _as_before(node, emit, normal)
-    if emit.type(normal).dtype != dtype:
-        normal = emit.temp("cast", normal, to=dtype)
+    normal = emit.cast(_as_before(node, emit, normal), emit.type(scale).dtype)
     emit.out("multiply", normal, scale)
 
 
@@ -89,12 +86,9 @@ def _trailing(node: OnnxNode, emit: Emitter) -> tuple[int, ...]:
 
 def _stash(node: OnnxNode, emit: Emitter) -> str:
     """The first input in the type that the attribute `stash_type` asks for."""
-    data = node.inputs[0]
-    dtype = element_type(node.integer("stash_type", 1), "stash_type")
-    return data if emit.type(data).dtype == dtype else emit.temp("cast", data, to=dtype)
+    return emit.cast(node.inputs[0], element_type(node.integer("stash_type", 1), "stash_type"))
 
 
 def _as_before(node: OnnxNode, emit: Emitter, value: str) -> str:
     """The value in the first input's type."""
-    dtype = emit.type(node.inputs[0]).dtype
-    return value if emit.type(value).dtype == dtype else emit.temp("cast", value, to=dtype)
+    return emit.cast(value, emit.type(node.inputs[0]).dtype)

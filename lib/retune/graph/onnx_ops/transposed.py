@@ -253,9 +253,8 @@ def columns_to_image(node: OnnxNode, emit: Emitter) -> None:
         places, weights = places + own.reshape(sides), weights * used.reshape(sides)
     channels, table = packed // prod(block), (1, prod(image), -1)
     dtype = emit.type(node.inputs[0]).dtype
-    stem = f"{node.outputs[0]}.table"
     tables = [
-        emit.build.constant(stem, array.reshape(table))
+        emit.stored("table", array.reshape(table))
         for array in (places.astype(np.int32), weights.astype(dtype))
     ]
     flat = emit.reshaped(node.inputs[0], (batch, channels, prod(block) * length))

@@ -6,14 +6,14 @@ from it. It means what `onnx.reference` makes of it, and our own numpy where tha
 (`host_runs`). The types of the outputs stand in the model; ONNX leaves UNKNOWN extents open.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from retune.core.dtypes import UNKNOWN, DType, TensorType
+from retune.core.dtypes import UNKNOWN, TensorType
 from retune.core.errors import ModelError
 from retune.graph.ops.registry import Array, Attrs, op, present
 
@@ -131,6 +131,8 @@ def open_host(model: bytes) -> HostModel:
     import onnx
     from google.protobuf.message import DecodeError
 
+    from retune.graph.onnx_file import tensors_of
+
     try:
         proto = onnx.ModelProto.FromString(model)
     except DecodeError as error:
@@ -138,7 +140,7 @@ def open_host(model: bytes) -> HostModel:
     graph = proto.graph
     if not graph.node or not graph.output:
         raise _unusable(graph.name, "a model without nodes or outputs")
-    for tensor in _tensors(proto):
+    for tensor in tensors_of(proto):
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             raise _unusable(graph.name, f"data outside of it, of tensor '{tensor.name}'")
     stored = {tensor.name for tensor in graph.initializer}
@@ -186,23 +188,21 @@ def _input_dtype(value: "onnx.ValueInfoProto") -> str:
 
 
 def _output_type(value: "onnx.ValueInfoProto", where: str) -> TensorType:
-    from retune.graph.onnx_file import element_type
+    from retune.graph.onnx_file import stated_tensor
 
-    kind = value.type.tensor_type
-    if not kind.HasField("shape"):
+    kind = stated_tensor(value, f"host step: output '{value.name}'")
+    if kind is None:
         raise _unusable(where, f"output '{value.name}' without a shape")
-    extents = [d.dim_value if d.HasField("dim_value") else UNKNOWN for d in kind.shape.dim]
-    if min(extents, default=0) < UNKNOWN:
-        raise _unusable(where, f"output '{value.name}' of extents {extents}")
-    dtype = element_type(kind.elem_type, f"host step: output '{value.name}'")
-    return TensorType(tuple(extents), cast("DType", dtype))
+    if min(kind.shape, default=0) < UNKNOWN:
+        raise _unusable(where, f"output '{value.name}' of extents {list(kind.shape)}")
+    return kind
 
 
 def _name_omitted(model: "onnx.ModelProto") -> None:
     """Outputs that a node leaves out get names: `onnx.reference` would take their values for the
     inputs that later nodes leave out."""
     count = 0
-    for nodes, _ in _bodies(model):
+    for nodes in _bodies(model):
         for node in nodes:
             for place, name in enumerate(node.output):
                 if not name:
@@ -210,27 +210,15 @@ def _name_omitted(model: "onnx.ModelProto") -> None:
                     node.output[place] = f"{model.graph.name}/omitted.{count}"
 
 
-def _tensors(model: "onnx.ModelProto") -> Iterator["onnx.TensorProto"]:
-    """Every tensor that the model holds."""
-    for nodes, stored in _bodies(model):
-        yield from stored
-        for node in nodes:
-            for attribute in node.attribute:
-                yield from (attribute.t, *attribute.tensors)
+def _bodies(model: "onnx.ModelProto") -> Iterator[Sequence["onnx.NodeProto"]]:
+    """The nodes of the model's graph, of all graphs in it, and of its functions."""
+    from retune.graph.onnx_scope import bodies_of
 
-
-def _bodies(
-    model: "onnx.ModelProto",
-) -> Iterator[tuple[Sequence["onnx.NodeProto"], Iterable["onnx.TensorProto"]]]:
-    """The nodes and stored tensors of the model's graph, of all graphs in it, and of functions."""
     left: list[Any] = [model.graph, *model.functions]
     while left:
         body = left.pop()
-        yield body.node, getattr(body, "initializer", ())
-        for node in body.node:
-            for attribute in node.attribute:
-                left += [attribute.g] if attribute.HasField("g") else []
-                left += attribute.graphs
+        yield body.node
+        left += (inner for node in body.node for inner in bodies_of(node))
 
 
 def _infer(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:

@@ -114,13 +114,18 @@ def top_k(
 ) -> tuple[Array, Array]:
     """The first `k` values along the axis and their places, of equal ones the first."""
     del sorted  # in order is right as well where any order is
+    chosen = top_places(x, int(np.reshape(k, -1)[0]), axis, largest=bool(largest))
+    return np.take_along_axis(x, chosen, axis), chosen
+
+
+def top_places(x: Array, count: int, axis: int, *, largest: bool) -> Array:
+    """int64: where the first `count` elements along the axis are, of equal ones the first."""
     if largest:  # backwards, so that of equal ones the first stay first: not all types have a minus
         backwards = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
         order = x.shape[axis] - 1 - np.flip(backwards, axis)
     else:
         order = np.argsort(x, axis=axis, kind="stable")
-    chosen = np.take(order, np.arange(int(np.reshape(k, -1)[0])), axis=axis)
-    return np.take_along_axis(x, chosen, axis), chosen.astype(np.int64)
+    return np.take(order, np.arange(count), axis=axis).astype(np.int64, copy=False)
 
 
 def gather_elements(data: Array, indices: Array, axis: int = 0) -> Array:
@@ -155,13 +160,14 @@ def _along(indices: Array, axis: int) -> tuple[Array, ...]:
     return tuple(places)
 
 
-_COMBINED = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
+COMBINED = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+"""Reduction of a scatter -> what becomes of an element and its update."""
 
 
 def _scattered(data: Array, places: tuple[Array, ...], updates: Array, reduction: str) -> Array:
     made = data.copy()
-    if reduction in _COMBINED:
-        _COMBINED[reduction].at(made, places, updates)
+    if reduction in COMBINED:
+        COMBINED[reduction].at(made, places, updates)
     else:
         made[places] = updates
     return made

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from retune.core.dtypes import TensorType
+from retune.graph.ops import host_numpy
+from retune.graph.ops.host_numpy import COMBINED
 from retune.graph.ops.registry import Array, Attrs, integer, op, present
 from retune.graph.ops.shapes import require, same_type
 
@@ -36,11 +38,8 @@ def _infer_elements(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[T
 @op("gather_elements", kind="injective", infer=_infer_elements)
 def gather_elements(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
     """The element that each index names along `axis`, in its own line; negative from the end."""
-    data, indices, axis = present(arrays), present(arrays, 1), integer(attrs, "axis")
-    beside = tuple(
-        slice(None) if d == axis else slice(0, extent) for d, extent in enumerate(indices.shape)
-    )
-    return (np.take_along_axis(data[beside], indices, axis),)
+    data, indices = present(arrays), present(arrays, 1)
+    return (host_numpy.gather_elements(data, indices, integer(attrs, "axis")),)
 
 
 def _infer_writers(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -64,10 +63,7 @@ def last_writers(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, .
 
 COMBINE: dict[str, Callable[[Array, Array], Array]] = {
     "none": lambda _, update: update,
-    "add": np.add,
-    "mul": np.multiply,
-    "max": np.maximum,
-    "min": np.minimum,
+    **COMBINED,
 }
 """Reduction -> what becomes of an element and its update."""
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from retune.core.dtypes import TensorType
+from retune.graph.ops.host_numpy import top_places
 from retune.graph.ops.registry import Array, Attrs, integer, op, present
 from retune.graph.ops.shapes import require, same_type
 
@@ -56,12 +57,7 @@ def _infer_top(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Tensor
 def top_indices(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
     """Where the `count` largest (or smallest) elements are, in order; the first of equal ones."""
     data, axis, count = present(arrays), integer(attrs, "axis"), integer(attrs, "count")
-    if attrs["largest"]:
-        rising = np.argsort(np.flip(data, axis), axis=axis, kind="stable")
-        order = data.shape[axis] - 1 - np.flip(rising, axis)
-    else:
-        order = np.argsort(data, axis=axis, kind="stable")
-    return (np.take(order, np.arange(count), axis=axis).astype(np.int64, copy=False),)
+    return (top_places(data, count, axis, largest=bool(attrs["largest"])),)
 
 
 CUMULATIVE: dict[str, tuple[np.ufunc, int]] = {
