@@ -10,13 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import onnx
 from onnx import helper
 
 from retune.core.errors import ModelError
 from retune.graph.graph import GraphBuilder
-from retune.graph.onnx_file import attribute_value, initializers
+from retune.graph.onnx_file import attribute_value, initializers, value_info
 from retune.graph.onnx_functions import (
     Functions,
     call_attributes,
@@ -201,9 +200,7 @@ class BodyImporter:
             return helper.make_sequence_type_proto(self._type(parts[0] if parts else ""))
         if value not in self._build.types:
             return onnx.TypeProto()
-        entry = self._build.types[value]
-        element = helper.np_dtype_to_tensor_dtype(np.dtype(entry.dtype))
-        return helper.make_tensor_type_proto(element, entry.shape)
+        return value_info(value, self._build.types[value]).type
 
     def _expand(self, function: onnx.FunctionProto, call: onnx.NodeProto, scope: Scope) -> None:
         """The function's body takes the node's place; its outputs have the node's names."""

@@ -244,6 +244,13 @@ def stated_tensor(entry: onnx.ValueInfoProto, where: str) -> TensorType | None:
     return TensorType(tuple(dims), cast("DType", element_type(tensor.elem_type, where)))
 
 
+def value_info(name: str, kind: TensorType) -> onnx.ValueInfoProto:
+    """A value of that type as a file states it; UNKNOWN dimensions are left open."""
+    element = helper.np_dtype_to_tensor_dtype(np.dtype(kind.dtype))
+    shape = [None if extent == UNKNOWN else extent for extent in kind.shape]
+    return helper.make_tensor_value_info(name, element, shape)
+
+
 def attribute_value(attribute: onnx.AttributeProto, folder: Path, where: str) -> Any:
     """An attribute as a plain value: text decoded, tensors as arrays, subgraphs as protos."""
     value = helper.get_attribute_value(attribute)

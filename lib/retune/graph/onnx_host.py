@@ -16,7 +16,7 @@ from onnx import defs, helper, numpy_helper, shape_inference
 from retune.core.dtypes import UNKNOWN, TensorType
 from retune.core.errors import ModelError
 from retune.graph.graph import GraphBuilder
-from retune.graph.onnx_file import stated_tensor
+from retune.graph.onnx_file import stated_tensor, value_info
 from retune.graph.onnx_functions import Functions
 from retune.graph.onnx_scope import Opsets, read_by, standard
 from retune.graph.ops import Array
@@ -144,12 +144,7 @@ def _model(
     graph = helper.make_graph(
         nodes,
         "host",
-        [
-            helper.make_tensor_value_info(
-                name, helper.np_dtype_to_tensor_dtype(np.dtype(entry.dtype)), entry.shape
-            )
-            for name, entry in inputs.items()
-        ],
+        [value_info(name, entry) for name, entry in inputs.items()],
         [onnx.ValueInfoProto(name=name) for name in outputs],
         [numpy_helper.from_array(np.asarray(array), name) for name, array in known.items()],
     )

@@ -103,7 +103,8 @@ def host_attrs(model: "onnx.ModelProto", types: Sequence[TensorType]) -> Attrs:
     order of the node's. It is not changed. Raises: ModelError if it cannot be a host step.
     """
     import onnx
-    from onnx import helper
+
+    from retune.graph.onnx_file import value_info
 
     own = onnx.ModelProto()
     own.CopyFrom(model)
@@ -113,9 +114,7 @@ def host_attrs(model: "onnx.ModelProto", types: Sequence[TensorType]) -> Attrs:
             f"{len(own.graph.output)} outputs; got {len(types)}"
         )
     for value, kind in zip(own.graph.output, types, strict=True):
-        element = helper.np_dtype_to_tensor_dtype(np.dtype(kind.dtype))
-        shape = [None if extent == UNKNOWN else extent for extent in kind.shape]
-        value.CopyFrom(helper.make_tensor_value_info(value.name, element, shape))
+        value.CopyFrom(value_info(value.name, kind))
     _name_omitted(own)
     data = own.SerializeToString(deterministic=True)
     open_host(data)
@@ -131,7 +130,7 @@ def open_host(model: bytes) -> HostModel:
     import onnx
     from google.protobuf.message import DecodeError
 
-    from retune.graph.onnx_file import tensors_of
+    from retune.graph.onnx_file import initializer_names, tensors_of
 
     try:
         proto = onnx.ModelProto.FromString(model)
@@ -143,7 +142,7 @@ def open_host(model: bytes) -> HostModel:
     for tensor in tensors_of(proto):
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             raise _unusable(graph.name, f"data outside of it, of tensor '{tensor.name}'")
-    stored = {tensor.name for tensor in graph.initializer}
+    stored = initializer_names(graph)
     inputs = [value for value in graph.input if value.name not in stored]
     return HostModel(
         ops=tuple(dict.fromkeys(node.op_type for node in graph.node)),
