@@ -1,1 +1,1 @@
-"""The command line and the Prefect flows: wiring, budgets and what the user sees."""
+"""The flows: one file for each."""

@@ -1,6 +1,6 @@
 """The flow that trains the cost model again, on everything that was measured so far.
 
-`retune model train` runs it. Importing this module imports Prefect; `flows.launch` first sees to
+`retune model train` runs it. Importing this module imports Prefect; `retune_prefect.launch` first sees to
 its server.
 """
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from prefect import flow
 from prefect.artifacts import create_table_artifact
 
-from flows.summary import model_rows
+from retune.stages.rows import model_rows
 from retune.search.registry import registered
 from tasks.model import train_model
 

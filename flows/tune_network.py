@@ -2,7 +2,7 @@
 
 Read `tune_network`. Every step is one Prefect task around one stage of the library. Each stage's
 output lies on disk under the key of its inputs, so a run that was killed, or is started again,
-redoes nothing that was finished. Importing this module imports Prefect; `flows.launch` first sees
+redoes nothing that was finished. Importing this module imports Prefect; `retune_prefect.launch` first sees
 to its server.
 """
 
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from prefect import Task, flow
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows import artifacts
+from retune_prefect import artifacts
 from retune.stages.codec import from_json, to_json
 from retune.stages.manifest import (
     BenchManifest,
@@ -41,7 +41,7 @@ from tasks.delivery import (
     verify_bundle,
 )
 from tasks.network import extract_tasks, import_network
-from tasks.progress import log_event
+from retune.stages.watch import log_event
 from tasks.tuning import decide_finalists, select_records, tune_round
 
 M = TypeVar("M", bound=Manifest)

@@ -1,1 +1,1 @@
-"""Prefect tasks around the library's stages, and the Prefect server that they report to."""
+"""Prefect tasks: one file for each stage of a run."""

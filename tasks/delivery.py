@@ -13,7 +13,7 @@ from retune.stages.manifest import (
     TuneRequest,
     Variant,
 )
-from tasks.keys import RETRY, content_cache
+from retune_prefect.caching import RETRY, content_cache
 
 
 @task(

@@ -3,7 +3,7 @@
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from tasks.keys import RETRY
+from retune_prefect.caching import RETRY
 
 
 @task(name="train-model", cache_policy=NO_CACHE, persist_result=True, **RETRY)

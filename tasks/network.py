@@ -5,7 +5,7 @@ from prefect.cache_policies import NO_CACHE
 
 from retune.stages.codec import to_json
 from retune.stages.manifest import ImportManifest, TuneRequest
-from tasks.keys import content_cache
+from retune_prefect.caching import content_cache
 
 
 @task(name="import", cache_policy=NO_CACHE, persist_result=True, result_serializer="json")

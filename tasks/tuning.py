@@ -14,9 +14,9 @@ from retune.stages.manifest import (
     TaskManifest,
     TuneRequest,
 )
-from tasks.keys import RETRY
-from tasks.progress import log_event
-from tasks.stop import STOP
+from retune_prefect.caching import RETRY
+from retune.stages.watch import log_event
+from retune.stages.watch import STOP
 
 
 @task(

@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import pytest
 
-from flows.commands.bench import bench
-from flows.commands.verify import verify as check
+from retune_cli.commands.bench import bench
+from retune_cli.commands.verify import verify as check
 from retune.bundle.build import build_contest, build_plan
 from retune.bundle.by_parts import parts_of
 from retune.bundle.contest import open_contest

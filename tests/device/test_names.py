@@ -8,8 +8,8 @@ import onnx
 import pytest
 from onnx import helper
 
-from flows.cli import run_command
-from flows.commands.run import arrays_data, read_arrays
+from retune_cli.main import run_command
+from retune_cli.commands.run import arrays_data, read_arrays
 from retune.bundle.build import build_plan
 from retune.bundle.format import pack_zip, write_bundle
 from retune.graph.evaluate import run_graph

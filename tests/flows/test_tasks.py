@@ -51,7 +51,7 @@ def test_a_flow_sees_a_bad_place_before_anything_is_done(
 
 
 def test_cache_key_ignores_where_things_lie(request_: TuneRequest):
-    from tasks.keys import cache_key
+    from retune_prefect.caching import cache_key
 
     tasks = TaskManifest(stage="extract", key="k", model_key="m", tasks=TASKS)
     key = cache_key("compile", {"request": request_, "tasks": tasks})
@@ -72,7 +72,7 @@ def test_cache_key_ignores_where_things_lie(request_: TuneRequest):
     ],
 )
 def test_only_passing_failures_are_tried_again(error: Exception, again: bool):
-    from tasks.keys import may_pass
+    from retune_prefect.caching import may_pass
 
     class Failed:
         def result(self, raise_on_failure: bool = True) -> Exception:
@@ -86,7 +86,7 @@ def test_dead_runs_are_recognised():
     import subprocess
     import sys
 
-    from flows.reap import is_dead, run_tags
+    from retune_prefect.reap import is_dead, run_tags
 
     assert not is_dead(run_tags())
     assert not is_dead(["host:here"])

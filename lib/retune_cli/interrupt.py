@@ -6,9 +6,9 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
 
-from flows.console import say
-from tasks.progress import LOGGER
-from tasks.stop import STOP
+from retune_cli.console import say
+from retune.stages.watch import LOGGER
+from retune.stages.watch import STOP
 
 MEASURING = ("tune", "finalists")
 """Stages that look at the flag; any other is simply interrupted."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from retune.stages.manifest import TuneRequest, TuneResult
-from tasks.server import prefect_api
+from retune_prefect.server import prefect_api
 
 R = TypeVar("R")
 
@@ -40,7 +40,7 @@ def _with_prefect(flow: str, run: Callable[[], R]) -> R:
     with prefect_api():
         from prefect import tags
 
-        from flows.reap import mark_dead_runs, run_tags
+        from retune_prefect.reap import mark_dead_runs, run_tags
 
         mark_dead_runs(flow)
         try:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.cli import run_command
+from retune_cli.main import run_command
 from retune.bundle.format import read_bundle, write_bundle
 from tests.unit.bundle.conftest import make_plan
 

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from flows.console import print_json, print_line, print_table
-from flows.options import Json, Records, record_store
-from flows.summary import metrics_row, model_rows
+from retune_cli.console import print_json, print_line, print_table
+from retune_cli.options import Json, Records, record_store
+from retune.stages.rows import metrics_row, model_rows
 
 app = typer.Typer(
     help="Train cost models on the record store, and judge them.",
@@ -23,7 +23,7 @@ def train(
     json: Json = False,
 ) -> None:
     """Train and register a model; tuning uses it if it beats the one in use."""
-    from flows.launch import retrain_with_prefect
+    from retune_prefect.launch import retrain_with_prefect
     from retune.search.registry import card_named
 
     root = record_store(records).root.resolve()

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from flows.console import print_json, print_line, print_table, say
-from flows.options import Json, Records, record_store
+from retune_cli.console import print_json, print_line, print_table, say
+from retune_cli.options import Json, Records, record_store
 from retune.core.errors import LookupFailed
 from retune.core.files import check_file
 

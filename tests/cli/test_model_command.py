@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-import flows.launch
-from flows.cli import run_command
+import retune_prefect.launch
+from retune_cli.main import run_command
 from tasks.model import train_model
 from tests.unit.search.test_offline import store_of
 
@@ -14,7 +14,7 @@ from tests.unit.search.test_offline import store_of
 @pytest.fixture
 def without_prefect(monkeypatch: pytest.MonkeyPatch) -> None:
     """The flow's one task, called as a function."""
-    monkeypatch.setattr(flows.launch, "retrain_with_prefect", train_model.fn)
+    monkeypatch.setattr(retune_prefect.launch, "retrain_with_prefect", train_model.fn)
 
 
 def _output(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:

@@ -11,7 +11,7 @@ from prefect.artifacts import (
     update_progress_artifact,
 )
 
-from flows.summary import latency_lines, task_rows
+from retune.stages.rows import latency_lines, task_rows
 from retune.stages.manifest import TuneResult
 
 

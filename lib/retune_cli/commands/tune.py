@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from flows.console import print_json, print_line, print_table, say
-from flows.interrupt import ctrl_c_ends_measuring
-from flows.options import (
+from retune_cli.console import print_json, print_line, print_table, say
+from retune_cli.interrupt import ctrl_c_ends_measuring
+from retune_cli.options import (
     Json,
     Layout,
     Model,
@@ -19,8 +19,8 @@ from flows.options import (
     parse_shapes,
     sorted_shapes,
 )
-from flows.progress import progress_on_stderr
-from flows.summary import latency_lines, result_data, task_rows
+from retune_cli.progress import progress_on_stderr
+from retune.stages.rows import latency_lines, result_data, task_rows
 from retune.core.config import cache_root, records_root
 from retune.core.errors import InputError
 from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_MAX_ERROR, DEFAULT_TUNER
@@ -121,7 +121,7 @@ def print_result(result: TuneResult) -> None:
 
 def _run(request: TuneRequest, no_prefect: bool) -> TuneResult:
     if not no_prefect and find_spec("prefect") is not None:
-        from flows.launch import tune_with_prefect
+        from retune_prefect.launch import tune_with_prefect
         from retune.stages.network import stage_import
 
         # A server takes seconds to start, and a model that cannot be used should be answered at
@@ -131,8 +131,8 @@ def _run(request: TuneRequest, no_prefect: bool) -> TuneResult:
     if not no_prefect:
         say("retune: prefect is not installed; running without a flow")
     from retune.api import run_stages
-    from tasks.progress import log_event
-    from tasks.stop import STOP
+    from retune.stages.watch import log_event
+    from retune.stages.watch import STOP
 
     return run_stages(request, log_event, STOP.is_set)
 

@@ -2,8 +2,8 @@
 
 from dataclasses import asdict
 
-from flows.console import print_json, print_table, say
-from flows.options import Json
+from retune_cli.console import print_json, print_table, say
+from retune_cli.options import Json
 
 
 def devices(json: Json = False) -> None:

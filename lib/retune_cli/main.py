@@ -1,4 +1,4 @@
-"""The command line: `retune COMMAND`. One module of `flows.commands` for each command.
+"""The command line: `retune COMMAND`. One module of `retune_cli.commands` for each command.
 
 Errors are one sentence on stderr: exit code 2 for bad input, 1 for a run that failed, 130 when
 interrupted. Importing this module is cheap; commands import what they need when they run.
@@ -16,8 +16,8 @@ from typing import Annotated
 
 import typer
 
-from flows.commands import bench, devices, model, ops, pack, records, run, tasks, tune, verify
-from flows.console import print_line, say
+from retune_cli.commands import bench, devices, model, ops, pack, records, run, tasks, tune, verify
+from retune_cli.console import print_line, say
 from retune import __version__
 from retune.core.config import cache_root
 from retune.core.errors import RetuneError, ShapesMissing

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from flows.console import print_line
-from flows.options import check_module
+from retune_cli.console import print_line
+from retune_cli.options import check_module
 from retune.core.errors import InputError
 from retune.core.files import check_file
 

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from flows.console import print_json, print_line
-from flows.options import MODEL_HELP, Json, Module, check_model, check_module
+from retune_cli.console import print_json, print_line
+from retune_cli.options import MODEL_HELP, Json, Module, check_model, check_module
 
 Reference = Annotated[str, typer.Option("--model", help=MODEL_HELP)]
 

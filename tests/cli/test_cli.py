@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import retune
-from flows.cli import run_command
-from flows.options import parse_layout, parse_shapes
+from retune_cli.main import run_command
+from retune_cli.options import parse_layout, parse_shapes
 from retune.core.errors import DeviceError, InputError, ModelError
 from retune.records.store import RecordStore
 from retune.search.session import Stop
@@ -24,7 +24,7 @@ from retune.stages.manifest import (
     TuneResult,
 )
 from retune.stages.summary import summarize
-from tasks.stop import STOP
+from retune.stages.watch import STOP
 from tests.flows.fakes import FakeStages
 from tests.unit.records.test_store import record
 
@@ -38,7 +38,7 @@ HELP = """
 import atexit, sys
 atexit.register(lambda: print(*{name.partition(".")[0] for name in sys.modules}, file=sys.stderr))
 sys.argv = ["retune", "--help"]
-from flows.cli import main
+from retune_cli.main import main
 main()
 """
 
@@ -306,7 +306,7 @@ def test_tune_ends_with_what_a_person_wants_to_know(
 
 def test_output_without_prefect_loads_no_prefect(tmp_path: Path):
     code = (
-        "import sys, types; from flows.cli import run_command\n"
+        "import sys, types; from retune_cli.main import run_command\n"
         "run_command(['tune', 'missing.onnx', '--out', 'o', '--no-prefect'])\n"
         "run_command(['records', 'summary', '--records', sys.argv[1]])\n"
         "assert 'prefect' not in sys.modules\n"
@@ -324,7 +324,7 @@ def test_output_without_prefect_loads_no_prefect(tmp_path: Path):
 
 
 def test_arrays_of_any_name_survive_a_file(tmp_path: Path):
-    from flows.commands.run import arrays_data, read_arrays
+    from retune_cli.commands.run import arrays_data, read_arrays
 
     arrays = {"file": np.arange(3), "a/b:0": np.zeros((2, 0), np.float32), "s": np.float32(2)}
     path = tmp_path / "arrays.npz"
@@ -345,7 +345,7 @@ def test_a_cache_that_cannot_be_written_is_bad_input(
 
 @pytest.mark.parametrize("content", ["", "text", "single", "pickle"])
 def test_other_files_are_refused_as_input(content: str, tmp_path: Path):
-    from flows.commands.run import read_arrays
+    from retune_cli.commands.run import read_arrays
 
     path = tmp_path / "in.npz"
     match content:

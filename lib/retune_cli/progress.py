@@ -7,9 +7,9 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TextIO
 
-from flows.live import LiveTable, standing_line
+from retune_cli.live import LiveTable, standing_line
 from retune.stages.manifest import TuneEvent
-from tasks.progress import LOGGER
+from retune.stages.watch import LOGGER
 
 LINE_INTERVAL_S = 10.0
 """A step gets one line in this time."""

@@ -5,7 +5,7 @@ import json
 import pytest
 from onnx import TensorProto, defs
 
-from flows.cli import run_command
+from retune_cli.main import run_command
 from retune.core.errors import LookupFailed, ModelError
 from retune.graph.onnx_import import import_model
 from retune.graph.onnx_ops import HANDLERS

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flows.console import print_json, print_line, print_table
-from flows.options import Json
+from retune_cli.console import print_json, print_line, print_table
+from retune_cli.options import Json
 
 if TYPE_CHECKING:
     from retune.graph.onnx_support import Support

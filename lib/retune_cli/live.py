@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from flows.console import cell
+from retune_cli.console import cell
 from retune.stages.manifest import TaskResult, TuneEvent
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.console import say
-from flows.options import Module, check_module
+from retune_cli.console import say
+from retune_cli.options import Module, check_module
 from retune.core.errors import InputError
 from retune.core.files import check_file
 

@@ -1,0 +1,57 @@
+"""Those who watch a run: where its progress goes, and their wish to measure no more.
+
+Both are known by the context of the caller and not by parameters, since what calls a stage (such
+as Prefect) passes plain data on. Threads that work for a stage run in a copy of its context.
+"""
+
+import logging
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from retune.search.session import Stop, never
+from retune.stages.manifest import TuneEvent
+
+LOGGER = "retune.progress"
+"""Logger of the progress that nobody in particular wants; records carry the event as `event`."""
+
+Progress = Callable[[TuneEvent], None]
+
+
+def log_event(event: TuneEvent) -> None:
+    """One line for the logger; its handlers find the event itself in the record's `event`."""
+    logging.getLogger(LOGGER).info("%s", event.text, extra={"event": event})
+
+
+@dataclass(frozen=True, slots=True)
+class _Watch:
+    progress: Progress = log_event
+    stop: Stop = never
+
+
+_WATCH: ContextVar[_Watch] = ContextVar("retune_watch", default=_Watch())  # noqa: B039 - frozen
+
+
+@contextmanager
+def watching(progress: Progress | None = None, stop: Stop | None = None) -> Generator[None]:
+    """Stages that run in this context tell `progress`, and ask `stop` before each batch.
+
+    What is not given stays as it was; at first events are logged, and nobody stops.
+    """
+    before = _WATCH.get()
+    token = _WATCH.set(_Watch(progress or before.progress, stop or before.stop))
+    try:
+        yield
+    finally:
+        _WATCH.reset(token)
+
+
+def tell(event: TuneEvent) -> None:
+    """Those who watch know of the event when the call returns."""
+    _WATCH.get().progress(event)
+
+
+def stopping() -> bool:
+    """True once nothing more is to be measured."""
+    return _WATCH.get().stop()

@@ -1,0 +1,1 @@
+"""What flows and tasks need of Prefect: its server, one task around each stage, dead runs."""
