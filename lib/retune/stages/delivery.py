@@ -38,7 +38,7 @@ from retune.stages.manifest import (
 from retune.stages.network import open_network
 from retune.stages.report_data import report_data
 from retune.stages.selection import selected_candidates, selected_network
-from retune.stages.stage import run_once, stage_key
+from retune.stages.stage import Inputs, stage
 
 _MODULE = "module"
 _PEERS = ("onnxruntime",)
@@ -46,7 +46,20 @@ _PEERS = ("onnxruntime",)
 _BENCH_SECONDS = 20.0
 
 
+def _compile_inputs(
+    request: TuneRequest,
+    network: ImportManifest,
+    tasks: TaskManifest,
+    selection: Selection,
+    variant: Variant,
+) -> Inputs:
+    del tasks  # they follow from the network
+    return network.model_key, selection, variant, request.max_error
+
+
+@stage(CompileManifest, "compile", _compile_inputs)
 def stage_compile(
+    folder: Path,
     request: TuneRequest,
     network: ImportManifest,
     tasks: TaskManifest,
@@ -58,70 +71,68 @@ def stage_compile(
     Made again where another record is the best of some task. Raises: InputError if the device is
     unknown, or lacks an element type of the network; RecordError if a selected record is gone.
     """
-    key = stage_key("compile", network.model_key, selection, variant, request.max_error)
-
-    def body(folder: Path) -> CompileManifest:
-        spec = device_spec(request.device)
-        chosen = selected_candidates(request, selection)
-        plan = build_plan(
-            selected_network(request, selection),
-            chosen,
-            spec,
-            model_key=network.model_key,
-            notes={
-                "variant": variant,
-                "model": request.model,
-                "layout": request.layout,
-                MAX_ERROR_NOTE: f"{request.max_error:g}",
-            },
-        )
-        plan = best_form(plan, open_device(request.device))
-        write_bundle(plan, folder / _MODULE)
-        memory = plan_memory(plan)
-        tuned = sum(t.tunable for t in tasks.tasks)
-        return CompileManifest(
-            variant=variant,
-            module=_MODULE,
-            target=spec.fingerprint,
-            kernels=len(plan.kernels),
-            launches=len(plan.launches),
-            weight_bytes=sum(int(a.nbytes) for a in plan.weights.values()),
-            arena_bytes=memory.arena_bytes,
-            least_bytes=memory.lower_bound_bytes,
-            from_records=len(chosen),
-            from_defaults=tuned - len(chosen),
-            form=plan.form,
-            largest_error=plan.notes[LARGEST_ERROR_NOTE],
-            host_steps=tuple(step.opened.title for step in plan.hosts),
-        )
-
-    return run_once(CompileManifest, stage="compile", key=key, work=Path(request.work), body=body)
+    spec = device_spec(request.device)
+    chosen = selected_candidates(request, selection)
+    plan = build_plan(
+        selected_network(request, selection),
+        chosen,
+        spec,
+        model_key=network.model_key,
+        notes={
+            "variant": variant,
+            "model": request.model,
+            "layout": request.layout,
+            MAX_ERROR_NOTE: f"{request.max_error:g}",
+        },
+    )
+    plan = best_form(plan, open_device(request.device))
+    write_bundle(plan, folder / _MODULE)
+    memory = plan_memory(plan)
+    tuned = sum(t.tunable for t in tasks.tasks)
+    return CompileManifest(
+        variant=variant,
+        module=_MODULE,
+        target=spec.fingerprint,
+        kernels=len(plan.kernels),
+        launches=len(plan.launches),
+        weight_bytes=sum(int(a.nbytes) for a in plan.weights.values()),
+        arena_bytes=memory.arena_bytes,
+        least_bytes=memory.lower_bound_bytes,
+        from_records=len(chosen),
+        from_defaults=tuned - len(chosen),
+        form=plan.form,
+        largest_error=plan.notes[LARGEST_ERROR_NOTE],
+        host_steps=tuple(step.opened.title for step in plan.hosts),
+    )
 
 
-def stage_verify(
+def _verify_inputs(
     request: TuneRequest, network: ImportManifest, compiled: CompileManifest
+) -> Inputs:
+    del network  # the bundle is of it
+    return compiled.key, request.samples
+
+
+@stage(VerifyManifest, "verify", _verify_inputs)
+def stage_verify(
+    _: Path, request: TuneRequest, network: ImportManifest, compiled: CompileManifest
 ) -> VerifyManifest:
     """The bundle's outputs against the oracle's, on seeded samples."""
-    key = stage_key("verify", compiled.key, request.samples)
-
-    def body(_: Path) -> VerifyManifest:
-        module = Module.load(compiled.file(compiled.module), request.device)
-        graph = open_network(request).network.graph
-        oracle = open_reference(Path(network.onnx), graph, shapes=_shapes(network))
-        parts = parts_of(module, Path(network.onnx), graph)
-        feeds = module.random_inputs
-        outcome = verify(module, oracle, feeds, samples=request.samples, parts=parts)
-        return VerifyManifest(
-            oracle=f"{oracle.name} {oracle.version}",
-            samples=outcome.samples,
-            max_abs=_finite(outcome.max_abs),
-            max_rel=_finite(outcome.max_rel_range),
-            tolerance=outcome.tolerance,
-            passed=outcome.passed,
-            by_parts=outcome.by_parts,
-        )
-
-    return run_once(VerifyManifest, stage="verify", key=key, work=Path(request.work), body=body)
+    module = Module.load(compiled.file(compiled.module), request.device)
+    graph = open_network(request).network.graph
+    oracle = open_reference(Path(network.onnx), graph, shapes=_shapes(network))
+    parts = parts_of(module, Path(network.onnx), graph)
+    feeds = module.random_inputs
+    outcome = verify(module, oracle, feeds, samples=request.samples, parts=parts)
+    return VerifyManifest(
+        oracle=f"{oracle.name} {oracle.version}",
+        samples=outcome.samples,
+        max_abs=_finite(outcome.max_abs),
+        max_rel=_finite(outcome.max_rel_range),
+        tolerance=outcome.tolerance,
+        passed=outcome.passed,
+        by_parts=outcome.by_parts,
+    )
 
 
 def _finite(value: float) -> float:
@@ -133,7 +144,16 @@ def _shapes(network: ImportManifest) -> dict[str, tuple[int, ...]]:
     return {value.name: value.shape for value in network.inputs}
 
 
+def _bench_inputs(
+    request: TuneRequest, network: ImportManifest, untuned: CompileManifest, tuned: CompileManifest
+) -> Inputs:
+    del request, network  # the bundles are of them
+    return untuned.key, tuned.key
+
+
+@stage(BenchManifest, "bench", _bench_inputs)
 def stage_bench(
+    _: Path,
     request: TuneRequest,
     network: ImportManifest,
     untuned: CompileManifest,
@@ -143,27 +163,20 @@ def stage_bench(
 
     With the tuned bundle's profile, step by step, against the roofline of the device now.
     """
-    key = stage_key("bench", untuned.key, tuned.key)
-
-    def body(_: Path) -> BenchManifest:
-        modules = {
-            m.variant: Module.load(m.file(m.module), request.device) for m in (untuned, tuned)
-        }
-        feeds = modules["tuned"].random_inputs()
-        contenders: dict[str, Callable[[], object]] = {
-            name: lambda module=module: module.run(feeds) for name, module in modules.items()
-        }
-        for name in _PEERS:
-            if find_spec(name) is not None:
-                peer = open_peer(name, Path(network.onnx), shapes=_shapes(network))
-                contenders[name] = lambda peer=peer: peer(feeds)
-        outcome = compare_times(contenders, options=BenchOptions(budget_s=_BENCH_SECONDS))
-        return BenchManifest(
-            rows=tuple(_latency(t) for t in outcome.timings),
-            profile=_profile(modules["tuned"], feeds),
-        )
-
-    return run_once(BenchManifest, stage="bench", key=key, work=Path(request.work), body=body)
+    modules = {m.variant: Module.load(m.file(m.module), request.device) for m in (untuned, tuned)}
+    feeds = modules["tuned"].random_inputs()
+    contenders: dict[str, Callable[[], object]] = {
+        name: lambda module=module: module.run(feeds) for name, module in modules.items()
+    }
+    for name in _PEERS:
+        if find_spec(name) is not None:
+            peer = open_peer(name, Path(network.onnx), shapes=_shapes(network))
+            contenders[name] = lambda peer=peer: peer(feeds)
+    outcome = compare_times(contenders, options=BenchOptions(budget_s=_BENCH_SECONDS))
+    return BenchManifest(
+        rows=tuple(_latency(t) for t in outcome.timings),
+        profile=_profile(modules["tuned"], feeds),
+    )
 
 
 def _profile(module: Module, feeds: Mapping[str, np.ndarray]) -> tuple[KernelTime, ...]:

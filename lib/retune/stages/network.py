@@ -23,7 +23,7 @@ from retune.stages.manifest import (
     TuneRequest,
     ValueInfo,
 )
-from retune.stages.stage import run_once, stage_key
+from retune.stages.stage import Inputs, stage
 
 Version = tuple[int, ...]
 Bindings = tuple[tuple[str, tuple[int, ...]], ...]
@@ -126,65 +126,66 @@ def _computes_half(request: TuneRequest) -> bool:
     return not device_spec(request.device).lacking("float16")
 
 
-def stage_import(request: TuneRequest) -> ImportManifest:
+def _import_inputs(request: TuneRequest) -> Inputs:
+    path = resolve_model(request.model, Path(request.work) / "models", dict(request.shapes))
+    files = [path, *_external_files(path, _version(path))]
+    contents = [_content(f, _version(f)) for f in files]
+    return contents, request.shapes, request.layout, _computes_half(request)
+
+
+@stage(ImportManifest, "import", _import_inputs)
+def stage_import(_: Path, request: TuneRequest) -> ImportManifest:
     """The facts of the imported network; its ONNX file is what oracle and peers read.
 
     Raises: ModelError for a network that cannot be used, or that the oracle refuses: nothing is
     measured for a bundle that could not be verified. InputError for an unknown device.
     """
-    path = resolve_model(request.model, Path(request.work) / "models", dict(request.shapes))
-    files = [path, *_external_files(path, _version(path))]
-    contents = [_content(f, _version(f)) for f in files]
+    imported = open_network(request)
+    graph = imported.network.graph
+    inputs = {name: graph.types[name] for name in graph.inputs}
+    shapes = {name: entry.shape for name, entry in inputs.items()}
+    open_reference(imported.onnx, graph, shapes=shapes)
     half = _computes_half(request)
-    key = stage_key("import", contents, request.shapes, request.layout, half)
-
-    def body(_: Path) -> ImportManifest:
-        imported = open_network(request)
-        graph = imported.network.graph
-        inputs = {name: graph.types[name] for name in graph.inputs}
-        open_reference(path, graph, shapes={name: entry.shape for name, entry in inputs.items()})
-        return ImportManifest(
-            name=graph.name,
-            model_key=key,
-            onnx=str(path.resolve()),
-            layout=request.layout,
-            inputs=tuple(
-                ValueInfo(name=name, dtype=entry.dtype, shape=entry.shape)
-                for name, entry in inputs.items()
-            ),
-            output_values=tuple(
-                ValueInfo(name=n, dtype=graph.types[n].dtype, shape=graph.types[n].shape)
-                for n in graph.outputs
-            ),
-            nodes=imported.nodes,
-            parameters=sum(int(a.size) for a in graph.constants.values()),
-            flops=imported.flops,
-            passes=tuple(p.name for p in passes_for(_layout(request.layout), half=half)),
-        )
-
-    return run_once(ImportManifest, stage="import", key=key, work=Path(request.work), body=body)
+    return ImportManifest(
+        name=graph.name,
+        model_key=stage_import.key(request),
+        onnx=str(imported.onnx.resolve()),
+        layout=request.layout,
+        inputs=tuple(
+            ValueInfo(name=name, dtype=entry.dtype, shape=entry.shape)
+            for name, entry in inputs.items()
+        ),
+        output_values=tuple(
+            ValueInfo(name=n, dtype=graph.types[n].dtype, shape=graph.types[n].shape)
+            for n in graph.outputs
+        ),
+        nodes=imported.nodes,
+        parameters=sum(int(a.size) for a in graph.constants.values()),
+        flops=imported.flops,
+        passes=tuple(p.name for p in passes_for(_layout(request.layout), half=half)),
+    )
 
 
-def stage_extract(request: TuneRequest, network: ImportManifest) -> TaskManifest:
+def _extract_inputs(request: TuneRequest, network: ImportManifest) -> Inputs:
+    del request
+    return (network.model_key,)
+
+
+@stage(TaskManifest, "extract", _extract_inputs)
+def stage_extract(_: Path, request: TuneRequest, network: ImportManifest) -> TaskManifest:
     """The network's tasks with their weights."""
-    key = stage_key("extract", network.model_key)
-
-    def body(_: Path) -> TaskManifest:
-        tasks = open_network(request).network.tasks.values()
-        entries = tuple(
-            TaskEntry(
-                key=t.key,
-                name=t.name,
-                op=t.op,
-                weight=t.weight,
-                flops=t.flops,
-                input_shapes=t.input_shapes,
-                output_shape=t.output_shape,
-                epilogue=t.epilogue,
-                tunable=t.tunable,
-            )
-            for t in tasks
+    entries = tuple(
+        TaskEntry(
+            key=t.key,
+            name=t.name,
+            op=t.op,
+            weight=t.weight,
+            flops=t.flops,
+            input_shapes=t.input_shapes,
+            output_shape=t.output_shape,
+            epilogue=t.epilogue,
+            tunable=t.tunable,
         )
-        return TaskManifest(model_key=network.model_key, tasks=entries)
-
-    return run_once(TaskManifest, stage="extract", key=key, work=Path(request.work), body=body)
+        for t in open_network(request).network.tasks.values()
+    )
+    return TaskManifest(model_key=network.model_key, tasks=entries)

@@ -31,7 +31,7 @@ from retune.stages.manifest import (
 )
 from retune.stages.racing import race_in_place
 from retune.stages.selection import more_exact, selected_candidates, selected_network
-from retune.stages.stage import run_once, stage_key
+from retune.stages.stage import Inputs, stage
 
 _COMPARE = BenchOptions(budget_s=10.0, precision=0.005)
 _RACE_S = 20.0
@@ -41,31 +41,39 @@ Build = Callable[[Selection, Variant], CompileManifest]
 """The bundle of a selection."""
 
 
-def stage_settle(
+def _settle_inputs(
     request: TuneRequest, network: ImportManifest, tasks: TaskManifest, selection: Selection
+) -> Inputs:
+    del tasks  # they follow from the network
+    return network.model_key, selection, request.max_error, request.samples
+
+
+@stage(SettledManifest, "settle", _settle_inputs)
+def stage_settle(
+    _: Path,
+    request: TuneRequest,
+    network: ImportManifest,
+    tasks: TaskManifest,
+    selection: Selection,
 ) -> SettledManifest:
     """The selection as it is published: exact enough, and faster than default schedules or equal.
 
     Tasks that lose time get their default schedule back; where the rest is not faster beyond the
     noise of the comparison either, all of them do.
     """
-    key = stage_key("settle", network.model_key, selection, request.max_error, request.samples)
 
     def build(chosen: Selection, variant: Variant) -> CompileManifest:
         return stage_compile(request, network, tasks, chosen, variant)
 
-    def body(_: Path) -> SettledManifest:
-        exact, deviation = _exact_enough(request, network, selection, build)
-        settled, ratio = _faster_or_default(request, exact, build)
-        if settled.best != exact.best:
-            settled, deviation = _exact_enough(request, network, settled, build)
-        kept = {best.task_key for best in settled.best}
-        lost = (best.task_key for best in exact.best if best.task_key not in kept)
-        return SettledManifest(
-            selection=settled, given_back=tuple(lost), ratio=ratio, deviation=deviation
-        )
-
-    return run_once(SettledManifest, stage="settle", key=key, work=Path(request.work), body=body)
+    exact, deviation = _exact_enough(request, network, selection, build)
+    settled, ratio = _faster_or_default(request, exact, build)
+    if settled.best != exact.best:
+        settled, deviation = _exact_enough(request, network, settled, build)
+    kept = {best.task_key for best in settled.best}
+    lost = (best.task_key for best in exact.best if best.task_key not in kept)
+    return SettledManifest(
+        selection=settled, given_back=tuple(lost), ratio=ratio, deviation=deviation
+    )
 
 
 def _exact_enough(

@@ -1,8 +1,8 @@
-"""Run once: a stage's output lies in a folder named by the key of its inputs.
+"""A stage: a step of a run whose output is made once, in a folder named by the key of its inputs.
 
-Read `run_once`. The output appears whole or not at all (temporary folder, then rename), carries a
-manifest with the hash of every file, and is checked against it before it is used again. What is
-missing or damaged is made anew. This file knows no stage in particular.
+Read `stage` and `run_once`. The output appears whole or not at all (temporary folder, then rename),
+carries a manifest with the hash of every file, and is checked against it before it is used again.
+What is missing or damaged is made anew. This file knows no stage in particular.
 """
 
 import dataclasses
@@ -14,19 +14,65 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
-from typing import TypeVar
+from typing import Concatenate, Generic, ParamSpec, TypeVar
 
 from retune.core.errors import RecordError
 from retune.core.keys import CODE_VERSION, content_key
 from retune.core.replacing import remove_leftovers, whole_folder
 from retune.stages.codec import from_json, to_json
-from retune.stages.manifest import Manifest, OutputFile
+from retune.stages.manifest import Manifest, OutputFile, TuneRequest
 
 M = TypeVar("M", bound=Manifest)
+P = ParamSpec("P")
+
+Inputs = tuple[object, ...]
+"""What a stage's output follows from: plain data, see `content_key`."""
 
 MANIFEST = "manifest.json"
 
 _log = logging.getLogger("retune.stages")
+
+
+class Stage(Generic[P, M]):
+    """A function from a request and manifests to a manifest; what it made lies below `work`.
+
+    Calling it gives the manifest of the finished output, which is made only if there is none.
+    """
+
+    def __init__(
+        self,
+        kind: type[M],
+        name: str,
+        inputs: Callable[Concatenate[TuneRequest, P], Inputs],
+        body: Callable[Concatenate[Path, TuneRequest, P], M],
+    ) -> None:
+        self.name = name
+        self.__doc__ = body.__doc__
+        self._kind = kind
+        self._inputs = inputs
+        self._body = body
+
+    def key(self, request: TuneRequest, *args: P.args, **kwargs: P.kwargs) -> str:
+        """The content key of what the output follows from."""
+        return stage_key(self.name, *self._inputs(request, *args, **kwargs))
+
+    def __call__(self, request: TuneRequest, *args: P.args, **kwargs: P.kwargs) -> M:
+        key, work = self.key(request, *args, **kwargs), Path(request.work)
+
+        def body(folder: Path) -> M:
+            return self._body(folder, request, *args, **kwargs)
+
+        return run_once(self._kind, stage=self.name, key=key, work=work, body=body)
+
+
+def stage(
+    kind: type[M], name: str, inputs: Callable[Concatenate[TuneRequest, P], Inputs]
+) -> Callable[[Callable[Concatenate[Path, TuneRequest, P], M]], Stage[P, M]]:
+    """Decorates the body of a stage: what it does with a folder for its files, see `run_once`.
+
+    `inputs` says what the output follows from, of the same arguments without the folder.
+    """
+    return lambda body: Stage(kind, name, inputs, body)
 
 
 def stage_key(stage: str, *inputs: object) -> str:
