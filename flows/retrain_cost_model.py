@@ -1,29 +1,43 @@
-"""The flow that trains the cost model again, on everything that was measured so far.
-
-`retune model train` runs it. Importing this module imports Prefect; `retune_prefect.launch` first sees to
-its server.
-"""
+"""The flow that trains the cost model again, on everything that was measured so far."""
 
 from pathlib import Path
+from typing import Annotated
 
 from prefect import flow
 from prefect.artifacts import create_table_artifact
+from prefect.client.schemas.objects import State
+from prefect.states import Cancelled
+from pydantic import Field
 
+import tasks
+from retune.core.config import records_root
+from retune.search.registry import ModelCard, registered
+from retune.stages.retraining import stage_retrain
 from retune.stages.rows import model_rows
-from retune.search.registry import registered
-from tasks.model import train_model
+from retune_prefect.cancelling import RunCancelled
+from retune_prefect.flow_run import HOOKS, flow_run
+from retune_prefect.stage_task import AsTasks
 
 
-@flow(name="retrain-cost-model", persist_result=True, result_serializer="json")
-def retrain_cost_model(records: str, seed: int) -> str:
-    """The name of the model that it registers; the table of all models becomes an artifact.
+@flow(name="retrain-cost-model", persist_result=True, result_serializer="json", **HOOKS)
+def retrain_cost_model(
+    records: str | None = None, seed: Annotated[int, Field(ge=0)] = 0
+) -> ModelCard | State[ModelCard]:
+    """Trains and registers a cost model; tuning uses it if it beats the one in use.
 
-    Raises: InputError if the records are too few.
+    Args:
+        records: The record store; default is the folder that RETUNE_RECORDS names.
+        seed: Of the folds and the trees.
     """
-    name = train_model(records, seed)
-    create_table_artifact(
-        key="cost-models",
-        table=model_rows(registered(Path(records))),
-        description="Cost models, the oldest first; tuning uses the newest that beat another",
-    )
-    return name
+    root = records or str(records_root())
+    try:
+        with flow_run(tags=["cost-model"]):
+            card = AsTasks(tasks.TASKS).call(stage_retrain, root, seed)
+            create_table_artifact(
+                key="cost-models",
+                table=model_rows(registered(Path(root))),
+                description="Cost models, the oldest first; tuning uses the newest that beat another",
+            )
+            return card
+    except RunCancelled as cancelled:
+        return Cancelled(message=str(cancelled))

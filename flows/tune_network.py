@@ -1,134 +1,96 @@
-"""The flow of a tuning run: import, extract, rounds, race, settle, compile, verify, bench, report.
+"""The flow of a tuning run: the chain of stages, each of them a Prefect task run.
 
-Read `tune_network`. Every step is one Prefect task around one stage of the library. Each stage's
-output lies on disk under the key of its inputs, so a run that was killed, or is started again,
-redoes nothing that was finished. Importing this module imports Prefect; `retune_prefect.launch` first sees
-to its server.
+Read `tune_network`. Each stage's output lies on disk under the key of its inputs, so a run that was
+killed, cancelled or is started again redoes nothing that was finished.
 """
 
-from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Annotated, Literal
 
-from prefect import Task, flow
+from prefect import flow
+from prefect.client.schemas.objects import State
+from prefect.states import Cancelled
 from prefect.task_runners import ThreadPoolTaskRunner
+from pydantic import Field
 
-from retune_prefect import artifacts
-from retune.stages.codec import from_json, to_json
-from retune.stages.manifest import (
-    BenchManifest,
-    CompileManifest,
-    FinalistsManifest,
-    FinishedRun,
-    ImportManifest,
-    Manifest,
-    ReportManifest,
-    RoundManifest,
-    Selection,
-    SettledManifest,
-    TaskManifest,
-    TuneRequest,
-    TuneResult,
-    VerifyManifest,
-)
-from retune.stages.request import check_request
-from retune.stages.stage import stage_intact
-from retune.stages.summary import check_verified, event_of, summarize
-from tasks.delivery import (
-    bench_bundles,
-    compile_bundle,
-    publish_report,
-    settle_selection,
-    verify_bundle,
-)
-from tasks.network import extract_tasks, import_network
-from retune.stages.watch import log_event
-from tasks.tuning import decide_finalists, select_records, tune_round
+import tasks
+from retune.core.config import cache_root, records_root
+from retune.stages.chain import run_chain
+from retune.stages.manifest import TuneRequest, TuneResult
+from retune_prefect.artifacts import publish, tuning_progress
+from retune_prefect.cancelling import RunCancelled
+from retune_prefect.flow_run import HOOKS, flow_run, name_of_run, subject
+from retune_prefect.stage_task import AsTasks
 
-M = TypeVar("M", bound=Manifest)
+MOST_SEARCHES = 1024
+"""Threads for search tasks: nearly all of them wait for their turn."""
 
 
 @flow(
     name="tune-network",
-    flow_run_name="tune-{request.model}",
-    # One task at a time: a CPU device is measured with no build and no search beside it.
-    task_runner=ThreadPoolTaskRunner(max_workers=1),  # type: ignore[arg-type]
+    flow_run_name=name_of_run,
+    task_runner=ThreadPoolTaskRunner(max_workers=MOST_SEARCHES),  # type: ignore[arg-type]
     persist_result=True,
     result_serializer="json",
+    **HOOKS,
 )
-def tune_network(request: TuneRequest) -> str:
-    """JSON of the TuneResult.
+def tune_network(
+    model: str,
+    out: str,
+    device: str = "pocl",
+    minutes: Annotated[float | None, Field(gt=0)] = None,
+    trials: Annotated[int | None, Field(ge=0)] = None,
+    tuner: Literal["evolutionary", "xgb", "ga", "random", "grid"] = "evolutionary",
+    allocator: Literal["gradient", "round-robin", "sequential"] = "gradient",
+    patience: Annotated[int, Field(ge=0)] = 0,
+    seed: Annotated[int, Field(ge=0)] = 0,
+    shapes: dict[str, list[int]] | None = None,
+    layout: Literal["NHWC", "NCHW"] = "NHWC",
+    max_error: Annotated[float, Field(ge=0)] = 1e-5,
+    samples: Annotated[int, Field(ge=1)] = 2,
+    records: str | None = None,
+    work: str | None = None,
+) -> TuneResult | State[TuneResult]:
+    """Tunes a network for a device, and publishes the bundle and the report.
 
-    Raises: InputError for a request that cannot be served, before anything is done for it; what a
-    stage raised, when it fails for good.
+    Args:
+        model: An ONNX file, zoo:NAME or light:NAME.
+        out: Folder for the bundle (module) and the report (report.html).
+        device: A device of `retune devices`.
+        minutes: Time for measuring; 10 if neither this nor `trials` is given.
+        trials: Measurements over all tasks; 0 compiles with what is known.
+        tuner: How candidates are proposed.
+        allocator: Which task's turn it is.
+        patience: Trials without a gain after which a task gets no further ones; 0 is never.
+        seed: The same seed proposes the same candidates.
+        shapes: Shapes of inputs that the model leaves open, by input or symbol.
+        layout: Data layout of convolutions.
+        max_error: Largest error of a layer, as a part of its output's range.
+        samples: Inputs on which the bundle is compared with the oracle.
+        records: The record store; default is the folder that RETUNE_RECORDS names.
+        work: Folder of the stages' outputs; default is the one that RETUNE_CACHE names.
     """
-    check_request(request)  # a scheduled run comes here without passing the command line
-    network = run(ImportManifest, import_network, request)
-    log_event(event_of(network))
-    tasks = run(TaskManifest, extract_tasks, request, network)
-    log_event(event_of(tasks))
-    rounds = _tune(request, network, tasks)
-    finalists = run(FinalistsManifest, decide_finalists, request, network, rounds[-1])
-    chosen = from_json(Selection, select_records(request, tasks, finalists))
-    settled = run(SettledManifest, settle_selection, request, network, tasks, chosen)
-    log_event(event_of(settled))
-    selection = settled.selection
-    nothing = replace(selection, best=())
-    untuned = run(CompileManifest, compile_bundle, request, network, tasks, nothing, "untuned")
-    tuned = run(CompileManifest, compile_bundle, request, network, tasks, selection, "tuned")
-    log_event(event_of(tuned))
-    verified = run(VerifyManifest, verify_bundle, request, network, tuned)
-    check_verified(tuned, verified)
-    bench = run(BenchManifest, bench_bundles, request, network, untuned, tuned)
-    finished = FinishedRun(
-        network=network,
-        tasks=tasks,
-        rounds=tuple(rounds),
-        settled=settled,
-        tuned=tuned,
-        verified=verified,
-        bench=bench,
+    request = TuneRequest(
+        model=model,
+        out=out,
+        device=device,
+        minutes=10.0 if minutes is None and trials is None else minutes,
+        trials=trials,
+        tuner=tuner,
+        allocator=allocator,
+        patience=patience,
+        seed=seed,
+        shapes=tuple(sorted((name, tuple(shape)) for name, shape in (shapes or {}).items())),
+        layout=layout,
+        max_error=max_error,
+        samples=samples,
+        records=records or str(records_root()),
+        work=work or str(cache_root()),
     )
-    published = from_json(ReportManifest, publish_report(request, finished))
-    result = summarize(request, finished, published)
-    artifacts.publish(result)
-    return to_json(result)
-
-
-def run(kind: type[M], stage: Task[..., str], *arguments: Any) -> M:
-    """The manifest that the stage's task returns, whose files are there and undamaged.
-
-    If Prefect remembers a result of which the files are gone or damaged, the task runs again.
-    """
-    manifest = from_json(kind, stage(*arguments))
-    if stage_intact(manifest):
-        return manifest
-    return from_json(kind, stage.with_options(refresh_cache=True)(*arguments))
-
-
-def _tune(
-    request: TuneRequest, network: ImportManifest, tasks: TaskManifest
-) -> list[RoundManifest]:
-    """All rounds, the last one finished."""
-    rounds: list[RoundManifest] = []
-    with artifacts.tuning_progress() as progress:
-        while not rounds or not rounds[-1].finished:
-            previous = rounds[-1] if rounds else None
-            arguments = (request, network, tasks, len(rounds), previous)
-            rounds.append(run(RoundManifest, tune_round, *arguments))
-            progress(_share(request, rounds[-1]))
-    return rounds
-
-
-def _share(request: TuneRequest, last: RoundManifest) -> float:
-    """How much of the budget is spent, in percent."""
-    if last.finished:
-        return 100.0
-    spent = last.trials_done / request.trials if request.trials else 0.0
-    if request.minutes:
-        spent = max(spent, last.seconds_done / 60 / request.minutes)
-    return min(99.0, 100.0 * spent)
-
-
-def result_of(text: str) -> TuneResult:
-    """The result that the flow returned as JSON."""
-    return from_json(TuneResult, text)
+    tags = [f"model:{subject(model)}", f"device:{device}"]
+    try:
+        with flow_run(tags=tags, device=device), tuning_progress(model, device):
+            result = run_chain(request, AsTasks(tasks.TASKS))
+            publish(result, device)
+            return result
+    except RunCancelled as cancelled:
+        return Cancelled(message=str(cancelled))

@@ -1,1 +1,31 @@
-"""Prefect tasks: one file for each stage of a run."""
+"""The stages as Prefect tasks: one file for each, in the order of the chain.
+
+import_network, extract, tune, select, compile, verify, benchmark, report; retrain for cost models.
+TASKS holds each of them under its stage: what the flows hand to `AsTasks`.
+"""
+
+from retune_prefect.stage_task import TASKS
+from tasks import (
+    benchmark,
+    compile,
+    extract,
+    import_network,
+    report,
+    retrain,
+    select,
+    tune,
+    verify,
+)
+
+__all__ = [
+    "TASKS",
+    "benchmark",
+    "compile",
+    "extract",
+    "import_network",
+    "report",
+    "retrain",
+    "select",
+    "tune",
+    "verify",
+]

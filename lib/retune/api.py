@@ -1,9 +1,8 @@
 """The Python interface: what the command line, the flow and other programs call.
 
-`tune_network` does everything for a network; the `stage_*` functions are its steps, each of which
-writes its output once under the key of its inputs. `tune` does it for one tensor expression or
-task, and `compile_network` puts such results into a network. Importing this module imports
-neither OpenCL nor Prefect.
+`tune_network` does everything for a network, by the chain of `retune.stages.chain`. `tune` does it
+for one tensor expression or task, and `compile_network` puts such results into a network. Importing
+this module imports neither OpenCL nor Prefect.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,22 +18,12 @@ from retune.core.keys import content_key
 from retune.device.runtime import Device, open_device
 from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_MAX_ERROR, DEFAULT_TUNER
 from retune.search.program import Tuned, measure, space_for, tune
-from retune.search.session import Stop, never
+from retune.search.session import Stop
 from retune.search.task import Task
-from retune.stages.delivery import stage_bench, stage_compile, stage_report, stage_verify
-from retune.stages.manifest import (
-    FinishedRun,
-    Progress,
-    RoundManifest,
-    TuneRequest,
-    TuneResult,
-)
-from retune.stages.network import ImportedNetwork, import_network, stage_extract, stage_import
-from retune.stages.request import check_request
-from retune.stages.selection import stage_select
-from retune.stages.settling import stage_settle
-from retune.stages.summary import check_verified, event_of, summarize
-from retune.stages.tuning import stage_finalists, stage_tune_round
+from retune.stages.chain import InProcess, run_chain
+from retune.stages.manifest import TuneRequest, TuneResult
+from retune.stages.network import ImportedNetwork, import_network
+from retune.stages.watch import Progress, watching
 
 __all__ = [
     "ImportedNetwork",
@@ -46,16 +35,6 @@ __all__ = [
     "import_network",
     "measure",
     "space_for",
-    "stage_bench",
-    "stage_compile",
-    "stage_extract",
-    "stage_finalists",
-    "stage_import",
-    "stage_report",
-    "stage_select",
-    "stage_settle",
-    "stage_tune_round",
-    "stage_verify",
     "tune",
     "tune_network",
 ]
@@ -111,8 +90,8 @@ def tune_network(
     records: Path | None = None,
     layout: str = "NHWC",
     max_error: float = DEFAULT_MAX_ERROR,
-    progress: Progress = lambda event: None,
-    stop: Stop = never,
+    progress: Progress | None = None,
+    stop: Stop | None = None,
 ) -> TuneResult:
     """Tunes a network and publishes `out/module` and `out/report.html`.
 
@@ -122,8 +101,9 @@ def tune_network(
     largest error of a layer, as a part of its output's range (0: only direct convolutions). The
     other options are those of `retune tune`, see TuneRequest.
 
-    Doing the same again, or after a kill, redoes nothing that was finished. When `stop` says so,
-    no further batch is measured, and the bundle is made of what was found. Raises: InputError
+    Doing the same again, or after a kill, redoes nothing that was finished. `progress` is told
+    of each event (default: the logger `retune.progress`). When `stop` says so, no further batch is
+    measured, and the bundle is made of what was found. Raises: InputError
     for a model, option or folder that cannot be used, VerifyError if the bundle is wrong.
     """
     request = TuneRequest(
@@ -142,41 +122,5 @@ def tune_network(
         layout=layout,
         max_error=max_error,
     )
-    return run_stages(request, progress, stop)
-
-
-def run_stages(request: TuneRequest, progress: Progress, stop: Stop = never) -> TuneResult:
-    """All stages of a request in order, in this process. Raises: as `tune_network` does."""
-    check_request(request)
-    network = stage_import(request)
-    progress(event_of(network))
-    tasks = stage_extract(request, network)
-    progress(event_of(tasks))
-    rounds: list[RoundManifest] = []
-    while not rounds or not rounds[-1].finished:
-        previous = rounds[-1] if rounds else None
-        rounds.append(
-            stage_tune_round(request, network, tasks, len(rounds), previous, progress, stop)
-        )
-    finalists = stage_finalists(request, network, rounds[-1], progress, stop)
-    chosen = stage_select(request, tasks, finalists)
-    settled = stage_settle(request, network, tasks, chosen)
-    progress(event_of(settled))
-    selection = settled.selection
-    nothing = replace(selection, best=())
-    untuned = stage_compile(request, network, tasks, nothing, "untuned")
-    tuned = stage_compile(request, network, tasks, selection, "tuned")
-    progress(event_of(tuned))
-    verified = stage_verify(request, network, tuned)
-    check_verified(tuned, verified)
-    bench = stage_bench(request, network, untuned, tuned)
-    finished = FinishedRun(
-        network=network,
-        tasks=tasks,
-        rounds=tuple(rounds),
-        settled=settled,
-        tuned=tuned,
-        verified=verified,
-        bench=bench,
-    )
-    return summarize(request, finished, stage_report(request, finished))
+    with watching(progress, stop):
+        return run_chain(request, InProcess())

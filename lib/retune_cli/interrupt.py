@@ -2,13 +2,13 @@
 
 import logging
 import signal
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
 
+from retune.stages.watch import LOGGER, watching
 from retune_cli.console import say
-from retune.stages.watch import LOGGER
-from retune.stages.watch import STOP
 
 MEASURING = ("tune", "finalists")
 """Stages that look at the flag; any other is simply interrupted."""
@@ -23,25 +23,25 @@ def ctrl_c_ends_measuring() -> Generator[None]:
     """
     stage = _LatestStage()
     logger = logging.getLogger(LOGGER)
+    asked = threading.Event()
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
-        if STOP.is_set() or stage.latest not in MEASURING:
+        if asked.is_set() or stage.latest not in MEASURING:
             raise KeyboardInterrupt
-        STOP.set()
+        asked.set()
         say(
             "retune: no more is measured after this batch; making the bundle of what was found "
             "(Ctrl-C again leaves at once)"
         )
 
-    STOP.clear()
     logger.addHandler(stage)
     before = signal.signal(signal.SIGINT, interrupt)
     try:
-        yield
+        with watching(stop=asked.is_set):
+            yield
     finally:
         signal.signal(signal.SIGINT, before)
         logger.removeHandler(stage)
-        STOP.clear()
 
 
 class _LatestStage(logging.Handler):

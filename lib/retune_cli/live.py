@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from retune_cli.console import cell
 from retune.stages.manifest import TaskResult, TuneEvent
+from retune_cli.console import cell
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -16,11 +16,11 @@ from typing import Annotated
 
 import typer
 
-from retune_cli.commands import bench, devices, model, ops, pack, records, run, tasks, tune, verify
-from retune_cli.console import print_line, say
 from retune import __version__
 from retune.core.config import cache_root
 from retune.core.errors import RetuneError, ShapesMissing
+from retune_cli.commands import bench, devices, model, ops, pack, records, run, tasks, tune, verify
+from retune_cli.console import print_line, say
 
 INTERRUPTED = 130
 
@@ -65,7 +65,11 @@ app.add_typer(model.app, name="model")
 
 def main() -> None:
     """The console script."""
-    sys.exit(run_command(sys.argv[1:]))
+    code = run_command(sys.argv[1:])
+    if code == INTERRUPTED:  # not for threads that wait for a batch: what it measures is not kept
+        sys.stdout.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def run_command(arguments: Sequence[str]) -> int:

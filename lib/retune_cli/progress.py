@@ -7,9 +7,9 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TextIO
 
-from retune_cli.live import LiveTable, standing_line
 from retune.stages.manifest import TuneEvent
 from retune.stages.watch import LOGGER
+from retune_cli.live import LiveTable, standing_line
 
 LINE_INTERVAL_S = 10.0
 """A step gets one line in this time."""

@@ -1,6 +1,7 @@
-"""What a run shows in the Prefect UI: progress, the task table, a summary."""
+"""What a run shows in the Prefect UI, under keys of its network and device."""
 
-from collections.abc import Callable, Generator
+import time
+from collections.abc import Generator
 from contextlib import contextmanager
 from uuid import UUID
 
@@ -11,37 +12,53 @@ from prefect.artifacts import (
     update_progress_artifact,
 )
 
+from retune.stages.manifest import TuneEvent, TuneResult
 from retune.stages.rows import latency_lines, task_rows
-from retune.stages.manifest import TuneResult
+from retune.stages.watch import watching
+from retune_prefect.flow_run import slug, subject
+
+UPDATE_INTERVAL_S = 30.0
+"""Of the progress bar: a server that works disturbs what is measured."""
 
 
 @contextmanager
-def tuning_progress() -> Generator[Callable[[float], None]]:
-    """A progress bar for the measurements; call what is yielded with percents."""
+def tuning_progress(model: str, device: str) -> Generator[None]:
+    """In this context a progress bar shows the share of the measuring budget that is spent."""
     created = create_progress_artifact(
-        progress=0.0, key="tuning-progress", description="Share of the measuring budget spent"
+        progress=0.0,
+        key=slug("progress", subject(model), device),
+        description=f"Measuring budget of {model} on {device}",
     )
     assert isinstance(created, UUID)
+    updated = time.monotonic()
 
-    def update(percent: float) -> None:
-        update_progress_artifact(artifact_id=created, progress=percent)
+    def show(event: TuneEvent) -> None:
+        nonlocal updated
+        over = event.stage == "finalists"
+        if not over and (event.stage != "tune" or time.monotonic() - updated < UPDATE_INTERVAL_S):
+            return
+        updated = time.monotonic()
+        share = 1.0 if over else event.spent
+        update_progress_artifact(artifact_id=created, progress=100 * share)
 
-    yield update
+    with watching(progress=show):
+        yield
 
 
-def publish(result: TuneResult) -> None:
+def publish(result: TuneResult, device: str) -> None:
     """The task table and the summary of a finished run."""
+    names = subject(result.model), device
     create_table_artifact(
-        key="tuning-tasks",
+        key=slug("tasks", *names),
         table=task_rows(result),
         description=f"Tasks of {result.name} on {result.target}, the costliest first",
     )
     verified = result.verified
     deviation = f"{verified.max_abs:.2e} ({verified.max_rel:.1e} of the output's range)"
     lines = [
-        f"# {result.name}",
+        f"# {result.name} on {device}",
         *(f"- {line}" for line in latency_lines(result)),
         f"- largest deviation from {verified.oracle}: {deviation}",
         f"- bundle `{result.module}`, report `{result.report}`, records `{result.records}`",
     ]
-    create_markdown_artifact(key="tuning-summary", markdown="\n".join(lines))
+    create_markdown_artifact(key=slug("summary", *names), markdown="\n".join(lines))

@@ -1,4 +1,4 @@
-"""Runs a flow: a Prefect API at hand, dead runs reaped, the result brought back.
+"""Runs a flow from a command: a Prefect API at hand, dead runs reaped, the result brought back.
 
 Importing this module does not import Prefect: its server must be there first.
 """
@@ -6,7 +6,6 @@ Importing this module does not import Prefect: its server must be there first.
 from collections.abc import Callable
 from typing import TypeVar
 
-from retune.stages.manifest import TuneRequest, TuneResult
 from retune_prefect.server import prefect_api
 
 R = TypeVar("R")
@@ -14,38 +13,23 @@ R = TypeVar("R")
 FLUSH_S = 10.0
 
 
-def tune_with_prefect(request: TuneRequest) -> TuneResult:
-    """The result of the flow. Raises: what a stage raised, when it fails for good."""
+def run_flow(call: Callable[[], R]) -> R:
+    """What `call` returns, which imports a flow and calls it, while there is a Prefect API.
 
-    def run() -> TuneResult:
-        from flows.tune_network import result_of, tune_network
-
-        return result_of(tune_network(request))
-
-    return _with_prefect("tune-network", run)
-
-
-def retrain_with_prefect(records: str, seed: int) -> str:
-    """The name of the new model. Raises: InputError if the records are too few."""
-
-    def run() -> str:
-        from flows.retrain_cost_model import retrain_cost_model
-
-        return retrain_cost_model(records, seed)
-
-    return _with_prefect("retrain-cost-model", run)
-
-
-def _with_prefect(flow: str, run: Callable[[], R]) -> R:
+    Raises: what a stage raised, when it fails for good; RunCancelled if the run was cancelled on
+    its server.
+    """
     with prefect_api():
-        from prefect import tags
+        from prefect.exceptions import CancelledRun
 
-        from retune_prefect.reap import mark_dead_runs, run_tags
+        from retune_prefect.cancelling import RunCancelled
+        from retune_prefect.reap import mark_dead_runs
 
-        mark_dead_runs(flow)
+        mark_dead_runs()
         try:
-            with tags(*run_tags()):
-                return run()
+            return call()
+        except CancelledRun as cancelled:
+            raise RunCancelled(str(cancelled)) from cancelled
         finally:
             _flush()
 

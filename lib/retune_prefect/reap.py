@@ -11,8 +11,6 @@ from pathlib import Path
 
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import (
-    FlowFilter,
-    FlowFilterName,
     FlowRunFilter,
     FlowRunFilterState,
     FlowRunFilterStateType,
@@ -27,23 +25,18 @@ def run_tags() -> tuple[str, str]:
     return f"host:{socket.gethostname()}", f"process:{os.getpid()}-{_start_time(os.getpid())}"
 
 
-def mark_dead_runs(flow: str) -> int:
-    """Holds after the call: no run of that flow that died on this host counts as running."""
+def mark_dead_runs() -> int:
+    """Holds after the call: no run of ours that died on this host counts as running."""
     host, _ = run_tags()
     running = FlowRunFilter(
         state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.RUNNING])),
-        tags=FlowRunFilterTags(all_=[host]),
+        tags=FlowRunFilterTags(all_=["retune", host]),
     )
-    named = FlowFilter(name=FlowFilterName(any_=[flow]))
     with get_client(sync_client=True) as client:
-        dead = [
-            entry
-            for entry in client.read_flow_runs(flow_filter=named, flow_run_filter=running)
-            if is_dead(entry.tags)
-        ]
-        for entry in dead:
+        dead = [run for run in client.read_flow_runs(flow_run_filter=running) if is_dead(run.tags)]
+        for run in dead:
             state = Crashed(message="the process that ran it is gone")
-            client.set_flow_run_state(entry.id, state, force=True)
+            client.set_flow_run_state(run.id, state, force=True)
     return len(dead)
 
 

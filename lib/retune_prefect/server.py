@@ -1,8 +1,7 @@
 """The Prefect server that a run reports to: the user's own, or a private one that dies with us.
 
 Read `prefect_api`. The private server listens on the loopback address only, keeps its database in
-the workspace, and tells nobody anything. Prefect must not have been imported before, since it
-reads its settings once.
+the workspace, and tells nobody anything.
 """
 
 import ctypes
@@ -63,14 +62,14 @@ def default_home() -> Path:
 def prefect_api(home: Path | None = None) -> Generator[str]:
     """The address of a Prefect API, set in this process's environment while the context lasts.
 
-    PREFECT_API_URL is respected if it is set. Otherwise a server is started, and it ends with the
-    context or with this process, however that ends.
+    The one that Prefect's own settings name is used: PREFECT_API_URL, prefect.toml, or the profile
+    in use. Otherwise a server is started, and it ends with the context or with this process,
+    however that ends.
 
     Raises: ServerError with the server's last words. InputError if PREFECT_HOME is no place for it.
     """
     with _environment(QUIET):
-        given = os.environ.get("PREFECT_API_URL")
-        if given:
+        if given := _configured():
             yield given
             return
         folder = home or default_home()
@@ -82,8 +81,27 @@ def prefect_api(home: Path | None = None) -> Generator[str]:
             _environment({"PREFECT_HOME": str(folder)}, force=True),
             _server(port, folder, url),
             _environment({"PREFECT_API_URL": url, "NO_PROXY": _no_proxy()}, force=True),
+            _settings_read_again(),
         ):
             yield url
+
+
+def _configured() -> str | None:
+    """The address of the API that Prefect's settings name, wherever they do."""
+    if os.environ.get("PREFECT_API_URL"):
+        return os.environ["PREFECT_API_URL"]
+    from prefect.settings import get_current_settings
+
+    return get_current_settings().api.url
+
+
+@contextmanager
+def _settings_read_again() -> Generator[None]:
+    """Prefect, which reads its settings once, has those of the environment of now."""
+    from prefect.context import refresh_global_settings_context
+
+    refresh_global_settings_context()
+    yield
 
 
 @contextmanager

@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 
 import retune
-from retune_cli.main import run_command
-from retune_cli.options import parse_layout, parse_shapes
 from retune.core.errors import DeviceError, InputError, ModelError
 from retune.records.store import RecordStore
 from retune.search.session import Stop
@@ -25,6 +23,8 @@ from retune.stages.manifest import (
 )
 from retune.stages.summary import summarize
 from retune.stages.watch import STOP
+from retune_cli.main import run_command
+from retune_cli.options import parse_layout, parse_shapes
 from tests.flows.fakes import FakeStages
 from tests.unit.records.test_store import record
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from retune_cli.live import network_text, standing_line, standing_rows
-from retune_cli.progress import LINE_INTERVAL_S, ProgressHandler
 from retune.stages.manifest import TaskResult, TuneEvent
 from retune.stages.watch import LOGGER
+from retune_cli.live import network_text, standing_line, standing_rows
+from retune_cli.progress import LINE_INTERVAL_S, ProgressHandler
 from tests.flows.fakes import TASKS
 
 FAST, SLOW, UNKNOWN = (

@@ -5,11 +5,11 @@ import json
 import pytest
 from onnx import TensorProto, defs
 
-from retune_cli.main import run_command
 from retune.core.errors import LookupFailed, ModelError
 from retune.graph.onnx_import import import_model
 from retune.graph.onnx_ops import HANDLERS
 from retune.graph.onnx_support import Support, Version, support_of, supported
+from retune_cli.main import run_command
 from tests.unit.graph.networks import model, node
 
 

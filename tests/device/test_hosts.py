@@ -8,8 +8,6 @@ import numpy as np
 import onnx
 import pytest
 
-from retune_cli.commands.bench import bench
-from retune_cli.commands.verify import verify as check
 from retune.bundle.build import build_contest, build_plan
 from retune.bundle.by_parts import parts_of
 from retune.bundle.contest import open_contest
@@ -29,6 +27,8 @@ from retune.graph.onnx_import import load_file
 from retune.graph.ops.host import HOST, host_attrs
 from retune.graph.passes import optimise
 from retune.search.extract import Network, extract
+from retune_cli.commands.bench import bench
+from retune_cli.commands.verify import verify as check
 from tests.host_networks import NETWORKS, HostNetwork, detector
 from tests.unit.graph.test_host import NONZERO, SPLIT, model
 

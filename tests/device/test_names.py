@@ -8,14 +8,14 @@ import onnx
 import pytest
 from onnx import helper
 
-from retune_cli.main import run_command
-from retune_cli.commands.run import arrays_data, read_arrays
 from retune.bundle.build import build_plan
 from retune.bundle.format import pack_zip, write_bundle
 from retune.graph.evaluate import run_graph
 from retune.graph.onnx_import import load_file
 from retune.graph.passes import optimise
 from retune.search.extract import extract
+from retune_cli.commands.run import arrays_data, read_arrays
+from retune_cli.main import run_command
 from tests.external.on_device import pocl
 from tests.unit.graph.networks import model
 from tests.unit.graph.test_onnx_files import NAMES

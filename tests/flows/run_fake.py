@@ -15,10 +15,10 @@ def main() -> None:
     folder = Path(sys.argv[1])
     held = int(sys.argv[2]) if len(sys.argv) > 2 else None
     sys.modules["retune.api"] = FakeStages(held=held).module()
-    from retune_cli.interrupt import ctrl_c_ends_measuring
-    from retune_prefect.launch import tune_with_prefect
-    from retune_cli.progress import progress_on_stderr
     from retune.stages.manifest import TuneRequest
+    from retune_cli.interrupt import ctrl_c_ends_measuring
+    from retune_cli.progress import progress_on_stderr
+    from retune_prefect.launch import tune_with_prefect
 
     request = TuneRequest(
         model="zoo:fake",

@@ -8,7 +8,6 @@ The way: TuneRequest -> ImportManifest -> TaskManifest -> RoundManifest (one for
 -> VerifyManifest, BenchManifest -> ReportManifest.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -400,9 +399,6 @@ class TuneEvent:
     """While measuring: every tuned task as it stands, in the network's order."""
     next_key: str | None = None
     """Key of the task that is measured next."""
-
-
-Progress = Callable[[TuneEvent], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ What is missing or damaged is made anew. This file knows no stage in particular.
 import dataclasses
 import fcntl
 import hashlib
+import inspect
 import logging
 import shutil
 from collections.abc import Callable, Generator
@@ -48,6 +49,7 @@ class Stage(Generic[P, M]):
     ) -> None:
         self.name = name
         self.__doc__ = body.__doc__
+        self.__signature__ = _without_folder(body)
         self._kind = kind
         self._inputs = inputs
         self._body = body
@@ -73,6 +75,11 @@ def stage(
     `inputs` says what the output follows from, of the same arguments without the folder.
     """
     return lambda body: Stage(kind, name, inputs, body)
+
+
+def _without_folder(body: Callable[..., object]) -> inspect.Signature:
+    whole = inspect.signature(body)
+    return whole.replace(parameters=list(whole.parameters.values())[1:])
 
 
 def stage_key(stage: str, *inputs: object) -> str:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from retune.search.session import Stop, never
+from retune.search.session import Stop
 from retune.stages.manifest import TuneEvent
 
 LOGGER = "retune.progress"
@@ -26,8 +26,8 @@ def log_event(event: TuneEvent) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Watch:
-    progress: Progress = log_event
-    stop: Stop = never
+    progress: tuple[Progress, ...] = ()
+    stop: tuple[Stop, ...] = ()
 
 
 _WATCH: ContextVar[_Watch] = ContextVar("retune_watch", default=_Watch())  # noqa: B039 - frozen
@@ -35,12 +35,13 @@ _WATCH: ContextVar[_Watch] = ContextVar("retune_watch", default=_Watch())  # noq
 
 @contextmanager
 def watching(progress: Progress | None = None, stop: Stop | None = None) -> Generator[None]:
-    """Stages that run in this context tell `progress`, and ask `stop` before each batch.
+    """Stages that run in this context tell `progress`, and ask `stop` before each batch, too.
 
-    What is not given stays as it was; at first events are logged, and nobody stops.
+    Those who watched before still do. Without anybody events are logged.
     """
     before = _WATCH.get()
-    token = _WATCH.set(_Watch(progress or before.progress, stop or before.stop))
+    given = _Watch((progress,) if progress else (), (stop,) if stop else ())
+    token = _WATCH.set(_Watch(before.progress + given.progress, before.stop + given.stop))
     try:
         yield
     finally:
@@ -49,9 +50,10 @@ def watching(progress: Progress | None = None, stop: Stop | None = None) -> Gene
 
 def tell(event: TuneEvent) -> None:
     """Those who watch know of the event when the call returns."""
-    _WATCH.get().progress(event)
+    for progress in _WATCH.get().progress or (log_event,):
+        progress(event)
 
 
 def stopping() -> bool:
     """True once nothing more is to be measured."""
-    return _WATCH.get().stop()
+    return any(stop() for stop in _WATCH.get().stop)

@@ -4,9 +4,9 @@ from typing import Annotated, Any
 
 import typer
 
+from retune.core.errors import InputError
 from retune_cli.console import print_json, print_line, print_table, rounded
 from retune_cli.options import MODEL_HELP, Json, Module, check_model, check_module
-from retune.core.errors import InputError
 
 BUDGET_S = 60.0
 """No round starts after this time."""

@@ -1,13 +1,16 @@
 """`retune model`: cost models trained on all records, judged on networks they have not seen."""
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from retune.stages.rows import metrics_row, model_rows
 from retune_cli.console import print_json, print_line, print_table
 from retune_cli.options import Json, Records, record_store
-from retune.stages.rows import metrics_row, model_rows
+
+if TYPE_CHECKING:
+    from retune.search.registry import ModelCard
 
 app = typer.Typer(
     help="Train cost models on the record store, and judge them.",
@@ -23,11 +26,10 @@ def train(
     json: Json = False,
 ) -> None:
     """Train and register a model; tuning uses it if it beats the one in use."""
-    from retune_prefect.launch import retrain_with_prefect
-    from retune.search.registry import card_named
+    from retune_prefect.launch import run_flow
 
     root = record_store(records).root.resolve()
-    card = card_named(root, retrain_with_prefect(str(root), seed))
+    card = run_flow(lambda: _retrain(str(root), seed))
     if json:
         print_json(asdict(card))
         return
@@ -39,6 +41,12 @@ def train(
         ]
     )
     print_line(f"in use: it beats {card.beats}" if card.in_use else "not in use: it is no better")
+
+
+def _retrain(records: str, seed: int) -> "ModelCard":
+    from flows.retrain_cost_model import retrain_cost_model
+
+    return cast("ModelCard", retrain_cost_model(records, seed))
 
 
 @app.command("evaluate")

@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from retune_cli.console import print_line
-from retune_cli.options import check_module
 from retune.core.errors import InputError
 from retune.core.files import check_file
+from retune_cli.console import print_line
+from retune_cli.options import check_module
 
 Folder = Annotated[Path, typer.Argument(metavar="folder", help="A bundle's folder.")]
 File = Annotated[Path, typer.Argument(metavar="file.zip", help="What to write.")]

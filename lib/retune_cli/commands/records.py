@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from retune_cli.console import print_json, print_line, print_table, say
-from retune_cli.options import Json, Records, record_store
 from retune.core.errors import LookupFailed
 from retune.core.files import check_file
+from retune_cli.console import print_json, print_line, print_table, say
+from retune_cli.options import Json, Records, record_store
 
 if TYPE_CHECKING:
     from retune.records.schema import TuningRecord

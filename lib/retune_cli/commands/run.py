@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from retune_cli.console import say
-from retune_cli.options import Module, check_module
 from retune.core.errors import InputError
 from retune.core.files import check_file
+from retune_cli.console import say
+from retune_cli.options import Module, check_module
 
 if TYPE_CHECKING:
     import numpy as np

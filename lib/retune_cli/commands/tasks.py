@@ -2,10 +2,18 @@
 
 from typing import TYPE_CHECKING
 
-from retune_cli.console import print_json, print_line
-from retune_cli.options import Json, Layout, Model, ShapeList, check_model, parse_layout, parse_shapes
 from retune.core.config import cache_root
 from retune.core.files import check_folder
+from retune_cli.console import print_json, print_line
+from retune_cli.options import (
+    Json,
+    Layout,
+    Model,
+    ShapeList,
+    check_model,
+    parse_layout,
+    parse_shapes,
+)
 
 if TYPE_CHECKING:
     from retune.search.task import Task

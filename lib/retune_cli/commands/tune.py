@@ -1,11 +1,17 @@
 """`retune tune`: the whole way from a model to a verified bundle."""
 
+from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
 
+from retune.core.config import cache_root, records_root
+from retune.core.errors import InputError
+from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_MAX_ERROR, DEFAULT_TUNER
+from retune.stages.manifest import TuneRequest, TuneResult
+from retune.stages.rows import latency_lines, result_data, task_rows
 from retune_cli.console import print_json, print_line, print_table, say
 from retune_cli.interrupt import ctrl_c_ends_measuring
 from retune_cli.options import (
@@ -20,11 +26,6 @@ from retune_cli.options import (
     sorted_shapes,
 )
 from retune_cli.progress import progress_on_stderr
-from retune.stages.rows import latency_lines, result_data, task_rows
-from retune.core.config import cache_root, records_root
-from retune.core.errors import InputError
-from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_MAX_ERROR, DEFAULT_TUNER
-from retune.stages.manifest import TuneRequest, TuneResult
 
 DEFAULT_MINUTES = 10.0
 
@@ -120,21 +121,31 @@ def print_result(result: TuneResult) -> None:
 
 
 def _run(request: TuneRequest, no_prefect: bool) -> TuneResult:
-    if not no_prefect and find_spec("prefect") is not None:
-        from retune_prefect.launch import tune_with_prefect
-        from retune.stages.network import stage_import
+    if no_prefect or find_spec("prefect") is None:
+        if not no_prefect:
+            say("retune: prefect is not installed; running without a flow")
+        from retune.stages.chain import InProcess, run_chain
 
-        # A server takes seconds to start, and a model that cannot be used should be answered at
-        # once. The flow finds the output of the stage, and the network in this process's memory.
-        stage_import(request)
-        return tune_with_prefect(request)
-    if not no_prefect:
-        say("retune: prefect is not installed; running without a flow")
-    from retune.api import run_stages
-    from retune.stages.watch import log_event
-    from retune.stages.watch import STOP
+        return run_chain(request, InProcess())
+    from retune.stages.network import stage_import
+    from retune_prefect.launch import run_flow
 
-    return run_stages(request, log_event, STOP.is_set)
+    # A server takes seconds to start, and a model that cannot be used should be answered at
+    # once. The flow finds the output of the stage, and the network in this process's memory.
+    stage_import(request)
+    return run_flow(lambda: _in_flow(request))
+
+
+def _in_flow(request: TuneRequest) -> TuneResult:
+    from flows.tune_network import tune_network
+
+    return cast(TuneResult, tune_network(**flow_parameters(request)))
+
+
+def flow_parameters(request: TuneRequest) -> dict[str, Any]:
+    """The request as parameters of the flow."""
+    given = {field.name: getattr(request, field.name) for field in fields(request)}
+    return given | {"shapes": {name: list(shape) for name, shape in request.shapes}}
 
 
 def _check(request: TuneRequest) -> None:

@@ -1,0 +1,17 @@
+"""Prefect tasks: the search for each tuning task, all at once, and the race of what they found."""
+
+from typing import Any
+
+from retune.stages.tuning import stage_finalists, stage_search
+from retune_prefect.stage_task import stage_task
+
+
+def _search_name(arguments: dict[str, Any]) -> str:
+    """The tuning task's own name."""
+    key = arguments["task_key"]
+    names = {entry.key: entry.name for entry in arguments["tasks"].tasks}
+    return f"search {names[key]}"
+
+
+search = stage_task(stage_search, "search", run_name=_search_name, timeout=None)
+race = stage_task(stage_finalists, "race")
