@@ -36,7 +36,7 @@ def retrain_cost_model(
             create_table_artifact(
                 key="cost-models",
                 table=model_rows(registered(Path(root))),
-                description="Cost models, the oldest first; tuning uses the newest that beat another",
+                description="Cost models, the oldest first; the newest that beat another is in use",
             )
             return card
     except RunCancelled as cancelled:

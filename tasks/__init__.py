@@ -1,13 +1,13 @@
 """The stages as Prefect tasks: one file for each, in the order of the chain.
 
-import_network, extract, tune, select, compile, verify, benchmark, report; retrain for cost models.
-TASKS holds each of them under its stage: what the flows hand to `AsTasks`.
+import_network, extract, tune, select, compile_bundle, verify, benchmark, report; and retrain, for
+cost models. TASKS holds each of them under its stage: what the flows hand to `AsTasks`.
 """
 
 from retune_prefect.stage_task import TASKS
 from tasks import (
     benchmark,
-    compile,
+    compile_bundle,
     extract,
     import_network,
     report,
@@ -20,7 +20,7 @@ from tasks import (
 __all__ = [
     "TASKS",
     "benchmark",
-    "compile",
+    "compile_bundle",
     "extract",
     "import_network",
     "report",

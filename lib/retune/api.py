@@ -20,7 +20,8 @@ from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_MAX_ERROR, DEFAULT
 from retune.search.program import Tuned, measure, space_for, tune
 from retune.search.session import Stop
 from retune.search.task import Task
-from retune.stages.chain import InProcess, run_chain
+from retune.stages.calling import InProcess
+from retune.stages.chain import run_chain
 from retune.stages.manifest import TuneRequest, TuneResult
 from retune.stages.network import ImportedNetwork, import_network
 from retune.stages.watch import Progress, watching

@@ -4,12 +4,12 @@ Read `flow_run`. `prefect gcl create retune-device-pocl --limit 1` makes a lab t
 with one run at a time; without such a limit nothing is waited for.
 """
 
-import logging
+import inspect
 import re
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 from uuid import UUID
 
 from prefect import Flow
@@ -22,16 +22,15 @@ from prefect.runtime import flow_run as current
 from retune_prefect.cancelling import cancellable
 from retune_prefect.reap import run_tags
 
-_LOG = logging.getLogger("retune.prefect")
-
-Hook = Callable[[Flow[..., Any], FlowRun, State[Any]], None]
+if TYPE_CHECKING:
+    from prefect.flows import FlowStateHook
 
 
 class Hooks(TypedDict):
     """What is called at the end of a run that did not complete."""
 
-    on_failure: list[Hook]
-    on_crashed: list[Hook]
+    on_failure: "list[FlowStateHook[..., Any]]"
+    on_crashed: "list[FlowStateHook[..., Any]]"
 
 
 def name_of_run() -> str:
@@ -43,12 +42,9 @@ def name_of_run() -> str:
 
 
 def subject(model: str) -> str:
-    """A model's or file's name without its folder and ending."""
-    return (
-        Path(model).stem
-        if "/" in model or model.endswith(".onnx")
-        else model.rsplit(":", maxsplit=1)[-1]
-    )
+    """A model's or file's name without its folder and ending, or without `zoo:`."""
+    named = re.fullmatch(r"(?:zoo|light):(.+)", model)
+    return named[1] if named else Path(model).stem
 
 
 def slug(*words: str) -> str:
@@ -80,21 +76,24 @@ def _tag(tags: Sequence[str]) -> None:
         client.update_flow_run(run, tags=list(dict.fromkeys([*kept, *tags])))
 
 
-def _say_how_to_go_on(flow: Flow[..., Any], run: FlowRun, state: State[Any]) -> None:
-    """An artifact and a line of the log: what went wrong, and what continues the run."""
+def _say_how_to_go_on(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
+    """An artifact: what went wrong, and what continues the run."""
     lines = [
-        f"# {run.name}: {state.name}",
+        f"# {flow_run.name}: {state.name}",
         "",
         state.message or "no message",
         "",
         "What is finished is kept. To continue from the stage that failed:",
         "",
         "```",
-        f"prefect flow-run retry {run.id} --entrypoint {flow.entrypoint}",
+        f"prefect flow-run retry {flow_run.id} --entrypoint {_entrypoint(flow)}",
         "```",
     ]
-    _LOG.error("%s: %s; prefect flow-run retry %s", run.name, state.message, run.id)
     create_markdown_artifact(key=slug(flow.name, "failure"), markdown="\n".join(lines))
+
+
+def _entrypoint(flow: Flow[..., Any]) -> str:
+    return f"{inspect.getsourcefile(flow.fn)}:{flow.fn.__name__}"
 
 
 HOOKS: Hooks = {"on_failure": [_say_how_to_go_on], "on_crashed": [_say_how_to_go_on]}

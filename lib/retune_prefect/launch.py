@@ -31,10 +31,10 @@ def run_flow(call: Callable[[], R]) -> R:
         except CancelledRun as cancelled:
             raise RunCancelled(str(cancelled)) from cancelled
         finally:
-            _flush()
+            flush()
 
 
-def _flush() -> None:
+def flush() -> None:
     """Holds after the call: Prefect's threads have sent what they had, before the server ends."""
     from prefect.events.worker import EventsWorker
     from prefect.logging.handlers import APILogWorker

@@ -16,8 +16,9 @@ from prefect.client.schemas.objects import State, TaskRun
 from prefect.context import TaskRunContext
 from prefect.futures import PrefectFuture
 from prefect.runtime import task_run
+from prefect.utilities.annotations import NotSet
 
-from retune.stages.chain import Caller
+from retune.stages.calling import Caller
 from retune.stages.failures import may_pass
 from retune.stages.manifest import Manifest
 from retune.stages.stage import Stage, stage_intact
@@ -57,7 +58,7 @@ def stage_task(
         run,
         name=name,
         task_run_name=(lambda: run_name(task_run.parameters)) if run_name else None,
-        cache_policy=NO_CACHE if not isinstance(stage, Stage) else None,
+        cache_policy=NotSet if isinstance(stage, Stage) else NO_CACHE,
         cache_key_fn=_key_of(stage) if isinstance(stage, Stage) else None,
         persist_result=True,
         result_serializer="json",

@@ -395,6 +395,8 @@ class TuneEvent:
     done: int = 0
     total: int = 0
     """Measurements; 0: not known beforehand, as the budget is time."""
+    spent: float = 0.0
+    """While measuring: share of the budget that is gone, from 0 to 1."""
     tasks: tuple[TaskResult, ...] = ()
     """While measuring: every tuned task as it stands, in the network's order."""
     next_key: str | None = None

@@ -124,7 +124,8 @@ def _run(request: TuneRequest, no_prefect: bool) -> TuneResult:
     if no_prefect or find_spec("prefect") is None:
         if not no_prefect:
             say("retune: prefect is not installed; running without a flow")
-        from retune.stages.chain import InProcess, run_chain
+        from retune.stages.calling import InProcess
+        from retune.stages.chain import run_chain
 
         return run_chain(request, InProcess())
     from retune.stages.network import stage_import

@@ -1,0 +1,203 @@
+"""Stages as task runs, on a server of their own: names, caching, retries, cancellation, hooks."""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from retune.core.errors import DeviceError, InputError
+from retune.stages.manifest import TaskManifest, TuneRequest
+from retune.stages.stage import Inputs, stage
+from retune.stages.watch import stopping
+from retune_prefect.server import prefect_api
+
+
+@pytest.fixture(scope="module", autouse=True)
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    from retune_prefect.launch import flush
+
+    with prefect_api(tmp_path_factory.mktemp("prefect")) as url:
+        yield url
+        flush()
+
+
+@pytest.fixture
+def request_(tmp_path: Path) -> TuneRequest:
+    return TuneRequest(
+        model="zoo:fake", out=str(tmp_path / "out"), records="records", work=str(tmp_path / "work")
+    )
+
+
+def run_in_flow(body: Callable[[], object]) -> tuple[UUID, object]:
+    """The id of a flow run around the body, and what came out: a value or an exception."""
+    from prefect import flow
+    from prefect.client.schemas.objects import State
+    from prefect.runtime import flow_run as current
+    from prefect.states import Cancelled
+    from prefect.task_runners import ThreadPoolTaskRunner
+
+    from retune_prefect.cancelling import RunCancelled
+    from retune_prefect.flow_run import HOOKS, flow_run
+
+    ids: list[UUID] = []
+
+    @flow(name="test-flow", task_runner=ThreadPoolTaskRunner(max_workers=8), **HOOKS)
+    def around() -> object:
+        ids.append(UUID(str(current.id)))
+        try:
+            with flow_run(tags=["model:test"]):
+                return body()
+        except RunCancelled as cancelled:
+            return Cancelled(message=str(cancelled))
+
+    state: State = around(return_state=True)
+    return ids[0], state.result(raise_on_failure=False)
+
+
+def task_runs(flow_run: UUID) -> dict[str, str]:
+    """Name -> state of the task runs of a flow run."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+
+    with get_client(sync_client=True) as client:
+        found = client.read_task_runs(
+            flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[flow_run]))
+        )
+    return {run.name: run.state_name or "" for run in found}
+
+
+def test_a_result_is_used_again_only_while_its_files_are_there(request_: TuneRequest):
+    from retune_prefect.stage_task import AsTasks, stage_task
+
+    ran: list[int] = []
+
+    def inputs(request: TuneRequest, number: int) -> Inputs:
+        return (number,)
+
+    @stage(TaskManifest, "numbered", inputs)
+    def numbered(folder: Path, request: TuneRequest, number: int) -> TaskManifest:
+        ran.append(number)
+        (folder / "file").write_text("content")
+        return TaskManifest(model_key=str(number), tasks=())
+
+    made = stage_task(numbered, "numbered", run_name=lambda given: f"numbered {given['number']}")
+    by = AsTasks({numbered: made})
+
+    run, first = run_in_flow(lambda: by.call(numbered, request_, 1))
+    assert first == numbered(request_, 1)
+    again, second = run_in_flow(lambda: by.call(numbered, request_, 1))
+    assert second == first
+    assert ran == [1]
+    assert task_runs(run) == {"numbered 1": "Completed"}
+    assert task_runs(again) == {"numbered 1": "Cached"}
+
+    assert isinstance(first, TaskManifest)
+    first.file("file").unlink()
+    _, mended = run_in_flow(lambda: by.call(numbered, request_, 1))
+    assert isinstance(mended, TaskManifest)
+    assert mended.outputs == first.outputs
+    assert ran == [1, 1]
+    assert first.file("file").is_file()
+
+
+def test_runs_that_are_submitted_together_do_not_end_each_other(request_: TuneRequest):
+    from retune_prefect.stage_task import AsTasks, stage_task
+
+    met = threading.Barrier(3, timeout=60)
+
+    def searched(request: TuneRequest, number: int) -> int:
+        met.wait()  # all of them run at once
+        if number == 1:
+            raise InputError("one is wrong")
+        return 10 * number
+
+    made = stage_task(searched, "search", run_name=lambda given: f"search {given['number']}")
+    by = AsTasks({searched: made})
+    run, found = run_in_flow(
+        lambda: [str(o) for o in by.together(searched, [(request_, n) for n in range(3)])]
+    )
+    assert found == ["0", "one is wrong", "20"]
+    states = {"search 0": "Completed", "search 1": "Failed", "search 2": "Completed"}
+    assert task_runs(run) == states
+
+
+@pytest.mark.parametrize(
+    ("error", "tries"), [(DeviceError("lost"), 3), (PermissionError(13, "no"), 1)]
+)
+def test_only_what_may_pass_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, tries: int
+):
+    from retune_prefect import stage_task
+
+    monkeypatch.setattr(stage_task, "RETRY_DELAYS_S", [0.0, 0.0])
+    tried: list[int] = []
+
+    def failing() -> None:
+        tried.append(1)
+        raise error
+
+    by = stage_task.AsTasks({failing: stage_task.stage_task(failing, "failing")})
+    _, found = run_in_flow(lambda: by.call(failing))
+    assert str(found) == str(error)
+    assert len(tried) == tries
+
+
+def test_a_cancelled_run_stops_after_its_batch_and_keeps_what_it_has(
+    monkeypatch: pytest.MonkeyPatch, request_: TuneRequest
+):
+    from prefect.client.orchestration import get_client
+    from prefect.runtime import flow_run as current
+    from prefect.states import Cancelling
+
+    from retune_prefect import cancelling
+    from retune_prefect.stage_task import AsTasks, stage_task
+
+    monkeypatch.setattr(cancelling, "ASK_INTERVAL_S", 0.0)
+    batches: list[int] = []
+    flow_runs: list[UUID] = []
+
+    def begun(request: TuneRequest) -> None:
+        flow_runs.append(UUID(str(current.id)))
+
+    def searched(request: TuneRequest) -> None:
+        while not stopping():
+            batches.append(1)
+            with get_client(sync_client=True) as client:  # somebody presses the button
+                client.set_flow_run_state(flow_runs[0], Cancelling())
+
+    stages = {searched: stage_task(searched, "search"), begun: stage_task(begun, "begin")}
+    by = AsTasks(stages)
+
+    def body() -> None:
+        by.call(begun, request_)
+        by.together(searched, [(request_,)])
+        by.call(begun, request_)
+
+    run, found = run_in_flow(body)
+    assert batches == [1]
+    assert len(flow_runs) == 1
+    with get_client(sync_client=True) as client:
+        state = client.read_flow_run(run).state
+    assert state is not None
+    assert state.is_cancelled(), found
+
+
+def test_a_failed_run_says_how_to_go_on_and_is_tagged():
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+
+    def fails() -> None:
+        raise InputError("model.onnx: expected a file, got none")
+
+    run, _ = run_in_flow(fails)
+    with get_client(sync_client=True) as client:
+        tags = client.read_flow_run(run).tags
+        artifacts = client.read_artifacts(
+            artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=["test-flow-failure"]))
+        )
+    (artifact,) = [entry for entry in artifacts if entry.flow_run_id == run]
+    assert {"retune", "model:test"} < set(tags)
+    assert f"prefect flow-run retry {run}" in str(artifact.data)
+    assert "expected a file" in str(artifact.data)
