@@ -1,0 +1,58 @@
+"""Which Prefect API a run reports to, asked in a process of its own: settings are read once."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = """
+import json
+from retune_prefect.server import prefect_api
+with prefect_api() as url:
+    from prefect.settings import get_current_settings
+    print(json.dumps([url, get_current_settings().api.url]))
+"""
+
+
+def asked(folder: Path, **environment: str) -> list[str]:
+    """The address that is given, and the one that Prefect's client then has."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("PREFECT_")}
+    home = {"PREFECT_HOME": str(folder / "home"), "HOME": str(folder)}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env=kept | home | {"PYTHONPATH": f"{ROOT / 'lib'}:{ROOT}"} | environment,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_server_of_the_environment_is_used(tmp_path: Path):
+    url = "http://127.0.0.1:1/api"
+    assert asked(tmp_path, PREFECT_API_URL=url) == [url, url]
+
+
+@pytest.mark.parametrize("place", ["profile", "prefect.toml"])
+def test_a_server_of_prefects_own_settings_is_used(tmp_path: Path, place: str):
+    url = "http://127.0.0.1:2/api"
+    if place == "profile":
+        profiles = tmp_path / "profiles.toml"
+        profiles.write_text(f'active = "lab"\n[profiles.lab]\nPREFECT_API_URL = "{url}"\n')
+        assert asked(tmp_path, PREFECT_PROFILES_PATH=str(profiles)) == [url, url]
+    else:
+        (tmp_path / "prefect.toml").write_text(f'[api]\nurl = "{url}"\n')
+        assert asked(tmp_path) == [url, url]
+
+
+def test_without_one_a_private_server_is_started_and_ends(tmp_path: Path):
+    given, known = asked(tmp_path)
+    assert given == known
+    assert given.startswith("http://127.0.0.1:")
+    assert (tmp_path / "home" / "prefect.db").is_file()
