@@ -1,4 +1,4 @@
-"""A lab's Prefect: a server, the deployments of prefect.yaml, a worker, seen through the API alone."""
+"""A lab's Prefect: a server, the deployments of prefect.yaml, a worker; seen through its API."""
 
 import os
 import shutil
