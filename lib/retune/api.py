@@ -15,7 +15,8 @@ from retune.bundle.module import Module
 from retune.core.config import cache_root, records_root
 from retune.core.errors import InputError
 from retune.core.keys import content_key
-from retune.device.runtime import Device, open_device
+from retune.device.opening import open_device
+from retune.device.runtime import Device
 from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_MAX_ERROR, DEFAULT_TUNER
 from retune.search.program import Tuned, measure, space_for, tune
 from retune.search.session import Stop

@@ -104,26 +104,45 @@ def compare_times(
     """
     options = options or BenchOptions()
     names = list(contenders)
-    if not names:
-        raise InputError("benchmark: expected at least one contender; got none")
-    baseline = names[0] if baseline is None else baseline
-    if baseline not in contenders:
-        raise InputError(f"benchmark: expected a baseline among {', '.join(names)}; got {baseline}")
+    base = _baseline(names, baseline)
     start = clock()
     calls = {name: _calls(contenders[name], options, clock) for name in names}
     rounds: list[list[float]] = []
-    while _goes_on(rounds, names.index(baseline), clock() - start, options):
+    while _goes_on(rounds, base, clock() - start, options):
         row = dict.fromkeys(names, 0.0)
         for name in _rotated(names, len(rounds)):
             row[name] = _sample(contenders[name], calls[name], clock, options.settle_s)
         rounds.append(list(row.values()))
-    samples = np.array(rounds)
+    return _outcome(calls, np.array(rounds), base, options.seed)
+
+
+def known_times(seconds: Mapping[str, float], *, baseline: str | None = None) -> Benchmark:
+    """The outcome for contenders whose calls take exactly these seconds: one round, and no doubt.
+
+    Raises: InputError as `compare_times`.
+    """
+    base = _baseline(list(seconds), baseline)
+    return _outcome(dict.fromkeys(seconds, 1), np.array([list(seconds.values())]), base, seed=0)
+
+
+def _baseline(names: Sequence[str], wanted: str | None) -> int:
+    """The place of the baseline among the contenders. Raises: InputError."""
+    if not names:
+        raise InputError("benchmark: expected at least one contender; got none")
+    if wanted is not None and wanted not in names:
+        raise InputError(f"benchmark: expected a baseline among {', '.join(names)}; got {wanted}")
+    return names.index(wanted) if wanted is not None else 0
+
+
+def _outcome(calls: Mapping[str, int], samples: np.ndarray, base: int, seed: int) -> Benchmark:
+    """`samples`: float [rounds, contenders]; `calls` of each sample, by contender."""
+    names = list(calls)
     return Benchmark(
-        rounds=len(rounds),
+        rounds=len(samples),
         timings=tuple(
             _timing(name, samples[:, column], calls[name]) for column, name in enumerate(names)
         ),
-        ratios=_ratios(names, samples, names.index(baseline), options.seed),
+        ratios=_ratios(names, samples, base, seed),
     )
 
 

@@ -36,9 +36,10 @@ from retune.bundle.plan import (
 from retune.core.dtypes import DType, TensorType
 from retune.core.errors import InputError
 from retune.core.target import DeviceSpec
-from retune.device.ceilings import Ceilings
+from retune.device.ceilings import Roofline
 from retune.device.inputs import random_array
-from retune.device.runtime import Device, open_device
+from retune.device.opening import open_device
+from retune.device.runtime import Device
 
 
 class BundleWarning(UserWarning):
@@ -118,7 +119,7 @@ class Module:
         plan = read_bundle(Path(path))
         if device is None or isinstance(device, str):
             device = open_device(device or plan.device.name)
-        _warn_if_foreign(plan, device.spec)
+        warn_if_foreign(plan, device.spec)
         return cls(plan, device)
 
     @property
@@ -219,7 +220,7 @@ class Module:
         self,
         repeat: int = 10,
         inputs: Mapping[str, np.ndarray] | None = None,
-        ceilings: Ceilings | None = None,
+        ceilings: Roofline | None = None,
     ) -> tuple[LaunchProfile, ...]:
         """The time of each step in order, as the median of `repeat` runs (at least one).
 
@@ -238,11 +239,7 @@ class Module:
             next(hosted) if isinstance(step, PlanHost) else next(launched)
             for step in self.plan.steps
         ]
-        total = sum(medians)
-        return tuple(
-            _profile(step, seconds, total, ceilings)
-            for step, seconds in zip(self.plan.steps, medians, strict=True)
-        )
+        return profile_rows(self.plan.steps, medians, ceilings)
 
     def _host_medians(self, feeds: Mapping[str, np.ndarray], count: int) -> Iterator[float]:
         """Seconds of each host step in order."""
@@ -256,6 +253,14 @@ class Module:
         Inputs that hold indices get valid ones.
         """
         return random_inputs(self.inputs, seed, self.plan.counts)
+
+
+def profile_rows(
+    steps: Sequence[PlanLaunch | PlanHost], seconds: Sequence[float], ceilings: Roofline | None
+) -> tuple[LaunchProfile, ...]:
+    """The profile of a plan's steps that take these seconds, in order."""
+    total = sum(seconds)
+    return tuple(_profile(*row, total, ceilings) for row in zip(steps, seconds, strict=True))
 
 
 def random_inputs(
@@ -284,7 +289,8 @@ def _check_device(plan: NetworkPlan, spec: DeviceSpec) -> None:
             )
 
 
-def _warn_if_foreign(plan: NetworkPlan, spec: DeviceSpec) -> None:
+def warn_if_foreign(plan: NetworkPlan, spec: DeviceSpec) -> None:
+    """Warns the caller's caller with BundleWarning if the plan is for another device."""
     if plan.device.fingerprint == spec.fingerprint:
         return
     warnings.warn(
@@ -300,7 +306,7 @@ def _medians(rounds: Sequence[Sequence[float]]) -> Iterator[float]:
 
 
 def _profile(
-    step: PlanLaunch | PlanHost, seconds: float, total: float, ceilings: Ceilings | None
+    step: PlanLaunch | PlanHost, seconds: float, total: float, ceilings: Roofline | None
 ) -> LaunchProfile:
     share = seconds / total if total else 0.0
     if isinstance(step, PlanHost):

@@ -6,6 +6,7 @@ drift. The roofline of Williams, Waterman, Patterson (CACM 52(4), 2009) is the s
 
 import statistics
 from functools import cached_property
+from typing import Protocol
 
 from retune.device.reference import Reference
 from retune.device.runtime import Device, Launch
@@ -18,6 +19,14 @@ _PASSED_BYTES = 1 << 26
 """Bytes that one launch moves, whatever the size of the buffers: some milliseconds."""
 _RUNS = 5
 _GPU_GROUP = 64
+
+
+class Roofline(Protocol):
+    """What a device can do at best."""
+
+    def least_s(self, flops: int, traffic: int) -> float:
+        """Seconds that so much arithmetic and so many bytes take at the very least."""
+        ...
 
 
 class Ceilings:

@@ -8,7 +8,8 @@ from retune.codegen.source import BufferSpec, ProgramSource
 from retune.core.dtypes import TensorType
 from retune.core.errors import InputError
 from retune.device.launching import prepare_launches
-from retune.device.runtime import Buffer, Device, open_device
+from retune.device.opening import open_device
+from retune.device.runtime import Buffer, Device
 from retune.device.workload import job_launches
 
 

@@ -37,9 +37,10 @@ from retune.device.messages import (
     Timed,
     Warm,
 )
+from retune.device.opening import open_device
 from retune.device.pool import ConstantPool
 from retune.device.reference import Reference
-from retune.device.runtime import Buffer, BuildFailed, Device, LaunchFailed, open_device
+from retune.device.runtime import Buffer, BuildFailed, Device, LaunchFailed
 from retune.device.timing import deviation, present_us, time_repeats
 from retune.device.workload import Job, JobBuffer
 

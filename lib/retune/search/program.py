@@ -21,7 +21,7 @@ from retune.core.config import records_root
 from retune.core.errors import DeviceError, InputError, ScheduleError
 from retune.core.keys import content_key
 from retune.device.execute import execute
-from retune.device.measure import LocalRunner
+from retune.device.opening import open_runner
 from retune.device.workload import Runner
 from retune.ir.stmt import Program
 from retune.ir.te import Dag, Tensor
@@ -258,7 +258,7 @@ def _session(
 ) -> Generator[tuple[Task, Session]]:
     """The task and a session over it alone; a runner that was opened for it is closed after."""
     task = replace(_task(program, space), weight=1)
-    used = runner or LocalRunner(device)
+    used = runner or open_runner(device)
     try:
         names = [sketch.name for sketch in task.space(used.spec).sketches]
         where = network_conditions(used.spec, [task])

@@ -1,5 +1,6 @@
 """Stages compile, verify, bench and report: from chosen records to a published bundle."""
 
+import logging
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from retune.bundle.bench import BenchOptions, Timing, compare_times
+from retune.bundle.bench import Benchmark, BenchOptions, Timing, compare_times
 from retune.bundle.build import build_plan
 from retune.bundle.by_parts import parts_of
 from retune.bundle.format import read_bundle, write_bundle
@@ -16,11 +17,11 @@ from retune.bundle.memory import plan_memory
 from retune.bundle.module import Module
 from retune.bundle.peers import open_peer, open_reference
 from retune.bundle.plan import LARGEST_ERROR_NOTE, MAX_ERROR_NOTE
+from retune.bundle.simulated import open_module, simulated_times
 from retune.bundle.verify import verify
 from retune.core.replacing import replacing
-from retune.device.catalogue import device_spec
 from retune.device.ceilings import Ceilings
-from retune.device.runtime import open_device
+from retune.device.opening import board_of, open_device, spec_of
 from retune.stages.manifest import (
     BenchManifest,
     CompileManifest,
@@ -39,6 +40,8 @@ from retune.stages.network import open_network
 from retune.stages.report_data import report_data
 from retune.stages.selection import selected_candidates, selected_network
 from retune.stages.stage import Inputs, stage
+
+_LOG = logging.getLogger("retune.stages")
 
 _MODULE = "module"
 _PEERS = ("onnxruntime",)
@@ -71,7 +74,7 @@ def stage_compile(
     Made again where another record is the best of some task. Raises: InputError if the device is
     unknown, or lacks an element type of the network; RecordError if a selected record is gone.
     """
-    spec = device_spec(request.device)
+    spec = spec_of(request.device)
     chosen = selected_candidates(request, selection)
     plan = build_plan(
         selected_network(request, selection),
@@ -118,7 +121,7 @@ def stage_verify(
     _: Path, request: TuneRequest, network: ImportManifest, compiled: CompileManifest
 ) -> VerifyManifest:
     """The bundle's outputs against the oracle's, on seeded samples."""
-    module = Module.load(compiled.file(compiled.module), request.device)
+    module = open_module(compiled.file(compiled.module), request.device)
     graph = open_network(request).network.graph
     oracle = open_reference(Path(network.onnx), graph, shapes=_shapes(network))
     parts = parts_of(module, Path(network.onnx), graph)
@@ -163,8 +166,12 @@ def stage_bench(
 
     With the tuned bundle's profile, step by step, against the roofline of the device now.
     """
-    modules = {m.variant: Module.load(m.file(m.module), request.device) for m in (untuned, tuned)}
+    modules = {m.variant: open_module(m.file(m.module), request.device) for m in (untuned, tuned)}
     feeds = modules["tuned"].random_inputs()
+    if (board := board_of(request.device)) is not None:
+        _LOG.info("%s is simulated: its bundles are not compared with peers", board.name)
+        outcome = simulated_times({name: m.plan for name, m in modules.items()}, board)
+        return _bench(outcome, modules["tuned"], feeds)
     contenders: dict[str, Callable[[], object]] = {
         name: lambda module=module: module.run(feeds) for name, module in modules.items()
     }
@@ -173,9 +180,12 @@ def stage_bench(
             peer = open_peer(name, Path(network.onnx), shapes=_shapes(network))
             contenders[name] = lambda peer=peer: peer(feeds)
     outcome = compare_times(contenders, options=BenchOptions(budget_s=_BENCH_SECONDS))
+    return _bench(outcome, modules["tuned"], feeds)
+
+
+def _bench(outcome: Benchmark, tuned: Module, feeds: Mapping[str, np.ndarray]) -> BenchManifest:
     return BenchManifest(
-        rows=tuple(_latency(t) for t in outcome.timings),
-        profile=_profile(modules["tuned"], feeds),
+        rows=tuple(_latency(t) for t in outcome.timings), profile=_profile(tuned, feeds)
     )
 
 

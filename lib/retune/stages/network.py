@@ -9,7 +9,7 @@ from retune.bundle.peers import open_reference
 from retune.core.config import cache_root
 from retune.core.errors import InputError
 from retune.core.keys import file_key
-from retune.device.catalogue import device_spec
+from retune.device.opening import spec_of
 from retune.graph.models import resolve_model
 from retune.graph.onnx_file import external_files
 from retune.graph.onnx_import import load_file
@@ -123,7 +123,7 @@ def open_network(request: TuneRequest) -> ImportedNetwork:
 
 
 def _computes_half(request: TuneRequest) -> bool:
-    return not device_spec(request.device).lacking("float16")
+    return not spec_of(request.device).lacking("float16")
 
 
 def _import_inputs(request: TuneRequest) -> Inputs:

@@ -16,6 +16,7 @@ from retune.bundle.racer import ContestChild, Passes
 from retune.core.errors import DeviceError
 from retune.core.target import DeviceSpec
 from retune.device.child import ChildLostError
+from retune.device.opening import board_of
 from retune.records.schema import Measurement, TuningRecord, succeeded
 from retune.schedule.estimate import default_candidate
 from retune.schedule.space import Candidate
@@ -70,9 +71,12 @@ def race_finalists(
 ) -> FinalistsManifest:
     """The winner of each tuned task; every contender's times in place are records afterwards.
 
-    A few rounds of passes run; further ones while `time_left`. No winners where the
-    network with its finalists cannot run: a line in the log says why.
+    A few rounds of passes run; further ones while `time_left`. No winners on a simulated device, or
+    where the network with its finalists cannot run: a line in the log says why.
     """
+    if (board := board_of(request.device)) is not None:
+        _LOG.info("%s is simulated: finalists are chosen by their records", board.name)
+        return FinalistsManifest()
     finalists = choose_finalists(session, budget_s)
     chosen = {key: [f.candidate for f in found] for key, found in finalists.items()}
     if not chosen:
@@ -167,8 +171,10 @@ def race_in_place(
 ) -> Raced:
     """The race of these contenders, the default schedule first; a few rounds of passes at least.
 
-    Raises: DeviceError where the network with all of them cannot be run.
+    Raises: DeviceError where the network with all of them cannot be run, or is simulated.
     """
+    if board_of(device) is not None:
+        raise DeviceError(f"{device} is simulated: finalists are chosen by their records")
     plan = build_contest(network, contenders, spec, model_key="", notes={})
     race = Race([len(found) for found in contenders.values()], np.random.default_rng(seed))
     with _Passes(device, plan, list(contenders)) as passes:

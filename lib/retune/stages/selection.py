@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from retune.core.errors import RecordError
-from retune.device.catalogue import device_spec
+from retune.device.opening import spec_of
 from retune.records.schema import TuningRecord
 from retune.records.store import RecordStore
 from retune.schedule.space import Candidate
@@ -26,7 +26,7 @@ def stage_select(
 ) -> Selection:
     """The winner of each task; without one, the best record that today's spaces still know."""
     winners = {winner.task_key: winner for winner in finalists.winners}
-    spec = device_spec(request.device)
+    spec = spec_of(request.device)
     store = RecordStore(request.records)
     records = store.named([w.record_id for w in finalists.winners if w.record_id])
     network = open_network(request).network
@@ -69,7 +69,7 @@ def selected_candidates(request: TuneRequest, selection: Selection) -> dict[str,
 
     Raises: RecordError where a record, or its candidate in the space of today, is gone.
     """
-    spec = device_spec(request.device)
+    spec = spec_of(request.device)
     network = selected_network(request, selection)
     records = RecordStore(request.records).named([b.record_id for b in selection.best])
     found: dict[str, Candidate] = {}
@@ -89,7 +89,7 @@ def more_exact(
     request: TuneRequest, selection: Selection, limits: Mapping[str, float]
 ) -> Selection:
     """The selection with these largest errors of tasks, and the best records within them."""
-    spec = device_spec(request.device)
+    spec = spec_of(request.device)
     store = RecordStore(request.records)
     network = _limited(open_network(request).network, limits)
     where = network_conditions(spec, network.tasks.values()).comparable

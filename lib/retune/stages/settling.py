@@ -12,11 +12,13 @@ from math import nextafter
 from pathlib import Path
 
 from retune.bundle.bench import BenchOptions, Ratio, compare_times
+from retune.bundle.format import read_bundle
 from retune.bundle.module import Module
+from retune.bundle.simulated import simulated_times
 from retune.bundle.verify import DEVIATION_OF_DIRECT
 from retune.core.errors import DeviceError
-from retune.device.catalogue import device_spec
 from retune.device.lease import lease
+from retune.device.opening import board_of, spec_of
 from retune.schedule.estimate import default_candidate
 from retune.schedule.space import Candidate
 from retune.stages.delivery import stage_compile, stage_verify
@@ -99,7 +101,7 @@ def _exact_enough(
 
 def _errors(request: TuneRequest, selection: Selection) -> dict[str, float]:
     """The stated error of each task's strategy, where it has one."""
-    spec = device_spec(request.device)
+    spec = spec_of(request.device)
     chosen = selected_candidates(request, selection)
     found: dict[str, float] = {}
     for key, task in selected_network(request, selection).tasks.items():
@@ -130,6 +132,9 @@ def _faster_or_default(
 
 def _gain(request: TuneRequest, untuned: CompileManifest, tuned: CompileManifest) -> Ratio:
     """How many times as long the untuned bundle takes, by whole calls in turns."""
+    if (board := board_of(request.device)) is not None:
+        plans = {m.variant: read_bundle(m.file(m.module)) for m in (untuned, tuned)}
+        return simulated_times(plans, board, baseline="untuned").ratio("tuned")
     modules = {m.variant: Module.load(m.file(m.module), request.device) for m in (untuned, tuned)}
     feeds = modules["tuned"].random_inputs()
     calls = {name: lambda module=module: module.run(feeds) for name, module in modules.items()}
@@ -139,7 +144,7 @@ def _gain(request: TuneRequest, untuned: CompileManifest, tuned: CompileManifest
 
 def _without_losers(request: TuneRequest, selection: Selection) -> Selection:
     """What is faster than its default schedule in the network, by a race of these two."""
-    spec = device_spec(request.device)
+    spec = spec_of(request.device)
     network = selected_network(request, selection)
     chosen = selected_candidates(request, selection)
     pairs: Mapping[str, list[Candidate]] = {

@@ -11,8 +11,7 @@ from retune import __version__
 from retune.bundle.build import check_types
 from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
-from retune.device.catalogue import device_spec
-from retune.device.measure import LocalRunner
+from retune.device.opening import open_runner, spec_of
 from retune.device.workload import MeasureOptions, measuring_conditions
 from retune.records import ranking
 from retune.records.store import RecordStore
@@ -67,7 +66,7 @@ def stage_tune_round(
     When `stop` says so it ends after the batch in flight: finished for now, but not stored, so the
     same request goes on with the rest of the round.
     """
-    spec = device_spec(request.device)
+    spec = spec_of(request.device)
     run = run_id(request, network, spec)
     key = stage_key("tune", run, index, previous.key if previous else "")
 
@@ -296,7 +295,7 @@ _OPEN = _OpenSession()
 
 
 def _open_session(request: TuneRequest, run: str) -> Session:
-    spec = device_spec(request.device)
+    spec = spec_of(request.device)
     settings = RunSettings(
         run_id=run,
         model=request.model,
@@ -313,5 +312,5 @@ def _open_session(request: TuneRequest, run: str) -> Session:
     network = open_network(request).network
     check_types(network.graph, spec)
     tasks = tuple(network.tasks.values())
-    runner = LocalRunner(request.device)
+    runner = open_runner(request.device)
     return Session(tasks, runner, RecordStore(request.records), settings)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from retune.bundle.bench import BenchOptions, compare_times
+from retune.bundle.bench import BenchOptions, compare_times, known_times
 from retune.core.errors import InputError
 
 
@@ -164,3 +164,16 @@ def test_a_sample_waits_for_threads_that_spin(
 
     compare_times({"only": call}, options=options, clock=clock.perf_counter)
     assert begun[0] == begins
+
+
+def test_known_times_are_compared_without_doubt() -> None:
+    found = known_times({"slow": 4.0, "quick": 2.0}, baseline="slow")
+    ratio = found.ratio("quick")
+    assert (ratio.low, ratio.ratio, ratio.high) == (2.0, 2.0, 2.0)
+    assert (found.rounds, found.timing("quick").times_s) == (1, (2.0,))
+    assert found.timing("slow").first_quartile_s == found.timing("slow").third_quartile_s == 4.0
+    assert known_times({"slow": 4.0, "quick": 2.0}).ratio("quick").baseline == "slow"
+    with pytest.raises(InputError, match="at least one contender"):
+        known_times({})
+    with pytest.raises(InputError, match="expected a baseline among a; got b"):
+        known_times({"a": 1.0}, baseline="b")

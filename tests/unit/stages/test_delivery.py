@@ -25,7 +25,7 @@ from tests.unit.search.fakes import HERE, FakeRunner, measured
 def request_(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TuneRequest:
     """A network of which some trials are recorded."""
     for module in (delivery, selection):
-        monkeypatch.setattr(module, "device_spec", lambda name: GENERIC_CPU)
+        monkeypatch.setattr(module, "spec_of", lambda name: GENERIC_CPU)
     folders = {name: str(tmp_path / name) for name in ("out", "records", "work")}
     request = TuneRequest(model=str(write("bottleneck", tmp_path)), **folders, trials=80)
     tasks = [t for t in open_network(request).network.tasks.values() if t.tunable]

@@ -6,14 +6,17 @@ import numpy as np
 import pytest
 
 from retune.bundle.racer import Passes
+from retune.core.errors import DeviceError
 from retune.core.target import GENERIC_CPU
 from retune.device.child import ChildLostError
 from retune.records.store import RecordStore
 from retune.schedule.estimate import default_candidate
 from retune.search.session import RunSettings, Session
 from retune.stages import racing
+from retune.stages.manifest import ImportManifest, TuneRequest
 from retune.stages.network import import_network
 from tests.device.networks import write
+from tests.unit.device.boards import written
 from tests.unit.search.fakes import FakeRunner, measured
 
 
@@ -110,3 +113,25 @@ def test_where_the_defaults_lose_it_too_there_is_no_race(
     child.deadly = (0, 0)
     with pytest.raises(ChildLostError):
         race(session, tmp_path)
+
+
+def test_on_a_simulated_device_finalists_are_chosen_by_their_records(
+    session: Session, child: type[FakeChild], tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    device = f"sim:{written(tmp_path, name='board-a')}"
+    request = TuneRequest(model="m", out="out", records="records", work="work", device=device)
+    network = ImportManifest(
+        name="m", model_key="", onnx="", layout="NHWC", inputs=(), output_values=(), nodes=0,
+        parameters=0, flops=0, passes=(),
+    )  # fmt: skip
+    with caplog.at_level("INFO", logger="retune.stages"):
+        found = racing.race_finalists(request, network, session, 1e9, lambda: True)
+    assert found.winners == () and not child.opened
+    assert [(r.levelname, r.getMessage()) for r in caplog.records] == [
+        ("INFO", "board-a is simulated: finalists are chosen by their records")
+    ]
+    with pytest.raises(DeviceError, match="is simulated: finalists are chosen by their records"):
+        racing.race_in_place(
+            import_network(str(write("bottleneck", tmp_path))).network,
+            {}, GENERIC_CPU, device, 0, lambda: True,
+        )  # fmt: skip

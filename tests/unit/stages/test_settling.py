@@ -42,7 +42,7 @@ class World:
             monkeypatch.setattr(settling, name, getattr(self, name))
         monkeypatch.setattr(settling, "_gain", self.compare)
         for module in (settling, selecting):
-            monkeypatch.setattr(module, "device_spec", lambda name: GENERIC_CPU)
+            monkeypatch.setattr(module, "spec_of", lambda name: GENERIC_CPU)
 
     def stage_compile(self, request, network, tasks, selection, variant) -> CompileManifest:
         key = f"{variant} {len(self.made)}"

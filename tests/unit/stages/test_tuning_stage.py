@@ -61,8 +61,8 @@ class _Mortal(FakeRunner):
 @pytest.fixture
 def runners(monkeypatch: pytest.MonkeyPatch) -> Iterator[Runners]:
     made = Runners()
-    monkeypatch.setattr(tuning, "LocalRunner", made)
-    monkeypatch.setattr(tuning, "device_spec", lambda name: GENERIC_CPU)
+    monkeypatch.setattr(tuning, "open_runner", made)
+    monkeypatch.setattr(tuning, "spec_of", lambda name: GENERIC_CPU)
     yield made
     tuning._OPEN.close()
 
@@ -222,7 +222,7 @@ def test_the_selection_is_the_winner_of_each_race(
         )
 
     monkeypatch.setattr(racing, "race_in_place", fake)
-    monkeypatch.setattr(selection, "device_spec", lambda name: GENERIC_CPU)
+    monkeypatch.setattr(selection, "spec_of", lambda name: GENERIC_CPU)
     rounds = all_rounds(request_)
     network, tasks = prepare(request_)
     trials = runners.measured
@@ -250,7 +250,7 @@ def test_without_a_race_the_best_record_of_each_task_is_selected(
         raise ChildLostError("crash", "the process died of SIGSEGV")
 
     monkeypatch.setattr(racing, "race_in_place", lost)
-    monkeypatch.setattr(selection, "device_spec", lambda name: GENERIC_CPU)
+    monkeypatch.setattr(selection, "spec_of", lambda name: GENERIC_CPU)
     rounds = all_rounds(request_)
     network, tasks = prepare(request_)
     final = tuning.stage_finalists(request_, network, rounds[-1], lambda event: None)

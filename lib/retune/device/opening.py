@@ -1,0 +1,102 @@
+"""The door to devices by name: their specs, what measures on them, and what runs on them.
+
+A name is one that `retune devices` lists, or `sim:PATH` for the simulated device (`board`) that a
+TOML file describes. Several names with commas between them are equal devices that share a run.
+"""
+
+from pathlib import Path
+
+from retune.core.errors import InputError
+from retune.core.target import DeviceSpec
+from retune.device import runtime
+from retune.device.board import Board, read_board
+from retune.device.catalogue import device_spec, find_device
+from retune.device.measure import LocalRunner
+from retune.device.runtime import Device
+from retune.device.simulated import SimulatedDevice, SimulatedRunner
+from retune.device.workload import Runner
+
+_SIMULATED = "sim:"
+
+
+def spec_of(name: str) -> DeviceSpec:
+    """The device of that name, not opened; of several the first.
+
+    Raises: InputError if one of them is not known, or they are not of one kind.
+    """
+    specs = [_spec(device) for device in _devices(name)]
+    for spec in specs[1:]:
+        if spec.fingerprint != specs[0].fingerprint:
+            raise InputError(
+                f"device {name!r}: expected devices of one kind, got {specs[0].name} "
+                f"({specs[0].fingerprint}) and {spec.name} ({spec.fingerprint}); tune for each of "
+                "them in a run of its own"
+            )
+    return specs[0]
+
+
+def open_runner(name: str) -> Runner:
+    """What measures on the device of that name. Raises: InputError as `spec_of`."""
+    runners = open_runners(name)
+    if len(runners) > 1:
+        raise InputError(f"device {name!r}: expected one device, got {len(runners)}")
+    return runners[0]
+
+
+def open_runners(name: str) -> list[Runner]:
+    """What measures on each of the devices. Raises: InputError as `spec_of`."""
+    devices = _devices(name)
+    if len(devices) > 1:
+        spec_of(name)
+    return [_runner(device) for device in devices]
+
+
+def open_device(name: str = "pocl") -> Device:
+    """The device of that name, open; of several the first. Raises: InputError as `spec_of`.
+
+    One that is simulated is a SimulatedDevice.
+    """
+    first = _devices(name)[0]
+    board = _board(first)
+    if board is None:
+        return runtime.open_device(first)
+    base, handle = find_device(board.base)
+    return SimulatedDevice(handle, base, board)
+
+
+def board_of(name: str) -> Board | None:
+    """What is simulated under that name, of several the first; None for a real device.
+
+    Raises: InputError if its file cannot be used.
+    """
+    return _board(_devices(name)[0])
+
+
+def _devices(name: str) -> list[str]:
+    """The single names. Raises: InputError if there is none, or one twice."""
+    found = [device.strip() for device in name.split(",")]
+    if not all(found):
+        raise InputError(
+            f"device {name!r}: expected a name, or several with commas between them; see "
+            "`retune devices`, or write sim:FILE.toml"
+        )
+    twice = next((device for device in found if found.count(device) > 1), None)
+    if twice:
+        raise InputError(f"device {name!r}: expected each device once, got {twice!r} twice")
+    return found
+
+
+def _board(device: str) -> Board | None:
+    if not device.startswith(_SIMULATED):
+        return None
+    return read_board(Path(device.removeprefix(_SIMULATED)).expanduser())
+
+
+def _spec(device: str) -> DeviceSpec:
+    board = _board(device)
+    return board.described(device_spec(board.base)) if board else device_spec(device)
+
+
+def _runner(device: str) -> Runner:
+    board = _board(device)
+    return SimulatedRunner(board, device_spec(board.base)) if board else LocalRunner(device)

@@ -1,0 +1,94 @@
+"""The door to devices: what a name means, and what is said of one that means nothing."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from retune.core.errors import InputError
+from retune.core.target import GENERIC_CPU, DeviceSpec
+from retune.device import opening
+from retune.device.measure import LocalRunner
+from retune.device.simulated import SimulatedRunner
+from tests.unit.device.boards import fault, written
+
+REAL = {
+    "pocl": replace(GENERIC_CPU, name="pocl"),
+    "gpu": replace(GENERIC_CPU, name="gpu", model="g"),
+}
+
+
+def real_spec(name: str) -> DeviceSpec:
+    if name not in REAL:
+        raise InputError(f"device {name!r} is not known; found here: {', '.join(REAL)}")
+    return REAL[name]
+
+
+@pytest.fixture(autouse=True)
+def devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two kinds of devices, without OpenCL."""
+    monkeypatch.setattr(opening, "device_spec", real_spec)
+
+
+def sim(folder: Path, name: str, text: str = 'model = "kind"') -> str:
+    return f"sim:{written(folder, text, name)}"
+
+
+def test_a_plain_name_is_a_device_of_this_machine():
+    assert opening.spec_of("pocl") is REAL["pocl"]
+    assert opening.board_of("pocl") is None
+    assert isinstance(opening.open_runner("pocl"), LocalRunner)
+
+
+def test_a_file_is_a_simulated_device(tmp_path: Path):
+    name = sim(tmp_path, "a")
+    spec, runner, board = opening.spec_of(name), opening.open_runner(name), opening.board_of(name)
+    assert isinstance(runner, SimulatedRunner) and board is not None
+    assert (spec.name, spec.model) == ("a", "simulated kind")
+    assert runner.spec == spec == board.described(REAL["pocl"])
+
+
+def test_equal_devices_may_share_a_run(tmp_path: Path):
+    both = f"{sim(tmp_path, 'a')}, {sim(tmp_path, 'b')}"
+    assert opening.spec_of(both).name == "a"
+    assert [runner.spec.name for runner in opening.open_runners(both)] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("toaster", "device 'toaster' is not known; found here: pocl, gpu"),
+        ("sim:{0}/none.toml", "none.toml: expected the TOML file of a simulated device, got no"),
+        ("sim:{0}/bad.toml", "bad.toml: key 'sped' is not known"),
+        ("sim:{0}/lost.toml", "device 'toaster' is not known"),
+        ("", "device '': expected a name, or several with commas between them"),
+        ("pocl,", "device 'pocl,': expected a name"),
+        ("pocl,pocl", "expected each device once, got 'pocl' twice"),
+        (
+            "pocl,gpu",
+            r"expected devices of one kind, got pocl \(.*\) and gpu \(.*\); tune for each",
+        ),
+        (
+            "sim:{0}/a.toml,pocl",
+            r"expected devices of one kind, got a \(simulated kind.*\) and pocl",
+        ),
+        ("sim:{0}/a.toml,sim:{0}/new.toml", r"one kind, got a \(.*\|1\|.*\) and new \(.*\|2\|.*\)"),
+    ],
+)
+def test_a_name_that_cannot_be_meant_is_refused(tmp_path: Path, name: str, message: str):
+    sim(tmp_path, "a")
+    sim(tmp_path, "bad", "sped = 1")
+    sim(tmp_path, "lost", 'base = "toaster"')
+    sim(tmp_path, "new", 'model = "kind"\ndriver = "2"')
+    with pytest.raises(InputError, match=message):
+        opening.spec_of(name.format(tmp_path))
+    if name not in ("toaster",):
+        with pytest.raises(InputError, match=message):
+            opening.open_runners(name.format(tmp_path))
+
+
+def test_a_script_is_read_when_the_device_is_opened(tmp_path: Path):
+    name = sim(tmp_path, "a", fault("hang", at=0))
+    for ask in (opening.spec_of, opening.open_runner, opening.board_of, opening.open_device):
+        with pytest.raises(InputError, match="fault 1: at: expected more than 0"):
+            ask(name)
