@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from retune.core.codec import from_json
 from retune.core.errors import DeviceError, InputError, ModelError
-from retune.stages.codec import from_json
 from retune.stages.manifest import ImportManifest, RoundManifest, TaskManifest, TuneRequest
 from tests.flows.fakes import TASKS, FakeStages, runs
 

@@ -43,6 +43,9 @@ WITHOUT_HOSTS_VERSION = 1
 
 MANIFEST, KERNELS, WEIGHTS = "module.json", "kernels.cl", "weights.safetensors"
 
+_ABOUT = ("name", "notes", "target")
+"""Fields that say something of a program; for which target it is, its fingerprint says."""
+
 _MANIFEST_LIMIT_BYTES = 64 << 20
 """A manifest takes some kilobytes for each layer; a larger one is not a manifest."""
 
@@ -65,6 +68,7 @@ def write_bundle(plan: NetworkPlan, folder: Path) -> Path:
 def read_bundle(path: Path) -> NetworkPlan:
     """The plan of a bundle folder or zip; weights are views of the file, read when used.
 
+    A link is followed once: all parts are of one bundle, also if it is made to point elsewhere now.
     Raises: RecordError if a part is missing, damaged, or of a newer format.
     """
     with _open_parts(path) as parts:
@@ -82,6 +86,17 @@ def read_bundle(path: Path) -> NetworkPlan:
     return plan
 
 
+def program_key(path: Path) -> str:
+    """Equal for bundles of one model and one target that run the same, whatever is noted in them.
+
+    It follows from kernels, plan and weights, by what the manifest states. Raises: RecordError as
+    `read_bundle` does, of the manifest alone.
+    """
+    with _open_parts(path) as parts:
+        manifest = _read_manifest(parts)
+    return content_key({name: manifest[name] for name in manifest if name not in _ABOUT})
+
+
 def is_bundle(folder: Path) -> bool:
     """True if the folder says that it is a bundle, sound or not."""
     try:
@@ -96,6 +111,7 @@ def pack_zip(folder: Path, path: Path) -> Path:
 
     Raises: RecordError if the bundle is not sound.
     """
+    folder = folder.resolve()
     plan = read_bundle(folder)
     hosts = (_host_part(number) for number in range(len(plan.hosts)))
     with replacing(path) as whole_file, zipfile.ZipFile(whole_file, "w") as archive:
@@ -197,9 +213,11 @@ class _Parts(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FolderParts:
     path: Path
+    folder: Path
+    """The same without links."""
 
     def read(self, name: str, limit: int) -> memoryview | None:
-        part = self.path / name
+        part = self.folder / name
         return map_file(part)[: limit + 1] if part.is_file() else None
 
 
@@ -218,7 +236,7 @@ class _ZipParts:
 @contextmanager
 def _open_parts(path: Path) -> Generator[_Parts, None, None]:
     if path.is_dir():
-        yield _FolderParts(path=path)
+        yield _FolderParts(path=path, folder=path.resolve())
         return
     if not path.is_file():
         raise RecordError(f"{path}: expected a bundle folder or zip; got nothing; check the path")

@@ -1,6 +1,8 @@
 """Files and folders that are there whole or not at all, whatever happens to process or machine."""
 
 import contextlib
+import ctypes
+import errno
 import os
 import shutil
 from collections.abc import Generator
@@ -8,6 +10,11 @@ from glob import escape
 from pathlib import Path
 from typing import BinaryIO
 from uuid import uuid4
+
+_HERE, _EXCHANGE = -100, 2
+"""AT_FDCWD and RENAME_EXCHANGE. Source: linux/fcntl.h, linux/fs.h."""
+_NO_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
+"""What a kernel or file system says that cannot exchange names."""
 
 
 @contextlib.contextmanager
@@ -47,39 +54,100 @@ def whole_folder(path: Path, *, replace: bool = True) -> Generator[Path, None, N
         if fresh.exists():
             for part in (*fresh.rglob("*"), fresh):
                 sync(part)
-            _publish(fresh, path, replace=replace)
+            if replace:
+                put_in_place(fresh, path)
+            else:
+                fresh.rename(path)
+                sync(path.parent)
     finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+        discard(fresh)
+
+
+def point(link: Path, target: str) -> None:
+    """`link` is a symbolic link to `target`, durably. A file or link that was there is replaced.
+
+    At no moment is there none.
+    """
+    fresh = _beside(link)
+    try:
+        fresh.symlink_to(target)
+        fresh.replace(link)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
+    sync(link.parent)
+
+
+def exchange(first: Path, second: Path) -> bool:
+    """Each has the other's name, in one step; False, and nothing has changed, if none can do that.
+
+    Linux can (renameat2), on most of its file systems. Raises: OSError if one is not there.
+    """
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        return False
+    if rename(_HERE, os.fsencode(first), _HERE, os.fsencode(second), _EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in _NO_EXCHANGE:
+        return False
+    raise OSError(code, os.strerror(code), str(first), None, str(second))
+
+
+def put_in_place(fresh: Path, path: Path) -> None:
+    """What was at `fresh` is at `path`, durably; what was there, if anything, is gone.
+
+    Folders as well as files and links. Where the system cannot exchange names, there is a moment
+    with nothing at `path`, between two renames; a process that is killed in it, or later, leaves
+    what was there behind, see `remove_leftovers`.
+    """
+    if not os.path.lexists(path):
+        fresh.rename(path)
+    elif exchange(fresh, path):
+        sync(path.parent)
+        discard(fresh)
+    else:
+        aside = fresh.with_suffix(".old")
+        path.rename(aside)
+        try:
+            fresh.rename(path)
+        except OSError:
+            aside.rename(path)
+            raise
+        discard(aside)
+    sync(path.parent)
+
+
+def remove_folder(path: Path) -> None:
+    """No folder is at `path`: it goes away in one step, and then its content."""
+    aside = _beside(path)
+    path.rename(aside)
+    sync(path.parent)
+    discard(aside)
 
 
 def remove_leftovers(path: Path) -> None:
-    """No folder is left of processes that were killed while they made the folder `path`.
+    """Nothing is left of processes that were killed while they made or removed what is at `path`.
 
     Their names are `.NAME.*.tmp` and `.NAME.*.old`. The caller sees to it that nobody makes it now.
     """
     for ending in ("tmp", "old"):
         for left in path.parent.glob(f".{escape(path.name)}.*.{ending}"):
-            shutil.rmtree(left, ignore_errors=True)
+            discard(left)
+
+
+def discard(path: Path) -> None:
+    """Nothing is at `path`, as far as that is possible: a folder, file or link is removed."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def _beside(path: Path) -> Path:
     """A new name in the same folder."""
     return path.with_name(f".{path.name}.{uuid4().hex[:8]}.tmp")
-
-
-def _publish(fresh: Path, path: Path, *, replace: bool) -> None:
-    """Renames `fresh` to `path`; what was there is moved aside first, and removed at the end."""
-    aside = fresh.with_suffix(".old")
-    if replace and path.exists():
-        path.rename(aside)
-    try:
-        fresh.rename(path)
-    except OSError:
-        if aside.exists():
-            aside.rename(path)
-        raise
-    sync(path.parent)
-    shutil.rmtree(aside, ignore_errors=True)
 
 
 def _make_folder(folder: Path) -> None:

@@ -2,7 +2,8 @@
 
 `append` is durable when it returns. Readers see every finished file, each record once, with the
 columns of today's schema; a damaged file is skipped with a warning that names it, and a file of a
-newer schema is refused, since skipping it would silently measure everything again.
+newer schema is refused, since skipping it would silently measure everything again. What is in
+quarantine reads as wrong, whoever asks (see `quarantine`).
 """
 
 # pyarrow publishes no types: its values are unknown to the checker.
@@ -32,6 +33,7 @@ from retune.records.arrow import (
     to_records,
     to_table,
 )
+from retune.records.quarantine import JUDGED, NAMING, as_wrong, quarantined
 from retune.records.schema import SCHEMA_VERSION, TuningRecord
 
 Filter = str | int | float | Sequence[str | None] | Sequence[int]
@@ -103,16 +105,22 @@ class RecordStore:
         columns: Sequence[str] | None = None,
     ) -> pa.Table:
         """What `scan` gives, as an arrow table; all columns are those of READ_SCHEMA."""
-        wanted = list(columns or READ_SCHEMA.names)
-        _check_names([*wanted, *(filters or {})])
-        condition = _condition(filters or {})
-        read = wanted if "record_id" in wanted else [*wanted, "record_id"]
+        wanted, given = list(columns or READ_SCHEMA.names), filters or {}
+        _check_names([*wanted, *given])
+        guilty = quarantined(self.root)
+        late = {name: given[name] for name in given if guilty and name in JUDGED}
+        condition = _condition({name: given[name] for name in given if name not in late})
+        judged = (*NAMING, *JUDGED) if guilty else ()
+        read = list(dict.fromkeys([*wanted, "record_id", *judged]))
         try:
             fragments = list(self._open().values())
             table = _read_all(fragments, READ_SCHEMA, condition, read)
         except _UNREADABLE:
             table = self._readable(condition, read)
-        return _once(table).select(wanted)
+        table = _once(table)
+        if guilty:
+            table = as_wrong(table, guilty)
+        return (table.filter(_condition(late)) if late else table).select(wanted)
 
     def named(self, record_ids: Sequence[str]) -> dict[str, TuningRecord]:
         """The records of these ids that the store has, by id."""

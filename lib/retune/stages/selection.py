@@ -24,7 +24,10 @@ from retune.stages.network import open_network
 def stage_select(
     request: TuneRequest, tasks: TaskManifest, finalists: FinalistsManifest
 ) -> Selection:
-    """The winner of each task; without one, the best record that today's spaces still know."""
+    """The winner of each task; without one, the best record that today's spaces still know.
+
+    A winner that came into quarantine since its race is none.
+    """
     winners = {winner.task_key: winner for winner in finalists.winners}
     spec = spec_of(request.device)
     store = RecordStore(request.records)
@@ -38,7 +41,7 @@ def stage_select(
             continue
         space = network.tasks[entry.key].space(spec)
         record = records.get(winner.record_id or "") if winner else None
-        if not record or not candidate_of(record, space):
+        if not record or not record.measurement.ok or not candidate_of(record, space):
             winner, found = (
                 None,
                 best_candidate(store, entry.key, where, space),
@@ -67,7 +70,8 @@ def selected_network(request: TuneRequest, selection: Selection) -> Network:
 def selected_candidates(request: TuneRequest, selection: Selection) -> dict[str, Candidate]:
     """The candidates of the selected records, by task.
 
-    Raises: RecordError where a record, or its candidate in the space of today, is gone.
+    Raises: RecordError where a record is gone or in quarantine, or the space of today lacks its
+    candidate.
     """
     spec = spec_of(request.device)
     network = selected_network(request, selection)
@@ -75,11 +79,13 @@ def selected_candidates(request: TuneRequest, selection: Selection) -> dict[str,
     found: dict[str, Candidate] = {}
     for best in selection.best:
         record = records.get(best.record_id)
-        candidate = record and candidate_of(record, network.tasks[best.task_key].space(spec))
+        right = record if record and record.measurement.ok else None
+        candidate = right and candidate_of(right, network.tasks[best.task_key].space(spec))
         if not candidate:
             raise RecordError(
                 f"{request.records}: the chosen record {best.record_id} of task {best.task_key} is "
-                "gone, or its schedule is no longer in the task's space; start the run again"
+                "gone or in quarantine, or its schedule is no longer in the task's space; start "
+                "the run again"
             )
         found[best.task_key] = candidate
     return found

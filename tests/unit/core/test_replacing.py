@@ -5,7 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from retune.core.replacing import remove_leftovers, replacing, whole_folder
+from retune.core import replacing as replacing_module
+from retune.core.replacing import (
+    exchange,
+    point,
+    put_in_place,
+    remove_folder,
+    remove_leftovers,
+    replacing,
+    whole_folder,
+)
+from tests.killing import killed_at_each_change
 
 
 def test_the_file_appears_in_a_folder_that_is_made(tmp_path: Path):
@@ -84,3 +94,74 @@ def test_leftovers_of_this_folder_alone_are_removed(tmp_path: Path):
         (tmp_path / name).mkdir()
     remove_leftovers(tmp_path / "a[1]")
     assert {entry.name for entry in tmp_path.iterdir()} == set(names[2:])
+
+
+def test_a_link_is_pointed_elsewhere(tmp_path: Path):
+    link = tmp_path / "link"
+    for target in ("a", "b"):
+        point(link, target)
+        assert str(link.readlink()) == target
+    assert [entry.name for entry in tmp_path.iterdir()] == ["link"]
+
+
+def test_names_are_exchanged(tmp_path: Path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("elsewhere")
+    if exchange(tmp_path / "folder", tmp_path / "link"):  # not every file system can
+        assert (tmp_path / "link").is_dir()
+        assert str((tmp_path / "folder").readlink()) == "elsewhere"
+    with pytest.raises(FileNotFoundError):
+        exchange(tmp_path / "folder", tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("able", [True, False])
+@pytest.mark.parametrize("there", ["nothing", "file", "link", "folder"])
+def test_what_is_put_in_place_is_there_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: str, *, able: bool
+):
+    if not able:
+        monkeypatch.setattr(replacing_module, "exchange", lambda first, second: False)
+    fresh, path = tmp_path / ".b.0f.tmp", tmp_path / "b"
+    fresh.mkdir()
+    match there:
+        case "file":
+            path.write_text("old")
+        case "link":
+            path.symlink_to(tmp_path)
+        case "folder":
+            make(path, "old")
+    put_in_place(fresh, path)
+    assert not any(path.iterdir())
+    assert [entry.name for entry in tmp_path.iterdir()] == ["b"]
+
+
+def test_a_folder_is_never_gone_while_it_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path, others = tmp_path / "b", (tmp_path / "c", tmp_path / "d")
+    for other in others:
+        other.mkdir()
+    able = exchange(*others)
+
+    def setup() -> None:
+        shutil.rmtree(path, ignore_errors=True)
+        make(path, "old")
+
+    for _ in killed_at_each_change(monkeypatch, setup, lambda: make(path, "new")):
+        if able:
+            assert (path / "part" / "file").read_text() in ("old", "new")
+        remove_leftovers(path)
+    assert (path / "part" / "file").read_text() == "new"
+
+
+def test_a_removed_folder_is_gone_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "b"
+
+    def setup() -> None:
+        if not path.exists():
+            make(path, "old")
+
+    for _ in killed_at_each_change(monkeypatch, setup, lambda: remove_folder(path)):
+        assert not path.exists() or (path / "part" / "file").read_text() == "old"
+        remove_leftovers(path)
+    assert not any(tmp_path.iterdir())

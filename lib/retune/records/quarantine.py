@@ -1,0 +1,129 @@
+"""Configurations that were right alone and wrong in their network: a fact beside the records.
+
+Read `quarantine`. No row is deleted or rewritten: the store reads the right records of such a
+configuration as wrong ones (`as_wrong`), so whoever asks it for the best, learns from it or counts
+does not see them succeed. What was wrong on one device says nothing of another.
+"""
+
+# pyarrow publishes no types: its values are unknown to the checker.
+# pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from retune.core.codec import from_json, to_json
+from retune.core.errors import RecordError
+from retune.core.locking import exclusive
+from retune.core.replacing import replacing
+from retune.records.schema import TuningRecord
+
+FILE = "quarantine.json"
+"""Beside the folder of the records. Whoever deletes it, or an entry, acquits."""
+NAMING = ("task_key", "config_hash", "device")
+"""Columns that say which configuration a record is of, and where it ran."""
+JUDGED = ("status", "error", "median_us")
+"""Columns that read otherwise for one in quarantine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantined:
+    """One configuration of a task that is not to be used on a device."""
+
+    record_id: str
+    """The record that was found guilty; others of the configuration share its fate."""
+    task_key: str
+    config_hash: str
+    device: str
+    reason: str
+    when: str
+    """ISO time, UTC."""
+
+    @property
+    def named(self) -> tuple[str, str, str]:
+        """Values of NAMING."""
+        return self.task_key, self.config_hash, self.device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stored:
+    """What the file holds."""
+
+    quarantined: tuple[Quarantined, ...] = ()
+
+
+def quarantined(root: Path) -> tuple[Quarantined, ...]:
+    """All that are in quarantine in the store at `root`, the oldest first.
+
+    Raises: RecordError if the file is damaged: nobody knows then what is not to be used.
+    """
+    path = root / FILE
+    try:
+        return from_json(_Stored, path.read_text(encoding="utf-8")).quarantined
+    except FileNotFoundError:
+        return ()
+    except (OSError, UnicodeDecodeError, RecordError) as error:
+        raise RecordError(f"{path}: expected the configurations in quarantine; {error}") from error
+
+
+def quarantine(root: Path, records: Sequence[TuningRecord], reason: str) -> None:
+    """None of the records' configurations counts as right on its device any more.
+
+    The file is replaced in one step; what is in quarantine already is left as it is.
+    """
+    when = datetime.now(UTC).isoformat(timespec="seconds")
+    with exclusive(root / f".{FILE}.lock"):
+        entries = list(quarantined(root))
+        known = {entry.named for entry in entries}
+        for record in records:
+            entry = Quarantined(
+                record_id=record.record_id,
+                task_key=record.task_key,
+                config_hash=record.config_hash,
+                device=record.device,
+                reason=reason,
+                when=when,
+            )
+            if entry.named not in known:
+                entries.append(entry)
+                known.add(entry.named)
+        with replacing(root / FILE) as stream:
+            stream.write(to_json(_Stored(quarantined=tuple(entries))).encode())
+
+
+def as_wrong(table: pa.Table, entries: Sequence[Quarantined]) -> pa.Table:
+    """The table, in which right records of these configurations are wrong results without a time.
+
+    It has the columns NAMING and JUDGED.
+    """
+    reasons = {entry.named: f"quarantined: {entry.reason}" for entry in entries}
+    hashes = pa.array([entry.config_hash for entry in entries], pa.string())
+    perhaps = pc.and_(
+        pc.is_in(table.column("config_hash"), hashes), pc.equal(table.column("status"), "ok")
+    )
+    places = np.flatnonzero(perhaps.to_numpy(zero_copy_only=False))
+    rows = table.select(NAMING).take(pa.array(places)).to_pylist()
+    guilty = {
+        int(place): reasons[name]
+        for place, row in zip(places, rows, strict=True)
+        if (name := (row["task_key"], row["config_hash"], row["device"])) in reasons
+    }
+    if not guilty:
+        return table
+    mask = np.zeros(table.num_rows, bool)
+    mask[list(guilty)] = True
+    instead = ("wrong_result", pa.array(list(guilty.values()), pa.string()), None)
+    for name, value in zip(JUDGED, instead, strict=True):
+        field = table.schema.field(name)
+        column = table.column(name).combine_chunks()
+        values = (
+            value if isinstance(value, pa.Array) else pa.array([value] * len(guilty), field.type)
+        )
+        changed = pc.replace_with_mask(column, pa.array(mask), values)
+        table = table.set_column(table.schema.get_field_index(name), field, changed)
+    return table
