@@ -20,7 +20,8 @@ SETTLED_S = 10.0
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Prints the times of the three runs and the server's memory."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model")
     parser.add_argument("--minutes", type=float, default=5.0)
     given = parser.parse_args()
