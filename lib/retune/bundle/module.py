@@ -118,7 +118,7 @@ class Module:
         plan = read_bundle(Path(path))
         if device is None or isinstance(device, str):
             device = open_device(device or plan.device.name)
-        _warn_if_foreign(plan, device.spec)
+        warn_if_foreign(plan, device.spec)
         return cls(plan, device)
 
     @property
@@ -284,7 +284,8 @@ def _check_device(plan: NetworkPlan, spec: DeviceSpec) -> None:
             )
 
 
-def _warn_if_foreign(plan: NetworkPlan, spec: DeviceSpec) -> None:
+def warn_if_foreign(plan: NetworkPlan, spec: DeviceSpec) -> None:
+    """Warns with BundleWarning if that device is not what the plan was tuned for."""
     if plan.device.fingerprint == spec.fingerprint:
         return
     warnings.warn(
