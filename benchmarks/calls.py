@@ -25,6 +25,7 @@ from retune.bundle.forms import best_form
 from retune.bundle.module import Module
 from retune.bundle.peers import open_peer
 from retune.core.config import cache_root, records_root
+from retune.device.lease import lease
 from retune.device.runtime import open_device
 from retune.records.store import RecordStore
 
@@ -47,7 +48,8 @@ def contenders_of(model: str, records: Path, device: str) -> tuple[dict[str, Con
         peer = open_peer("onnxruntime", network.onnx, threads=threads)
         calls[name] = lambda peer=peer: peer(feeds)
     print(f"{model}: {1e-6 * network.flops:.2f} MFLOP, {len(chosen)} tasks from records")
-    return calls, best_form(plan, opened).form
+    with lease(opened.spec):
+        return calls, best_form(plan, opened).form
 
 
 def in_a_row(calls: Mapping[str, Contender], seconds: float) -> dict[str, float]:

@@ -146,6 +146,19 @@ def _outcome(calls: Mapping[str, int], samples: np.ndarray, base: int, seed: int
     )
 
 
+def longest_s(calls_s: Sequence[float], options: BenchOptions, slower: float = 1.0) -> float:
+    """Seconds within which `compare_times` is done, by the time of a call of each contender.
+
+    No call may be quicker than that, and none longer than `slower` times that. The last round may
+    begin just before the budget is spent, and pauses may last as long as they ever do.
+    """
+    pause = _LONGEST_SETTLE_S + options.settle_s if options.settle_s > 0 else 0.0
+    warming = sum(pause + slower * (options.warmup + 2) * call for call in calls_s)
+    turn = sum(pause + slower * (1.5 * options.min_sample_s + 2 * call) for call in calls_s)
+    least = warming + max(1, options.min_rounds) * turn
+    return max(least, options.budget_s) + turn
+
+
 def _calls(contender: Contender, options: BenchOptions, clock: Clock) -> int:
     """Warms the contender up, and returns how many calls make one sample."""
     for _ in range(options.warmup):

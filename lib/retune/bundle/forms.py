@@ -13,7 +13,6 @@ from retune.bundle.bench import Benchmark, BenchOptions, Contender, compare_time
 from retune.bundle.executor import forms_here
 from retune.bundle.module import Module
 from retune.bundle.plan import Form, NetworkPlan
-from retune.device.lease import lease
 from retune.device.runtime import Device
 
 WAKE_S = 40e-6
@@ -26,8 +25,14 @@ WORTHWHILE = 0.04
 LONGEST_S = WAKE_S / WORTHWHILE
 """Calls that take longer than this (1 ms) cannot gain a worthwhile part."""
 
-_OPTIONS = BenchOptions(budget_s=2.0, min_rounds=9, min_sample_s=2e-3)
+OPTIONS = BenchOptions(budget_s=2.0, min_rounds=9, min_sample_s=2e-3)
 """Medians of at least nine samples of about ten to a hundred calls."""
+
+
+def forms_worth_timing(plan: NetworkPlan, device: Device) -> tuple[Form, ...]:
+    """The usual form, and where launches could run in another one also that; nothing is run."""
+    forms = forms_here(plan, device)
+    return forms if plan.launches else forms[:1]
 
 
 def best_form(
@@ -38,24 +43,22 @@ def best_form(
     """The plan in the form whose whole calls, copies included, take the least time on the device.
 
     The usual form where there is no other, or where no other can gain a worthwhile part. The
-    device is leased while calls are timed.
+    caller holds the device's lease. For a plan that may hang there is `examiner.Examiner`.
     """
-    forms = forms_here(plan, device)
+    forms = forms_worth_timing(plan, device)
     usual = replace(plan, form=forms[0])
-    if len(forms) == 1 or not plan.launches:
+    if len(forms) == 1:
         return usual
     modules: dict[str, Module] = {forms[0]: Module(usual, device)}
-    with lease(device.spec):
-        if median(modules[forms[0]].benchmark()) > LONGEST_S:
-            return usual
+    if median(modules[forms[0]].benchmark()) > LONGEST_S:
+        return usual
     modules |= {form: Module(replace(plan, form=form), device) for form in forms[1:]}
     feeds = modules[forms[0]].random_inputs()
     calls = {form: lambda module=module: module.run(feeds) for form, module in modules.items()}
-    with lease(device.spec):
-        outcome = (compare or _compare)(calls)
+    outcome = (compare or _compare)(calls)
     best: Form = min(forms, key=lambda form: outcome.timing(form).median_s)
     return replace(plan, form=best)
 
 
 def _compare(calls: Mapping[str, Contender]) -> Benchmark:
-    return compare_times(calls, options=_OPTIONS)
+    return compare_times(calls, options=OPTIONS)

@@ -290,7 +290,7 @@ def _check_device(plan: NetworkPlan, spec: DeviceSpec) -> None:
 
 
 def warn_if_foreign(plan: NetworkPlan, spec: DeviceSpec) -> None:
-    """Warns the caller's caller with BundleWarning if the plan is for another device."""
+    """Warns with BundleWarning if that device is not what the plan was tuned for."""
     if plan.device.fingerprint == spec.fingerprint:
         return
     warnings.warn(

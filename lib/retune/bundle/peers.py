@@ -5,10 +5,12 @@ peer is opened.
 """
 
 import importlib
+import importlib.metadata
 import importlib.util
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -100,6 +102,34 @@ def available_cores() -> int:
 def has_onnxruntime() -> bool:
     """Whether the oracle is installed."""
     return importlib.util.find_spec("onnxruntime") is not None
+
+
+def oracle_version() -> str:
+    """Name and version of what `open_reference` opens here; nothing is imported for it."""
+    if has_onnxruntime():
+        return f"onnxruntime {_version('onnxruntime')}"
+    return f"numpy {np.__version__}"
+
+
+def peer_versions(names: Iterable[str] | None = None) -> dict[str, str]:
+    """Name -> version of those peers (default: all) that are installed; none is imported."""
+    wanted = PEERS if names is None else names
+    return {name: _version(name) for name in wanted if importlib.util.find_spec(name) is not None}
+
+
+def _version(module: str) -> str:
+    """What the installer says; a module may be installed by a package of another name."""
+    try:
+        return importlib.metadata.version(module)
+    except importlib.metadata.PackageNotFoundError:
+        packages = _packages().get(module, ())
+        return " ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
+
+
+@cache
+def _packages() -> Mapping[str, Sequence[str]]:
+    """Module -> the packages that brought it; looking takes a third of a second."""
+    return importlib.metadata.packages_distributions()
 
 
 def predict_with_onnxruntime(model: bytes) -> Predict:

@@ -178,6 +178,11 @@ class NetworkPlan:
             for step in (*self.launches[part.first : part.end], *part.hosts)
         )
 
+    @property
+    def input_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each input, in the model's order."""
+        return {name: self.buffer(name).shape for name in self.inputs}
+
     def buffer(self, name: str) -> PlanBuffer:
         """The buffer of that name. Raises: KeyError."""
         for entry in self.buffers:

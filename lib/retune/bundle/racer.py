@@ -52,7 +52,7 @@ class Passes:
 
 
 class ContestChild:
-    """A contest in a process of its own, on a device that is leased while passes run."""
+    """A contest in a process of its own, on a device that is leased while it computes."""
 
     def __init__(self, device: str, plan: ContestPlan) -> None:
         """The contest is compiled, and has run once, when the call returns.
@@ -62,7 +62,8 @@ class ContestChild:
         """
         self._child = Child(device, entry=__name__)
         deadline = _OPEN_S + _OPEN_KERNEL_S * len(plan.plan.kernels)
-        opened = self._child.request(_Open(plan=plan), deadline)
+        with lease(self.spec):
+            opened = self._child.request(_Open(plan=plan), deadline)
         if isinstance(opened, Refused):
             self._child.close()
             raise DeviceError(f"the network with its finalists cannot run: {opened.error}")

@@ -4,6 +4,8 @@ A name is one that `retune devices` lists, or `sim:PATH` for the simulated devic
 TOML file describes. Several names with commas between them are equal devices that share a run.
 """
 
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from retune.core.errors import InputError
@@ -11,6 +13,7 @@ from retune.core.target import DeviceSpec
 from retune.device import runtime
 from retune.device.board import Board, read_board
 from retune.device.catalogue import device_spec, find_device
+from retune.device.lease import lease
 from retune.device.measure import LocalRunner
 from retune.device.runtime import Device
 from retune.device.simulated import SimulatedDevice, SimulatedRunner
@@ -62,6 +65,20 @@ def open_device(name: str = "pocl") -> Device:
         return runtime.open_device(first)
     base, handle = find_device(board.base)
     return SimulatedDevice(handle, base, board)
+
+
+@contextmanager
+def leased(name: str) -> Generator[None]:
+    """Holds the device of that name; of a simulated one the device, too, that it computes on.
+
+    Of several the first. Raises: InputError as `spec_of`.
+    """
+    board = board_of(name)
+    with ExitStack() as held:
+        held.enter_context(lease(spec_of(name)))
+        if board:
+            held.enter_context(lease(device_spec(board.base)))
+        yield
 
 
 def board_of(name: str) -> Board | None:

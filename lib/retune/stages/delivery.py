@@ -1,27 +1,23 @@
 """Stages compile, verify, bench and report: from chosen records to a published bundle."""
 
-import logging
-from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
-from retune.bundle.bench import Benchmark, BenchOptions, Timing, compare_times
+from retune.bundle.bench import BenchOptions, Timing
 from retune.bundle.build import build_plan
-from retune.bundle.by_parts import parts_of
+from retune.bundle.examiner import Entrant, Examiner, Original, Rival
 from retune.bundle.format import read_bundle, write_bundle
-from retune.bundle.forms import best_form
 from retune.bundle.memory import plan_memory
-from retune.bundle.module import Module
-from retune.bundle.peers import open_peer, open_reference
-from retune.bundle.plan import LARGEST_ERROR_NOTE, MAX_ERROR_NOTE
-from retune.bundle.simulated import open_module, simulated_times
-from retune.bundle.verify import verify
+from retune.bundle.module import LaunchProfile
+from retune.bundle.peers import oracle_version, peer_versions
+from retune.bundle.plan import LARGEST_ERROR_NOTE, MAX_ERROR_NOTE, NetworkPlan
 from retune.core.replacing import replacing
-from retune.device.ceilings import Ceilings
-from retune.device.opening import board_of, open_device, spec_of
+from retune.device.opening import board_of, spec_of
+from retune.records.conditions import Conditions
+from retune.search.conditions import network_conditions
 from retune.stages.manifest import (
     BenchManifest,
     CompileManifest,
@@ -36,17 +32,19 @@ from retune.stages.manifest import (
     Variant,
     VerifyManifest,
 )
-from retune.stages.network import open_network
 from retune.stages.report_data import report_data
 from retune.stages.selection import selected_candidates, selected_network
 from retune.stages.stage import Inputs, stage
-
-_LOG = logging.getLogger("retune.stages")
 
 _MODULE = "module"
 _PEERS = ("onnxruntime",)
 """Programs that a bundle is compared with where they are installed."""
 _BENCH_SECONDS = 20.0
+
+
+def device_conditions(request: TuneRequest) -> Conditions:
+    """What of the device a measured output follows from: driver, processor, cores in use."""
+    return network_conditions(spec_of(request.device), ())
 
 
 def _compile_inputs(
@@ -57,7 +55,7 @@ def _compile_inputs(
     variant: Variant,
 ) -> Inputs:
     del tasks  # they follow from the network
-    return network.model_key, selection, variant, request.max_error
+    return network.model_key, selection, variant, request.max_error, device_conditions(request)
 
 
 @stage(CompileManifest, "compile", _compile_inputs)
@@ -88,8 +86,7 @@ def stage_compile(
             MAX_ERROR_NOTE: f"{request.max_error:g}",
         },
     )
-    plan = best_form(plan, open_device(request.device))
-    write_bundle(plan, folder / _MODULE)
+    plan = _write_best_form(plan, folder / _MODULE, request.device)
     memory = plan_memory(plan)
     tuned = sum(t.tunable for t in tasks.tasks)
     return CompileManifest(
@@ -109,11 +106,21 @@ def stage_compile(
     )
 
 
+def _write_best_form(plan: NetworkPlan, bundle: Path, device: str) -> NetworkPlan:
+    """The bundle holds the plan in the form that is the fastest one there; that plan."""
+    write_bundle(plan, bundle)
+    with Examiner(device) as examiner:
+        best = replace(plan, form=examiner.best_form(bundle))
+    if best.form != plan.form:
+        write_bundle(best, bundle)
+    return best
+
+
 def _verify_inputs(
     request: TuneRequest, network: ImportManifest, compiled: CompileManifest
 ) -> Inputs:
     del network  # the bundle is of it
-    return compiled.key, request.samples
+    return compiled.key, request.samples, oracle_version(), device_conditions(request)
 
 
 @stage(VerifyManifest, "verify", _verify_inputs)
@@ -121,14 +128,12 @@ def stage_verify(
     _: Path, request: TuneRequest, network: ImportManifest, compiled: CompileManifest
 ) -> VerifyManifest:
     """The bundle's outputs against the oracle's, on seeded samples."""
-    module = open_module(compiled.file(compiled.module), request.device)
-    graph = open_network(request).network.graph
-    oracle = open_reference(Path(network.onnx), graph, shapes=_shapes(network))
-    parts = parts_of(module, Path(network.onnx), graph)
-    feeds = module.random_inputs
-    outcome = verify(module, oracle, feeds, samples=request.samples, parts=parts)
+    with Examiner(request.device) as examiner:
+        bundle = compiled.file(compiled.module)
+        verdict = examiner.verify(bundle, _original(network), samples=request.samples)
+    outcome = verdict.found
     return VerifyManifest(
-        oracle=f"{oracle.name} {oracle.version}",
+        oracle=f"{verdict.oracle} {verdict.version}",
         samples=outcome.samples,
         max_abs=_finite(outcome.max_abs),
         max_rel=_finite(outcome.max_rel_range),
@@ -143,15 +148,16 @@ def _finite(value: float) -> float:
     return min(value, float(np.finfo(np.float64).max))
 
 
-def _shapes(network: ImportManifest) -> dict[str, tuple[int, ...]]:
-    return {value.name: value.shape for value in network.inputs}
+def _original(network: ImportManifest) -> Original:
+    shapes = {value.name: value.shape for value in network.inputs}
+    return Original(onnx=Path(network.onnx), shapes=shapes)
 
 
 def _bench_inputs(
     request: TuneRequest, network: ImportManifest, untuned: CompileManifest, tuned: CompileManifest
 ) -> Inputs:
-    del request, network  # the bundles are of them
-    return untuned.key, tuned.key
+    del network  # the bundles are of it
+    return untuned.key, tuned.key, peer_versions(_PEERS), device_conditions(request)
 
 
 @stage(BenchManifest, "bench", _bench_inputs)
@@ -166,42 +172,29 @@ def stage_bench(
 
     With the tuned bundle's profile, step by step, against the roofline of the device now.
     """
-    modules = {m.variant: open_module(m.file(m.module), request.device) for m in (untuned, tuned)}
-    feeds = modules["tuned"].random_inputs()
-    if (board := board_of(request.device)) is not None:
-        _LOG.info("%s is simulated: its bundles are not compared with peers", board.name)
-        outcome = simulated_times({name: m.plan for name, m in modules.items()}, board)
-        return _bench(outcome, modules["tuned"], feeds)
-    contenders: dict[str, Callable[[], object]] = {
-        name: lambda module=module: module.run(feeds) for name, module in modules.items()
-    }
-    for name in _PEERS:
-        if find_spec(name) is not None:
-            peer = open_peer(name, Path(network.onnx), shapes=_shapes(network))
-            contenders[name] = lambda peer=peer: peer(feeds)
-    outcome = compare_times(contenders, options=BenchOptions(budget_s=_BENCH_SECONDS))
-    return _bench(outcome, modules["tuned"], feeds)
-
-
-def _bench(outcome: Benchmark, tuned: Module, feeds: Mapping[str, np.ndarray]) -> BenchManifest:
+    bundles = {made.variant: made.file(made.module) for made in (untuned, tuned)}
+    original = _original(network)
+    peers = () if board_of(request.device) else peer_versions(_PEERS)  # they run on no board
+    rivals = {name: Rival(peer=name, network=original) for name in peers}
+    entrants: dict[str, Entrant] = {**bundles, **rivals}
+    with Examiner(request.device) as examiner:
+        outcome = examiner.compare(entrants, options=BenchOptions(budget_s=_BENCH_SECONDS))
+        steps = examiner.profile(bundles["tuned"])
     return BenchManifest(
-        rows=tuple(_latency(t) for t in outcome.timings), profile=_profile(tuned, feeds)
+        rows=tuple(_latency(timing) for timing in outcome.timings),
+        profile=tuple(_kernel_time(step) for step in steps),
     )
 
 
-def _profile(module: Module, feeds: Mapping[str, np.ndarray]) -> tuple[KernelTime, ...]:
-    rows = module.profile(inputs=feeds, ceilings=Ceilings(module.device))
-    return tuple(
-        KernelTime(
-            label=row.label,
-            kernel=row.kernel,
-            us=1e6 * row.median_s,
-            flops=row.flops,
-            bytes=row.bytes,
-            roofline=row.roofline,
-            host=row.host,
-        )
-        for row in rows
+def _kernel_time(step: LaunchProfile) -> KernelTime:
+    return KernelTime(
+        label=step.label,
+        kernel=step.kernel,
+        us=1e6 * step.median_s,
+        flops=step.flops,
+        bytes=step.bytes,
+        roofline=step.roofline,
+        host=step.host,
     )
 
 

@@ -11,17 +11,15 @@ from dataclasses import replace
 from math import nextafter
 from pathlib import Path
 
-from retune.bundle.bench import BenchOptions, Ratio, compare_times
-from retune.bundle.format import read_bundle
-from retune.bundle.module import Module
-from retune.bundle.simulated import simulated_times
+from retune.bundle.bench import BenchOptions, Ratio
+from retune.bundle.examiner import Examiner
+from retune.bundle.peers import oracle_version
 from retune.bundle.verify import DEVIATION_OF_DIRECT
 from retune.core.errors import DeviceError
-from retune.device.lease import lease
-from retune.device.opening import board_of, spec_of
+from retune.device.opening import spec_of
 from retune.schedule.estimate import default_candidate
 from retune.schedule.space import Candidate
-from retune.stages.delivery import stage_compile, stage_verify
+from retune.stages.delivery import device_conditions, stage_compile, stage_verify
 from retune.stages.manifest import (
     CompileManifest,
     ImportManifest,
@@ -47,7 +45,8 @@ def _settle_inputs(
     request: TuneRequest, network: ImportManifest, tasks: TaskManifest, selection: Selection
 ) -> Inputs:
     del tasks  # they follow from the network
-    return network.model_key, selection, request.max_error, request.samples
+    known = (oracle_version(), device_conditions(request))
+    return network.model_key, selection, request.max_error, request.samples, *known
 
 
 @stage(SettledManifest, "settle", _settle_inputs)
@@ -132,14 +131,10 @@ def _faster_or_default(
 
 def _gain(request: TuneRequest, untuned: CompileManifest, tuned: CompileManifest) -> Ratio:
     """How many times as long the untuned bundle takes, by whole calls in turns."""
-    if (board := board_of(request.device)) is not None:
-        plans = {m.variant: read_bundle(m.file(m.module)) for m in (untuned, tuned)}
-        return simulated_times(plans, board, baseline="untuned").ratio("tuned")
-    modules = {m.variant: Module.load(m.file(m.module), request.device) for m in (untuned, tuned)}
-    feeds = modules["tuned"].random_inputs()
-    calls = {name: lambda module=module: module.run(feeds) for name, module in modules.items()}
-    with lease(modules["tuned"].device.spec):
-        return compare_times(calls, baseline="untuned", options=_COMPARE).ratio("tuned")
+    bundles = {made.variant: made.file(made.module) for made in (untuned, tuned)}
+    with Examiner(request.device) as examiner:
+        outcome = examiner.compare(bundles, baseline="untuned", options=_COMPARE)
+    return outcome.ratio("tuned")
 
 
 def _without_losers(request: TuneRequest, selection: Selection) -> Selection:

@@ -118,16 +118,26 @@ def load(kind: type[M], folder: Path) -> M | None:
         _log.warning("%s: manifest not readable (%s); the stage runs again", folder, error)
         return None
     manifest = dataclasses.replace(manifest, folder=str(folder))
-    return manifest if stage_intact(manifest) else None
+    for output in manifest.outputs:
+        if (fault := _fault(manifest.file(output.path), output)) is not None:
+            _log.warning("%s: %s %s; the stage runs again", folder, output.path, fault)
+            return None
+    return manifest
 
 
 def stage_intact(manifest: Manifest) -> bool:
-    """True if every file of the output is there and has the content that was written."""
-    for output in manifest.outputs:
-        if (fault := _fault(manifest.file(output.path), output)) is not None:
-            _log.warning("%s: %s %s; the stage runs again", manifest.folder, output.path, fault)
-            return False
-    return True
+    """True if the output that the manifest is of lies where it says, with nothing changed since.
+
+    What `run_once` did not store, as it was cut short or lies in the user's folder, has nothing
+    that could be missing.
+    """
+    if manifest.stopped or not manifest.key:
+        return True
+    stored = load(type(manifest), Path(manifest.folder))
+    if stored is not None and to_json(stored) == to_json(manifest):
+        return True
+    _log.warning("%s: expected the output of before; got another or none", manifest.folder)
+    return False
 
 
 def _make(stage: str, key: str, folder: Path, body: Callable[[Path], M]) -> M:

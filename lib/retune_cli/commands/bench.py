@@ -25,21 +25,24 @@ def bench(
     """Measure a bundle's latency, interleaved with a peer's if one is named."""
     peer_model = _peer_model(against, model)
     check_module(module)
-    from retune.bundle.bench import BenchOptions, compare_times
-    from retune.bundle.module import Module as Bundle
+    from retune.bundle.bench import BenchOptions
+    from retune.bundle.examiner import Entrant, Examiner, Original, Rival
+    from retune.bundle.format import read_bundle
+    from retune.graph.models import resolve_model
 
-    bundle = Bundle.load(module)
-    feeds = bundle.random_inputs()
-    contenders = {"retune": lambda: bundle.run(feeds)}
+    plan = read_bundle(module)
+    entrants: dict[str, Entrant] = {"retune": module}
     if against and peer_model:
-        predict = _open(against, peer_model, {n: t.shape for n, t in bundle.inputs.items()})
-        contenders[against] = lambda: predict(feeds)
+        shapes = plan.input_shapes
+        original = Original(onnx=resolve_model(peer_model, shapes=shapes), shapes=shapes)
+        entrants[against] = Rival(peer=against, network=original)
     options = BenchOptions(min_rounds=repeat, max_rounds=repeat, budget_s=BUDGET_S)
-    found = compare_times(contenders, baseline="retune", options=options)
+    with Examiner(plan.device.name) as examiner:
+        found = examiner.compare(entrants, baseline="retune", options=options)
+        kernels = [_kernel(row) for row in examiner.profile(module)] if profile else []
     rows = [_row(timing) for timing in found.timings]
     # `ratio` of the library says who wins; here it is the peer's time in units of the bundle's.
     ratio = rows[1]["median_us"] / rows[0]["median_us"] if len(rows) > 1 else None
-    kernels = _profile(bundle) if profile else []
     if json:
         result = {"module": str(module), "rounds": found.rounds, "rows": rows, "ratio": ratio}
         print_json(result | ({"profile": kernels} if profile else {}))
@@ -51,21 +54,16 @@ def bench(
         print_line(f"{against} takes {ratio:.2f} x the bundle's time")
 
 
-def _profile(bundle: Any) -> list[dict[str, Any]]:
-    """A row for each launch and host step; the roofline is measured on this device now."""
-    from retune.device.ceilings import Ceilings
-
-    return [
-        {
-            "group": f"on the host: {row.kernel}" if row.host else row.label,
-            "us": 1e6 * row.median_s,
-            "share %": 100 * row.share,
-            "GFLOP/s": None if row.host else row.gflops,
-            "GB/s": None if row.host else row.gbytes_per_s,
-            "roofline %": 100 * row.roofline if row.roofline is not None else None,
-        }
-        for row in bundle.profile(ceilings=Ceilings(bundle.device))
-    ]
+def _kernel(row: Any) -> dict[str, Any]:
+    """A launch or host step; its roofline was measured on this device just now."""
+    return {
+        "group": f"on the host: {row.kernel}" if row.host else row.label,
+        "us": 1e6 * row.median_s,
+        "share %": 100 * row.share,
+        "GFLOP/s": None if row.host else row.gflops,
+        "GB/s": None if row.host else row.gbytes_per_s,
+        "roofline %": 100 * row.roofline if row.roofline is not None else None,
+    }
 
 
 def _peer_model(against: str | None, model: str | None) -> str | None:
@@ -77,13 +75,6 @@ def _peer_model(against: str | None, model: str | None) -> str | None:
         raise InputError(f"--against {against}: expected --model MODEL beside it, got none")
     check_model(model)
     return model
-
-
-def _open(name: str, model: str, shapes: dict[str, tuple[int, ...]]) -> Any:
-    from retune.bundle.peers import open_peer
-    from retune.graph.models import resolve_model
-
-    return open_peer(name, resolve_model(model, shapes=shapes), shapes=shapes)
 
 
 def _row(timing: Any) -> dict[str, Any]:

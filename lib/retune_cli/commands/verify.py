@@ -21,25 +21,22 @@ def verify(
     """Print how far a bundle's outputs are from onnxruntime's; fails if it is too far."""
     check_module(module)
     check_model(model)
-    from retune.bundle.by_parts import parts_of
-    from retune.bundle.module import Module as Bundle
-    from retune.bundle.peers import open_reference
-    from retune.bundle.verify import verify as compare
-    from retune.graph.models import load_model, resolve_model
+    from retune.bundle.examiner import Examiner, Original
+    from retune.bundle.format import read_bundle
+    from retune.graph.models import resolve_model
 
-    bundle = Bundle.load(module)
-    shapes = {name: kind.shape for name, kind in bundle.inputs.items()}
-    path, graph = resolve_model(model, shapes=shapes), load_model(model, shapes)
-    oracle = open_reference(path, graph, shapes=shapes)
-    parts = parts_of(bundle, path, graph)
-    feeds = bundle.random_inputs
-    found = compare(bundle, oracle, feeds, samples=samples, seed=seed, parts=parts)
+    plan = read_bundle(module)
+    shapes = plan.input_shapes
+    original = Original(onnx=resolve_model(model, shapes=shapes), shapes=shapes)
+    with Examiner(plan.device.name) as examiner:
+        judged = examiner.verify(module, original, samples=samples, seed=seed)
+    found = judged.found
     if json:
-        print_json({"module": str(module), "oracle": oracle.name, **asdict(found)})
+        print_json({"module": str(module), "oracle": judged.oracle, **asdict(found)})
     else:
         verdict = "agrees" if found.passed else "DOES NOT AGREE"
         print_line(
-            f"{module} {verdict} with {oracle.name}: at most {found.max_abs:.3e} away, "
+            f"{module} {verdict} with {judged.oracle}: at most {found.max_abs:.3e} away, "
             f"{found.max_rel_range:.2e} of the output's range ({found.samples} samples, "
             f"allowed: {found.tolerance:.0e})"
         )

@@ -4,9 +4,12 @@ import itertools
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from retune.bundle.bench import BenchOptions, compare_times, known_times
+from retune.bundle.bench import BenchOptions, compare_times, known_times, longest_s
 from retune.core.errors import InputError
+from tests.properties import quick
 
 
 class Stage:
@@ -177,3 +180,32 @@ def test_known_times_are_compared_without_doubt() -> None:
         known_times({})
     with pytest.raises(InputError, match="expected a baseline among a; got b"):
         known_times({"a": 1.0}, baseline="b")
+
+
+@quick(60)
+@given(data=st.data())
+def test_it_never_lasts_longer_than_it_is_said_to(data: st.DataObject) -> None:
+    stage, slower = Stage(), data.draw(st.floats(1, 20))
+    calls_s = data.draw(st.lists(st.floats(1e-4, 3.0), min_size=1, max_size=3))
+    options = BenchOptions(
+        settle_s=0,
+        budget_s=data.draw(st.sampled_from([0.1, 2.0, 10.0])),
+        min_rounds=data.draw(st.integers(0, 6)),
+        max_rounds=30,
+        min_sample_s=data.draw(st.sampled_from([0.0, 0.02, 0.5])),
+        warmup=data.draw(st.integers(0, 3)),
+    )
+    factors = st.lists(st.floats(1, slower), min_size=1, max_size=5)
+    contenders = {
+        str(place): stage.contender(str(place), *(call * f for f in data.draw(factors)))
+        for place, call in enumerate(calls_s)
+    }
+    compare_times(contenders, options=options, clock=stage.clock)
+    assert stage.now <= 1.000001 * longest_s(calls_s, options, slower)
+
+
+def test_pauses_count_as_long_as_they_may_last() -> None:
+    still = BenchOptions(settle_s=0, min_rounds=3, budget_s=1)
+    paused = BenchOptions(settle_s=0.1, min_rounds=3, budget_s=1)
+    apart = longest_s([0.01, 0.01], paused) - longest_s([0.01, 0.01], still)
+    assert apart >= 2 * (1 + 3 + 1) * 1.1 - 1

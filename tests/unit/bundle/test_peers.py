@@ -1,7 +1,11 @@
 """Peers give the same outputs behind one form; what is missing is said in one sentence."""
 
 import importlib
+import importlib.metadata
 import importlib.util
+import os
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +16,14 @@ from onnx import TensorProto, helper
 
 from retune.bundle import peers
 from retune.bundle.module import random_inputs
-from retune.bundle.peers import available_cores, numpy_peer, open_peer, open_reference
+from retune.bundle.peers import (
+    available_cores,
+    numpy_peer,
+    open_peer,
+    open_reference,
+    oracle_version,
+    peer_versions,
+)
 from retune.bundle.verify import verify
 from retune.core.dtypes import TensorType
 from retune.core.errors import InputError, ModelError
@@ -60,6 +71,51 @@ def test_the_reference_is_onnxruntime_where_it_is_installed(
     assert open_reference(model, graph, shapes=BATCH_OF_TWO).name == "onnxruntime"
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     assert open_reference(model, graph).name == "numpy"
+
+
+def test_the_oracle_s_version_is_that_of_what_is_opened(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(2):
+        oracle = open_reference(model, load_file(model, BATCH_OF_TWO), shapes=BATCH_OF_TWO)
+        assert oracle_version() == f"{oracle.name} {oracle.version}"
+        monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    assert peer_versions() == {}
+
+
+def test_versions_are_known_of_what_is_installed_without_importing_it() -> None:
+    code = (
+        "import sys; from retune.bundle.peers import oracle_version, peer_versions\n"
+        "print(oracle_version(), peer_versions(), peer_versions(['openvino', 'no_such']))\n"
+        "print([name for name in ('onnxruntime', 'openvino') if name in sys.modules])\n"
+    )
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    versions, imported = done.stdout.splitlines()
+    assert versions == f"{oracle_version()} {peer_versions()} {peer_versions(['openvino'])}"
+    assert imported == "[]"
+    assert peer_versions()["onnxruntime"] == importlib.metadata.version("onnxruntime")
+
+
+def test_a_peer_that_a_package_of_another_name_brought_has_its_version(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    installed = {"onnxruntime-gpu": "9.8.7"}
+
+    def version(name: str) -> str:
+        if name not in installed:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return installed[name]
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    monkeypatch.setattr(peers, "_packages", lambda: {"onnxruntime": [*installed]})
+    assert oracle_version() == "onnxruntime onnxruntime-gpu 9.8.7"
 
 
 @pytest.mark.skipif(

@@ -1,31 +1,50 @@
-"""The bundle holds the records that were selected, whatever the store thinks of them."""
+"""The bundle holds the records that were selected, whatever the store thinks of them.
 
+What was verified and measured holds for the device, oracle and peers that it was found with.
+"""
+
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Self
 
 import pytest
 
+from retune.bundle.bench import Benchmark, BenchOptions, Timing
 from retune.bundle.build import build_plan
+from retune.bundle.examiner import Entrant, Original, Rival, Verdict
 from retune.bundle.format import read_bundle
+from retune.bundle.module import LaunchProfile
+from retune.bundle.plan import Form
+from retune.bundle.verify import Verification
 from retune.core.errors import RecordError
-from retune.core.target import GENERIC_CPU
+from retune.core.target import GENERIC_CPU, DeviceSpec
 from retune.records.ranking import best, top
 from retune.records.schema import TuningRecord
 from retune.records.store import RecordStore
 from retune.search.history import candidate_of
 from retune.search.session import RunSettings, Session
-from retune.stages import delivery, selection
-from retune.stages.manifest import BestRecord, FinalistsManifest, Selection, TuneRequest, Winner
+from retune.stages import delivery, selection, settling
+from retune.stages.manifest import (
+    BestRecord,
+    CompileManifest,
+    FinalistsManifest,
+    ImportManifest,
+    Selection,
+    TuneRequest,
+    Winner,
+)
 from retune.stages.network import open_network, stage_extract, stage_import
 from tests.device.networks import write
 from tests.unit.search.fakes import HERE, FakeRunner, measured
 
 
 @pytest.fixture
-def request_(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TuneRequest:
+def request_(
+    tmp_path: Path, examined: type["FakeExaminer"], monkeypatch: pytest.MonkeyPatch
+) -> TuneRequest:
     """A network of which some trials are recorded."""
-    for module in (delivery, selection):
-        monkeypatch.setattr(module, "spec_of", lambda name: GENERIC_CPU)
+    become(monkeypatch, GENERIC_CPU)
     folders = {name: str(tmp_path / name) for name in ("out", "records", "work")}
     request = TuneRequest(model=str(write("bottleneck", tmp_path)), **folders, trials=80)
     tasks = [t for t in open_network(request).network.tasks.values() if t.tunable]
@@ -87,3 +106,206 @@ def test_a_winner_is_selected_unless_its_record_is_gone(request_: TuneRequest):
     found = best(RecordStore(request_.records), first, HERE)
     assert found is not None and ids.pop(first) == found.record_id
     assert ids == {key: record.record_id for key, record in records.items() if key != first}
+
+
+class FakeExaminer:
+    """Finds everything right, and each entrant slower than the one before it."""
+
+    form: Form = "persistent"
+    asked: list[str] = []  # noqa: RUF012 - of a class that each test has for itself
+
+    def __init__(self, device: str) -> None:
+        assert device == "pocl"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.asked.append("closed")
+
+    def best_form(self, bundle: Path) -> Form:
+        assert read_bundle(bundle).form == "persistent"
+        self.asked.append("form")
+        return self.form
+
+    def verify(self, bundle: Path, network: Original, *, samples: int) -> Verdict:
+        assert read_bundle(bundle).inputs == tuple(network.shapes)
+        self.asked.append("verify")
+        found = Verification(
+            samples=samples, max_abs=float("inf"), max_rel_range=0.5, outputs=(), tolerance=1e-4,
+            passed=False, by_parts=True,
+        )  # fmt: skip
+        return Verdict(oracle="oracle", version="7", found=found)
+
+    def compare(self, entrants: Mapping[str, Entrant], *, options: BenchOptions) -> Benchmark:
+        self.asked.append(f"compare {' '.join(entrants)}")
+        assert isinstance(entrants["onnxruntime"], Rival)
+        timings = tuple(
+            Timing(
+                name=name, times_s=(1.0, 2.0), calls_per_sample=1, median_s=place + 2,
+                first_quartile_s=place + 1, third_quartile_s=place + 3,
+            )
+            for place, name in enumerate(entrants)
+        )  # fmt: skip
+        return Benchmark(rounds=2, timings=timings, ratios=())
+
+    def profile(self, bundle: Path) -> tuple[LaunchProfile, ...]:
+        self.asked.append(f"profile {read_bundle(bundle).notes['variant']}")
+        row = LaunchProfile(
+            label="group", kernel="k", median_s=2e-6, share=1.0, flops=3, bytes=4, gflops=1.0,
+            gbytes_per_s=1.0, roofline=0.5,
+        )  # fmt: skip
+        return (row,)
+
+
+@pytest.fixture
+def examined(monkeypatch: pytest.MonkeyPatch) -> type[FakeExaminer]:
+    class Own(FakeExaminer):
+        asked: list[str] = []  # noqa: RUF012
+
+    monkeypatch.setattr(delivery, "Examiner", Own)
+    return Own
+
+
+class Delivered:
+    """A network of default schedules, compiled in both variants."""
+
+    def __init__(self, folder: Path) -> None:
+        folders = {name: str(folder / name) for name in ("out", "records", "work")}
+        self.request = TuneRequest(model=str(write("bottleneck", folder)), **folders)
+        self.network = stage_import(self.request)
+        self.tasks = stage_extract(self.request, self.network)
+        self.untuned, self.tuned = self.compiled("untuned"), self.compiled("tuned")
+
+    def compiled(self, variant: str) -> CompileManifest:
+        chosen = Selection(target=GENERIC_CPU.fingerprint)
+        return delivery.stage_compile(self.request, self.network, self.tasks, chosen, variant)  # type: ignore[arg-type]
+
+    def keys(self) -> dict[str, str]:
+        """Of what is made anew where the device, the oracle or a peer is another one."""
+        chosen, request = Selection(target=GENERIC_CPU.fingerprint), self.request
+        network: ImportManifest = self.network
+        return {
+            "compile": delivery.stage_compile.key(request, network, self.tasks, chosen, "tuned"),
+            "verify": delivery.stage_verify.key(request, network, self.tuned),
+            "bench": delivery.stage_bench.key(request, network, self.untuned, self.tuned),
+            "settle": settling.stage_settle.key(request, network, self.tasks, chosen),
+        }
+
+
+@pytest.fixture
+def delivered(
+    tmp_path: Path, examined: type[FakeExaminer], monkeypatch: pytest.MonkeyPatch
+) -> Delivered:
+    become(monkeypatch, GENERIC_CPU)
+    return Delivered(tmp_path)
+
+
+def become(monkeypatch: pytest.MonkeyPatch, spec: DeviceSpec) -> None:
+    """The device is this one from now on."""
+    for module in (delivery, selection):
+        monkeypatch.setattr(module, "device_spec", lambda name: spec)
+
+
+@pytest.mark.parametrize("form", ["persistent", "inline"])
+def test_a_bundle_has_the_form_that_was_the_fastest(
+    form: Form, tmp_path: Path, examined: type[FakeExaminer], monkeypatch: pytest.MonkeyPatch
+):
+    become(monkeypatch, GENERIC_CPU)
+    examined.form = form
+    made = Delivered(tmp_path).tuned
+    assert made.form == read_bundle(made.file(made.module)).form == form
+    assert examined.asked == ["form", "closed"] * 2
+
+
+def test_a_verdict_and_times_become_manifests(delivered: Delivered, examined: type[FakeExaminer]):
+    examined.asked.clear()
+    request, network = delivered.request, delivered.network
+    verified = delivery.stage_verify(request, network, delivered.tuned)
+    assert (verified.oracle, verified.samples, verified.max_rel) == ("oracle 7", 2, 0.5)
+    assert (verified.passed, verified.by_parts) == (False, True)
+    assert verified.max_abs == pytest.approx(1.797e308, rel=1e-3), "JSON has no infinity"
+    bench = delivery.stage_bench(request, network, delivered.untuned, delivered.tuned)
+    rows = [(row.name, row.median_us, row.p25_us, row.p75_us, row.runs) for row in bench.rows]
+    assert rows == [
+        ("untuned", 2e6, 1e6, 3e6, 2),
+        ("tuned", 3e6, 2e6, 4e6, 2),
+        ("onnxruntime", 4e6, 3e6, 5e6, 2),
+    ]
+    assert [(step.label, step.us, step.roofline) for step in bench.profile] == [("group", 2.0, 0.5)]
+    compared = "compare untuned tuned onnxruntime"
+    assert examined.asked == ["verify", "closed", compared, "profile tuned", "closed"]
+
+
+def test_what_was_found_is_found_again(delivered: Delivered, examined: type[FakeExaminer]):
+    request, network = delivered.request, delivered.network
+    before = delivered.keys()
+    first = delivery.stage_verify(request, network, delivered.tuned)
+    examined.asked.clear()
+    assert delivery.stage_verify(request, network, delivered.tuned) == first
+    assert delivered.compiled("tuned") == delivered.tuned
+    assert examined.asked == [] and delivered.keys() == before
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(GENERIC_CPU, driver="newer"),
+        replace(GENERIC_CPU, opencl="OpenCL 3.0 for another processor"),
+        replace(GENERIC_CPU, host="another processor"),
+        replace(GENERIC_CPU, affinity="1 of 2 cores, pinned"),
+        replace(GENERIC_CPU, compute_units=1),
+    ],
+    ids=["driver", "compiler", "processor", "cores", "units"],
+)
+def test_on_another_device_all_is_made_anew(
+    other: DeviceSpec,
+    delivered: Delivered,
+    examined: type[FakeExaminer],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    before = delivered.keys()
+    delivery.stage_verify(delivered.request, delivered.network, delivered.tuned)
+    become(monkeypatch, other)
+    after = delivered.keys()
+    assert not {name for name in before if before[name] == after[name]}
+    examined.asked.clear()
+    again = delivered.compiled("tuned")
+    delivery.stage_verify(delivered.request, delivered.network, delivered.tuned)
+    assert again.target == other.fingerprint and again.key != delivered.tuned.key
+    assert examined.asked == ["form", "closed", "verify", "closed"]
+
+
+def test_a_selection_is_of_the_device_that_it_is_made_on(
+    delivered: Delivered, monkeypatch: pytest.MonkeyPatch
+):
+    def target() -> str:
+        found = selection.stage_select(delivered.request, delivered.tasks, FinalistsManifest())
+        return found.target
+
+    before = target()
+    become(monkeypatch, replace(GENERIC_CPU, driver="newer"))
+    assert target() != before
+
+
+@pytest.mark.parametrize(
+    ("patched", "value", "changed"),
+    [
+        ("oracle_version", lambda: "onnxruntime 99", {"verify", "settle"}),
+        ("peer_versions", lambda names: dict.fromkeys(names, "99"), {"bench"}),
+        ("peer_versions", lambda names: {}, {"bench"}),
+    ],
+)
+def test_another_oracle_or_peer_is_asked_again(
+    patched: str,
+    value: Callable[..., object],
+    changed: set[str],
+    delivered: Delivered,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    before = delivered.keys()
+    for module in (delivery, settling):
+        if hasattr(module, patched):
+            monkeypatch.setattr(module, patched, value)
+    after = delivered.keys()
+    assert {name for name in before if before[name] != after[name]} == changed

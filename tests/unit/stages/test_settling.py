@@ -1,12 +1,13 @@
 """What is published is exact enough, and no slower than default schedules."""
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from retune.bundle.bench import Ratio
+from retune.bundle.bench import Benchmark, BenchOptions, Ratio
 from retune.core.target import GENERIC_CPU
 from retune.records.store import RecordStore
 from retune.search.session import RunSettings, Session
@@ -40,7 +41,7 @@ class World:
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("stage_compile", "stage_verify", "race_in_place"):
             monkeypatch.setattr(settling, name, getattr(self, name))
-        monkeypatch.setattr(settling, "_gain", self.compare)
+        monkeypatch.setattr(settling, "Examiner", lambda device: nullcontext(self))
         for module in (settling, selecting):
             monkeypatch.setattr(module, "spec_of", lambda name: GENERIC_CPU)
 
@@ -48,7 +49,7 @@ class World:
         key = f"{variant} {len(self.made)}"
         self.made[key] = selection
         return CompileManifest(
-            key=key, variant=variant, module="module", target="", kernels=0, launches=0,
+            key=key, folder=key, variant=variant, module="module", target="", kernels=0, launches=0,
             weight_bytes=0, arena_bytes=0, least_bytes=0, from_records=0, from_defaults=0,
         )  # fmt: skip
 
@@ -58,14 +59,18 @@ class World:
             oracle="", samples=1, max_abs=found, max_rel=found, tolerance=1e-4, passed=True
         )
 
-    def compare(self, request, untuned: CompileManifest, tuned: CompileManifest) -> Ratio:
-        assert not self.made[untuned.key].best
-        self.compared.append(self.made[tuned.key])
-        gain = 1 / self.ratio(self.made[tuned.key])
-        return Ratio(
-            name="tuned", baseline="untuned", ratio=gain,
+    def compare(
+        self, entrants: Mapping[str, Path], *, baseline: str, options: BenchOptions
+    ) -> Benchmark:
+        untuned, tuned = (self.made[str(entrants[name].parent)] for name in ("untuned", "tuned"))
+        assert not untuned.best and baseline == "untuned" and options.precision < 0.01
+        self.compared.append(tuned)
+        gain = 1 / self.ratio(tuned)
+        ratio = Ratio(
+            name="tuned", baseline=baseline, ratio=gain,
             low=gain - self.doubt, high=gain + self.doubt,
         )  # fmt: skip
+        return Benchmark(rounds=1, timings=(), ratios=(ratio,))
 
     def race_in_place(self, network, contenders: Mapping, spec, device, seed, time_left) -> Raced:
         leaders = {key: int(len(c) > 1 and self.winners(key)) for key, c in contenders.items()}

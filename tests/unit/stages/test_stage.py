@@ -1,6 +1,7 @@
 """A stage runs once for its inputs; what is damaged or half-made is made anew."""
 
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -8,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from retune.core.codec import from_json, to_json
 from retune.stages.manifest import Manifest, TuneRequest
-from retune.stages.stage import load, run_once, stage_folder, stage_key
+from retune.stages.stage import load, run_once, stage_folder, stage_intact, stage_key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +69,53 @@ def test_damaged_output_is_made_anew(tmp_path: Path, damage: str):
     assert body.runs == 2
     assert again.count == 2
     assert again.file("text.txt").read_text() == "hello"
+
+
+def remembered(work: Path) -> Sample:
+    """The manifest of an output without files, as it comes back from a cache of results."""
+    made = run_once(Sample, stage="s", key="k", work=work, body=lambda _: Sample(count=1))
+    assert made.outputs == ()
+    return from_json(Sample, to_json(made))
+
+
+def test_what_a_cache_remembers_is_intact_while_it_is_what_is_stored(tmp_path: Path):
+    manifest = remembered(tmp_path)
+    assert stage_intact(manifest)
+    assert not stage_intact(replace(manifest, count=2))
+    assert not stage_intact(replace(manifest, folder=str(tmp_path / "elsewhere")))
+
+
+@pytest.mark.parametrize("lost", ["folder", "manifest", "content", "other"])
+def test_an_output_without_files_is_not_believed_once_it_is_gone(tmp_path: Path, lost: str):
+    manifest = remembered(tmp_path)
+    file = manifest.file("manifest.json")
+    match lost:
+        case "folder":
+            shutil.rmtree(manifest.folder)
+        case "manifest":
+            file.unlink()
+        case "content":
+            file.write_text("{")
+        case _:
+            file.write_text(to_json(replace(manifest, folder="", count=2)))
+    assert not stage_intact(manifest)
+
+
+@pytest.mark.parametrize("damage", ["change", "remove"])
+def test_an_output_with_a_damaged_file_is_not_intact(tmp_path: Path, damage: str):
+    manifest = once(tmp_path, Body())
+    assert stage_intact(manifest)
+    file = manifest.file("text.txt")
+    if damage == "change":
+        file.write_text("hullo")
+    else:
+        file.unlink()
+    assert not stage_intact(manifest)
+
+
+def test_what_was_never_stored_has_nothing_that_could_be_missing():
+    assert stage_intact(Sample(count=1))
+    assert stage_intact(Sample(count=1, stage="s", key="k", stopped=True))
 
 
 def test_failure_leaves_nothing_behind(tmp_path: Path):

@@ -1,0 +1,246 @@
+"""What becomes of bundles whose process is lost, with a child that is only pretended."""
+
+import fcntl
+import warnings
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from retune.bundle.bench import Benchmark, BenchOptions
+from retune.bundle.examiner import Examiner, Original, Patience, Rival, Verdict
+from retune.bundle.examiner_child import (
+    Compare,
+    Failed,
+    FindForm,
+    ListForms,
+    Open,
+    Opened,
+    Profile,
+    Verify,
+)
+from retune.bundle.format import write_bundle
+from retune.bundle.module import BundleWarning
+from retune.bundle.plan import NetworkPlan
+from retune.bundle.verify import Verification
+from retune.core.errors import DeviceError, InputError, ModelError, RecordError
+from retune.core.target import GENERIC_CPU
+from retune.device.child import ChildLostError
+from retune.device.lease import lock_path
+from retune.device.runtime import LaunchFailed
+
+NETWORK = Original(onnx=Path("net.onnx"), shapes={"x": (4, 8)})
+ORT = Rival(peer="onnxruntime", network=NETWORK)
+FOUND = Verification(
+    samples=1, max_abs=0.0, max_rel_range=0.0, outputs=(), tolerance=1e-4, passed=True
+)
+VERDICT = Verdict(oracle="numpy", version="2", found=FOUND)
+TIMES = Benchmark(rounds=1, timings=(), ratios=())
+ANSWERS: dict[type, object] = {
+    Open: Opened(call_s=0.01),
+    Verify: VERDICT,
+    Compare: TIMES,
+    Profile: (),
+    ListForms: ("persistent", "inline"),
+    FindForm: "inline",
+}
+CRASH = ChildLostError("crash", "the process died of SIGSEGV: at the end")
+HANG = ChildLostError("timeout", "no answer within 9 s; killed")
+Faults = Callable[[object], object]
+
+
+class FakeChild:
+    """Answers as ANSWERS say, unless `fault` gives another answer, or what is to be raised."""
+
+    spec = GENERIC_CPU
+
+    def __init__(self, fault: Faults = lambda request: None) -> None:
+        self.fault = fault
+        self.holds: set[Hashable] = set()
+        self.seen: list[object] = []
+        self.leased: list[bool] = []
+        self.deadlines: list[float] = []
+        self.closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
+        self.holds.clear()
+
+    def request(self, request: object, deadline_s: float) -> object:
+        self.seen.append(request)
+        self.leased.append(is_leased())
+        self.deadlines.append(deadline_s)
+        answer = self.fault(request) or ANSWERS[type(request)]
+        if isinstance(answer, Exception):
+            self.close()
+            raise answer
+        return answer
+
+    def kinds(self) -> list[str]:
+        return [type(request).__name__ for request in self.seen]
+
+    def deadline(self, kind: type) -> float:
+        pairs = zip(self.seen, self.deadlines, strict=True)
+        return next(deadline for request, deadline in pairs if isinstance(request, kind))
+
+
+def is_leased() -> bool:
+    """Whether somebody holds the device."""
+    path = lock_path(GENERIC_CPU)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+@pytest.fixture(autouse=True)
+def locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RETUNE_LOCKS", str(tmp_path / "locks"))
+
+
+def examiner_of(child: FakeChild, patience: Patience | None = None) -> Examiner:
+    return Examiner("fake", patience=patience, make_child=lambda name, entry: child)  # type: ignore[arg-type]
+
+
+def first(kind: type, *answers: object) -> Faults:
+    """The first requests of that kind are answered so."""
+    left: Iterator[object] = iter(answers)
+    return lambda request: next(left, None) if isinstance(request, kind) else None
+
+
+ASKING: dict[str, tuple[Callable[[Examiner, Path], object], type]] = {
+    "verify": (lambda examiner, bundle: examiner.verify(bundle, NETWORK), Verify),
+    "compare": (lambda examiner, bundle: examiner.compare({"a": bundle, "b": ORT}), Compare),
+    "profile": (lambda examiner, bundle: examiner.profile(bundle), Profile),
+    "form": (lambda examiner, bundle: examiner.best_form(bundle), FindForm),
+}
+
+
+@pytest.mark.parametrize("asking", ASKING)
+@pytest.mark.parametrize("lost", [CRASH, HANG])
+@pytest.mark.parametrize("early", [False, True])
+def test_one_loss_is_made_up_for_in_a_fresh_process(
+    asking: str, lost: ChildLostError, early: bool, folder: Path
+) -> None:
+    ask, kind = ASKING[asking]
+    child = FakeChild(first(Open if early else kind, lost))
+    assert ask(examiner_of(child), folder) == ANSWERS[kind]
+    assert child.closed == 1
+    opened = child.kinds().count("Open")
+    assert opened > 1, "the fresh process has to load the bundle, too"
+
+
+@pytest.mark.parametrize("asking", ASKING)
+@pytest.mark.parametrize("lost", [CRASH, HANG])
+def test_two_losses_end_it_with_a_sentence(asking: str, lost: ChildLostError, folder: Path) -> None:
+    ask, kind = ASKING[asking]
+    child = FakeChild(first(kind, CRASH, lost))
+    with pytest.raises(DeviceError) as caught:
+        ask(examiner_of(child), folder)
+    text = str(caught.value)
+    how = f"did not answer in {child.deadline(kind):.3g} s" if lost is HANG else "crashed (the pro"
+    assert text.startswith(f"{folder}")
+    assert f"on fake {how}" in text
+    assert text.endswith(", in a second, fresh process too")
+    assert child.kinds().count(kind.__name__) == 2
+
+
+def test_a_peer_that_crashes_is_named(folder: Path) -> None:
+    def fault(request: object) -> object:
+        return CRASH if isinstance(request, Open) and isinstance(request.entrant, Rival) else None
+
+    with pytest.raises(DeviceError, match=r"^net.onnx: loading in onnxruntime on fake crashed"):
+        examiner_of(FakeChild(fault)).compare({"a": folder, "b": ORT})
+
+
+@pytest.mark.parametrize("error", [ModelError("bad"), OSError("disk"), LaunchFailed("refused")])
+def test_a_failure_is_raised_as_what_it_is_and_not_tried_again(
+    error: Exception, folder: Path
+) -> None:
+    child = FakeChild(first(Verify, Failed(error=error)))  # type: ignore[arg-type]
+    examiner = examiner_of(child)
+    with pytest.raises(type(error), match=str(error)):
+        examiner.verify(folder, NETWORK)
+    assert child.kinds() == ["Open", "Verify"]
+    assert child.closed == isinstance(error, LaunchFailed), "its context may be poisoned"
+    assert examiner.verify(folder, NETWORK) == VERDICT
+
+
+@pytest.mark.parametrize("asking", ASKING)
+def test_the_device_is_leased_while_kernels_run_and_not_in_between(
+    asking: str, folder: Path
+) -> None:
+    ask, _ = ASKING[asking]
+    child = FakeChild()
+    ask(examiner_of(child), folder)
+    assert child.leased == [not isinstance(request, ListForms) for request in child.seen]
+    assert not is_leased()
+
+
+def test_the_lease_is_given_back_when_the_process_is_lost(folder: Path) -> None:
+    with pytest.raises(DeviceError):
+        examiner_of(FakeChild(first(Open, HANG, HANG))).profile(folder)
+    assert not is_leased()
+
+
+def test_a_bundle_is_loaded_once_for_all_that_is_asked_of_it(folder: Path) -> None:
+    child = FakeChild()
+    examiner = examiner_of(child)
+    examiner.compare({"a": folder, "b": ORT})
+    examiner.profile(folder)
+    examiner.compare({"a": folder, "b": ORT}, baseline="b")
+    assert child.kinds() == ["Open", "Open", "Compare", "Profile", "Compare"]
+
+
+def test_a_single_form_is_not_measured(folder: Path) -> None:
+    child = FakeChild(first(ListForms, ("queued",)))
+    assert examiner_of(child).best_form(folder) == "queued"
+    assert child.kinds() == ["ListForms"]
+
+
+def test_deadlines_follow_from_what_is_known(folder: Path, plan: NetworkPlan) -> None:
+    patience = Patience(open_s=100, kernel_s=7, answer_s=30, slower=10, gflops=1e-9)
+    flops = sum(launch.flops for launch in plan.launches)
+    child = FakeChild(first(Open, Opened(call_s=0.5)))
+    examiner_of(child, patience).verify(folder, NETWORK, samples=4)
+    assert child.deadlines[0] == pytest.approx(100 + 7 * len(plan.kernels) + 3 * flops)
+    assert child.deadlines[1] == pytest.approx(100 + 30 + 4 * 2 * (10 * 0.5 + flops))
+
+
+def test_slower_calls_and_larger_budgets_have_longer_deadlines(folder: Path) -> None:
+    def deadline(call_s: float, budget_s: float) -> float:
+        child = FakeChild(first(Open, Opened(call_s=call_s)))
+        options = BenchOptions(budget_s=budget_s)
+        examiner_of(child).compare({"a": folder}, options=options)
+        return child.deadline(Compare)
+
+    assert deadline(0.01, 20) > 20
+    assert deadline(1.0, 20) > deadline(0.01, 20) + 5 * 20
+    assert deadline(0.01, 300) > 300
+
+
+def test_there_has_to_be_a_bundle() -> None:
+    with pytest.raises(InputError, match="expected a bundle among the entrants; got none"):
+        examiner_of(FakeChild()).compare({"b": ORT})
+
+
+def test_a_damaged_bundle_never_reaches_the_process(folder: Path) -> None:
+    (folder / "kernels.cl").write_text("changed")
+    child = FakeChild()
+    with pytest.raises(RecordError, match=r"kernels\.cl"):
+        examiner_of(child).verify(folder, NETWORK)
+    assert child.seen == []
+
+
+def test_a_bundle_of_another_device_is_warned_of(plan: NetworkPlan, tmp_path: Path) -> None:
+    foreign = replace(plan, device=replace(GENERIC_CPU, driver="another"))
+    bundle = write_bundle(foreign, tmp_path / "foreign")
+    with pytest.warns(BundleWarning, match="was tuned for"):
+        examiner_of(FakeChild()).verify(bundle, NETWORK)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        examiner_of(FakeChild()).best_form(bundle)
