@@ -6,19 +6,18 @@ What is missing or damaged is made anew. This file knows no stage in particular.
 """
 
 import dataclasses
-import fcntl
 import hashlib
 import inspect
 import logging
 import shutil
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 from typing import Concatenate, Generic, ParamSpec, TypeVar
 
 from retune.core.errors import RecordError
 from retune.core.keys import CODE_VERSION, content_key
+from retune.core.locking import exclusive
 from retune.core.replacing import remove_leftovers, whole_folder
 from retune.stages.codec import from_json, to_json
 from retune.stages.manifest import Manifest, OutputFile, TuneRequest
@@ -98,8 +97,7 @@ def run_once(kind: type[M], *, stage: str, key: str, work: Path, body: Callable[
     folder = stage_folder(work, stage, key)
     if (found := load(kind, folder)) is not None:
         return found
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with _exclusive(folder.parent / f".{key}.lock"):
+    with exclusive(folder.parent / f".{key}.lock", f"stage {stage} is being run"):
         if (found := load(kind, folder)) is not None:
             return found
         return _make(stage, key, folder, body)
@@ -118,6 +116,9 @@ def load(kind: type[M], folder: Path) -> M | None:
         return None
     except (OSError, UnicodeDecodeError, RecordError) as error:
         _log.warning("%s: manifest not readable (%s); the stage runs again", folder, error)
+        return None
+    if (manifest.stage, manifest.key) != (folder.parent.name, folder.name):
+        _log.warning("%s: its manifest is another output's; the stage runs again", folder)
         return None
     manifest = dataclasses.replace(manifest, folder=str(folder))
     return manifest if stage_intact(manifest) else None
@@ -172,11 +173,3 @@ def _fault(path: Path, expected: OutputFile) -> str | None:
         return None if sha256(path) == expected.sha256 else "has changed since it was written"
     except OSError as error:
         return f"cannot be read ({error.strerror})"
-
-
-@contextmanager
-def _exclusive(path: Path) -> Generator[None]:
-    """Holds the lock file; the system frees it when the process ends, however it ends."""
-    with path.open("w") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
