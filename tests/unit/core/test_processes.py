@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from retune.core import processes
 from retune.core.processes import Holder, is_alive, local_time, this_process
+from tests.properties import quick
 
 
 @pytest.fixture(params=["as it is", "without /proc"])
@@ -59,6 +60,7 @@ def test_a_line_names_the_holder():
     assert Holder.from_line(here.to_line()) == here
 
 
+@quick(60)
 @given(st.text())
 def test_other_lines_name_nobody_or_can_be_asked_after(line: str):
     holder = Holder.from_line(line)
