@@ -29,6 +29,8 @@ Inputs = tuple[object, ...]
 """What a stage's output follows from: plain data, see `content_key`."""
 
 MANIFEST = "manifest.json"
+_SEAL = "manifest.sha256"
+"""The hash of the manifest itself: a changed name or digit in it would be believed without."""
 
 _log = logging.getLogger("retune.stages")
 
@@ -112,6 +114,8 @@ def load(kind: type[M], folder: Path) -> M | None:
     """The manifest of a finished, undamaged output; None if there is none of that kind."""
     try:
         manifest = from_json(kind, (folder / MANIFEST).read_text(encoding="utf-8"))
+        if sha256(folder / MANIFEST) != (folder / _SEAL).read_text(encoding="ascii"):
+            raise RecordError("it has changed since it was written")
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError, RecordError) as error:
@@ -145,6 +149,7 @@ def _make(stage: str, key: str, folder: Path, body: Callable[[Path], M]) -> M:
             return manifest
         manifest = dataclasses.replace(manifest, folder="", outputs=_outputs(fresh))
         (fresh / MANIFEST).write_text(to_json(manifest), encoding="utf-8")
+        (fresh / _SEAL).write_text(sha256(fresh / MANIFEST), encoding="ascii")
     return dataclasses.replace(manifest, folder=str(folder))
 
 
