@@ -1,10 +1,41 @@
 """Looking after processes that a test started."""
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 _TICK_S = 0.05
+
+
+def talk(code: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    """A Python process that runs the code and is talked to by its standard streams.
+
+    As a context it is told that there is nothing more to hear, and waited for.
+    """
+    path = os.pathsep.join(item for item in sys.path if item)
+    return subprocess.Popen(
+        [sys.executable, "-u", "-c", code, *arguments],
+        env={**os.environ, "PYTHONPATH": path, **environment},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def heard(process: subprocess.Popen[str]) -> str:
+    """The next line that the process says; empty once it has ended."""
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def tell(process: subprocess.Popen[str], text: str = "") -> None:
+    """The process has one more line to read."""
+    assert process.stdin is not None
+    process.stdin.write(f"{text}\n")
+    process.stdin.flush()
 
 
 def leftovers(session: int) -> list[str]:

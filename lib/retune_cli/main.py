@@ -19,7 +19,19 @@ import typer
 from retune import __version__
 from retune.core.config import cache_root
 from retune.core.errors import RetuneError, ShapesMissing
-from retune_cli.commands import bench, devices, model, ops, pack, records, run, tasks, tune, verify
+from retune_cli.commands import (
+    bench,
+    devices,
+    model,
+    ops,
+    pack,
+    records,
+    resume,
+    run,
+    tasks,
+    tune,
+    verify,
+)
 from retune_cli.console import print_line, say
 
 INTERRUPTED = 130
@@ -55,6 +67,7 @@ app.command("devices")(devices.devices)
 app.command("tasks")(tasks.tasks)
 app.command("ops")(ops.ops)
 app.command("tune")(tune.tune)
+app.command("resume")(resume.resume)
 app.command("run")(run.run)
 app.command("bench")(bench.bench)
 app.command("verify")(verify.verify)
@@ -95,7 +108,7 @@ def run_command(arguments: Sequence[str]) -> int:
 
 def _interrupted(arguments: Sequence[str]) -> int:
     say("retune: interrupted")
-    if arguments and arguments[0] == "tune":
+    if arguments and arguments[0] in ("tune", "resume"):
         again = shlex.join(["retune", *arguments])
         say(f"retune: everything measured is kept; continue with: {again}")
     return INTERRUPTED

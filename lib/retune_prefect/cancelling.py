@@ -14,7 +14,7 @@ from uuid import UUID
 
 from prefect.client.orchestration import get_client
 
-from retune.core.errors import RetuneError
+from retune.core.errors import RunStopped
 from retune.stages.watch import watching
 
 ASK_INTERVAL_S = 3.0
@@ -22,7 +22,7 @@ ASK_INTERVAL_S = 3.0
 _LOG = logging.getLogger(__name__)
 
 
-class RunCancelled(RetuneError):
+class RunCancelled(RunStopped):
     """The flow run was cancelled on its server; what is finished stays, and is found again."""
 
 

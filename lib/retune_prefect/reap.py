@@ -1,13 +1,10 @@
 """Flow runs whose process was killed would stay `Running` for ever; here they become `Crashed`.
 
-Each run carries tags that name its host and process (with the process's start time, since process
-numbers are used again). A crashed run can be retried by `prefect flow-run retry`.
+Each run carries tags that name its host and process. A crashed run can be retried by `prefect
+flow-run retry`.
 """
 
-import os
-import socket
 from collections.abc import Sequence
-from pathlib import Path
 
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import (
@@ -19,10 +16,13 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import StateType
 from prefect.states import Crashed
 
+from retune.core.processes import Holder, is_alive, this_process
+
 
 def run_tags() -> tuple[str, str]:
     """Tags of the runs of this process."""
-    return f"host:{socket.gethostname()}", f"process:{os.getpid()}-{_start_time(os.getpid())}"
+    here = this_process()
+    return f"host:{here.host}", f"process:{here.process}-{here.started}"
 
 
 def mark_dead_runs() -> int:
@@ -41,18 +41,9 @@ def mark_dead_runs() -> int:
 
 
 def is_dead(tags: Sequence[str]) -> bool:
-    """True if the tags name a process that no longer runs."""
-    for tag in tags:
-        if tag.startswith("process:"):
-            number, _, started = tag.removeprefix("process:").partition("-")
-            return _start_time(int(number)) != started
-    return False
-
-
-def _start_time(process: int) -> str:
-    """When the process started, in ticks since boot; empty if there is none, or none is known."""
-    try:
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return "" if Path("/proc").is_dir() else "unknown"
-    return fields[19]
+    """True if the tags name a process of this host that no longer runs."""
+    values = {name: value for name, _, value in (tag.partition(":") for tag in tags)}
+    number, _, started = values.get("process", "").partition("-")
+    if "host" not in values or not number.isdecimal():
+        return False
+    return not is_alive(Holder(host=values["host"], process=int(number), started=started))

@@ -18,8 +18,8 @@ from prefect.futures import PrefectFuture
 from prefect.runtime import task_run
 from prefect.utilities.annotations import NotSet
 
+from retune.core.errors import may_pass
 from retune.stages.calling import Caller
-from retune.stages.failures import may_pass
 from retune.stages.manifest import Manifest
 from retune.stages.stage import Stage, stage_intact
 from retune_prefect.cancelling import raise_if_cancelled

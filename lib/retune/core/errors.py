@@ -1,16 +1,21 @@
 """The one exception tree.
 
 A message says where, what was expected, what was found, and what to do. `exit_code` is what the
-command line ends with: 2 for bad input (the user can mend it), 1 for a run that failed.
+command line ends with: 2 for bad input (the user can mend it), 1 for a run that failed. `may_pass`
+says which errors are worth another try.
 """
 
+import errno
 from collections.abc import Sequence
+from typing import ClassVar
 
 
 class RetuneError(Exception):
     """Base of every error that retune raises on purpose."""
 
     exit_code = 1
+    passes: ClassVar[bool] = False
+    """True: what causes it may be gone by the next try, without anybody's help."""
 
 
 class InputError(RetuneError):
@@ -47,7 +52,19 @@ class CodegenError(RetuneError):
 
 
 class DeviceError(RetuneError):
-    """An OpenCL device is missing, or refused a request."""
+    """An OpenCL device is missing, or refused a request: lost, busy, or short of memory."""
+
+    passes = True
+
+
+class RunStopped(RetuneError):
+    """Somebody ended the run on purpose; what is finished is kept."""
+
+
+class BusyError(RetuneError):
+    """Another process is at it, and the caller did not want to wait for it."""
+
+    passes = True
 
 
 class RecordError(InputError):
@@ -56,3 +73,34 @@ class RecordError(InputError):
 
 class LookupFailed(InputError):
     """A name is not known; the message lists close ones."""
+
+
+_PASSING = frozenset(
+    {
+        # What others on the machine may give back: space, memory, files, locks, the device.
+        *(errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOLCK),
+        *(errno.EAGAIN, errno.EBUSY, errno.ETXTBSY, errno.EDEADLK, errno.EINTR, errno.EIO),
+        # A network, or the file server behind it, that comes back.
+        *(errno.ETIMEDOUT, errno.ECONNRESET, errno.ECONNREFUSED, errno.ECONNABORTED, errno.EPIPE),
+        *(errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ESTALE),
+    }
+)
+"""Numbers of system errors with causes that may pass. Any other, such as a missing right or file,
+is the same at the next try."""
+
+
+def may_pass(error: BaseException) -> bool:
+    """True if the cause of the error may be gone by itself when the same is tried again.
+
+    Memory counts like space on a disk: other programs have it, and give it back when they end. A
+    system error without a number is not known to pass, unless its class says so.
+    """
+    match error:
+        case RetuneError():
+            return error.passes
+        case MemoryError() | TimeoutError() | ConnectionError() | BlockingIOError():
+            return True
+        case OSError():
+            return error.errno in _PASSING
+        case _:
+            return False

@@ -32,6 +32,8 @@ _SHARED_ALIGN_BYTES = 128
 class BuildFailed(DeviceError):
     """The device's compiler refused a program; the message ends with its log."""
 
+    passes = False  # it refuses the same program again
+
 
 class LaunchFailed(DeviceError):
     """The device refused or broke off a launch, a transfer or an allocation."""

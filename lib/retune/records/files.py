@@ -4,10 +4,9 @@
 # pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
 
 import contextlib
-import fcntl
 import time
 import uuid
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -80,19 +79,6 @@ def remove_stale(root: Path, older_than_s: float) -> int:
                 path.unlink()
                 removed += 1
     return removed
-
-
-@contextlib.contextmanager
-def exclusive(path: Path) -> Generator[bool, None, None]:
-    """True if this process holds the lock at `path` for the time of the context."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
 
 
 def _quoted(value: str) -> str:

@@ -22,7 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from retune.core.errors import InputError, RecordError
+from retune.core.errors import BusyError, InputError, RecordError
+from retune.core.locking import exclusive
 from retune.records import files
 from retune.records.arrow import (
     FILE_SCHEMA,
@@ -190,21 +191,23 @@ class RecordStore:
         it, nothing happens.
         """
         current = (today or datetime.now(UTC).date()).isoformat()
-        removed = 0
-        with files.exclusive(self.root / files.ROOT_FOLDER / ".compact.lock") as held:
-            if not held:
-                _LOG.info("%s is being compacted by another process", self.root)
-                return 0
-            files.remove_stale(self.root, _STALE_S)
-            groups: dict[Path, list[Path]] = {}
-            for path, fragment in self._open().items():
-                known = set(fragment.physical_schema.names) <= set(FILE_SCHEMA.names)
-                if known and path.parent.name != f"date={current}":
-                    groups.setdefault(path.parent, []).append(path)
-            for folder, paths in groups.items():
-                if len(paths) > 1:
-                    removed += self._join(folder, paths) - 1
-        return removed
+        lock = self.root / files.ROOT_FOLDER / ".compact.lock"
+        try:
+            with exclusive(lock, f"{self.root} is being compacted", wait=False):
+                return self._compact(current)
+        except BusyError as error:
+            _LOG.info("%s", error)
+            return 0
+
+    def _compact(self, current: str) -> int:
+        files.remove_stale(self.root, _STALE_S)
+        groups: dict[Path, list[Path]] = {}
+        for path, fragment in self._open().items():
+            known = set(fragment.physical_schema.names) <= set(FILE_SCHEMA.names)
+            if known and path.parent.name != f"date={current}":
+                groups.setdefault(path.parent, []).append(path)
+        several = ((folder, paths) for folder, paths in groups.items() if len(paths) > 1)
+        return sum(self._join(folder, paths) - 1 for folder, paths in several)
 
     def _join(self, folder: Path, paths: list[Path]) -> int:
         table = _once(_read_all([self._opened[path] for path in paths], FILE_SCHEMA, None))

@@ -33,6 +33,7 @@ from retune.schedule.trace import Trace
 from retune.search.conditions import network_conditions
 from retune.search.defaults import DEFAULT_TUNER
 from retune.search.history import best_candidate
+from retune.search.owner import own_run
 from retune.search.session import Report, RunSettings, Session
 from retune.search.task import Task, expression_task
 
@@ -131,8 +132,9 @@ def tune(
     without it the built-in rules and templates apply. Each candidate's result is compared with
     the numpy evaluation of the expression before its time counts, and becomes a record in the
     store at `records` (default: the RETUNE_RECORDS folder). The same call again continues the
-    same run: it measures only what is missing. `runner` measures in place of this machine's
-    `device`; `report` is called after each batch.
+    same run: it measures only what is missing, and a second call at the same time waits for the
+    first. `runner` measures in place of this machine's `device`; `report` is called after each
+    batch.
 
     Raises: InputError for what is no expression, a space that does not fit it, or no trials;
     DeviceError if no candidate was right.
@@ -256,7 +258,7 @@ def _session(
     tuner: str,
     runner: Runner | None,
 ) -> Generator[tuple[Task, Session]]:
-    """The task and a session over it alone; a runner that was opened for it is closed after."""
+    """The task and the only session over it; a runner that was opened for it is closed after."""
     task = replace(_task(program, space), weight=1)
     used = runner or open_runner(device)
     try:
@@ -271,7 +273,8 @@ def _session(
             retune=__version__,
         )
         store = RecordStore(records or records_root())
-        yield task, Session([task], used, store, settings)
+        with own_run(store.root, settings.run_id, task.name):
+            yield task, Session([task], used, store, settings)
     finally:
         if runner is None:
             used.close()

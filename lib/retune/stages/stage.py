@@ -29,6 +29,8 @@ Inputs = tuple[object, ...]
 """What a stage's output follows from: plain data, see `content_key`."""
 
 MANIFEST = "manifest.json"
+_SEAL = "manifest.sha256"
+"""The hash of the manifest itself: a changed name or digit in it would be believed without."""
 
 _log = logging.getLogger("retune.stages")
 
@@ -97,7 +99,7 @@ def run_once(kind: type[M], *, stage: str, key: str, work: Path, body: Callable[
     folder = stage_folder(work, stage, key)
     if (found := load(kind, folder)) is not None:
         return found
-    with exclusive(folder.parent / f".{key}.lock"):
+    with exclusive(folder.parent / f".{key}.lock", f"stage {stage} is being run"):
         if (found := load(kind, folder)) is not None:
             return found
         return _make(stage, key, folder, body)
@@ -112,10 +114,15 @@ def load(kind: type[M], folder: Path) -> M | None:
     """The manifest of a finished, undamaged output; None if there is none of that kind."""
     try:
         manifest = from_json(kind, (folder / MANIFEST).read_text(encoding="utf-8"))
+        if sha256(folder / MANIFEST) != (folder / _SEAL).read_text(encoding="ascii"):
+            raise RecordError("it has changed since it was written")
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError, RecordError) as error:
         _log.warning("%s: manifest not readable (%s); the stage runs again", folder, error)
+        return None
+    if (manifest.stage, manifest.key) != (folder.parent.name, folder.name):
+        _log.warning("%s: its manifest is another output's; the stage runs again", folder)
         return None
     manifest = dataclasses.replace(manifest, folder=str(folder))
     for output in manifest.outputs:
@@ -152,6 +159,7 @@ def _make(stage: str, key: str, folder: Path, body: Callable[[Path], M]) -> M:
             return manifest
         manifest = dataclasses.replace(manifest, folder="", outputs=_outputs(fresh))
         (fresh / MANIFEST).write_text(to_json(manifest), encoding="utf-8")
+        (fresh / _SEAL).write_text(sha256(fresh / MANIFEST), encoding="ascii")
     return dataclasses.replace(manifest, folder=str(folder))
 
 

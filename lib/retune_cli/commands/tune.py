@@ -45,6 +45,9 @@ MaxError = Annotated[
         "convolutions."
     ),
 ]
+NoPrefect = Annotated[
+    bool, typer.Option("--no-prefect", help="Run in plain Python, without a flow.")
+]
 
 
 def tune(
@@ -65,9 +68,7 @@ def tune(
     records: Records = None,
     layout: Layout = "NHWC",
     max_error: MaxError = DEFAULT_MAX_ERROR,
-    no_prefect: Annotated[
-        bool, typer.Option("--no-prefect", help="Run in plain Python, without a flow.")
-    ] = False,
+    no_prefect: NoPrefect = False,
     json: Json = False,
 ) -> None:
     """Tune a network: measure candidates, compile the best, verify, compare, report."""
@@ -87,7 +88,12 @@ def tune(
         layout=parse_layout(layout),
         max_error=max_error,
     )
-    check_model(model)
+    carry_out(request, no_prefect=no_prefect, json=json)
+
+
+def carry_out(request: TuneRequest, *, no_prefect: bool, json: bool) -> None:
+    """The run of the request, from its start or from where it stopped, and its end on stdout."""
+    check_model(request.model)
     _check(request)
     with progress_on_stderr(), ctrl_c_ends_measuring():
         result = _run(request, no_prefect)

@@ -17,6 +17,7 @@ import pytest
 
 from retune import records
 from retune.core.errors import InputError, RecordError
+from retune.core.locking import exclusive
 from retune.records import files
 from retune.records.arrow import FILE_SCHEMA, to_records, to_table
 from retune.records.schema import (
@@ -319,8 +320,7 @@ def test_compaction_leaves_files_with_unknown_columns_alone(store: Path):
 def test_compaction_yields_to_another_process(store: Path):
     for number in range(2):
         RecordStore(store).append([record(number)])
-    with files.exclusive(store / "v1" / ".compact.lock") as held:
-        assert held
+    with exclusive(store / "v1" / ".compact.lock", "the store is being compacted"):
         assert RecordStore(store).compact(today=date(2026, 3, 2)) == 0
     assert len(files.list_files(store)) == 2
 

@@ -4,14 +4,20 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from retune.core.codec import from_json, to_json
+from retune.core.errors import InputError
 from retune.stages.manifest import Manifest, TuneRequest
-from retune.stages.stage import load, run_once, stage_folder, stage_intact, stage_key
+from retune.stages.stage import load, run_once, sha256, stage_folder, stage_intact, stage_key
+from tests.properties import quick
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +124,98 @@ def test_what_was_never_stored_has_nothing_that_could_be_missing():
     assert stage_intact(Sample(count=1, stage="s", key="k", stopped=True))
 
 
+def corrupt_manifest(made: Sample, keep: int) -> None:
+    path = made.file("manifest.json")
+    path.write_bytes(path.read_bytes()[:keep])
+
+
+def sealed(made: Sample, text: str) -> None:
+    """As a program would that has another idea of what belongs there."""
+    made.file("manifest.json").write_text(text)
+    made.file("manifest.sha256").write_text(sha256(made.file("manifest.json")))
+
+
+def folder_for_file(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def file_for_folder(path: Path) -> None:
+    shutil.rmtree(path)
+    path.write_text("a file")
+
+
+FAULTS: dict[str, Callable[[Sample], None]] = {
+    "nothing left of the manifest": lambda made: corrupt_manifest(made, 0),
+    "half of the manifest": lambda made: corrupt_manifest(made, 60),
+    "no manifest": lambda made: made.file("manifest.json").unlink(),
+    "a manifest that is no text": lambda made: made.file("manifest.json").write_bytes(b"\xff"),
+    "no seal": lambda made: made.file("manifest.sha256").unlink(),
+    "another stage's manifest": lambda made: sealed(made, to_json(replace(made, stage="other"))),
+    "another kind of manifest": lambda made: sealed(made, '{"stage": "sample", "key": "k"}'),
+    "a folder for a manifest": lambda made: folder_for_file(made.file("manifest.json")),
+    "a folder for a file": lambda made: folder_for_file(made.file("text.txt")),
+    "a file for a folder": lambda made: file_for_folder(made.file("sub")),
+    "no folder": lambda made: shutil.rmtree(made.folder),
+    "an empty folder": lambda made: (shutil.rmtree(made.folder), Path(made.folder).mkdir()),
+    "a file for the output": lambda made: file_for_folder(Path(made.folder)),
+    "the files of the folder half removed": lambda made: shutil.rmtree(made.file("sub")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_whatever_is_left_of_an_output_it_is_made_anew(tmp_path: Path, fault: str):
+    body = Body()
+    FAULTS[fault](once(tmp_path, body))
+    assert load(Sample, stage_folder(tmp_path, "sample", "k")) is None
+    assert once(tmp_path, body).count == 2
+    assert once(tmp_path, body).count == 2
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "text.txt"])
+def test_what_may_not_be_read_is_made_anew(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Permissions do not stop the superuser, whom tests may run as: the file itself refuses."""
+    body = Body()
+    unreadable = once(tmp_path, body).file(name)
+    allowed = Path.open
+
+    def opened(path: Path, *arguments: Any, **options: Any) -> Any:
+        if path == unreadable and body.runs == 1:
+            raise PermissionError(13, "Permission denied")
+        return allowed(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", opened)
+    assert once(tmp_path, body).count == 2
+
+
+def test_a_stage_that_has_no_place_says_so(tmp_path: Path):
+    (tmp_path / "sample").write_text("a file where the stage's folder is to be")
+    with pytest.raises(InputError, match="sample: expected a folder that can be written to"):
+        once(tmp_path, Body())
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> Sample:
+    return once(tmp_path_factory.mktemp("work"), Body())
+
+
+@quick(60)
+@given(place=st.floats(0, 1, exclude_max=True), byte=st.binary(min_size=1, max_size=1))
+def test_a_damaged_manifest_is_not_believed(output: Sample, place: float, byte: bytes):
+    path = output.file("manifest.json")
+    sound = path.read_bytes()
+    at = int(place * len(sound))
+    damaged = sound[:at] + byte + sound[at + 1 :]
+    try:
+        path.write_bytes(damaged)
+        found = load(Sample, Path(output.folder))
+    finally:
+        path.write_bytes(sound)
+    assert found == (output if damaged == sound else None)
+
+
 def test_failure_leaves_nothing_behind(tmp_path: Path):
     def fails(folder: Path) -> Sample:
         (folder / "half").write_text("x")
@@ -125,8 +223,7 @@ def test_failure_leaves_nothing_behind(tmp_path: Path):
 
     with pytest.raises(ValueError, match="no"):
         run_once(Sample, stage="sample", key="k", work=tmp_path, body=fails)
-    left = [path.name for path in (tmp_path / "sample").iterdir()]
-    assert left == [".k.lock"]
+    assert not list((tmp_path / "sample").iterdir())
 
 
 def test_output_that_was_cut_short_is_returned_but_not_stored(tmp_path: Path):
@@ -138,7 +235,7 @@ def test_output_that_was_cut_short_is_returned_but_not_stored(tmp_path: Path):
     short = run_once(Sample, stage="sample", key="k", work=tmp_path, body=stopped)
     assert (short.count, short.stopped, short.key, short.outputs) == (1, True, "k", ())
     assert load(Sample, stage_folder(tmp_path, "sample", "k")) is None
-    assert [path.name for path in (tmp_path / "sample").iterdir()] == [".k.lock"]
+    assert not list((tmp_path / "sample").iterdir())
     assert once(tmp_path, body).count == 2
 
 
