@@ -4,8 +4,9 @@ All of it is plain data (text, numbers, tuples), small, and goes to JSON and bac
 and records travel as files named in a manifest. Paths in a manifest are relative to its `folder`.
 
 The way: TuneRequest -> ImportManifest -> TaskManifest -> RoundManifest (one for each round)
--> FinalistsManifest -> Selection -> SettledManifest -> CompileManifest (untuned, tuned)
--> VerifyManifest, BenchManifest -> ReportManifest.
+-> FinalistsManifest -> Selection -> SettledManifest -> MendedManifest
+-> CompileManifest (untuned, tuned) -> VerifyManifest, BenchManifest
+-> ReportManifest or, at night, PromotionManifest.
 """
 
 from dataclasses import dataclass, field
@@ -239,6 +240,25 @@ class SettledManifest(Manifest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Convicted:
+    """A record that was right alone and is not in its network."""
+
+    task_key: str
+    record_id: str
+    reason: str
+    """What the network does with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MendedManifest(Manifest):
+    """The settled selection, without records that make the network wrong."""
+
+    settled: SettledManifest
+    convicted: tuple[Convicted, ...] = ()
+    """Those that are in quarantine since: mostly none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CompileManifest(Manifest):
     """A bundle."""
 
@@ -329,6 +349,24 @@ class ReportManifest(Manifest):
     """The bundle, `<out>/module`."""
     report: str
     """The HTML report, `<out>/report.html`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromotionManifest(Manifest):
+    """Which bundle is published in the user's folder, and why that one."""
+
+    module: str
+    """The published bundle, `<out>/module`."""
+    report: str
+    """Its report, `<out>/report.html`."""
+    promoted: bool
+    """True: the bundle of this run is the published one from now on."""
+    why: str
+    """The decision as a sentence."""
+    number: int | None = None
+    """Version of this run's bundle; None: it was not kept."""
+    current: int | None = None
+    """Version that is published; None: none is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

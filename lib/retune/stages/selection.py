@@ -110,10 +110,10 @@ def more_exact(
 
 
 def _limited(network: Network, limits: Mapping[str, float]) -> Network:
-    """The network, of which only the tasks with limits are other ones."""
+    """The network, of which only the tasks with lower limits are other ones."""
     lowered = {
-        key: replace(task, max_error=min(task.max_error, limits[key]))
+        key: replace(task, max_error=limits[key])
         for key, task in network.tasks.items()
-        if key in limits
+        if key in limits and limits[key] < task.max_error
     }
     return replace(network, tasks={**network.tasks, **lowered})

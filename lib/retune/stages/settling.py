@@ -89,7 +89,7 @@ def _exact_enough(
         found = stage_verify(request, network, build(selection, "tuned"))
         if found.max_rel <= DEVIATION_OF_DIRECT:
             return selection, found.max_rel
-        errors = _errors(request, selection)
+        errors = stated_errors(request, selection)
         if not errors:
             return selection, found.max_rel
         least = sorted(errors, key=lambda key: (-errors[key], key))[:dropped]
@@ -98,7 +98,7 @@ def _exact_enough(
         dropped *= 2
 
 
-def _errors(request: TuneRequest, selection: Selection) -> dict[str, float]:
+def stated_errors(request: TuneRequest, selection: Selection) -> dict[str, float]:
     """The stated error of each task's strategy, where it has one."""
     spec = spec_of(request.device)
     chosen = selected_candidates(request, selection)

@@ -1,0 +1,42 @@
+"""Who of many is to blame, by as few trials as may be: each one compiles a network and verifies it.
+
+Read `bisect`. This file knows neither networks nor records.
+"""
+
+from collections.abc import Callable, Sequence
+
+
+def bisect(keys: Sequence[str], passes: Callable[[frozenset[str]], bool]) -> tuple[str, ...]:
+    """A least set of keys without which the others pass; () if nothing passes without them either.
+
+    The set of all `keys` does not pass; it is not tried again. Where more than what does not pass
+    does not pass either, every key found is needed: with any one of them the others that are left
+    fail. Where several fail only together, the last of them is found.
+
+    The shortest failing run of first keys ends with a guilty one, and is found by halving. It is
+    left out, and the rest is tried. For g guilty keys out of n that takes at most
+    1 + g (1 + ceil(log2 n)) trials.
+    """
+    if not passes(frozenset()):
+        return ()
+    right: tuple[str, ...] = ()
+    rest, guilty = tuple(keys), list[str]()
+    while rest:
+        first = _shortest_failing(rest, lambda some, right=right: passes(frozenset(right + some)))
+        guilty.append(rest[first - 1])
+        right, rest = right + rest[: first - 1], rest[first:]
+        if rest and passes(frozenset(right + rest)):
+            break
+    return tuple(guilty)
+
+
+def _shortest_failing(keys: tuple[str, ...], passes: Callable[[tuple[str, ...]], bool]) -> int:
+    """How many first keys are needed to fail; none of them pass, all of them do not."""
+    good, bad = 0, len(keys)
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        if passes(keys[:middle]):
+            good = middle
+        else:
+            bad = middle
+    return bad
