@@ -45,6 +45,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("flows",),
     ("tasks",),
     ("retune_prefect",),
+    ("retune.nightly",),
     ("retune.api",),
     ("retune.stages",),
     ("retune.bundle", "retune.report"),

@@ -53,6 +53,25 @@ def resolve_model(spec: str, cache_dir: Path | None = None, shapes: Shapes | Non
             return Path(spec)
 
 
+def check_model(spec: str, shapes: Shapes | None = None) -> None:
+    """Holds after the call: the file is there, or the name is known and may have these shapes.
+
+    Nothing is read or built. Raises: LookupFailed, ModelError.
+    """
+    kind, _, name = spec.partition(":")
+    match kind:
+        case "zoo":
+            _known("zoo", name, ZOO)
+            _zoo_shape(name, dict(shapes or {}))
+        case "light":
+            _light_name(name)
+        case _ if not Path(spec).is_file():
+            got = "a folder" if Path(spec).is_dir() else "no file"
+            raise ModelError(f"{spec}: expected an ONNX file, zoo:NAME or light:NAME, got {got}")
+        case _:
+            pass
+
+
 def _build(name: str, shape: tuple[int, ...]) -> onnx.ModelProto:
     net = NetWriter(name, SEED)
     ZOO[name][0](net, shape)

@@ -1,4 +1,4 @@
-"""The self-contained HTML report of a tuning run: `render(ReportData(...))`."""
+"""Self-contained HTML pages: of a run `render(ReportData(...))`, of a night `render_night`."""
 
 from retune.report.data import (
     Curve,
@@ -9,13 +9,17 @@ from retune.report.data import (
     Verification,
 )
 from retune.report.html import render
+from retune.report.night import FleetRow, NightPage, render_night
 
 __all__ = [
     "Curve",
+    "FleetRow",
     "KernelShare",
     "LatencyBar",
+    "NightPage",
     "ReportData",
     "ReportTask",
     "Verification",
     "render",
+    "render_night",
 ]

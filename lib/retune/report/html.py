@@ -3,9 +3,8 @@
 Read `render`. It is a pure function of ReportData; the page's text lies in `report.html.j2`.
 """
 
-from importlib.resources import files
-
 from retune.report.data import KernelShare, LatencyBar, ReportData, ReportTask
+from retune.report.page import page, time_text
 from retune.report.svg import Bar, bar_chart, best_so_far, curve_chart
 
 CURVES = 24
@@ -16,13 +15,6 @@ KERNELS = 20
 
 def render(data: ReportData) -> str:
     """The whole report as HTML text."""
-    import jinja2
-
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters.update(time=_time, count=_count, shape=_shape)
-    source = files("retune.report").joinpath("report.html.j2").read_text(encoding="utf-8")
     curves = [
         {
             "task": curve.task,
@@ -31,7 +23,8 @@ def render(data: ReportData) -> str:
         }
         for curve in data.curves[:CURVES]
     ]
-    return environment.from_string(source).render(
+    return page(
+        "report.html.j2",
         data=data,
         headline=_headline(data),
         tasks=[_task_row(task, _total_us(data)) for task in data.tasks],
@@ -51,7 +44,7 @@ def _headline(data: ReportData) -> list[tuple[str, str]]:
     tuned = medians.get("tuned")
     numbers: list[tuple[str, str]] = []
     if tuned is not None:
-        numbers.append(("latency, tuned", _time(tuned)))
+        numbers.append(("latency, tuned", time_text(tuned)))
         for name, median in medians.items():
             if name != "tuned":
                 numbers.append((f"{name}, relative to tuned", f"{median / tuned:.2f} ×"))
@@ -76,7 +69,7 @@ def _task_row(task: ReportTask, total_us: float) -> dict[str, object]:
 
 def _latency_bar(row: LatencyBar, data: ReportData) -> Bar:
     tuned = next((r.median_us for r in data.latency if r.name == "tuned"), None)
-    text = _time(row.median_us)
+    text = time_text(row.median_us)
     if tuned and row.name != "tuned":
         text += f" ({row.median_us / tuned:.2f} × tuned)"
     style = {"tuned": "ours", "untuned": "plain"}.get(row.name, "peer")
@@ -119,7 +112,7 @@ def _profile_bars(data: ReportData) -> list[Bar]:
 
 
 def _profile_text(kernel: KernelShare, total: float) -> str:
-    parts = [_time(kernel.us), f"{100 * kernel.us / total:.1f} %"]
+    parts = [time_text(kernel.us), f"{100 * kernel.us / total:.1f} %"]
     if kernel.host:
         parts.append("on the host")
     if kernel.flops:
@@ -127,21 +120,3 @@ def _profile_text(kernel: KernelShare, total: float) -> str:
     if kernel.roofline is not None:
         parts.append(f"{100 * kernel.roofline:.0f} % of roofline")
     return ", ".join(parts)
-
-
-def _time(us: float | None) -> str:
-    """Three significant digits and a unit."""
-    if us is None:
-        return "–"
-    for limit, unit in ((1e6, "s"), (1e3, "ms")):
-        if us >= limit:
-            return f"{us / limit:.3g} {unit}"
-    return f"{us:.3g} µs"
-
-
-def _count(value: float | None, digits: int = 0) -> str:
-    return "–" if value is None else f"{value:,.{digits}f}"
-
-
-def _shape(shape: tuple[int, ...]) -> str:
-    return "×".join(map(str, shape)) or "scalar"

@@ -55,10 +55,10 @@ def best_so_far(times: Sequence[float | None]) -> list[float | None]:
     return result
 
 
-def curve_chart(times: Sequence[float | None]) -> str:
+def curve_chart(times: Sequence[float | None], unit: str = "measurement") -> str:
     """Each measurement as a point, the best so far as a line to the right edge; time logarithmic.
 
-    Failed measurements are ticks on the lower edge.
+    Failed measurements are ticks on the lower edge. `unit` is what the axis counts.
     """
     right = [time for time in times if time is not None]
     if not right:
@@ -84,7 +84,7 @@ def curve_chart(times: Sequence[float | None]) -> str:
     parts.append(f'<text class="axis" x="{LEFT}" y="{HEIGHT - 6}">1</text>')
     parts.append(
         f'<text class="axis" text-anchor="end" x="{WIDTH - RIGHT}" y="{HEIGHT - 6}">'
-        f"{len(times)} {'measurement' if len(times) == 1 else 'measurements'}</text>"
+        f"{len(times)} {unit if len(times) == 1 else f'{unit}s'}</text>"
     )
     return _frame("\n".join(parts))
 

@@ -49,6 +49,8 @@ class TuneRequest:
     """Largest error of a layer, as a part of its output's range; 0: only direct convolutions."""
     samples: int = 2
     """Inputs on which the bundle is compared with the oracle."""
+    campaign: str = ""
+    """The same request of another campaign is another run: it searches on from the store."""
 
     @property
     def module(self) -> Path:

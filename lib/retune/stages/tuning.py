@@ -49,7 +49,7 @@ def run_id(request: TuneRequest, network: ImportManifest, spec: DeviceSpec) -> s
     search = (request.tuner, request.allocator, request.seed)
     where = (request.records, request.max_error)
     conditions = measuring_conditions(spec, MeasureOptions())  # less what follows from the network
-    return content_key(network.model_key, conditions.key, search, budget, where)
+    return content_key(network.model_key, conditions.key, search, budget, where, request.campaign)
 
 
 def stage_tune_round(

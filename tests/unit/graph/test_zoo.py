@@ -6,9 +6,10 @@ import numpy as np
 import onnxruntime
 import pytest
 
+from retune.core.errors import InputError
 from retune.core.keys import file_key
 from retune.graph.evaluate import random_inputs, run_graph
-from retune.graph.models import load_model, resolve_model
+from retune.graph.models import check_model, load_model, resolve_model
 from retune.graph.onnx_import import load_file
 from retune.graph.passes import optimise
 from retune.graph.zoo import LIGHT, ZOO
@@ -92,3 +93,26 @@ def test_ssd_anchors_are_inside_the_image(models: Path):
     assert anchors.shape == (1, graph.types["offsets"].shape[1], 4)
     assert anchors[..., :2].min() > 0
     assert anchors[..., :2].max() < 128
+
+
+def test_a_model_is_checked_without_being_built(tmp_path: Path):
+    file = tmp_path / "net.onnx"
+    file.write_bytes(b"")
+    check_model(str(file))
+    check_model("zoo:kws", {"data": (2, 40, 49)})
+    check_model("light:light_squeezenet")
+
+
+@pytest.mark.parametrize(
+    ("model", "shapes", "words"),
+    [
+        ("zoo:kwz", {}, "did you mean zoo:kws"),
+        ("zoo:kws", {"data": (1, 1, 1)}, "has one input, data=N,40,L"),
+        ("light:x", {}, "light:x is not known"),
+        ("no.onnx", {}, "no.onnx: expected an ONNX file, .* got no file"),
+        (".", {}, "got a folder"),
+    ],
+)
+def test_a_model_that_is_none_says_so(model: str, shapes: dict[str, tuple[int, ...]], words: str):
+    with pytest.raises(InputError, match=words):
+        check_model(model, shapes)

@@ -183,7 +183,7 @@ def test_a_run_whose_records_are_gone_measures_again(runners: Runners, request_:
     assert len(RecordStore(request_.records).scan({}, ["status"])) == first[-1].trials_done
 
 
-def test_other_seeds_are_other_runs(runners: Runners, request_: TuneRequest):
+def test_other_seeds_and_campaigns_are_other_runs(runners: Runners, request_: TuneRequest):
     network, _ = prepare(request_)
     ids = {
         tuning.run_id(changed, network, GENERIC_CPU)
@@ -195,9 +195,10 @@ def test_other_seeds_are_other_runs(runners: Runners, request_: TuneRequest):
             replace(request_, allocator="round-robin"),
             replace(request_, patience=9),
             replace(request_, records="elsewhere"),
+            replace(request_, campaign="2026-03-01"),
         )
     }
-    assert len(ids) == 7
+    assert len(ids) == 8
     assert tuning.run_id(replace(request_, out="x"), network, GENERIC_CPU) in ids
 
 

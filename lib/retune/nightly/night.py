@@ -1,0 +1,377 @@
+"""A night on disk: what was planned, by whom it is run, and what came of every member of the fleet.
+
+Read NightState, and `run_night`, which gives the Night that this process may change. Every change
+replaces WORK/nights/NAME/night.json in one step, so a night whose process died is continued where
+it stood: what is done is not done again, and plans are kept, since a member's minutes are a part of
+its run's identity.
+
+How processes are told apart and locked out is passed in, see Processes.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from retune.core.codec import from_json, to_json
+from retune.core.errors import InputError, RecordError
+from retune.core.replacing import replacing
+from retune.nightly.fleet import Key
+from retune.nightly.settings import check_name
+from retune.nightly.window import Window, night_of
+
+FOLDER = "nights"
+STATE = "night.json"
+LOCK = "night.lock"
+
+Status = Literal["planned", "running", "done", "failed", "skipped"]
+"""Of a member; what is not `done` is tried again when the same night is continued."""
+AttemptEnd = Literal["running", "finished", "stopped", "died"]
+"""`finished`: all was done. `stopped`: it left in order before that. `died`: it was killed."""
+
+Clock = Callable[[], datetime]
+"""The moment, aware."""
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processes:
+    """What a night has to know of processes."""
+
+    me: str
+    """This process, in one line without line break that tells it from any other one."""
+    alive: Callable[[str], bool]
+    """Whether the process of such a line still runs; True if nobody can tell here."""
+    describe: Callable[[str], str]
+    """Such a line for people: host, process, since when."""
+    hold: Callable[[Path], AbstractContextManager[object]]
+    """Holds the lock file for the time of the context. Raises an error that says who has it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Times of one bundle, taken in turns with another's."""
+
+    median_us: float
+    low_us: float
+    """Quartiles."""
+    high_us: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberResult:
+    """What a night did for a network on a device."""
+
+    minutes: float
+    """Spent on measuring."""
+    trials: int
+    statuses: tuple[tuple[str, int], ...] = ()
+    """Status -> trials, the most frequent first."""
+    champion: Measured | None = None
+    """The bundle that was current when the night began. None: there was none that runs."""
+    challenger: Measured | None = None
+    """The bundle that the night made. None: it made none."""
+    ratio: float | None = None
+    """Time of the challenger over the champion's: below 1, it is faster."""
+    ratio_low: float | None = None
+    """Bounds of the 95 % interval."""
+    ratio_high: float | None = None
+    promoted: bool = False
+    reason: str = ""
+    """Why the challenger became current, or did not."""
+    failures: tuple[str, ...] = ()
+    """A sentence for each part that failed while the rest went on."""
+    report: str = ""
+    """File of the run's own report."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberState:
+    """A network on a device, in a night."""
+
+    model: str
+    """Its name in the configuration."""
+    device: str
+    minutes: float
+    """Planned."""
+    status: Status = "planned"
+    reason: str = ""
+    """Why it failed or was skipped."""
+    result: MemberResult | None = None
+
+    @property
+    def key(self) -> Key:
+        """What it is known by in the fleet."""
+        return self.model, self.device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """A process that ran the night, or a part of it."""
+
+    process: str
+    """See Processes.me."""
+    begun: str
+    """ISO 8601, UTC."""
+    ended: str = ""
+    end: AttemptEnd = "running"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """What came of a step that concerns the whole fleet, such as training the cost model."""
+
+    step: str
+    text: str
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NightState:
+    """Everything that is known of a night."""
+
+    name: str
+    attempts: tuple[Attempt, ...] = ()
+    members: tuple[MemberState, ...] = ()
+    """In the order of the plan."""
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def begun(self) -> str:
+        """When it was begun first: ISO 8601, UTC."""
+        return self.attempts[0].begun if self.attempts else ""
+
+    @property
+    def finished(self) -> bool:
+        """True if all was done; members may have failed."""
+        return bool(self.attempts) and self.attempts[-1].end == "finished"
+
+    def member(self, key: Key) -> MemberState | None:
+        """The member, if it was planned."""
+        return next((each for each in self.members if each.key == key), None)
+
+
+def night_name(window: Window | None, now: datetime, campaign: str = "") -> str:
+    """The campaign's name, or the date on which the night's window opened, also after midnight.
+
+    While the window is closed it is the date of its next opening. Raises: InputError for a campaign
+    that cannot be the name of a folder.
+    """
+    if not campaign:
+        return night_of(window, now).isoformat()
+    try:
+        check_name(campaign)
+    except InputError as error:
+        raise InputError(f"campaign: {error}") from None
+    return campaign
+
+
+def read_night(work: Path, name: str) -> NightState | None:
+    """What is known of a night. None: it was never begun. Raises: RecordError if it is damaged."""
+    path = _folder(work, name) / STATE
+    try:
+        return from_json(NightState, path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError:
+        raise RecordError(f"{path}: expected JSON, got other bytes; delete the file") from None
+    except RecordError as error:
+        raise RecordError(f"{path}: {error}") from None
+
+
+def read_nights(work: Path) -> tuple[NightState, ...]:
+    """Every night that was begun, the oldest first. Damaged ones are named in the log."""
+    found: list[NightState] = []
+    for path in sorted((work / FOLDER).glob(f"*/{STATE}")):
+        try:
+            state = read_night(work, path.parent.name)
+        except RecordError as error:
+            _LOG.warning("%s; it is left out", error)
+            continue
+        if state is not None and state.attempts:
+            found.append(state)
+    return tuple(sorted(found, key=lambda state: (state.begun, state.name)))
+
+
+def attempt_of(state: NightState, processes: Processes) -> Attempt | None:
+    """The last attempt as it really is: `died` if it counts as running and its process is gone."""
+    if not state.attempts:
+        return None
+    last = state.attempts[-1]
+    gone = last.end == "running" and not processes.alive(last.process)
+    return replace(last, end="died") if gone else last
+
+
+def nights_since(nights: Sequence[NightState], step: str) -> int:
+    """How many of these nights, the oldest first, come after the last one that has done a step."""
+    done = [number for number, state in enumerate(nights, 1) if has_note(state, step)]
+    return len(nights) - (done[-1] if done else 0)
+
+
+def has_note(state: NightState, step: str) -> bool:
+    """True if the night has done that step of the whole fleet, and it has not failed."""
+    return any(note.step == step and not note.failed for note in state.notes)
+
+
+@contextmanager
+def run_night(work: Path, name: str, processes: Processes, clock: Clock) -> Generator["Night"]:
+    """The night of that name, begun or continued by this process, for the time of the context.
+
+    What earlier attempts did not get done is planned again. At the end of the context the attempt
+    has ended: `finished` after `Night.complete`, otherwise `stopped`.
+
+    Raises: an error that says who runs it, if somebody does; RecordError if its file is damaged.
+    """
+    folder = _folder(work, name)
+    folder.mkdir(parents=True, exist_ok=True)
+    with processes.hold(folder / LOCK):
+        state = read_night(work, name) or NightState(name=name)
+        last = attempt_of(state, processes)
+        if last is not None and last.end == "running" and last.process != processes.me:
+            raise InputError(
+                f"night {name} is being run by {processes.describe(last.process)}; wait until it "
+                f"ends, or name another night with --campaign"
+            )
+        if last is not None and last.end == "running":
+            last = replace(last, end="died")
+        night = Night(folder / STATE, state, clock)
+        night.begin_attempt(processes.me, last)
+        try:
+            yield night
+        finally:
+            night.end_attempt()
+
+
+class Night:
+    """A night that this process runs; threads may share it. What a method says is on disk then."""
+
+    def __init__(self, path: Path, state: NightState, clock: Clock) -> None:
+        self._path = path
+        self._state = state
+        self._clock = clock
+        self._complete = False
+        self._lock = threading.Lock()
+
+    @property
+    def state(self) -> NightState:
+        """Everything as it stands."""
+        return self._state
+
+    @property
+    def name(self) -> str:
+        """Date or campaign: what makes the night's runs others than those of earlier nights."""
+        return self._state.name
+
+    def plan(self, minutes: Mapping[Key, float]) -> None:
+        """Every one of these is a member, with these minutes unless it was planned before.
+
+        Members that are not among them, since the configuration has changed, are skipped.
+        """
+        with self._lock:
+            known = {member.key: member for member in self._state.members}
+            planned = [
+                known.get(key) or MemberState(model=key[0], device=key[1], minutes=share)
+                for key, share in minutes.items()
+            ]
+            gone = [_gone(member) for key, member in known.items() if key not in minutes]
+            self._write(replace(self._state, members=(*planned, *gone)))
+
+    def unplanned(self, keys: Collection[Key]) -> tuple[Key, ...]:
+        """Those among the keys that have no minutes yet."""
+        return tuple(key for key in keys if self._state.member(key) is None)
+
+    def to_do(self) -> tuple[MemberState, ...]:
+        """Members that wait for their turn, in the order of the plan."""
+        return tuple(each for each in self._state.members if each.status == "planned")
+
+    def begin(self, key: Key) -> None:
+        """The member is running."""
+        self._change(key, lambda member: replace(member, status="running", reason=""))
+
+    def finish(self, key: Key, result: MemberResult) -> None:
+        """The member is done."""
+        self._change(key, lambda member: replace(member, status="done", result=result))
+
+    def fail(self, key: Key, reason: str, result: MemberResult | None = None) -> None:
+        """The member failed, for this reason; `result` is what is known in spite of that."""
+        self._change(
+            key, lambda member: replace(member, status="failed", reason=reason, result=result)
+        )
+
+    def skip(self, key: Key, reason: str) -> None:
+        """The member is left out in this attempt, for this reason."""
+        self._change(key, lambda member: replace(member, status="skipped", reason=reason))
+
+    def note(self, step: str, text: str, *, failed: bool = False) -> None:
+        """What came of a step of the whole fleet; a note of before on that step gives way."""
+        with self._lock:
+            others = tuple(note for note in self._state.notes if note.step != step)
+            new = Note(step=step, text=text, failed=failed)
+            self._write(replace(self._state, notes=(*others, new)))
+
+    def noted(self, step: str) -> bool:
+        """True if that step was done and has not failed."""
+        return has_note(self._state, step)
+
+    def complete(self) -> None:
+        """Everything was done that was to be done: the attempt will end as `finished`."""
+        self._complete = True
+
+    def begin_attempt(self, process: str, last: Attempt | None) -> None:
+        """An attempt of that process has begun; `last` says how the one before it ended."""
+        with self._lock:
+            now = _moment(self._clock)
+            before = self._state.attempts[:-1]
+            ended = (replace(last, ended=last.ended or now),) if last else ()
+            attempts = (*before, *ended, Attempt(process=process, begun=now))
+            members = tuple(_again(member) for member in self._state.members)
+            self._write(replace(self._state, attempts=attempts, members=members))
+
+    def end_attempt(self) -> None:
+        """The attempt has ended. A member that still counts as running waits for the next one."""
+        with self._lock:
+            end: AttemptEnd = "finished" if self._complete else "stopped"
+            last = replace(self._state.attempts[-1], ended=_moment(self._clock), end=end)
+            members = tuple(
+                _again(member) if member.status == "running" else member
+                for member in self._state.members
+            )
+            attempts = (*self._state.attempts[:-1], last)
+            self._write(replace(self._state, attempts=attempts, members=members))
+
+    def _change(self, key: Key, change: Callable[[MemberState], MemberState]) -> None:
+        with self._lock:
+            assert self._state.member(key) is not None, f"night {self.name}: {key} was not planned"
+            members = tuple(
+                change(member) if member.key == key else member for member in self._state.members
+            )
+            self._write(replace(self._state, members=members))
+
+    def _write(self, state: NightState) -> None:
+        with replacing(self._path) as stream:
+            stream.write(to_json(state).encode())
+        self._state = state
+
+
+def _again(member: MemberState) -> MemberState:
+    """The member at the beginning of an attempt: what is not done waits for its turn."""
+    return member if member.status == "done" else replace(member, status="planned", reason="")
+
+
+def _gone(member: MemberState) -> MemberState:
+    if member.status == "done":
+        return member
+    return replace(member, status="skipped", reason="it is no longer in the configuration")
+
+
+def _folder(work: Path, name: str) -> Path:
+    return work / FOLDER / name
+
+
+def _moment(clock: Clock) -> str:
+    return clock().astimezone(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,308 @@
+"""What came of a night, for people: rows for a console, Markdown, JSON, a page, and a notice.
+
+Read NightSummary and `summarize_night`. Everything follows from the states of this night and of
+those before it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+from retune.nightly.fleet import Key
+from retune.nightly.night import Measured, MemberResult, MemberState, NightState, Note
+from retune.nightly.notify import Notice
+from retune.nightly.settings import Event
+from retune.report import FleetRow, NightPage, render_night
+from retune.report.page import time_text
+from retune.stages.rows import Row
+
+_NONE = "–"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberSummary:
+    """A network on a device: its night, and the way there."""
+
+    state: MemberState
+    nights_us: tuple[float | None, ...]
+    """Time of the bundle that each night made, in microseconds; None: it made none. See
+    `nights_of`."""
+    gain: float | None
+    """How many times as fast as on its first night it is now. None: it has no bundle yet."""
+
+    @property
+    def result(self) -> MemberResult | None:
+        """What the night did."""
+        return self.state.result
+
+    @property
+    def failed(self) -> bool:
+        """True if something about it failed tonight."""
+        return self.state.status == "failed" or bool(self.result and self.result.failures)
+
+    @property
+    def outcome(self) -> str:
+        """One or two words."""
+        match self.state.status:
+            case "done":
+                promoted = self.result is not None and self.result.promoted
+                return "promoted" if promoted else "champion stays"
+            case "planned" | "running" | "failed" | "skipped" as status:
+                return status
+
+    @property
+    def reason(self) -> str:
+        """Why it is so, as a sentence."""
+        return self.state.reason or (self.result.reason if self.result else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NightSummary:
+    """A night."""
+
+    name: str
+    begun: str
+    """ISO 8601, UTC; as `ended` is."""
+    ended: str
+    """Empty while it is run."""
+    members: tuple[MemberSummary, ...]
+    notes: tuple[Note, ...]
+
+    @property
+    def promoted(self) -> int:
+        """How many networks have a new bundle, counted on each device."""
+        return sum(member.outcome == "promoted" for member in self.members)
+
+    @property
+    def failed(self) -> int:
+        """How many networks something failed of, and steps of the whole fleet."""
+        return sum(m.failed for m in self.members) + sum(note.failed for note in self.notes)
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """What happened that somebody may want to hear of."""
+        found: list[Event] = []
+        if self.failed:
+            found.append("failure")
+        if self.promoted:
+            found.append("promotion")
+        return tuple(found)
+
+
+def summarize_night(state: NightState, earlier: Sequence[NightState] = ()) -> NightSummary:
+    """The summary of a night; `earlier` are the nights before it, the oldest first."""
+    return NightSummary(
+        name=state.name,
+        begun=state.begun,
+        ended=state.attempts[-1].ended if state.attempts else "",
+        members=tuple(_member(member, [*earlier, state]) for member in state.members),
+        notes=state.notes,
+    )
+
+
+def nights_of(key: Key, nights: Sequence[NightState]) -> tuple[list[float | None], list[float]]:
+    """Of each night the time of the bundle that it made, and the times of successive champions.
+
+    Microseconds, as they would be on the network's first night: a later night's time is its
+    champion's of before times the ratio that was taken in turns, so a machine that is slower than
+    it was, or was disturbed, does not show.
+    """
+    made: list[float | None] = []
+    champions: list[float] = []
+    for night in nights:
+        member = night.member(key)
+        if member is None:
+            continue
+        result = member.result or _NOTHING
+        if not champions and result.champion is not None:
+            champions.append(result.champion.median_us)
+        time_us = _time_us(result, champions)
+        made.append(time_us)
+        if result.promoted and time_us is not None:
+            champions.append(time_us)
+    return made, champions
+
+
+def night_rows(summary: NightSummary) -> list[Row]:
+    """One row for each network and device, for a table."""
+    return [_row(member) for member in summary.members]
+
+
+def night_lines(summary: NightSummary) -> list[str]:
+    """Below the table: why each is as it is, what failed, and what came of the fleet's steps."""
+    lines: list[str] = []
+    for member in summary.members:
+        name = "/".join(member.state.key)
+        lines.append(f"{name}: {member.outcome}{f'; {member.reason}' if member.reason else ''}")
+        lines += [f"{name}: {failure}" for failure in (member.result or _NOTHING).failures]
+    return lines + [
+        f"{note.step}: {'failed: ' if note.failed else ''}{note.text}" for note in summary.notes
+    ]
+
+
+def night_data(summary: NightSummary) -> Row:
+    """The whole summary as plain data, for `--json`."""
+    return {
+        "night": summary.name,
+        "begun": summary.begun,
+        "ended": summary.ended,
+        "promoted": summary.promoted,
+        "failed": summary.failed,
+        "members": [
+            {
+                **{k: v for k, v in asdict(member.state).items() if k != "result"},
+                "outcome": member.outcome,
+                "gain": member.gain,
+                "nights_us": list(member.nights_us),
+                "result": member.result and _result_data(member.result),
+            }
+            for member in summary.members
+        ],
+        "notes": [asdict(note) for note in summary.notes],
+    }
+
+
+def night_markdown(summary: NightSummary) -> str:
+    """The summary as Markdown, with a table."""
+    rows = night_rows(summary)
+    titles = list(rows[0]) if rows else []
+    table = [titles, ["---"] * len(titles), *([_cell(row[t]) for t in titles] for row in rows)]
+    return "\n".join(
+        [
+            f"# {subject_of(summary)}",
+            "",
+            *(f"| {' | '.join(cells)} |" for cells in table if cells),
+            "",
+            *(f"- {_escaped(line)}" for line in night_lines(summary)),
+        ]
+    )
+
+
+def night_page(summary: NightSummary, timezone: str = "UTC") -> str:
+    """The summary as a page that needs nothing else; moments by the clock of the time zone."""
+    done = [member.result for member in summary.members if member.result]
+    return render_night(
+        NightPage(
+            name=summary.name,
+            when=f"{_shown(summary.begun, timezone)} to {_shown(summary.ended, timezone)}",
+            headline=(
+                ("new bundles", str(summary.promoted)),
+                ("failures", str(summary.failed)),
+                ("minutes of measuring", f"{sum(result.minutes for result in done):.1f}"),
+                ("trials", f"{sum(result.trials for result in done):,}"),
+            ),
+            rows=tuple(_fleet_row(member) for member in summary.members),
+            notes=tuple((note.step, note.text, not note.failed) for note in summary.notes),
+        )
+    )
+
+
+def notice_of(summary: NightSummary) -> Notice:
+    """What people are told of the night."""
+    return Notice(
+        subject=subject_of(summary),
+        text="\n".join(night_lines(summary)),
+        data=night_data(summary),
+        events=summary.events,
+    )
+
+
+def subject_of(summary: NightSummary) -> str:
+    """The night in one line."""
+    failed = f", {summary.failed} failed" if summary.failed else ""
+    count = len(summary.members)
+    return (
+        f"retune night {summary.name}: {summary.promoted} of {count} "
+        f"{'bundle' if count == 1 else 'bundles'} promoted{failed}"
+    )
+
+
+_NOTHING = MemberResult(minutes=0.0, trials=0)
+
+
+def _member(state: MemberState, nights: Sequence[NightState]) -> MemberSummary:
+    made, champions = nights_of(state.key, nights)
+    gain = champions[0] / champions[-1] if champions else None
+    return MemberSummary(state=state, nights_us=tuple(made), gain=gain)
+
+
+def _time_us(result: MemberResult, champions: Sequence[float]) -> float | None:
+    if champions and result.ratio is not None:
+        return champions[-1] * result.ratio
+    return result.challenger.median_us if result.challenger else None
+
+
+def _row(member: MemberSummary) -> Row:
+    result = member.result
+    return {
+        "network": member.state.model,
+        "device": member.state.device,
+        "outcome": member.outcome,
+        "minutes": _minutes(member),
+        "trials": result.trials if result else None,
+        "champion": _interval(result.champion if result else None),
+        "challenger": _interval(result.challenger if result else None),
+        "ratio": _ratio(result),
+        "gain": None if member.gain is None else round(member.gain, 2),
+    }
+
+
+def _minutes(member: MemberSummary) -> str:
+    spent = f"{member.result.minutes:.1f}" if member.result else _NONE
+    return f"{spent} of {member.state.minutes:.1f}"
+
+
+def _interval(measured: Measured | None) -> str:
+    if measured is None:
+        return _NONE
+    low, high = time_text(measured.low_us), time_text(measured.high_us)
+    return f"{time_text(measured.median_us)} ({low} to {high})"
+
+
+def _ratio(result: MemberResult | None) -> str:
+    if result is None or result.ratio is None:
+        return _NONE
+    if result.ratio_low is None or result.ratio_high is None:
+        return f"{result.ratio:.3f}"
+    return f"{result.ratio:.3f} ({result.ratio_low:.3f} to {result.ratio_high:.3f})"
+
+
+def _fleet_row(member: MemberSummary) -> FleetRow:
+    result = member.result
+    return FleetRow(
+        model=member.state.model,
+        device=member.state.device,
+        good=not member.failed,
+        outcome=member.outcome,
+        reason=member.reason,
+        failures=result.failures if result else (),
+        minutes_planned=member.state.minutes,
+        minutes=result.minutes if result else None,
+        trials=result.trials if result else None,
+        statuses=", ".join(f"{n} {status}" for status, n in (result or _NOTHING).statuses),
+        champion=_interval(result.champion if result else None),
+        challenger=_interval(result.challenger if result else None),
+        ratio=_ratio(result),
+        gain=member.gain,
+        nights_us=member.nights_us,
+        report=result.report if result else "",
+    )
+
+
+def _result_data(result: MemberResult) -> Row:
+    return {**asdict(result), "statuses": dict(result.statuses)}
+
+
+def _shown(moment: str, timezone: str) -> str:
+    if not moment:
+        return "now"
+    return datetime.fromisoformat(moment).astimezone(ZoneInfo(timezone)).strftime("%Y-%m-%d %H:%M")
+
+
+def _cell(value: object) -> str:
+    return _NONE if value is None else _escaped(str(value))
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

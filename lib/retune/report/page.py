@@ -1,0 +1,38 @@
+"""What the pages share: their style, and how numbers are written. Pages need no network, no script.
+
+Read `page`. A template is rendered strictly: a name that it does not get is an error.
+"""
+
+from importlib.resources import files
+
+
+def page(template: str, **values: object) -> str:
+    """The HTML text of a template of this package, with these values and the common style."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(time=time_text, count=_count, shape=_shape)
+    folder = files("retune.report")
+    source = folder.joinpath(template).read_text(encoding="utf-8")
+    style = folder.joinpath("page.css").read_text(encoding="utf-8").rstrip()
+    return environment.from_string(source).render(style=style, **values)
+
+
+def time_text(us: float | None) -> str:
+    """Three significant digits and a unit."""
+    if us is None:
+        return "–"
+    for limit, unit in ((1e6, "s"), (1e3, "ms")):
+        if us >= limit:
+            return f"{us / limit:.3g} {unit}"
+    return f"{us:.3g} µs"
+
+
+def _count(value: float | None, digits: int = 0) -> str:
+    return "–" if value is None else f"{value:,.{digits}f}"
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "×".join(map(str, shape)) or "scalar"

@@ -1,0 +1,241 @@
+"""A configuration is checked whole when it is loaded; a mistake is one sentence that says where."""
+
+import re
+from collections.abc import Callable
+from datetime import time
+from pathlib import Path
+
+import pytest
+
+from retune.core.errors import InputError
+from retune.nightly.config import load_config
+from retune.nightly.settings import NightlyConfig, SearchOptions, slug
+from retune.nightly.window import Window
+
+DEVICES = ("pocl", "nvidia-cuda-0")
+EXAMPLE = Path(__file__).parents[3] / "examples/nightly.toml"
+
+LEAST = """
+out = "fleet"
+[[model]]
+model = "zoo:mlp"
+[[device]]
+name = "pocl"
+"""
+
+
+def known(name: str) -> None:
+    if name not in DEVICES:
+        raise InputError(f"device {name!r} is not known; found here: {', '.join(DEVICES)}")
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Callable[[str], NightlyConfig]:
+    def write(text: str) -> NightlyConfig:
+        path = tmp_path / "nightly.toml"
+        path.write_text(text, encoding="utf-8")
+        return load_config(path, known)
+
+    return write
+
+
+Load = Callable[[str], NightlyConfig]
+
+
+def test_the_example_is_right_and_its_defaults_are_the_defaults(load: Load):
+    text = EXAMPLE.read_text(encoding="utf-8")
+    config = load_config(EXAMPLE, known)
+    assert [model.name for model in config.models] == ["mlp", "squeezenet"]
+    assert config.models[0].options == SearchOptions()
+    least = load(LEAST)
+    for name in ("minutes", "cron", "quantize", "keep", "retrain"):
+        assert getattr(config, name) == getattr(least, name), name
+    assert config.notify.on == least.notify.on
+    commented = text.replace("# email_block", "email_block").replace("# webhook", "webhook")
+    notify = load(commented.replace("# minutes = 45", "minutes = 45")).notify
+    assert notify.email_block == "nightly-mail"
+    assert notify.webhook is not None and notify.webhook.variables == ("NIGHTLY_TOKEN",)
+
+
+def test_what_is_left_out_has_its_default(load: Load, tmp_path: Path):
+    config = load(LEAST)
+    (model,) = config.models
+    assert (model.name, model.devices, model.runs_per_day) == ("mlp", ("pocl",), 1.0)
+    assert (config.window, config.timezone, config.cron) == (None, "UTC", "0 22 * * *")
+    assert config.out == tmp_path / "fleet"
+    assert config.folder(model, "pocl") == tmp_path / "fleet/mlp/pocl"
+
+
+def test_paths_are_relative_to_the_file(load: Load, tmp_path: Path):
+    (tmp_path / "nets").mkdir()
+    (tmp_path / "nets/face.onnx").write_bytes(b"")
+    config = load('records = "../store"\nwork = "w"\n' + LEAST.replace("zoo:mlp", "nets/face.onnx"))
+    assert config.models[0].model == str(tmp_path / "nets/face.onnx")
+    assert config.models[0].name == "face"
+    assert config.records == tmp_path.parent / "store"
+    assert config.work == tmp_path / "w"
+
+
+def test_the_schedule_follows_from_the_window(load: Load):
+    text = 'window = { start = "21:30", end = 05:00:00, timezone = "Europe/Berlin" }' + LEAST
+    config = load(text)
+    assert config.window == Window(start=time(21, 30), end=time(5), timezone="Europe/Berlin")
+    assert (config.cron, config.timezone) == ("30 21 * * *", "Europe/Berlin")
+
+
+def test_a_model_has_its_own_options_over_those_of_the_file(load: Load):
+    text = 'seed = 3\ntuner = "ga"\n' + LEAST.replace('"zoo:mlp"', '"zoo:mlp"\ntuner = "xgb"')
+    (model,) = load(text).models
+    assert (model.options.tuner, model.options.seed) == ("xgb", 3)
+
+
+def test_a_request_says_what_the_night_asks_for(load: Load, tmp_path: Path):
+    config = load(
+        'max_error = 0\nrecords = "r"\nwork = "w"'
+        + LEAST.replace('"zoo:mlp"', '"zoo:mlp"\nshapes = { data = [4, 784] }')
+    )
+    request = config.request(config.models[0], "pocl", minutes=7.5, campaign="2026-03-01")
+    assert request.model == "zoo:mlp"
+    assert request.out == str(tmp_path / "fleet/mlp/pocl")
+    assert (request.records, request.work) == (str(tmp_path / "r"), str(tmp_path / "w"))
+    assert (request.minutes, request.trials, request.campaign) == (7.5, None, "2026-03-01")
+    assert (request.max_error, request.shapes) == (0.0, (("data", (4, 784)),))
+
+
+def test_minutes_of_a_model_are_a_number_or_bounds(load: Load):
+    def bounds(value: str) -> tuple[float, float | None]:
+        text = LEAST.replace('"zoo:mlp"', f'"zoo:mlp"\nminutes = {value}')
+        (model,) = load(text).models
+        return model.least_minutes, model.most_minutes
+
+    assert bounds("5") == (5.0, 5.0)
+    assert bounds("{ least = 2 }") == (2.0, None)
+    assert bounds("{ least = 2, most = 2.5 }") == (2.0, 2.5)
+
+
+def model(*lines: str) -> str:
+    return LEAST.replace('"zoo:mlp"', "\n".join(('"zoo:mlp"', *lines)))
+
+
+NIGHT = 'window = { start = "22:00", end = "06:00" }\n'
+HOOK = '[notify]\nwebhook = { url = "https://h.example/x", '
+MISTAKES = {
+    "no table of models": ('out = "x"', r"device: expected at least one table that begins with"),
+    "no folder": (LEAST.replace("out =", "records ="), "out: expected a text, got nothing; add"),
+    "empty text": (
+        LEAST.replace('"fleet"', '""'),
+        'out: expected a text that is not empty, got ""',
+    ),
+    "a key": ("minuts = 3" + LEAST, "got minuts; did you mean minutes"),
+    "a key of a model": (model("runs_pr_day = 3"), r"\[\[model\]\] number 1: expected keys among"),
+    "the closest key": (model("runs_pr_day = 3"), "got runs_pr_day; did you mean runs_per_day"),
+    "one table": (LEAST.replace("[[model]]", "[model]"), "begins with .*model.*, got a table"),
+    "zero minutes": ("minutes = 0" + LEAST, "minutes: expected a number above 0, got 0"),
+    "truth": ("minutes = true" + LEAST, "minutes: expected a number above 0, got true"),
+    "infinite": ("minutes = inf" + LEAST, "minutes: expected a number above 0, got inf"),
+    "a fraction": ("keep = 2.5" + LEAST, "keep: expected a whole number of at least 0, got 2.5"),
+    "quantize": ('quantize = "int8"' + LEAST, 'expected "none".*not quantized yet, got "int8"'),
+    "a tuner": ('tuner = "xbg"' + LEAST, 'tuner: expected one of .*got "xbg"; did you mean xgb'),
+    "an allocator": (model('allocator = "x"'), r"number 1: allocator: expected one of gradient"),
+    "a network": (
+        LEAST.replace("zoo:mlp", "zoo:mpl"),
+        r"model: zoo:mpl is not known; did you mean",
+    ),
+    "a light network": (LEAST.replace("zoo:mlp", "light:x"), "model: light:x is not known"),
+    "a file": (LEAST.replace("zoo:mlp", "no.onnx"), "expected an ONNX file, .*got no file"),
+    "a device": (
+        LEAST.replace("pocl", "pcl"),
+        r"\[\[device\]\] number 1: name: device 'pcl' is not",
+    ),
+    "a model's device": (model('devices = ["pcl"]'), 'got "pcl"; did you mean pocl'),
+    "a device twice": (model('devices = ["pocl", "pocl"]'), "devices: expected each device once"),
+    "no devices": (model("devices = []"), r"devices: expected a list of texts.* got \[\]"),
+    "a shape": (model("shapes = { data = [0, 784] }"), r"\[shapes\]: data: expected a shape such"),
+    "a shape of the zoo": (model("shapes = { x = [1, 784] }"), "zoo:mlp has one input, data=N,784"),
+    "bounds": (model("minutes = { least = 3, most = 2 }"), "most: expected at least as many"),
+    "a name": (model('name = "a b"'), "name: expected letters, digits.*got 'a b'"),
+    "names": (
+        model('name = "a.b"') + '[[model]]\nmodel = "zoo:kws"\nname = "A-b"\n',
+        "another name",
+    ),
+    "window": ('window = { start = "22", end = "25:00" }' + LEAST, "end: expected a time of the"),
+    "no window": ('window = { start = "22:00", end = "22:00" }' + LEAST, "another time than start"),
+    "half a window": ('window = { start = "22:00" }' + LEAST, r"\[window\]: end: expected a time"),
+    "time zone": (
+        'window = { start = "22:00", end = "06:00", timezone = "Europe/Berlm" }' + LEAST,
+        "timezone: expected a name .*got 'Europe/Berlm'; did you mean Europe/Berlin",
+    ),
+    "cron": ('cron = "61 22 * * *"' + LEAST, "cron: expected as minute values from 0 to 59"),
+    "cron by day": ('cron = "0 12 * * *"\n' + NIGHT + LEAST, r"06:00, as nothing.*\(12:00\)"),
+    "long minutes": ("minutes = 481\n" + NIGHT + LEAST, "minutes: expected at most 480 for each"),
+    "promised minutes": (model("minutes = 61"), "minutes: expected at least 61, which"),
+    "device minutes": (
+        model("minutes = 30").replace('"pocl"', '"pocl"\nminutes = 29'),
+        "pocl: minutes: expected at least 30, which .* got 29",
+    ),
+    "retrain": (LEAST + "[retrain]\nevry = 1", r"\[retrain\]: expected keys among every.*got evry"),
+    "event": (LEAST + '[notify]\non = ["failures"]', 'on: .*"failures"; did you mean failure'),
+    "nobody": (LEAST + '[notify]\non = ["always"]', "expected webhook, command or email_block"),
+    "block": (LEAST + '[notify]\nemail_block = "My Mail"', "email_block: .*lower-case letters"),
+    "command": (LEAST + '[notify]\ncommand = "mail me"', 'command: expected a list.*"mail me"'),
+    "address": (
+        LEAST + '[notify]\nwebhook = { url = "ftp://x" }',
+        "url: expected an address that begins with https",
+    ),
+    "secret": (LEAST + HOOK + 'headers = { Authorization = "hunter2" } }', "no place for secrets"),
+    "variable": (LEAST + HOOK + 'headers = { A = "hunter2${B" } }', "variables written as"),
+    "header": (LEAST + HOOK + 'headers = { "A B" = "hunter2" } }', "expected the name of a header"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_one_sentence_that_says_where(load: Load, name: str):
+    text, words = MISTAKES[name]
+    with pytest.raises(InputError, match=words) as caught:
+        load(text)
+    message = str(caught.value)
+    assert message.startswith(str(Path("nightly.toml"))) or "nightly.toml: " in message
+    assert "\n" not in message and "hunter2" not in message
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(b"out = ", "expected TOML, got text that is not"), (b"\xff", "expected text in UTF-8")],
+)
+def test_a_file_that_is_no_toml_says_so(tmp_path: Path, content: bytes, words: str):
+    path = tmp_path / "n.toml"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=words):
+        load_config(path, known)
+
+
+@pytest.mark.parametrize("name", ["missing.toml", ""])
+def test_a_file_that_is_not_there_says_so(tmp_path: Path, name: str):
+    with pytest.raises(InputError, match="expected a TOML file, got none"):
+        load_config(tmp_path / name, known)
+
+
+def test_a_folder_that_cannot_be_written_is_known_before_night(load: Load, tmp_path: Path):
+    (tmp_path / "fleet").write_text("a file")
+    with pytest.raises(InputError, match=r"nightly.toml: out: .*expected a folder, got a file"):
+        load(LEAST)
+
+
+def test_names_of_the_fleet_become_keys_of_artifacts():
+    assert slug("squeezenet_v1.1") == "squeezenet-v1-1"
+    assert re.fullmatch(r"[a-z0-9-]+", slug("Ünïcode Netz"))
+
+
+def test_training_is_due_after_nights_with_enough_records(load: Load):
+    retrain = load(LEAST + "[retrain]\nevery = 2\nminimum_records = 100").retrain
+    assert not retrain.due(1, 5000)
+    assert not retrain.due(2, 99)
+    assert retrain.due(2, 100) and retrain.due(3, 100)
+    assert not load(LEAST + "[retrain]\nevery = 0").retrain.due(99, 10**6)
+
+
+def test_pairs_are_every_network_with_its_devices(load: Load):
+    text = model('devices = ["nvidia-cuda-0"]') + '[[device]]\nname = "nvidia-cuda-0"\n'
+    text += '[[model]]\nmodel = "zoo:kws"\n'
+    pairs = [(m.name, d.name) for m, d in load(text).pairs]
+    assert pairs == [("mlp", "nvidia-cuda-0"), ("kws", "pocl"), ("kws", "nvidia-cuda-0")]

@@ -1,0 +1,243 @@
+"""What people read of a night is what happened in it, and what it means since the first night."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retune.nightly.night import (
+    Attempt,
+    MemberResult,
+    MemberState,
+    NightState,
+    Note,
+    Status,
+)
+from retune.nightly.summary import (
+    NightSummary,
+    night_data,
+    night_lines,
+    night_markdown,
+    night_page,
+    night_rows,
+    nights_of,
+    notice_of,
+    subject_of,
+    summarize_night,
+)
+from tests.properties import quick
+from tests.unit.nightly.fakes import result
+
+MLP = ("mlp", "pocl")
+
+
+def night(
+    name: str,
+    *members: tuple[str, Status, MemberResult | None],
+    notes: tuple[Note, ...] = (),
+    reason: str = "",
+) -> NightState:
+    return NightState(
+        name=name,
+        attempts=(
+            Attempt(
+                process="a",
+                begun=f"2026-03-{name[-2:]}T22:00:00+00:00",
+                ended=f"2026-03-{name[-2:]}T23:30:00+00:00",
+                end="finished",
+            ),
+        ),
+        members=tuple(
+            MemberState(
+                model=model,
+                device="pocl",
+                minutes=5.0,
+                status=status,
+                result=each,
+                reason=reason if status in ("failed", "skipped") else "",
+            )
+            for model, status, each in members
+        ),
+        notes=notes,
+    )
+
+
+FIRST = night("2026-03-01", ("mlp", "done", result(None, 1000.0)))
+SECOND = night("2026-03-02", ("mlp", "done", result(2000.0, 1600.0)))  # a slow night: twice
+THIRD = night("2026-03-03", ("mlp", "done", result(800.0, 880.0, promoted=False)))
+
+
+def test_gains_are_carried_from_night_to_night_without_the_machine_s_drift():
+    made, champions = nights_of(MLP, [FIRST, SECOND, THIRD])
+    assert made == pytest.approx([1000.0, 800.0, 880.0])
+    assert champions == pytest.approx([1000.0, 800.0])
+    (member,) = summarize_night(THIRD, [FIRST, SECOND]).members
+    assert member.gain == pytest.approx(1.25)
+    assert member.nights_us == pytest.approx((1000.0, 800.0, 880.0))
+
+
+def test_a_bundle_of_before_the_first_night_is_what_gains_are_counted_from():
+    (member,) = summarize_night(night("2026-03-01", ("mlp", "done", result(500.0, 400.0)))).members
+    assert member.gain == pytest.approx(1.25)
+
+
+def test_a_night_that_made_no_bundle_leaves_a_gap():
+    lost = night("2026-03-02", ("mlp", "failed", None), reason="the device was lost")
+    absent = night("2026-03-03", ("kws", "done", result(None, 5.0)))
+    made, champions = nights_of(MLP, [FIRST, lost, absent, THIRD])
+    assert made == pytest.approx([1000.0, None, 1100.0])
+    assert champions == [1000.0]
+
+
+def test_a_network_without_a_bundle_has_no_gain():
+    (member,) = summarize_night(night("2026-03-01", ("mlp", "failed", None))).members
+    assert (member.gain, member.nights_us) == (None, (None,))
+
+
+@quick(100)
+@given(st.lists(st.tuples(st.floats(0.5, 1.5), st.floats(0.2, 5.0), st.booleans()), max_size=8))
+def test_the_gain_is_the_product_of_what_was_promoted(
+    nights: list[tuple[float, float, bool]],
+):
+    """However fast the machine was in each night."""
+    states = [FIRST]
+    expected = 1.0
+    for number, (ratio, pace, promoted) in enumerate(nights, 2):
+        champion = 1000.0 * pace
+        done = result(champion, champion * ratio, promoted=promoted)
+        states.append(night(f"2026-03-{number:02}", ("mlp", "done", done)))
+        expected /= ratio if promoted else 1.0
+    (member,) = summarize_night(states[-1], states[:-1]).members
+    assert member.gain == pytest.approx(expected)
+
+
+@pytest.fixture
+def summary() -> NightSummary:
+    state = night(
+        "2026-03-02",
+        ("mlp", "done", result(2000.0, 1600.0, failures=("task conv_3: no right candidate",))),
+        ("kws", "done", result(80.0, 88.0, promoted=False)),
+        ("resnet", "failed", None),
+        ("vgg", "skipped", None),
+        notes=(
+            Note(step="retrain", text="a better model is in use"),
+            Note(step="compact", text="no space left | on <disk>", failed=True),
+        ),
+        reason="the device was lost",
+    )
+    return summarize_night(state, [FIRST])
+
+
+def test_it_counts_what_was_promoted_and_what_failed(summary: NightSummary):
+    assert (summary.promoted, summary.failed) == (1, 3)  # a task, a network, a step
+    assert summary.events == ("failure", "promotion")
+    assert subject_of(summary) == "retune night 2026-03-02: 1 of 4 bundles promoted, 3 failed"
+    assert [member.outcome for member in summary.members] == [
+        *("promoted", "champion stays", "failed", "skipped"),
+    ]
+
+
+def test_a_quiet_night_is_nothing_to_hear_of():
+    assert summarize_night(THIRD).events == ()
+    assert subject_of(summarize_night(THIRD)) == ("retune night 2026-03-03: 0 of 1 bundle promoted")
+
+
+def test_a_row_has_the_numbers_of_the_night(summary: NightSummary):
+    rows = night_rows(summary)
+    assert rows[0] == {
+        "network": "mlp",
+        "device": "pocl",
+        "outcome": "promoted",
+        "minutes": "4.5 of 5.0",
+        "trials": 100,
+        "champion": "2 ms (1.96 ms to 2.06 ms)",
+        "challenger": "1.6 ms (1.57 ms to 1.65 ms)",
+        "ratio": "0.800 (0.792 to 0.808)",
+        "gain": 1.25,
+    }
+    assert (rows[2]["minutes"], rows[2]["trials"], rows[2]["gain"]) == ("– of 5.0", None, None)
+
+
+def test_the_lines_say_why(summary: NightSummary):
+    assert night_lines(summary) == [
+        "mlp/pocl: promoted; it is faster",
+        "mlp/pocl: task conv_3: no right candidate",
+        "kws/pocl: champion stays; it is not faster",
+        "resnet/pocl: failed; the device was lost",
+        "vgg/pocl: skipped; the device was lost",
+        "retrain: a better model is in use",
+        "compact: failed: no space left | on <disk>",
+    ]
+
+
+def test_the_markdown_is_one_table_and_the_lines(summary: NightSummary):
+    text = night_markdown(summary)
+    table = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(table) == 2 + 4
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in table} == {10}
+    assert "- compact: failed: no space left \\| on <disk>" in text
+
+
+def test_the_data_is_json_with_everything(summary: NightSummary):
+    data = json.loads(json.dumps(night_data(summary), allow_nan=False))
+    assert (data["night"], data["promoted"], data["failed"]) == ("2026-03-02", 1, 3)
+    mlp = data["members"][0]
+    assert mlp["result"]["statuses"] == {"ok": 90, "timeout": 10}
+    assert mlp["result"]["challenger"]["median_us"] == 1600.0
+    assert mlp["nights_us"] == [1000.0, 800.0]
+    assert data["members"][2]["result"] is None
+
+
+def test_the_notice_has_subject_lines_data_and_events(summary: NightSummary):
+    notice = notice_of(summary)
+    assert notice.subject == subject_of(summary)
+    assert notice.text.splitlines() == night_lines(summary)
+    assert notice.data == night_data(summary)
+    assert notice.events == summary.events
+
+
+class Page(HTMLParser):
+    """Tags that are open, and what the page refers to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.addresses: list[str] = []
+        self.tags: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.addresses += [value or "" for name, value in attrs if name in ("href", "src")]
+        if tag not in ("meta", "br", "path", "circle", "rect"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_needs_nothing_else_and_shows_every_network(summary: NightSummary):
+    text = night_page(summary, "Europe/Berlin")
+    page = Page(text)
+    assert page.open == []
+    assert page.addresses == [] and "script" not in page.tags and "link" not in page.tags
+    for words in ("mlp", "kws", "resnet", "vgg", "1.25 ×", "the device was lost", "a better model"):
+        assert words in text
+    assert "2026-03-02 23:00 to 2026-03-03 00:30" in text
+    assert "on &lt;disk&gt;" in text
+    assert page.tags.count("svg") == 2  # networks that ever had a bundle
+    assert "2 nights</text>" in text and "1 night</text>" in text
+
+
+def test_the_page_of_a_night_that_has_just_begun():
+    state = NightState(name="x", attempts=(Attempt(process="a", begun="2026-03-01T22:00:00Z"),))
+    text = night_page(summarize_night(state))
+    assert "2026-03-01 22:00 to now" in text
+    assert Page(text).open == []
