@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import numpy as np
 from retune.bundle.bench import Benchmark, BenchOptions, Timing, compare_times
 from retune.bundle.build import build_plan
 from retune.bundle.by_parts import parts_of
-from retune.bundle.format import read_bundle, write_bundle
+from retune.bundle.format import write_bundle
 from retune.bundle.forms import best_form
 from retune.bundle.memory import plan_memory
 from retune.bundle.module import Module
@@ -19,7 +18,7 @@ from retune.bundle.peers import open_peer, open_reference
 from retune.bundle.plan import LARGEST_ERROR_NOTE, MAX_ERROR_NOTE
 from retune.bundle.simulated import open_module, simulated_times
 from retune.bundle.verify import verify
-from retune.core.replacing import replacing
+from retune.bundle.versions import promote, prune
 from retune.device.ceilings import Ceilings
 from retune.device.opening import board_of, open_device, spec_of
 from retune.stages.manifest import (
@@ -37,7 +36,7 @@ from retune.stages.manifest import (
     VerifyManifest,
 )
 from retune.stages.network import open_network
-from retune.stages.report_data import report_data
+from retune.stages.publishing import keep_version
 from retune.stages.selection import selected_candidates, selected_network
 from retune.stages.stage import Inputs, stage
 
@@ -218,12 +217,10 @@ def _latency(timing: Timing) -> Latency:
 def stage_report(request: TuneRequest, run: FinishedRun) -> ReportManifest:
     """Holds after the call: `out/module` is the tuned bundle and `out/report.html` the report.
 
-    Each is replaced in one step. Not cached: the folder is the user's.
+    Both are published in one step, as a version beside those before it; who asks for a run wants
+    its bundle, so it is not compared with theirs. Not cached: the folder is the user's.
     """
-    from retune.report.html import render
-
-    write_bundle(read_bundle(run.tuned.file(run.tuned.module)), request.module)
-    data = report_data(request, run, created=datetime.now(UTC))
-    with replacing(request.report) as stream:
-        stream.write(render(data).encode())
+    version = keep_version(request, run, "ordered", "its run was asked for, whatever was before")
+    promote(Path(request.out), version.number)
+    prune(Path(request.out))
     return ReportManifest(module=str(request.module), report=str(request.report))

@@ -40,7 +40,7 @@ class World:
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("stage_compile", "stage_verify", "race_in_place"):
             monkeypatch.setattr(settling, name, getattr(self, name))
-        monkeypatch.setattr(settling, "_gain", self.compare)
+        monkeypatch.setattr(settling, "compare_bundles", self.compare)
         for module in (settling, selecting):
             monkeypatch.setattr(module, "spec_of", lambda name: GENERIC_CPU)
 
