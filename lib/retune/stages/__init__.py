@@ -7,8 +7,11 @@ What a stage says is in `manifest`, how it runs once is in `stage`. `retune.api`
     stage_tune_round(request, network, tasks, index, previous, progress, stop) -> RoundManifest
     stage_finalists(request, tasks, last, progress, stop) -> FinalistsManifest
     stage_select(request, tasks, finalists) -> Selection
+    stage_settle(request, network, tasks, selection) -> SettledManifest
+    stage_mend(request, network, tasks, selection) -> MendedManifest, with what was settled
     stage_compile(request, network, tasks, selection, variant) -> CompileManifest
     stage_verify(request, network, compiled) -> VerifyManifest
     stage_bench(request, network, untuned, tuned) -> BenchManifest
     stage_report(request, run: FinishedRun) -> ReportManifest
+    stage_promote(request, run: FinishedRun) -> PromotionManifest, in the report's place at night
 """

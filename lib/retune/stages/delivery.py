@@ -1,7 +1,6 @@
 """Stages compile, verify, bench and report: from chosen records to a published bundle."""
 
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +8,12 @@ import numpy as np
 from retune.bundle.bench import BenchOptions, Timing
 from retune.bundle.build import build_plan
 from retune.bundle.examiner import Entrant, Examiner, Original, Rival
-from retune.bundle.format import read_bundle, write_bundle
+from retune.bundle.format import write_bundle
 from retune.bundle.memory import plan_memory
 from retune.bundle.module import LaunchProfile
 from retune.bundle.peers import oracle_version, peer_versions
 from retune.bundle.plan import LARGEST_ERROR_NOTE, MAX_ERROR_NOTE, NetworkPlan
-from retune.core.replacing import replacing
+from retune.bundle.versions import promote, prune
 from retune.device.opening import board_of, spec_of
 from retune.records.conditions import Conditions
 from retune.search.conditions import network_conditions
@@ -32,7 +31,7 @@ from retune.stages.manifest import (
     Variant,
     VerifyManifest,
 )
-from retune.stages.report_data import report_data
+from retune.stages.publishing import keep_version
 from retune.stages.selection import selected_candidates, selected_network
 from retune.stages.stage import Inputs, stage
 
@@ -211,12 +210,10 @@ def _latency(timing: Timing) -> Latency:
 def stage_report(request: TuneRequest, run: FinishedRun) -> ReportManifest:
     """Holds after the call: `out/module` is the tuned bundle and `out/report.html` the report.
 
-    Each is replaced in one step. Not cached: the folder is the user's.
+    Both are published in one step, as a version beside those before it; who asks for a run wants
+    its bundle, so it is not compared with theirs. Not cached: the folder is the user's.
     """
-    from retune.report.html import render
-
-    write_bundle(read_bundle(run.tuned.file(run.tuned.module)), request.module)
-    data = report_data(request, run, created=datetime.now(UTC))
-    with replacing(request.report) as stream:
-        stream.write(render(data).encode())
+    version = keep_version(request, run, "ordered", "its run was asked for, whatever was before")
+    promote(Path(request.out), version.number)
+    prune(Path(request.out))
     return ReportManifest(module=str(request.module), report=str(request.report))

@@ -10,8 +10,13 @@ from retune.stages.manifest import FinishedRun, TaskResult, TuneRequest
 from retune.stages.summary import count_statuses, event_of, task_results
 
 
-def report_data(request: TuneRequest, run: FinishedRun, *, created: datetime) -> ReportData:
-    """The report of a finished run; curves are read from the store."""
+def report_data(
+    request: TuneRequest, run: FinishedRun, *, created: datetime, published: str = ""
+) -> ReportData:
+    """The report of a finished run; curves are read from the store.
+
+    `published` says why its bundle became the published one or not.
+    """
     results = task_results(run)
     times = measured_times(Path(request.records), run.last.run_id)
     return ReportData(
@@ -54,7 +59,7 @@ def report_data(request: TuneRequest, run: FinishedRun, *, created: datetime) ->
             passed=run.verified.passed,
             by_parts=run.verified.by_parts,
         ),
-        facts=_facts(request, run),
+        facts=(*_facts(request, run), *([("published", published)] if published else [])),
     )
 
 

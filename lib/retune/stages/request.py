@@ -3,7 +3,7 @@
 from math import isfinite
 from pathlib import Path
 
-from retune.bundle.format import check_replaceable
+from retune.bundle.versions import check_publishable
 from retune.core.errors import InputError
 from retune.core.files import check_file, check_folder
 from retune.search.allocate import check_allocator
@@ -38,5 +38,5 @@ def check_request(request: TuneRequest) -> None:
         ("RETUNE_CACHE", request.work),
     ):
         check_folder(what, Path(folder))
-    check_replaceable(request.module)
     check_file("out", request.report)
+    check_publishable(Path(request.out))

@@ -118,18 +118,20 @@ def _faster_or_default(
     if not selection.best:
         return nothing, None
     untuned = build(nothing, "untuned")
-    gain = _gain(request, untuned, build(selection, "tuned"))
+    gain = compare_bundles(request, untuned, build(selection, "tuned"))
     if gain.low > 1.0:
         return selection, 1 / gain.ratio
     kept = _without_losers(request, selection)
     if kept.best and kept != selection:
-        gain = _gain(request, untuned, build(kept, "tuned"))
+        gain = compare_bundles(request, untuned, build(kept, "tuned"))
         if gain.low > 1.0:
             return kept, 1 / gain.ratio
     return nothing, None
 
 
-def _gain(request: TuneRequest, untuned: CompileManifest, tuned: CompileManifest) -> Ratio:
+def compare_bundles(
+    request: TuneRequest, untuned: CompileManifest, tuned: CompileManifest
+) -> Ratio:
     """How many times as long the untuned bundle takes, by whole calls in turns."""
     bundles = {made.variant: made.file(made.module) for made in (untuned, tuned)}
     with Examiner(request.device) as examiner:
