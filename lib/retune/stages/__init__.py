@@ -12,6 +12,6 @@ What a stage says is in `manifest`, how it runs once is in `stage`. `retune.api`
     stage_compile(request, network, tasks, selection, variant) -> CompileManifest
     stage_verify(request, network, compiled) -> VerifyManifest
     stage_bench(request, network, untuned, tuned) -> BenchManifest
-    stage_report(request, run: FinishedRun) -> ReportManifest
-    stage_promote(request, run: FinishedRun) -> PromotionManifest, in the report's place at night
+    stage_report(request, run: FinishedRun) -> PublishedManifest
+    stage_promote(request, run: FinishedRun) -> PublishedManifest, in the report's place at night
 """

@@ -24,7 +24,7 @@ from retune.stages.manifest import (
     ImportManifest,
     KernelTime,
     Latency,
-    ReportManifest,
+    PublishedManifest,
     Selection,
     TaskManifest,
     TuneRequest,
@@ -180,7 +180,7 @@ def stage_bench(
         outcome = examiner.compare(entrants, options=BenchOptions(budget_s=_BENCH_SECONDS))
         steps = examiner.profile(bundles["tuned"])
     return BenchManifest(
-        rows=tuple(_latency(timing) for timing in outcome.timings),
+        rows=tuple(latency_of(timing) for timing in outcome.timings),
         profile=tuple(_kernel_time(step) for step in steps),
     )
 
@@ -197,7 +197,8 @@ def _kernel_time(step: LaunchProfile) -> KernelTime:
     )
 
 
-def _latency(timing: Timing) -> Latency:
+def latency_of(timing: Timing) -> Latency:
+    """The contestant's quartiles."""
     return Latency(
         name=timing.name,
         median_us=1e6 * timing.median_s,
@@ -207,13 +208,21 @@ def _latency(timing: Timing) -> Latency:
     )
 
 
-def stage_report(request: TuneRequest, run: FinishedRun) -> ReportManifest:
+def stage_report(request: TuneRequest, run: FinishedRun) -> PublishedManifest:
     """Holds after the call: `out/module` is the tuned bundle and `out/report.html` the report.
 
     Both are published in one step, as a version beside those before it; who asks for a run wants
     its bundle, so it is not compared with theirs. Not cached: the folder is the user's.
     """
-    version = keep_version(request, run, "ordered", "its run was asked for, whatever was before")
+    why = "its run was asked for, whatever was before"
+    version = keep_version(request, run, "ordered", why)
     promote(Path(request.out), version.number)
     prune(Path(request.out))
-    return ReportManifest(module=str(request.module), report=str(request.report))
+    return PublishedManifest(
+        module=str(request.module),
+        report=str(request.report),
+        promoted=True,
+        why=why,
+        number=version.number,
+        current=version.number,
+    )

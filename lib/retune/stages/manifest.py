@@ -6,7 +6,7 @@ and records travel as files named in a manifest. Paths in a manifest are relativ
 The way: TuneRequest -> ImportManifest -> TaskManifest -> RoundManifest (one for each round)
 -> FinalistsManifest -> Selection -> SettledManifest -> MendedManifest
 -> CompileManifest (untuned, tuned) -> VerifyManifest, BenchManifest
--> ReportManifest or, at night, PromotionManifest.
+-> PublishedManifest.
 """
 
 from dataclasses import dataclass, field
@@ -19,6 +19,7 @@ Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 """Bindings of input names to shapes, sorted by name."""
 
 Variant = Literal["untuned", "tuned"]
+Publish = Literal["always", "faster"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,8 @@ class TuneRequest:
     """Largest error of a layer, as a part of its output's range; 0: only direct convolutions."""
     samples: int = 2
     """Inputs on which the bundle is compared with the oracle."""
+    publish: Publish = "always"
+    """Whether the bundle is published as it is, or only if it is faster than the one that is."""
     campaign: str = ""
     """The same request of another campaign is another run: it searches on from the store."""
 
@@ -344,17 +347,7 @@ class BenchManifest(Manifest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReportManifest(Manifest):
-    """What was published to the user's folder."""
-
-    module: str
-    """The bundle, `<out>/module`."""
-    report: str
-    """The HTML report, `<out>/report.html`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromotionManifest(Manifest):
+class PublishedManifest(Manifest):
     """Which bundle is published in the user's folder, and why that one."""
 
     module: str
@@ -369,6 +362,12 @@ class PromotionManifest(Manifest):
     """Version of this run's bundle; None: it was not kept."""
     current: int | None = None
     """Version that is published; None: none is."""
+    champion: Latency | None = None
+    """Of the bundle that was published before, in turns with `challenger`; None: not compared."""
+    challenger: Latency | None = None
+    """Of this run's bundle."""
+    ratio: tuple[float, float, float] | None = None
+    """Time of the challenger over the champion's, and the bounds of the 95 % interval."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -468,3 +467,5 @@ class TuneResult:
     """What was used of it."""
     settled: str = ""
     """What the last check came to."""
+    published: PublishedManifest | None = None
+    """Which bundle is published, and why that one."""

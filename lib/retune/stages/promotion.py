@@ -26,11 +26,12 @@ from retune.bundle.versions import (
 )
 from retune.core.errors import DeviceError, RetuneError
 from retune.core.keys import content_key
-from retune.stages.delivery import stage_verify
+from retune.stages.delivery import latency_of, stage_verify
 from retune.stages.manifest import (
     CompileManifest,
     FinishedRun,
-    PromotionManifest,
+    Latency,
+    PublishedManifest,
     TuneRequest,
     VerifyManifest,
 )
@@ -47,9 +48,11 @@ class _Decision:
     verdict: Verdict | None = None
     """None: it is not kept."""
     gain: Gain | None = None
+    champion: Latency | None = None
+    challenger: Latency | None = None
 
 
-def stage_promote(request: TuneRequest, run: FinishedRun) -> PromotionManifest:
+def stage_promote(request: TuneRequest, run: FinishedRun) -> PublishedManifest:
     """Holds after the call: what is published is right, and the faster of champion and challenger.
 
     The run's bundle is kept as a version if it is right and another program than the champion. It
@@ -71,13 +74,16 @@ def stage_promote(request: TuneRequest, run: FinishedRun) -> PromotionManifest:
     elif not run.verified.passed:
         number = None
     published = current(out)
-    return PromotionManifest(
+    return PublishedManifest(
         module=str(request.module),
         report=str(request.report),
         promoted=promoted,
         why=why,
         number=number,
         current=published and published.number,
+        champion=decision.champion,
+        challenger=decision.challenger,
+        ratio=(gain.ratio, gain.low, gain.high) if (gain := decision.gain) else None,
     )
 
 
@@ -118,18 +124,22 @@ def _contest(request: TuneRequest, run: FinishedRun, champion: Version) -> _Deci
         _trust(request, champion, found)
     try:
         with _any_driver():
-            ratio = compare_bundles(request, compiled, run.tuned)
+            times = compare_bundles(request, compiled, run.tuned)
     except RetuneError:
         found = _verified(request, run, compiled)
         if isinstance(found, str):
             return _fallen(request, run, name, found)
         raise
+    ratio = times.ratio("tuned")
     gain = Gain(over=champion.number, ratio=1 / ratio.ratio, low=1 / ratio.high, high=1 / ratio.low)
-    times = f"{gain.ratio:.3f}x the time of {name}, 95 % interval {gain.low:.3f} to {gain.high:.3f}"
+    both = {name: latency_of(times.timing(name)) for name in ("untuned", "tuned")}
+    said = f"{gain.ratio:.3f}x the time of {name}, 95 % interval {gain.low:.3f} to {gain.high:.3f}"
     if gain.high < 1.0:
-        return _Decision(wins=True, why=f"{times}: faster", verdict="faster", gain=gain)
-    why = f"{times}: not faster beyond the noise, {name} stays"
-    return _Decision(wins=False, why=why, verdict="not faster", gain=gain)
+        found = _Decision(wins=True, why=f"{said}: faster", verdict="faster", gain=gain)
+    else:
+        why = f"{said}: not faster beyond the noise, {name} stays"
+        found = _Decision(wins=False, why=why, verdict="not faster", gain=gain)
+    return replace(found, champion=both["untuned"], challenger=both["tuned"])
 
 
 def _fallen(request: TuneRequest, run: FinishedRun, name: str, fault: str) -> _Decision:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import nextafter
 from pathlib import Path
 
-from retune.bundle.bench import BenchOptions, Ratio
+from retune.bundle.bench import Benchmark, BenchOptions
 from retune.bundle.examiner import Examiner
 from retune.bundle.peers import oracle_version
 from retune.bundle.verify import DEVIATION_OF_DIRECT
@@ -118,12 +118,12 @@ def _faster_or_default(
     if not selection.best:
         return nothing, None
     untuned = build(nothing, "untuned")
-    gain = compare_bundles(request, untuned, build(selection, "tuned"))
+    gain = compare_bundles(request, untuned, build(selection, "tuned")).ratio("tuned")
     if gain.low > 1.0:
         return selection, 1 / gain.ratio
     kept = _without_losers(request, selection)
     if kept.best and kept != selection:
-        gain = compare_bundles(request, untuned, build(kept, "tuned"))
+        gain = compare_bundles(request, untuned, build(kept, "tuned")).ratio("tuned")
         if gain.low > 1.0:
             return kept, 1 / gain.ratio
     return nothing, None
@@ -131,12 +131,11 @@ def _faster_or_default(
 
 def compare_bundles(
     request: TuneRequest, untuned: CompileManifest, tuned: CompileManifest
-) -> Ratio:
-    """How many times as long the untuned bundle takes, by whole calls in turns."""
+) -> Benchmark:
+    """Whole calls of both in turns; its ratio says how many times as long the untuned one takes."""
     bundles = {made.variant: made.file(made.module) for made in (untuned, tuned)}
     with Examiner(request.device) as examiner:
-        outcome = examiner.compare(bundles, baseline="untuned", options=_COMPARE)
-    return outcome.ratio("tuned")
+        return examiner.compare(bundles, baseline="untuned", options=_COMPARE)
 
 
 def _without_losers(request: TuneRequest, selection: Selection) -> Selection:

@@ -10,7 +10,7 @@ from retune.stages.manifest import (
     CompileManifest,
     FinishedRun,
     ImportManifest,
-    ReportManifest,
+    PublishedManifest,
     RoundManifest,
     SettledManifest,
     TaskManifest,
@@ -59,7 +59,7 @@ def check_verified(compiled: CompileManifest, verified: VerifyManifest) -> None:
         )
 
 
-def summarize(request: TuneRequest, run: FinishedRun, published: ReportManifest) -> TuneResult:
+def summarize(request: TuneRequest, run: FinishedRun, published: PublishedManifest) -> TuneResult:
     """What the user is told."""
     return TuneResult(
         model=request.model,
@@ -78,6 +78,7 @@ def summarize(request: TuneRequest, run: FinishedRun, published: ReportManifest)
         max_error=request.max_error,
         largest_error=run.tuned.largest_error,
         settled=event_of(run.settled).text,
+        published=published,
     )
 
 

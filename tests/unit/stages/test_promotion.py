@@ -18,7 +18,7 @@ from retune.stages import delivery, promotion, publishing
 from retune.stages.manifest import (
     CompileManifest,
     FinishedRun,
-    PromotionManifest,
+    PublishedManifest,
     TuneRequest,
     VerifyManifest,
 )
@@ -95,7 +95,7 @@ def run_of(
     return cast(FinishedRun, found)
 
 
-def night(request: TuneRequest, name: str, **changes) -> PromotionManifest:
+def night(request: TuneRequest, name: str, **changes) -> PublishedManifest:
     return promotion.stage_promote(request, run_of(request, name, **changes))
 
 

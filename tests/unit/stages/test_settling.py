@@ -1,6 +1,7 @@
 """What is published is exact enough, and no slower than default schedules."""
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
