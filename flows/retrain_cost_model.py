@@ -12,8 +12,8 @@ from pydantic import Field
 import tasks
 from retune.core.config import records_root
 from retune.search.registry import ModelCard, registered
-from retune.stages.retraining import stage_retrain
 from retune.stages.rows import model_rows
+from retune.stages.upkeep import stage_retrain
 from retune_prefect.cancelling import RunCancelled
 from retune_prefect.flow_run import HOOKS, flow_run
 from retune_prefect.stage_task import AsTasks

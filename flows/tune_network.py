@@ -4,7 +4,8 @@ Read `tune_network`. Each stage's output lies on disk under the key of its input
 killed, cancelled or is started again redoes nothing that was finished.
 """
 
-from typing import Annotated, Literal
+from dataclasses import fields
+from typing import Annotated, Any, Literal
 
 from prefect import flow
 from prefect.client.schemas.objects import State
@@ -15,11 +16,18 @@ from pydantic import Field
 import tasks
 from retune.core.config import cache_root, records_root
 from retune.stages.chain import run_chain
-from retune.stages.manifest import TuneRequest, TuneResult
-from retune_prefect.artifacts import publish, tuning_progress
+from retune.stages.manifest import Publish, TuneRequest, TuneResult
+from retune_prefect.artifacts import tuning_progress
 from retune_prefect.cancelling import RunCancelled
 from retune_prefect.flow_run import HOOKS, flow_run, name_of_run, subject
 from retune_prefect.stage_task import AsTasks
+
+
+def parameters_of(request: TuneRequest) -> dict[str, Any]:
+    """The parameters of the flow that ask for this request."""
+    given = {field.name: getattr(request, field.name) for field in fields(request)}
+    return given | {"shapes": {name: list(shape) for name, shape in request.shapes}}
+
 
 MOST_SEARCHES = 1024
 """Threads for search tasks: nearly all of them wait for their turn."""
@@ -47,6 +55,8 @@ def tune_network(
     layout: Literal["NHWC", "NCHW"] = "NHWC",
     max_error: Annotated[float, Field(ge=0)] = 1e-5,
     samples: Annotated[int, Field(ge=1)] = 2,
+    publish: Publish = "always",
+    campaign: str = "",
     records: str | None = None,
     work: str | None = None,
 ) -> TuneResult | State[TuneResult]:
@@ -66,6 +76,8 @@ def tune_network(
         layout: Data layout of convolutions.
         max_error: Largest error of a layer, as a part of its output's range.
         samples: Inputs on which the bundle is compared with the oracle.
+        publish: Whether the bundle takes the place of the published one always, or if it is faster.
+        campaign: Another one searches on where the same request would find itself done.
         records: The record store; default is the folder that RETUNE_RECORDS names.
         work: Folder of the stages' outputs; default is the one that RETUNE_CACHE names.
     """
@@ -83,6 +95,8 @@ def tune_network(
         layout=layout,
         max_error=max_error,
         samples=samples,
+        publish=publish,
+        campaign=campaign,
         records=records or str(records_root()),
         work=work or str(cache_root()),
     )

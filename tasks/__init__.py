@@ -1,15 +1,17 @@
 """The stages as Prefect tasks: one file for each, in the order of the chain.
 
-import_network, extract, tune, select, compile_bundle, verify, benchmark, report; and retrain, for
-cost models. TASKS holds each of them under its stage: what the flows hand to `AsTasks`.
+import_network, extract, tune, select, compile_bundle, verify, benchmark, report;
+and plan, retrain and compact, for nights. TASKS holds each of them under its stage: what the flows hand to `AsTasks`.
 """
 
 from retune_prefect.stage_task import TASKS
 from tasks import (
     benchmark,
+    compact,
     compile_bundle,
     extract,
     import_network,
+    plan,
     report,
     retrain,
     select,
@@ -20,9 +22,11 @@ from tasks import (
 __all__ = [
     "TASKS",
     "benchmark",
+    "compact",
     "compile_bundle",
     "extract",
     "import_network",
+    "plan",
     "report",
     "retrain",
     "select",

@@ -18,7 +18,9 @@ MAX_FUNCTION_LINES = 50
 LONG_FILES: dict[str, str] = {}
 """File -> why it may be longer than the budget."""
 
-LONG_FUNCTIONS: dict[str, str] = {}
+LONG_FUNCTIONS: dict[str, str] = {
+    "flows/tune_network.py::tune_network": "a parameter and its description are a line each",
+}
 """`file::function` -> why it may be longer than the budget."""
 
 # Third party -> the only places that import it. A folder ends with a slash.

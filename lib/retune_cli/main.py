@@ -23,6 +23,7 @@ from retune_cli.commands import (
     bench,
     devices,
     model,
+    nightly,
     ops,
     pack,
     records,
@@ -74,6 +75,7 @@ app.command("verify")(verify.verify)
 app.command("pack")(pack.pack)
 app.add_typer(records.app, name="records")
 app.add_typer(model.app, name="model")
+app.add_typer(nightly.app, name="nightly")
 
 
 def main() -> None:

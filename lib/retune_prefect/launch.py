@@ -4,9 +4,12 @@ Importing this module does not import Prefect: its server must be there first.
 """
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from retune_prefect.server import prefect_api
+
+if TYPE_CHECKING:
+    from prefect import Flow
 
 R = TypeVar("R")
 
@@ -32,6 +35,38 @@ def run_flow(call: Callable[[], R]) -> R:
             raise RunCancelled(str(cancelled)) from cancelled
         finally:
             flush()
+
+
+def serve_flow(
+    load: Callable[[], "Flow[..., Any]"],
+    *,
+    name: str,
+    cron: str,
+    timezone: str,
+    parameters: dict[str, object],
+) -> None:
+    """Starts a run of the flow whenever the cron expression says so; returns when interrupted.
+
+    One run at a time; each is a process of its own. The schedule stays when serving ends, and what
+    was missed meanwhile is not made up for.
+    """
+    with prefect_api(schedules=True):
+        from prefect.deployments.runner import EntrypointType
+        from prefect.schedules import Cron
+
+        from retune_prefect.reap import mark_dead_runs
+
+        mark_dead_runs()
+        load().serve(
+            name=name,
+            schedule=Cron(cron, timezone=timezone),
+            parameters=parameters,
+            tags=["retune"],
+            limit=1,
+            pause_on_shutdown=False,
+            print_starting_message=False,
+            entrypoint_type=EntrypointType.MODULE_PATH,
+        )
 
 
 def flush() -> None:

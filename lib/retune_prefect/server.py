@@ -59,12 +59,12 @@ def default_home() -> Path:
 
 
 @contextmanager
-def prefect_api(home: Path | None = None) -> Generator[str]:
+def prefect_api(home: Path | None = None, *, schedules: bool = False) -> Generator[str]:
     """The address of a Prefect API, set in this process's environment while the context lasts.
 
     The one that Prefect's own settings name is used: PREFECT_API_URL, prefect.toml, or the profile
     in use. Otherwise a server is started, and it ends with the context or with this process,
-    however that ends.
+    however that ends. It starts what is scheduled only if that is asked for.
 
     Raises: ServerError with the server's last words. InputError if PREFECT_HOME is no place for it.
     """
@@ -79,7 +79,7 @@ def prefect_api(home: Path | None = None) -> Generator[str]:
         url = f"http://127.0.0.1:{port}/api"
         with (
             _environment({"PREFECT_HOME": str(folder)}, force=True),
-            _server(port, folder, url),
+            _server(port, folder, url, {} if schedules else IDLE),
             _environment({"PREFECT_API_URL": url, "NO_PROXY": _no_proxy()}, force=True),
             _settings_read_again(),
         ):
@@ -105,7 +105,7 @@ def _settings_read_again() -> Generator[None]:
 
 
 @contextmanager
-def _server(port: int, home: Path, url: str) -> Generator[None]:
+def _server(port: int, home: Path, url: str, settings: Mapping[str, str]) -> Generator[None]:
     log = home / "server.log"
     command = [
         *(sys.executable, "-m", "uvicorn", "--factory", "prefect.server.api.server:create_app"),
@@ -114,7 +114,7 @@ def _server(port: int, home: Path, url: str) -> Generator[None]:
     with log.open("wb") as stream:
         process = subprocess.Popen(
             command,
-            env={**IDLE, **os.environ},
+            env={**settings, **os.environ},
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=stream,

@@ -104,3 +104,9 @@ def may_pass(error: BaseException) -> bool:
             return error.errno in _PASSING
         case _:
             return False
+
+
+def sentence(error: object) -> str:
+    """The first line of an error that was raised on purpose; of any other one also its class."""
+    text = (str(error).strip().splitlines() or [""])[0]
+    return text if isinstance(error, RetuneError) and text else f"{type(error).__name__}: {text}"

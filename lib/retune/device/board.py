@@ -14,6 +14,9 @@ from typing import Literal, cast, get_args
 from retune.core.errors import InputError
 from retune.core.target import DeviceSpec
 
+SIMULATED = "sim:"
+"""Before the path of its file, a simulated device's name."""
+
 FaultKind = Literal["hang", "crash", "wrong_result", "launch_error", "lost", "slow", "wrong_bundle"]
 """What becomes of a measurement: a row of that reason (`hang`: timeout), or a time that is too long
 (`slow`). `lost`: the driver is gone, and the batch with it. `wrong_bundle`: the candidate looks

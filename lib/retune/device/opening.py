@@ -11,15 +11,13 @@ from pathlib import Path
 from retune.core.errors import InputError
 from retune.core.target import DeviceSpec
 from retune.device import runtime
-from retune.device.board import Board, read_board
+from retune.device.board import SIMULATED, Board, read_board
 from retune.device.catalogue import device_spec, find_device
 from retune.device.lease import lease
 from retune.device.measure import LocalRunner
 from retune.device.runtime import Device
 from retune.device.simulated import SimulatedDevice, SimulatedRunner
 from retune.device.workload import Runner
-
-_SIMULATED = "sim:"
 
 
 def spec_of(name: str) -> DeviceSpec:
@@ -104,9 +102,9 @@ def _devices(name: str) -> list[str]:
 
 
 def _board(device: str) -> Board | None:
-    if not device.startswith(_SIMULATED):
+    if not device.startswith(SIMULATED):
         return None
-    return read_board(Path(device.removeprefix(_SIMULATED)).expanduser())
+    return read_board(Path(device.removeprefix(SIMULATED)).expanduser())
 
 
 def _spec(device: str) -> DeviceSpec:

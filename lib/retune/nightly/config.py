@@ -16,6 +16,7 @@ from typing import TypeVar, cast
 from retune.core.config import cache_root, records_root
 from retune.core.errors import InputError
 from retune.core.files import check_folder
+from retune.device.board import SIMULATED
 from retune.graph.models import check_model
 from retune.nightly.cron import daily, firing_times
 from retune.nightly.settings import (
@@ -54,9 +55,9 @@ _SECRET_HEADERS = ("authorization", "proxy-authorization", "cookie", "x-api-key"
 
 def check_device(name: str) -> None:
     """Raises: InputError naming the devices that exist. Loads OpenCL."""
-    from retune.device.catalogue import device_spec
+    from retune.device.opening import spec_of
 
-    device_spec(name)
+    spec_of(name)
 
 
 _OPTION_KEYS = tuple(each.name for each in fields(SearchOptions))
@@ -80,7 +81,7 @@ def load_config(path: Path, device_check: DeviceCheck = check_device) -> Nightly
     top = read_toml(path, _KEYS)
     folder = path.absolute().parent
     defaults = _read_options(top, SearchOptions())
-    devices = _read_devices(top, device_check)
+    devices = _read_devices(top, folder, device_check)
     models = _read_models(top, folder, devices, defaults)
     window = _read_window(top)
     config = NightlyConfig(
@@ -122,16 +123,24 @@ def _read_options(table: Table, defaults: SearchOptions) -> SearchOptions:
     )
 
 
-def _read_devices(top: Table, device_check: DeviceCheck) -> tuple[DeviceConfig, ...]:
-    tables = top.tables("device", ("name", "minutes"))
+def _device_of(table: Table, folder: Path) -> str:
+    """The device's own name; the file of a simulated one is relative to the configuration."""
+    given = table.text("device", table.text("name"))
+    path = given.removeprefix(SIMULATED)
+    return f"{SIMULATED}{folder / path}" if path != given else given
+
+
+def _read_devices(top: Table, folder: Path, device_check: DeviceCheck) -> tuple[DeviceConfig, ...]:
+    tables = top.tables("device", ("name", "device", "minutes"))
     for table in tables:
-        name = table.text("name")
-        _within(f"{table.where}: name", partial(check_name, name))
-        _within(f"{table.where}: name", partial(device_check, name))
+        _within(f"{table.where}: name", partial(check_name, table.text("name")))
+        key = "device" if "device" in table else "name"
+        _within(f"{table.where}: {key}", partial(device_check, _device_of(table, folder)))
     _check_distinct((table, table.text("name")) for table in tables)
     return tuple(
         DeviceConfig(
             name=table.text("name"),
+            device=_device_of(table, folder),
             most_minutes=table.number("minutes") if "minutes" in table else None,
         )
         for table in tables

@@ -60,7 +60,9 @@ class DeviceConfig:
     """A device that networks are tuned for."""
 
     name: str
-    """A device of `retune devices`."""
+    """Of its folders and records of nights."""
+    device: str
+    """A device of `retune devices`, or what else `retune tune --device` takes."""
     most_minutes: float | None = None
     """Of measuring on it a night, over all networks."""
 
@@ -144,16 +146,17 @@ class NightlyConfig:
         return self.out / model.name / device
 
     def request(
-        self, model: ModelConfig, device: str, *, minutes: float, campaign: str
+        self, model: ModelConfig, device: DeviceConfig, *, minutes: float, campaign: str
     ) -> TuneRequest:
-        """What a night asks for."""
+        """What a night asks for: a bundle that is published if it is the faster one."""
         return TuneRequest(
             model=model.model,
-            out=str(self.folder(model, device)),
+            out=str(self.folder(model, device.name)),
             records=str(self.records),
             work=str(self.work),
-            device=device,
+            device=device.device,
             minutes=minutes,
+            publish="faster",
             shapes=model.shapes,
             campaign=campaign,
             **{each.name: getattr(model.options, each.name) for each in fields(SearchOptions)},

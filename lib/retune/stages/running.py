@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from retune.core.codec import from_json, to_json
-from retune.core.errors import LookupFailed, RecordError, RetuneError, RunStopped
+from retune.core.errors import LookupFailed, RecordError, RunStopped, sentence
 from retune.core.keys import content_key
 from retune.core.locking import exclusive_once, machine_lock
 from retune.core.processes import Holder, is_alive, now, this_process
@@ -108,7 +108,7 @@ class Run:
                 self._change(replace(self._record, state=state, error=self._cut_short))
             case Exception():
                 state = "stopped" if isinstance(error, RunStopped) else "failed"
-                self._change(replace(self._record, state=state, error=_sentence(error)))
+                self._change(replace(self._record, state=state, error=sentence(error)))
             case _:
                 self._change(replace(self._record, state="stopped", error="interrupted"))
 
@@ -225,8 +225,3 @@ def _read(path: Path) -> RunRecord | None:
 
 def _readable(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")[:_STEM_CHARS] or "model"
-
-
-def _sentence(error: Exception) -> str:
-    text = (str(error).strip().splitlines() or [""])[0]
-    return text if isinstance(error, RetuneError) and text else f"{type(error).__name__}: {text}"

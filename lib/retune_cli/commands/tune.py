@@ -1,9 +1,8 @@
 """`retune tune`: the whole way from a model to a verified bundle."""
 
-from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, cast
 
 import typer
 
@@ -144,15 +143,9 @@ def _run(request: TuneRequest, no_prefect: bool) -> TuneResult:
 
 
 def _in_flow(request: TuneRequest) -> TuneResult:
-    from flows.tune_network import tune_network
+    from flows.tune_network import parameters_of, tune_network
 
-    return cast(TuneResult, tune_network(**flow_parameters(request)))
-
-
-def flow_parameters(request: TuneRequest) -> dict[str, Any]:
-    """The request as parameters of the flow."""
-    given = {field.name: getattr(request, field.name) for field in fields(request)}
-    return given | {"shapes": {name: list(shape) for name, shape in request.shapes}}
+    return cast(TuneResult, tune_network(**parameters_of(request)))
 
 
 def _check(request: TuneRequest) -> None:

@@ -94,7 +94,9 @@ def test_a_request_says_what_the_night_asks_for(load: Load, tmp_path: Path):
         'max_error = 0\nrecords = "r"\nwork = "w"'
         + LEAST.replace('"zoo:mlp"', '"zoo:mlp"\nshapes = { data = [4, 784] }')
     )
-    request = config.request(config.models[0], "pocl", minutes=7.5, campaign="2026-03-01")
+    request = config.request(
+        config.models[0], config.devices[0], minutes=7.5, campaign="2026-03-01"
+    )
     assert request.model == "zoo:mlp"
     assert request.out == str(tmp_path / "fleet/mlp/pocl")
     assert (request.records, request.work) == (str(tmp_path / "r"), str(tmp_path / "w"))

@@ -30,7 +30,10 @@ def config(tmp_path: Path) -> NightlyConfig:
             ModelConfig(name="a", model="zoo:mlp", devices=("pocl",), runs_per_day=0.5),
             ModelConfig(name="b", model="zoo:kws", devices=("pocl", "gpu"), least_minutes=2.0),
         ),
-        devices=(DeviceConfig(name="pocl"), DeviceConfig(name="gpu", most_minutes=4.0)),
+        devices=(
+            DeviceConfig(name="pocl", device="pocl"),
+            DeviceConfig(name="gpu", device="gpu", most_minutes=4.0),
+        ),
     )
 
 

@@ -1,4 +1,4 @@
-"""Stage retrain: a cost model trained on everything that was measured so far."""
+"""Stages of a night that are about all records: training the cost model, compaction."""
 
 from retune.records.store import RecordStore
 from retune.search.offline import train
@@ -12,3 +12,8 @@ def stage_retrain(records: str, seed: int) -> ModelCard:
     few.
     """
     return train(RecordStore(records), seed)
+
+
+def stage_compact(records: str) -> int:
+    """The files of each finished day are one file; how many files went away by that."""
+    return RecordStore(records).compact()

@@ -1,0 +1,33 @@
+"""Telling people by a Prefect block, such as one that sends e-mail."""
+
+from typing import cast
+
+from prefect.blocks.abstract import NotificationBlock
+from prefect.blocks.core import Block
+
+from retune.core.errors import InputError
+from retune.nightly.notify import Notice, Notifier
+
+
+def block_notifier(slug: str) -> Notifier:
+    """Tells by the block of that slug, such as `sendgrid-email/nights`.
+
+    Raises: InputError if the server has no such block, or it tells nobody anything.
+    """
+    try:
+        block = cast(Block, Block.load(slug))
+    except (ValueError, RuntimeError) as error:
+        raise InputError(
+            f"[notify] email_block: expected a block of the Prefect server such as "
+            f"sendgrid-email/nights, got {slug!r}: {error}"
+        ) from error
+    if not isinstance(block, NotificationBlock):
+        raise InputError(
+            f"[notify] email_block: expected a block that notifies, got {slug!r}, a "
+            f"{type(block).__name__}"
+        )
+
+    def tell(notice: Notice) -> None:
+        block.notify(body=notice.text, subject=notice.subject)
+
+    return tell
