@@ -1,7 +1,7 @@
 """The stages as Prefect tasks: one file for each, in the order of the chain.
 
-import_network, extract, tune, select, compile_bundle, verify, benchmark, report;
-and plan, retrain and compact, for nights. TASKS holds each of them under its stage: what the flows hand to `AsTasks`.
+import_network, extract, tune, select, compile_bundle, verify, benchmark, report, promote; and for nights
+plan, retrain and compact. TASKS holds each of them under its stage: what the flows hand to `AsTasks`.
 """
 
 from retune_prefect.stage_task import TASKS
@@ -12,6 +12,7 @@ from tasks import (
     extract,
     import_network,
     plan,
+    promote,
     report,
     retrain,
     select,
@@ -27,6 +28,7 @@ __all__ = [
     "extract",
     "import_network",
     "plan",
+    "promote",
     "report",
     "retrain",
     "select",

@@ -51,8 +51,8 @@ def serve_flow(
     was missed meanwhile is not made up for.
     """
     with prefect_api(schedules=True):
-        from prefect.deployments.runner import EntrypointType
         from prefect.schedules import Cron
+        from prefect.types.entrypoint import EntrypointType
 
         from retune_prefect.reap import mark_dead_runs
 

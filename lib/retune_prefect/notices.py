@@ -28,6 +28,7 @@ def block_notifier(slug: str) -> Notifier:
         )
 
     def tell(notice: Notice) -> None:
-        block.notify(body=notice.text, subject=notice.subject)
+        told = block.notify(body=notice.text, subject=notice.subject)
+        assert told is None  # outside an event loop the call waits
 
     return tell

@@ -1,35 +1,55 @@
 """The order of the stages, written once: from a request to a published bundle.
 
-Read `run_chain`. What calls a stage is passed in: this process does, or Prefect, which makes a task
+Read `_chain`. What calls a stage is passed in: this process does, or Prefect, which makes a task
 run of each call. A new stage is one line here, beside its own file.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import ParamSpec, TypeVar
 
 from retune.stages.calling import Caller
 from retune.stages.delivery import stage_bench, stage_compile, stage_report, stage_verify
 from retune.stages.manifest import FinishedRun, TuneRequest, TuneResult
+from retune.stages.mending import stage_mend
 from retune.stages.network import stage_extract, stage_import
+from retune.stages.promotion import stage_promote
 from retune.stages.request import check_request
+from retune.stages.running import Run, recorded_run
 from retune.stages.selection import stage_select
-from retune.stages.settling import stage_settle
+from retune.stages.stage import Stage
 from retune.stages.summary import check_verified, event_of, summarize
-from retune.stages.tuning import join_searches, stage_finalists, stage_search
+from retune.stages.tuning import join_searches, run_id, stage_finalists, stage_search
 from retune.stages.watch import tell
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
-def run_chain(request: TuneRequest, by: Caller) -> TuneResult:
-    """All stages of a request. Raises: as `retune.api.tune_network` does."""
+
+def run_chain(request: TuneRequest, by: Caller, *, wait: bool = True) -> TuneResult:
+    """All stages of a request. One process at a time has the run, for all of it.
+
+    Another one waits for it, or without `wait` gets BusyError, which says who has it. Raises
+    otherwise: as `retune.api.tune_network` does.
+    """
     check_request(request)
+    with recorded_run(request, wait=wait) as run:
+        return _chain(request, _Recorded(by, run), run)
+
+
+def _chain(request: TuneRequest, by: Caller, run: Run) -> TuneResult:
     network = by.call(stage_import, request)
     tell(event_of(network))
+    run.claim(run_id(request, network))
     tasks = by.call(stage_extract, request, network)
     tell(event_of(tasks))
     wanted = [(request, network, tasks, entry.key) for entry in tasks.tasks if entry.tunable]
     searched = join_searches(request, tasks, by.together(stage_search, wanted))
     finalists = by.call(stage_finalists, request, network, searched)
+    if finalists.stopped or searched.stopped:
+        run.cut_short(searched.reason)
     chosen = by.call(stage_select, request, tasks, finalists)
-    settled = by.call(stage_settle, request, network, tasks, chosen)
+    settled = by.call(stage_mend, request, network, tasks, chosen).settled
     tell(event_of(settled))
     nothing = replace(settled.selection, best=())
     untuned = by.call(stage_compile, request, network, tasks, nothing, "untuned")
@@ -47,4 +67,28 @@ def run_chain(request: TuneRequest, by: Caller) -> TuneResult:
         verified=verified,
         bench=bench,
     )
-    return summarize(request, finished, by.call(stage_report, request, finished))
+    publish = stage_promote if request.publish == "faster" else stage_report
+    return summarize(request, finished, by.call(publish, request, finished))
+
+
+class _Recorded:
+    """A Caller of whose stages the run's record knows."""
+
+    def __init__(self, by: Caller, run: Run) -> None:
+        self._by = by
+        self._run = run
+
+    def call(self, stage: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        self._run.entered(_name(stage))
+        return self._by.call(stage, *args, **kwargs)
+
+    def together(
+        self, stage: Callable[..., R], arguments: Sequence[tuple[object, ...]]
+    ) -> list[R | Exception]:
+        self._run.entered(_name(stage))
+        return self._by.together(stage, arguments)
+
+
+def _name(stage: Callable[..., object]) -> str:
+    """A stage's own name; of a plain function the part after `stage_`."""
+    return stage.name if isinstance(stage, Stage) else stage.__name__.removeprefix("stage_")

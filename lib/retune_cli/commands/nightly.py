@@ -1,7 +1,7 @@
 """`retune nightly`: a fleet of networks, tuned night after night."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -84,7 +84,7 @@ def _checked(config: Path) -> "NightlyConfig":
     return load_config(config)
 
 
-def _flow() -> "Flow[..., object]":
+def _flow() -> "Flow[..., Any]":
     from flows.nightly import nightly
 
     return nightly
