@@ -104,7 +104,7 @@ def tune_network(
     try:
         with flow_run(tags=tags, device=device), tuning_progress(model, device):
             result = run_chain(request, AsTasks(tasks.TASKS))
-            publish(result, device)
+            show_result(result, device)
             return result
     except RunCancelled as cancelled:
         return Cancelled(message=str(cancelled))

@@ -45,7 +45,7 @@ def tuning_progress(model: str, device: str) -> Generator[None]:
         yield
 
 
-def publish(result: TuneResult, device: str) -> None:
+def show_result(result: TuneResult, device: str) -> None:
     """The task table and the summary of a finished run."""
     names = subject(result.model), device
     create_table_artifact(
