@@ -28,6 +28,7 @@ from retune_cli.commands import (
     pack,
     records,
     resume,
+    rollback,
     run,
     tasks,
     tune,
@@ -73,6 +74,8 @@ app.command("run")(run.run)
 app.command("bench")(bench.bench)
 app.command("verify")(verify.verify)
 app.command("pack")(pack.pack)
+app.command("versions")(rollback.versions)
+app.command("rollback")(rollback.rollback)
 app.add_typer(records.app, name="records")
 app.add_typer(model.app, name="model")
 app.add_typer(nightly.app, name="nightly")

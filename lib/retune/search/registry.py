@@ -2,20 +2,25 @@
 
     models/0001/card.json       what it was trained on, and how good it is
     models/0001/member-0.json   one model of the ensemble, in xgboost's JSON
+    models/history.json         which were in use, one after the other, see core.succession
 
-A folder appears whole or not at all, and is never changed.
+A folder appears whole or not at all, and is never changed. A model whose card says `in_use` is in
+use from the moment at which its folder appears, until a better one is, or until it is taken back.
 """
 
 import json
 from dataclasses import asdict, dataclass, fields
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
-from retune.core.errors import LookupFailed, RecordError
+from retune.core.errors import InputError, LookupFailed, RecordError
+from retune.core.locking import exclusive
 from retune.core.replacing import whole_folder
+from retune.core.succession import Change, Succession, read_succession, write_succession
 from retune.search.cost_model import OfflineModel
 
 FOLDER = "models"
+_HISTORY = "history.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +64,7 @@ class ModelCard:
     beats: str
     """What it was better than: a model's name, or the static estimate; empty if it was not."""
     in_use: bool
-    """True if tuning used it from then on."""
+    """True if it was promoted as it was made; `model_in_use` says which one is in use now."""
 
     @property
     def name(self) -> str:
@@ -85,13 +90,52 @@ def card_named(root: Path, name: str) -> ModelCard:
 
 
 def model_in_use(root: Path, feature_set: str, moment: datetime | None = None) -> ModelCard | None:
-    """The newest model of these features that was better than what was used before it.
+    """The model of these features that was promoted last and was not taken back.
 
     With a moment: the one that was in use then.
     """
-    cards = [c for c in registered(root) if c.in_use and c.feature_set == feature_set]
-    known = [c for c in cards if not moment or datetime.fromisoformat(c.created) <= moment]
-    return known[-1] if known else None
+    cards = registered(root)
+    history = _history(root, cards)
+    line = (history.until(moment) if moment else history).line
+    known = {card.number: card for card in cards if card.feature_set == feature_set}
+    return next((known[number] for number in reversed(line) if number in known), None)
+
+
+def rollback_model(root: Path, feature_set: str) -> ModelCard | None:
+    """The model in use is taken back; gives the one in use from now on, which was before it.
+
+    None: none was. What runs goes on with the model that it began with. Raises: InputError if no
+    model of these features is in use.
+    """
+    with exclusive(root / FOLDER / ".lock"):
+        present = model_in_use(root, feature_set)
+        if present is None:
+            raise InputError(
+                f"{root}: expected a cost model in use to take back, got none; tuning goes by the "
+                "static estimate, and `retune model train` makes a model"
+            )
+        history = _history(root, registered(root))
+        before = history.line[: history.line.index(present.number)]
+        now = datetime.now(UTC).isoformat()
+        history = history.taken_back(before[-1] if before else None, now)
+        write_succession(root / FOLDER / _HISTORY, history)
+        return model_in_use(root, feature_set)
+
+
+def _history(root: Path, cards: list[ModelCard]) -> Succession:
+    """Every change of the model in use.
+
+    The file lacks promotions whose process was killed before it told the file, and those of a
+    retune that knew no such file: they came after all that it holds, and the cards have them.
+    """
+    stored = read_succession(root / FOLDER / _HISTORY) or Succession()
+    told = {change.number for change in stored.changes}
+    untold = (
+        Change(number=card.number, when=card.created)
+        for card in cards
+        if card.in_use and card.number not in told
+    )
+    return Succession(changes=(*stored.changes, *untold))
 
 
 def stored_model(root: Path, card: ModelCard) -> OfflineModel:
@@ -105,23 +149,25 @@ def stored_model(root: Path, card: ModelCard) -> OfflineModel:
 
 
 def write_model(root: Path, card: ModelCard, model: OfflineModel) -> Path:
-    """The model's folder, complete.
+    """The model's folder, complete; the model is in use if its card says so.
 
     Raises: RecordError if another process has just registered a model of that number.
     """
     folder = root / FOLDER / card.name
-    try:
-        with whole_folder(folder, replace=False) as fresh:
-            for number, text in enumerate(model.members):
-                (fresh / f"member-{number}.json").write_text(text, encoding="utf-8")
-            text = json.dumps(asdict(card), indent=1, allow_nan=False)
-            (fresh / "card.json").write_text(f"{text}\n", encoding="utf-8")
-    except OSError as error:
-        if not folder.exists():
-            raise
-        raise RecordError(
-            f"{folder}: another process has registered this model already; train again"
-        ) from error
+    with exclusive(root / FOLDER / ".lock"):
+        try:
+            with whole_folder(folder, replace=False) as fresh:
+                for number, text in enumerate(model.members):
+                    (fresh / f"member-{number}.json").write_text(text, encoding="utf-8")
+                text = json.dumps(asdict(card), indent=1, allow_nan=False)
+                (fresh / "card.json").write_text(f"{text}\n", encoding="utf-8")
+        except OSError as error:
+            if not folder.exists():
+                raise
+            raise RecordError(
+                f"{folder}: another process has registered this model already; train again"
+            ) from error
+        write_succession(root / FOLDER / _HISTORY, _history(root, registered(root)))
     return folder
 
 

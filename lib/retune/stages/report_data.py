@@ -13,9 +13,9 @@ from retune.stages.summary import count_statuses, event_of, task_results
 def report_data(
     request: TuneRequest, run: FinishedRun, *, created: datetime, published: str = ""
 ) -> ReportData:
-    """The report of a finished run; curves are read from the store.
+    """The report of a finished run, with why its bundle is `published` or not.
 
-    `published` says why its bundle became the published one or not.
+    Curves are read from the store.
     """
     results = task_results(run)
     times = measured_times(Path(request.records), run.last.run_id)
@@ -59,7 +59,7 @@ def report_data(
             passed=run.verified.passed,
             by_parts=run.verified.by_parts,
         ),
-        facts=(*_facts(request, run), *([("published", published)] if published else [])),
+        facts=_facts(request, run, published),
     )
 
 
@@ -95,7 +95,7 @@ def _task(result: TaskResult, times: Sequence[float | None]) -> ReportTask:
     )
 
 
-def _facts(request: TuneRequest, run: FinishedRun) -> tuple[tuple[str, str], ...]:
+def _facts(request: TuneRequest, run: FinishedRun, published: str) -> tuple[tuple[str, str], ...]:
     network, last, tuned = run.network, run.last, run.tuned
     facts: Mapping[str, str] = {
         "model": request.model,
@@ -118,6 +118,8 @@ def _facts(request: TuneRequest, run: FinishedRun) -> tuple[tuple[str, str], ...
     }
     if tuned.host_steps:
         facts = {**facts, "host steps": "; ".join(tuned.host_steps)}
+    if published:
+        facts = {**facts, "published": published}
     return tuple(facts.items())
 
 

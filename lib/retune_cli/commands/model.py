@@ -67,11 +67,31 @@ def evaluate(
 
 @app.command("list")
 def list_models(records: Records = None, json: Json = False) -> None:
-    """Print the registered models, oldest first."""
-    from retune.search.registry import registered
+    """Print the registered models, oldest first, and which one is in use."""
+    from retune.search.features import VERSION
+    from retune.search.registry import model_in_use, registered
 
-    cards = registered(record_store(records).root)
+    root = record_store(records).root
+    cards, present = registered(root), model_in_use(root, VERSION)
     if json:
-        print_json([asdict(card) for card in cards])
+        print_json([{**asdict(card), "current": card == present} for card in cards])
     else:
         print_table(model_rows(cards), "registered models")
+        print_line(_in_use(present))
+
+
+@app.command("rollback")
+def rollback(records: Records = None, json: Json = False) -> None:
+    """Take the model in use back: tuning uses the one before it again."""
+    from retune.search.features import VERSION
+    from retune.search.registry import rollback_model
+
+    present = rollback_model(record_store(records).root, VERSION)
+    if json:
+        print_json(present and asdict(present))
+    else:
+        print_line(_in_use(present))
+
+
+def _in_use(card: "ModelCard | None") -> str:
+    return f"in use: model {card.name}" if card else "in use: none, but the static estimate"

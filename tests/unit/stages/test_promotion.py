@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from retune.bundle import versions
-from retune.bundle.bench import Ratio
+from retune.bundle.bench import Benchmark, Ratio, known_times
 from retune.bundle.format import read_bundle, write_bundle
 from retune.bundle.versions import current, rollback, version_folder
 from retune.core.errors import DeviceError, RecordError
@@ -48,13 +48,17 @@ class World:
         self.compared: list[tuple[Path, Path]] = []
         self.verified: list[Path] = []
 
-    def compare_bundles(self, request, before: CompileManifest, after: CompileManifest) -> Ratio:
+    def compare_bundles(
+        self, request, before: CompileManifest, after: CompileManifest
+    ) -> Benchmark:
         assert (before.variant, after.variant) == ("untuned", "tuned")
         folders = tuple(made.file(made.module) for made in (before, after))
         self.compared.append(folders)
         for folder in folders:
             read_bundle(folder)
-        return self.compare()
+        found = self.compare()
+        seconds = {"untuned": 1.0, "tuned": 1 / found.ratio}
+        return replace(known_times(seconds), ratios=(found,))
 
     def stage_verify(self, request, network, compiled: CompileManifest) -> VerifyManifest:
         self.verified.append(compiled.file(compiled.module))
@@ -118,6 +122,9 @@ def test_a_faster_one_takes_its_place_and_can_be_taken_back(request_: TuneReques
     done = night(request_, "two")
     assert done.promoted and (done.number, done.current) == (2, 2)
     assert done.why == "0.800x the time of version 1, 95 % interval 0.714 to 0.909: faster"
+    assert done.ratio == pytest.approx((0.8, 1 / 1.4, 1 / 1.1))
+    assert done.champion is not None and done.champion.median_us == pytest.approx(1e6)
+    assert done.challenger is not None and done.challenger.median_us == pytest.approx(8e5)
     assert published(request_) == "two"
     ((before, after),) = world.compared
     assert before == version_folder(Path(request_.out), 1) / "module"
