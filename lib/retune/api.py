@@ -6,7 +6,10 @@ task, and `compile_network` puts such results into a network. Importing this mod
 neither OpenCL nor Prefect.
 """
 
+import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextvars import copy_context
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,8 +27,10 @@ from retune.search.task import Task
 from retune.stages.delivery import stage_bench, stage_compile, stage_report, stage_verify
 from retune.stages.manifest import (
     FinishedRun,
+    ImportManifest,
     Progress,
-    RoundManifest,
+    SearchManifest,
+    TaskManifest,
     TuneRequest,
     TuneResult,
 )
@@ -34,7 +39,8 @@ from retune.stages.request import check_request
 from retune.stages.selection import stage_select
 from retune.stages.settling import stage_settle
 from retune.stages.summary import check_verified, event_of, summarize
-from retune.stages.tuning import stage_finalists, stage_tune_round
+from retune.stages.tuning import stage_finalists, stage_search, tuned
+from retune.stages.watch import stopping, tell, watching
 
 __all__ = [
     "ImportedNetwork",
@@ -45,6 +51,7 @@ __all__ = [
     "extract_tasks",
     "import_network",
     "measure",
+    "search_tasks",
     "space_for",
     "stage_bench",
     "stage_compile",
@@ -52,12 +59,13 @@ __all__ = [
     "stage_finalists",
     "stage_import",
     "stage_report",
+    "stage_search",
     "stage_select",
     "stage_settle",
-    "stage_tune_round",
     "stage_verify",
     "tune",
     "tune_network",
+    "tuned",
 ]
 
 
@@ -147,36 +155,73 @@ def tune_network(
 
 def run_stages(request: TuneRequest, progress: Progress, stop: Stop = never) -> TuneResult:
     """All stages of a request in order, in this process. Raises: as `tune_network` does."""
+    with watching(progress, stop):
+        return _run_stages(request)
+
+
+def _run_stages(request: TuneRequest) -> TuneResult:
     check_request(request)
     network = stage_import(request)
-    progress(event_of(network))
+    tell(event_of(network))
     tasks = stage_extract(request, network)
-    progress(event_of(tasks))
-    rounds: list[RoundManifest] = []
-    while not rounds or not rounds[-1].finished:
-        previous = rounds[-1] if rounds else None
-        rounds.append(
-            stage_tune_round(request, network, tasks, len(rounds), previous, progress, stop)
-        )
-    finalists = stage_finalists(request, network, rounds[-1], progress, stop)
+    tell(event_of(tasks))
+    searched = tuned(request, network, tasks, search_tasks(request, network, tasks))
+    finalists = stage_finalists(request, network, searched)
     chosen = stage_select(request, tasks, finalists)
     settled = stage_settle(request, network, tasks, chosen)
-    progress(event_of(settled))
+    tell(event_of(settled))
     selection = settled.selection
     nothing = replace(selection, best=())
     untuned = stage_compile(request, network, tasks, nothing, "untuned")
-    tuned = stage_compile(request, network, tasks, selection, "tuned")
-    progress(event_of(tuned))
-    verified = stage_verify(request, network, tuned)
-    check_verified(tuned, verified)
-    bench = stage_bench(request, network, untuned, tuned)
+    compiled = stage_compile(request, network, tasks, selection, "tuned")
+    tell(event_of(compiled))
+    verified = stage_verify(request, network, compiled)
+    check_verified(compiled, verified)
+    bench = stage_bench(request, network, untuned, compiled)
     finished = FinishedRun(
         network=network,
         tasks=tasks,
-        rounds=tuple(rounds),
+        searched=searched,
         settled=settled,
-        tuned=tuned,
+        tuned=compiled,
         verified=verified,
         bench=bench,
     )
     return summarize(request, finished, stage_report(request, finished))
+
+
+def search_tasks(
+    request: TuneRequest, network: ImportManifest, tasks: TaskManifest
+) -> dict[str, SearchManifest | Exception]:
+    """The search of each tunable task, by its key, or why it failed: each in a thread of its own.
+
+    An interrupt of the caller ends all of them after the batch in flight.
+    """
+    keys = [entry.key for entry in tasks.tasks if entry.tunable]
+    interrupted, outside = threading.Event(), copy_context()
+
+    def stop() -> bool:
+        return interrupted.is_set() or outside.copy().run(stopping)
+
+    def search(key: str) -> SearchManifest:
+        with watching(stop=stop):
+            return stage_search(request, network, tasks, key)
+
+    with ThreadPoolExecutor(max(1, len(keys)), thread_name_prefix="search") as pool:
+        try:
+            searches = {key: pool.submit(copy_context().run, search, key) for key in keys}
+            wait(searches.values())
+        except BaseException:
+            interrupted.set()
+            raise
+    return {key: _outcome(search) for key, search in searches.items()}
+
+
+def _outcome(search: Future[SearchManifest]) -> SearchManifest | Exception:
+    """Raises: what is no failure of the search but an end of the process."""
+    error = search.exception()
+    if error is None:
+        return search.result()
+    if isinstance(error, Exception):
+        return error
+    raise error
