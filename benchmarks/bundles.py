@@ -2,7 +2,7 @@
 
     python -m benchmarks.bundles --out build/tuned --minutes 2 zoo:resnet18_v1 light:inception_v1
 
-What `retune tune` publishes, less its comparison with peers and the report: rounds of trials, the
+What `retune tune` publishes, less its comparison with peers and the report: the search, the
 race of the finalists, and the last check. `benchmarks.networks --bundles tuned=build/tuned` then
 measures all of them in one run. Start with an empty store (`--records`) to know what the minutes
 are worth.
@@ -13,40 +13,36 @@ from pathlib import Path
 
 from benchmarks.command import parser_of
 from benchmarks.networks import NETWORKS, folder_of
-from retune.api import (
-    stage_compile,
-    stage_extract,
-    stage_finalists,
-    stage_import,
-    stage_select,
-    stage_settle,
-    stage_tune_round,
-)
 from retune.bundle.format import read_bundle, write_bundle
 from retune.core.config import cache_root, records_root
 from retune.search.defaults import DEFAULT_MAX_ERROR
+from retune.stages.calling import InProcess
+from retune.stages.delivery import stage_compile
 from retune.stages.manifest import (
     CompileManifest,
-    RoundManifest,
     SettledManifest,
     TuneEvent,
     TuneRequest,
 )
+from retune.stages.mending import stage_mend
+from retune.stages.network import stage_extract, stage_import
+from retune.stages.selection import stage_select
 from retune.stages.summary import event_of
+from retune.stages.tuning import join_searches, stage_finalists, stage_search
+from retune.stages.watch import watching
 
 
 def publish(request: TuneRequest) -> tuple[SettledManifest, CompileManifest]:
-    """The stages of a run up to its bundle; a line for each round, race and settlement."""
+    """The stages of a run up to its bundle; a line for the search, the race and the settlement."""
     network = stage_import(request)
     tasks = stage_extract(request, network)
-    rounds: list[RoundManifest] = []
-    while not rounds or not rounds[-1].finished:
-        last = rounds[-1] if rounds else None
-        rounds.append(stage_tune_round(request, network, tasks, len(rounds), last, lambda _: None))
-    done = rounds[-1]
+    keys = [entry.key for entry in tasks.tasks if entry.tunable]
+    found = InProcess().together(stage_search, [(request, network, tasks, key) for key in keys])
+    done = join_searches(request, network, tasks, dict(zip(keys, found, strict=True)))
     say(request, f"{done.trials_done} trials in {done.seconds_done:.0f} s")
-    finalists = stage_finalists(request, network, done, lambda event: report(request, event))
-    settled = stage_settle(request, network, tasks, stage_select(request, tasks, finalists))
+    with watching(lambda event: report(request, event)):
+        finalists = stage_finalists(request, network, done)
+    settled = stage_mend(request, network, tasks, stage_select(request, tasks, finalists)).settled
     report(request, event_of(settled))
     return settled, stage_compile(request, network, tasks, settled.selection, "tuned")
 

@@ -9,61 +9,16 @@ kernels, writing records. Each row starts from an empty store.
 
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import numpy as np
-
 from benchmarks.command import parser_of
 from retune.api import extract_tasks, import_network
-from retune.codegen.source import ProgramSource
-from retune.core.target import DeviceSpec
-from retune.device.opening import open_runners
-from retune.device.workload import MeasureOptions, Runner, Workload
-from retune.records.schema import Measurement
+from retune.device.opening import open_runner
 from retune.records.store import RecordStore
-from retune.search.session import RunSettings, Session
+from retune.search.session import RunSettings, Session, search_all
 from retune.search.task import Task
 from retune.search.tuners import TUNERS
-
-
-class Shared:
-    """A runner over equal devices: each measures its part of a batch, all at once."""
-
-    def __init__(self, runners: Sequence[Runner]) -> None:
-        self._runners = list(runners)
-        self._threads = ThreadPoolExecutor(len(self._runners))
-
-    @property
-    def spec(self) -> DeviceSpec:
-        """The first device."""
-        return self._runners[0].spec
-
-    def prepare(self, workload: Workload) -> None:
-        """Every device knows the workload."""
-        for runner in self._runners:
-            runner.prepare(workload)
-
-    def measure(
-        self, workload_key: str, candidates: Sequence[ProgramSource], options: MeasureOptions
-    ) -> list[Measurement]:
-        """Device i of n takes the candidates i, i + n, and so on."""
-        count = len(self._runners)
-        futures = [
-            self._threads.submit(runner.measure, workload_key, candidates[i::count], options)
-            for i, runner in enumerate(self._runners)
-        ]
-        found: dict[int, Measurement] = {}
-        for i, future in enumerate(futures):
-            found.update(zip(range(i, len(candidates), count), future.result(), strict=True))
-        return [found[i] for i in range(len(candidates))]
-
-    def close(self) -> None:
-        """Releases every device."""
-        self._threads.shutdown()
-        for runner in self._runners:
-            runner.close()
 
 
 def boards(folder: Path, count: int, measure_s: float) -> str:
@@ -80,13 +35,13 @@ def boards(folder: Path, count: int, measure_s: float) -> str:
 def rate(tasks: Sequence[Task], count: int, measure_s: float, settings: RunSettings) -> float:
     """Trials a second of a run on so many boards, once its spaces are made."""
     with TemporaryDirectory() as folder:
-        runner = Shared(open_runners(boards(Path(folder), count, measure_s)))
+        runner = open_runner(boards(Path(folder), count, measure_s))
         session = Session(tasks, runner, RecordStore(Path(folder) / "records"), settings)
         start = time.perf_counter()
-        statuses, _ = session.round(settings.trials or 0, np.inf, lambda text, done: None)
+        search_all(session)
         seconds = time.perf_counter() - start
         runner.close()
-    return statuses.total() / seconds
+    return session.trials / seconds
 
 
 def main() -> None:

@@ -42,14 +42,13 @@ from retune.device.ceilings import Ceilings
 from retune.device.measure import LocalRunner
 from retune.device.runtime import open_device
 from retune.records.store import RecordStore
-from retune.search.session import RunSettings, Session
+from retune.search.session import RunSettings, Session, search_all
 from retune.search.task import Task
 
 NETWORKS = ("zoo:resnet50_v1", "zoo:vgg19_bn", "zoo:mobilenet", "zoo:inception_v3")
 PEERS = ("onnxruntime", "openvino")
 _RUN = "benchmark-kernels"
 _FIRST_CHANNELS = 4
-_MOST_S = 1e9
 
 
 def kind_of(task: Task) -> str:
@@ -84,8 +83,7 @@ def tune(networks: Sequence[ImportedNetwork], trials: int, records: Path) -> Non
             trials=trials * len(tasks),
         )
         session = Session(list(tasks.values()), runner, RecordStore(records), settings)
-        left = trials * len(tasks) - session.trials
-        session.round(left, _MOST_S, lambda text, done: print(f"[{done}] {text}", flush=True))
+        search_all(session, lambda text, done: print(f"[{done}] {text}", flush=True))
     finally:
         runner.close()
 

@@ -37,7 +37,7 @@ from retune.search.registry import ModelCard
 from retune.stages.manifest import TuneResult
 from retune.stages.upkeep import stage_compact
 from retune_prefect.cancelling import RunCancelled, raise_if_cancelled
-from retune_prefect.flow_run import HOOKS, flow_run, name_of_run, slug
+from retune_prefect.flow_run import HOOKS, flow_run, name_of_run, outcome, slug
 from retune_prefect.notices import block_notifier
 from retune_prefect.stage_task import AsTasks
 
@@ -109,9 +109,8 @@ def _tune(config: NightlyConfig, night: Night, key: tuple[str, str]) -> None:
     assert planned is not None  # it is on the list of what is to be done
     request = config.request(model, device, minutes=planned.minutes, campaign=night.name)
     night.begin(key)
-    state = tune_network(**parameters_of(request), return_state=True)
+    found = outcome(tune_network, parameters_of(request))
     raise_if_cancelled()
-    found = state.result(raise_on_failure=False)
     if isinstance(found, TuneResult):
         night.finish(key, result_of(found))
     else:
@@ -130,8 +129,7 @@ def _retrain(config: NightlyConfig, night: Night) -> None:
     if not config.retrain.due(nights, new_records(config.records)):
         return
     raise_if_cancelled()
-    state = retrain_cost_model(records=str(config.records), return_state=True)
-    found = state.result(raise_on_failure=False)
+    found = outcome(retrain_cost_model, {"records": str(config.records)})
     if isinstance(found, ModelCard):
         better = f"it beats {found.beats}" if found.in_use else "it is no better, and not used"
         night.note(RETRAIN, f"model {found.name} of {found.rows:,} records: {better}")

@@ -5,19 +5,19 @@ killed, cancelled or is started again redoes nothing that was finished.
 """
 
 from dataclasses import fields
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.states import Cancelled
-from prefect.task_runners import ThreadPoolTaskRunner
+from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from pydantic import Field
 
 import tasks
 from retune.core.config import cache_root, records_root
 from retune.stages.chain import run_chain
 from retune.stages.manifest import Publish, TuneRequest, TuneResult
-from retune_prefect.artifacts import tuning_progress
+from retune_prefect.artifacts import show_result, tuning_progress
 from retune_prefect.cancelling import RunCancelled
 from retune_prefect.flow_run import HOOKS, flow_run, name_of_run, subject
 from retune_prefect.stage_task import AsTasks
@@ -36,7 +36,7 @@ MOST_SEARCHES = 1024
 @flow(
     name="tune-network",
     flow_run_name=name_of_run,
-    task_runner=ThreadPoolTaskRunner(max_workers=MOST_SEARCHES),  # type: ignore[arg-type]
+    task_runner=cast("TaskRunner[Any]", ThreadPoolTaskRunner(max_workers=MOST_SEARCHES)),
     persist_result=True,
     result_serializer="json",
     **HOOKS,

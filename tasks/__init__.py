@@ -1,7 +1,7 @@
 """The stages as Prefect tasks: one file for each, in the order of the chain.
 
-import_network, extract, tune, select, compile_bundle, verify, benchmark, report, promote; for nights
-also plan, retrain and compact. TASKS holds each under its stage: what flows hand to `AsTasks`.
+import_network, extract, tune, select, compile_bundle, verify, benchmark, report, promote; and
+for nights plan, retrain, compact. TASKS holds each under its stage, as `AsTasks` wants them.
 """
 
 from retune_prefect.stage_task import TASKS

@@ -6,10 +6,10 @@ with one run at a time; without such a limit nothing is waited for.
 
 import inspect
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 from uuid import UUID
 
 from prefect import Flow
@@ -31,6 +31,12 @@ class Hooks(TypedDict):
 
     on_failure: "list[FlowStateHook[..., Any]]"
     on_crashed: "list[FlowStateHook[..., Any]]"
+
+
+def outcome(flow: Flow[..., Any], parameters: Mapping[str, Any]) -> object:
+    """What a flow run of these parameters returns, or the exception that ended it."""
+    run = cast("Callable[..., State[Any]]", flow)
+    return run(**parameters, return_state=True).result(raise_on_failure=False)
 
 
 def name_of_run() -> str:

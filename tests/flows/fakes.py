@@ -16,7 +16,6 @@ import pytest
 from retune.bundle.format import FORMAT, MANIFEST
 from retune.core.errors import DeviceError
 from retune.core.replacing import replacing
-from retune.search.session import Stop, never
 from retune.stages.manifest import (
     BenchManifest,
     BestRecord,
@@ -25,22 +24,22 @@ from retune.stages.manifest import (
     FinishedRun,
     ImportManifest,
     Latency,
-    Progress,
     ReportManifest,
-    RoundManifest,
+    SearchManifest,
     Selection,
     SettledManifest,
     TaskEntry,
     TaskManifest,
     TaskProgress,
+    Tuned,
     TuneEvent,
     TuneRequest,
     ValueInfo,
     VerifyManifest,
 )
 from retune.stages.stage import run_once, stage_key
+from retune.stages.watch import stopping, tell
 
-ROUNDS = 3
 TASKS = tuple(
     TaskEntry(
         key=f"key{i}",
@@ -57,9 +56,9 @@ TASKS = tuple(
 
 
 class FakeStages:
-    """The ten stages of `retune.api`; the round `held` lasts until it is stopped."""
+    """The ten stages of `retune.api`; the search of the task `held` lasts until it is stopped."""
 
-    def __init__(self, *, held: int | None = None, passing_failures: int = 0) -> None:
+    def __init__(self, *, held: str | None = None, passing_failures: int = 0) -> None:
         self.held = held
         self.passing_failures = passing_failures
         self.verified = True
@@ -75,16 +74,16 @@ class FakeStages:
         return module
 
     def finished(self, request: TuneRequest, selection: Selection | None = None) -> FinishedRun:
-        """The manifests of a run of one round, with that selection or its own."""
+        """The manifests of a run, with that selection or its own."""
         network = self.stage_import(request)
         tasks = self.stage_extract(request, network)
-        last = self.stage_tune_round(request, network, tasks, ROUNDS - 1, None, lambda event: None)
+        searched = self.tuned([self.stage_search(request, network, tasks, t.key) for t in TASKS])
         selection = selection or self.stage_select(request, tasks, FinalistsManifest())
         tuned = self.stage_compile(request, network, tasks, selection, "tuned")
         return FinishedRun(
             network=network,
             tasks=tasks,
-            rounds=(last,),
+            searched=searched,
             settled=self.stage_settle(request, network, tasks, selection),
             tuned=tuned,
             verified=self.stage_verify(request, network, tuned),
@@ -119,60 +118,50 @@ class FakeStages:
         key = stage_key("extract", network.key)
         return run_once(TaskManifest, stage="extract", key=key, work=work(request), body=body)
 
-    def stage_tune_round(
-        self,
-        request: TuneRequest,
-        network: ImportManifest,
-        tasks: TaskManifest,
-        index: int,
-        previous: RoundManifest | None,
-        progress: Progress,
-        stop: Stop = never,
-    ) -> RoundManifest:
-        def body(_folder: Path) -> RoundManifest:
+    def stage_search(
+        self, request: TuneRequest, network: ImportManifest, tasks: TaskManifest, task_key: str
+    ) -> SearchManifest:
+        def body(_folder: Path) -> SearchManifest:
             if self.passing_failures:
                 self.passing_failures -= 1
                 raise DeviceError("pocl: expected an answer, got none; try again")
-            progress(TuneEvent(stage="tune", text=f"round {index}", done=index, total=ROUNDS))
-            while index == self.held and not stop():
+            tell(TuneEvent(stage="tune", text=f"search of {task_key}", done=1, total=len(TASKS)))
+            while task_key == self.held and not stopping():
                 time.sleep(0.01)
-            ran(request, f"round{index}")
-            done = tuple(
-                TaskProgress(
-                    task_key=t.key, trials=index + 1, failed=0, best_us=100.0 / (index + 1)
-                )
-                for t in tasks.tasks
-            )
-            return RoundManifest(
-                index=index,
+            ran(request, f"search-{task_key}")
+            return SearchManifest(
                 run_id="run",
                 target="fake device",
-                progress=done,
+                progress=TaskProgress(task_key=task_key, trials=3, failed=1, best_us=33.0),
                 statuses=(("ok", 2), ("timeout", 1)),
-                trials_done=3 * (index + 1),
-                seconds_done=1.0 + index,
-                finished=index + 1 == ROUNDS or stop(),
-                stopped=stop(),
+                trials_done=3 * len(TASKS),
+                seconds_done=3.0,
                 reason="the budget is spent",
+                stopped=stopping(),
             )
 
-        before = previous.key if previous else ""
-        key = stage_key("round", tasks.key, request.seed, index, before)
-        return run_once(RoundManifest, stage="round", key=key, work=work(request), body=body)
+        key = stage_key("tune", tasks.key, request.seed, task_key)
+        return run_once(SearchManifest, stage="tune", key=key, work=work(request), body=body)
+
+    def tuned(self, searches: list[SearchManifest]) -> Tuned:
+        return Tuned(
+            run_id="run",
+            target="fake device",
+            progress=tuple(search.progress for search in searches),
+            statuses=(("ok", 2 * len(searches)), ("timeout", len(searches))),
+            trials_done=3 * len(searches),
+            seconds_done=3.0,
+            reason="the budget is spent",
+        )
 
     def stage_finalists(
-        self,
-        request: TuneRequest,
-        network: ImportManifest,
-        last: RoundManifest,
-        progress: Progress,
-        stop: Stop = never,
+        self, request: TuneRequest, network: ImportManifest, tuned: Tuned
     ) -> FinalistsManifest:
         def body(_folder: Path) -> FinalistsManifest:
             ran(request, "finalists")
-            return FinalistsManifest(stopped=stop())
+            return FinalistsManifest(stopped=stopping())
 
-        key = stage_key("finalists", last.key)
+        key = stage_key("finalists", tuned.run_id)
         return run_once(
             FinalistsManifest, stage="finalists", key=key, work=work(request), body=body
         )

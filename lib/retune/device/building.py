@@ -43,12 +43,17 @@ class Built:
 
 
 class Builder:
-    """Compiles jobs in these children. A job that comes again soon is not compiled again."""
+    """Compiles jobs in these children. A job that comes again soon is not compiled again.
+
+    One thread builds at a time; another one may build alone meanwhile, in another child.
+    """
 
     def __init__(self, children: Sequence[Child]) -> None:
         self._children = children
         self._indices = count()
         self._programs: dict[Job, tuple[Job, ...]] = {}
+        self._known = threading.Lock()
+        """Held to look at, and to change, what is known of programs."""
 
     def build(self, jobs: Sequence[Job], options: MeasureOptions) -> list[Built]:
         """Every job compiled by some child, in the order given; equal jobs are compiled once.
@@ -89,13 +94,13 @@ class Builder:
         self._remember(done)
         return [done[job] for job in jobs]
 
-    def build_alone(self, built: Built, options: MeasureOptions) -> Built:
+    def build_alone(self, built: Built, child: Child, options: MeasureOptions) -> Built:
         """A job that failed, in a program of its own from now on; `build_s` counts both.
 
-        Raises: InputError, DeviceError if a child cannot open its device.
+        Raises: InputError, DeviceError if the child cannot open its device.
         """
         job = built.request.jobs[built.index]
-        (alone,) = self._compile(self._children[0], (job,), options)
+        (alone,) = self._compile(child, (job,), options)
         self._remember({job: alone})
         return replace(alone, build_s=built.build_s + alone.build_s)
 
@@ -105,10 +110,12 @@ class Builder:
         Long texts come first, and in different programs: no child waits long at the end.
         """
         jobs = sorted(jobs, key=lambda job: -sum(map(len, job.texts)))
-        known = dict.fromkeys(self._programs[job] for job in jobs if job in self._programs)
+        with self._known:
+            programs_of = {job: self._programs[job] for job in jobs if job in self._programs}
+        known = dict.fromkeys(programs_of.values())
         alike: dict[Hashable, list[Job]] = {}
         for job in jobs:
-            if job not in self._programs:
+            if job not in programs_of:
                 shares = job.solitary and self._children[0].spec.device_class == "cpu"
                 alike.setdefault(job.options if shares else job, []).append(job)
         programs = list(known)
@@ -144,9 +151,10 @@ class Builder:
         ]
 
     def _remember(self, done: dict[Job, Built]) -> None:
-        for job, built in done.items():
-            self._programs.pop(job, None)
-            if built.refused is None:
-                self._programs[job] = tuple(built.request.jobs.values())
-        for job in list(self._programs)[:-_REMEMBERED]:
-            del self._programs[job]
+        with self._known:
+            for job, built in done.items():
+                self._programs.pop(job, None)
+                if built.refused is None:
+                    self._programs[job] = tuple(built.request.jobs.values())
+            for job in list(self._programs)[:-_REMEMBERED]:
+                del self._programs[job]

@@ -3,12 +3,16 @@
 A batch is built first (`building`: on several cores, a few candidates in one program), then each
 candidate runs alone: compared with the reference, timed, with the fixed reference kernel on either
 side. Whatever a candidate does to its process, the outcome is a row, and the batch goes on.
+
+On a CPU nothing else is done while a batch is measured: nothing is built, and the caller's own
+work waits (`gate`). A GPU is not disturbed by that: one batch is built while another is measured.
 """
 
 import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -19,6 +23,7 @@ from retune.core.errors import InputError
 from retune.core.target import DeviceSpec
 from retune.device.building import Builder, Built
 from retune.device.child import Child, ChildLostError
+from retune.device.gate import MeasuringGate
 from retune.device.lease import lease
 from retune.device.messages import Check, Checked, Forget, Load, Refused, Time, Timed
 from retune.device.timing import check_deadline_s, disturbance, time_deadline_s
@@ -36,6 +41,8 @@ from retune.records.schema import Measurement, failed, succeeded
 __all__ = ["LocalRunner", "MeasureOptions", "Runner", "Workload"]
 
 _MAX_BUILDERS = 16
+_WORKLOAD = "workload"
+"""What a child holds that was given one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,23 +76,40 @@ class LocalRunner:
         self._main = make_child(device)
         self._helpers = [make_child(device, pinned=False) for _ in range(helpers)]
         self._builder = Builder([self._main, *self._helpers])
+        self._ahead = Builder(self._helpers)
+        """Builds while the main child measures."""
         self._workloads: dict[str, Workload] = {}
+        self._loaded: Workload | None = None
+        """The one that the main child was given last."""
         self._best_cost: dict[str, float] = {}
         """Least cost of each workload."""
         self._references: list[float] = []
         """Every time of the reference kernel so far: what is known of the machine's calm level."""
+        self._opening = threading.Lock()
         self._turn = threading.Lock()
+        """Held by who measures, and by who builds with the child that measures."""
+        self._building = threading.Lock()
+        """Held by who builds ahead."""
+        self._gate = MeasuringGate()
 
     @property
     def spec(self) -> DeviceSpec:
         """The device, as its driver describes it. Raises: InputError if there is none."""
-        return self._main.spec
+        with self._opening:
+            return self._main.spec
+
+    @property
+    def capacity(self) -> int:
+        """One device."""
+        return 1
+
+    def working(self) -> AbstractContextManager[None]:
+        """On a CPU, no candidate is measured during the context; building goes on."""
+        return self._gate.working() if self._on_cpu else nullcontext()
 
     def prepare(self, workload: Workload) -> None:
         """Makes the workload known; an earlier one of the same key is replaced."""
-        with self._turn:
-            self._workloads[workload.key] = workload
-            self._main.holds.discard(("workload", workload.key))
+        self._workloads[workload.key] = workload
 
     def measure(
         self,
@@ -95,17 +119,21 @@ class LocalRunner:
     ) -> list[Measurement]:
         """One measurement for each candidate, in their order; the device is leased meanwhile.
 
+        What is built ahead is built without the lease: no more than a work-group of it runs then.
         Raises: InputError for an unknown workload, or a candidate that does not fit its arrays.
         """
         workload = self._workload(workload_key)
         wanted = [make_candidate(workload, source) for source in candidates]
+        if self._builds_ahead:
+            with self._building:
+                slots = self._built(self._ahead, wanted, options)
+                self._forget(self._helpers, options)  # the driver's disk cache has it
+            with self._turn, lease(self.spec):
+                return self._measured(workload, slots, options)
         with self._turn, lease(self.spec):
-            built = self._builder.build([candidate.job for candidate in wanted], options)
-            slots = [_Slot(candidate=c, built=b) for c, b in zip(wanted, built, strict=True)]
-            try:
-                return [self._measure(workload, slot, options) for slot in slots]
-            finally:
-                self._forget(options)
+            slots = self._built(self._builder, wanted, options)
+            with self._gate.measuring() if self._on_cpu else nullcontext():
+                return self._measured(workload, slots, options)
 
     def compile(
         self,
@@ -121,16 +149,11 @@ class LocalRunner:
         Raises: as `measure`.
         """
         workload = self._workload(workload_key)
-        jobs = [make_candidate(workload, source).job for source in candidates]
-        with self._turn:
-            built = self._builder.build(jobs, options)
-            self._forget(options)
-        return [
-            failed("skipped", "compiled only", build_s=one.build_s)
-            if one.refused is None
-            else failed(one.refused.status, one.refused.error, build_s=one.build_s)
-            for one in built
-        ]
+        wanted = [make_candidate(workload, source) for source in candidates]
+        with self._turn, self._building:
+            slots = self._built(self._builder, wanted, options)
+            self._forget([self._main, *self._helpers], options)
+        return [_compiled(slot.built) for slot in slots]
 
     def close(self) -> None:
         """Ends the children."""
@@ -150,6 +173,31 @@ class LocalRunner:
             raise InputError(f"workload {key!r} was not prepared; prepared are: {known}")
         return self._workloads[key]
 
+    @property
+    def _on_cpu(self) -> bool:
+        return self.spec.device_class == "cpu"
+
+    @property
+    def _builds_ahead(self) -> bool:
+        """Whether one batch is built while another is measured."""
+        return bool(self._helpers) and not self._on_cpu
+
+    def _built(
+        self, builder: Builder, wanted: Sequence[Candidate], options: MeasureOptions
+    ) -> list[_Slot]:
+        built = builder.build([candidate.job for candidate in wanted], options)
+        return [_Slot(candidate=c, built=b) for c, b in zip(wanted, built, strict=True)]
+
+    def _measured(
+        self, workload: Workload, slots: Sequence[_Slot], options: MeasureOptions
+    ) -> list[Measurement]:
+        """The rows of a batch that was built; no child holds it any more."""
+        try:
+            return [self._measure(workload, slot, options) for slot in slots]
+        finally:
+            others = () if self._builds_ahead else self._helpers
+            self._forget([self._main, *others], options)
+
     def _measure(self, workload: Workload, slot: _Slot, options: MeasureOptions) -> Measurement:
         """The candidate's row. What may not have been its own fault convicts nobody.
 
@@ -163,7 +211,8 @@ class LocalRunner:
         if lost:
             self._main.close()
         if refused or slot.built.shared:
-            slot = replace(slot, built=self._builder.build_alone(slot.built, options))
+            builder = self._ahead if self._builds_ahead else self._builder
+            slot = replace(slot, built=builder.build_alone(slot.built, self._main, options))
         return self._attempt(workload, slot, options)
 
     def _attempt(self, workload: Workload, slot: _Slot, options: MeasureOptions) -> Measurement:
@@ -175,7 +224,7 @@ class LocalRunner:
         error: float | None = None
 
         def stopped(refused: Refused) -> Measurement:
-            if refused.status == "launch_error" and self.spec.device_class == "gpu":
+            if refused.status == "launch_error" and not self._on_cpu:
                 self._main.close()  # a failed launch may poison the whole context
             return failed(
                 refused.status,
@@ -228,7 +277,7 @@ class LocalRunner:
         """
         child = self._main
         child.ensure()
-        if ("workload", workload.key) not in child.holds:
+        if _WORKLOAD not in child.holds or self._loaded is not workload:
             load = Load(
                 inputs=dict(workload.inputs),
                 outputs=dict(workload.outputs),
@@ -236,8 +285,8 @@ class LocalRunner:
                 atol=workload.atol,
             )
             child.request(load, options.run_deadline_s + options.build_deadline_s)
-            child.holds -= {item for item in child.holds if isinstance(item, tuple)}
-            child.holds.add(("workload", workload.key))
+            child.holds.add(_WORKLOAD)
+            self._loaded = workload
         if slot.built.index not in child.holds:
             reply = child.request(slot.built.request, options.build_deadline_s)
             if isinstance(reply, Refused):
@@ -267,11 +316,19 @@ class LocalRunner:
         ((cost,),) = measured_costs([result])[1:]
         self._best_cost[key] = min(self._best_cost.get(key, np.inf), float(cost))
 
-    def _forget(self, options: MeasureOptions) -> None:
-        for child in (self._main, *self._helpers):
+    def _forget(self, children: Sequence[Child], options: MeasureOptions) -> None:
+        """The children hold no job any more."""
+        for child in children:
             child.holds -= {item for item in child.holds if isinstance(item, int)}
             if child.pid is not None:
                 try:
                     child.request(Forget(), options.run_deadline_s)
                 except ChildLostError:
                     continue
+
+
+def _compiled(built: Built) -> Measurement:
+    """The row of a candidate that is not to run."""
+    if built.refused is None:
+        return failed("skipped", "compiled only", build_s=built.build_s)
+    return failed(built.refused.status, built.refused.error, build_s=built.build_s)

@@ -13,6 +13,7 @@ from retune.core.target import DeviceSpec
 from retune.device import runtime
 from retune.device.board import SIMULATED, Board, read_board
 from retune.device.catalogue import device_spec, find_device
+from retune.device.device_pool import DevicePool
 from retune.device.lease import lease
 from retune.device.measure import LocalRunner
 from retune.device.runtime import Device
@@ -37,19 +38,13 @@ def spec_of(name: str) -> DeviceSpec:
 
 
 def open_runner(name: str) -> Runner:
-    """What measures on the device of that name. Raises: InputError as `spec_of`."""
-    runners = open_runners(name)
-    if len(runners) > 1:
-        raise InputError(f"device {name!r}: expected one device, got {len(runners)}")
-    return runners[0]
+    """What measures on the device of that name; on several, at the same time.
 
-
-def open_runners(name: str) -> list[Runner]:
-    """What measures on each of the devices. Raises: InputError as `spec_of`."""
-    devices = _devices(name)
-    if len(devices) > 1:
-        spec_of(name)
-    return [_runner(device) for device in devices]
+    Raises: InputError as `spec_of`.
+    """
+    spec_of(name)
+    runners = [_runner(device) for device in _devices(name)]
+    return runners[0] if len(runners) == 1 else DevicePool(runners)
 
 
 def open_device(name: str = "pocl") -> Device:

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from retune.codegen.source import ProgramSource
 from retune.core.errors import InputError, LookupFailed
@@ -23,6 +24,15 @@ class ReplayRunner:
         self.spec = spec
         self._outcomes = {key: list(rows) for key, rows in outcomes.items()}
         self._prepared: set[str] = set()
+
+    @property
+    def capacity(self) -> int:
+        """One device."""
+        return 1
+
+    def working(self) -> AbstractContextManager[None]:
+        """Recorded times cannot be disturbed."""
+        return nullcontext()
 
     def prepare(self, workload: Workload) -> None:
         """Makes the workload known."""

@@ -1,6 +1,7 @@
 """What is measured, how, and by whom: Workload, MeasureOptions and the Runner protocol."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -83,11 +84,23 @@ def measuring_conditions(spec: DeviceSpec, options: MeasureOptions) -> Condition
 
 
 class Runner(Protocol):
-    """Measures candidates of workloads on one device."""
+    """Measures candidates of workloads on a device, or on several of one kind. For any threads."""
 
     @property
     def spec(self) -> DeviceSpec:
         """The device that is measured."""
+        ...
+
+    @property
+    def capacity(self) -> int:
+        """Batches that are measured at the same time: the number of devices."""
+        ...
+
+    def working(self) -> AbstractContextManager[None]:
+        """A context for the caller's own work, which then disturbs no measurement.
+
+        Where it could, it begins after the measurement in progress, and the next one waits for it.
+        """
         ...
 
     def prepare(self, workload: Workload) -> None:

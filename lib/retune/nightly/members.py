@@ -110,7 +110,8 @@ def new_records(records: Path) -> int:
     measured = RecordStore(records).scan(columns=["timestamp"])["timestamp"]
     if not cards:
         return len(measured)
-    return int((measured > datetime.fromisoformat(cards[-1].until)).sum())
+    until = datetime.fromisoformat(cards[-1].until)
+    return sum(moment > until for moment in measured)
 
 
 def page_of(config: NightlyConfig, name: str) -> Path:

@@ -45,7 +45,6 @@ Expression = Tensor | Sequence[Tensor] | Dag
 
 _MODEL = "expression"
 """What the records of an expression name as their network."""
-_FOREVER_S = float("inf")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -141,8 +140,8 @@ def tune(
     """
     if trials < 1:
         raise InputError(f"tune: expected at least one trial, got trials={trials}")
-    with _session(program, space, device, records, seed, tuner, runner) as (task, session):
-        session.round(trials - session.trials, _FOREVER_S, report)
+    with _session(program, space, device, records, seed, tuner, runner, trials) as (task, session):
+        session.search(task.key, report)
         return _tuned(task, session, device, _shapes(program, task))
 
 
@@ -161,7 +160,7 @@ def measure(
     Raises: InputError as `tune` does; ScheduleError for a candidate that is not of the space.
     """
     with _session(program, space, device, records, seed, "random", runner) as (task, session):
-        return session.measure(task.key, candidates) if candidates else []
+        return list(session.measure(task.key, candidates)) if candidates else []
 
 
 def space_for(program: Expression, *schedules: Rule) -> Space:
@@ -257,6 +256,7 @@ def _session(
     seed: int,
     tuner: str,
     runner: Runner | None,
+    trials: int | None = None,
 ) -> Generator[tuple[Task, Session]]:
     """The task and the only session over it; a runner that was opened for it is closed after."""
     task = replace(_task(program, space), weight=1)
@@ -270,6 +270,7 @@ def _session(
             layout="",
             tuner=tuner,
             seed=seed,
+            trials=trials,
             retune=__version__,
         )
         store = RecordStore(records or records_root())
@@ -283,7 +284,7 @@ def _session(
 def _tuned(
     task: Task, session: Session, device: str, shapes: Mapping[str, tuple[int, ...]]
 ) -> Tuned:
-    spec, store = session.runner.spec, session.store
+    spec, store = session.spec, session.store
     space = task.space(spec)
     names = [sketch.name for sketch in space.sketches]
     wanted = {**session.conditions.comparable, "task_key": task.key, "sketch": names}

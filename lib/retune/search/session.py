@@ -1,11 +1,15 @@
-"""Tuning rounds: batches of candidates measured, recorded, and fed back.
+"""Session: a run's tasks on one device, searched by a worker each, recorded, and learned from.
 
 A run is named by its run id. What it has done is what the store holds under that id: a run that was
-killed goes on where it stopped, and proposes what it would have proposed.
+killed goes on where it stopped, and proposes what it would have proposed. Whose turn it is, and
+what each proposal knows, is the business of `turns`. Open first: `Session.search`.
 """
 
+import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from itertools import groupby
 from time import perf_counter
@@ -13,17 +17,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from retune.codegen.lower import lower
-from retune.core.errors import ScheduleError
 from retune.device.workload import MeasureOptions, Runner, measuring_conditions
 from retune.records.conditions import group, within
 from retune.records.cost import measured_costs
-from retune.records.schema import Environment, Measurement, TuningRecord, failed
+from retune.records.schema import Environment, Measurement, TuningRecord
 from retune.records.store import RecordStore
 from retune.schedule.estimate import default_candidate
 from retune.schedule.space import Candidate, Candidates
 from retune.schedule.spaces import strategy
 from retune.search.allocate import ROUND, check_allocator, next_task
+from retune.search.batch import Batch, make_batch, measure_batch
 from retune.search.conditions import network_options
 from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_TUNER
 from retune.search.features import VERSION
@@ -34,6 +37,7 @@ from retune.search.task import Task
 from retune.search.task_run import TaskRun
 from retune.search.transfer import experience
 from retune.search.tuners import Setting, make_tuner
+from retune.search.turns import GRACE_S, Budget, End, Stop, Turns
 
 if TYPE_CHECKING:
     from retune.records import Table
@@ -41,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """What stays the same over all rounds of a run."""
+    """What stays the same for all of a run's processes, but for `spent_s`."""
 
     run_id: str
     model: str
@@ -50,7 +54,11 @@ class RunSettings:
     allocator: str = DEFAULT_ALLOCATOR
     seed: int = 0
     trials: int | None = None
-    """Budget of the whole run in trials; None if it is time."""
+    """Budget of the whole run in trials; None: no limit."""
+    seconds: float | None = None
+    """Budget of the whole run in seconds of searching; None: no limit."""
+    spent_s: float = 0.0
+    """What earlier processes have spent of it."""
     patience: int = 0
     """Trials without a gain after which a task gets no further ones; 0: no limit."""
     batch: int = ROUND
@@ -61,9 +69,8 @@ class RunSettings:
 
 
 Report = Callable[[str, int], None]
-"""Called after each batch with one line of text and the trials done so far."""
-Stop = Callable[[], bool]
-"""Asked before each batch: True if nothing more is to be measured."""
+"""Called after each batch with one line of text and the trials done so far. By one thread at a
+time, while nothing is measured that it could disturb."""
 
 
 def never() -> bool:
@@ -71,8 +78,16 @@ def never() -> bool:
     return False
 
 
+def quiet(_text: str, _trials: int) -> None:
+    """The `Report` of those whom nobody watches."""
+
+
 class Session:
-    """A run over some tasks on one device. Construct it, then call `round` until it is finished."""
+    """A run over some tasks on one device, or on several of one kind.
+
+    Construct it, and call `search` for each of its tasks, each in a thread of its own, as
+    `search_all` does. Once all of them have ended the search is over: another session goes on.
+    """
 
     def __init__(
         self,
@@ -80,85 +95,144 @@ class Session:
         runner: Runner,
         store: RecordStore,
         settings: RunSettings,
+        *,
+        ended: Collection[str] = (),
+        grace_s: float = GRACE_S,
+        clock: Callable[[], float] = perf_counter,
     ) -> None:
         """Reads what the store knows. Candidates are timed with constants as far away as they are
         in a network of these tasks. Raises: LookupFailed for an unknown tuner or allocator.
+
+        Nothing is measured before all tasks but those that have `ended` are searched by someone, or
+        `grace_s` after the first one is.
         """
         check_allocator(settings.allocator)
         options = network_options(tasks, settings.options)
         self.runner = runner
         self.store = store
         self.settings = replace(settings, options=options)
-        self.conditions = measuring_conditions(runner.spec, options)
+        self.spec = runner.spec
+        self.conditions = measuring_conditions(self.spec, options)
         """Those of every trial of this session; only records of the same count."""
-        self._prepared: set[str] = set()
         tuned = [task for task in tasks if task.tunable]
+        self._changed = threading.Condition()
+        """Held whenever what is known of the tasks is read, or changed."""
+        self._reporting = threading.Lock()
+        awaited = {task.key for task in tuned} - set(ended)
+        self._turns = self._new_turns(awaited, grace_s, clock)
+        self._prepared: set[str] = set()
         mine = {**self.conditions.comparable, "task_key": [task.key for task in tuned]}
         rows = store.scan(mine, HISTORY_COLUMNS)
         earlier, own = split_run(rows, settings.run_id)
         self._experience = experience(store, self.conditions, settings.run_id)
         began = min(own["timestamp"].tolist(), default=None)
-        offline = offline_model(store.root, runner.spec, began)
-        self._learner = Learner(runner.spec, settings.seed, self._experience.lesson, offline)
+        offline = offline_model(store.root, self.spec, began)
+        self._learner = Learner(self.spec, settings.seed, self._experience.lesson, offline)
         self._scorers: dict[str, ModelScorer] = {}
         self._runs = {task.key: self._task_run(task, earlier) for task in tuned}
+        self._statuses: dict[str, Counter[str]] = {task.key: Counter() for task in tuned}
         self._recall(own)
 
     @property
     def trials(self) -> int:
         """Measurements of this run so far, earlier processes' included."""
-        return sum(run.trials for run in self._runs.values())
+        with self._changed:
+            return self._turns.done
+
+    @property
+    def seconds(self) -> float:
+        """Time spent on searching so far, earlier processes' included."""
+        with self._changed:
+            return self._turns.seconds
+
+    @property
+    def spent(self) -> float:
+        """Share of the budget that is gone, from 0 to 1."""
+        with self._changed:
+            return self._turns.spent
 
     @property
     def runs(self) -> tuple[TaskRun, ...]:
-        """Every tuned task, with what is known of it."""
+        """Every tuned task, with what is known of it: all that was recorded but turns in flight.
+
+        In a session in which nobody has searched, the last batch in the store is such a turn.
+        """
         return tuple(self._runs.values())
 
-    def next_key(self, spent: float = 0.0) -> str | None:
-        """Key of the task whose turn it is; None if none has anything left to try."""
-        run = self._next(spent)
-        return run.task.key if run else None
+    def statuses(self, task_key: str) -> Counter[str]:
+        """Measurements of the task in this run that are known, by status."""
+        with self._changed:
+            return Counter(self._statuses[task_key])
 
-    def round(
-        self,
-        trials: int,
-        seconds: float,
-        report: Report,
-        spent: float = 0.0,
-        stop: Stop = never,
-    ) -> tuple[Counter[str], str]:
-        """Measures until about `trials` are done, `seconds` are over, or `stop`; whole batches.
+    def next_key(self) -> str | None:
+        """Key of the task that is measured next; None if none has anything left to try."""
+        with self._changed:
+            return self._turns.upcoming or self._choose(list(self._runs), self._turns.spent)
 
-        `spent` is the share of a budget of time that is gone. Gives the statuses of the round, and
-        why the run is finished ('' if it is not).
+    def settle(self) -> None:
+        """All that the store had of this run is known. For a session in which nobody searches:
+        otherwise its last batch becomes known when the next one was proposed."""
+        self._turns.settle()
+
+    # -- searching -------------------------------------------------------------------------------
+
+    def search(self, task_key: str, report: Report = quiet, stop: Stop = never) -> End:
+        """The task has had all of its turns when the call returns; why there are no more.
+
+        Blocks while it is the turn of others, so every task needs a thread of its own. What one
+        task's worker raises ends that worker alone: the others go on without the task, which may
+        be searched again. When `stop` says so, nothing more is begun; what devices have taken in is
+        measured and recorded.
+
+        On one device, the run's proposals follow from its seed and from the outcomes alone; with
+        several, also from which of them is done first.
         """
-        statuses: Counter[str] = Counter()
-        started = perf_counter()
-        while statuses.total() < trials and perf_counter() - started < seconds and not stop():
-            run = self._next(spent)
-            if run is None:
-                return statuses, "no task has anything left to try"
-            candidates = run.propose(min(self.settings.batch, trials - statuses.total()))
-            if not len(candidates):
-                continue
-            statuses.update(m.status for m in self._batch(run, candidates))
-            report(_line(run, self.trials), self.trials)
-        return statuses, ""
+        run, turns = self._runs[task_key], self._turns
+        with turns.worker(task_key):
+            while (turn := turns.take(task_key, stop)) is not None:
+                with self.runner.working():
+                    batch = self._propose(run, turn.most)
+                    turns.proposed(turn, len(batch))
+                if not len(batch) or not turns.enter(turn, stop):
+                    continue
+                measured = self._measure(run, batch)
+                turns.measured(turn)
+                with self.runner.working():
+                    learn = self._record(run, batch, measured, turn.first)
+                turns.recorded(turn, learn)
+                known = False
+                while not known:
+                    turns.wait_to_know(turn)
+                    with self.runner.working():
+                        known = turns.know(turn)
+                with self.runner.working(), self._reporting:
+                    report(self._line(run), self.known_trials)
+            return turns.end()
 
-    def _next(self, spent: float) -> TaskRun | None:
-        if self.settings.trials:
-            spent = self.trials / self.settings.trials
-        states = [run.state for run in self._runs.values()]
-        state = next_task(self.settings.allocator, states, spent)
-        return self._runs[state.key] if state else None
+    @property
+    def known_trials(self) -> int:
+        """Measurements of this run that tuners and model know."""
+        with self._changed:
+            return sum(run.trials for run in self._runs.values())
 
-    def measure(self, task_key: str, candidates: Sequence[Candidate]) -> list[Measurement]:
+    def measure(self, task_key: str, candidates: Sequence[Candidate]) -> Sequence[Measurement]:
         """These candidates of a task, measured now, whatever its tuner would have proposed.
 
-        Raises: ScheduleError for a candidate that is not of the task's space.
+        Not beside a search. Raises: ScheduleError for a candidate that is not of the task's space.
         """
+        self.settle()
         run = self._runs[task_key]
-        return self._batch(run, run.space.locate(candidates))
+        batch = self._batch(run, run.space.locate(candidates))
+        measured = self._measure(run, batch)
+        self._record(run, batch, measured, self._turns.number(len(batch)))()
+        return measured
+
+    def _choose(self, available: Collection[str], spent: float) -> str | None:
+        """Whose turn it is; the others count as done, but tasks are still compared with them."""
+        states = [run.state for run in self._runs.values()]
+        states = [s if s.key in available else replace(s, done=True) for s in states]
+        state = next_task(self.settings.allocator, states, spent)
+        return state.key if state else None
 
     def record_in_place(
         self, model_key: str, rows: Sequence[tuple[str, Candidate, Measurement]]
@@ -180,56 +254,53 @@ class Session:
 
     # -- one batch -----------------------------------------------------------------------------
 
-    def _batch(self, run: TaskRun, candidates: Candidates) -> list[Measurement]:
-        """Every candidate is a record, and the tuner knows it, when the call returns."""
-        measurements = self._measure(run, candidates)
-        self._record(run, candidates, measurements)
-        return measurements
+    def _propose(self, run: TaskRun, most: int) -> Batch:
+        return self._batch(run, run.propose(most))
 
-    def _measure(self, run: TaskRun, candidates: Candidates) -> list[Measurement]:
+    def _batch(self, run: TaskRun, candidates: Candidates) -> Batch:
+        """The candidates as programs; the runner has the arrays that they work on."""
         workload_key = run.task.workload_key(self.settings.seed)
         if workload_key not in self._prepared:
             self.runner.prepare(run.task.workload(self.settings.seed))
             self._prepared.add(workload_key)
-        sources: dict[int, Measurement | None] = {}
-        programs = []
-        for index in range(len(candidates)):
-            candidate = run.space.candidate(candidates, index)
-            try:
-                programs.append(lower(run.space.instantiate(candidate)))
-                sources[index] = None
-            except ScheduleError as error:
-                sources[index] = failed("skipped", str(error))
-        measured = iter(self.runner.measure(workload_key, programs, self.settings.options))
-        return [m if m is not None else next(measured) for m in sources.values()]
+        return make_batch(run.space, self._scorers[run.task.key], candidates)
+
+    def _measure(self, run: TaskRun, batch: Batch) -> Sequence[Measurement]:
+        workload_key = run.task.workload_key(self.settings.seed)
+        return measure_batch(self.runner, workload_key, batch, self.settings.options)
 
     def _record(
-        self, run: TaskRun, candidates: Candidates, measurements: Sequence[Measurement]
-    ) -> None:
-        done = self.trials
-        features = self._scorers[run.task.key].features(candidates)
+        self, run: TaskRun, batch: Batch, measurements: Sequence[Measurement], first: int
+    ) -> Callable[[], None]:
+        """Every candidate is a record when the call returns; what comes back makes them known."""
         rows = [
             replace(
-                self._row(run, run.space.candidate(candidates, index), measured),
-                trial=done + index,
-                features=tuple(features[index].tolist()),
+                self._row(run, run.space.candidate(batch.candidates, index), measured),
+                trial=first + index,
+                features=tuple(batch.features[index].tolist()),
                 feature_set=VERSION,
             )
             for index, measured in enumerate(measurements)
         ]
         self.store.append(rows)
         times, costs = measured_costs(measurements)
-        self._learn(run, History(candidates=candidates, times_us=times, costs=costs), features)
+        history = History(candidates=batch.candidates, times_us=times, costs=costs)
+        statuses = Counter(item.status for item in measurements)
+        return lambda: self._learn(run, history, batch.features, statuses)
 
-    def _learn(self, run: TaskRun, measured: History, features: np.ndarray) -> None:
+    def _learn(
+        self, run: TaskRun, measured: History, features: np.ndarray, statuses: Counter[str]
+    ) -> None:
         """Tuner and model know of the measurements when the call returns."""
-        run.observe(measured)
-        name = group(run.task.key, self.conditions.key)
-        tasks = np.full(len(measured.costs), name, object)
-        self._learner.observe(Lesson(features=features, costs=measured.costs, tasks=tasks))
+        with self._changed:
+            run.observe(measured)
+            name = group(run.task.key, self.conditions.key)
+            tasks = np.full(len(measured.costs), name, object)
+            self._learner.observe(Lesson(features=features, costs=measured.costs, tasks=tasks))
+            self._statuses[run.task.key].update(statuses)
 
     def _row(self, run: TaskRun, candidate: Candidate, measured: Measurement) -> TuningRecord:
-        spec, settings, task = self.runner.spec, self.settings, run.task
+        spec, settings, task = self.spec, self.settings, run.task
         return TuningRecord(
             run_id=settings.run_id,
             model=settings.model,
@@ -257,22 +328,52 @@ class Session:
             measurement=measured,
         )
 
-    # -- resuming ------------------------------------------------------------------------------
+    # -- opening -------------------------------------------------------------------------------
+
+    def _new_turns(
+        self, awaited: Collection[str], grace_s: float, clock: Callable[[], float]
+    ) -> Turns:
+        settings = self.settings
+        return Turns(
+            self._choose,
+            lambda key: self._runs[key].state.done,
+            Budget(trials=settings.trials, seconds=settings.seconds, batch=settings.batch),
+            changed=self._changed,
+            devices=self.runner.capacity,
+            ahead=self.spec.device_class != "cpu",
+            awaited=awaited,
+            grace_s=grace_s,
+            clock=clock,
+        )
 
     def _recall(self, own: "Table") -> None:
-        """Takes in what the run measured before it was interrupted, in order."""
+        """Takes in what the run measured before it was interrupted, in order.
+
+        Its last batch is in flight, as it was then: the next one is proposed without it.
+        """
+        lessons: list[tuple[str, Callable[[], None]]] = []
         first = 0
         for key, turn in groupby(own["task_key"].tolist()):
             after = first + len(list(turn))
-            run = self._runs[key]
-            measured = history_of(own.iloc[first:after], run.space)
-            features = self._scorers[key].features(measured.candidates)
-            self._learn(run, measured, features)
+            lessons.append((key, self._lesson(self._runs[key], own.iloc[first:after])))
             first = after
+        numbers = [int(number) for number in own["trial"].tolist()]
+        self._turns.recall(len(numbers), max(numbers, default=-1) + 1, self.settings.spent_s)
+        for _, learn in lessons[:-1]:
+            learn()
+        if lessons:
+            self._turns.leave_over(*lessons[-1])
+
+    def _lesson(self, run: TaskRun, rows: "Table") -> Callable[[], None]:
+        """Makes a recorded batch known."""
+        measured = history_of(rows, run.space)
+        features = self._scorers[run.task.key].features(measured.candidates)
+        statuses = Counter(str(status) for status in rows["status"].tolist())
+        return lambda: self._learn(run, measured, features, statuses)
 
     def _task_run(self, task: Task, earlier: "Table") -> TaskRun:
         """The task with what was known of it before the run."""
-        spec, settings = self.runner.spec, self.settings
+        spec, settings = self.spec, self.settings
         space = task.space(spec)
         scorer = self._scorers[task.key] = self._learner.scorer(space)
         setting = Setting(
@@ -287,12 +388,38 @@ class Session:
         run.recall(history_of(earlier.loc[earlier["task_key"] == task.key], space))
         return run
 
+    def _line(self, run: TaskRun) -> str:
+        with self._changed:
+            best = run.best_us
+            speed = f"{best:.1f} us, {run.task.flops / best / 1e3:.0f} GFLOPS" if best else ""
+            share = 100 * run.failures / max(1, run.trials)
+            return (
+                f"{run.task.name} x{run.task.weight} | {run.trials} trials | "
+                f"best {speed or 'none valid'} | failed {share:.0f} % | "
+                f"{self.known_trials} trials in all"
+            )
 
-def _line(run: TaskRun, trials: int) -> str:
-    best = run.best_us
-    speed = f"{best:.1f} us, {run.task.flops / best / 1e3:.0f} GFLOPS" if best else "none valid"
-    share = 100 * run.failures / max(1, run.trials)
-    return (
-        f"{run.task.name} x{run.task.weight} | {run.trials} trials | best {speed} | "
-        f"failed {share:.0f} % | {trials} trials in all"
-    )
+
+def search_all(session: Session, report: Report = quiet, stop: Stop = never) -> End:
+    """All tasks of the session were searched, each by a thread of its own; why it ended.
+
+    The threads run in a copy of the caller's context. Raises: what the first task that failed
+    raised, after all others have ended. An interrupt of the caller stops them.
+    """
+    interrupted = threading.Event()
+
+    def search(key: str) -> End:
+        return session.search(key, report, lambda: interrupted.is_set() or stop())
+
+    keys = [run.task.key for run in session.runs]
+    with ThreadPoolExecutor(max(1, len(keys)), thread_name_prefix="search") as pool:
+        try:
+            searches = [pool.submit(copy_context().run, search, key) for key in keys]
+            wait(searches)
+        except BaseException:
+            interrupted.set()
+            raise
+    ends: set[End] = {each.result() for each in searches}
+    for end in ends - {"nothing left"}:
+        return end
+    return "nothing left"

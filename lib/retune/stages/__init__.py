@@ -4,8 +4,8 @@ What a stage says is in `manifest`, how it runs once is in `stage`. `retune.api`
 
     stage_import(request) -> ImportManifest
     stage_extract(request, network) -> TaskManifest
-    stage_tune_round(request, network, tasks, index, previous, progress, stop) -> RoundManifest
-    stage_finalists(request, tasks, last, progress, stop) -> FinalistsManifest
+    stage_search(request, network, tasks, task_key) -> SearchManifest
+    stage_finalists(request, network, tuned: Tuned) -> FinalistsManifest
     stage_select(request, tasks, finalists) -> Selection
     stage_settle(request, network, tasks, selection) -> SettledManifest
     stage_mend(request, network, tasks, selection) -> MendedManifest, with what was settled

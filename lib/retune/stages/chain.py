@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import ParamSpec, TypeVar
 
+from retune.device.opening import spec_of
 from retune.stages.calling import Caller
 from retune.stages.delivery import stage_bench, stage_compile, stage_report, stage_verify
 from retune.stages.manifest import FinishedRun, TuneRequest, TuneResult
@@ -40,11 +41,12 @@ def run_chain(request: TuneRequest, by: Caller, *, wait: bool = True) -> TuneRes
 def _chain(request: TuneRequest, by: Caller, run: Run) -> TuneResult:
     network = by.call(stage_import, request)
     tell(event_of(network))
-    run.claim(run_id(request, network))
+    run.claim(run_id(request, network, spec_of(request.device)))
     tasks = by.call(stage_extract, request, network)
     tell(event_of(tasks))
-    wanted = [(request, network, tasks, entry.key) for entry in tasks.tasks if entry.tunable]
-    searched = join_searches(request, tasks, by.together(stage_search, wanted))
+    keys = [entry.key for entry in tasks.tasks if entry.tunable]
+    found = by.together(stage_search, [(request, network, tasks, key) for key in keys])
+    searched = join_searches(request, network, tasks, dict(zip(keys, found, strict=True)))
     finalists = by.call(stage_finalists, request, network, searched)
     if finalists.stopped or searched.stopped:
         run.cut_short(searched.reason)

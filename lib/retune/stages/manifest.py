@@ -3,8 +3,8 @@
 All of it is plain data (text, numbers, tuples), small, and goes to JSON and back. Arrays, graphs
 and records travel as files named in a manifest. Paths in a manifest are relative to its `folder`.
 
-The way: TuneRequest -> ImportManifest -> TaskManifest -> RoundManifest (one for each round)
--> FinalistsManifest -> Selection -> SettledManifest -> MendedManifest
+The way: TuneRequest -> ImportManifest -> TaskManifest -> SearchManifest (one for each task)
+-> Tuned -> FinalistsManifest -> Selection -> SettledManifest -> MendedManifest
 -> CompileManifest (untuned, tuned) -> VerifyManifest, BenchManifest
 -> PublishedManifest.
 """
@@ -152,7 +152,7 @@ class TaskManifest(Manifest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskProgress:
-    """What is known of one task after a round; counts are of this run so far."""
+    """What is known of one task; counts are of this run so far."""
 
     task_key: str
     trials: int
@@ -164,25 +164,48 @@ class TaskProgress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoundManifest(Manifest):
-    """One round of measurements: a batch for each of some tasks. Its records are in the store."""
+class SearchManifest(Manifest):
+    """The search of one task in a run. Its records are in the store."""
 
-    index: int
+    run_id: str
+    target: str
+    """Fingerprint of the device."""
+    progress: TaskProgress
+    statuses: tuple[tuple[str, int], ...]
+    """Status -> measurements of the task in this run."""
+    trials_done: int
+    """Measurements of the run, all tasks together, when this search ended."""
+    seconds_done: float
+    """What the run had spent on searching by then."""
+    reason: str
+    """Why the task gets no further trials."""
+
+    @property
+    def task_key(self) -> str:
+        """The task that was searched."""
+        return self.progress.task_key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """What the searches of all tasks came to."""
+
     run_id: str
     target: str
     """Fingerprint of the device."""
     progress: tuple[TaskProgress, ...]
-    """Every task of the network."""
+    """Every tuned task whose search did not fail, in the network's order."""
     statuses: tuple[tuple[str, int], ...]
-    """Status -> measurements of this round."""
+    """Status -> measurements of the run, the most frequent first."""
     trials_done: int
-    """Measurements of this run, this round included."""
     seconds_done: float
-    """Time spent in this run's rounds, this one included."""
-    finished: bool
-    """True: the budget or the space is spent, and no further round follows."""
-    reason: str = ""
-    """Why it is finished."""
+    """Time that the run has spent on searching."""
+    reason: str
+    """Why there are no further trials."""
+    stopped: bool = False
+    """True: somebody wished it so, and the same request goes on."""
+    failed: tuple[tuple[str, str], ...] = ()
+    """Task key -> why its search failed for good. Such a task gets its default schedule."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -383,7 +406,7 @@ class TaskResult:
 
     @classmethod
     def of(cls, entry: TaskEntry, progress: TaskProgress | None) -> "TaskResult":
-        """The task with what a round knows of it; nothing if it was not tuned."""
+        """The task with what its search knows of it; nothing if it was not tuned."""
         if progress is None:
             return cls(entry=entry)
         return cls(
@@ -406,8 +429,7 @@ class FinishedRun:
 
     network: ImportManifest
     tasks: TaskManifest
-    rounds: tuple[RoundManifest, ...]
-    """One at least; the last one says why the run ended."""
+    searched: Tuned
     settled: SettledManifest
     tuned: CompileManifest
     verified: VerifyManifest
@@ -417,11 +439,6 @@ class FinishedRun:
     def selection(self) -> Selection:
         """What the tuned bundle was compiled from."""
         return self.settled.selection
-
-    @property
-    def last(self) -> RoundManifest:
-        """The round that ended the run."""
-        return self.rounds[-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -469,3 +486,5 @@ class TuneResult:
     """What the last check came to."""
     published: PublishedManifest | None = None
     """Which bundle is published, and why that one."""
+    failed: tuple[tuple[str, str], ...] = ()
+    """Task -> why its search failed; it has its default schedule."""

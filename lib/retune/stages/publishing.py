@@ -44,7 +44,7 @@ def keep_version(
         target=run.tuned.target,
         program=program_key(source),
         conditions=conditions_today(request),
-        run=run.last.run_id,
+        run=run.searched.run_id,
         deviation=run.verified.max_rel,
         gain=gain,
         verdict=verdict,

@@ -5,7 +5,7 @@ it, in place and in the same passes, or it is the default.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -68,8 +68,10 @@ def race_finalists(
     session: Session,
     budget_s: float,
     time_left: Callable[[], bool],
+    without: Collection[str] = (),
 ) -> FinalistsManifest:
-    """The winner of each tuned task; every contender's times in place are records afterwards.
+    """The winner of each tuned task but those `without`; every contender's times in place are
+    records afterwards.
 
     A few rounds of passes run; further ones while `time_left`. No winners on a simulated device, or
     where the network with its finalists cannot run: a line in the log says why.
@@ -77,7 +79,7 @@ def race_finalists(
     if (board := board_of(request.device)) is not None:
         _LOG.info("%s is simulated: finalists are chosen by their records", board.name)
         return FinalistsManifest()
-    finalists = choose_finalists(session, budget_s)
+    finalists = choose_finalists(session, budget_s, without)
     chosen = {key: [f.candidate for f in found] for key, found in finalists.items()}
     if not chosen:
         return FinalistsManifest()
@@ -85,7 +87,7 @@ def race_finalists(
         raced = race_in_place(
             open_network(request).network,
             chosen,
-            session.runner.spec,
+            session.spec,
             request.device,
             request.seed,
             time_left,
@@ -108,19 +110,22 @@ def race_finalists(
     )
 
 
-def choose_finalists(session: Session, budget_s: float) -> dict[str, list[Finalist]]:
+def choose_finalists(
+    session: Session, budget_s: float, without: Collection[str] = ()
+) -> dict[str, list[Finalist]]:
     """The default schedule and the fastest known candidates of each task, heaviest task first.
 
     Breadth first: the best of each task, then the second best of each, as long as building them
     takes no more than its share of `budget_s`, and their constants fit into one allocation.
     """
-    known = {run.task.key: _known(session, run) for run in session.runs}
+    runs = [run for run in session.runs if run.task.key not in without]
+    known = {run.task.key: _known(session, run) for run in runs}
     known = {key: found for key, found in known.items() if len(found) > 1}
     weights = {run.task.key: run.task.weight * (run.best_us or 0.0) for run in session.runs}
     order = sorted(known, key=lambda key: (-weights[key], key))
     tasks = {run.task.key: run.task for run in session.runs}
     left_s = _BUILD_SHARE * budget_s
-    left_bytes = session.runner.spec.global_memory_bytes // _MEMORY_SHARE
+    left_bytes = session.spec.global_memory_bytes // _MEMORY_SHARE
     left_bytes -= sum(task.weight * task.constant_bytes for task in tasks.values())
     chosen = {key: known[key][:1] for key in order}
     for place in range(1, 1 + MOST):
@@ -138,7 +143,7 @@ def choose_finalists(session: Session, budget_s: float) -> dict[str, list[Finali
 
 def _known(session: Session, run: TaskRun) -> list[Finalist]:
     """The default schedule first, then the fastest known candidates."""
-    spec = session.runner.spec
+    spec = session.spec
     where, key = session.conditions.comparable, run.task.key
     default = default_candidate(run.space, spec)
     best = best_candidates(session.store, key, where, run.space, 1 + MOST)

@@ -7,7 +7,7 @@ from pathlib import Path
 from retune.records.store import RecordStore
 from retune.report import Curve, KernelShare, LatencyBar, ReportData, ReportTask, Verification
 from retune.stages.manifest import FinishedRun, TaskResult, TuneRequest
-from retune.stages.summary import count_statuses, event_of, task_results
+from retune.stages.summary import event_of, failed_tasks, task_results
 
 
 def report_data(
@@ -18,10 +18,10 @@ def report_data(
     Curves are read from the store.
     """
     results = task_results(run)
-    times = measured_times(Path(request.records), run.last.run_id)
+    times = measured_times(Path(request.records), run.searched.run_id)
     return ReportData(
         network=run.network.name,
-        target=run.last.target,
+        target=run.searched.target,
         created=created.strftime("%Y-%m-%d %H:%M UTC"),
         tasks=tuple(_task(result, times.get(result.entry.key, ())) for result in results),
         curves=tuple(
@@ -29,7 +29,7 @@ def report_data(
             for result in results
             if result.entry.key in times
         ),
-        failures=count_statuses(run.rounds),
+        failures=run.searched.statuses,
         latency=tuple(
             LatencyBar(
                 name=row.name,
@@ -96,7 +96,7 @@ def _task(result: TaskResult, times: Sequence[float | None]) -> ReportTask:
 
 
 def _facts(request: TuneRequest, run: FinishedRun, published: str) -> tuple[tuple[str, str], ...]:
-    network, last, tuned = run.network, run.last, run.tuned
+    network, searched, tuned = run.network, run.searched, run.tuned
     facts: Mapping[str, str] = {
         "model": request.model,
         "inputs": ", ".join(f"{v.name} {v.dtype}{list(v.shape)}" for v in network.inputs),
@@ -104,7 +104,8 @@ def _facts(request: TuneRequest, run: FinishedRun, published: str) -> tuple[tupl
         "operations": f"{network.flops / 1e9:.3f} GFLOP in {network.nodes} nodes",
         "parameters": f"{network.parameters:,}",
         "tuner": f"{request.tuner}, seed {request.seed}",
-        "measured": f"{last.trials_done} candidates in {last.seconds_done:.0f} s ({last.reason})",
+        "measured": f"{searched.trials_done} candidates in {searched.seconds_done:.0f} s "
+        f"({searched.reason})",
         "bundle": str(request.module),
         "kernels": f"{tuned.kernels} kernels, {tuned.launches} launches, {tuned.form}",
         "schedules": f"{tuned.from_records} from records, {tuned.from_defaults} default",
@@ -120,6 +121,9 @@ def _facts(request: TuneRequest, run: FinishedRun, published: str) -> tuple[tupl
         facts = {**facts, "host steps": "; ".join(tuned.host_steps)}
     if published:
         facts = {**facts, "published": published}
+    if failed := failed_tasks(run):
+        reasons = "; ".join(f"{name}: {why}" for name, why in failed)
+        facts = {**facts, "default schedule, as the search failed": reasons}
     return tuple(facts.items())
 
 

@@ -50,6 +50,7 @@ def result_data(result: TuneResult) -> Row:
             "largest_error": result.largest_error,
         },
         "settled": result.settled,
+        "failed": dict(result.failed),
     }
 
 

@@ -1,7 +1,5 @@
 """What a run tells of its stages and of its end; the library and the flow share it."""
 
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 
 from retune.core.errors import VerifyError
@@ -11,7 +9,6 @@ from retune.stages.manifest import (
     FinishedRun,
     ImportManifest,
     PublishedManifest,
-    RoundManifest,
     SettledManifest,
     TaskManifest,
     TaskResult,
@@ -67,24 +64,31 @@ def summarize(request: TuneRequest, run: FinishedRun, published: PublishedManife
         module=published.module,
         report=published.report,
         records=request.records,
-        target=run.last.target,
+        target=run.searched.target,
         tasks=task_results(run),
-        trials=run.last.trials_done,
-        seconds=run.last.seconds_done,
-        reason=run.last.reason,
+        trials=run.searched.trials_done,
+        seconds=run.searched.seconds_done,
+        reason=run.searched.reason,
         verified=run.verified,
         latency=run.bench.rows,
-        statuses=count_statuses(run.rounds),
+        statuses=run.searched.statuses,
         max_error=request.max_error,
         largest_error=run.tuned.largest_error,
         settled=event_of(run.settled).text,
         published=published,
+        failed=failed_tasks(run),
     )
+
+
+def failed_tasks(run: FinishedRun) -> tuple[tuple[str, str], ...]:
+    """Names of the tasks whose search failed, and why. They have their default schedules."""
+    names = {entry.key: entry.name for entry in run.tasks.tasks}
+    return tuple((names[key], why) for key, why in run.searched.failed)
 
 
 def task_results(run: FinishedRun) -> tuple[TaskResult, ...]:
     """Every task with what was measured and what was compiled, the costliest first."""
-    known = {entry.task_key: entry for entry in run.last.progress}
+    known = {entry.task_key: entry for entry in run.searched.progress}
     compiled = {best.task_key: best for best in run.selection.best}
     found = [TaskResult.of(entry, known.get(entry.key)) for entry in run.tasks.tasks]
     results = [_as_compiled(r, compiled.get(r.entry.key)) for r in found]
@@ -96,14 +100,6 @@ def _as_compiled(result: TaskResult, best: BestRecord | None) -> TaskResult:
     if best is None:
         return replace(result, best_us=result.default_us or result.best_us)
     return replace(result, best_us=best.time_us, default_us=best.default_us or result.default_us)
-
-
-def count_statuses(rounds: Sequence[RoundManifest]) -> tuple[tuple[str, int], ...]:
-    """Measurements of all rounds by status, the most frequent first."""
-    counts: Counter[str] = Counter()
-    for entry in rounds:
-        counts.update(dict(entry.statuses))
-    return tuple(counts.most_common())
 
 
 def _cost(result: TaskResult) -> tuple[float, int]:

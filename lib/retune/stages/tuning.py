@@ -1,46 +1,55 @@
-"""Stage tune: rounds of measurements, each with a manifest; records go to the store at once."""
+"""Stage tune: the search of each task, all of which share one session, and the race of their best.
+
+Records go to the store at once. Read `stage_search`; whose turn it is, is `search.turns`' business.
+"""
 
 import logging
 import shutil
 from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
 from retune import __version__
 from retune.bundle.build import check_types
+from retune.core.errors import sentence
 from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
 from retune.device.opening import open_runner, spec_of
 from retune.device.workload import MeasureOptions, measuring_conditions
-from retune.records import ranking
 from retune.records.store import RecordStore
-from retune.search.conditions import network_conditions, usual_batch, usual_options
-from retune.search.session import RunSettings, Session, Stop, never
+from retune.search.conditions import usual_batch, usual_options
+from retune.search.session import RunSettings, Session
+from retune.search.task_run import TaskRun
+from retune.search.turns import End
 from retune.stages.manifest import (
     FinalistsManifest,
     ImportManifest,
-    Progress,
-    RoundManifest,
+    SearchManifest,
     TaskManifest,
     TaskProgress,
     TaskResult,
+    Tuned,
     TuneEvent,
     TuneRequest,
+    Winner,
 )
 from retune.stages.network import open_network
+from retune.stages.open_runs import Ledger, OpenRuns, RecordedTrials
 from retune.stages.racing import race_finalists
 from retune.stages.stage import load, run_once, stage_folder, stage_key
+from retune.stages.watch import stopping, tell
 
 _LOG = logging.getLogger("retune.stages")
 
 _RACE_SHARE = 0.15
 _RACE_SECONDS = 10.0
 """Time for the race of the finalists, as a share of the budget, and at least so many seconds."""
-_ROUND_TRIALS = 256
-_ROUND_SECONDS = 60.0
-"""A round ends after so many trials or seconds: what a killed run may have to look up again.
-Between two rounds lie about two seconds of bookkeeping."""
+_NOTHING_LEFT = "nothing is left to try"
+
+_OPEN = OpenRuns()
+_RECORDED = RecordedTrials()
 
 
 def run_id(request: TuneRequest, network: ImportManifest, spec: DeviceSpec) -> str:
@@ -52,250 +61,129 @@ def run_id(request: TuneRequest, network: ImportManifest, spec: DeviceSpec) -> s
     return content_key(network.model_key, conditions.key, search, budget, where, request.campaign)
 
 
-def stage_tune_round(
+def search_key(run: str, task_key: str) -> str:
+    """The key of the search of a task in a run."""
+    return stage_key("tune", run, task_key)
+
+
+def stage_search(
+    request: TuneRequest, network: ImportManifest, tasks: TaskManifest, task_key: str
+) -> SearchManifest:
+    """The search of one task, by a thread of its own; every batch is in the store when it ends.
+
+    The searches of a run's tasks go on together: nothing is measured before all of them are there
+    (or a minute after the first one is), and the request's allocator says whose turn it is. One
+    that fails ends alone. When those who watch wish it so (`watch.stopping`), all end after the
+    batch in flight, and are not stored: the same request goes on.
+    """
+    run = run_id(request, network, spec_of(request.device))
+    work, key = Path(request.work), search_key(run, task_key)
+
+    def body(_: Path) -> SearchManifest:
+        if request.trials == 0:
+            return _nothing_to_measure(request, run, task_key)
+        return _search(request, run, tasks, task_key)
+
+    found = load(SearchManifest, stage_folder(work, "tune", key))
+    if found is not None and not _is_recorded(found, _RECORDED.of(request.records, run)):
+        _LOG.warning("%s: records of task %s are gone; measuring again", request.records, task_key)
+        shutil.rmtree(found.folder)
+    return run_once(SearchManifest, stage="tune", key=key, work=work, body=body)
+
+
+def join_searches(
     request: TuneRequest,
     network: ImportManifest,
     tasks: TaskManifest,
-    index: int,
-    previous: RoundManifest | None,
-    progress: Progress,
-    stop: Stop = never,
-) -> RoundManifest:
-    """One round of measurements after `previous`; every batch is in the store when it ends.
+    outcomes: Mapping[str, SearchManifest | Exception],
+) -> Tuned:
+    """What the searches of all tasks came to, by task: a manifest, or why it failed for good.
 
-    When `stop` says so it ends after the batch in flight: finished for now, but not stored, so the
-    same request goes on with the rest of the round.
+    Raises: what the first task's search raised, if all of them failed.
     """
+    done = [o for t in tasks.tasks if isinstance(o := outcomes.get(t.key), SearchManifest)]
+    failed = [(k, o) for k, o in outcomes.items() if not isinstance(o, SearchManifest)]
+    if failed and not done:
+        raise failed[0][1]
+    statuses = sum((Counter(dict(search.statuses)) for search in done), Counter[str]())
+    reasons = [search.reason for search in done if search.reason != _NOTHING_LEFT]
     spec = spec_of(request.device)
-    run = run_id(request, network, spec)
-    key = stage_key("tune", run, index, previous.key if previous else "")
-
-    def body(_: Path) -> RoundManifest:
-        if request.trials == 0:
-            return _nothing_to_measure(request, tasks, spec, run)
-        watch = _Watch(tasks, progress, request.trials or 0)
-        return _measure_round(request, run, index, previous, watch, stop)
-
-    work = Path(request.work)
-    finished = load(RoundManifest, stage_folder(work, "tune", key))
-    if finished is not None and _recorded(request, run) < finished.trials_done:
-        _LOG.warning(
-            "%s: the records of round %d are gone; measuring again", request.records, index
-        )
-        _OPEN.close()
-        shutil.rmtree(finished.folder)
-    done = run_once(RoundManifest, stage="tune", key=key, work=work, body=body)
-    if done.finished:
-        _OPEN.close()
-    return done
-
-
-def _measure_round(
-    request: TuneRequest,
-    run: str,
-    index: int,
-    previous: RoundManifest | None,
-    watch: "_Watch",
-    stop: Stop,
-) -> RoundManifest:
-    session = _OPEN.of(request, run)
-    earlier = previous.trials_done if previous else 0
-    spent = previous.seconds_done if previous else 0.0
-    left = _ROUND_TRIALS if request.trials is None else request.trials - earlier
-    seconds = _ROUND_SECONDS
-    if request.minutes is not None:
-        seconds = min(seconds, _search_s(request.minutes) - spent)
-    found = _statuses(request, run, session.trials - earlier)
-    wanted = min(_ROUND_TRIALS, left) - found.total()
-    share = spent / _search_s(request.minutes) if request.minutes else 0.0
-
-    def report(text: str, _: int) -> None:
-        watch.show(session, share, text)
-
-    report(f"round {index + 1} begins", session.trials)
-    started = perf_counter()
-    statuses, reason = session.round(max(0, wanted), seconds, report, share, stop)
-    spent += perf_counter() - started
-    if not reason and request.trials is not None and session.trials >= request.trials:
-        reason = f"{request.trials} trials are done"
-    if not reason and request.minutes is not None and spent >= _search_s(request.minutes):
-        reason = f"{request.minutes:g} minutes are over"
-    stopped = not reason and stop()
-    if stopped:
-        reason = "stopped by hand, the same command goes on"
-    return RoundManifest(
-        index=index,
-        run_id=run,
-        target=session.runner.spec.fingerprint,
-        progress=_progress_of(session),
-        statuses=tuple((found + statuses).most_common()),
-        trials_done=session.trials,
-        seconds_done=spent,
-        finished=bool(reason),
-        reason=reason,
-        stopped=stopped,
-    )
-
-
-def _progress_of(session: Session) -> tuple[TaskProgress, ...]:
-    return tuple(
-        TaskProgress(
-            task_key=run.task.key,
-            trials=run.trials,
-            failed=run.failures,
-            best_us=run.best_us,
-            default_us=run.default_us,
-        )
-        for run in session.runs
-    )
-
-
-class _Watch:
-    """Tells those who watch how the tasks stand."""
-
-    def __init__(self, tasks: TaskManifest, progress: Progress, total: int) -> None:
-        self._entries = {entry.key: entry for entry in tasks.tasks}
-        self._progress = progress
-        self._total = total
-
-    def show(self, session: Session, spent: float, text: str) -> None:
-        standing = tuple(
-            TaskResult.of(self._entries[progress.task_key], progress)
-            for progress in _progress_of(session)
-        )
-        event = TuneEvent(
-            stage="tune",
-            text=text,
-            done=session.trials,
-            total=self._total,
-            tasks=standing,
-            next_key=session.next_key(spent),
-        )
-        self._progress(event)
-
-
-def _recorded(request: TuneRequest, run: str) -> int:
-    """Measurements of a run that the store holds."""
-    return len(RecordStore(request.records).scan({"run_id": run, "phase": "search"}, ["status"]))
-
-
-def _statuses(request: TuneRequest, run: str, count: int) -> Counter[str]:
-    """Statuses of the last `count` measurements of a run: a round that was cut short had them."""
-    if count <= 0:
-        return Counter()
-    rows = RecordStore(request.records).scan(
-        {"run_id": run, "phase": "search"}, ["trial", "status"]
-    )
-    return Counter(str(s) for s in rows.sort_values(by="trial")["status"].tail(count))
-
-
-def _nothing_to_measure(
-    request: TuneRequest, tasks: TaskManifest, spec: DeviceSpec, run: str
-) -> RoundManifest:
-    store = RecordStore(request.records)
-    where = network_conditions(spec, open_network(request).network.tasks.values()).comparable
-    bests = {t.key: ranking.best(store, t.key, where) for t in tasks.tasks if t.tunable}
-    return RoundManifest(
-        index=0,
-        run_id=run,
+    return Tuned(
+        run_id=run_id(request, network, spec),
         target=spec.fingerprint,
-        progress=tuple(
-            TaskProgress(
-                task_key=key,
-                trials=0,
-                failed=0,
-                best_us=best.measurement.median_us if best else None,
-            )
-            for key, best in bests.items()
-        ),
-        statuses=(),
-        trials_done=0,
-        seconds_done=0.0,
-        finished=True,
-        reason="no trials were asked for",
+        progress=tuple(search.progress for search in done),
+        statuses=tuple(statuses.most_common()),
+        trials_done=sum(search.progress.trials for search in done),
+        seconds_done=max((search.seconds_done for search in done), default=0.0),
+        reason=reasons[0] if reasons else "no task has anything left to try",
+        stopped=any(search.stopped for search in done),
+        failed=tuple((key, sentence(error)) for key, error in failed),
     )
 
 
 def stage_finalists(
-    request: TuneRequest,
-    network: ImportManifest,
-    last: RoundManifest,
-    progress: Progress,
-    stop: Stop = never,
+    request: TuneRequest, network: ImportManifest, tuned: Tuned
 ) -> FinalistsManifest:
-    """The winner of each task, after the last round; every measurement is in the store.
+    """The winner of each task, after their searches; every measurement is in the store.
 
-    When `stop` says so no race begins, or it ends early, and the manifest is not stored.
+    Tasks whose search failed have their default schedule. When those who watch wish it so, no race
+    begins, or it ends early, and the manifest is not stored.
     """
-    key = stage_key("finalists", last.run_id, last.trials_done)
+    failed = tuple(key for key, _ in tuned.failed)
+    key = stage_key("finalists", tuned.run_id, tuned.trials_done, failed)
 
     def body(_: Path) -> FinalistsManifest:
-        if request.trials == 0:
-            return FinalistsManifest()
-        if stop():
-            return FinalistsManifest(stopped=True)
-        session = _OPEN.of(request, last.run_id)
-        budget = max(_RACE_SECONDS, _race_share_s(request, last))
-        started = perf_counter()
-
-        def time_left() -> bool:
-            return perf_counter() - started < budget and not stop()
-
-        progress(TuneEvent(stage="finalists", text="finalists are built into the network"))
-        found = race_finalists(request, network, session, budget, time_left)
-        return replace(found, stopped=stop())
+        found = FinalistsManifest() if request.trials == 0 else _race(request, network, tuned)
+        defaults = tuple(Winner(task_key=key, record_id=None) for key in failed)
+        return replace(found, winners=found.winners + defaults, stopped=stopping())
 
     try:
         work = Path(request.work)
         done = run_once(FinalistsManifest, stage="finalists", key=key, work=work, body=body)
     finally:
-        _OPEN.close()
-    decided = f"{len(done.winners)} tasks have a winner, by {done.passes} passes of the network"
+        _OPEN.forget(tuned.run_id)
+    number = len(done.winners) - len(failed)
+    decided = f"{number} tasks have a winner, by {done.passes} passes of the network"
     text = "measuring has stopped" if done.stopped else decided
-    progress(TuneEvent(stage="decided", text=text))
+    tell(TuneEvent(stage="decided", text=text))
     return done
 
 
-def _race_share_s(request: TuneRequest, last: RoundManifest) -> float:
-    """What is left of the minutes, or as large a share of the time that the trials took."""
-    if request.minutes is not None:
-        return 60 * request.minutes - last.seconds_done
-    return last.seconds_done * _RACE_SHARE / (1 - _RACE_SHARE)
+# -- the search of a task ------------------------------------------------------------------------
 
 
-def _search_s(minutes: float) -> float:
-    """Seconds for rounds; the rest is for the race."""
-    return 60 * minutes * (1 - _RACE_SHARE)
+def _search(request: TuneRequest, run: str, tasks: TaskManifest, task_key: str) -> SearchManifest:
+    ledger = Ledger(Path(request.work), run)
+
+    def make() -> Session:
+        session = _open_session(request, run, _ended(request, run, tasks))
+        tell(_standing(request, session, tasks, "the search begins"))
+        return session
+
+    with _OPEN.searching(run, make) as session:
+
+        def report(text: str, _: int) -> None:
+            ledger.write(session.seconds)
+            tell(_standing(request, session, tasks, text))
+
+        end = session.search(task_key, report, stopping)
+        (mine,) = (entry for entry in session.runs if entry.task.key == task_key)
+        return SearchManifest(
+            run_id=run,
+            target=session.spec.fingerprint,
+            progress=_progress_of(mine),
+            statuses=tuple(session.statuses(task_key).most_common()),
+            trials_done=session.trials,
+            seconds_done=session.seconds,
+            reason=_reason(request, end),
+            stopped=end == "stopped",
+        )
 
 
-class _OpenSession:
-    """The session of the run in progress: its tuners go on where the last round left them."""
-
-    def __init__(self) -> None:
-        self._run = ""
-        self._session: Session | None = None
-
-    def of(self, request: TuneRequest, run: str) -> Session:
-        """The session of that run, opened if another or none is open."""
-        if self._session is None or self._run != run:
-            self.close()
-            self._session = _open_session(request, run)
-            self._run = run
-        return self._session
-
-    def close(self) -> None:
-        """Ends the measuring processes."""
-        if self._session is not None:
-            self._session.runner.close()
-            self._session = None
-
-
-_OPEN = _OpenSession()
-"""One device, one session: a process measures for one run at a time."""
-
-
-def _open_session(request: TuneRequest, run: str) -> Session:
+def _open_session(request: TuneRequest, run: str, ended: Collection[str] = ()) -> Session:
+    """The run's session; nobody searches the tasks that have `ended`."""
     spec = spec_of(request.device)
+    known = bool(_RECORDED.of(request.records, run))
     settings = RunSettings(
         run_id=run,
         model=request.model,
@@ -304,6 +192,8 @@ def _open_session(request: TuneRequest, run: str) -> Session:
         allocator=request.allocator,
         seed=request.seed,
         trials=request.trials,
+        seconds=_search_s(request.minutes) if request.minutes is not None else None,
+        spent_s=Ledger(Path(request.work), run).read() if known else 0.0,
         patience=request.patience,
         retune=__version__,
         batch=usual_batch(spec),
@@ -311,6 +201,100 @@ def _open_session(request: TuneRequest, run: str) -> Session:
     )
     network = open_network(request).network
     check_types(network.graph, spec)
-    tasks = tuple(network.tasks.values())
-    runner = open_runner(request.device)
-    return Session(tasks, runner, RecordStore(request.records), settings)
+    every = tuple(network.tasks.values())
+    store = RecordStore(request.records)
+    return Session(every, open_runner(request.device), store, settings, ended=ended)
+
+
+def _ended(request: TuneRequest, run: str, tasks: TaskManifest) -> list[str]:
+    """The tasks whose search has ended, in whichever process."""
+    work, recorded = Path(request.work), _RECORDED.of(request.records, run)
+    folders = [stage_folder(work, "tune", search_key(run, t.key)) for t in tasks.tasks]
+    found = [load(SearchManifest, folder) for folder in folders]
+    return [one.task_key for one in found if one and _is_recorded(one, recorded)]
+
+
+def _is_recorded(search: SearchManifest, recorded: Mapping[str, int]) -> bool:
+    """Whether the store has what was measured when the search ended, of this task and of all."""
+    mine, all_tasks = recorded.get(search.task_key, 0), sum(recorded.values())
+    return mine >= search.progress.trials and all_tasks >= search.trials_done
+
+
+def _reason(request: TuneRequest, end: End) -> str:
+    match end:
+        case "trials":
+            return f"{request.trials} trials are done"
+        case "time":
+            return f"{request.minutes:g} minutes are over"
+        case "stopped":
+            return "stopped by hand, the same command goes on"
+        case "nothing left":
+            return _NOTHING_LEFT
+
+
+def _progress_of(run: TaskRun) -> TaskProgress:
+    return TaskProgress(
+        task_key=run.task.key,
+        trials=run.trials,
+        failed=run.failures,
+        best_us=run.best_us,
+        default_us=run.default_us,
+    )
+
+
+def _standing(request: TuneRequest, session: Session, tasks: TaskManifest, text: str) -> TuneEvent:
+    """How all tasks stand."""
+    entries = {entry.key: entry for entry in tasks.tasks}
+    runs = session.runs
+    return TuneEvent(
+        stage="tune",
+        text=text,
+        done=session.known_trials,
+        total=request.trials or 0,
+        spent=session.spent,
+        tasks=tuple(TaskResult.of(entries[r.task.key], _progress_of(r)) for r in runs),
+        next_key=session.next_key(),
+    )
+
+
+def _nothing_to_measure(request: TuneRequest, run: str, task_key: str) -> SearchManifest:
+    return SearchManifest(
+        run_id=run,
+        target=spec_of(request.device).fingerprint,
+        progress=TaskProgress(task_key=task_key, trials=0, failed=0, best_us=None),
+        statuses=(),
+        trials_done=0,
+        seconds_done=0.0,
+        reason="no trials were asked for",
+    )
+
+
+# -- the race -------------------------------------------------------------------------------------
+
+
+def _race(request: TuneRequest, network: ImportManifest, tuned: Tuned) -> FinalistsManifest:
+    if stopping():
+        return FinalistsManifest()
+    budget = max(_RACE_SECONDS, _race_share_s(request, tuned))
+    without = [key for key, _ in tuned.failed]
+
+    with _OPEN.searched(tuned.run_id, lambda: _open_session(request, tuned.run_id)) as session:
+        started = perf_counter()
+
+        def time_left() -> bool:
+            return perf_counter() - started < budget and not stopping()
+
+        tell(TuneEvent(stage="finalists", text="finalists are built into the network"))
+        return race_finalists(request, network, session, budget, time_left, without)
+
+
+def _race_share_s(request: TuneRequest, tuned: Tuned) -> float:
+    """What is left of the minutes, or as large a share of the time that the trials took."""
+    if request.minutes is not None:
+        return 60 * request.minutes - tuned.seconds_done
+    return tuned.seconds_done * _RACE_SHARE / (1 - _RACE_SHARE)
+
+
+def _search_s(minutes: float) -> float:
+    """Seconds for searching; the rest is for the race."""
+    return 60 * minutes * (1 - _RACE_SHARE)

@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from retune.codegen.source import ProgramSource
 from retune.core.dtypes import TensorType
@@ -33,6 +34,8 @@ def wrong(source: ProgramSource) -> Measurement:
 class FakeRunner:
     """Counts what it is asked to measure; `outcome` says what becomes of it."""
 
+    capacity = 1
+
     def __init__(self, outcome: Outcome = measured) -> None:
         self.outcome = outcome
         self.workloads: list[str] = []
@@ -43,6 +46,9 @@ class FakeRunner:
     @property
     def spec(self) -> DeviceSpec:
         return GENERIC_CPU
+
+    def working(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def prepare(self, workload: Workload) -> None:
         self.workloads.append(workload.key)

@@ -12,7 +12,7 @@ from retune.schedule.space import Space
 from retune.search.conditions import network_conditions
 from retune.search.features import FEATURES, featurise
 from retune.search.learning import Learner, Lesson, fit_at, scores
-from retune.search.session import Session
+from retune.search.session import Session, search_all
 from retune.search.transfer import experience, nearest_rows
 from tests.unit.search.fakes import FakeRunner, settings, tasks
 
@@ -83,7 +83,7 @@ def test_what_is_remembered_of_candidates_is_what_they_are(space: Space, rng: np
 
 def test_other_runs_teach_a_run_before_it_begins(store: Path, space: Space):
     records = RecordStore(store)
-    Session(tasks(), FakeRunner(), records, settings(tuner="random")).round(40, 1e9, quiet)
+    search_all(Session(tasks(), FakeRunner(), records, settings(tuner="random", trials=40)))
     here = network_conditions(GENERIC_CPU, tasks())
     elsewhere = network_conditions(replace(GENERIC_CPU, compute_units=1), tasks())
     known = experience(records, here, "another run")
@@ -101,7 +101,3 @@ def test_the_nearest_row_of_a_row_is_itself(space: Space, rng: np.random.Generat
         flat = [tuple(v for values in sketch.decided(row).values() for v in values) for row in rows]
         assert np.array_equal(nearest_rows(sketch, flat), rows)
         assert not len(nearest_rows(sketch, [(1,) * 99]))
-
-
-def quiet(text: str, trials: int) -> None:
-    """Reports nothing."""

@@ -20,7 +20,7 @@ from retune.schedule.replay import replay
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import Space
 from retune.search.program import space_for
-from retune.search.session import Session
+from retune.search.session import Session, search_all
 from retune.search.task import expression_task
 from tests.dags import conv2d
 from tests.oracle import assert_same_meaning
@@ -261,7 +261,7 @@ def test_import_retune_is_cheap():
 
 def test_a_session_takes_an_expression_beside_others(store: Path):
     tasks = [expression_task(Dag((matmul(n, 8, 4),))) for n in (4, 6)]
-    session = Session(tasks, FakeRunner(), RecordStore(store), settings())
-    session.round(8, 1e9, lambda text, trials: None)
+    session = Session(tasks, FakeRunner(), RecordStore(store), settings(trials=8))
+    search_all(session)
     assert {run.task.key for run in session.runs} == {task.key for task in tasks}
     assert isinstance(tasks[0].space(GENERIC_CPU), Space)

@@ -11,7 +11,7 @@ from retune.device.workload import Runner
 from retune.records.schema import Measurement
 from retune.records.store import RecordStore
 from retune.search.replaying import replay_runner
-from retune.search.session import Session
+from retune.search.session import Session, search_all
 from retune.search.tuners import TUNERS
 from tests.unit.search.fakes import FakeRunner, measured, settings, tasks, wrong
 
@@ -24,9 +24,8 @@ def some_fail(source: ProgramSource) -> Measurement:
 
 def run(store: Path, runner: Runner, tuner: str, seed: int = 0) -> list[tuple[object, ...]]:
     """A run's trials: task, candidate and outcome of each, in order."""
-    given = settings(tuner=tuner, seed=seed)
-    session = Session(tasks(), runner, RecordStore(store), given)
-    session.round(TRIALS, 1e9, lambda text, done: None)
+    given = settings(tuner=tuner, seed=seed, trials=TRIALS)
+    search_all(Session(tasks(), runner, RecordStore(store), given))
     found = [
         (record.trial, task.key, record.config_hash, record.measurement.run_times_us)
         for task in tasks()

@@ -15,21 +15,14 @@ from retune.records.ranking import best, top
 from retune.records.schema import Measurement, failed, succeeded
 from retune.records.store import RecordStore
 from retune.schedule.estimate import default_candidate
-from retune.search import session as session_module
-from retune.search import task_run
+from retune.search import batch, task_run
 from retune.search.extract import extract
 from retune.search.history import candidate_of
-from retune.search.session import RunSettings, Session
+from retune.search.session import RunSettings, Session, search_all
 from retune.search.task import expression_task
 from retune.search.tuners import TUNERS
 from tests import dags
 from tests.unit.search.fakes import HERE, FakeRunner, measured, pooling, settings, tasks, wrong
-
-FOREVER = 1e9
-
-
-def quiet(text: str, trials: int) -> None:
-    """Reports nothing."""
 
 
 def open_session(
@@ -38,40 +31,56 @@ def open_session(
     return Session(tasks(), runner or FakeRunner(), RecordStore(store), given or settings())
 
 
+def searched(
+    store: Path, trials: int, runner: FakeRunner | None = None, **fields: object
+) -> Session:
+    """A session that has spent so many trials of its run."""
+    session = open_session(store, runner, settings(trials=trials, **fields))
+    assert search_all(session) == "trials"
+    return session
+
+
+def statuses(session: Session) -> Counter[str]:
+    return sum((session.statuses(run.task.key) for run in session.runs), Counter())
+
+
 def rows(store: Path):
     return RecordStore(store).scan(columns=["record_id", "run_id", "task_key", "config_hash"])
 
 
-def test_a_round_measures_as_many_as_it_is_told(store: Path):
+def test_a_search_measures_as_many_as_it_is_told(store: Path):
     runner, lines = FakeRunner(), []
-    session = open_session(store, runner)
-    statuses, reason = session.round(18, FOREVER, lambda *line: lines.append(line))
-    assert (statuses["ok"], reason) == (18, "")
+    session = open_session(store, runner, settings(trials=18))
+    assert search_all(session, lambda *line: lines.append(line)) == "trials"
+    assert statuses(session) == {"ok": 18}
     assert len(runner.measured) == len(rows(store)) == session.trials == 18
     assert not rows(store).duplicated(["task_key", "config_hash"]).any()
-    assert [trials for _, trials in lines][-1] == 18
+    assert [trials for _, trials in lines] == sorted(trials for _, trials in lines)
+    assert lines[-1][1] == 18
     assert "dense" in lines[0][0] and "none valid" not in lines[0][0]
 
 
-def test_a_round_that_is_told_to_stop_ends_after_the_batch_in_flight(store: Path):
+def test_a_search_that_is_told_to_stop_ends_after_the_batch_in_flight(store: Path):
     session, batches = open_session(store), list[int]()
 
     def report(_: str, trials: int) -> None:
         batches.append(trials)
 
-    statuses, reason = session.round(200, FOREVER, report, stop=lambda: len(batches) == 2)
-    assert len(batches) == 2
-    assert statuses.total() == session.trials == len(rows(store)) == batches[-1]
-    assert reason == ""
+    assert search_all(session, report, lambda: len(batches) >= 2) == "stopped"
+    assert 2 <= len(batches) <= 3
+    assert statuses(session).total() == session.trials == len(rows(store)) == batches[-1]
+
+
+def test_a_search_that_is_stopped_before_it_begins_measures_nothing(store: Path):
+    session = open_session(store)
+    assert search_all(session, stop=lambda: True) == "stopped"
+    assert session.trials == len(rows(store)) == 0
 
 
 def test_the_next_task_is_the_one_that_is_measured_next(store: Path):
-    session = open_session(store)
-    before = Counter({run.task.key: run.trials for run in session.runs})
-    following = session.next_key()
-    session.round(1, FOREVER, quiet)
-    after = Counter({run.task.key: run.trials for run in session.runs})
-    assert set(after - before) == {following}
+    following = open_session(store).next_key()
+    session = searched(store, 1)
+    assert {run.task.key for run in session.runs if run.trials} == {following}
 
 
 def test_only_reductions_are_tuned(store: Path):
@@ -80,33 +89,45 @@ def test_only_reductions_are_tuned(store: Path):
     assert len(tuned) == 2
 
 
-def test_a_round_without_time_measures_nothing(store: Path):
-    statuses, reason = open_session(store).round(8, 0.0, quiet)
-    assert not statuses.total()
-    assert reason == ""
+def test_a_search_without_time_measures_nothing(store: Path):
+    session = open_session(store, given=settings(seconds=100.0, spent_s=100.0))
+    assert search_all(session) == "time"
+    assert (session.trials, session.seconds) == (0, pytest.approx(100.0, abs=99.0))
+
+
+def test_time_is_spent_by_all_processes_of_a_run(store: Path):
+    moments = iter(range(10_000))
+    given = settings(seconds=20.0, spent_s=5.0)
+    session = Session(
+        tasks(), FakeRunner(), RecordStore(store), given, clock=lambda: float(next(moments))
+    )
+    assert session.seconds == 5.0
+    assert search_all(session) == "time"
+    assert session.seconds >= 20.0
+    assert 0 < session.trials == len(rows(store)) < 100
 
 
 def test_another_process_goes_on_with_the_run(store: Path):
-    first = open_session(store)
-    first.round(10, FOREVER, quiet)
-    second = open_session(store)
+    first = searched(store, 10)
+    second = open_session(store, given=settings(trials=24))
     assert second.trials == 10
+    second.settle()
     assert [run.state for run in second.runs] == [run.state for run in first.runs]
-    second.round(14, FOREVER, quiet)
+    assert search_all(open_session(store, given=settings(trials=24))) == "trials"
     found = rows(store)
-    assert second.trials == len(found) == 24
+    assert len(found) == 24
     assert not found.duplicated(["task_key", "config_hash"]).any()
 
 
 @pytest.mark.parametrize("tuner", TUNERS)
 def test_a_run_that_was_cut_proposes_as_if_it_had_not_been(store: Path, tuner: str):
-    """A kill comes between two batches: the first two are of one candidate, others of four."""
-    given, cut = settings(tuner=tuner), 2 + 4 * 5
+    """Between two batches: the first two are of one candidate, others of four."""
+    cut = 2 + 4 * 5
     whole, parts = store / "whole", store / "parts"
-    open_session(whole, given=given).round(40, FOREVER, quiet)
-    open_session(parts, given=given).round(cut, FOREVER, quiet)
-    open_session(parts, given=settings(run_id="other")).round(8, FOREVER, quiet)
-    open_session(parts, given=given).round(40 - cut, FOREVER, quiet)
+    searched(whole, 40, tuner=tuner)
+    searched(parts, cut, tuner=tuner)
+    searched(parts, 8, run_id="other")
+    searched(parts, 40, tuner=tuner)
     assert proposed(parts) == proposed(whole)
 
 
@@ -119,8 +140,7 @@ def proposed(store: Path) -> list[tuple[str, str]]:
 
 
 def test_the_default_schedule_is_measured_first_and_known_afterwards(store: Path):
-    session = open_session(store)
-    session.round(8, FOREVER, quiet)
+    searched(store, 8)
     first = dict(reversed(proposed(store)))
     for task in tasks():
         if task.tunable:
@@ -132,8 +152,8 @@ def test_candidates_are_timed_with_the_constants_of_the_whole_network(store: Pat
     dense = replace(expression_task(dags.dense(8, 32, 64, epilogue=False)), weight=3)
     other = replace(dense, key="other", weight=2)
     runner = FakeRunner()
-    session = Session([dense, other], runner, RecordStore(store), settings())
-    session.round(1, FOREVER, quiet)
+    session = Session([dense, other], runner, RecordStore(store), settings(trials=1))
+    search_all(session)
     assert dense.constant_bytes == 64 * 32 * 4
     assert [options.spread_bytes for options in runner.options] == [5 * dense.constant_bytes]
 
@@ -141,9 +161,8 @@ def test_candidates_are_timed_with_the_constants_of_the_whole_network(store: Pat
 def test_patience_ends_a_task_that_gains_nothing(store: Path):
     flat = succeeded([5.0], max_abs_err=0.0, reference_us=None, build_s=0.0, run_s=0.0)
     session = open_session(store, FakeRunner(lambda source: flat), settings(patience=12))
-    statuses, reason = session.round(200, FOREVER, quiet)
-    assert reason == "no task has anything left to try"
-    assert statuses.total() < 2 * (12 + 2 * 4)
+    assert search_all(session) == "nothing left"
+    assert statuses(session).total() < 2 * (12 + 2 * 4)
 
 
 def test_an_unknown_allocator_is_refused_before_anything_is_measured(store: Path):
@@ -152,23 +171,24 @@ def test_an_unknown_allocator_is_refused_before_anything_is_measured(store: Path
 
 
 def test_another_run_measures_nothing_again_and_starts_with_the_best(store: Path):
-    open_session(store).round(12, FOREVER, quiet)
-    other = open_session(store, given=settings(run_id="other", seed=5))
+    searched(store, 12)
+    other = open_session(store, given=settings(run_id="other", seed=5, trials=12))
     assert other.trials == 0
     assert all(run.best_us is not None for run in other.runs)
-    other.round(12, FOREVER, quiet)
+    search_all(other)
     found = rows(store)
     assert not found.duplicated(["task_key", "config_hash"]).any()
     assert found["run_id"].value_counts().to_dict() == {"run": 12, "other": 12}
 
 
 def test_failures_are_rows_with_their_message(store: Path):
-    session = open_session(store, FakeRunner(wrong))
-    statuses, _ = session.round(8, FOREVER, quiet)
-    assert statuses == {"wrong_result": 8}
-    assert sum(run.failures for run in session.runs) == 8
+    session = searched(store, 8, FakeRunner(wrong))
+    again = open_session(store)
+    again.settle()
+    for each in (session, again):
+        assert statuses(each) == {"wrong_result": 8}
+        assert sum(run.failures for run in each.runs) == 8
     assert set(RecordStore(store).scan(columns=["error"])["error"]) == {"off by one"}
-    assert sum(run.failures for run in open_session(store).runs) == 8
 
 
 def test_a_task_that_never_works_is_given_up(store: Path, monkeypatch: pytest.MonkeyPatch):
@@ -178,8 +198,8 @@ def test_a_task_that_never_works_is_given_up(store: Path, monkeypatch: pytest.Mo
     def outcome(source: ProgramSource) -> Measurement:
         return wrong(source) if dense.key[:8] in source.kernels[0].name else measured(source)
 
-    session = open_session(store, FakeRunner(outcome))
-    session.round(60, FOREVER, quiet)
+    session = open_session(store, FakeRunner(outcome), settings(trials=60))
+    search_all(session)
     trials = {run.task.key: run.trials for run in session.runs}
     trials_of_hopeless = trials.pop(dense.key)
     assert trials_of_hopeless < 12
@@ -191,15 +211,15 @@ def test_the_end_of_all_spaces_ends_the_run(store: Path):
     count = len(task.space(GENERIC_CPU).everyone())
     given = settings(tuner="grid", batch=64)
     session = Session([task], FakeRunner(), RecordStore(store), given)
-    statuses, reason = session.round(count + 1, FOREVER, quiet)
-    assert reason == "no task has anything left to try"
-    assert statuses.total() == len(rows(store)) == count
+    assert search_all(session) == "nothing left"
+    assert statuses(session).total() == len(rows(store)) == count
     again = Session([task], FakeRunner(), RecordStore(store), given)
-    assert again.round(1, FOREVER, quiet) == (Counter(), reason)
+    assert search_all(again) == "nothing left"
+    assert len(rows(store)) == count
 
 
 def test_a_candidate_that_cannot_be_made_is_skipped(store: Path, monkeypatch: pytest.MonkeyPatch):
-    lowered = session_module.lower
+    lowered = batch.lower
     calls = []
 
     def sometimes(program):
@@ -208,10 +228,9 @@ def test_a_candidate_that_cannot_be_made_is_skipped(store: Path, monkeypatch: py
             raise ScheduleError("no such loop")
         return lowered(program)
 
-    monkeypatch.setattr(session_module, "lower", sometimes)
+    monkeypatch.setattr(batch, "lower", sometimes)
     runner = FakeRunner()
-    statuses, _ = open_session(store, runner).round(12, FOREVER, quiet)
-    assert statuses == {"ok": 8, "skipped": 4}
+    assert statuses(searched(store, 12, runner)) == {"ok": 8, "skipped": 4}
     assert len(runner.measured) == 8
     messages = RecordStore(store).scan({"status": "skipped"}, ["error"])["error"]
     assert set(messages) == {"no such loop"}
@@ -219,23 +238,21 @@ def test_a_candidate_that_cannot_be_made_is_skipped(store: Path, monkeypatch: py
 
 def test_rows_and_measurements_stay_paired(store: Path):
     """Each record's time is that of its own candidate."""
-    session = open_session(store)
-    session.round(12, FOREVER, quiet)
+    session = searched(store, 12)
     by_key = {task.key: task for task in tasks()}
     known = RecordStore(store)
     for key, task in by_key.items():
-        space = task.space(session.runner.spec)
+        space = task.space(session.spec)
         for record in top(known, key, HERE, 20):
             candidate = candidate_of(record, space)
             assert candidate is not None
             assert candidate.key == record.config_hash
-            source = session_module.lower(space.instantiate(candidate))
+            source = batch.lower(space.instantiate(candidate))
             assert measured(source).median_us == pytest.approx(record.measurement.median_us)
 
 
 def test_an_unusable_time_is_no_best(store: Path):
-    session = open_session(store, FakeRunner(lambda source: failed("timeout", "too slow")))
-    session.round(4, FOREVER, quiet)
+    session = searched(store, 4, FakeRunner(lambda source: failed("timeout", "too slow")))
     assert all(run.best_us is None for run in session.runs)
 
 
@@ -246,19 +263,19 @@ class Elsewhere(FakeRunner):
 
 
 def test_times_of_other_conditions_are_not_compared(store: Path):
-    one, all_cores = settings(run_id="one core"), settings(run_id="all cores")
-    open_session(store, Elsewhere(), one).round(12, FOREVER, quiet)
-    session = open_session(store, given=all_cores)
+    searched(store, 12, Elsewhere(), run_id="one core")
+    session = open_session(store, given=settings(run_id="all cores", trials=12))
     assert all(run.best_us is None for run in session.runs)
-    session.round(12, FOREVER, quiet)
+    search_all(session)
     for run in session.runs:
         found = top(RecordStore(store), run.task.key, session.conditions.comparable, 99)
         assert {item.run_id for item in found} == {"all cores"}
-    assert any(run.best_us for run in open_session(store, Elsewhere(), one).runs)
+    one_core = open_session(store, Elsewhere(), settings(run_id="one core"))
+    assert any(run.best_us for run in one_core.runs)
 
 
 def test_records_of_before_conditions_were_kept_are_known(store: Path):
-    open_session(store / "new").round(12, FOREVER, quiet)
+    searched(store / "new", 12)
     rows = to_records(RecordStore(store / "new").table())
     RecordStore(store / "old").append([replace(row, conditions=None) for row in rows])
     other = open_session(store / "old", given=settings(run_id="other"))
@@ -267,9 +284,8 @@ def test_records_of_before_conditions_were_kept_are_known(store: Path):
 
 def test_a_record_says_what_was_measured_and_who_proposed_it(store: Path):
     dense = expression_task(dags.dense(8, 32, 64, epilogue=False))
-    given = settings(tuner="grid", seed=3)
-    session = Session([dense], FakeRunner(), RecordStore(store), given)
-    session.round(2, FOREVER, quiet)
+    given = settings(tuner="grid", seed=3, trials=2)
+    search_all(Session([dense], FakeRunner(), RecordStore(store), given))
     for row in to_records(RecordStore(store).table()):
         assert (row.tuner, row.seed, row.op) == ("grid", 3, dense.op)
         assert (row.flops, row.bytes) == (2 * 8 * 32 * 64, 4 * (8 * 32 + 32 * 64 + 8 * 64))
@@ -288,9 +304,9 @@ def drifting(source: ProgramSource) -> Measurement:
 
 
 def test_search_and_store_agree_on_what_is_fastest(store: Path):
-    session = open_session(store, FakeRunner(drifting))
-    session.round(40, FOREVER, quiet)
-    for run in [*session.runs, *open_session(store).runs]:
+    session, again = searched(store, 40, FakeRunner(drifting)), open_session(store)
+    again.settle()
+    for run in [*session.runs, *again.runs]:
         found = best(RecordStore(store), run.task.key, HERE)
         assert found is not None
         assert run.best_us == found.measurement.median_us

@@ -11,7 +11,7 @@ from retune.core.target import GENERIC_CPU
 from retune.device.child import ChildLostError
 from retune.records.store import RecordStore
 from retune.schedule.estimate import default_candidate
-from retune.search.session import RunSettings, Session
+from retune.search.session import RunSettings, Session, search_all
 from retune.stages import racing
 from retune.stages.manifest import ImportManifest, TuneRequest
 from retune.stages.network import import_network
@@ -47,7 +47,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
     tasks = [t for t in network.tasks.values() if t.tunable]
     settings = RunSettings(run_id="run", model="m", layout="NHWC", trials=120)
     made = Session(tasks, FakeRunner(measured), RecordStore(folder / "records"), settings)
-    made.round(120, 1e9, lambda text, trials: None)
+    search_all(made)
     return made
 
 

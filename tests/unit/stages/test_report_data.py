@@ -9,8 +9,10 @@ from pathlib import Path
 from retune.records.schema import TuningRecord, failed, succeeded
 from retune.records.store import RecordStore
 from retune.report import render
-from retune.stages.manifest import BestRecord, KernelTime, Selection, TuneRequest
+from retune.stages.manifest import BestRecord, FinishedRun, KernelTime, Selection, TuneRequest
 from retune.stages.report_data import report_data
+from retune.stages.rows import result_data
+from retune.stages.summary import summarize
 from tests.flows.fakes import FakeStages
 from tests.unit.records import test_store
 
@@ -69,7 +71,7 @@ def test_report_shows_the_run_and_its_own_curves(tmp_path: Path):
         "conv2": None,
     }
     assert {t.name: t.best_us for t in data.tasks}["conv0"] == 25.0, "the one that was compiled"
-    assert data.failures == (("ok", 2), ("timeout", 1))
+    assert data.failures == (("ok", 6), ("timeout", 3))
     assert [task.name for task in data.tasks] == ["conv2", "conv1", "conv0"]
     page = render(data)
     assert "2026-01-02 00:00 UTC" in page
@@ -88,6 +90,26 @@ def test_report_shows_host_steps_by_their_ops(tmp_path: Path):
     data = report_data(request, run, created=datetime(2026, 1, 2, tzinfo=UTC))
     assert (data.profile[-1].label, data.profile[-1].host) == ("NonMaxSuppression", True)
     assert dict(data.facts)["host steps"] == "NonMaxSuppression"
+
+
+def test_report_and_result_say_which_tasks_failed_and_why(tmp_path: Path):
+    request = request_in(tmp_path)
+    stages = FakeStages()
+    run = stages.finished(request, Selection(target=DEVICE))
+    assert "default schedule, as the search failed" not in dict(_facts_of(request, run))
+    failed = (("key1", "DeviceError: the device is gone"),)
+    run = replace(run, searched=replace(run.searched, failed=failed))
+    facts = dict(_facts_of(request, run))
+    assert facts["default schedule, as the search failed"] == (
+        "conv1: DeviceError: the device is gone"
+    )
+    result = summarize(request, run, stages.stage_report(request, run))
+    assert result.failed == (("conv1", "DeviceError: the device is gone"),)
+    assert result_data(result)["failed"] == {"conv1": "DeviceError: the device is gone"}
+
+
+def _facts_of(request: TuneRequest, run: FinishedRun) -> tuple[tuple[str, str], ...]:
+    return report_data(request, run, created=datetime(2026, 1, 2, tzinfo=UTC)).facts
 
 
 def example(name: str, store: Path) -> subprocess.CompletedProcess[str]:

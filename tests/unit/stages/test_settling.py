@@ -10,7 +10,7 @@ import pytest
 from retune.bundle.bench import Benchmark, BenchOptions, Ratio
 from retune.core.target import GENERIC_CPU
 from retune.records.store import RecordStore
-from retune.search.session import RunSettings, Session
+from retune.search.session import RunSettings, Session, search_all
 from retune.stages import selection as selecting
 from retune.stages import settling
 from retune.stages.manifest import (
@@ -93,7 +93,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> TuneRequest:
     tasks = [t for t in open_network(request).network.tasks.values() if t.tunable]
     settings = RunSettings(run_id="run", model="m", layout="NHWC", trials=60)
     session = Session(tasks, FakeRunner(measured), RecordStore(request.records), settings)
-    session.round(60, 1e9, lambda text, trials: None)
+    search_all(session)
     return request
 
 

@@ -1,29 +1,35 @@
-"""Rounds of measurements: each done once, however often the process ends in between."""
+"""The searches of a run's tasks: each trial is made once, however often the process ends."""
 
+import logging
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from retune.codegen.source import ProgramSource
+from retune.core.errors import DeviceError
 from retune.core.target import GENERIC_CPU
 from retune.device.child import ChildLostError
 from retune.device.workload import MeasureOptions
 from retune.records.conditions import within
 from retune.records.schema import Measurement
 from retune.records.store import RecordStore
-from retune.stages import racing, selection, tuning
+from retune.stages import open_runs, racing, selection, tuning
 from retune.stages.manifest import (
     ImportManifest,
-    RoundManifest,
+    SearchManifest,
     TaskManifest,
+    Tuned,
     TuneEvent,
     TuneRequest,
 )
 from retune.stages.network import stage_extract, stage_import
+from retune.stages.watch import watching
 from tests.device.networks import write
 from tests.unit.search.fakes import FakeRunner, measured
 
@@ -33,6 +39,8 @@ class Runners:
 
     def __init__(self) -> None:
         self.live: int | None = None
+        self.broken = ""
+        """Start of the key of a task whose measuring fails."""
         self.measured = 0
         self.opened: list[FakeRunner] = []
 
@@ -54,17 +62,19 @@ class _Mortal(FakeRunner):
             owner.live -= 1
             if owner.live < 0:
                 raise KeyboardInterrupt
+        if owner.broken and owner.broken in candidates[0].kernels[0].name:
+            raise DeviceError("the measuring process failed:\nwith many lines")
         owner.measured += len(candidates)
         return super().measure(workload_key, candidates, options)
 
 
 @pytest.fixture
-def runners(monkeypatch: pytest.MonkeyPatch) -> Iterator[Runners]:
+def runners(monkeypatch: pytest.MonkeyPatch) -> Runners:
     made = Runners()
     monkeypatch.setattr(tuning, "open_runner", made)
     monkeypatch.setattr(tuning, "spec_of", lambda name: GENERIC_CPU)
-    yield made
-    tuning._OPEN.close()
+    monkeypatch.setattr(tuning, "_OPEN", open_runs.OpenRuns())
+    return made
 
 
 @pytest.fixture
@@ -83,42 +93,64 @@ def prepare(request: TuneRequest) -> tuple[ImportManifest, TaskManifest]:
     return network, stage_extract(request, network)
 
 
-def all_rounds(request: TuneRequest) -> list[RoundManifest]:
-    """What a process does that goes through every round, as the flow does."""
+Outcomes = dict[str, SearchManifest | Exception]
+
+
+def outcomes(
+    request: TuneRequest, network: ImportManifest, tasks: TaskManifest, left_out: str = ""
+) -> Outcomes:
+    """How the search of each task ends, as a chain of stages calls it: each in its own thread."""
+    keys = [t.key for t in tasks.tasks if t.tunable and t.key != left_out]
+    with ThreadPoolExecutor(len(keys)) as pool:
+        found = {
+            key: pool.submit(copy_context().run, tuning.stage_search, request, network, tasks, key)
+            for key in keys
+        }
+    errors = {key: search.exception() for key, search in found.items()}
+    for error in errors.values():
+        if isinstance(error, KeyboardInterrupt):
+            raise error
+    return {key: errors[key] or search.result() for key, search in found.items()}  # pyright: ignore
+
+
+def tuned(request: TuneRequest) -> Tuned:
+    """What a process does that searches every task."""
     network, tasks = prepare(request)
-    rounds: list[RoundManifest] = []
-    while not rounds or not rounds[-1].finished:
-        last = rounds[-1] if rounds else None
-        rounds.append(
-            tuning.stage_tune_round(request, network, tasks, len(rounds), last, lambda event: None)
-        )
-    return rounds
+    return tuning.join_searches(request, network, tasks, outcomes(request, network, tasks))
 
 
-def assert_each_trial_once(request: TuneRequest, rounds: list[RoundManifest]) -> None:
-    rows = RecordStore(request.records).scan(columns=["run_id", "task_key", "config_hash"])
-    assert len(rows) == request.trials == rounds[-1].trials_done
+def assert_each_trial_once(request: TuneRequest, done: Tuned) -> None:
+    rows = RecordStore(request.records).scan(columns=["run_id", "task_key", "config_hash", "trial"])
+    assert len(rows) == request.trials == done.trials_done
     assert rows["run_id"].nunique() == 1
     assert not rows.duplicated(["task_key", "config_hash"]).any()
-    total = sum((Counter(dict(r.statuses)) for r in rounds), Counter())
-    assert total == {"ok": request.trials}
+    assert sorted(rows["trial"]) == list(range(len(rows)))
+    assert Counter(dict(done.statuses)) == {"ok": request.trials}
 
 
-def test_rounds_go_on_until_the_budget_is_spent(runners: Runners, request_: TuneRequest):
-    rounds = all_rounds(request_)
-    assert [r.index for r in rounds] == list(range(len(rounds)))
-    assert [r.finished for r in rounds] == [False] * (len(rounds) - 1) + [True]
-    assert rounds[-1].reason == "150 trials are done"
-    assert_each_trial_once(request_, rounds)
+def test_tasks_are_searched_together_until_the_budget_is_spent(
+    runners: Runners, request_: TuneRequest
+):
+    network, tasks = prepare(request_)
+    found = outcomes(request_, network, tasks)
+    done = tuning.join_searches(request_, network, tasks, found)
+    assert done.reason == "150 trials are done"
+    assert not done.stopped and not done.failed
+    assert [p.task_key for p in done.progress] == [t.key for t in tasks.tasks if t.tunable]
+    for key, search in found.items():
+        assert isinstance(search, SearchManifest)
+        assert search.task_key == key and search.progress in done.progress
+        assert dict(search.statuses) == {"ok": search.progress.trials}
+    assert_each_trial_once(request_, done)
     assert len(runners.opened) == 1 and runners.opened[0].closed
 
 
 def test_a_finished_run_measures_nothing_when_it_is_started_again(
     runners: Runners, request_: TuneRequest
 ):
-    first = all_rounds(request_)
+    first = tuned(request_)
     count = runners.measured
-    assert all_rounds(request_) == first
+    assert tuned(request_) == first
     assert runners.measured == count
     assert len(runners.opened) == 1
 
@@ -127,60 +159,148 @@ def test_a_finished_run_measures_nothing_when_it_is_started_again(
 def test_a_run_that_was_cut_short_goes_on(runners: Runners, request_: TuneRequest, batches: int):
     runners.live = batches
     with pytest.raises(KeyboardInterrupt):
-        all_rounds(request_)
-    tuning._OPEN.close()
+        tuned(request_)
     runners.live = None
-    rounds = all_rounds(request_)
-    assert_each_trial_once(request_, rounds)
+    done = tuned(request_)
+    assert_each_trial_once(request_, done)
     assert runners.measured == request_.trials
 
 
 def test_a_run_that_was_stopped_ends_with_what_it_has_and_goes_on_later(
     runners: Runners, request_: TuneRequest
 ):
-    network, tasks = prepare(request_)
     events: list[TuneEvent] = []
-
-    def stop() -> bool:
-        return runners.measured >= 20
-
-    short = tuning.stage_tune_round(request_, network, tasks, 0, None, events.append, stop)
-    assert short.finished and short.stopped and "stopped by hand" in short.reason
+    with watching(events.append, lambda: runners.measured >= 20):
+        short = tuned(request_)
+        network, _ = prepare(request_)
+        decided = tuning.stage_finalists(request_, network, short)
+    assert short.stopped and "stopped by hand" in short.reason
     assert 20 <= short.trials_done == runners.measured < 64
     folder = Path(request_.work)
     assert not list(folder.glob("tune/*/manifest.json"))
 
-    standing = events[-1].tasks
-    assert sum(task.trials for task in standing) == events[-1].done == short.trials_done
-    assert {task.entry.key for task in standing} == {p.task_key for p in short.progress}
-    assert events[-1].next_key in {task.entry.key for task in standing}
+    standings = [event for event in events if event.stage == "tune"]
+    assert [event.done for event in standings] == sorted(event.done for event in standings)
+    last = standings[-1]
+    assert sum(task.trials for task in last.tasks) == last.done == short.trials_done
+    assert {task.entry.key for task in last.tasks} == {p.task_key for p in short.progress}
+    assert last.next_key in {task.entry.key for task in last.tasks}
 
-    decided = tuning.stage_finalists(request_, network, short, events.append, stop)
     assert decided.stopped and not decided.winners
+    assert events[-1].text == "measuring has stopped"
     assert not list(folder.glob("finalists/*/manifest.json"))
 
-    assert_each_trial_once(request_, all_rounds(request_))
+    assert_each_trial_once(request_, tuned(request_))
 
 
 def test_a_run_that_is_cut_short_at_every_batch_ends(runners: Runners, request_: TuneRequest):
-    for _ in range(200):
+    request_ = replace(request_, trials=40)
+    for _ in range(40):
         runners.live = 1
         try:
-            rounds = all_rounds(request_)
+            done = tuned(request_)
         except KeyboardInterrupt:
-            tuning._OPEN.close()
-        else:
-            break
-    assert_each_trial_once(request_, rounds)
+            continue
+        break
+    assert_each_trial_once(request_, done)
 
 
 def test_a_run_whose_records_are_gone_measures_again(runners: Runners, request_: TuneRequest):
-    first = all_rounds(request_)
+    first = tuned(request_)
     shutil.rmtree(request_.records)
-    again = all_rounds(request_)
-    assert runners.measured == 2 * first[-1].trials_done
-    assert [r.trials_done for r in again] == [r.trials_done for r in first]
-    assert len(RecordStore(request_.records).scan({}, ["status"])) == first[-1].trials_done
+    again = tuned(request_)
+    assert runners.measured == 2 * first.trials_done
+    assert again.trials_done == first.trials_done
+    assert len(RecordStore(request_.records).scan({}, ["status"])) == first.trials_done
+
+
+def test_a_task_that_fails_is_left_out_and_the_others_spend_the_budget(
+    runners: Runners, request_: TuneRequest, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(selection, "spec_of", lambda name: GENERIC_CPU)
+    monkeypatch.setattr(racing, "race_in_place", first_of_each)
+    network, tasks = prepare(request_)
+    broken = next(t.key for t in tasks.tasks if t.tunable)
+    tuned(replace(request_, trials=40))  # so that there are records of it, by another run
+    runners.broken = broken[:8]
+    found = outcomes(request_, network, tasks)
+    assert isinstance(found[broken], DeviceError)
+    done = tuning.join_searches(request_, network, tasks, found)
+    assert done.trials_done == request_.trials
+    assert done.failed == ((broken, "the measuring process failed:"),)
+    assert broken not in {p.task_key for p in done.progress}
+
+    final = tuning.stage_finalists(request_, network, done)
+    chosen = {b.task_key for b in selection.stage_select(request_, tasks, final).best}
+    assert chosen == {t.key for t in tasks.tasks if t.tunable} - {broken}
+
+    runners.broken = ""
+    retried = tuning.stage_search(request_, network, tasks, broken)
+    assert retried.reason == "150 trials are done", "the others had all of them"
+    found[broken] = retried
+    assert tuning.join_searches(request_, network, tasks, found).failed == ()
+
+
+def test_a_run_all_of_whose_tasks_fail_fails(runners: Runners, request_: TuneRequest):
+    network, tasks = prepare(request_)
+    failed: Outcomes = {t.key: DeviceError(t.key) for t in tasks.tasks if t.tunable}
+    with pytest.raises(DeviceError, match=next(iter(failed))):
+        tuning.join_searches(request_, network, tasks, failed)
+    done = tuning.join_searches(request_, network, tasks, {})
+    assert (done.trials_done, done.reason) == (0, "no task has anything left to try")
+
+
+def test_the_time_that_was_spent_is_known_after_a_kill(
+    runners: Runners, request_: TuneRequest, monkeypatch: pytest.MonkeyPatch
+):
+    request_ = replace(request_, trials=None, minutes=1.0)
+    network, _ = prepare(request_)
+    run = tuning.run_id(request_, network, GENERIC_CPU)
+    runners.live = 3
+    with pytest.raises(KeyboardInterrupt):
+        tuned(request_)
+    ledger = open_runs.Ledger(Path(request_.work), run)
+    assert 0.0 < ledger.read() < 51.0
+    ledger.write(51.0)
+    runners.live, before = None, runners.measured
+    done = tuned(request_)
+    assert runners.measured == before == done.trials_done
+    assert done.reason == "1 minutes are over"
+    assert done.seconds_done == pytest.approx(51.0, abs=1.0)
+
+    shutil.rmtree(request_.records)
+    ledger.write(50.99)
+    stop_after = runners.measured + 1
+    with watching(stop=lambda: runners.measured >= stop_after):
+        assert tuned(request_).seconds_done < 40.0, "without records nothing was spent"
+    assert runners.measured >= stop_after
+
+
+def test_a_ledger_that_cannot_be_read_says_that_nothing_was_spent(tmp_path: Path):
+    ledger = open_runs.Ledger(tmp_path, "run")
+    assert ledger.read() == 0.0
+    ledger.write(2.5)
+    assert ledger.read() == 2.5
+    (file,) = [path for path in tmp_path.rglob("*") if path.is_file()]
+    for text in ("", "[]", '{"seconds": 1}', '{"seconds_done": "soon"}'):
+        file.write_text(text)
+        assert ledger.read() == 0.0
+
+
+def test_a_task_that_was_searched_before_is_not_waited_for(
+    runners: Runners, request_: TuneRequest, caplog: pytest.LogCaptureFixture
+):
+    """Such as one whose search had ended when the process was killed."""
+    tuned(request_)
+    network, tasks = prepare(request_)
+    run = tuning.run_id(request_, network, GENERIC_CPU)
+    first, *others = (t.key for t in tasks.tasks if t.tunable)
+    for key in others:
+        shutil.rmtree(Path(request_.work) / "tune" / tuning.search_key(run, key))
+    with caplog.at_level(logging.WARNING):
+        found = outcomes(request_, network, tasks, left_out=first)
+    assert found.keys() == set(others)
+    assert not caplog.records
 
 
 def test_other_seeds_and_campaigns_are_other_runs(runners: Runners, request_: TuneRequest):
@@ -203,9 +323,23 @@ def test_other_seeds_and_campaigns_are_other_runs(runners: Runners, request_: Tu
 
 
 def test_no_trials_need_no_device_to_be_opened(runners: Runners, request_: TuneRequest):
-    (only,) = all_rounds(replace(request_, trials=0))
-    assert only.finished
+    nothing = replace(request_, trials=0)
+    done = tuned(nothing)
+    assert (done.trials_done, done.reason) == (0, "no trials were asked for")
+    network, _ = prepare(nothing)
+    assert not tuning.stage_finalists(nothing, network, done).winners
     assert not runners.opened
+
+
+def first_of_each(network, contenders, spec, device, seed, time_left) -> racing.Raced:
+    """A race in which the fastest candidate beside the default schedule wins."""
+    return racing.Raced(
+        resolved=False,
+        leaders=dict.fromkeys(contenders, 1),
+        samples={key: [[1.0]] * len(found) for key, found in contenders.items()},
+        passes=1,
+        reference_us=900.0,
+    )
 
 
 def test_the_selection_is_the_winner_of_each_race(
@@ -224,11 +358,12 @@ def test_the_selection_is_the_winner_of_each_race(
 
     monkeypatch.setattr(racing, "race_in_place", fake)
     monkeypatch.setattr(selection, "spec_of", lambda name: GENERIC_CPU)
-    rounds = all_rounds(request_)
+    done = tuned(request_)
     network, tasks = prepare(request_)
     trials = runners.measured
-    final = tuning.stage_finalists(request_, network, rounds[-1], lambda event: None)
-    again = tuning.stage_finalists(request_, network, rounds[-1], lambda event: None)
+    final = tuning.stage_finalists(request_, network, done)
+    again = tuning.stage_finalists(request_, network, done)
+    assert len(runners.opened) == 1
     assert again == final and raced == [len(final.winners)] and runners.measured == trials
     assert len(final.winners) == sum(t.tunable for t in tasks.tasks)
 
@@ -252,10 +387,10 @@ def test_without_a_race_the_best_record_of_each_task_is_selected(
 
     monkeypatch.setattr(racing, "race_in_place", lost)
     monkeypatch.setattr(selection, "spec_of", lambda name: GENERIC_CPU)
-    rounds = all_rounds(request_)
+    done = tuned(request_)
     network, tasks = prepare(request_)
-    final = tuning.stage_finalists(request_, network, rounds[-1], lambda event: None)
+    final = tuning.stage_finalists(request_, network, done)
     assert not final.winners
     chosen = selection.stage_select(request_, tasks, final)
-    best = {entry.task_key: entry.best_us for entry in rounds[-1].progress}
+    best = {entry.task_key: entry.best_us for entry in done.progress}
     assert {b.task_key: b.time_us for b in chosen.best} == pytest.approx(best)

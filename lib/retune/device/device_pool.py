@@ -1,0 +1,85 @@
+"""DevicePool: a Runner over several devices of one kind, which measure at the same time."""
+
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager
+from queue import SimpleQueue
+
+from retune.codegen.source import ProgramSource
+from retune.core.errors import InputError
+from retune.core.target import DeviceSpec
+from retune.device.workload import MeasureOptions, Runner, Workload
+from retune.records.schema import Measurement
+
+
+class DevicePool:
+    """Each batch is measured on whichever device is free; threads beyond their number wait.
+
+    Records name the first device: all are of one fingerprint, so their times compare.
+    """
+
+    def __init__(self, runners: Sequence[Runner]) -> None:
+        """One runner for each device; the pool closes them.
+
+        Raises: InputError if there is none, or if they are of several kinds.
+        """
+        kinds = sorted({runner.spec.fingerprint for runner in runners})
+        if len(kinds) != 1:
+            raise InputError(
+                f"device pool: expected runners of one kind of device, got {len(kinds)} "
+                f"({'; '.join(kinds) or 'no runner'}); make a pool for each kind"
+            )
+        self._runners = tuple(runners)
+        self._free: SimpleQueue[int] = SimpleQueue()
+        for number in range(len(runners)):
+            self._free.put(number)
+        self._workloads: dict[str, Workload] = {}
+        self._prepared: list[dict[str, Workload]] = [{} for _ in runners]
+        """What each runner was given; only who holds the runner looks."""
+
+    @property
+    def spec(self) -> DeviceSpec:
+        """The first device."""
+        return self._runners[0].spec
+
+    @property
+    def capacity(self) -> int:
+        """The number of devices."""
+        return len(self._runners)
+
+    @contextmanager
+    def working(self) -> Generator[None]:
+        """None of the devices that work would disturb measures during the context."""
+        with ExitStack() as stack:
+            for runner in self._runners:
+                stack.enter_context(runner.working())
+            yield
+
+    def prepare(self, workload: Workload) -> None:
+        """Makes the workload known; a device gets it with its first batch."""
+        self._workloads[workload.key] = workload
+
+    def measure(
+        self,
+        workload_key: str,
+        candidates: Sequence[ProgramSource],
+        options: MeasureOptions,
+    ) -> list[Measurement]:
+        """One measurement for each candidate, in their order, all of one device.
+
+        Raises: what that device's runner raises, to this caller alone; the device is free again.
+        """
+        number = self._free.get()
+        try:
+            runner, held = self._runners[number], self._prepared[number]
+            workload = self._workloads.get(workload_key)
+            if workload is not None and held.get(workload_key) is not workload:
+                runner.prepare(workload)
+                held[workload_key] = workload
+            return runner.measure(workload_key, candidates, options)
+        finally:
+            self._free.put(number)
+
+    def close(self) -> None:
+        """Releases every device."""
+        for runner in self._runners:
+            runner.close()

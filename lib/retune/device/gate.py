@@ -1,0 +1,50 @@
+"""MeasuringGate: work of this process stands still while something is measured on its processor."""
+
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+
+
+class MeasuringGate:
+    """Any number of threads work, or one measures. Who waits to measure comes before new work."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._working = 0
+        self._waiting = 0
+        """Threads that wait to measure."""
+        self._measuring = False
+
+    @contextmanager
+    def working(self) -> Generator[None]:
+        """Nothing is measured during the context, which begins once no thread wants to measure.
+
+        Not to be entered again by a thread that is in it.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: not (self._measuring or self._waiting))
+            self._working += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._working -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def measuring(self) -> Generator[None]:
+        """No other thread works or measures during the context."""
+        with self._changed:
+            self._waiting += 1
+            try:
+                self._changed.wait_for(lambda: not (self._measuring or self._working))
+                self._measuring = True
+            finally:
+                self._waiting -= 1
+                self._changed.notify_all()  # an interrupted wait keeps nobody waiting
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._measuring = False
+                self._changed.notify_all()

@@ -1,0 +1,49 @@
+"""Batch: some candidates of one task, made into programs and measured. Open first: `make_batch`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from retune.codegen.lower import lower
+from retune.codegen.source import ProgramSource
+from retune.core.errors import ScheduleError
+from retune.device.workload import MeasureOptions, Runner
+from retune.records.schema import Measurement, failed
+from retune.schedule.space import Candidates, Space
+from retune.search.learning import ModelScorer
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Batch:
+    """Candidates with all that they are measured and recorded by."""
+
+    candidates: Candidates
+    features: np.ndarray
+    """float32 [n, len(FEATURES)]"""
+    programs: tuple[ProgramSource | Measurement, ...]
+    """Of each candidate; for one that cannot be made, the row that says why."""
+
+    def __len__(self) -> int:
+        return len(self.programs)
+
+
+def make_batch(space: Space, scorer: ModelScorer, candidates: Candidates) -> Batch:
+    """The candidates of that space as programs."""
+    programs: list[ProgramSource | Measurement] = []
+    for index in range(len(candidates)):
+        try:
+            programs.append(lower(space.instantiate(space.candidate(candidates, index))))
+        except ScheduleError as error:
+            programs.append(failed("skipped", str(error)))
+    features = scorer.features(candidates)
+    return Batch(candidates=candidates, features=features, programs=tuple(programs))
+
+
+def measure_batch(
+    runner: Runner, workload_key: str, batch: Batch, options: MeasureOptions
+) -> Sequence[Measurement]:
+    """A row for each candidate. The runner knows the workload."""
+    sources = [item for item in batch.programs if isinstance(item, ProgramSource)]
+    measured = iter(runner.measure(workload_key, sources, options))
+    return [next(measured) if isinstance(item, ProgramSource) else item for item in batch.programs]
