@@ -33,7 +33,8 @@ from retune.bundle.verify import TOLERANCE
 from retune.core.errors import DeviceError, InputError
 from retune.core.target import DeviceSpec
 from retune.device.child import Child, ChildLostError
-from retune.device.opening import leased
+from retune.device.lease import lease
+from retune.device.opening import base_leased
 
 __all__ = ["Entrant", "Examiner", "Original", "Patience", "Rival", "Verdict"]
 
@@ -243,10 +244,10 @@ class Examiner:
         computes: bool = True,
     ) -> T:
         """The process' reply. Raises: _Lost; what the request failed by."""
-        self._child.ensure()  # waiting for the process to start needs no lease
+        spec = self.spec  # waiting for the process to start needs no lease
         try:
             if computes:
-                with leased(self._device):
+                with lease(spec), base_leased(self._device):
                     reply = self._child.request(request, deadline_s)
             else:
                 reply = self._child.request(request, deadline_s)

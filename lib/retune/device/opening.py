@@ -5,7 +5,7 @@ TOML file describes. Several names with commas between them are equal devices th
 """
 
 from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from retune.core.errors import InputError
@@ -61,16 +61,13 @@ def open_device(name: str = "pocl") -> Device:
 
 
 @contextmanager
-def leased(name: str) -> Generator[None]:
-    """Holds the device of that name; of a simulated one the device, too, that it computes on.
+def base_leased(name: str) -> Generator[None]:
+    """Holds the device that the simulated one of that name computes on; of a real one nothing.
 
-    Of several the first. Raises: InputError as `spec_of`.
+    Of several the first. Raises: InputError if its file cannot be used.
     """
     board = board_of(name)
-    with ExitStack() as held:
-        held.enter_context(lease(spec_of(name)))
-        if board:
-            held.enter_context(lease(device_spec(board.base)))
+    with lease(device_spec(board.base)) if board else nullcontext():
         yield
 
 

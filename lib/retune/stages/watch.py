@@ -14,7 +14,7 @@ from retune.search.session import Stop
 from retune.stages.manifest import TuneEvent
 
 LOGGER = "retune.progress"
-"""Logger of the progress that nobody in particular wants; records carry the event as `event`."""
+"""Logger of every event; its records carry the event as `event`."""
 
 Progress = Callable[[TuneEvent], None]
 
@@ -35,9 +35,9 @@ _WATCH: ContextVar[_Watch] = ContextVar("retune_watch", default=_Watch())  # noq
 
 @contextmanager
 def watching(progress: Progress | None = None, stop: Stop | None = None) -> Generator[None]:
-    """Stages that run in this context tell `progress`, and ask `stop` before each batch, too.
+    """Stages that run in this context tell `progress`, too, and ask `stop`, too, before each batch.
 
-    Those who watched before still do. Without anybody events are logged.
+    Those who watched before still do; every event is logged besides.
     """
     before = _WATCH.get()
     given = _Watch((progress,) if progress else (), (stop,) if stop else ())
@@ -50,7 +50,8 @@ def watching(progress: Progress | None = None, stop: Stop | None = None) -> Gene
 
 def tell(event: TuneEvent) -> None:
     """Those who watch know of the event when the call returns."""
-    for progress in _WATCH.get().progress or (log_event,):
+    log_event(event)
+    for progress in _WATCH.get().progress:
         progress(event)
 
 
