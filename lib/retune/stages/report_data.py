@@ -13,10 +13,7 @@ from retune.stages.summary import event_of, failed_tasks, task_results
 def report_data(
     request: TuneRequest, run: FinishedRun, *, created: datetime, published: str = ""
 ) -> ReportData:
-    """The report of a finished run, with why its bundle is `published` or not.
-
-    Curves are read from the store.
-    """
+    """The report of a finished run and of why it is `published`; curves are read from the store."""
     results = task_results(run)
     times = measured_times(Path(request.records), run.searched.run_id)
     return ReportData(

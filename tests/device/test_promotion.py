@@ -1,0 +1,102 @@
+"""Bundles that really run: the guilty record is found, and the better bundle is published."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from retune.bundle.versions import rollback
+from retune.device.opening import open_runner
+from retune.records.quarantine import quarantined
+from retune.records.store import RecordStore
+from retune.search.session import RunSettings, Session
+from retune.stages import publishing
+from retune.stages.delivery import stage_compile, stage_verify
+from retune.stages.manifest import (
+    FinalistsManifest,
+    FinishedRun,
+    ImportManifest,
+    PublishedManifest,
+    Selection,
+    TaskManifest,
+    TuneRequest,
+)
+from retune.stages.mending import stage_mend
+from retune.stages.network import open_network, stage_extract, stage_import
+from retune.stages.promotion import stage_promote
+from retune.stages.selection import stage_select
+from tests.device.networks import write
+from tests.unit.device.boards import fault, written
+
+pytestmark = pytest.mark.device
+
+
+class Nights:
+    """A network that is searched for on a simulated board, whose bundles run on PoCL."""
+
+    def __init__(self, folder: Path, script: str = "") -> None:
+        self.board = written(folder, script)
+        folders = {name: str(folder / name) for name in ("out", "records", "work")}
+        model = str(write("bottleneck", folder))
+        self.request = TuneRequest(model=model, device=f"sim:{self.board}", **folders)
+        self.network: ImportManifest = stage_import(self.request)
+        self.tasks: TaskManifest = stage_extract(self.request, self.network)
+
+    def search(self, name: str, trials: int = 24) -> Selection:
+        """So many further trials; the best of all that is known."""
+        tasks = [t for t in open_network(self.request).network.tasks.values() if t.tunable]
+        settings = RunSettings(run_id=name, model="m", layout="NHWC", trials=trials)
+        runner = open_runner(self.request.device)
+        session = Session(tasks, runner, RecordStore(self.request.records), settings)
+        session.round(trials, 1e9, lambda text, done: None)
+        runner.close()
+        return stage_select(self.request, self.tasks, FinalistsManifest())
+
+    def promote(self, selection: Selection, name: str = "night") -> PublishedManifest:
+        """As the chain does with a selection."""
+        made = stage_compile(self.request, self.network, self.tasks, selection, "tuned")
+        verified = stage_verify(self.request, self.network, made)
+        last = SimpleNamespace(run_id=name)
+        run = SimpleNamespace(network=self.network, tuned=made, verified=verified, last=last)
+        return stage_promote(self.request, cast(FinishedRun, run))
+
+
+@pytest.fixture(autouse=True)
+def _plain_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publishing, "_report", lambda request, run, why: why.encode())
+
+
+def test_a_record_that_is_wrong_in_its_bundle_never_wins_again(tmp_path: Path):
+    nights = Nights(tmp_path, fault("wrong_bundle", task="conv2d*"))
+    request, network, tasks = nights.request, nights.network, nights.tasks
+    chosen = nights.search("first")
+    assert not stage_verify(
+        request, network, stage_compile(request, network, tasks, chosen, "tuned")
+    ).passed
+    done = stage_mend(request, network, tasks, chosen)
+    (guilty,) = done.convicted
+    assert guilty.record_id in {best.record_id for best in chosen.best}
+    (entry,) = quarantined(Path(request.records))
+    assert entry.record_id == guilty.record_id
+    published = nights.promote(done.settled.selection)
+    assert published.promoted and published.current == 1
+    again = nights.search("second")
+    (innocent,) = [best for best in again.best if best.task_key == guilty.task_key]
+    record = RecordStore(request.records).named([innocent.record_id])[innocent.record_id]
+    assert record.config_hash != entry.config_hash
+
+
+def test_a_faster_bundle_takes_the_place_of_the_published_one(tmp_path: Path):
+    nights = Nights(tmp_path)
+    tuned = nights.search("first")
+    untuned = replace(tuned, best=())
+    assert nights.promote(untuned).why == "right, and there is none to compare it with"
+    done = nights.promote(tuned)
+    assert done.promoted and done.current == 2 and done.ratio is not None
+    assert max(done.ratio) < 1
+    back = nights.promote(untuned)
+    assert not back.promoted and "not faster" in back.why and back.current == 2
+    assert nights.promote(tuned).why == "version 2 is the same program: it stays"
+    assert rollback(tmp_path / "out").number == 1
