@@ -1,21 +1,22 @@
-"""A stage set without models or devices, with the real run-once mechanism beneath.
+"""Stand-in stages without models or devices, with the real chain and run-once mechanism around.
 
-`FakeStages.install` puts it where the Prefect tasks look for the library's stages. Every body that
-really runs is written to `runs.txt` in the work folder, so tests can count executions, also those
-of processes that were killed.
+`FakeStages.install` puts them where the chain looks for its stages. Every body that really runs is
+written to `runs.txt` in the work folder, so tests can count executions, also those of processes
+that were killed.
 """
 
 import json
-import sys
 import time
-import types
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from retune.bundle.format import FORMAT, MANIFEST
-from retune.core.errors import DeviceError
+from retune.core.errors import DeviceError, InputError
 from retune.core.replacing import replacing
+from retune.core.target import GENERIC_CPU
+from retune.stages import chain
 from retune.stages.manifest import (
     BenchManifest,
     BestRecord,
@@ -24,7 +25,8 @@ from retune.stages.manifest import (
     FinishedRun,
     ImportManifest,
     Latency,
-    ReportManifest,
+    MendedManifest,
+    PublishedManifest,
     SearchManifest,
     Selection,
     SettledManifest,
@@ -56,35 +58,47 @@ TASKS = tuple(
 
 
 class FakeStages:
-    """The ten stages of `retune.api`; the search of the task `held` lasts until it is stopped."""
+    """The stages of the chain; the search of the task `held` lasts until it is stopped."""
 
-    def __init__(self, *, held: str | None = None, passing_failures: int = 0) -> None:
+    def __init__(
+        self, *, held: str | None = None, passing_failures: int = 0, broken: str | None = None
+    ) -> None:
+        """`broken` is the task whose search always fails."""
         self.held = held
         self.passing_failures = passing_failures
+        self.broken = broken
         self.verified = True
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(sys.modules, "retune.api", self.module())
+        """The chain calls these stages."""
+        for name in (name for name in dir(self) if name.startswith("stage_")):
+            monkeypatch.setattr(chain, name, getattr(self, name))
+        monkeypatch.setattr(chain, "spec_of", lambda name: GENERIC_CPU)
+        monkeypatch.setattr(chain, "run_id", lambda *_: "run")
+        monkeypatch.setattr(chain, "join_searches", self.joined)
 
-    def module(self) -> types.ModuleType:
-        module = types.ModuleType("retune.api")
-        for name in dir(self):
-            if name.startswith("stage_"):
-                setattr(module, name, getattr(self, name))
-        return module
+    def as_tasks(self) -> None:
+        """Each of these stages has a Prefect task."""
+        from retune_prefect.stage_task import stage_task
+
+        for name in (name for name in dir(self) if name.startswith("stage_")):
+            short = name.removeprefix("stage_")
+            named = (lambda given: f"search {given['task_key']}") if short == "search" else None
+            stage_task(getattr(self, name), short, run_name=named)
 
     def finished(self, request: TuneRequest, selection: Selection | None = None) -> FinishedRun:
         """The manifests of a run, with that selection or its own."""
         network = self.stage_import(request)
         tasks = self.stage_extract(request, network)
-        searched = self.tuned([self.stage_search(request, network, tasks, t.key) for t in TASKS])
+        found = {t.key: self.stage_search(request, network, tasks, t.key) for t in TASKS}
+        searched = self.joined(request, network, tasks, found)
         selection = selection or self.stage_select(request, tasks, FinalistsManifest())
         tuned = self.stage_compile(request, network, tasks, selection, "tuned")
         return FinishedRun(
             network=network,
             tasks=tasks,
             searched=searched,
-            settled=self.stage_settle(request, network, tasks, selection),
+            settled=self.stage_mend(request, network, tasks, selection).settled,
             tuned=tuned,
             verified=self.stage_verify(request, network, tuned),
             bench=self.stage_bench(request, network, tuned, tuned),
@@ -125,6 +139,8 @@ class FakeStages:
             if self.passing_failures:
                 self.passing_failures -= 1
                 raise DeviceError("pocl: expected an answer, got none; try again")
+            if task_key == self.broken:
+                raise InputError(f"{task_key}: expected a kernel, got nonsense")
             tell(TuneEvent(stage="tune", text=f"search of {task_key}", done=1, total=len(TASKS)))
             while task_key == self.held and not stopping():
                 time.sleep(0.01)
@@ -143,7 +159,14 @@ class FakeStages:
         key = stage_key("tune", tasks.key, request.seed, task_key)
         return run_once(SearchManifest, stage="tune", key=key, work=work(request), body=body)
 
-    def tuned(self, searches: list[SearchManifest]) -> Tuned:
+    def joined(
+        self,
+        request: TuneRequest,
+        network: ImportManifest,
+        tasks: TaskManifest,
+        found: Mapping[str, SearchManifest | Exception],
+    ) -> Tuned:
+        searches = [each for each in found.values() if isinstance(each, SearchManifest)]
         return Tuned(
             run_id="run",
             target="fake device",
@@ -152,6 +175,7 @@ class FakeStages:
             trials_done=3 * len(searches),
             seconds_done=3.0,
             reason="the budget is spent",
+            failed=tuple((k, str(e)) for k, e in found.items() if isinstance(e, Exception)),
         )
 
     def stage_finalists(
@@ -172,19 +196,19 @@ class FakeStages:
         best = tuple(BestRecord(task_key=t.key, record_id="r", time_us=33.0) for t in tasks.tasks)
         return Selection(target="fake device", best=best)
 
-    def stage_settle(
+    def stage_mend(
         self,
         request: TuneRequest,
         network: ImportManifest,
         tasks: TaskManifest,
         selection: Selection,
-    ) -> SettledManifest:
-        def body(_folder: Path) -> SettledManifest:
-            ran(request, "settle")
-            return SettledManifest(selection=selection, ratio=0.5)
+    ) -> MendedManifest:
+        def body(_folder: Path) -> MendedManifest:
+            ran(request, "mend")
+            return MendedManifest(settled=SettledManifest(selection=selection, ratio=0.5))
 
-        key = stage_key("settle", network.key, selection)
-        return run_once(SettledManifest, stage="settle", key=key, work=work(request), body=body)
+        key = stage_key("mend", network.key, selection)
+        return run_once(MendedManifest, stage="mend", key=key, work=work(request), body=body)
 
     def stage_compile(
         self,
@@ -250,13 +274,18 @@ class FakeStages:
         key = stage_key("bench", untuned.key, tuned.key)
         return run_once(BenchManifest, stage="bench", key=key, work=work(request), body=body)
 
-    def stage_report(self, request: TuneRequest, run: FinishedRun) -> ReportManifest:
+    def stage_report(self, request: TuneRequest, run: FinishedRun) -> PublishedManifest:
         out = Path(request.out)
         bundle = json.dumps({"format": FORMAT}).encode()  # what a further run may replace
         for name, content in ((f"module/{MANIFEST}", bundle), ("report.html", b"<html>")):
             with replacing(out / name) as stream:
                 stream.write(content)
-        return ReportManifest(module=str(out / "module"), report=str(out / "report.html"))
+        return PublishedManifest(
+            module=str(out / "module"),
+            report=str(out / "report.html"),
+            promoted=True,
+            why="its run was asked for",
+        )
 
 
 def work(request: TuneRequest) -> Path:

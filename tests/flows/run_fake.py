@@ -1,24 +1,35 @@
 """`python run_fake.py FOLDER [held]`: the real flow over fake stages, as its own process.
 
-The round `held` lasts until the process is told to stop.
+The search of the task `held` lasts until the process is told to stop.
 Prints one line of JSON: the result's trials and its tuned time.
 """
 
 import json
 import sys
 from pathlib import Path
+from typing import cast
+
+import pytest
 
 from tests.flows.fakes import FakeStages
 
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    held = int(sys.argv[2]) if len(sys.argv) > 2 else None
-    sys.modules["retune.api"] = FakeStages(held=held).module()
-    from retune.stages.manifest import TuneRequest
+    held = sys.argv[2] if len(sys.argv) > 2 else None
+    stages = FakeStages(held=held)
+    from retune.stages.manifest import TuneRequest, TuneResult
     from retune_cli.interrupt import ctrl_c_ends_measuring
     from retune_cli.progress import progress_on_stderr
-    from retune_prefect.launch import tune_with_prefect
+    from retune_prefect.launch import run_flow
+
+    def call() -> TuneResult:
+        from flows.tune_network import parameters_of, tune_network
+
+        stages.as_tasks()
+        with pytest.MonkeyPatch.context() as patch:
+            stages.install(patch)
+            return cast(TuneResult, tune_network(**parameters_of(request)))
 
     request = TuneRequest(
         model="zoo:fake",
@@ -28,7 +39,7 @@ def main() -> None:
         trials=9,
     )
     with progress_on_stderr(), ctrl_c_ends_measuring():
-        result = tune_with_prefect(request)
+        result = run_flow(call)
     print(json.dumps({"trials": result.trials, "tuned_us": result.latency[1].median_us}))
 
 

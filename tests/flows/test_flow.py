@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.flows.fakes import ROUNDS, runs
+from tests.flows.fakes import TASKS, runs
 from tests.processes import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
-EVERY_STAGE = [
-    *("import", "extract", *(f"round{i}" for i in range(ROUNDS))),
-    *("finalists", "settle", "compile-untuned", "compile-tuned", "verify", "bench"),
-]
+BEFORE = ["import", "extract"]
+SEARCHES = [f"search-{task.key}" for task in TASKS]
+HELD = TASKS[1].key
+AFTER = ["finalists", "mend", "compile-untuned", "compile-tuned", "verify", "bench"]
+EVERY_STAGE = [*BEFORE, *SEARCHES, *AFTER]
 DEADLINE_S = 240.0
 
 
@@ -56,6 +57,13 @@ def states(home: Path) -> list[str]:
     return [row[0] for row in rows]
 
 
+def in_order(names: list[str]) -> list[str]:
+    """The names; of searches that run at once each earlier one first."""
+    first = next(i for i, name in enumerate(names) if name.startswith("search"))
+    last = next((i for i, name in enumerate(names) if name == "finalists"), len(names))
+    return [*names[:first], *sorted(names[first:last]), *names[last:]]
+
+
 def servers(home: Path) -> list[int]:
     """Live server processes whose home is this folder."""
     found = []
@@ -73,12 +81,12 @@ def servers(home: Path) -> list[int]:
 def test_finished_run_is_not_done_twice_and_damage_is_mended(home: Path, tmp_path: Path):
     first = finish(start(home, tmp_path))
     assert first == {"trials": 9, "tuned_us": 300.0}
-    assert runs(tmp_path / "work") == EVERY_STAGE
+    assert in_order(runs(tmp_path / "work")) == EVERY_STAGE
     assert (tmp_path / "out" / "module" / "module.json").is_file()
     assert servers(home) == []
 
     assert finish(start(home, tmp_path)) == first
-    assert runs(tmp_path / "work") == EVERY_STAGE
+    assert in_order(runs(tmp_path / "work")) == EVERY_STAGE
 
     (bundle,) = [
         path
@@ -87,39 +95,40 @@ def test_finished_run_is_not_done_twice_and_damage_is_mended(home: Path, tmp_pat
     ]
     bundle.write_text("damaged")
     assert finish(start(home, tmp_path)) == first
-    assert runs(tmp_path / "work") == [*EVERY_STAGE, "compile-tuned"]
+    assert in_order(runs(tmp_path / "work")) == [*EVERY_STAGE, "compile-tuned"]
 
 
-def in_second_round(work: Path) -> bool:
-    """The first round's output is there, and that of the second one is being made."""
-    rounds = work / "round"
-    return any(rounds.glob("[!.]*/manifest.json")) and any(rounds.glob(".*.tmp"))
+def held_alone(work: Path) -> bool:
+    """Two of the searches have ended, and the third one goes on."""
+    searches = work / "tune"
+    ended = list(searches.glob("[!.]*/manifest.json"))
+    return len(ended) == len(TASKS) - 1 and any(searches.glob(".*.tmp"))
 
 
 def test_ctrl_c_ends_the_measuring_and_the_next_start_goes_on(home: Path, tmp_path: Path):
     work = tmp_path / "work"
-    process = start(home, tmp_path, "1")
-    assert wait_until(lambda: in_second_round(work), DEADLINE_S), process.stderr
+    process = start(home, tmp_path, HELD)
+    assert wait_until(lambda: held_alone(work), DEADLINE_S), process.stderr
     process.send_signal(signal.SIGINT)
-    assert finish(process)["trials"] == 6
-    short = [*EVERY_STAGE[:4], *EVERY_STAGE[5:]]
-    assert runs(work) == short
+    assert finish(process)["trials"] == 9
+    assert in_order(runs(work)) == EVERY_STAGE
     assert states(home)[-1] == "COMPLETED"
 
     assert finish(start(home, tmp_path))["trials"] == 9
-    assert runs(work) == [*short, "round1", "round2", "finalists"]
+    assert runs(work)[len(EVERY_STAGE) :] == [f"search-{HELD}", "finalists"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 def test_killed_run_continues_where_it_stopped(home: Path, tmp_path: Path):
     work = tmp_path / "work"
-    process = start(home, tmp_path, "1")
-    assert wait_until(lambda: in_second_round(work), DEADLINE_S), process.stderr
+    process = start(home, tmp_path, HELD)
+    assert wait_until(lambda: held_alone(work), DEADLINE_S), process.stderr
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=DEADLINE_S)
-    assert runs(work) == EVERY_STAGE[:3]
+    others = [name for name in SEARCHES if not name.endswith(HELD)]
+    assert in_order(runs(work)) == [*BEFORE, *others]
     assert wait_until(lambda: servers(home) == [], DEADLINE_S), "the server outlived the run"
 
     finish(start(home, tmp_path))
-    assert runs(work) == EVERY_STAGE
+    assert sorted(runs(work)) == sorted(EVERY_STAGE)
     assert states(home)[-2:] == ["CRASHED", "COMPLETED"]

@@ -204,7 +204,7 @@ def delivered(
 def become(monkeypatch: pytest.MonkeyPatch, spec: DeviceSpec) -> None:
     """The device is this one from now on."""
     for module in (delivery, selection):
-        monkeypatch.setattr(module, "device_spec", lambda name: spec)
+        monkeypatch.setattr(module, "spec_of", lambda name: spec)
 
 
 @pytest.mark.parametrize("form", ["persistent", "inline"])

@@ -69,7 +69,7 @@ def test_the_default_store_is_the_one_of_the_environment(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     seen: list[TuneRequest] = []
-    monkeypatch.setattr(api, "run_stages", lambda request, *_: seen.append(request))
+    monkeypatch.setattr(api, "run_chain", lambda request, _by: seen.append(request))
     monkeypatch.setenv("RETUNE_RECORDS", str(tmp_path / "elsewhere"))
     api.tune_network("zoo:mlp", tmp_path)
     api.tune_network("zoo:mlp", tmp_path, records=tmp_path / "mine")
