@@ -94,8 +94,8 @@ def run_of(
         from_defaults=0,
     )  # fmt: skip
     network = SimpleNamespace(model_key=model_key or plan.model_key)
-    last = SimpleNamespace(run_id=f"night of {name}")
-    found = SimpleNamespace(network=network, tuned=compiled, verified=verified, last=last)
+    searched = SimpleNamespace(run_id=f"night of {name}")
+    found = SimpleNamespace(network=network, tuned=compiled, verified=verified, searched=searched)
     return cast(FinishedRun, found)
 
 
