@@ -11,7 +11,7 @@ from retune.bundle.versions import rollback
 from retune.device.opening import open_runner
 from retune.records.quarantine import quarantined
 from retune.records.store import RecordStore
-from retune.search.session import RunSettings, Session
+from retune.search.session import RunSettings, Session, search_all
 from retune.stages import publishing
 from retune.stages.delivery import stage_compile, stage_verify
 from retune.stages.manifest import (
@@ -40,7 +40,8 @@ class Nights:
         self.board = written(folder, script)
         folders = {name: str(folder / name) for name in ("out", "records", "work")}
         model = str(write("bottleneck", folder))
-        self.request = TuneRequest(model=model, device=f"sim:{self.board}", **folders)
+        device = f"sim:{self.board}"
+        self.request = TuneRequest(model=model, device=device, samples=1, **folders)
         self.network: ImportManifest = stage_import(self.request)
         self.tasks: TaskManifest = stage_extract(self.request, self.network)
 
@@ -50,7 +51,7 @@ class Nights:
         settings = RunSettings(run_id=name, model="m", layout="NHWC", trials=trials)
         runner = open_runner(self.request.device)
         session = Session(tasks, runner, RecordStore(self.request.records), settings)
-        session.round(trials, 1e9, lambda text, done: None)
+        search_all(session)
         runner.close()
         return stage_select(self.request, self.tasks, FinalistsManifest())
 
@@ -58,8 +59,10 @@ class Nights:
         """As the chain does with a selection."""
         made = stage_compile(self.request, self.network, self.tasks, selection, "tuned")
         verified = stage_verify(self.request, self.network, made)
-        last = SimpleNamespace(run_id=name)
-        run = SimpleNamespace(network=self.network, tuned=made, verified=verified, last=last)
+        searched = SimpleNamespace(run_id=name)
+        run = SimpleNamespace(
+            network=self.network, tuned=made, verified=verified, searched=searched
+        )
         return stage_promote(self.request, cast(FinishedRun, run))
 
 
@@ -82,7 +85,7 @@ def test_a_record_that_is_wrong_in_its_bundle_never_wins_again(tmp_path: Path):
     assert entry.record_id == guilty.record_id
     published = nights.promote(done.settled.selection)
     assert published.promoted and published.current == 1
-    again = nights.search("second")
+    again = nights.search("second", 8)
     (innocent,) = [best for best in again.best if best.task_key == guilty.task_key]
     record = RecordStore(request.records).named([innocent.record_id])[innocent.record_id]
     assert record.config_hash != entry.config_hash
