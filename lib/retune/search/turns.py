@@ -29,6 +29,8 @@ _LOG = logging.getLogger(__name__)
 
 GRACE_S = 60.0
 """How long the workers who are there wait for those who are not, before the first turn."""
+_GLANCE_S = 0.5
+"""While they wait, they ask so often whether to stop."""
 
 End = Literal["trials", "time", "stopped", "nothing left"]
 """Why a search is over: the budget, somebody's wish, or all that there is was measured."""
@@ -208,12 +210,13 @@ class Turns:
         """
         with self._changed:
             while True:
+                self._stopped = self._stopped or (not self._begun and stop())
                 self._begin()
                 mine = next((t for t in self._flight if t.key == key and not t.left_over), None)
                 if mine is None:
                     if self._begun and (self._ended() or self._has_nothing_left(key)):
                         return None
-                    self._changed.wait(self._patience_s())
+                    self._changed.wait(None if self._begun else _GLANCE_S)
                 elif stop():
                     self._stopped = True
                     self._drop(mine)
@@ -308,17 +311,16 @@ class Turns:
         idle = all(turn.key != key for turn in self._flight)
         return idle and self._finished(key)
 
-    def _patience_s(self) -> float | None:
-        """How long to wait for a change; None: until there is one."""
-        if self._begun or self._deadline is None:
-            return None
-        return max(0.0, self._deadline - self._clock())
+    def _gathering(self) -> bool:
+        """Whether somebody is still waited for."""
+        in_time = self._deadline is not None and self._clock() < self._deadline
+        return bool(self._missing) and in_time and not self._stopped
 
     def _begin(self) -> None:
         """The first turn is granted, if all are there or were waited for long enough."""
-        if self._begun or (self._missing and (self._patience_s() or 0.0) > 0.0):
+        if self._begun or self._gathering():
             return
-        if self._missing:
+        if self._missing and not self._stopped:
             _LOG.warning(
                 "%d of %d tasks have nobody to search them after %g s; the others begin",
                 len(self._missing),

@@ -23,6 +23,7 @@ class Search:
         *names: str,
         budget: Budget | None = None,
         devices: int = 1,
+        ahead: bool = False,
         grace_s: float = DEADLINE_S,
         clock: Callable[[], float] = lambda: 0.0,
         supply: int = 1000,
@@ -42,6 +43,7 @@ class Search:
             budget or Budget(trials=40, batch=BATCH),
             changed=threading.Condition(),
             devices=devices,
+            ahead=ahead,
             awaited=names,
             grace_s=grace_s,
             clock=clock,
@@ -233,6 +235,12 @@ def test_a_stop_before_the_beginning_measures_nothing():
     assert not search.recorded
 
 
+def test_a_stop_while_others_are_waited_for_ends_the_waiting():
+    search = Search("a", "b")
+    search.stop = lambda: True
+    assert search.work("a") == "stopped"
+
+
 def test_what_waits_when_the_time_is_over_is_not_measured():
     now = [0.0]
     search = Search("a", "b", budget=Budget(seconds=10.0, batch=BATCH), clock=lambda: now[0])
@@ -246,6 +254,25 @@ def test_what_waits_when_the_time_is_over_is_not_measured():
     assert search.turns.seconds == 12.0
     now[0] += 100.0
     assert search.turns.seconds == 12.0, "nobody searches"
+
+
+def test_a_device_that_builds_ahead_has_two_batches_and_they_are_recorded_in_order():
+    search, both = Search("a", "b", "c", ahead=True), threading.Barrier(2)
+    later_is_done = [threading.Event() for _ in range(10)]
+
+    def late_and_early(turn: Turn) -> None:
+        """The earlier one of two is done after the later one."""
+        number = turn.first // BATCH
+        both.wait(DEADLINE_S)
+        if number % 2:
+            later_is_done[number].set()
+        else:
+            assert later_is_done[number + 1].wait(DEADLINE_S)
+
+    search.during = late_and_early
+    assert search.run() == ["trials"] * 3
+    assert search.recorded == list(range(0, 40, BATCH))
+    assert search.knowledge == [0, 0, 1, 2, 3, 4, 5, 6, 7, 8]
 
 
 def test_two_devices_measure_at_the_same_time_and_each_trial_has_its_number():
