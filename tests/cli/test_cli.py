@@ -14,15 +14,10 @@ import pytest
 import retune
 from retune.core.errors import DeviceError, InputError, ModelError
 from retune.records.store import RecordStore
-from retune.search.session import Stop
-from retune.stages.manifest import (
-    Progress,
-    TuneEvent,
-    TuneRequest,
-    TuneResult,
-)
+from retune.stages.calling import Caller
+from retune.stages.manifest import TuneEvent, TuneRequest, TuneResult
 from retune.stages.summary import summarize
-from retune.stages.watch import STOP
+from retune.stages.watch import stopping, tell
 from retune_cli.main import run_command
 from retune_cli.options import parse_layout, parse_shapes
 from tests.flows.fakes import FakeStages
@@ -32,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {"PYTHONPATH": f"{ROOT / 'lib'}:{ROOT}", "PATH": "/usr/bin:/bin"}
 COMMANDS = (
     *("devices", "tasks", "ops", "tune", "resume", "run", "bench", "verify", "pack"),
-    *("records", "model"),
+    *("records", "model", "nightly", "versions", "rollback"),
 )
 HELP = """
 import atexit, sys
@@ -55,9 +50,9 @@ def result(folder: Path) -> TuneResult:
 
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
-    """A stand-in for retune.api; tests put functions on it."""
-    module = types.ModuleType("retune.api")
-    monkeypatch.setitem(sys.modules, "retune.api", module)
+    """A stand-in for the chain of stages; tests put `run_chain` on it."""
+    module = types.ModuleType("retune.stages.chain")
+    monkeypatch.setitem(sys.modules, "retune.stages.chain", module)
     return module
 
 
@@ -177,7 +172,7 @@ def test_library_errors_end_with_their_exit_code(
     def fails(*arguments: object, **options: object) -> TuneResult:
         raise error
 
-    library.run_stages = fails  # type: ignore[attr-defined]
+    library.run_chain = fails  # type: ignore[attr-defined]
     assert tune() == code
     assert capsys.readouterr().err == f"retune: {error}\n"
 
@@ -188,7 +183,7 @@ def test_unexpected_errors_are_kept_in_a_file(
     def fails(*arguments: object, **options: object) -> TuneResult:
         raise ZeroDivisionError("first line\nsecond line")
 
-    library.run_stages = fails  # type: ignore[attr-defined]
+    library.run_chain = fails  # type: ignore[attr-defined]
     assert tune() == 1
     printed = capsys.readouterr().err
     assert "unexpected ZeroDivisionError: first line\n" in printed
@@ -204,7 +199,7 @@ def test_interrupt_says_how_to_continue(
     def interrupted(*arguments: object, **options: object) -> TuneResult:
         raise KeyboardInterrupt
 
-    library.run_stages = interrupted  # type: ignore[attr-defined]
+    library.run_chain = interrupted  # type: ignore[attr-defined]
     assert tune("--shape", "a b=1,2") == 130
     printed = capsys.readouterr().err
     expected = "retune tune zoo:fake --out out --no-prefect --shape 'a b=1,2'"
@@ -219,34 +214,34 @@ def stage(name: str) -> TuneEvent:
 def test_first_ctrl_c_while_measuring_goes_on_to_the_bundle(
     library: types.ModuleType, capsys: pytest.CaptureFixture[str], tmp_path: Path, measuring: str
 ):
-    def run_stages(_: TuneRequest, progress: Progress, stop: Stop) -> TuneResult:
-        progress(stage(measuring))
-        assert not stop()
+    def run_chain(_: TuneRequest, by: Caller) -> TuneResult:
+        tell(stage(measuring))
+        assert not stopping()
         signal.raise_signal(signal.SIGINT)
-        assert stop()
+        assert stopping()
         return result(tmp_path)
 
-    library.run_stages = run_stages  # type: ignore[attr-defined]
+    library.run_chain = run_chain  # type: ignore[attr-defined]
     handler = signal.getsignal(signal.SIGINT)
     assert tune() == 0
     printed = capsys.readouterr()
     assert "no more is measured after this batch" in printed.err
     assert "bundle    " in printed.out
     assert signal.getsignal(signal.SIGINT) is handler
-    assert not STOP.is_set()
+    assert not stopping()
 
 
 @pytest.mark.parametrize(("before", "count"), [("import", 1), ("tune", 2), ("decided", 1)])
 def test_ctrl_c_while_nothing_is_measured_or_again_ends_the_run(
     library: types.ModuleType, capsys: pytest.CaptureFixture[str], before: str, count: int
 ):
-    def run_stages(_: TuneRequest, progress: Progress, stop: Stop) -> TuneResult:
-        progress(stage(before))
+    def run_chain(_: TuneRequest, by: Caller) -> TuneResult:
+        tell(stage(before))
         for _ in range(count):
             signal.raise_signal(signal.SIGINT)
         raise AssertionError("the run was not interrupted")
 
-    library.run_stages = run_stages  # type: ignore[attr-defined]
+    library.run_chain = run_chain  # type: ignore[attr-defined]
     assert tune() == 130
     assert "everything measured is kept; continue with: retune tune" in capsys.readouterr().err
 
@@ -256,12 +251,12 @@ def test_tune_hands_options_to_the_library(
 ):
     seen: list[TuneRequest] = []
 
-    def run_stages(request: TuneRequest, progress: Progress, stop: Stop) -> TuneResult:
+    def run_chain(request: TuneRequest, by: Caller) -> TuneResult:
         seen.append(request)
-        progress(TuneEvent(stage="tune", text="task 1/3"))
+        tell(TuneEvent(stage="tune", text="task 1/3"))
         return result(tmp_path)
 
-    library.run_stages = run_stages  # type: ignore[attr-defined]
+    library.run_chain = run_chain  # type: ignore[attr-defined]
     assert tune("--trials", "64", "--seed", "7", "--shape", "data=1,2", "--json") == 0
     printed = capsys.readouterr()
     data = json.loads(printed.out)
@@ -296,7 +291,7 @@ def test_unknown_ways_of_searching_are_refused_early(
 def test_tune_ends_with_what_a_person_wants_to_know(
     library: types.ModuleType, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ):
-    library.run_stages = lambda *a, **o: result(tmp_path)  # type: ignore[attr-defined]
+    library.run_chain = lambda *a, **o: result(tmp_path)  # type: ignore[attr-defined]
     assert tune() == 0
     printed = capsys.readouterr().out
     for text in ("conv2d+bias+relu", "untuned: 0.900 ms", "onnxruntime: 0.450 ms", "1.00e-06"):

@@ -11,7 +11,7 @@ from typing import ParamSpec, TypeVar
 from retune.device.opening import spec_of
 from retune.stages.calling import Caller
 from retune.stages.delivery import stage_bench, stage_compile, stage_report, stage_verify
-from retune.stages.manifest import FinishedRun, TuneRequest, TuneResult
+from retune.stages.manifest import FinishedRun, ImportManifest, TuneRequest, TuneResult
 from retune.stages.mending import stage_mend
 from retune.stages.network import stage_extract, stage_import
 from retune.stages.promotion import stage_promote
@@ -28,20 +28,20 @@ R = TypeVar("R")
 
 
 def run_chain(request: TuneRequest, by: Caller, *, wait: bool = True) -> TuneResult:
-    """All stages of a request. One process at a time has the run, for all of it.
+    """All stages of a request. One process at a time has the run, from its import on.
 
     Another one waits for it, or without `wait` gets BusyError, which says who has it. Raises
     otherwise: as `retune.api.tune_network` does.
     """
     check_request(request)
-    with recorded_run(request, wait=wait) as run:
-        return _chain(request, _Recorded(by, run), run)
-
-
-def _chain(request: TuneRequest, by: Caller, run: Run) -> TuneResult:
-    network = by.call(stage_import, request)
+    network = by.call(stage_import, request)  # before the run: a bad model leaves nothing behind
     tell(event_of(network))
-    run.claim(run_id(request, network, spec_of(request.device)))
+    with recorded_run(request, wait=wait) as run:
+        run.claim(run_id(request, network, spec_of(request.device)))
+        return _chain(request, network, _Recorded(by, run), run)
+
+
+def _chain(request: TuneRequest, network: ImportManifest, by: Caller, run: Run) -> TuneResult:
     tasks = by.call(stage_extract, request, network)
     tell(event_of(tasks))
     keys = [entry.key for entry in tasks.tasks if entry.tunable]
@@ -58,7 +58,8 @@ def _chain(request: TuneRequest, by: Caller, run: Run) -> TuneResult:
     tuned = by.call(stage_compile, request, network, tasks, settled.selection, "tuned")
     tell(event_of(tuned))
     verified = by.call(stage_verify, request, network, tuned)
-    check_verified(tuned, verified)
+    if request.publish == "always":  # otherwise what is published stays, and the result says why
+        check_verified(tuned, verified)
     bench = by.call(stage_bench, request, network, untuned, tuned)
     finished = FinishedRun(
         network=network,

@@ -10,13 +10,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from retune.search.session import Stop
 from retune.stages.manifest import TuneEvent
 
 LOGGER = "retune.progress"
 """Logger of every event; its records carry the event as `event`."""
 
 Progress = Callable[[TuneEvent], None]
+Stop = Callable[[], bool]
+"""True: nothing more is to be measured."""
 
 
 def log_event(event: TuneEvent) -> None:

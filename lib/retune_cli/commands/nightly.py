@@ -12,8 +12,6 @@ from retune_cli.options import Json
 from retune_cli.progress import progress_on_stderr
 
 if TYPE_CHECKING:
-    from prefect import Flow
-
     from retune.nightly.night import NightState
     from retune.nightly.settings import NightlyConfig
 
@@ -84,7 +82,7 @@ def _checked(config: Path) -> "NightlyConfig":
     return load_config(config)
 
 
-def _flow() -> "Flow[..., Any]":
+def _flow() -> Any:
     from flows.nightly import nightly
 
     return nightly

@@ -120,6 +120,8 @@ def print_result(result: TuneResult) -> None:
         f"layers    {result.max_error:g} of a layer's range allowed, {result.largest_error} used"
     )
     print_line(f"check     {result.settled}")
+    for task, why in result.failed:
+        print_line(f"failed    the search of {task}, which has its default schedule: {why}")
     print_line(f"bundle    {result.module}")
     print_line(f"report    {result.report}")
     print_line(f"records   {result.records}")
