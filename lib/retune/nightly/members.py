@@ -5,7 +5,7 @@ Read `stage_plan` (before a night) and `result_of` (after a member's run).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -110,7 +110,7 @@ def new_records(records: Path) -> int:
     measured = RecordStore(records).scan(columns=["timestamp"])["timestamp"]
     if not cards:
         return len(measured)
-    until = datetime.fromisoformat(cards[-1].until)
+    until = datetime.fromisoformat(cards[-1].until).replace(tzinfo=UTC)  # stated without a zone
     return sum(moment > until for moment in measured)
 
 
