@@ -56,6 +56,7 @@ def tune_network(
     max_error: Annotated[float, Field(ge=0)] = 1e-5,
     samples: Annotated[int, Field(ge=1)] = 2,
     publish: Publish = "always",
+    keep: Annotated[int, Field(ge=2)] = 10,
     campaign: str = "",
     records: str | None = None,
     work: str | None = None,
@@ -77,6 +78,7 @@ def tune_network(
         max_error: Largest error of a layer, as a part of its output's range.
         samples: Inputs on which the bundle is compared with the oracle.
         publish: Whether the bundle takes the place of the published one always, or if it is faster.
+        keep: Versions that are kept beside the published one and its predecessor.
         campaign: Another one searches on where the same request would find itself done.
         records: The record store; default is the folder that RETUNE_RECORDS names.
         work: Folder of the stages' outputs; default is the one that RETUNE_CACHE names.
@@ -96,6 +98,7 @@ def tune_network(
         max_error=max_error,
         samples=samples,
         publish=publish,
+        keep=keep,
         campaign=campaign,
         records=records or str(records_root()),
         work=work or str(cache_root()),

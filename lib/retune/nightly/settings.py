@@ -157,6 +157,7 @@ class NightlyConfig:
             device=device.device,
             minutes=minutes,
             publish="faster",
+            keep=self.keep,
             shapes=model.shapes,
             campaign=campaign,
             **{each.name: getattr(model.options, each.name) for each in fields(SearchOptions)},

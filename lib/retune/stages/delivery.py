@@ -217,7 +217,7 @@ def stage_report(request: TuneRequest, run: FinishedRun) -> PublishedManifest:
     why = "its run was asked for, whatever was before"
     version = keep_version(request, run, "ordered", why)
     promote(Path(request.out), version.number)
-    prune(Path(request.out))
+    prune(Path(request.out), request.keep)
     return PublishedManifest(
         module=str(request.module),
         report=str(request.report),

@@ -52,6 +52,8 @@ class TuneRequest:
     """Inputs on which the bundle is compared with the oracle."""
     publish: Publish = "always"
     """Whether the bundle is published as it is, or only if it is faster than the one that is."""
+    keep: int = 10
+    """Versions that are kept beside the published one and its predecessor."""
     campaign: str = ""
     """The same request of another campaign is another run: it searches on from the store."""
 

@@ -70,7 +70,7 @@ def stage_promote(request: TuneRequest, run: FinishedRun) -> PublishedManifest:
             promoted = promote(out, version.number, over=number)
             why = why if promoted else f"{why}; but another version was published meanwhile"
         number = version.number
-        prune(out)
+        prune(out, request.keep)
     elif not run.verified.passed:
         number = None
     published = current(out)

@@ -30,6 +30,8 @@ def check_request(request: TuneRequest) -> None:
     for name in ("seed", "patience"):
         if getattr(request, name) < 0:
             raise InputError(f"{name}: expected 0 or more, got {getattr(request, name)}")
+    if request.publish not in ("always", "faster"):
+        raise InputError(f"publish: expected always or faster, got {request.publish!r}")
     check_tuner(request.tuner)
     check_allocator(request.allocator)
     for what, folder in (

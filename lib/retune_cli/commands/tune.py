@@ -9,7 +9,7 @@ import typer
 from retune.core.config import cache_root, records_root
 from retune.core.errors import InputError
 from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_MAX_ERROR, DEFAULT_TUNER
-from retune.stages.manifest import TuneRequest, TuneResult
+from retune.stages.manifest import Publish, TuneRequest, TuneResult
 from retune.stages.rows import latency_lines, result_data, task_rows
 from retune_cli.console import print_json, print_line, print_table, say
 from retune_cli.interrupt import ctrl_c_ends_measuring
@@ -49,6 +49,14 @@ NoPrefect = Annotated[
 ]
 
 
+PublishWhen = Annotated[
+    str, typer.Option(help="When the bundle takes the published one's place: always, or if faster.")
+]
+Campaign = Annotated[
+    str, typer.Option(help="Search on where the same command without it would be done already.")
+]
+
+
 def tune(
     model: Model,
     out: Annotated[Path, typer.Option(help="Folder for the bundle and the report.")],
@@ -67,6 +75,8 @@ def tune(
     records: Records = None,
     layout: Layout = "NHWC",
     max_error: MaxError = DEFAULT_MAX_ERROR,
+    publish: PublishWhen = "always",
+    campaign: Campaign = "",
     no_prefect: NoPrefect = False,
     json: Json = False,
 ) -> None:
@@ -86,6 +96,8 @@ def tune(
         shapes=sorted_shapes(parse_shapes(shape)),
         layout=parse_layout(layout),
         max_error=max_error,
+        publish=_publish(publish),
+        campaign=campaign,
     )
     carry_out(request, no_prefect=no_prefect, json=json)
 
@@ -120,6 +132,10 @@ def print_result(result: TuneResult) -> None:
         f"layers    {result.max_error:g} of a layer's range allowed, {result.largest_error} used"
     )
     print_line(f"check     {result.settled}")
+    if result.published is not None:
+        print_line(
+            f"published {'yes' if result.published.promoted else 'no'}: {result.published.why}"
+        )
     for task, why in result.failed:
         print_line(f"failed    the search of {task}, which has its default schedule: {why}")
     print_line(f"bundle    {result.module}")
@@ -155,6 +171,14 @@ def _check(request: TuneRequest) -> None:
     from retune.stages.request import check_request
 
     check_request(request)
+
+
+def _publish(value: str) -> Publish:
+    match value:
+        case "always" | "faster":
+            return value
+        case _:
+            raise InputError(f"--publish {value}: expected always or faster, got {value!r}")
 
 
 def _minutes(trials: int | None, minutes: float | None) -> float | None:
