@@ -1,5 +1,6 @@
 """The door to devices: what a name means, and what is said of one that means nothing."""
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,7 +52,8 @@ def test_a_file_is_a_simulated_device(tmp_path: Path):
 def test_equal_devices_may_share_a_run(tmp_path: Path):
     both = f"{sim(tmp_path, 'a')}, {sim(tmp_path, 'b')}"
     assert opening.spec_of(both).name == "a"
-    assert [runner.spec.name for runner in opening.open_runners(both)] == ["a", "b"]
+    with closing(opening.open_runner(both)) as runner:
+        assert (runner.spec.name, runner.capacity) == ("a", 2)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +86,7 @@ def test_a_name_that_cannot_be_meant_is_refused(tmp_path: Path, name: str, messa
         opening.spec_of(name.format(tmp_path))
     if name not in ("toaster",):
         with pytest.raises(InputError, match=message):
-            opening.open_runners(name.format(tmp_path))
+            opening.open_runner(name.format(tmp_path))
 
 
 def test_a_script_is_read_when_the_device_is_opened(tmp_path: Path):

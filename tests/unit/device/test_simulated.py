@@ -12,7 +12,7 @@ from retune.device.simulation import program_times_us
 from retune.device.workload import MeasureOptions
 from retune.records.cost import measured_costs
 from retune.records.store import RecordStore
-from retune.search.session import Session
+from retune.search.session import Session, search_all
 from tests.unit.device.boards import board, fault
 from tests.unit.device.test_measure import WORKLOAD, program
 from tests.unit.search.fakes import settings, tasks
@@ -125,9 +125,9 @@ def test_what_a_runner_refuses_this_one_refuses(tmp_path: Path):
 def test_a_session_on_a_board_learns_from_it_and_records_whose_times_they_are(tmp_path: Path):
     runner = SimulatedRunner(board(tmp_path, fault("crash", share=0.2)), GENERIC_CPU)
     store = RecordStore(tmp_path / "records")
-    session = Session(tasks(), runner, store, settings())
-    statuses, _ = session.round(40, 1e9, lambda text, trials: None)
-    assert set(statuses) == {"ok", "crash"}
+    session = Session(tasks(), runner, store, settings(trials=40))
+    search_all(session)
+    assert set(store.scan(columns=["status"])["status"]) == {"ok", "crash"}
     assert any(
         run.best_us and run.default_us and run.best_us < run.default_us for run in session.runs
     )

@@ -18,22 +18,18 @@ from retune.records.schema import Measurement
 from retune.records.store import RecordStore
 from retune.search.owner import own_run
 from retune.search.program import tune
-from retune.search.session import Session
+from retune.search.session import Session, search_all
 from tests.processes import heard, talk, tell
 from tests.unit.search.fakes import FakeRunner, settings, tasks
 from tests.unit.search.test_program import matmul, tiled
 
-FOREVER = 1e9
 TRIALS = 20
 RUN = "import sys, tests.unit.search.test_owner as here; here.tune_when_told(sys.argv[1])"
 
 
-def open_session(store: Path) -> Session:
-    return Session(tasks(), FakeRunner(), RecordStore(store), settings())
-
-
-def measure(session: Session, trials: int) -> None:
-    session.round(trials, FOREVER, lambda text, done: None)
+def open_session(store: Path, trials: int = TRIALS) -> Session:
+    """A session of the run, which ends when it has had so many trials."""
+    return Session(tasks(), FakeRunner(), RecordStore(store), settings(trials=trials))
 
 
 def doubles(store: Path) -> pd.DataFrame:
@@ -44,29 +40,17 @@ def doubles(store: Path) -> pd.DataFrame:
 
 
 def test_two_sessions_of_a_run_would_propose_the_same_under_the_same_numbers(store: Path):
+    """Neither knows of what the other one measures: a session reads its history once."""
     first, second = open_session(store), open_session(store)
-    measure(first, TRIALS)
-    measure(second, TRIALS)
-    assert len(doubles(store)) == TRIALS
-
-
-def test_a_lock_for_each_round_would_not_do(store: Path):
-    """The other one's session knows nothing of a round that a second start won.
-
-    As long as the same start wins every round there is no double, so a trial may miss it.
-    """
-    first = open_session(store)
-    measure(first, TRIALS)
-    measure(open_session(store), TRIALS)
-    assert not len(doubles(store))
-    measure(first, TRIALS)
+    search_all(first)
+    search_all(second)
     assert len(doubles(store)) == TRIALS
 
 
 def test_owners_in_turn_make_no_double(store: Path):
-    for _ in range(3):
+    for turn in range(1, 4):
         with own_run(store, "run", "net"):
-            measure(open_session(store), TRIALS)
+            search_all(open_session(store, turn * TRIALS))
     assert not len(doubles(store))
     assert len(RecordStore(store).scan(columns=["trial"])) == 3 * TRIALS
 
