@@ -45,7 +45,7 @@ def stage_task(
 ) -> Task[P, R]:
     """The stage as a Prefect task of that name; `AsTasks` runs it in the stage's place.
 
-    `run_name` names a run by the stage's arguments. Failures that may pass are tried again.
+    `run_name` names a run by the stage's arguments; by default it has the task's name. Failures that may pass are tried again.
     """
 
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -57,7 +57,7 @@ def stage_task(
     made = Task(
         run,
         name=name,
-        task_run_name=(lambda: run_name(task_run.parameters)) if run_name else None,
+        task_run_name=(lambda: run_name(task_run.parameters)) if run_name else name,
         cache_policy=NotSet if isinstance(stage, Stage) else NO_CACHE,
         cache_key_fn=_key_of(stage) if isinstance(stage, Stage) else None,
         persist_result=True,
