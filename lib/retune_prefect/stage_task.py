@@ -45,7 +45,8 @@ def stage_task(
 ) -> Task[P, R]:
     """The stage as a Prefect task of that name; `AsTasks` runs it in the stage's place.
 
-    `run_name` names a run by the stage's arguments; by default it has the task's name. Failures that may pass are tried again.
+    `run_name` names a run by the stage's arguments; by default it has the task's name. Failures that
+    may pass are tried again.
     """
 
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
