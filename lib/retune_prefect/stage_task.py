@@ -45,7 +45,7 @@ def stage_task(
 ) -> Task[P, R]:
     """The stage as a Prefect task of that name; `AsTasks` runs it in the stage's place.
 
-    `run_name` names a run by the stage's arguments; by default it has the task's name. Failures that
+    `run_name` names a run by the stage's arguments; by default it has the task's. Failures that
     may pass are tried again.
     """
 
