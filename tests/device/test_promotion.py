@@ -30,7 +30,7 @@ from retune.stages.selection import stage_select
 from tests.device.networks import write
 from tests.unit.device.boards import fault, written
 
-pytestmark = pytest.mark.device
+pytestmark = [pytest.mark.slow, pytest.mark.device]
 
 
 class Nights:

@@ -105,6 +105,7 @@ def held_alone(work: Path) -> bool:
     return len(ended) == len(TASKS) - 1 and any(searches.glob(".*.tmp"))
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_measuring_and_the_next_start_goes_on(home: Path, tmp_path: Path):
     work = tmp_path / "work"
     process = start(home, tmp_path, HELD)

@@ -51,6 +51,7 @@ def test_a_server_of_prefects_own_settings_is_used(tmp_path: Path, place: str):
         assert asked(tmp_path) == [url, url]
 
 
+@pytest.mark.slow
 def test_without_one_a_private_server_is_started_and_ends(tmp_path: Path):
     given, known = asked(tmp_path)
     assert given == known

@@ -164,6 +164,7 @@ def test_the_least_exact_strategies_are_given_up_until_it_is_exact(
     assert all(b in done.selection.best for b in unlimited), "the others keep their records"
 
 
+@pytest.mark.slow
 def test_where_nothing_is_left_to_give_up_the_deviation_is_told(
     request_: TuneRequest, world: World
 ):
