@@ -78,6 +78,38 @@ class Lab:
         assert wait_until(is_so, DEADLINE_S), f"{self.read(run).state}, expected {name}"
         return self.read(run)
 
+    def schedule(self, name: str, parameters: dict[str, Any], every_s: float) -> UUID:
+        """Has the deployment run again and again, from now on. Gives the schedule's id."""
+        from prefect.client.orchestration import get_client
+        from prefect.client.schemas.actions import DeploymentScheduleCreate
+        from prefect.client.schemas.schedules import IntervalSchedule
+
+        every = IntervalSchedule(
+            interval=timedelta(seconds=every_s), anchor_date=datetime.now(UTC), timezone="UTC"
+        )
+        made = DeploymentScheduleCreate(
+            schedule=every, active=True, parameters=parameters, slug="often"
+        )
+        with get_client(sync_client=True) as client:
+            (created,) = client.create_deployment_schedules(self.deployment(name), [made])
+        return created.id
+
+    def unschedule(self, name: str, schedule: UUID) -> None:
+        from prefect.client.orchestration import get_client
+
+        with get_client(sync_client=True) as client:
+            client.delete_deployment_schedule(self.deployment(name), schedule)
+
+    def runs(self, name: str) -> list[Any]:
+        """The deployment's runs that its schedules made."""
+        from prefect.client.orchestration import get_client
+        from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterId
+
+        wanted = DeploymentFilter(id=DeploymentFilterId(any_=[self.deployment(name)]))
+        with get_client(sync_client=True) as client:
+            found = client.read_flow_runs(deployment_filter=wanted, limit=200)
+        return [run for run in found if run.auto_scheduled]
+
     def task_runs(self, run: UUID) -> dict[str, list[str]]:
         """Name -> states of the run's tasks, of all of its tries."""
         from prefect.client.orchestration import get_client
@@ -106,6 +138,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         "PREFECT_HOME": str(home),
         "PREFECT_API_URL": url,
         "PREFECT_CLI_PROMPT": "false",
+        "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "2",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "DO_NOT_TRACK": "1",
         "NO_PROXY": "127.0.0.1",
@@ -201,6 +234,21 @@ def test_a_scheduled_run_is_done_by_the_worker(
     names = lab.task_runs(run)
     assert {"import", "extract", "race", "compile tuned", "verify", "report"} <= names.keys()
     assert any(name.startswith("search ") for name in names)
+
+
+def test_a_schedule_makes_the_runs(
+    lab: Lab, parameters: Callable[..., dict[str, Any]], tmp_path: Path
+):
+    schedule = lab.schedule("tune-network/tune", parameters(), every_s=15)
+
+    def done() -> bool:
+        return any(run.state_name == "Completed" for run in lab.runs("tune-network/tune"))
+
+    try:
+        assert wait_until(done, DEADLINE_S), lab.runs("tune-network/tune")
+    finally:
+        lab.unschedule("tune-network/tune", schedule)
+    assert (tmp_path / "out" / "module" / "module.json").is_file()
 
 
 def test_a_failed_run_is_retried_and_goes_on(

@@ -8,6 +8,7 @@ looks right and is wrong in every bundle.
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,71 +24,25 @@ from retune.records.store import RecordStore
 from tests.processes import leftovers, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
+REHEARSAL = ROOT / "examples" / "rehearsal"
 DEADLINE_S = 400.0
 
 pytestmark = [pytest.mark.slow, pytest.mark.device]
 
-FLEET = """
-out = "fleet"
-records = "records"
-work = "work"
-minutes = 0.6
-
-[[model]]
-model = "zoo:kws"
-devices = ["board"]
-runs_per_day = 1000
-
-[[model]]
-model = "zoo:mlp"
-runs_per_day = 10
-minutes = { least = 0.05, most = 0.1 }
-
-[[device]]
-name = "board"
-device = "sim:board.toml"
-
-[[device]]
-name = "pocl"
-
-[retrain]
-minimum_records = 100
-
-[notify]
-on = ["always"]
-command = ["tee", "--append", "notices.txt"]
-"""
-BOARD = 'name = "board"\nbase = "pocl"\n'
-FAULTS = """
-[[fault]]
-kind = "hang"
-at = 5
-[[fault]]
-kind = "crash"
-at = 9
-[[fault]]
-kind = "wrong_result"
-at = 12
-[[fault]]
-kind = "lost"
-at = 30
-"""
-WRONG = """
-[[fault]]
-kind = "wrong_bundle"
-task = "conv2d*"
-times = 1
-"""
 MEMBERS = [("kws", "board"), ("mlp", "board"), ("mlp", "pocl")]
 
 
 class Fleet:
-    """A folder with a fleet, and the commands that a cron job would give there."""
+    """A copy of the example's folder, and the commands that a cron job would give there."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        (folder / "nightly.toml").write_text(FLEET)
+        shutil.copytree(REHEARSAL, folder, dirs_exist_ok=True)
         self.store = RecordStore(folder / "records")
+
+    def use_board(self, name: str) -> None:
+        """Puts another board in the place of the one that the fleet has."""
+        shutil.copy(self.folder / "boards" / f"{name}.toml", self.folder / "board.toml")
 
     def start(self, night: str) -> subprocess.Popen[str]:
         return self._command("run", "--campaign", night)
@@ -173,7 +128,6 @@ def test_three_nights_in_which_everything_goes_wrong(tmp_path: Path):
     fleet = Fleet(tmp_path)
 
     # Night 1: faults of the board, and a folder that is somebody else's.
-    (tmp_path / "board.toml").write_text(BOARD + FAULTS)
     foreign = fleet.bundle("mlp", "pocl") / "module" / "notes.txt"
     foreign.parent.mkdir(parents=True)
     foreign.write_text("not a bundle")
@@ -190,7 +144,7 @@ def test_three_nights_in_which_everything_goes_wrong(tmp_path: Path):
     # Night 2: the server is killed, then the night itself; the same night goes on.
     foreign.unlink()
     foreign.parent.rmdir()
-    (tmp_path / "board.toml").write_text(BOARD)
+    fleet.use_board("healthy")
     process = fleet.start("two")
     assert wait_until(lambda: len(fleet.rows()) > len(known), DEADLINE_S)
     server = server_of(process.pid)
@@ -210,7 +164,7 @@ def test_three_nights_in_which_everything_goes_wrong(tmp_path: Path):
     assert grown["result"]["ratio"] is None or grown["result"]["ratio"] <= 1.0
 
     # Night 3: what looks fastest is wrong in its network.
-    (tmp_path / "board.toml").write_text(BOARD + WRONG)
+    fleet.use_board("wrong")
     assert fleet.run("three") == 0
     check_records(fleet, known)
     third = fleet.status("three")

@@ -3,7 +3,7 @@
 No OpenCL object appears here, so spaces are built and tested without a device.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 DeviceClass = Literal["cpu", "gpu"]
@@ -35,7 +35,8 @@ class DeviceSpec:
     cache_line_bytes: int
     local_memory_bytes: int
     """Of one work-group; for a GPU 0 where it is no more than a part of global memory (Mali)."""
-    global_memory_bytes: int
+    global_memory_bytes: int = field(compare=False)
+    """As the driver says at the moment: PoCL says what the machine has left."""
     max_work_group: int
     """Work-items of one work-group at most."""
     extensions: tuple[str, ...] = ()
