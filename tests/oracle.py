@@ -1,20 +1,22 @@
 """The judge of every scheduled program: the numpy meaning of the tensor expression.
 
-`assert_same_meaning` runs a loop program in the interpreter, `assert_device_agrees` its generated
-kernels on a device; both compare with `run_dag` and name the first index that differs.
+`assert_same_meaning` runs a loop program in the interpreter, `assert_items_agree` in the one of
+work-items, which looks for races, `assert_device_agrees` its generated kernels on a device; all
+compare with `run_dag` and name the first index that differs.
 """
 
 from collections.abc import Mapping
 
 import numpy as np
 
-from retune.codegen.lower import lower
+from retune.codegen.lower import finished, lower
 from retune.codegen.source import ProgramSource
 from retune.core.dtypes import TensorType
 from retune.device.launching import prepare_launches
 from retune.device.runtime import Device
 from retune.device.workload import job_launches
 from retune.ir.interp import run_dag, run_program
+from retune.ir.items import run_items
 from retune.ir.stmt import Program
 from retune.ir.te import Dag
 
@@ -47,6 +49,13 @@ def assert_same_meaning(dag: Dag, program: Program, seed: int = 0) -> None:
     """The loop program gives the values that the tensor expression states."""
     inputs = inputs_for(dag, seed)
     assert_close(run_program(program, inputs), reference(dag, inputs), str(program))
+
+
+def assert_items_agree(dag: Dag, program: Program, seed: int = 0) -> None:
+    """Work-items that run what is printed for the program give these values, and never race."""
+    inputs = inputs_for(dag, seed)
+    made = run_items(finished(program), inputs, seed)
+    assert_close(made, reference(dag, inputs), str(program))
 
 
 def assert_device_agrees(device: Device, dag: Dag, program: Program, seed: int = 0) -> None:

@@ -5,27 +5,67 @@ earlier one read or wrote, waits until all items are past the earlier one. Every
 every barrier: they stand in loops of constant extents, never behind a guard.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from retune.ir.expr import Buffer, loads
-from retune.ir.stmt import For, Seq, Stmt, blocks, walk
+from retune.ir.stmt import (
+    STRAIGHT,
+    Barrier,
+    For,
+    Program,
+    Seq,
+    Stmt,
+    blocks,
+    rewrite,
+    walk,
+    with_body,
+)
+
+
+def place_barriers(program: Program) -> Program:
+    """Barriers between statements, and at the ends of loops, whose uses are in conflict.
+
+    Rewrite, where s is local memory:
+        for k in range(4):          for k in range(4):
+          s[item] = x[k, item]        s[item] = x[k, item]
+          y += s[item + 1]      ->    barrier
+                                      y += s[item + 1]
+                                      barrier
+    """
+    if not any(b.buffer.scope == "local" for b in blocks(program.body)):
+        return program
+
+    def rule(node: Stmt) -> Stmt | None:
+        match node:
+            case Seq(stmts):
+                return Seq(tuple(_apart(stmts)))
+            case For(body=body) if _in_time(node) and _repeats_after_barrier(body):
+                inside = body.stmts if isinstance(body, Seq) else (body,)
+                waits = isinstance(inside[-1], Barrier)
+                return None if waits else replace(node, body=Seq((*inside, Barrier())))
+            case _:
+                return None
+
+    return with_body(program, rewrite(program.body, rule))
+
+
+def holds_barrier(stmt: Stmt) -> bool:
+    """True when items wait for each other somewhere inside the statement."""
+    return any(isinstance(node, Barrier) for node in walk(stmt))
 
 
 @dataclass(frozen=True, slots=True)
 class _Uses:
     """Local buffers that a statement reads and writes."""
 
-    read: frozenset[Buffer]
-    written: frozenset[Buffer]
+    read: frozenset[Buffer] = frozenset()
+    written: frozenset[Buffer] = frozenset()
 
     def conflicts(self, later: "_Uses") -> bool:
         return bool(self.written & (later.read | later.written) or self.read & later.written)
 
     def both(self, other: "_Uses") -> "_Uses":
         return _Uses(self.read | other.read, self.written | other.written)
-
-
-_NONE = _Uses(frozenset(), frozenset())
 
 
 def _uses(stmt: Stmt) -> _Uses:
@@ -35,26 +75,27 @@ def _uses(stmt: Stmt) -> _Uses:
     return _Uses(frozenset(read), frozenset(written))
 
 
-def uses_local_memory(stmt: Stmt) -> bool:
-    """True when some block writes local memory."""
-    return any(b.buffer.scope == "local" for b in blocks(stmt))
-
-
-def phases(stmts: tuple[Stmt, ...]) -> list[tuple[Stmt, ...]]:
-    """The statements in runs between which a barrier is needed."""
-    runs: list[list[Stmt]] = [[]]
-    so_far = _NONE
+def _apart(stmts: tuple[Stmt, ...]) -> list[Stmt]:
+    """The statements, with a barrier before each one that conflicts with those before it."""
+    placed: list[Stmt] = []
+    so_far = _Uses()
     for stmt in stmts:
         own = _uses(stmt)
         if so_far.conflicts(own):
-            runs.append([])
-            so_far = _NONE
-        runs[-1].append(stmt)
+            placed.append(Barrier())
+            so_far = _Uses()
+        elif isinstance(stmt, Barrier):
+            so_far = _Uses()
+        placed.append(stmt)
         so_far = so_far.both(own)
-    return [tuple(run) for run in runs]
+    return placed
 
 
-def repeats_after_barrier(body: Stmt) -> bool:
+def _in_time(loop: For) -> bool:
+    return loop.kind == "serial" or loop.kind in STRAIGHT
+
+
+def _repeats_after_barrier(body: Stmt) -> bool:
     """True when the next iteration of a loop over `body` has to wait for this one.
 
     One block alone may run on: each item keeps to its own elements.
@@ -62,16 +103,3 @@ def repeats_after_barrier(body: Stmt) -> bool:
     own = _uses(body)
     writers = [b.buffer for b in blocks(body) if b.buffer.scope == "local"]
     return bool(own.read & own.written) or len(set(writers)) < len(writers)
-
-
-def holds_barrier(stmt: Stmt) -> bool:
-    """True when a barrier is needed somewhere inside the statement."""
-    for node in walk(stmt):
-        match node:
-            case Seq(stmts) if len(phases(stmts)) > 1:
-                return True
-            case For(kind="serial" | "unroll") if repeats_after_barrier(node.body):
-                return True
-            case _:
-                pass
-    return False

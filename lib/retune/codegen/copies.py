@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from retune.ir.expr import Expr, Var
-from retune.ir.stmt import Block, For, Seq, Stmt, rewrite, substitute_stmt, walk
+from retune.ir.stmt import Barrier, Block, For, Seq, Stmt, rewrite, substitute_stmt, walk
 
 
 def copy_body(loop: For, value: Expr, mark: str) -> Stmt:
@@ -18,7 +18,7 @@ def copy_body(loop: For, value: Expr, mark: str) -> Stmt:
                 return replace(node, var=names.get(node.var, node.var))
             case Block():
                 return replace(node, name=f"{node.name}.{mark}")
-            case Seq():
+            case Seq() | Barrier():
                 return None
 
     return rewrite(body, rename)

@@ -16,12 +16,7 @@ from math import gcd
 
 from retune.codegen import gathers, opencl, streams
 from retune.codegen.addresses import Instance, Place
-from retune.codegen.barriers import (
-    holds_barrier,
-    phases,
-    repeats_after_barrier,
-    uses_local_memory,
-)
+from retune.codegen.barriers import holds_barrier
 from retune.codegen.expressions import ExpressionPrinter, vectorizable
 from retune.codegen.names import Identifiers
 from retune.codegen.registers import register_lanes
@@ -31,7 +26,7 @@ from retune.ir.expr import Buffer, Expr, Var, conjuncts, loads
 from retune.ir.flat import elements
 from retune.ir.reduction import path_to
 from retune.ir.simplify import Polynomial, Range
-from retune.ir.stmt import STRAIGHT, Block, For, Seq, Stmt, blocks, walk
+from retune.ir.stmt import STRAIGHT, Barrier, Block, For, Seq, Stmt, blocks, walk
 
 _ALIGNMENT = 64
 """Bytes of a cache line: vectors of a private array that start on one do not cross it."""
@@ -62,7 +57,7 @@ class KernelBody:
         """Those in time around the statements at hand, from the outermost."""
         self.streams = False
         """Whether the text uses `streams.DEFINITIONS`."""
-        self._shares = uses_local_memory(nest)
+        self._shares = any(b.buffer.scope == "local" for b in blocks(nest))
         self.solitary = not self._shares and not any(_local(n) for n in walk(nest))
         """Work-groups of one work-item: the group's number comes as an argument."""
         self.global_size = [1, 1, 1]
@@ -98,17 +93,16 @@ class KernelBody:
             return
         match stmt:
             case Seq(stmts):
-                for number, phase in enumerate(phases(stmts) if self._shares else [stmts]):
-                    if number:
-                        self._scopes[-1].lines.append(opencl.BARRIER)
-                    self._phase(phase, env)
+                self._sequence(stmts, env)
             case For():
                 self._loop(stmt, env)
+            case Barrier():
+                self._scopes[-1].lines.append(opencl.BARRIER)
             case Block():
                 raise CodegenError(f"{stmt.name}: a block outside straight-line code")
 
-    def _phase(self, stmts: tuple[Stmt, ...], env: dict[Var, int]) -> None:
-        """Statements between two barriers; adjacent ones without loops share what they read."""
+    def _sequence(self, stmts: tuple[Stmt, ...], env: dict[Var, int]) -> None:
+        """Statements in order; adjacent ones without loops or waits share what they read."""
         for straight, group in groupby(stmts, self._straight):
             if straight:
                 self._statements([i for s in group for i in self._instances(s, env, None)])
@@ -119,20 +113,17 @@ class KernelBody:
     def _straight(self, stmt: Stmt) -> bool:
         """True when the statement expands to assignments: no loop in time or over ids, no wait."""
         plain = all(n.kind in STRAIGHT for n in walk(stmt) if isinstance(n, For))
-        return plain and not (self._shares and holds_barrier(stmt))
+        return plain and not holds_barrier(stmt)
 
     def _loop(self, loop: For, env: dict[Var, int]) -> None:
         extent = evaluate_int(loop.extent)
         if loop.kind in STRAIGHT:
-            waits = self._shares and repeats_after_barrier(loop.body)
             for i in range(extent):
                 self._walk(loop.body, {**env, loop.var: i})
-                if waits:
-                    self._scopes[-1].lines.append(opencl.BARRIER)
             return
         self._ranges[loop.var] = Range(0, extent - 1)
         if loop.kind == "serial":
-            terms = [] if self._shares and holds_barrier(loop) else self._invariant_guards(loop)
+            terms = [] if holds_barrier(loop) else self._invariant_guards(loop)
             if terms:
                 self._under(terms, loop, env)
             elif usual := self._usual_guards(loop, env):
@@ -162,8 +153,6 @@ class KernelBody:
         self._loops.append(loop)
         self._walk(loop.body, env)
         self._loops.pop()
-        if self._shares and repeats_after_barrier(loop.body):
-            scope.lines.append(opencl.BARRIER)
         self._scopes.pop()
         lines = self._scopes[-1].lines
         lines.extend(f"// {key}: {value}" for key, value in loop.notes)
@@ -264,6 +253,8 @@ class KernelBody:
                 return [one for child in stmts for one in self._instances(child, env, lane)]
             case Block():
                 return [Instance(stmt, env, lane)]
+            case Barrier():
+                raise CodegenError("a wait inside straight-line code")
             case For():
                 extent = evaluate_int(stmt.extent)
                 if stmt.var in self.lanes:

@@ -11,6 +11,7 @@ from retune.ir.expr import Buffer, Expr, Var, all_of, conjuncts, equal, loads
 from retune.ir.reduction import path_to
 from retune.ir.stmt import (
     STRAIGHT,
+    Barrier,
     Block,
     Element,
     For,
@@ -81,6 +82,8 @@ def _cover(
             return Seq(tuple(_cover(s, missing, axes) for s in stmts))
         case Block():
             return _first_only(stmt, stmt.name, missing[stmt.name] or (), axes)
+        case Barrier():
+            return stmt
 
 
 def _first_only(
@@ -177,5 +180,5 @@ def _push(stmt: Stmt, loop: For, dependent: set[str], names: Iterator[Var]) -> S
             return replace(stmt, body=_push(stmt.body, loop, dependent, names))
         case Seq(stmts):
             return Seq(tuple(_push(s, loop, dependent, names) for s in stmts))
-        case Block():
-            raise AssertionError("a block alone is plain")
+        case Block() | Barrier():
+            raise AssertionError("a block alone is plain, and a barrier knows no thread")

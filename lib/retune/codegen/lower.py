@@ -6,6 +6,7 @@ from math import prod
 from textwrap import wrap
 
 from retune.codegen import opencl, streams
+from retune.codegen.barriers import place_barriers
 from retune.codegen.choices import settle_choices
 from retune.codegen.constants import Computed, computed_constants, packed
 from retune.codegen.dots import definitions, dots_to_calls, used_functions
@@ -41,6 +42,7 @@ PASSES: Sequence[tuple[str, Pass]] = (
     ("drop unit loops", drop_unit_loops),
     ("decompose reductions", decompose_all),
     ("one item", one_item),
+    ("place barriers", place_barriers),
     ("virtual threads", virtual_threads),
     ("masks to guards", masks_to_guards),
     ("simplify indices", simplify_indices),
@@ -70,25 +72,44 @@ def lower(program: Program, *, options: tuple[str, ...] = BUILD_OPTIONS) -> Prog
         scratch=tuple(b for b in program.scratch if b not in constants),
     )
     inputs = {b.name: b for b in program.inputs}
-    verified = knob("RETUNE_VERIFY") == "1"
     run = [root for root in program.body.stmts if not is_compile_time(root)]
     for position, root in enumerate(run):
-        part = _part(program, root)
-        for label, step in PASSES:
-            part = step(part)
-            if verified:
-                verify(part, label)
-        part, own = pack_constants(part)
+        part, own = pack_constants(_passed(_part(program, root)))
         packs |= own
         inputs |= {b.name: b for b in part.inputs if b.name in own}
-        peeled = peel_borders(part)
-        if verified:
-            verify(peeled, "peel borders")
+        peeled = _checked(peel_borders(part), "peel borders")
         kernels.append(_kernel(part, peeled.body, position))
     used = {arg.buffer for kernel in kernels for arg in kernel.args}
     program = replace(program, inputs=tuple(inputs.values()))
     specs = tuple(spec for spec in _buffers(program, packs, computed) if spec.name in used)
     return ProgramSource(kernels=tuple(kernels), buffers=specs, options=options)
+
+
+def finished(program: Program) -> Program:
+    """The program as its kernels run it: each nest after all passes that need no order of memory.
+
+    What work-items do, and where they wait, is stated in it; `ir.items` can run it.
+    """
+    parts = [
+        _part(program, root) if is_compile_time(root) else _passed(_part(program, root))
+        for root in program.body.stmts
+    ]
+    scratch = {b.name: b for b in program.scratch} | {b.name: b for p in parts for b in p.scratch}
+    body = Seq(tuple(part.body for part in parts))
+    return replace(program, body=body, scratch=tuple(scratch.values()))
+
+
+def _passed(part: Program) -> Program:
+    for label, step in PASSES:
+        part = _checked(step(part), label)
+    return part
+
+
+def _checked(part: Program, after: str) -> Program:
+    """The same, which keeps the invariants of the IR where tests ask for that."""
+    if knob("RETUNE_VERIFY") == "1":
+        verify(part, after)
+    return part
 
 
 def _part(program: Program, root: Stmt) -> Program:

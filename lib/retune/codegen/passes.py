@@ -13,6 +13,7 @@ from retune.ir.expr import Buffer, Const, Expr, Load, Var, const, loads, transfo
 from retune.ir.reduction import path_to
 from retune.ir.simplify import Range, simplify_select
 from retune.ir.stmt import (
+    Barrier,
     Block,
     For,
     Program,
@@ -67,6 +68,8 @@ def _simplify(stmt: Stmt, ranges: dict[Var, Range]) -> Stmt:
                 value=simplify_select(stmt.value, ranges),
                 guard=guard,
             )
+        case Barrier():
+            return stmt
 
 
 @dataclass(frozen=True, slots=True)

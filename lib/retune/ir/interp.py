@@ -16,17 +16,18 @@ from retune.ir.contract import contract
 from retune.ir.evaluate import Value, evaluate, evaluate_int
 from retune.ir.expr import Buffer, Expr, Load, Var
 from retune.ir.reduction import decompose_all
-from retune.ir.stmt import Block, For, Program, Seq, Stmt, identity
+from retune.ir.stmt import Barrier, Block, For, Program, Seq, Stmt, identity
 from retune.ir.te import Compute, Concat, Dag, Tensor
 
 Arrays = dict[str, np.ndarray]
 
-_COMBINE: Mapping[str, np.ufunc] = {
+COMBINE: Mapping[str, np.ufunc] = {
     "sum": np.add,
     "prod": np.multiply,
     "max": np.maximum,
     "min": np.minimum,
 }
+"""Reducer -> what combines two values."""
 _GRID_LIMIT = 1 << 22
 """Points that one array operation may cover; larger grids run their outer axes in Python."""
 
@@ -76,7 +77,7 @@ def _run_compute(stage: Tensor, op: Compute, values: Arrays) -> np.ndarray:
     out = np.full(stage.shape, identity(op.reducer, stage.dtype).value, stage.dtype)
     for point in product(*(range(a.extent) for a in op.reduce_axes)):
         env |= dict(zip((a.var for a in op.reduce_axes), point, strict=True))
-        _COMBINE[op.reducer](out, np.asarray(evaluate(op.body, env, fetch), stage.dtype), out=out)
+        COMBINE[op.reducer](out, np.asarray(evaluate(op.body, env, fetch), stage.dtype), out=out)
     return out
 
 
@@ -111,22 +112,23 @@ def run_program(
     """
     arrays: Arrays = {b.name: np.asarray(inputs[b.name]) for b in program.inputs}
     for buffer in (*program.outputs, *program.scratch):
-        arrays[buffer.name] = _poisoned(buffer)
-    _Runner(arrays, apart).run(decompose_all(program).body, {})
+        arrays[buffer.name] = poisoned(buffer)
+    Runner(arrays, apart).run(decompose_all(program).body, {})
     return {b.name: arrays[b.name] for b in program.outputs}
 
 
-def _poisoned(buffer: Buffer) -> np.ndarray:
+def poisoned(buffer: Buffer) -> np.ndarray:
+    """An array for the buffer that shows where it is read before it is written."""
     shape = tuple(evaluate_int(e) for e in buffer.shape)
     dtype = np.dtype(buffer.dtype)
     poison = np.nan if dtype.kind == "f" else (dtype.kind != "b" and np.iinfo(dtype).max)
     return np.full(shape, poison, dtype)
 
 
-class _Runner:
-    """Executes statements over named arrays."""
+class Runner:
+    """Executes statements over named arrays, one after the other."""
 
-    def __init__(self, arrays: Arrays, apart: Collection[Var]) -> None:
+    def __init__(self, arrays: Arrays, apart: Collection[Var] = ()) -> None:
         self.arrays = arrays
         self.memory = _Memory(arrays)
         self.apart = apart
@@ -138,6 +140,8 @@ class _Runner:
                     self.run(child, env)
             case Block():
                 self.store(stmt, env, [])
+            case Barrier():
+                pass  # one thing after the other
             case For():
                 loops, block = perfect_nest(stmt)
                 if block is not None:
@@ -178,7 +182,7 @@ class _Runner:
         if block.reducer is None:
             array[tuple(indices)] = value
         else:
-            _COMBINE[block.reducer].at(array, tuple(indices), value)
+            COMBINE[block.reducer].at(array, tuple(indices), value)
 
     def _grid(self, expr: Expr, env: dict[Var, Value], full: tuple[int, ...]) -> np.ndarray:
         return np.broadcast_to(np.asarray(evaluate(expr, env, self.memory.fetch)), full)

@@ -4,7 +4,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from retune.ir.expr import Buffer, Expr, Var, all_of, conjuncts, loads, substitute, variables
-from retune.ir.stmt import Block, For, Program, Seq, Stmt, blocks, identity, rewrite, with_body
+from retune.ir.stmt import (
+    Barrier,
+    Block,
+    For,
+    Program,
+    Seq,
+    Stmt,
+    blocks,
+    identity,
+    rewrite,
+    with_body,
+)
 
 
 def decompose(loop: For, block: Block) -> Seq:
@@ -93,6 +104,8 @@ def path_to(stmt: Stmt, block: Block) -> list[For] | None:
     match stmt:
         case Block():
             return [] if stmt is block else None
+        case Barrier():
+            return None
         case For():
             inner = path_to(stmt.body, block)
             return None if inner is None else [stmt, *inner]

@@ -122,7 +122,12 @@ class Seq:
     stmts: tuple["Stmt", ...]
 
 
-Stmt = Block | For | Seq
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """Every item of a work-group comes here before any goes on, and sees local memory as it is."""
+
+
+Stmt = Block | For | Seq | Barrier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +221,7 @@ def blocks(stmt: Stmt) -> list[Block]:
             stack.append(node.body)
         elif isinstance(node, Seq):
             stack.extend(reversed(node.stmts))
-        else:
+        elif isinstance(node, Block):
             found.append(node)
     return found
 
@@ -255,7 +260,7 @@ def rewrite(stmt: Stmt, rule: Callable[[Stmt], Stmt | None]) -> Stmt:
             if isinstance(body, Seq) and not body.stmts:
                 return body
             stmt = stmt if body is stmt.body else stmt.around(body)
-        case Block():
+        case Block() | Barrier():
             pass
     new = rule(stmt)
     return stmt if new is None else new
@@ -280,7 +285,7 @@ def map_exprs(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
                 if extent is node.extent and unroll is node.unroll:
                     return None
                 return replace(node, extent=extent, unroll=unroll)
-            case Seq():
+            case Seq() | Barrier():
                 return None
 
     return rewrite(stmt, rule)
@@ -356,3 +361,5 @@ def show_stmt(stmt: Stmt, depth: int = 0) -> list[str]:
             target = f"{stmt.buffer.name}[{', '.join(map(str, stmt.indices))}]"
             guard = f"  # where {stmt.guard}" if stmt.guard is not None else ""
             return [f"{pad}{target} {sign} {stmt.value}{guard}"]
+        case Barrier():
+            return [f"{pad}barrier"]

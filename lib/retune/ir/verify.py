@@ -11,7 +11,7 @@ from retune.core.errors import VerifyError
 from retune.ir.expr import Binary, Buffer, Const, Expr, Var, loads, variables
 from retune.ir.selections import certain_loads
 from retune.ir.simplify import Range, bounds, simplify
-from retune.ir.stmt import STRAIGHT, Block, For, Program, Seq, Stmt, blocks, walk
+from retune.ir.stmt import STRAIGHT, Barrier, Block, For, Program, Seq, Stmt, blocks, walk
 
 MAX_VECTOR = 16
 """Lanes of the widest vector of OpenCL C."""
@@ -197,6 +197,8 @@ def _paths(stmt: Stmt, around: tuple[For, ...] = ()) -> Iterator[tuple[Block, tu
         case Seq(stmts):
             for child in stmts:
                 yield from _paths(child, around)
+        case Barrier():
+            pass
 
 
 def _expressions(block: Block) -> tuple[Expr, ...]:

@@ -6,9 +6,10 @@ Program -> program, meaning kept, ScheduleError where that is impossible; `Sched
 from dataclasses import replace
 
 from retune.core.errors import ScheduleError
-from retune.ir.expr import Buffer, Expr, loads, variables
+from retune.ir.expr import Buffer, Expr, loads
 from retune.ir.reduction import reads
 from retune.ir.stmt import Block, For, LoopKind, Program, Stmt, block_variables, blocks, walk
+from retune.schedule.effects import check_sums
 from retune.schedule.loops import loop_named, replace_loop
 
 GROUP_AXES: tuple[LoopKind, ...] = ("group.0", "group.1", "group.2")
@@ -25,7 +26,10 @@ def run_as(program: Program, name: str, kind: LoopKind) -> Program:
         raise ScheduleError(f"{kind}({name}): a reduce loop runs in order")
     if kind in AXES:
         _check_parallel(program, loop, kind)
-    return replace_loop(program, name, lambda node: replace(node, kind=kind))
+    bound = replace_loop(program, name, lambda node: replace(node, kind=kind))
+    if kind in AXES:
+        check_sums(f"bind({name})", bound)
+    return bound
 
 
 def hint_unroll(program: Program, name: str, count: Expr) -> Program:
@@ -73,14 +77,6 @@ def _check_parallel(program: Program, loop: For, axis: LoopKind) -> None:
         _check_outside(loop, axis, inside, outside)
     if not axis.startswith("group"):
         _check_shared(loop, axis, inside, outside)
-    for block in inside:
-        own = block.buffer.scope in ("register", "private") and not _touched(block, outside)
-        moved = any(loop.var in variables(i) for i in block.indices)
-        if block.reducer is not None and loop.shifted and moved and not own:
-            raise ScheduleError(
-                f"bind({loop.var}): its tiles overlap, and {block.name} accumulates in "
-                f"{block.buffer.scope} memory; use cache_write and compute_at first"
-            )
 
 
 def _check_same_axis(loop: For, other: For, axis: LoopKind) -> None:
@@ -132,8 +128,3 @@ def _check_shared(loop: For, axis: LoopKind, inside: list[Block], outside: list[
 
 def _reads(block: Block) -> set[Buffer]:
     return {load.buffer for load in loads(block.value)}
-
-
-def _touched(block: Block, others: list[Block]) -> bool:
-    """True when another block reads or writes what this one writes."""
-    return any(b.buffer == block.buffer or reads(b, block.buffer) for b in others)

@@ -37,6 +37,7 @@ from retune.ir.stmt import (
     walk,
     with_body,
 )
+from retune.schedule.effects import check_sums
 
 Tail = str
 """`exact`: the factors divide the extent. `shift`: the last tile overlaps the one before it.
@@ -86,7 +87,10 @@ def split(program: Program, name: str, factors: Sequence[Expr], tail: Tail) -> P
         body = For(var, extent, body, reduce=loop.reduce, shifted=loop.shifted)
     outer = For(parts[0], simplify(outer_extent), body, reduce=loop.reduce)
     outer = replace(outer, shifted=tail == "shift" or loop.shifted)
-    return replace_loop(program, name, lambda _: outer)
+    made = replace_loop(program, name, lambda _: outer)
+    if tail == "shift":
+        check_sums(f"split({name})", made)
+    return made
 
 
 def check_repeatable(who: str, program: Program, loop: For) -> None:

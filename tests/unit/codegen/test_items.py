@@ -2,12 +2,12 @@
 
 import pytest
 
-from retune.codegen.barriers import holds_barrier, phases, repeats_after_barrier
+from retune.codegen.barriers import holds_barrier, place_barriers
 from retune.codegen.items import one_item, virtual_threads
 from retune.codegen.lower import lower
 from retune.ir.expr import Buffer, Load, Var, const
 from retune.ir.reduction import decompose_all
-from retune.ir.stmt import Block, For, Seq, Stmt, from_dag, walk
+from retune.ir.stmt import Barrier, Block, For, Program, Seq, Stmt, from_dag, walk, with_body
 from retune.ir.verify import verify
 from retune.schedule.schedule import Schedule
 from tests.dags import dense, reduction, tiled_product
@@ -38,14 +38,26 @@ def move(target: Buffer, source: Buffer) -> Stmt:
 def test_a_barrier_lies_between_uses_in_conflict(
     moves: list[tuple[Buffer, Buffer]], runs: list[int]
 ):
-    found = phases(tuple(move(a, b) for a, b in moves))
-    assert [len(run) for run in found] == runs
+    runs_found = [0]
+    for stmt in placed(*(move(a, b) for a, b in moves)).stmts:
+        if isinstance(stmt, Barrier):
+            runs_found.append(0)
+        else:
+            runs_found[-1] += 1
+    assert runs_found == runs
+
+
+def placed(*stmts: Stmt) -> Seq:
+    empty = Program(name="p", inputs=(X,), outputs=(), scratch=(S, T, P), body=Seq(()))
+    return place_barriers(with_body(empty, Seq(stmts))).body
 
 
 def test_a_loop_waits_before_it_overwrites_what_it_reads():
-    both = Seq((move(S, X), move(P, S)))
-    assert repeats_after_barrier(both) and holds_barrier(For(I, const(8), both))
-    assert not repeats_after_barrier(move(S, X)) and not holds_barrier(For(I, const(8), move(S, X)))
+    (loop,) = placed(For(I, const(8), Seq((move(S, X), move(P, S))))).stmts
+    assert isinstance(loop, For) and isinstance(loop.body, Seq)
+    kinds = [type(stmt) for stmt in loop.body.stmts]
+    assert kinds == [Block, Barrier, Block, Barrier]
+    assert not holds_barrier(placed(For(I, const(8), move(S, X))))
 
 
 def summed_by_items() -> Schedule:

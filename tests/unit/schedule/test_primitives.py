@@ -284,8 +284,10 @@ REFUSED: dict[str, tuple[Dag, Callable[[Schedule], object]]] = {
                    s.bind("y.j", "group.0"))),
     r"bind\(y.j\): z is outside the loop": (
         dense(4, 3, 4), lambda s: (s.compute_at("y", "z.i"), s.bind("y.j", "group.0"))),
-    r"bind\(y.j.0\): its tiles overlap, and y accumulates in global memory": (
+    r"bind\(y.j.0\): iterations of y.j.0, which run at once as group.0, may add to the same": (
         dense(4, 3, 5), lambda s: (s.split("y.j", [2], "shift"), s.bind("y.j.0", "group.0"))),
+    r"bind\(y.j.1\): iterations of y.j.1, which run at once as local.0, may add to the same": (
+        dense(4, 3, 5), lambda s: (s.split("y.j", [2], "shift"), s.bind("y.j.1", "local.0"))),
     r"compute_inline\(y\): only a plain element-wise stage can be": (
         dense(2, 3, 4), lambda s: s.compute_inline("y")),
     r"compute_inline\(c\): it is an output": (elementwise(2, 4), lambda s: s.compute_inline("c")),

@@ -9,7 +9,7 @@ from retune.ir.stmt import from_dag
 from retune.ir.verify import verify
 from retune.schedule.schedule import Schedule
 from tests.dags import random_dag
-from tests.oracle import assert_same_meaning
+from tests.oracle import assert_items_agree, assert_same_meaning
 from tests.properties import chooser, quick, seeded
 from tests.random_schedules import scramble, somewhere
 
@@ -22,6 +22,7 @@ def test_random_schedules_keep_the_meaning(data: st.DataObject):
     s = Schedule(from_dag(dag), somewhere(dag, choose))
     scramble(s, choose, 8, verify)
     assert_same_meaning(dag, s.program)
+    assert_items_agree(dag, s.program)
 
 
 def test_random_schedules_use_every_primitive():
