@@ -251,6 +251,30 @@ def odd_concatenations(n: Net) -> tuple[str, ...]:
     return (n.conv(again, 80, 7), n("Concat", a, a, axis=2), b)
 
 
+@network
+def dense_block(n: Net) -> tuple[str, ...]:
+    """Layers that read all before them, by concatenations that are written out again and again."""
+    found = [n.conv(n.input(1, 3, 10, 12), 3, 12)]
+    for layer in range(3):
+        wide = 12 + 5 * layer
+        x = found[0] if layer == 0 else n("Concat", *found, axis=1)
+        x = n("Relu", n.norm(n.conv(n("Relu", n.norm(x, wide)), wide, 8, (1, 1)), 8))
+        found.append(n.conv(x, 8, 5))
+    x = n("Relu", n.norm(n("Concat", *found, axis=1), 27))
+    return (n("AveragePool", x, kernel_shape=[2, 2], strides=[2, 2]),)
+
+
+@network(opset=13)
+def split_and_joined(n: Net) -> tuple[str, ...]:
+    """Parts of a layer go through more layers, and join the others: as today's detectors do."""
+    x = n("Relu", n.conv(n.input(2, 3, 9, 8), 3, 14))
+    left, right = n.parts("Split", 2, x, n.ints(6, 8), axis=1)
+    more = n("Relu", n.conv(right, 8, 8))
+    again = n("Add", right, n("Relu", n.conv(more, 8, 8)))
+    joined = n("Concat", left, right, more, again, axis=1)
+    return (n.conv(joined, 30, 5, (1, 1)), n.conv(left, 6, 3))
+
+
 @network(opset=14)
 def gated(n: Net) -> tuple[str, ...]:
     x = n("HardSwish", n.conv(n.input(2, 3, 9, 9), 3, 18))

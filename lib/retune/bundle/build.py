@@ -19,10 +19,10 @@ from retune.bundle.plan import (
     PlanHost,
     PlanLaunch,
 )
-from retune.bundle.slices import Embedded, find_embedded, remaining_parts
-from retune.codegen.embed import Slice, embed_output
+from retune.bundle.views import View, cut_at, find_views, is_in_place, starts
 from retune.codegen.lower import BUILD_OPTIONS, lower
 from retune.codegen.source import BufferSpec, KernelSource, ProgramSource
+from retune.codegen.views import Columns, view
 from retune.core.errors import InputError
 from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
@@ -92,15 +92,14 @@ def build_contest(
     """
     check_types(network.graph, spec)
     sources = _Sources(contenders, spec)
-    parts = _Parts(network.graph, find_embedded(network))
+    parts = _Parts(network.graph, find_views(network))
     slots: list[Slot] = []
     for placed in network.groups:
         if placed.task_key is None:
             parts.without_kernel(placed.group)
             continue
         task = network.tasks[placed.task_key]
-        inside = parts.embedded.get(placed.group.outputs[0])
-        made = sources.of(task, inside.where if inside else None)
+        made = sources.of(task, parts.columns(placed.group, task))
         ranges = tuple(parts.launch(placed, task, source, i) for i, source in enumerate(made))
         if all(ranges):
             slots.append(Slot(task_key=task.key, label=placed.group.name, contenders=ranges))
@@ -152,26 +151,24 @@ def _moves(node: Node, graph: Graph) -> bool:
 
 
 class _Sources:
-    """OpenCL programs of tasks' contenders, each made once for each place of its output."""
+    """OpenCL programs of tasks' contenders, made once for all groups whose values lie alike."""
 
     def __init__(self, contenders: Mapping[str, Sequence[Candidate]], spec: DeviceSpec) -> None:
         self._contenders = contenders
         self._spec = spec
         self._programs: dict[str, list[Program]] = {}
         self._errors: dict[str, float] = {}
-        self._made: dict[tuple[str, Slice | None], list[ProgramSource]] = {}
+        self._made: dict[tuple[str, frozenset[tuple[str, Columns]]], list[ProgramSource]] = {}
 
     def notes(self) -> dict[str, str]:
         """What `verify` and people should know of the programs made so far."""
         return {LARGEST_ERROR_NOTE: _largest(tuple(self._errors.values()))}
 
-    def of(self, task: Task, where: Slice | None) -> list[ProgramSource]:
-        """The programs of its contenders; outputs inside a wider buffer if `where` says so."""
-        key = (task.key, where)
+    def of(self, task: Task, columns: Mapping[str, Columns]) -> list[ProgramSource]:
+        """The programs of its contenders, those inputs and outputs being columns of others."""
+        key = (task.key, frozenset(columns.items()))
         if key not in self._made:
-            programs = self._programs_of(task)
-            if where is not None:
-                programs = [embed_output(p, p.outputs[0], where) for p in programs]
+            programs = [view(program, columns) for program in self._programs_of(task)]
             self._made[key] = [lower(program) for program in programs]
         return self._made[key]
 
@@ -189,6 +186,12 @@ class _Sources:
         return self._programs[task.key]
 
 
+def _bound(group: Group, task: Task) -> dict[str, str]:
+    """Names of the task's inputs and outputs -> the group's values."""
+    bound = dict(zip(task.inputs, (*group.inputs, *group.params), strict=True))
+    return bound | dict(zip(task.outputs, group.outputs, strict=True))
+
+
 def _largest(errors: Sequence[float]) -> str:
     """The largest error, and in how many tasks it is."""
     largest = max(errors, default=0.0)
@@ -201,7 +204,7 @@ class _Parts:
     """The plan as it grows."""
 
     graph: Graph
-    embedded: Mapping[str, Embedded]
+    views: Mapping[str, View]
     kernels: dict[str, KernelSource] = field(default_factory=dict[str, KernelSource])
     buffers: dict[str, PlanBuffer] = field(default_factory=dict[str, PlanBuffer])
     launches: list[PlanLaunch] = field(default_factory=list[PlanLaunch])
@@ -250,9 +253,7 @@ class _Parts:
         """The launches of one contender of a group are added; their numbers."""
         group, first = placed.group, len(self.launches)
         own = f"{group.name}#{contender}" if contender else group.name
-        values = (*group.inputs, *group.params)
-        bound = dict(zip(task.inputs, values, strict=True))
-        bound |= dict(zip(task.outputs, group.outputs, strict=True))
+        bound = _bound(group, task)
         names = {s.name: self._bind(s, bound, own) for s in source.buffers}
         for kernel in self._needed(placed, source):
             self.kernels[kernel.name] = kernel
@@ -270,12 +271,25 @@ class _Parts:
             )
         return range(first, len(self.launches))
 
+    def columns(self, group: Group, task: Task) -> dict[str, Columns]:
+        """Of the task's inputs and outputs, those that lie in a wider value, by their names."""
+        placed = {name: self.views.get(value) for name, value in _bound(group, task).items()}
+        return {name: place.columns for name, place in placed.items() if place is not None}
+
     def _needed(self, placed: PlacedGroup, source: ProgramSource) -> Sequence[KernelSource]:
-        """All kernels, less the copies of a concatenation that its producers spare it."""
-        node = placed.group.nodes[0]
-        if node.op != "concat":
-            return source.kernels
-        return [source.kernels[i] for i in remaining_parts(node.inputs, self.embedded)]
+        """All kernels, less the copies of what lies in place already."""
+        node = placed.group.anchor
+        made = node.outputs[0]
+        if node.op == "concat" and len(source.kernels) == len(node.inputs):
+            parts = zip(source.kernels, node.inputs, starts(node, self.graph), strict=True)
+            return [k for k, value, first in parts if not self._in_place(value, made, first)]
+        first = cut_at(node, self.graph)
+        if first is not None and self._in_place(made, node.inputs[0], first):
+            return ()
+        return source.kernels
+
+    def _in_place(self, value: str, wider: str, first: int) -> bool:
+        return is_in_place(value, wider, first, self.views, self.graph)
 
     def _bind(self, spec: BufferSpec, bound: Mapping[str, str], group: str) -> str:
         if spec.role == "scratch":
@@ -324,10 +338,11 @@ class _Parts:
         )
 
     def _value(self, value: str) -> str:
-        if value in self.embedded:
-            value = self.embedded[value].target
         if value in self.buffers:
             return value
+        if value in self.views:
+            place = self.views[value]
+            self.aliases.append(Alias(value=value, of=self._value(place.of), columns=place.columns))
         graph, kind = self.graph, self.graph.types[value]
         if value in graph.outputs:
             role = "output"

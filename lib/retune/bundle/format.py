@@ -36,10 +36,8 @@ from retune.core.keys import content_key
 from retune.core.replacing import replacing, whole_folder
 
 FORMAT = "retune-bundle"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Raised when an older program could misread what this one writes."""
-WITHOUT_HOSTS_VERSION = 1
-"""What is written for a plan without host steps, so that older programs read it as well."""
 
 MANIFEST, KERNELS, WEIGHTS = "module.json", "kernels.cl", "weights.safetensors"
 
@@ -139,6 +137,13 @@ def check_replaceable(folder: Path) -> None:
     )
 
 
+def _least_version(plan: NetworkPlan) -> int:
+    """The oldest version that can hold the plan, so that older programs read it as well."""
+    if any(alias.columns is not None for alias in plan.aliases):
+        return FORMAT_VERSION
+    return 2 if plan.hosts else 1
+
+
 def _write_parts(plan: NetworkPlan, folder: Path) -> None:
     kernels, pieces = _join_kernels(plan.kernels)
     (folder / KERNELS).write_bytes(kernels)
@@ -149,7 +154,7 @@ def _write_parts(plan: NetworkPlan, folder: Path) -> None:
     memory = plan_memory(plan)
     manifest: dict[str, Json] = {
         "format": FORMAT,
-        "format_version": FORMAT_VERSION if hosts else WITHOUT_HOSTS_VERSION,
+        "format_version": _least_version(plan),
         **to_manifest(plan),
         "kernels": pieces,
         "memory": {

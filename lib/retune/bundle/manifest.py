@@ -19,6 +19,7 @@ from retune.bundle.plan import (
     PlanHost,
     PlanLaunch,
 )
+from retune.codegen.views import Columns
 from retune.core.target import DeviceSpec
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
@@ -40,7 +41,7 @@ def to_manifest(plan: NetworkPlan) -> dict[str, Json]:
         "inputs": list(plan.inputs),
         "outputs": list(plan.outputs),
         "buffers": [_plain(asdict(entry)) for entry in plan.buffers],
-        "aliases": [_plain(asdict(alias)) for alias in plan.aliases],
+        "aliases": [_written_alias(alias) for alias in plan.aliases],
         "launches": [_plain(asdict(launch)) for launch in plan.launches],
         "hosts": [_host_entry(host) for host in plan.hosts],
         "notes": dict(plan.notes),
@@ -72,16 +73,28 @@ def from_manifest(
         weights=weights,
         device=_device(child(manifest, "target")),
         notes={name: text(notes, name) for name in notes},
-        aliases=tuple(
-            Alias(value=text(entry, "value"), of=text(entry, "of"))
-            for entry in children(manifest, "aliases")
-        ),
+        aliases=tuple(_alias(entry) for entry in children(manifest, "aliases")),
         form=_form(manifest),
         hosts=tuple(
             _host(entry, model) for entry, model in zip(host_entries(manifest), models, strict=True)
         ),
         counts=_counts(manifest),
     )
+
+
+def _written_alias(alias: Alias) -> Json:
+    written: dict[str, Json] = {"value": alias.value, "of": alias.of}
+    if alias.columns is not None:
+        written["columns"] = {"offset": alias.columns.offset, "width": alias.columns.width}
+    return written
+
+
+def _alias(entry: Mapping[str, Json]) -> Alias:
+    columns: Columns | None = None
+    if "columns" in entry:
+        stated = child(entry, "columns")
+        columns = Columns(whole(stated, "offset"), whole(stated, "width"))
+    return Alias(value=text(entry, "value"), of=text(entry, "of"), columns=columns)
 
 
 def host_entries(manifest: Mapping[str, Json]) -> tuple[dict[str, Json], ...]:

@@ -13,6 +13,7 @@ from typing import Literal
 
 import numpy as np
 
+from retune.codegen.views import Columns
 from retune.core.dtypes import DTYPES, UNKNOWN, itemsize
 from retune.core.errors import ModelError, VerifyError
 from retune.core.target import DeviceSpec
@@ -126,6 +127,8 @@ class Alias:
 
     value: str
     of: str
+    columns: Columns | None = None
+    """Which columns of the rows of `of`; None: all of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,10 +334,26 @@ def check_aliases(plan: NetworkPlan) -> None:
         seen.add(alias.value)
         if value.role in ("input", "weight"):
             raise _broken(plan, where, "a temp or output as the value", value.role)
-        if (value.dtype, value.elements) != (of.dtype, of.elements):
+        if alias.columns is not None:
+            _check_columns(plan, alias, value, of)
+        elif (value.dtype, value.elements) != (of.dtype, of.elements):
             got = f"{value.elements} of {value.dtype}"
             raise _broken(plan, where, f"{of.elements} elements of {of.dtype}", got)
     storage_roots(plan)
+
+
+def _check_columns(plan: NetworkPlan, alias: Alias, value: PlanBuffer, of: PlanBuffer) -> None:
+    """The columns are a temporary's, and lie in the rows of what they are columns of."""
+    columns = alias.columns
+    assert columns is not None
+    where, width = f"alias {alias.value} of {alias.of}", (of.shape or (1,))[-1]
+    own = (value.shape or (1,))[-1]
+    fits = columns.width == width and 0 <= columns.offset <= width - own
+    rows = value.elements // max(1, own) == of.elements // max(1, width)
+    if value.role != "temp" or value.dtype != of.dtype or not (fits and rows):
+        expected = f"a temp of columns in rows of {width} of {of.dtype}"
+        got = f"{value.role} {value.shape} of {value.dtype}, {columns}"
+        raise _broken(plan, where, expected, got)
 
 
 def check_launch_arguments(plan: NetworkPlan) -> None:
@@ -380,13 +399,23 @@ def check_kernel_texts(plan: NetworkPlan) -> None:
 def check_writable(plan: NetworkPlan) -> None:
     """No launch writes an input or a weight, nor memory that it also reads."""
     roots, roles = storage_roots(plan), storage_roles(plan)
+    columns = {alias.value: alias.columns for alias in plan.aliases}
+
+    def apart(a: str, b: str) -> bool:
+        """Whether both are columns of one value, without a common one."""
+        one, other = columns.get(a), columns.get(b)
+        if one is None or other is None or one.width != other.width:
+            return False
+        first, last = sorted([(one.offset, a), (other.offset, b)])
+        return first[0] + plan.buffer(first[1]).shape[-1] <= last[0]
+
     for launch in plan.launches:
-        read = {roots[name] for name in launch.read}
         for name in launch.writes:
             role = roles[roots[name]]
             if role in ("input", "weight"):
                 raise _broken(plan, _where(launch), "writes to temps or outputs", f"{role} {name}")
-            if roots[name] in read:
+            same = (other for other in launch.read if roots[other] == roots[name])
+            if any(not apart(other, name) for other in same):
                 expected = "memory that is not read through another argument"
                 raise _broken(plan, _where(launch), expected, f"a write to {name}")
 

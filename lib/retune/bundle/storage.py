@@ -7,17 +7,20 @@ offset.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from retune.bundle.memory import MemoryPlan
 from retune.bundle.plan import (
     NetworkPlan,
+    PlanBuffer,
     host_roots,
     roots_off_device,
     storage_roles,
     storage_roots,
 )
 from retune.codegen.hazards import Region, Touched
+from retune.codegen.views import Columns
+from retune.core.dtypes import itemsize
 from retune.device.runtime import aligned
 
 ARENA, WEIGHTS, INTERFACE = range(3)
@@ -33,11 +36,13 @@ class Place:
     offset: int
     """Bytes from its start, a multiple of PART_ALIGN_BYTES."""
     bytes: int
+    columns: tuple[int, int, int] | None = None
+    """Of a value that lies in another one's rows: bytes of a row, first and end of its own."""
 
     @property
     def region(self) -> Region:
         """The bytes that the value takes."""
-        return (self.base, self.offset, self.offset + self.bytes)
+        return Region(self.base, self.offset, self.offset + self.bytes, self.columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,10 +75,18 @@ def lay_out(plan: NetworkPlan, memory: MemoryPlan) -> Storage:
         if offset is not None:
             placed[root] = Place(base=base, offset=offset, bytes=sizes[root])
     roots = storage_roots(plan)
-    return Storage(
-        places={name: placed[root] for name, root in roots.items() if root in placed},
-        base_bytes=tuple(ends),
-    )
+    places = {name: placed[root] for name, root in roots.items() if root in placed}
+    for alias in plan.aliases:
+        if alias.columns is not None and alias.value in places:
+            own = _columns(plan.buffer(alias.value), alias.columns)
+            places[alias.value] = replace(places[alias.value], columns=own)
+    return Storage(places=places, base_bytes=tuple(ends))
+
+
+def _columns(value: PlanBuffer, columns: Columns) -> tuple[int, int, int]:
+    size = itemsize(value.dtype)
+    first = columns.offset * size
+    return columns.width * size, first, first + value.shape[-1] * size
 
 
 def touched(plan: NetworkPlan, storage: Storage) -> list[Touched]:

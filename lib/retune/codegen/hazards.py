@@ -2,9 +2,28 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-Region = tuple[int, int, int]
-"""Number of an allocation, first byte, and the byte after the last one."""
+
+class Region(NamedTuple):
+    """Bytes of an allocation: all of a stretch, or some columns of the rows in it."""
+
+    allocation: int
+    first: int
+    end: int
+    """The byte after the last one."""
+    columns: tuple[int, int, int] | None = None
+    """Bytes of a row, the first one that is meant, and the one after the last one."""
+
+    def meets(self, other: "Region") -> bool:
+        """Whether they have a byte in common, as far as it is known."""
+        if self.allocation != other.allocation:
+            return False
+        if self.columns and other.columns and self.first == other.first:
+            (row, left, right), (rows, first, last) = self.columns, other.columns
+            if row == rows and (right <= first or last <= left):
+                return False
+        return self.first < other.end and other.first < self.end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,4 +60,4 @@ def _conflict(before: Touched, after: Touched) -> bool:
 
 
 def _meet(some: Sequence[Region], others: Sequence[Region]) -> bool:
-    return any(a[0] == b[0] and a[1] < b[2] and b[1] < a[2] for a in some for b in others)
+    return any(a.meets(b) for a in some for b in others)

@@ -8,8 +8,13 @@ from retune.codegen.hazards import Region, Touched, waits
 
 @st.composite
 def regions(draw: st.DrawFn) -> Region:
-    start = draw(st.integers(0, 6))
-    return draw(st.integers(0, 1)), start, start + draw(st.integers(1, 3))
+    """Stretches of one allocation; all rows of another, or columns of them."""
+    if draw(st.booleans()):
+        start = draw(st.integers(0, 6))
+        return Region(0, start, start + draw(st.integers(1, 3)))
+    left = draw(st.integers(0, 3))
+    columns = (4, left, draw(st.integers(left + 1, 4)))
+    return Region(1, 0, 8, columns if draw(st.booleans()) else None)
 
 
 ACCESS = st.builds(
@@ -20,7 +25,13 @@ ACCESS = st.builds(
 
 
 def bytes_of(found: tuple[Region, ...]) -> set[tuple[int, int]]:
-    return {(base, at) for base, start, stop in found for at in range(start, stop)}
+    return {
+        (region.allocation, at)
+        for region in found
+        for at in range(region.first, region.end)
+        if region.columns is None
+        or region.columns[1] <= (at - region.first) % region.columns[0] < region.columns[2]
+    }
 
 
 def conflict(a: Touched, b: Touched) -> bool:

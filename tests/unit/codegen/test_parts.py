@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from retune.codegen import opencl
-from retune.codegen.embed import Slice, embed_output
 from retune.codegen.names import Identifiers
 from retune.codegen.registers import register_lanes
 from retune.codegen.sharing import shared_values
+from retune.codegen.views import Columns, view
 from retune.ir.expr import Var, call, select
 from retune.ir.flat import flat_index, strides_of
 from retune.ir.interp import run_program
@@ -90,13 +90,17 @@ def test_registers_need_settled_indices(unrolled: bool, lanes: int):
     assert register_lanes(nest, s.block("y").buffer, vectors) == lanes
 
 
-def test_an_output_may_be_a_slice_of_wider_rows():
+def test_inputs_and_outputs_may_be_columns_of_wider_rows():
     dag = dense(3, 4, 5)
     s = Schedule(from_dag(dag))
     s.split("z.j", [2], "shift")
-    wide = embed_output(s.program, s.program.outputs[0], Slice(offset=2, width=9))
+    wide = view(s.program, {"x": Columns(3, 8), "z": Columns(2, 9)})
     inputs = inputs_for(dag)
-    found = run_program(wide, inputs)["z"]
+    around = np.full((3, 8), np.nan, np.float32)
+    around[:, 3:7] = inputs["x"]
+    found = run_program(wide, inputs | {"x": around})["z"]
     assert found.shape == (3, 9)
     np.testing.assert_allclose(found[:, 2:7], reference(dag, inputs)["z"], rtol=1e-5, atol=1e-6)
     assert np.isnan(found[:, :2]).all() and np.isnan(found[:, 7:]).all()
+    assert wide.name == f"{s.program.name}_in0_at3of8_out0_at2of9"
+    assert view(s.program, {}) is s.program

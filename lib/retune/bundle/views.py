@@ -1,0 +1,183 @@
+"""Which values of a network are columns of others, so that nobody has to copy them.
+
+What a concatenation along the last axis joins lies in its result, and a slice along that axis in
+what it is cut from. Producers write their columns and readers read them in place, both row by row:
+a wider row costs them nothing. Read `find_views`.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from retune.codegen.views import Columns
+from retune.graph.fuse import ALIAS
+from retune.graph.graph import Graph, Node
+from retune.graph.ops.host import HOST
+from retune.graph.ops.registry import ints
+from retune.search.extract import Network, PlacedGroup
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A value that is columns of another one, which has memory of its own."""
+
+    of: str
+    columns: Columns
+
+
+def find_views(network: Network) -> dict[str, View]:
+    """The values that need no memory of their own, by name.
+
+    Holds after the call: each of them equals its columns of the other value, and every group that
+    makes or reads it does so row by row. Neither inputs nor outputs of the network are among them.
+    """
+    forest = _Forest(network)
+    for value, wider, offset in _inclusions(network):
+        forest.join(value, wider, offset)
+    return forest.views()
+
+
+def is_in_place(
+    value: str, wider: str, offset: int, views: Mapping[str, View], graph: Graph
+) -> bool:
+    """Whether the columns of `wider` from `offset` on are the memory of `value`."""
+    place, around = (_placed(name, views, graph) for name in (value, wider))
+    return place.of == around.of and place.columns.offset == around.columns.offset + offset
+
+
+def starts(node: Node, graph: Graph) -> list[int]:
+    """First column of each input of a concatenation along the last axis."""
+    widths = (graph.types[value].shape[-1] for value in node.inputs)
+    return list(accumulate(widths, initial=0))[:-1]
+
+
+def joins_columns(node: Node, graph: Graph) -> bool:
+    """Whether the node is a concatenation along the last axis."""
+    rank = len(graph.types[node.outputs[0]].shape)
+    return node.op == "concat" and node.attrs["axis"] == rank - 1
+
+
+def cut_at(node: Node, graph: Graph) -> int | None:
+    """First column of a slice that takes whole rows of some columns; None for any other node."""
+    if node.op != "slice":
+        return None
+    shape = graph.types[node.inputs[0]].shape
+    begins, extents, steps = (ints(node.attrs, key) for key in ("begins", "extents", "steps"))
+    if not shape or extents[:-1] != shape[:-1] or any(steps[d] != 1 for d in range(len(shape))):
+        return None
+    return begins[-1]
+
+
+def _placed(value: str, views: Mapping[str, View], graph: Graph) -> View:
+    shape = graph.types[value].shape
+    return views.get(value) or View(value, Columns(0, shape[-1] if shape else 1))
+
+
+def _inclusions(network: Network) -> Iterator[tuple[str, str, int]]:
+    """Values that equal columns of another one, and the first of these columns.
+
+    What spares most comes first: a value has one place.
+    """
+    graph = network.graph
+    nodes = [placed.group.anchor for placed in network.groups if placed.task_key is not None]
+    joins = [node for node in nodes if joins_columns(node, graph)]
+    cuts = {n.outputs[0]: n for n in nodes if cut_at(n, graph) is not None}
+    for position, node in enumerate(joins):
+        for other in joins[position + 1 :]:  # a longer list of the same values, as dense nets have
+            first = _within(node.inputs, other.inputs)
+            if first is not None:
+                yield node.outputs[0], other.outputs[0], starts(other, graph)[first]
+                break
+        for source, offset in _whole_sources(node, cuts, graph):
+            yield source, node.outputs[0], offset
+    for value, node in cuts.items():
+        yield value, node.inputs[0], cut_at(node, graph) or 0
+    for node in joins:
+        for value, offset in zip(node.inputs, starts(node, graph), strict=True):
+            if node.inputs.count(value) == 1:
+                yield value, node.outputs[0], offset
+
+
+def _whole_sources(node: Node, cuts: Mapping[str, Node], graph: Graph) -> Iterator[tuple[str, int]]:
+    """Values whose slices stand side by side in a concatenation as they do in the value."""
+    covered: dict[tuple[str, int], int] = {}
+    for value, offset in zip(node.inputs, starts(node, graph), strict=True):
+        if value in cuts:
+            source = cuts[value].inputs[0]
+            place = source, offset - (cut_at(cuts[value], graph) or 0)
+            covered[place] = covered.get(place, 0) + graph.types[value].shape[-1]
+    for (source, offset), count in covered.items():
+        if count == graph.types[source].shape[-1]:
+            yield source, offset
+
+
+def _within(some: tuple[str, ...], others: tuple[str, ...]) -> int | None:
+    """Where `some` stands in a row in the longer `others`."""
+    if len(some) >= len(others):
+        return None
+    spans = range(len(others) - len(some) + 1)
+    return next((i for i in spans if others[i : i + len(some)] == some), None)
+
+
+@dataclass(slots=True)
+class _Forest:
+    """Trees of values, each of which lies in its parent; the roots have memory of their own."""
+
+    network: Network
+    parents: dict[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
+    makers: dict[str, PlacedGroup] = field(init=False)
+    readers: dict[str, list[PlacedGroup]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        groups = self.network.groups
+        self.makers = {v: placed for placed in groups for v in placed.group.outputs}
+        self.readers = {}
+        for placed in groups:
+            for value in placed.group.inputs:
+                self.readers.setdefault(value, []).append(placed)
+
+    def join(self, value: str, wider: str, offset: int) -> None:
+        """Puts the value into the wider one if it, and all that lies in it, may lie in a row."""
+        graph = self.network.graph
+        if value in self.parents or value == self._root(wider)[0] or wider in graph.constants:
+            return
+        if graph.types[value].elements and self._may_lie_in_rows(value):
+            self.parents[value] = (wider, offset)
+
+    def views(self) -> dict[str, View]:
+        """What came of it."""
+        found: dict[str, View] = {}
+        for value in self.parents:
+            root, offset = self._root(value)
+            found[value] = View(root, Columns(offset, self._width(root)))
+        return found
+
+    def _root(self, value: str) -> tuple[str, int]:
+        offset = 0
+        while value in self.parents:
+            value, more = self.parents[value]
+            offset += more
+        return value, offset
+
+    def _width(self, value: str) -> int:
+        return self.network.graph.types[value].shape[-1]
+
+    def _may_lie_in_rows(self, value: str) -> bool:
+        """Whether whoever makes or reads the value does so row by row."""
+        graph = self.network.graph
+        if value in graph.outputs or value in graph.constants or value not in self.makers:
+            return False
+        around = [self.makers[value], *self.readers.get(value, [])]
+        return all(self._by_rows(placed, value) for placed in around)
+
+    def _by_rows(self, placed: PlacedGroup, value: str) -> bool:
+        """Whether the value's last axis is still an axis of its own after axes were merged."""
+        group = placed.group
+        if placed.task_key is None or group.kind in (ALIAS, HOST):
+            return False
+        task = self.network.tasks[placed.task_key]
+        names = dict(zip((*group.inputs, *group.params), task.inputs, strict=True))
+        names |= dict(zip(group.outputs, task.outputs, strict=True))
+        tensors = {t.name: t for t in (*task.dag.placeholders, *task.dag.outputs)}
+        shape = tensors[names[value]].shape if names[value] in tensors else ()
+        return bool(shape) and shape[-1] == self._width(value)

@@ -1,0 +1,144 @@
+"""Values that lie in others: which they are, what that spares, and which may not."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from retune.api import import_network
+from retune.bundle.build import build_plan
+from retune.bundle.memory import plan_memory
+from retune.bundle.plan import NetworkPlan, verify_plan
+from retune.bundle.storage import lay_out, touched
+from retune.codegen.hazards import waits
+from retune.codegen.views import Columns
+from retune.core.errors import VerifyError
+from retune.core.target import GENERIC_CPU
+from tests.device.networks import NETWORKS, Net, Networks, network, write
+
+CASES: Networks = {}
+Compile = Callable[[str], NetworkPlan]
+
+
+def case(function: Callable[[Net], tuple[str, ...]]):
+    return network(function, among=CASES)
+
+
+@case
+def branches(n: Net) -> tuple[str, ...]:
+    """Two layers that read one value and are joined."""
+    x = n("Relu", n.conv(n.input(1, 3, 8, 8), 3, 8))
+    pair = n("Concat", n.conv(x, 8, 5), n.conv(x, 8, 7), axis=1)
+    return (n.conv(pair, 12, 4, (1, 1)),)
+
+
+@case
+def part_is_an_output(n: Net) -> tuple[str, ...]:
+    x = n.input(4, 3)
+    part = n("MatMul", x, n.weight(3, 5))
+    return (n("Concat", part, n("MatMul", x, n.weight(3, 7)), axis=1), part)
+
+
+@case
+def twice_in_one(n: Net) -> tuple[str, ...]:
+    part = n.conv(n.input(1, 3, 8, 8), 3, 5)
+    return (n("Concat", part, n.conv(part, 5, 7), part, axis=1),)
+
+
+@case
+def in_two_that_differ(n: Net) -> tuple[str, ...]:
+    x = n.input(1, 3, 8, 8)
+    a, b = n.conv(x, 3, 5), n.conv(x, 3, 7)
+    return (n("Concat", a, b, axis=1), n("Concat", b, a, axis=1))
+
+
+@case
+def read_as_one_row(n: Net) -> tuple[str, ...]:
+    """What runs over all elements as one row cannot leave columns out."""
+    x = n.conv(n.input(1, 3, 8, 8), 3, 9)
+    left = n("Slice", x, n.ints(0), n.ints(4), n.ints(1))
+    return (n.conv(x, 9, 2), n("Relu", left))
+
+
+@case
+def of_the_input(n: Net) -> tuple[str, ...]:
+    """Columns of what the caller gives are read where they are."""
+    x = n.input(2, 9)
+    left, right = (
+        n("Slice", x, n.ints(0), n.ints(4), n.ints(1)),
+        n("Slice", x, n.ints(4), n.ints(9), n.ints(1)),
+    )
+    return (n("MatMul", left, n.weight(4, 3)), n("MatMul", right, n.weight(5, 3)))
+
+
+@pytest.fixture
+def compiled(tmp_path: Path) -> Compile:
+    def made(name: str) -> NetworkPlan:
+        among = CASES if name in CASES else NETWORKS
+        found = import_network(str(write(name, tmp_path, among=among))).network
+        plan = build_plan(found, {}, GENERIC_CPU, model_key="key", notes={})
+        verify_plan(plan)
+        return plan
+
+    return made
+
+
+def copies(plan: NetworkPlan) -> int:
+    """Launches of concatenations and slices."""
+    return sum(launch.label.startswith(("concat", "slice")) for launch in plan.launches)
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "columns"),
+    [
+        ("branches", 0, {Columns(0, 12), Columns(5, 12)}),
+        ("dense_block", 0, {Columns(o, 27) for o in (0, 12, 17, 22)}),
+        ("split_and_joined", 0, {Columns(o, 30) for o in (0, 6, 14, 22)}),
+        ("part_is_an_output", 1, {Columns(5, 12)}),
+        ("twice_in_one", 2, {Columns(5, 17)}),
+        ("in_two_that_differ", 2, {Columns(0, 12), Columns(5, 12)}),
+        ("read_as_one_row", 1, set()),
+        ("of_the_input", 0, {Columns(0, 9), Columns(4, 9)}),
+    ],
+)
+def test_what_lies_in_a_row_is_not_copied(
+    compiled: Compile, name: str, count: int, columns: set[Columns]
+):
+    plan = compiled(name)
+    assert copies(plan) == count
+    assert {alias.columns for alias in plan.aliases if alias.columns} == columns
+
+
+def test_branches_that_write_one_concatenation_do_not_wait_for_each_other(compiled: Compile):
+    plan = compiled("branches")
+    storage = lay_out(plan, plan_memory(plan))
+    after = waits(touched(plan, storage))
+    pair = [n for n, launch in enumerate(plan.launches) if "_out0_at" in launch.kernel]
+    assert len(pair) == 2
+    assert after[pair[0]] == after[pair[1]]
+    assert set(after[pair[1] + 1]) == set(pair)
+
+
+def test_a_launch_may_write_beside_what_it_reads(compiled: Compile):
+    plan = compiled("split_and_joined")
+    within = {alias.value: alias.of for alias in plan.aliases}
+    beside = [
+        launch.writes[0]
+        for launch in plan.launches
+        if within.get(launch.writes[0]) in {within[v] for v in launch.read if v in within}
+    ]
+    written = beside[0]
+    everywhere = tuple(
+        replace(a, columns=Columns(0, 30)) if a.value == written else a for a in plan.aliases
+    )
+    with pytest.raises(VerifyError, match="memory that is not read through another argument"):
+        verify_plan(replace(plan, aliases=everywhere))
+
+
+@pytest.mark.parametrize("columns", [Columns(-1, 12), Columns(8, 12), Columns(0, 13)])
+def test_columns_lie_in_the_rows_of_what_they_are_columns_of(compiled: Compile, columns: Columns):
+    plan = compiled("branches")
+    first, *rest = plan.aliases
+    with pytest.raises(VerifyError, match="in rows of 12 of float32"):
+        verify_plan(replace(plan, aliases=(replace(first, columns=columns), *rest)))
