@@ -213,6 +213,8 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     _timm("MobileNetV4", "mobilenetv4_conv_small", "dynamo"),
     _timm("LCNet", "lcnet_050", "legacy"),
     _timm("GhostNet", "ghostnet_100", "legacy"),
+    _timm("Xception", "xception41", "legacy"),
+    _vision("VGG", "vgg16", "legacy"),
     _timm("ReXNet", "rexnet_100", "dynamo"),
     _timm("RegNet", "regnety_002", "dynamo"),
     _timm("RegNet", "regnetx_002", "legacy", opset=11),
