@@ -1,8 +1,8 @@
 """Partition of a graph into groups: what one kernel (or a few) computes together.
 
 A heavy op or a reduction takes in the element-wise ops that follow it, as long as nobody else
-reads the value between them and every other operand is computed before. Element-wise ops that are
-left form chains in the same way. Reshapes of contiguous data move nothing: they are aliases,
+reads the values between them and every other operand is computed before. Element-wise ops that are
+left form groups in the same way. Reshapes of contiguous data move nothing: they are aliases,
 unless an input or output of the network would have to share its memory with an output. A host step
 is a group of its own. Host steps come as late as they can, so that the device's work has few parts.
 """
@@ -122,20 +122,37 @@ def _takes_epilogue(node: Node) -> bool:
 def _epilogue(
     graph: Graph, first: Node, uses: dict[str, tuple[Node, ...]], done: set[str]
 ) -> list[Node]:
-    """The element-wise nodes that may follow `first` on its registers."""
-    taken: list[Node] = []
-    value = first.outputs[0]
-    while value not in graph.outputs and len(uses.get(value, ())) == 1:
-        (reader,) = uses[value]
-        if lookup(reader.op).kind not in ("elementwise", "broadcast"):
-            break
-        ready = all(operand == value or operand in done for operand in reader.inputs)
-        output = reader.outputs[0]
-        if not ready or graph.types[output].shape != graph.types[value].shape:
-            break
-        taken.append(reader)
-        value = output
-    return taken
+    """The element-wise nodes that may follow `first` on its registers.
+
+    A value that several of them read stays there too: `x * sigmoid(x)` follows what makes x. They
+    end where one value is left that anybody else reads.
+    """
+    shape = graph.types[first.outputs[0]].shape
+    region, taken, whole = {first.outputs[0]}, [first], 1
+    waiting = list(uses.get(first.outputs[0], ()))
+    while waiting:
+        node = waiting.pop(0)
+        ready = all(value in region or value in done for value in node.inputs)
+        fits = lookup(node.op).kind in ("elementwise", "broadcast") and (
+            graph.types[node.outputs[0]].shape == shape
+        )
+        if node in taken or not (ready and fits):
+            continue
+        taken.append(node)
+        region.update(node.outputs)
+        waiting += uses.get(node.outputs[0], ())
+        if _one_leaves(graph, taken, uses):
+            whole = len(taken)
+    return taken[1:whole]
+
+
+def _one_leaves(graph: Graph, taken: list[Node], uses: dict[str, tuple[Node, ...]]) -> bool:
+    """Whether nobody else reads what these nodes make, but for what the last one makes."""
+    return all(
+        node.outputs[0] not in graph.outputs
+        and all(reader in taken for reader in uses.get(node.outputs[0], ()))
+        for node in taken[:-1]
+    )
 
 
 def _group(graph: Graph, nodes: list[Node], kind: str, index: int) -> Group:

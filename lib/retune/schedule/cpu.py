@@ -48,6 +48,8 @@ _LEAST_VECTOR = 4
 _INTERLEAVED = 8
 """Steps of the axis before such a last axis that are written out with it."""
 _UNBOUNDED = 1 << 30
+_MOST_COPIED = 256
+"""Parts of an expression that is copied into its reader several times; more are a stage."""
 _MAX_TILE = 16
 """Pixels of one axis in a register tile at most."""
 
@@ -247,8 +249,11 @@ def _last(s: Schedule, name: str) -> int:
 
 
 def inline_elementwise(s: Schedule) -> None:
-    """Element-wise stages that feed element-wise ones, and cheap ones that feed reductions."""
-    for name in s.blocks():
+    """Element-wise stages that feed element-wise ones, and cheap ones that feed reductions.
+
+    The last ones come first: what a stage and a function of it read is then read by one stage.
+    """
+    for name in reversed(s.blocks()):
         block = s.block(name)
         if block.reducer is not None or block.buffer in s.program.outputs:
             continue
@@ -258,10 +263,18 @@ def inline_elementwise(s: Schedule) -> None:
         into_reduction = any(u.reducer is not None for u in users)
         if (into_reduction and heavy) or (len(users) > 1 and heavy):
             continue
+        if heavy and any(_grows(user, block) for user in users):
+            continue
         try:
             s.compute_inline(name)
         except ScheduleError:
             continue  # written in parts, as a concatenation is
+
+
+def _grows(user: Block, block: Block) -> bool:
+    """Whether several copies of the block's expression would make its reader's a long one."""
+    count = sum(load.buffer == block.buffer for load in loads(user.value))
+    return count > 1 and count * sum(1 for _ in walk(block.value)) > _MOST_COPIED
 
 
 def tile_reduction(s: Schedule, name: str, plan: Plan, spec: DeviceSpec, *, sampled: bool) -> None:

@@ -50,6 +50,24 @@ def test_each_node_is_in_one_group(seed):
     assert all(name.isidentifier() for name in names)
 
 
+def test_a_value_that_its_epilogue_reads_twice_stays_in_the_group():
+    """Two functions of a product, added up; what the network gives out ends a group."""
+    build = GraphBuilder("net")
+    build.input("x", TensorType((4, 3)))
+    build.constant("w", np.ones((5, 3), np.float32))
+    y = build.add("dense", ["x", "w"])
+    swish = build.add("multiply", [y, build.add("sigmoid", [y])])
+    both = build.add("add", [build.add("tanh", [swish]), build.add("relu", [swish])])
+    build.add("exp", [both], outputs=["out"])
+    last = build.add("negative", [build.add("multiply", [both, "out"])], outputs=["last"])
+    groups = partition(build.finish(["out", last]))
+    assert [[node.op for node in group.nodes] for group in groups] == [
+        ["dense", "sigmoid", "multiply", "tanh", "relu", "add"],
+        ["exp"],
+        ["multiply", "negative"],
+    ]
+
+
 def test_a_reshape_is_an_alias_unless_both_ends_belong_to_the_caller():
     build = GraphBuilder("net")
     build.input("x", TensorType((2, 3)))
