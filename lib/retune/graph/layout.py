@@ -125,9 +125,10 @@ def _operand(c: _Converter, value: str, rank: int, moved: int) -> str:
 
 
 def _window(c: _Converter, node: Node) -> None:
-    """Pooling reads and makes NHWC."""
-    attrs = {**node.attrs, "layout": "NHWC"}
-    c.put(node, node.op, tuple(c.want(value, 1) for value in node.inputs), attrs, 1)
+    """Pooling reads and makes NHWC, of volumes NDHWC."""
+    layout = "NDHWC" if len(c.old_shape(node.inputs[0])) == 5 else "NHWC"
+    inputs = tuple(c.want(value, 1) for value in node.inputs)
+    c.put(node, node.op, inputs, {**node.attrs, "layout": layout}, 1)
 
 
 def _images(c: _Converter, node: Node) -> None:
@@ -162,7 +163,7 @@ def _sample(c: _Converter, node: Node) -> None:
 
 
 def _convolution(c: _Converter, node: Node) -> None:
-    """Kernels become [KH, KW, I, O], depthwise ones [KH, KW, C, M]."""
+    """Kernels become [KH, KW, I, O], or [KD, KH, KW, I, O]; depthwise ones [KH, KW, C, M]."""
     data = c.want(node.inputs[0], 1)
     kernel = c.want(node.inputs[1], 0)
     if node.op == "depthwise_conv2d":
@@ -172,8 +173,9 @@ def _convolution(c: _Converter, node: Node) -> None:
         kernel = c.r.emit("reshape", (kernel,), parts)
         kernel = c.transposed(kernel, (2, 3, 0, 1))
     else:
-        kernel = c.transposed(kernel, (2, 3, 1, 0))
-    c.put(node, node.op, (data, kernel), {**node.attrs, "layout": "NHWC"}, 1)
+        kernel = c.transposed(kernel, (*range(2, len(c.r.shape(kernel))), 1, 0))
+    layout = "NDHWC" if node.op == "conv3d" else "NHWC"
+    c.put(node, node.op, (data, kernel), {**node.attrs, "layout": layout}, 1)
 
 
 def _along_axis(c: _Converter, node: Node) -> None:
@@ -272,9 +274,12 @@ def _channel_parts(old: Perm, new: Perm, moved: int) -> int | None:
 HANDLERS: dict[str, Convert] = {
     "conv2d": _convolution,
     "depthwise_conv2d": _convolution,
+    "conv3d": _convolution,
     "max_pool2d": _window,
     "max_pool2d_index": _window,
     "avg_pool2d": _window,
+    "max_pool3d": _window,
+    "avg_pool3d": _window,
     "global_avg_pool": _window,
     "global_max_pool": _window,
     "batch_norm": _batch_norm,
