@@ -18,8 +18,9 @@ from retune.core.target import DeviceSpec
 from retune.ir.evaluate import evaluate_int
 from retune.ir.stmt import Block, Program
 from retune.schedule.cpu import heaviest_reduction, inline_elementwise, untouched
+from retune.schedule.gpu_limits import keep_to_limits
 from retune.schedule.gpu_plain import schedule_plain
-from retune.schedule.gpu_rows import is_row_reduction, schedule_items
+from retune.schedule.gpu_rows import has_room, is_row_reduction, schedule_items
 from retune.schedule.gpu_slices import schedule_shared, slice_over_groups
 from retune.schedule.gpu_tile import (
     FETCHED_LANES,
@@ -44,9 +45,11 @@ def gpu_space(program: Program, spec: DeviceSpec) -> Space:
     for tiling in _tilings(program, spec):
         rule = partial(schedule_gpu, tiling=tiling, spec=spec)
         try:
-            sketches.append(sketch_of(program, rule, tiling.name))
+            sketch = sketch_of(program, rule, tiling.name)
         except ScheduleError:
             continue  # this structure does not fit; the plain one below always does
+        if not sketch.empty:
+            sketches.append(sketch)
     if not sketches:
         rule = partial(schedule_gpu, tiling=None, spec=spec)
         sketches.append(sketch_of(program, rule, "gpu.plain"))
@@ -106,17 +109,23 @@ def schedule_gpu(s: Schedule, tiling: Tiling | None, spec: DeviceSpec) -> None:
             schedule_shared(s, anchor.name, tiling, spec)
         else:
             schedule_tile(s, anchor.name, tiling, spec)
-    elif anchor is not None and is_row_reduction(s, anchor.name):
-        schedule_items(s, anchor.name, sampled=True)
+    elif anchor is not None and _shares_rows(s, anchor.name, spec):
+        schedule_items(s, anchor.name, spec, sampled=True)
     _rest(s, spec)
+    keep_to_limits(s, spec)
+
+
+def _shares_rows(s: Schedule, name: str, spec: DeviceSpec) -> bool:
+    """Whether the items of a group take the parts of one result."""
+    return is_row_reduction(s, name) and has_room(s, name, spec)
 
 
 def _rest(s: Schedule, spec: DeviceSpec) -> None:
     """Every stage that nothing was done to yet gets the schedule of the rules, untuned."""
     for name in s.blocks():
         if name in s.blocks() and s.block(name).reducer is not None and untouched(s, name):
-            if is_row_reduction(s, name):
-                schedule_items(s, name, sampled=False)
+            if _shares_rows(s, name, spec):
+                schedule_items(s, name, spec, sampled=False)
             else:
                 schedule_plain(s, name, spec)
     for name in s.blocks():

@@ -7,6 +7,8 @@ with a matrix. Rules: `is_row_reduction` says where it pays, `schedule_items` do
 
 from math import prod
 
+from retune.core.dtypes import itemsize
+from retune.core.target import DeviceSpec
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Expr, Var, const, loads, variables
 from retune.schedule.cpu import epilogue_of
@@ -42,26 +44,47 @@ def is_row_reduction(s: Schedule, name: str) -> bool:
     return any(direct_variables(n.indices) & results == results for n in loads(block.value))
 
 
-def schedule_items(s: Schedule, name: str, *, sampled: bool) -> None:
-    """The reduction and its epilogue, work-groups over results, items over parts of the sum."""
+def has_room(s: Schedule, name: str, spec: DeviceSpec) -> bool:
+    """Whether a group of the device has the items and the local memory to share a row."""
+    return bool(_parts(s, name, spec))
+
+
+def schedule_items(s: Schedule, name: str, spec: DeviceSpec, *, sampled: bool) -> None:
+    """The reduction and its epilogue, work-groups over results, items over parts of the sum.
+
+    It `has_room`.
+    """
+    fit = _parts(s, name, spec)
     along = _runs_along_reduction(s, name)
     out = epilogue_of(s, name) or s.cache_write(name)
     reduce = [n for n in s.loops(name) if s.loop(n).reduce]
     whole = reduce[0]
     for loop in reduce[1:]:
         whole = s.fuse(whole, loop)
-    extent = evaluate_int(s.loop(whole).extent)
-    if along:
-        _along(s, name, out, whole, _parts(s, name, extent, _PARTS, sampled=sampled))
-    else:
-        _across(s, name, out, whole, _parts(s, name, extent, _COLUMN_PARTS, sampled=sampled))
-
-
-def _parts(s: Schedule, name: str, extent: int, options: tuple[int, ...], *, sampled: bool) -> Expr:
-    fit = [n for n in options if n <= extent]
     if sampled:
-        return s.sample_categorical(f"parts.{name}", fit)
-    return const(max(n for n in fit if n <= _USUAL_PARTS))
+        parts = s.sample_categorical(f"parts.{name}", fit)
+    else:
+        parts = const(max(n for n in fit if n <= _USUAL_PARTS))
+    if along:
+        _along(s, name, out, whole, parts)
+    else:
+        _across(s, name, out, whole, parts, _columns(s, name))
+
+
+def _parts(s: Schedule, name: str, spec: DeviceSpec) -> list[int]:
+    """Numbers of items for a result that there are steps for, and that a group may have."""
+    steps = prod(evaluate_int(s.loop(n).extent) for n in s.loops(name) if s.loop(n).reduce)
+    held = spec.local_memory_bytes // max(4, itemsize(s.block(name).buffer.dtype))
+    if _runs_along_reduction(s, name):
+        most = min(spec.max_work_group, held - _SECOND)
+        return [n for n in _PARTS if n <= steps and max(n, _SECOND) <= most]
+    most = min(spec.max_work_group, held)
+    return [n for n in _COLUMN_PARTS if n <= steps and n * _columns(s, name) <= most]
+
+
+def _columns(s: Schedule, name: str) -> int:
+    """Neighbouring results of a group."""
+    return min(_COLUMNS, evaluate_int(s.block(name).buffer.shape[-1]))
 
 
 def _runs_along_reduction(s: Schedule, name: str) -> bool:
@@ -95,12 +118,11 @@ def _ceiling(parts: Expr, second: Expr) -> Expr:
     return (parts + (second - 1)) // second
 
 
-def _across(s: Schedule, name: str, out: str, whole: str, parts: Expr) -> None:
-    """A warp of neighbouring results for each group; its other items take parts of their sums."""
+def _across(s: Schedule, name: str, out: str, whole: str, parts: Expr, columns: int) -> None:
+    """`columns` neighbouring results for each group; its other items take parts of their sums."""
     _, part = s.split(whole, [parts], "guard")
     by_item = s.rfactor(name, part)
     loops = s.loops(out)
-    columns = min(_COLUMNS, evaluate_int(s.loop(loops[-1]).extent))
     group, column = s.split(loops[-1], [columns], "shift")
     s.bind(column, "local.0")
     s.compute_at(name, column)

@@ -333,18 +333,10 @@ def share(s: Schedule, loops: Sequence[str], tile: Tile, lanes: int) -> None:
 
 
 def limit(s: Schedule, tile: Tile, spec: DeviceSpec) -> None:
-    """Local memory, items and registers stay within the device's limits."""
-    held: Expr = const(0)
-    for buffer in s.program.scratch:
-        if buffer.scope == "local":
-            size: Expr = const(4)
-            for extent in buffer.shape:
-                size = size * extent
-            held = held + size
-    if variables(held):
-        s.require(held <= spec.local_memory_bytes, "the operands exceed local memory")
+    """A group has items enough to hide latency, and their registers do not spill."""
     items, accumulators = tile.size(tile.items), tile.accumulators
-    s.require(const(min(_LEAST_ITEMS, tile.most_items)) <= items, "too few items in a group")
-    s.require(items <= min(_MOST_ITEMS, spec.max_work_group), "too many items in a group")
+    least = min(_LEAST_ITEMS, tile.most_items, spec.max_work_group)
+    s.require(const(least) <= items, "too few items in a group")
+    s.require(items <= _MOST_ITEMS, "too many items in a group")
     s.require(items * accumulators <= _REGISTER_FILE, "the group's registers spill")
     s.require(accumulators <= _MOST_ACCUMULATORS, "an item's registers spill")

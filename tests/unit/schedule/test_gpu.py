@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retune.codegen.lower import lower
+from retune.core.dtypes import itemsize
 from retune.core.target import GENERIC_GPU, DeviceSpec
+from retune.ir.evaluate import evaluate_int
 from retune.ir.merge import merge_axes
 from retune.ir.stmt import For, Program, blocks, from_dag, walk
 from retune.ir.te import Dag
@@ -108,15 +110,33 @@ def test_candidates_keep_to_the_limits(name: str):
     rng = np.random.default_rng(0)
     for sketch in spaces(merge_axes(LARGE[name]), GENERIC_GPU):
         for row in sketch.sample(3, rng):
+            assert_within_limits(sketch.instantiate(row), GENERIC_GPU)
             for kernel in lower(sketch.instantiate(row)).kernels:
-                assert prod(kernel.local_size) <= GENERIC_GPU.max_work_group
                 assert prod(kernel.global_size) >= prod(kernel.local_size) > 1
-            assert _local_bytes(sketch.instantiate(row)) <= GENERIC_GPU.local_memory_bytes
 
 
-def _local_bytes(program: Program) -> int:
-    local = {b.buffer for b in blocks(program.body) if b.buffer.scope == "local"}
-    return sum(4 * prod(int(e.value) for e in b.shape) for b in local)  # type: ignore[union-attr]
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("items", [1, 64, 128, 256, 1024])
+@pytest.mark.parametrize("local_bytes", [0, 1 << 10, 32 << 10])
+def test_small_devices(name: str, items: int, local_bytes: int):
+    spec = replace(GENERIC_GPU, max_work_group=items, local_memory_bytes=local_bytes)
+    dag = merge_axes(SHAPES[name])
+    rng = np.random.default_rng(items)
+    for sketch in spaces(dag, spec):
+        (row,) = sketch.sample(1, rng)
+        program = sketch.instantiate(row)
+        assert_within_limits(program, spec)
+        assert_items_agree(dag, program)
+
+
+def assert_within_limits(program: Program, spec: DeviceSpec) -> None:
+    """Each kernel of the program may be started on the device."""
+    for kernel in lower(program).kernels:
+        assert prod(kernel.local_size) <= spec.max_work_group
+    for root in program.body.stmts:
+        local = {b.buffer for b in blocks(root) if b.buffer.scope == "local"}
+        held = sum(itemsize(b.dtype) * prod(evaluate_int(e) for e in b.shape) for b in local)
+        assert held <= spec.local_memory_bytes
 
 
 @pytest.mark.parametrize("name", LARGE)
