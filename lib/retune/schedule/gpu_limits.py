@@ -6,9 +6,10 @@ Read `keep_to_limits`.
 from math import prod
 
 from retune.core.dtypes import itemsize
-from retune.core.target import DeviceSpec
+from retune.core.target import MOST_GROUPS, DeviceSpec
 from retune.ir.expr import Expr, const
 from retune.ir.stmt import For, Stmt, blocks, is_compile_time, walk
+from retune.schedule.binding import GROUP_AXES
 from retune.schedule.schedule import Schedule
 
 _LINE_BYTES = 64
@@ -16,7 +17,7 @@ _LINE_BYTES = 64
 
 
 def keep_to_limits(s: Schedule, spec: DeviceSpec) -> None:
-    """Items and local memory of every kernel stay within what the device allows.
+    """Items, groups and local memory of every kernel stay within what the device allows.
 
     Raises: ScheduleError where no candidate does.
     """
@@ -27,6 +28,8 @@ def keep_to_limits(s: Schedule, spec: DeviceSpec) -> None:
         items = prod((e for k, e in extents.items() if k.startswith("local")), start=const(1))
         s.require(items <= spec.max_work_group, "too many items in a group")
         s.require(_local_bytes(root) <= spec.local_memory_bytes, "local memory is too small")
+        for axis in GROUP_AXES[1:]:
+            s.require(extents.get(axis, const(1)) <= MOST_GROUPS, f"too many groups on {axis}")
 
 
 def _local_bytes(root: Stmt) -> Expr:

@@ -9,9 +9,10 @@ operands where they are, by vectors. Read `Tiling`, then `schedule_tile`.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from retune.core.errors import ScheduleError
-from retune.core.target import DeviceSpec
+from retune.core.target import MOST_GROUPS, DeviceSpec
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import (
     Binary,
@@ -45,6 +46,8 @@ _LEAST_ITEMS = 32
 _MOST_ITEMS = 512
 _DEPTHS = (1, 2, 3, 4, 7, 8, 16, 32, 64)
 """Steps of the innermost reduce axis between two fetches."""
+_TILES_OF_IMAGE = 16
+"""Tiles along the pixels' outer axis that there is to be room for beside the leading axes."""
 _MOST_UNROLLED = 2048
 """Multiply-adds of straight-line code: more does not fit the instruction cache."""
 
@@ -192,11 +195,18 @@ class Tile:
         return Tile(s, [*groups, group], [virtual], [*items, item], registers, lanes, most)
 
     def bind_groups(self, leading: Sequence[str]) -> None:
-        """Channels along axis 0, pixels along the others; leading axes join the outermost one."""
+        """Channels along axis 0, pixels along the others; leading axes join the outermost one.
+
+        Axis 0 takes all where leading axes alone come near what the others may have.
+        """
         s = self.s
         *outer, channels = self.groups
         front = [n for n in leading if s.loop(n).extent != const(1)]
+        known = prod(int(e.value) for n in front if isinstance(e := s.loop(n).extent, Const))
         chain = [*front, *outer]
+        if known * _TILES_OF_IMAGE > MOST_GROUPS:
+            while chain:
+                channels = s.fuse(chain.pop(), channels)
         while len(chain) > 2:
             chain[:2] = [s.fuse(chain[0], chain[1])]
         s.bind(channels, "group.0")

@@ -129,10 +129,44 @@ def test_small_devices(name: str, items: int, local_bytes: int):
         assert_items_agree(dag, program)
 
 
+MANY: dict[str, Dag] = {
+    "rows": dense(300_000, 8, 8),
+    "long rows": reduction(300_000, 40, "max", first=False),
+    "images": conv2d(70_000, 3, 3, 4, 4),
+    "images in groups": conv2d(40_000, 3, 3, 8, 8, groups=2),
+    "windows of images": depthwise(70_000, 3, 3, 4),
+    "a long line": pool(1, 1, 300_000, 4, 1, 2, average=False),
+    "elements": elementwise(300_000, 4),
+}
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_groups_on_the_second_and_third_axis_are_few(name: str):
+    dag = merge_axes(MANY[name])
+    found = spaces(dag, GENERIC_GPU)
+    assert any(s.name != "gpu.plain" for s in found) or name in ("long rows", "elements")
+    for sketch in found:
+        for row in sketch.sample(4, np.random.default_rng(0)):
+            assert_within_limits(sketch.instantiate(row), GENERIC_GPU)
+
+
+def test_many_images_in_one_axis_of_groups_keep_the_meaning(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("retune.schedule.gpu_tile.MOST_GROUPS", 16)
+    dag = conv2d(3, 4, 5, 4, 8, groups=2)
+    for sketch in spaces(dag, GENERIC_GPU):
+        (row,) = sketch.sample(1, np.random.default_rng(0))
+        program = sketch.instantiate(row)
+        kinds = {n.kind for n in walk(program.body) if isinstance(n, For)}
+        assert not kinds & {"group.1", "group.2"}
+        assert_items_agree(dag, program)
+
+
 def assert_within_limits(program: Program, spec: DeviceSpec) -> None:
     """Each kernel of the program may be started on the device."""
     for kernel in lower(program).kernels:
         assert prod(kernel.local_size) <= spec.max_work_group
+        groups = [n // m for n, m in zip(kernel.global_size, kernel.local_size, strict=True)]
+        assert max(groups[1:]) <= 65_535
     for root in program.body.stmts:
         local = {b.buffer for b in blocks(root) if b.buffer.scope == "local"}
         held = sum(itemsize(b.dtype) * prod(evaluate_int(e) for e in b.shape) for b in local)
