@@ -57,6 +57,10 @@ SHAPES: dict[str, Dag] = {
     "depthwise": depthwise(1, 5, 6, 12, stride=2),
     "largest of a window": pool(2, 7, 11, 12, 3, 2, average=False),
     "mean of all pixels": pool(1, 7, 7, 40, 7, 7, average=True),
+    "squeezed": conv2d(1, 1, 1, 96, 27, 1, pad=0),
+    "mean of a map": pool(1, 14, 15, 12, 14, 15, average=True),
+    "few columns": reduction(130, 5, "sum", first=True),
+    "long rows": reduction(2, 301, "max", first=False),
     "softmax": softmax(3, 67),
     "standardised rows": standardised(3, 64),
     "columns": reduction(40, 35, "max", first=True),
@@ -102,6 +106,10 @@ LARGE: dict[str, Dag] = {
     "dense row": dense(1, 2048, 1000),
     "depthwise": depthwise(1, 28, 28, 256),
     "mean of all pixels": pool(1, 7, 7, 2048, 7, 7, average=True),
+    "classes": conv2d(1, 1, 1, 1280, 1000, 1, pad=0),
+    "squeezed": conv2d(1, 1, 1, 960, 240, 1, pad=0),
+    "mean of a large map": pool(1, 112, 112, 32, 112, 112, average=True),
+    "long rows": reduction(4, 200_000, "max", first=False),
 }
 
 
@@ -179,6 +187,16 @@ def test_the_untuned_candidate_uses_the_device(name: str):
     program = space.instantiate(default_candidate(space, GENERIC_GPU))
     kernels = lower(program).kernels
     assert max(prod(k.global_size) for k in kernels) >= 32 * GENERIC_GPU.compute_units
+
+
+@pytest.mark.parametrize(
+    ("name", "groups"),
+    [("classes", 125), ("squeezed", 30), ("mean of a large map", 32), ("long rows", 66)],
+)
+def test_few_results_of_deep_reductions_are_spread_over_units(name: str, groups: int):
+    space = gpu_space(from_dag(merge_axes(LARGE[name])), GENERIC_GPU)
+    first, *_ = lower(space.instantiate(default_candidate(space, GENERIC_GPU))).kernels
+    assert prod(first.global_size) // prod(first.local_size) >= groups
 
 
 def test_a_device_without_local_memory_gets_no_copies():
