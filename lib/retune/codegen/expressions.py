@@ -154,7 +154,9 @@ class ExpressionPrinter:
             if isinstance(settled, Const):
                 self._tests[key] = "" if settled.value else "0"
             else:
-                self._tests[key] = opencl.bare(self.text(settled, instance)[0])
+                text, _ = self.text(settled, instance)
+                either = isinstance(settled, Binary) and settled.op == "or"
+                self._tests[key] = text if either else opencl.bare(text)  # others are joined to it
         return self._tests[key]
 
     def _name_values(self, instance: Instance) -> list[str]:
