@@ -35,6 +35,7 @@ from retune.schedule.gpu_tile import (
     channel_extent,
     inline_padding,
     is_contraction,
+    padding_of,
     schedule_tile,
 )
 from retune.schedule.schedule import Schedule
@@ -84,9 +85,8 @@ def _tilings(s: Schedule, anchor: Block, spec: DeviceSpec) -> Iterator[Tiling]:
     """The tiles worth trying for a reduction with axes."""
     lanes = 4 if channel_extent(s, anchor.name) % 4 == 0 else 1
     if not is_contraction(s, anchor.name):
-        yield Tiling(lanes=lanes, window=True)
-        if lanes > 1:
-            yield Tiling(lanes=1, window=True)
+        for width, halo in product(sorted({1, lanes}, reverse=True), _halos(s, anchor)):
+            yield Tiling(lanes=width, window=True, halo=halo)
         return
     windowed = _window(s, anchor) > 1
     sliced = [False, True] if _worth_slicing(s, anchor) else [False]
@@ -100,6 +100,10 @@ def _tilings(s: Schedule, anchor: Block, spec: DeviceSpec) -> Iterator[Tiling]:
         for halo in [False, True] if windowed else [False]:
             yield Tiling(lanes=lanes, fetched=FETCHED_LANES, halo=halo, shared=True)
     yield Tiling(lanes=lanes, fetched=1, halo=windowed)
+
+
+def _halos(s: Schedule, anchor: Block) -> list[bool]:
+    return [False, True] if padding_of(s, anchor.name) else [False]
 
 
 def _window(s: Schedule, anchor: Block) -> int:
@@ -118,7 +122,7 @@ def _worth_slicing(s: Schedule, anchor: Block) -> bool:
 def schedule_gpu(s: Schedule, structure: Structure, spec: DeviceSpec) -> None:
     """Schedules every stage; only the anchor's tile sizes are sampled."""
     anchor = heaviest_reduction(s.program)
-    if anchor is not None and isinstance(structure, Tiling) and not structure.fetched:
+    if anchor is not None and isinstance(structure, Tiling) and structure.masked:
         inline_padding(s, anchor.name)
     inline_elementwise(s)
     if anchor is not None:

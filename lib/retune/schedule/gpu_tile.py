@@ -39,6 +39,8 @@ FETCHED_LANES = 4
 _MOST_REGISTER_PIXELS = 8
 _MOST_ACCUMULATORS = 128
 """Results of one item; with operands and addresses they fit 255 registers."""
+_MOST_HELD = 192
+"""Results and operands of one item, where it holds what its window covers."""
 _REGISTER_FILE = 48 << 10
 """Accumulators of a group at most: three quarters of a compute unit's 64 K registers."""
 _LEAST_ITEMS = 32
@@ -61,13 +63,20 @@ class Tiling:
     fetched: int = 0
     """Elements that an item copies to local memory at once; 0: operands are read where they are."""
     halo: bool = False
-    """True: one fetch serves all positions of the window; False: each has a fetch of its own."""
+    """True: one fetch serves all positions of the window; False: each has a fetch of its own.
+
+    Where nothing is fetched, items hold what the window of their results covers in registers."""
     sliced: bool = False
     """True: work-groups take slices of the reduction too, and a second kernel adds them up."""
     shared: bool = False
     """True: the items of a group take slices of the reduction, and add them up."""
     window: bool = False
     """True: all reduce loops are written out."""
+
+    @property
+    def masked(self) -> bool:
+        """Whether padding becomes a mask: operands are read where they are, at each position."""
+        return not self.fetched and not self.halo
 
     @property
     def name(self) -> str:
@@ -110,11 +119,19 @@ def channel_extent(s: Schedule, name: str) -> int:
     return channel_group(block) or evaluate_int(block.buffer.shape[-1])
 
 
+def padding_of(s: Schedule, name: str) -> list[str]:
+    """The stages of padding that the block alone reads."""
+    return [
+        b.name
+        for b in blocks(s.program.body)
+        if isinstance(b.value, Select) and readers(s.program, b.buffer) == [s.block(name)]
+    ]
+
+
 def inline_padding(s: Schedule, name: str) -> None:
     """Padding that the block alone reads becomes a mask on its reduction."""
-    for stage in list(blocks(s.program.body)):
-        if isinstance(stage.value, Select) and readers(s.program, stage.buffer) == [s.block(name)]:
-            s.compute_inline(stage.name)
+    for stage in padding_of(s, name):
+        s.compute_inline(stage)
 
 
 def schedule_tile(s: Schedule, name: str, tiling: Tiling, spec: DeviceSpec) -> None:
@@ -137,6 +154,8 @@ def schedule_tile(s: Schedule, name: str, tiling: Tiling, spec: DeviceSpec) -> N
     s.compute_at(name, tile.items[-1])
     if tiling.window:
         order_accumulation(s, name, tiling.lanes, window=True)
+        if tiling.halo:
+            _hold_padded(s, name, tile)
     else:
         _split_depth(s, name, tiling)
         accumulate(s, name, tiling, tile, orders)
@@ -145,6 +164,25 @@ def schedule_tile(s: Schedule, name: str, tiling: Tiling, spec: DeviceSpec) -> N
     if tile.lanes:
         s.vectorize(tile.lanes[0])
     limit(s, tile, spec)
+
+
+def _hold_padded(s: Schedule, name: str, tile: "Tile") -> None:
+    """What the window of an item's results covers is in its registers, each element read once.
+
+    Raises: ScheduleError where the operands are not padded.
+    """
+    padding = padding_of(s, name)
+    if not padding:
+        raise ScheduleError(f"{name}: expected padding to hold in registers")
+    held = tile.accumulators
+    for stage in padding:
+        s.compute_at(stage, tile.items[-1])
+        *own, last = s.loops(stage)[-len(s.block(stage).indices) :]
+        for loop in own:
+            s.unroll(loop)
+        s.vectorize(last)
+        held = held + tile.size([*own, last])
+    s.require(held <= _MOST_HELD, "what an item holds spills")
 
 
 def roles(s: Schedule, axes: list[str], grouped: int | None) -> tuple[list[str], list[str], str]:

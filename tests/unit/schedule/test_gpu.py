@@ -55,6 +55,7 @@ SHAPES: dict[str, Dag] = {
     "dense batch": dense(5, 32, 24),
     "dense row": dense(1, 67, 31),
     "depthwise": depthwise(1, 5, 6, 12, stride=2),
+    "depthwise 5x5": depthwise(1, 7, 6, 8, window=5),
     "largest of a window": pool(2, 7, 11, 12, 3, 2, average=False),
     "mean of all pixels": pool(1, 7, 7, 40, 7, 7, average=True),
     "squeezed": conv2d(1, 1, 1, 96, 27, 1, pad=0),
@@ -205,6 +206,25 @@ def test_a_device_without_local_memory_gets_no_copies():
     for sketch in sketches:
         assert all(b.buffer.scope != "local" for b in blocks(sketch.program.body))
         assert any(n.kind == "vectorize" for n in walk(sketch.program.body) if isinstance(n, For))
+
+
+@pytest.mark.parametrize(("stride", "window"), [(1, 3), (2, 3), (1, 5)])
+def test_an_item_reads_what_its_window_covers_once(stride: int, window: int):
+    dag = depthwise(1, 112, 112, 96, stride=stride, window=window)
+    space = gpu_space(from_dag(dag), GENERIC_GPU)
+    sketch = space.sketch("gpu.v1.direct.halo")
+    tile = {"tile.out.yy": (4, 2), "tile.out.xx": (4, 3), "tile.out.ff": (1, 8)}
+    text = lower(sketch.instantiate(sketch.row(tile))).text
+    code = "\n".join(line for line in text.splitlines() if not line.startswith("//"))
+    covered = (stride + window) * (2 * stride + window)
+    assert (code.count("x[x_at"), code.count("k[k_at")) == (covered, window * window)
+    assert "if (" not in code
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_padded_windows_start_with_what_reads_once(stride: int):
+    space = gpu_space(from_dag(depthwise(1, 112, 112, 96, stride=stride)), GENERIC_GPU)
+    assert default_candidate(space, GENERIC_GPU).sketch.endswith(".halo")
 
 
 def test_operands_whose_channels_come_first_are_copied_with_channels_last():
