@@ -1,6 +1,7 @@
 """Every sketch for GPUs keeps the meaning, whatever the shape, and the device's limits."""
 
 from dataclasses import replace
+from itertools import product
 from math import prod
 
 import numpy as np
@@ -124,9 +125,16 @@ def test_candidates_keep_to_the_limits(name: str):
                 assert prod(kernel.global_size) >= prod(kernel.local_size) > 1
 
 
+TYPICAL = {(1, 0), (64, 1 << 10), (128, 32 << 10), (256, 0), (1024, 1 << 10)}
+SMALL = [
+    pytest.param(*limits, marks=() if limits in TYPICAL else pytest.mark.slow)
+    for limits in product([1, 64, 128, 256, 1024], [0, 1 << 10, 32 << 10])
+]
+"""Most work-items of a group, and bytes of local memory."""
+
+
 @pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.parametrize("items", [1, 64, 128, 256, 1024])
-@pytest.mark.parametrize("local_bytes", [0, 1 << 10, 32 << 10])
+@pytest.mark.parametrize(("items", "local_bytes"), SMALL)
 def test_small_devices(name: str, items: int, local_bytes: int):
     spec = replace(GENERIC_GPU, max_work_group=items, local_memory_bytes=local_bytes)
     dag = merge_axes(SHAPES[name])

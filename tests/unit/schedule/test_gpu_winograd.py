@@ -26,7 +26,7 @@ from retune.search.features import featurise
 from retune.search.features.vectors import COLUMN
 from tests.dags import conv2d, dense, depthwise
 from tests.oracle import assert_items_agree, assert_same_meaning
-from tests.unit.schedule.test_gpu import WITHOUT_LOCAL_MEMORY, assert_within_limits
+from tests.unit.schedule.test_gpu import SMALL, WITHOUT_LOCAL_MEMORY, assert_within_limits
 from tests.unit.schedule.test_winograd import nchw
 
 SHAPES: dict[str, Dag] = {
@@ -63,8 +63,7 @@ def test_every_sketch_keeps_the_meaning(name: str, spec: DeviceSpec):
         assert_items_agree(dag, program)
 
 
-@pytest.mark.parametrize("items", [1, 64, 128, 256, 1024])
-@pytest.mark.parametrize("local_bytes", [0, 1 << 10, 32 << 10])
+@pytest.mark.parametrize(("items", "local_bytes"), SMALL)
 def test_small_devices(items: int, local_bytes: int):
     spec = replace(GENERIC_GPU, max_work_group=items, local_memory_bytes=local_bytes)
     dag = merge_axes(SHAPES["odd"])
