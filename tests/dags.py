@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
-from retune.ir.expr import Expr, all_of, call, cast, const, maximum, minimum, select
+from retune.ir.expr import Expr, all_of, binary, call, cast, const, maximum, minimum, select
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, Tensor, compute, concat, placeholder, reduce_axis
 from retune.schedule.schedule import Schedule
@@ -146,12 +146,12 @@ def padded(x: Tensor, pad: int) -> Tensor:
     return compute("padded", (n, h + 2 * pad, w + 2 * pad, c), value, [x])
 
 
-def depthwise(n: int, h: int, w: int, c: int, *, stride: int = 1) -> Dag:
-    """NHWC depthwise 3 x 3 convolution with one pixel of zeros around, and relu6."""
+def depthwise(n: int, h: int, w: int, c: int, *, stride: int = 1, window: int = 3) -> Dag:
+    """NHWC depthwise convolution with zeros around the map, half a window wide, and relu6."""
     x = placeholder("x", (n, h, w, c))
-    k = placeholder("k", (3, 3, c), constant=True)
-    source = padded(x, 1)
-    ry, rx = reduce_axis("ry", 3), reduce_axis("rx", 3)
+    k = placeholder("k", (window, window, c), constant=True)
+    source = padded(x, window // 2)
+    ry, rx = reduce_axis("ry", window), reduce_axis("rx", window)
     shape = (n, (h - 1) // stride + 1, (w - 1) // stride + 1, c)
     y = compute(
         "conv",
@@ -320,6 +320,18 @@ def flipped(rows: int, columns: int) -> Dag:
     y = compute("y", (rows, columns), lambda i, j: x[i, const(columns - 1) - j] * w[j], [x, w])
     z = compute("z", (rows, columns), lambda i, j: y[i, j] + w[const(columns - 1) - j], [y, w])
     return Dag((z,))
+
+
+def mask_of_alternatives(rows: int, columns: int) -> Dag:
+    """Sums under a mask, one of whose terms holds in either of two cases."""
+    x = placeholder("x", (rows, columns))
+    k = reduce_axis("k", columns)
+
+    def body(i):
+        either = binary("or", i < 2, k.var < 3)
+        return select(all_of(either, i + k.var < columns - 2), x[i, k.var], 0.0)
+
+    return Dag((compute("y", (rows,), body, [x], reduce=(k,)),))
 
 
 def masked_sum(rows: int, columns: int) -> Dag:

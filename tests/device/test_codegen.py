@@ -37,6 +37,7 @@ from tests.dags import (
     integers,
     interwoven,
     joined,
+    mask_of_alternatives,
     masked_sum,
     padded_squares,
     pool,
@@ -81,6 +82,7 @@ AWKWARD: dict[str, Dag] = {
     "total": total(3, 17),
     "flipped": flipped(3, 35),
     "masked": masked_sum(18, 33),
+    "masked either way": mask_of_alternatives(18, 33),
 }
 
 

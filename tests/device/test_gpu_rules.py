@@ -14,7 +14,7 @@ from retune.ir.merge import merge_axes
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag
 from retune.schedule.gpu import gpu_space
-from tests.dags import conv2d, dense, depthwise, pool, softmax
+from tests.dags import conv2d, dense, depthwise, pool, reduction, softmax, total
 from tests.oracle import assert_device_agrees
 
 pytestmark = pytest.mark.device
@@ -24,7 +24,13 @@ SHAPES: dict[str, Dag] = {
     "dense batch": dense(5, 32, 24),
     "dense row": dense(1, 67, 31),
     "depthwise": depthwise(1, 7, 11, 36),
+    "depthwise 5x5": depthwise(1, 7, 9, 8, window=5),
+    "depthwise by two": depthwise(1, 9, 8, 12, stride=2),
     "mean of all pixels": pool(1, 7, 7, 40, 7, 7, average=True),
+    "squeezed": conv2d(1, 1, 1, 96, 27, 1, pad=0),
+    "mean of a map": pool(1, 14, 15, 12, 14, 15, average=True),
+    "long rows": reduction(2, 301, "max", first=False),
+    "one number": total(30, 40),
     "softmax": softmax(3, 67),
 }
 

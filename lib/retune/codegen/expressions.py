@@ -154,7 +154,9 @@ class ExpressionPrinter:
             if isinstance(settled, Const):
                 self._tests[key] = "" if settled.value else "0"
             else:
-                self._tests[key] = opencl.bare(self.text(settled, instance)[0])
+                text, _ = self.text(settled, instance)
+                either = isinstance(settled, Binary) and settled.op == "or"
+                self._tests[key] = text if either else opencl.bare(text)  # others are joined to it
         return self._tests[key]
 
     def _name_values(self, instance: Instance) -> list[str]:
@@ -398,13 +400,27 @@ class ExpressionPrinter:
         return f"(({a} - {remainder}) / ({b}))" if op == "floordiv" else remainder
 
     def _select(self, expr: Select, instance: Instance) -> Text:
-        condition, test_lanes = self.text(expr.condition, instance)
+        """A selection; what the ranges of the loops prove of a test over indices is left out."""
+        condition, test_lanes = self._choice(expr.condition, instance)
+        if condition in ("", "0"):
+            return self.text(expr.otherwise if condition else expr.then, instance)
         then, otherwise = self.text(expr.then, instance), self.text(expr.otherwise, instance)
         lanes = max(then[1], otherwise[1], test_lanes)
         a, b = (self._wide(e, instance, lanes) for e in (expr.then, expr.otherwise))
         if test_lanes > 1:
             return f"select({b}, {a}, {condition})", lanes
         return f"({condition} ? {a} : {b})", lanes
+
+    def _choice(self, condition: Expr, instance: Instance) -> Text:
+        """The test of a selection: empty if it always holds, `0` if it never does."""
+        lane = instance.lane and instance.lane[0]
+        if loads(condition) or lane in variables(condition):
+            return self.text(condition, instance)
+        terms = conjuncts(condition)
+        if all(self._test(term, instance) not in ("", "0") for term in terms):
+            return self.text(condition, instance)
+        text = self.condition(terms, instance)
+        return (text if text in ("", "0") else f"({text})"), 1
 
     def _integer(self, expr: Expr, instance: Instance) -> str:
         """An integer expression without reads, with its parts hoisted."""

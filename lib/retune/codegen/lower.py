@@ -18,6 +18,8 @@ from retune.codegen.peeling import peel_borders
 from retune.codegen.source import BufferSpec, KernelArg, KernelSource, Pack, ProgramSource, Role
 from retune.core.config import knob
 from retune.core.dtypes import itemsize
+from retune.core.errors import CodegenError
+from retune.core.target import MOST_GROUPS
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Buffer, Expr, Var, loads
 from retune.ir.flat import elements
@@ -131,6 +133,11 @@ def _kernel(part: Program, root: Stmt, position: int) -> KernelSource:
     touched = _touched(nest)
     body = KernelBody(nest, touched, part.packed)
     lines = body.emit()
+    if not body.solitary and max(body.global_size[1:]) > MOST_GROUPS:
+        raise CodegenError(
+            f"{part.name}: {body.global_size} work-groups, and devices start no more than "
+            f"{MOST_GROUPS} along the second and the third axis; bind the longest loop to group.0"
+        )
     written = {b.buffer for b in blocks(root)}
     stage = [b.name for b in blocks(part.body)][-1]
     name = opencl.identifier(f"{part.name}_{position}_{stage}")

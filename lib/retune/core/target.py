@@ -70,6 +70,12 @@ class DeviceSpec:
         return max(1, self.vector_bits // 32)
 
 
+MOST_GROUPS = 65_535
+"""Work-groups on the second and on the third axis: NVIDIA's GPUs start no more.
+
+Source: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
+"""
+
 GENERIC_CPU = DeviceSpec(
     name="generic-cpu",
     model="two cores with 512-bit vectors",

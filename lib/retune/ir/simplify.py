@@ -170,6 +170,30 @@ def _mentions(expr: Expr, chosen: set[Var]) -> bool:
     return any(_mentions(child, chosen) for child in expr.children)
 
 
+def sign(expr: Expr) -> int | None:
+    """1 where it is never negative, -1 where it is never positive; None where that is not known.
+
+    Loop variables start at 0 and tile sizes at 1, so every variable counts as non-negative.
+    """
+    terms = polynomial(expr)
+    if not all(_natural(atom) for monomial in terms for atom in monomial):
+        return None
+    if all(coefficient >= 0 for coefficient in terms.values()):
+        return 1
+    return -1 if all(coefficient <= 0 for coefficient in terms.values()) else None
+
+
+def _natural(atom: Expr) -> bool:
+    """True for what is non-negative as long as every variable is."""
+    match atom:
+        case Var():
+            return True
+        case Binary("floordiv" | "mod" | "min" | "max", a, b):
+            return sign(a) == sign(b) == 1
+        case _:
+            return False
+
+
 def bounds(expr: Expr, ranges: Ranges) -> Range | None:
     """Smallest and largest value over the ranges of the variables; None where unbounded.
 

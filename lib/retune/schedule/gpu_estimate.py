@@ -151,18 +151,25 @@ class _Kernel:
         if load.buffer.scope in ("register", "private"):
             return 0.0 * self.one
         used = {v for i in load.indices for v in variables(i)}
-        tile = self._product([p for p in path if p.kind in _WRITTEN_OUT and p.var in used])
+        tile = self._tile([p for p in path if p.var in used])
         vector = self._product([p for p in path if p.kind == "vectorize" and p.var in used])
         spread = any(p.kind == "local.0" and p.var in used for p in path)
         if load.buffer.scope == "local":
             return _READ["local"] * (tile if spread else tile / 2.0)
-        near = self._runs_along(load, path) or not spread
-        return _READ["global"] * (tile / np.sqrt(vector) if near else tile)
+        if spread and not self._runs_along(load, path):
+            return _READ["global"] * tile
+        short = self._pieces(path) if spread else self.one
+        return _READ["global"] * tile / np.sqrt(vector) * np.minimum(short, 4.0)
 
     def _runs_along(self, load: Load, path: list[For]) -> bool:
         """True where neighbouring items read neighbouring elements."""
         near = [p.var for p in path if p.kind == "local.0"]
         return bool(load.indices) and any(v in variables(load.indices[-1]) for v in near)
+
+    def _pieces(self, path: list[For]) -> Array:
+        """Sectors for each that neighbouring items would fill if there were enough of them."""
+        side = self._product([p for p in path if p.kind in ("local.0", "vectorize")])
+        return np.maximum(1.0, _SECTOR_BYTES / 4.0 / side)
 
     def _bytes(self, block: Block) -> Array:
         """Bytes that cross from the second-level cache; scattered reads cost whole sectors."""

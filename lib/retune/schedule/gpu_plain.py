@@ -15,7 +15,7 @@ from retune.schedule.cpu import epilogue_of
 from retune.schedule.schedule import Schedule
 
 _ITEMS = 256
-"""Work-items of a group: enough warps to hide latency, on every GPU legal."""
+"""Work-items of a group: enough warps to hide latency."""
 _LANES = 4
 """Floats that an item reads or writes at once."""
 _ITEMS_PER_UNIT = 1024
@@ -39,7 +39,7 @@ def schedule_plain(s: Schedule, name: str, spec: DeviceSpec) -> None:
     if reduces:
         s.compute_at(name, loops[-1])
         order_accumulation(s, name, lanes, window=_is_window(s, name))
-    flat_items(s, loops)
+    flat_items(s, loops, spec)
 
 
 def _is_window(s: Schedule, name: str) -> bool:
@@ -49,13 +49,13 @@ def _is_window(s: Schedule, name: str) -> bool:
     return known and prod(evaluate_int(e) for e in extents) <= WINDOW_LIMIT
 
 
-def flat_items(s: Schedule, loops: Sequence[str], items: int = _ITEMS) -> None:
-    """The nested loops as one range of work-items in groups of `items`."""
+def flat_items(s: Schedule, loops: Sequence[str], spec: DeviceSpec, items: int = _ITEMS) -> None:
+    """The nested loops as one range of work-items in groups of `items`, or what is allowed."""
     flat = loops[0]
     for loop in loops[1:]:
         flat = s.fuse(flat, loop)
     size = evaluate_int(s.loop(flat).extent)
-    group, item = s.split(flat, [min(items, size)], "shift")
+    group, item = s.split(flat, [min(items, size, spec.max_work_group)], "shift")
     s.bind(group, "group.0")
     s.bind(item, "local.0")
 

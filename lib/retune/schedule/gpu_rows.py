@@ -2,14 +2,21 @@
 
 Each item accumulates its part (rfactor); the parts are combined by fewer items, and then by each
 item for itself. That is the shape of softmax, of a mean over pixels, and of a product of one row
-with a matrix. Rules: `is_row_reduction` says where it pays, `schedule_items` does it.
+with a matrix. Rules: `is_row_reduction` says where it pays, `schedule_items` does it; `Rows` are
+structures for what leaves a device idle so.
 """
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from math import prod
 
+from retune.core.dtypes import itemsize
+from retune.core.target import DeviceSpec
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Expr, Var, const, loads, variables
+from retune.ir.expr import Const, Expr, Var, const, loads, variables
 from retune.schedule.cpu import epilogue_of
+from retune.schedule.gpu_plain import schedule_plain
+from retune.schedule.gpu_slices import slice_all_steps, slice_sizes
 from retune.schedule.gpu_tile import direct_variables
 from retune.schedule.schedule import Schedule
 
@@ -25,6 +32,52 @@ _COLUMNS = 32
 _COLUMN_PARTS = (2, 4, 8, 16)
 _SECOND = 16
 """Parts above this number are combined in two steps."""
+_NARROW_COLUMNS = (8, 16, 32)
+"""Neighbouring results of a group, down to a sector of memory, where a warp's leave it idle."""
+_NARROW_PARTS = (2, 4, 8, 16, 32, 64)
+_UNROLLED = 4
+"""Steps whose reads an item has under way at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """The structural choices of one sketch of a reduction with few results."""
+
+    sliced: bool = False
+    """True: work-groups take slices of the reduction too, and a second kernel adds them up."""
+
+    @property
+    def name(self) -> str:
+        """Name of the sketch."""
+        return "gpu.rows.sliced" if self.sliced else "gpu.rows"
+
+
+def row_structures(s: Schedule, name: str, spec: DeviceSpec) -> Iterator[Rows]:
+    """The structures worth trying beside `schedule_items`."""
+    if s.block(name).indices and has_room(s, name, spec) and not _runs_along_reduction(s, name):
+        yield Rows()
+    if slice_sizes(s, name):
+        yield Rows(sliced=True)
+
+
+def schedule_rows(s: Schedule, name: str, rows: Rows, spec: DeviceSpec) -> None:
+    """The reduction and its epilogue; numbers of slices, columns and items are sampled.
+
+    Without room in local memory an item takes a slice of one result.
+    """
+    if not rows.sliced:
+        _narrow(s, name, spec)
+        return
+    sizes = slice_sizes(s, name)
+    if has_room(s, name, spec):
+        part = slice_all_steps(s, name, s.sample_categorical(f"slice.{name}", sizes))
+        if _runs_along_reduction(s, part):
+            schedule_items(s, part, spec, sampled=True)
+        else:
+            _narrow(s, part, spec)
+    else:
+        schedule_plain(s, slice_all_steps(s, name, min(sizes)), spec)
+    schedule_plain(s, name, spec)
 
 
 def is_row_reduction(s: Schedule, name: str) -> bool:
@@ -32,44 +85,70 @@ def is_row_reduction(s: Schedule, name: str) -> bool:
     block = s.block(name)
     loops = [s.loop(n) for n in s.loops(name)]
     reduce = [p for p in loops if p.reduce]
+    if len(reduce) == len(loops) or not all(isinstance(i, Var) for i in block.indices):
+        return False
     results = {p.var for p in loops if not p.reduce and evaluate_int(p.extent) > 1}
     steps = prod(evaluate_int(p.extent) for p in reduce)
     outputs = prod(evaluate_int(p.extent) for p in loops if not p.reduce)
-    if len(reduce) == len(loops) or not all(isinstance(i, Var) for i in block.indices):
-        return False
     if steps < _LEAST_STEPS or outputs > _MOST_OUTPUTS:
         return False
     return any(direct_variables(n.indices) & results == results for n in loads(block.value))
 
 
-def schedule_items(s: Schedule, name: str, *, sampled: bool) -> None:
-    """The reduction and its epilogue, work-groups over results, items over parts of the sum."""
+def has_room(s: Schedule, name: str, spec: DeviceSpec) -> bool:
+    """Whether a group of the device has the items and the local memory to share a row."""
+    return bool(_parts(s, name, spec))
+
+
+def schedule_items(s: Schedule, name: str, spec: DeviceSpec, *, sampled: bool) -> None:
+    """The reduction and its epilogue, work-groups over results, items over parts of the sum.
+
+    It `has_room`.
+    """
+    fit = _parts(s, name, spec)
     along = _runs_along_reduction(s, name)
     out = epilogue_of(s, name) or s.cache_write(name)
     reduce = [n for n in s.loops(name) if s.loop(n).reduce]
     whole = reduce[0]
     for loop in reduce[1:]:
         whole = s.fuse(whole, loop)
-    extent = evaluate_int(s.loop(whole).extent)
-    if along:
-        _along(s, name, out, whole, _parts(s, name, extent, _PARTS, sampled=sampled))
-    else:
-        _across(s, name, out, whole, _parts(s, name, extent, _COLUMN_PARTS, sampled=sampled))
-
-
-def _parts(s: Schedule, name: str, extent: int, options: tuple[int, ...], *, sampled: bool) -> Expr:
-    fit = [n for n in options if n <= extent]
     if sampled:
-        return s.sample_categorical(f"parts.{name}", fit)
-    return const(max(n for n in fit if n <= _USUAL_PARTS))
+        parts = s.sample_categorical(f"parts.{name}", fit)
+    else:
+        parts = const(max(n for n in fit if n <= _USUAL_PARTS))
+    if along:
+        _along(s, name, out, whole, parts)
+    else:
+        _across(s, name, out, whole, parts, _columns(s, name))
+
+
+def _parts(s: Schedule, name: str, spec: DeviceSpec) -> list[int]:
+    """Numbers of items for a result that there are steps for, and that a group may have."""
+    steps = prod(_steps(s.loop(n).extent) for n in s.loops(name) if s.loop(n).reduce)
+    held = spec.local_memory_bytes // max(4, itemsize(s.block(name).buffer.dtype))
+    if _runs_along_reduction(s, name):
+        most = min(spec.max_work_group, held - _SECOND)
+        return [n for n in _PARTS if n <= steps and max(n, _SECOND) <= most]
+    most = min(spec.max_work_group, held)
+    return [n for n in _COLUMN_PARTS if n <= steps and n * _columns(s, name) <= most]
+
+
+def _steps(extent: Expr) -> int:
+    """An extent; as many as are ever asked for where it is sampled: the steps of a slice are."""
+    return int(extent.value) if isinstance(extent, Const) else max(_PARTS)
+
+
+def _columns(s: Schedule, name: str) -> int:
+    """Neighbouring results of a group."""
+    return min(_COLUMNS, evaluate_int(s.block(name).buffer.shape[-1]))
 
 
 def _runs_along_reduction(s: Schedule, name: str) -> bool:
     """True where neighbours in memory are steps of the reduction rather than results."""
     reduce = {s.loop(n).var for n in s.loops(name) if s.loop(n).reduce}
-    last = s.block(name).indices[-1]
+    last = s.block(name).indices[-1:]
     moving = [load.indices[-1] for load in loads(s.block(name).value) if load.indices]
-    return not any(last in variables(i) and not variables(i) & reduce for i in moving)
+    return not any(variables(i).issuperset(last) and not variables(i) & reduce for i in moving)
 
 
 def _along(s: Schedule, name: str, out: str, whole: str, parts: Expr) -> None:
@@ -95,12 +174,11 @@ def _ceiling(parts: Expr, second: Expr) -> Expr:
     return (parts + (second - 1)) // second
 
 
-def _across(s: Schedule, name: str, out: str, whole: str, parts: Expr) -> None:
-    """A warp of neighbouring results for each group; its other items take parts of their sums."""
+def _across(s: Schedule, name: str, out: str, whole: str, parts: Expr, columns: int) -> None:
+    """`columns` neighbouring results for each group; its other items take parts of their sums."""
     _, part = s.split(whole, [parts], "guard")
     by_item = s.rfactor(name, part)
     loops = s.loops(out)
-    columns = min(_COLUMNS, evaluate_int(s.loop(loops[-1]).extent))
     group, column = s.split(loops[-1], [columns], "shift")
     s.bind(column, "local.0")
     s.compute_at(name, column)
@@ -113,6 +191,36 @@ def _across(s: Schedule, name: str, out: str, whole: str, parts: Expr) -> None:
     for loop in [*loops[1:-1], group] if len(loops) > 1 else []:
         rows = s.fuse(rows, loop)
     s.bind(rows, "group.0")
+
+
+def _narrow(s: Schedule, name: str, spec: DeviceSpec) -> None:
+    """As `_across`, by a sampled number of columns; an item's sum stays in a register."""
+    whole, *others = [n for n in s.loops(name) if s.loop(n).reduce]
+    for loop in others:
+        whole = s.fuse(whole, loop)
+    last = evaluate_int(s.block(name).buffer.shape[-1])
+    fit = [n for n in _NARROW_COLUMNS if n <= min(last, spec.max_work_group)]
+    columns = s.sample_categorical(f"columns.{name}", fit or [min(last, spec.max_work_group)])
+    parts = s.sample_categorical(f"parts.{name}", _NARROW_PARTS)
+    out = epilogue_of(s, name) or s.cache_write(name)
+    _, part = s.split(whole, [parts], "guard")
+    by_item = s.rfactor(name, part, len(s.block(name).indices) - 1)
+    stored = s.cache_write(by_item)
+    *rows, results = (str(i) for i in s.block(out).indices)
+    s.reorder(*rows, results)
+    group, column = s.split(results, [columns], "shift")
+    s.bind(column, "local.0")
+    s.compute_at(name, column)
+    s.compute_at(stored, group, "local")
+    *_, item, result = (str(i) for i in s.block(stored).indices)
+    s.bind(item, "local.1")
+    s.bind(result, "local.0")
+    s.compute_at(by_item, s.loops(stored)[-1])
+    (steps,) = [n for n in s.loops(by_item) if s.loop(n).reduce]
+    s.unroll(steps, _UNROLLED)
+    for loop in reversed(rows):
+        group = s.fuse(loop, group)
+    s.bind(group, "group.0")
 
 
 def _of(block: str, name: str, loop: str) -> str:

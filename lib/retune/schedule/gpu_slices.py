@@ -30,6 +30,10 @@ from retune.schedule.schedule import Schedule
 _SLICES = (2, 4, 8, 16, 32)
 _SHARED_SLICES = (2, 4, 8)
 """Slices among the items of one group: each has partial sums in local memory."""
+_LEAST_SLICE = 32
+"""Steps of a slice at least, where slices are of all reduce loops."""
+_MOST_SLICED_RESULTS = 1 << 13
+"""Results above which such slices are not worth a second kernel: groups of a warp fill a device."""
 _MOST_ROWS = 8
 _MOST_VECTORS = 64
 
@@ -46,6 +50,31 @@ def slice_over_groups(s: Schedule, name: str) -> str:
     if not sizes:
         raise ScheduleError(f"slices of {name}: {extent} steps have no divisor among {_SLICES}")
     slices, _ = s.split(deepest, [s.sample_categorical(f"slice.{name}", sizes)])
+    return s.rfactor(name, slices, 0)
+
+
+def slice_sizes(s: Schedule, name: str) -> list[int]:
+    """Steps of a slice of all reduce loops, for each number of slices that leaves enough of them.
+
+    None where the results are work enough for a device.
+    """
+    loops = [(s.loop(n).reduce, evaluate_int(s.loop(n).extent)) for n in s.loops(name)]
+    results = prod(extent for reduce, extent in loops if not reduce)
+    steps = prod(extent for reduce, extent in loops if reduce)
+    if results > _MOST_SLICED_RESULTS:
+        return []
+    return [-(-steps // n) for n in _SLICES if n * _LEAST_SLICE <= steps]
+
+
+def slice_all_steps(s: Schedule, name: str, size: Expr | int) -> str:
+    """The reduction as partial sums over slices of `size` of all its steps, then their sum.
+
+    As `slice_over_groups`; slices need not be equal.
+    """
+    whole, *others = [n for n in s.loops(name) if s.loop(n).reduce]
+    for loop in others:
+        whole = s.fuse(whole, loop)
+    slices, _ = s.split(whole, [size], "guard")
     return s.rfactor(name, slices, 0)
 
 

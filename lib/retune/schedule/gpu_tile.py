@@ -9,9 +9,10 @@ operands where they are, by vectors. Read `Tiling`, then `schedule_tile`.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from retune.core.errors import ScheduleError
-from retune.core.target import DeviceSpec
+from retune.core.target import MOST_GROUPS, DeviceSpec
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import (
     Binary,
@@ -38,6 +39,8 @@ FETCHED_LANES = 4
 _MOST_REGISTER_PIXELS = 8
 _MOST_ACCUMULATORS = 128
 """Results of one item; with operands and addresses they fit 255 registers."""
+_MOST_HELD = 192
+"""Results and operands of one item, where it holds what its window covers."""
 _REGISTER_FILE = 48 << 10
 """Accumulators of a group at most: three quarters of a compute unit's 64 K registers."""
 _LEAST_ITEMS = 32
@@ -45,6 +48,8 @@ _LEAST_ITEMS = 32
 _MOST_ITEMS = 512
 _DEPTHS = (1, 2, 3, 4, 7, 8, 16, 32, 64)
 """Steps of the innermost reduce axis between two fetches."""
+_TILES_OF_IMAGE = 16
+"""Tiles along the pixels' outer axis that there is to be room for beside the leading axes."""
 _MOST_UNROLLED = 2048
 """Multiply-adds of straight-line code: more does not fit the instruction cache."""
 
@@ -58,13 +63,20 @@ class Tiling:
     fetched: int = 0
     """Elements that an item copies to local memory at once; 0: operands are read where they are."""
     halo: bool = False
-    """True: one fetch serves all positions of the window; False: each has a fetch of its own."""
+    """True: one fetch serves all positions of the window; False: each has a fetch of its own.
+
+    Where nothing is fetched, items hold what the window of their results covers in registers."""
     sliced: bool = False
     """True: work-groups take slices of the reduction too, and a second kernel adds them up."""
     shared: bool = False
     """True: the items of a group take slices of the reduction, and add them up."""
     window: bool = False
     """True: all reduce loops are written out."""
+
+    @property
+    def masked(self) -> bool:
+        """Whether padding becomes a mask: operands are read where they are, at each position."""
+        return not self.fetched and not self.halo
 
     @property
     def name(self) -> str:
@@ -107,11 +119,19 @@ def channel_extent(s: Schedule, name: str) -> int:
     return channel_group(block) or evaluate_int(block.buffer.shape[-1])
 
 
+def padding_of(s: Schedule, name: str) -> list[str]:
+    """The stages of padding that the block alone reads."""
+    return [
+        b.name
+        for b in blocks(s.program.body)
+        if isinstance(b.value, Select) and readers(s.program, b.buffer) == [s.block(name)]
+    ]
+
+
 def inline_padding(s: Schedule, name: str) -> None:
     """Padding that the block alone reads becomes a mask on its reduction."""
-    for stage in list(blocks(s.program.body)):
-        if isinstance(stage.value, Select) and readers(s.program, stage.buffer) == [s.block(name)]:
-            s.compute_inline(stage.name)
+    for stage in padding_of(s, name):
+        s.compute_inline(stage)
 
 
 def schedule_tile(s: Schedule, name: str, tiling: Tiling, spec: DeviceSpec) -> None:
@@ -134,6 +154,8 @@ def schedule_tile(s: Schedule, name: str, tiling: Tiling, spec: DeviceSpec) -> N
     s.compute_at(name, tile.items[-1])
     if tiling.window:
         order_accumulation(s, name, tiling.lanes, window=True)
+        if tiling.halo:
+            _hold_padded(s, name, tile)
     else:
         _split_depth(s, name, tiling)
         accumulate(s, name, tiling, tile, orders)
@@ -142,6 +164,25 @@ def schedule_tile(s: Schedule, name: str, tiling: Tiling, spec: DeviceSpec) -> N
     if tile.lanes:
         s.vectorize(tile.lanes[0])
     limit(s, tile, spec)
+
+
+def _hold_padded(s: Schedule, name: str, tile: "Tile") -> None:
+    """What the window of an item's results covers is in its registers, each element read once.
+
+    Raises: ScheduleError where the operands are not padded.
+    """
+    padding = padding_of(s, name)
+    if not padding:
+        raise ScheduleError(f"{name}: expected padding to hold in registers")
+    held = tile.accumulators
+    for stage in padding:
+        s.compute_at(stage, tile.items[-1])
+        *own, last = s.loops(stage)[-len(s.block(stage).indices) :]
+        for loop in own:
+            s.unroll(loop)
+        s.vectorize(last)
+        held = held + tile.size([*own, last])
+    s.require(held <= _MOST_HELD, "what an item holds spills")
 
 
 def roles(s: Schedule, axes: list[str], grouped: int | None) -> tuple[list[str], list[str], str]:
@@ -192,11 +233,18 @@ class Tile:
         return Tile(s, [*groups, group], [virtual], [*items, item], registers, lanes, most)
 
     def bind_groups(self, leading: Sequence[str]) -> None:
-        """Channels along axis 0, pixels along the others; leading axes join the outermost one."""
+        """Channels along axis 0, pixels along the others; leading axes join the outermost one.
+
+        Axis 0 takes all where leading axes alone come near what the others may have.
+        """
         s = self.s
         *outer, channels = self.groups
         front = [n for n in leading if s.loop(n).extent != const(1)]
+        known = prod(int(e.value) for n in front if isinstance(e := s.loop(n).extent, Const))
         chain = [*front, *outer]
+        if known * _TILES_OF_IMAGE > MOST_GROUPS:
+            while chain:
+                channels = s.fuse(chain.pop(), channels)
         while len(chain) > 2:
             chain[:2] = [s.fuse(chain[0], chain[1])]
         s.bind(channels, "group.0")
@@ -333,18 +381,10 @@ def share(s: Schedule, loops: Sequence[str], tile: Tile, lanes: int) -> None:
 
 
 def limit(s: Schedule, tile: Tile, spec: DeviceSpec) -> None:
-    """Local memory, items and registers stay within the device's limits."""
-    held: Expr = const(0)
-    for buffer in s.program.scratch:
-        if buffer.scope == "local":
-            size: Expr = const(4)
-            for extent in buffer.shape:
-                size = size * extent
-            held = held + size
-    if variables(held):
-        s.require(held <= spec.local_memory_bytes, "the operands exceed local memory")
+    """A group has items enough to hide latency, and their registers do not spill."""
     items, accumulators = tile.size(tile.items), tile.accumulators
-    s.require(const(min(_LEAST_ITEMS, tile.most_items)) <= items, "too few items in a group")
-    s.require(items <= min(_MOST_ITEMS, spec.max_work_group), "too many items in a group")
+    least = min(_LEAST_ITEMS, tile.most_items, spec.max_work_group)
+    s.require(const(least) <= items, "too few items in a group")
+    s.require(items <= _MOST_ITEMS, "too many items in a group")
     s.require(items * accumulators <= _REGISTER_FILE, "the group's registers spill")
     s.require(accumulators <= _MOST_ACCUMULATORS, "an item's registers spill")

@@ -16,6 +16,7 @@ from retune.core.target import DeviceSpec
 from retune.ir.evaluate import evaluate_int
 from retune.ir.stmt import Program, blocks
 from retune.schedule.cpu_transforms import Rewritten, rewritten, split_inputs, transform_inputs
+from retune.schedule.gpu_limits import keep_to_limits
 from retune.schedule.gpu_plain import flat_items
 from retune.schedule.gpu_slices import slice_over_groups
 from retune.schedule.gpu_tile import FETCHED_LANES, Tiling, schedule_tile
@@ -61,7 +62,8 @@ def gpu_winograd_sketches(program: Program, spec: DeviceSpec) -> tuple[Sketch, .
                 sketch = sketch_of(program, rule, name_of(m, tiling))
             except ScheduleError:
                 continue  # this structure does not fit the shape
-            made.append(replace(sketch, error=found.error(m)))
+            if not sketch.empty:
+                made.append(replace(sketch, error=found.error(m)))
     return tuple(made)
 
 
@@ -100,6 +102,7 @@ def schedule_winograd(s: Schedule, m: int, tiling: Tiling, spec: DeviceSpec) -> 
     else:
         schedule_tile(s, conv.product, tiling, spec)
     _spread(s, _transform_outputs(s, conv, spec, sliced=tiling.sliced), spec)
+    keep_to_limits(s, spec)
 
 
 def _lanes(s: Schedule, tile: Sequence[str], others: Sequence[str], spec: DeviceSpec) -> int:
@@ -121,7 +124,7 @@ def _spread(s: Schedule, loops: Sequence[str], spec: DeviceSpec) -> None:
     """The loops as work-items in groups so small that every unit has some, but at least a warp."""
     size = prod(evaluate_int(s.loop(n).extent) for n in loops)
     fit = [n for n in _GROUPS if size >= n * spec.compute_units]
-    flat_items(s, loops, max(fit, default=_GROUPS[0]))
+    flat_items(s, loops, spec, max(fit, default=_GROUPS[0]))
 
 
 def _sliced(s: Schedule, product: str) -> str:

@@ -18,7 +18,7 @@ from retune.ir.expr import (
     transform,
 )
 from retune.ir.reduction import path_to, reads
-from retune.ir.simplify import Range, affine, simplify
+from retune.ir.simplify import Range, affine, sign, simplify
 from retune.ir.stmt import Block, For, Program, Stmt, blocks, map_exprs, walk
 
 
@@ -119,17 +119,25 @@ def _affine(index: Expr, extents: Mapping[Var, Expr]) -> tuple[dict[Var, Expr], 
 
 
 def _interval(who: str, index: Expr, extents: Mapping[Var, Expr]) -> tuple[Expr, Expr]:
-    """Smallest value and span of an index over inner loops with non-negative steps."""
+    """Smallest value and span of an index over inner loops.
+
+    Where a loop runs backwards, the smallest value is that of its last iteration.
+    """
     split = _affine(index, extents)
     if split is None:
         raise ScheduleError(f"{who}: index {index} is not affine in the inner loops")
-    coefficients, rest = split
+    coefficients, first = split
     span: Expr = const(1)
     for var, coefficient in coefficients.items():
-        if isinstance(coefficient, Const) and coefficient.value < 0:
-            raise ScheduleError(f"{who}: index {index} runs backwards in {var}")
-        span = span + coefficient * (extents[var] - 1)
-    return rest, simplify(span)
+        reach = coefficient * (extents[var] - 1)
+        match sign(coefficient):
+            case 1:
+                span = span + reach
+            case -1:
+                first, span = first + reach, span - reach
+            case _:
+                raise ScheduleError(f"{who}: index {index} may run either way in {var}")
+    return simplify(first), simplify(span)
 
 
 def read_under_condition(body: Stmt, buffer: Buffer) -> bool:

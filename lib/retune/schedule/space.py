@@ -29,6 +29,9 @@ _ENUMERATION_LIMIT = 200_000
 _DRAWS = 64
 """Rounds of rejection sampling before a sketch is taken to have no further valid candidate."""
 
+_TRIED = 64
+"""Candidates asked for to see whether there is any."""
+
 
 @dataclass(frozen=True, eq=False)
 class Sketch:
@@ -97,6 +100,11 @@ class Sketch:
             if found >= count:
                 break
         return np.concatenate(kept)[:count]
+
+    @property
+    def empty(self) -> bool:
+        """Whether sampling finds no valid row: no device of this kind has the room, say."""
+        return not len(self.sample(_TRIED, np.random.default_rng(0)))
 
     def all_rows(self) -> np.ndarray:
         """Every valid row in index order. int64 [valid, decisions]

@@ -304,6 +304,14 @@ def test_the_knob_checks_the_program_between_passes(monkeypatch: pytest.MonkeyPa
     assert len(checked) >= 4 * 3
 
 
+def test_more_groups_than_devices_start_are_refused():
+    s = Schedule(from_dag(dense(70_000, 3, 32, epilogue=False)))
+    s.bind("y.i", "group.1")
+    s.bind("y.j", "local.0")
+    with pytest.raises(CodegenError, match=r"\[1, 70000, 1\] work-groups, .* no more than 65535"):
+        lower(s.program)
+
+
 def test_what_has_no_c_form_is_refused():
     x = placeholder("x", (4,))
     with pytest.raises(CodegenError, match="cannot print"):

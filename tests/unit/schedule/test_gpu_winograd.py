@@ -3,6 +3,7 @@
 Those with slices of the channels are run in tests/device/test_gpu_winograd.py.
 """
 
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -25,7 +26,7 @@ from retune.search.features import featurise
 from retune.search.features.vectors import COLUMN
 from tests.dags import conv2d, dense, depthwise
 from tests.oracle import assert_items_agree, assert_same_meaning
-from tests.unit.schedule.test_gpu import WITHOUT_LOCAL_MEMORY
+from tests.unit.schedule.test_gpu import SMALL, WITHOUT_LOCAL_MEMORY, assert_within_limits
 from tests.unit.schedule.test_winograd import nchw
 
 SHAPES: dict[str, Dag] = {
@@ -59,6 +60,17 @@ def test_every_sketch_keeps_the_meaning(name: str, spec: DeviceSpec):
         (row,) = sketch.sample(1, np.random.default_rng(len(name)))
         program = sketch.instantiate(row)
         verify(program)
+        assert_items_agree(dag, program)
+
+
+@pytest.mark.parametrize(("items", "local_bytes"), SMALL)
+def test_small_devices(items: int, local_bytes: int):
+    spec = replace(GENERIC_GPU, max_work_group=items, local_memory_bytes=local_bytes)
+    dag = merge_axes(SHAPES["odd"])
+    for sketch in sketches(dag, spec):
+        (row,) = sketch.sample(1, np.random.default_rng(items))
+        program = sketch.instantiate(row)
+        assert_within_limits(program, spec)
         assert_items_agree(dag, program)
 
 

@@ -1,0 +1,41 @@
+"""What a GPU allows one kernel, as conditions on the candidates of a schedule.
+
+Read `keep_to_limits`.
+"""
+
+from math import prod
+
+from retune.core.dtypes import itemsize
+from retune.core.target import MOST_GROUPS, DeviceSpec
+from retune.ir.expr import Expr, const
+from retune.ir.stmt import For, Stmt, blocks, is_compile_time, walk
+from retune.schedule.binding import GROUP_AXES
+from retune.schedule.schedule import Schedule
+
+_LINE_BYTES = 64
+"""Where a buffer in local memory may start: generated kernels align them so."""
+
+
+def keep_to_limits(s: Schedule, spec: DeviceSpec) -> None:
+    """Items, groups and local memory of every kernel stay within what the device allows.
+
+    Raises: ScheduleError where no candidate does.
+    """
+    for root in s.program.body.stmts:
+        if is_compile_time(root):
+            continue
+        extents = {n.kind: n.extent for n in walk(root) if isinstance(n, For)}
+        items = prod((e for k, e in extents.items() if k.startswith("local")), start=const(1))
+        s.require(items <= spec.max_work_group, "too many items in a group")
+        s.require(_local_bytes(root) <= spec.local_memory_bytes, "local memory is too small")
+        for axis in GROUP_AXES[1:]:
+            s.require(extents.get(axis, const(1)) <= MOST_GROUPS, f"too many groups on {axis}")
+
+
+def _local_bytes(root: Stmt) -> Expr:
+    """Local memory of a group that runs the nest."""
+    held: Expr = const(0)
+    for buffer in dict.fromkeys(b.buffer for b in blocks(root) if b.buffer.scope == "local"):
+        size = prod(buffer.shape, start=const(itemsize(buffer.dtype)))
+        held = held + (size + (_LINE_BYTES - 1)) // _LINE_BYTES * _LINE_BYTES
+    return held
