@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, cast
 
+from retune.bundle.invariants import verify_plan
 from retune.bundle.manifest import (
     Json,
     Malformed,
@@ -29,7 +30,7 @@ from retune.bundle.manifest import (
     whole,
 )
 from retune.bundle.memory import plan_memory
-from retune.bundle.plan import NetworkPlan, verify_plan
+from retune.bundle.plan import NetworkPlan
 from retune.bundle.weights import map_file, save_weights, view_weights
 from retune.core.errors import InputError, RecordError, VerifyError
 from retune.core.keys import content_key

@@ -23,6 +23,7 @@ from retune.bundle.executor import make_executor, settle
 from retune.bundle.format import read_bundle
 from retune.bundle.hosting import HostRun, prepare_parts
 from retune.bundle.inputs import InputCheck
+from retune.bundle.invariants import verify_plan
 from retune.bundle.memory import MemoryPlan
 from retune.bundle.plan import (
     Form,
@@ -31,7 +32,6 @@ from retune.bundle.plan import (
     PlanLaunch,
     made_by_hosts,
     storage_roots,
-    verify_plan,
 )
 from retune.core.dtypes import DType, TensorType
 from retune.core.errors import InputError

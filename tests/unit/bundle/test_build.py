@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from retune.bundle.build import build_plan
-from retune.bundle.plan import NetworkPlan, verify_plan
+from retune.bundle.invariants import verify_plan
+from retune.bundle.plan import NetworkPlan
 from retune.core.dtypes import DType, TensorType
 from retune.core.errors import InputError
 from retune.core.target import GENERIC_CPU

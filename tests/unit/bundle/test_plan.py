@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from retune.bundle.invariants import verify_plan
 from retune.bundle.plan import (
     Alias,
     NetworkPlan,
     PlanBuffer,
     storage_roles,
     storage_roots,
-    verify_plan,
 )
 from retune.core.errors import VerifyError
 

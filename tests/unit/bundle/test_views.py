@@ -8,8 +8,9 @@ import pytest
 
 from retune.api import import_network
 from retune.bundle.build import build_plan
+from retune.bundle.invariants import verify_plan
 from retune.bundle.memory import plan_memory
-from retune.bundle.plan import NetworkPlan, verify_plan
+from retune.bundle.plan import NetworkPlan
 from retune.bundle.storage import lay_out, touched
 from retune.codegen.hazards import waits
 from retune.codegen.views import Columns
