@@ -1,5 +1,7 @@
 """Generated kernels on PoCL give what the tensor expression states."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -29,6 +31,7 @@ from retune.schedule.cpu import cpu_space
 from retune.schedule.estimate import default_candidate
 from retune.schedule.schedule import Schedule
 from tests.dags import (
+    chosen_rows,
     conv2d,
     dense,
     depthwise,
@@ -46,6 +49,7 @@ from tests.dags import (
     tiled_product,
     total,
     transpose,
+    two_readers,
 )
 from tests.oracle import assert_device_agrees, run_source
 from tests.properties import seeded
@@ -323,6 +327,23 @@ def test_work_groups_and_work_items(device: Device):
     s.bind(columns[0], "group.0")
     s.bind(columns[1], "local.0")
     s.pack("w")
+    assert_device_agrees(device, dag, s.program)
+
+
+@pytest.mark.parametrize("crossed", [False, True])
+def test_kernels_that_share_a_packed_constant(device: Device, crossed: bool):
+    dag = two_readers(4, 6)
+    s = Schedule(from_dag(dag))
+    if crossed:
+        s.reorder("z.j", "z.i")
+    assert_device_agrees(device, dag, replace(s.program, packed=("w",)))
+
+
+def test_a_packed_constant_that_unrolled_formulas_read(device: Device):
+    dag = chosen_rows(6)
+    s = Schedule(from_dag(dag))
+    s.pack("w")
+    s.unroll("y.p")
     assert_device_agrees(device, dag, s.program)
 
 

@@ -63,7 +63,6 @@ def lower(program: Program, *, options: tuple[str, ...] = BUILD_OPTIONS) -> Prog
     Raises: CodegenError where a nest has no OpenCL form.
     """
     kernels: list[KernelSource] = []
-    packs: dict[str, Pack] = {}
     computed = computed_constants(program)
     constants = tuple(c.result for c in computed.values())
     program = replace(
@@ -73,10 +72,9 @@ def lower(program: Program, *, options: tuple[str, ...] = BUILD_OPTIONS) -> Prog
     )
     inputs = {b.name: b for b in program.inputs}
     run = [root for root in program.body.stmts if not is_compile_time(root)]
-    for position, root in enumerate(run):
-        part, own = pack_constants(_passed(_part(program, root)))
-        packs |= own
-        inputs |= {b.name: b for b in part.inputs if b.name in own}
+    parts, packs = pack_constants([_passed(_part(program, root)) for root in run])
+    for position, part in enumerate(parts):
+        inputs |= {b.name: b for b in part.inputs if b.name in part.packed}
         peeled = _checked(peel_borders(part), "peel borders")
         kernels.append(_kernel(part, peeled.body, position))
     used = {arg.buffer for kernel in kernels for arg in kernel.args}

@@ -291,6 +291,8 @@ class Schedule(Recorder):
     def pack(self, buffer: str) -> None:
         """The constant operand is re-ordered at compile time to the order in which it is read.
 
+        If a later primitive makes several reads of it, in different orders, it stays as it is.
+
         Raises: ScheduleError unless it is a constant input, or a precomputed stage, that is read
         at one place.
         """

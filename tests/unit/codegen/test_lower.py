@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,7 +19,17 @@ from retune.ir.verify import verify
 from retune.schedule.cpu import cpu_space
 from retune.schedule.cpu_winograd import winograd_sketches
 from retune.schedule.schedule import Schedule
-from tests.dags import conv2d, dense, depthwise, elementwise, reduction, softmax, tiled_product
+from tests.dags import (
+    chosen_rows,
+    conv2d,
+    dense,
+    depthwise,
+    elementwise,
+    reduction,
+    softmax,
+    tiled_product,
+    two_readers,
+)
 
 
 class Strange(Expr):
@@ -274,6 +285,48 @@ def test_a_pack_behind_a_guard_repeats_the_last_element():
     packed = spec.pack.apply(w).reshape(3, 2, 4)
     assert np.array_equal(packed.reshape(3, 8)[:, :5], w)
     assert (packed[:, 1, 1:] == w[:, 4:]).all()
+
+
+def two_products(*, crossed: bool) -> ProgramSource:
+    """Two kernels that read one packed constant by rows, or the second one by columns."""
+    dag = two_readers(4, 6)
+    s = Schedule(from_dag(dag))
+    if crossed:
+        s.reorder("z.j", "z.i")
+    return lower(replace(s.program, packed=("w",)))
+
+
+def test_kernels_that_read_a_constant_in_one_order_share_its_pack():
+    source = two_products(crossed=False)
+    assert source.buffer("w").pack is not None
+    assert [k.text.count("w[") for k in source.kernels] == [2, 2], (
+        "each reads it as its comment says"
+    )
+
+
+def test_a_constant_that_kernels_read_in_several_orders_is_not_packed():
+    assert two_products(crossed=True).buffer("w").pack is None
+
+
+def test_a_constant_whose_one_read_becomes_several_is_not_packed():
+    """Each iteration of a loop that chooses a formula is a nest of its own."""
+    s = Schedule(from_dag(chosen_rows(6)))
+    s.pack("w")
+    s.unroll("y.p")
+    assert lower(s.program).buffer("w").pack is None
+
+
+@pytest.mark.parametrize("move", ["compute_inline", "compute_at"])
+def test_a_packed_stage_that_moves_into_a_kernel_is_computed_there(move: str):
+    x, w = placeholder("x", (4,)), placeholder("w", (4,), constant=True)
+    doubled = compute("doubled", (4,), lambda i: w[i] * 2.0, [w])
+    dag = Dag((compute("y", (4,), lambda i: x[i] + doubled[i], [x, doubled], axes=("i",)),))
+    s = Schedule(from_dag(dag))
+    s.precompute("doubled")
+    s.pack("doubled")
+    getattr(s, move)("doubled", *(["y.i"] if move == "compute_at" else []))
+    source = lower(s.program)
+    assert [b.name for b in source.buffers] == ["x", "w", "y"] and "*2.0" in source.text
 
 
 def test_repeated_values_grow_by_a_line_each_not_twofold():
