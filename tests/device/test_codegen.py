@@ -193,7 +193,7 @@ def test_remainders_of_floats(device: Device, dtype: str):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("function", sorted(TESTS))
 def test_values_that_are_no_finite_numbers(device: Device, dtype: str, function: str):
-    """Compilers are told that there are none, and yet they are found."""
+    """Compilers may assume that all results are valid, and yet they are found."""
     special = np.array([1, np.nan, np.inf, -np.inf, -np.nan, 0, 3e38, 1e-45], dtype).reshape(1, 8)
     x = placeholder("x", (1, 8), dtype)
     body = lambda i, j: select(call(function, x[i, j]), 1.0, x[i, j])  # noqa: E731
@@ -205,6 +205,22 @@ def test_values_that_are_no_finite_numbers(device: Device, dtype: str, function:
         types = {"y": TensorType((1, 8))}
         found = run_source(device, lower(s.program), {"x": special}, types)["y"]
         assert np.array_equal(found == 1, (special == 1) | getattr(np, function)(special))
+
+
+@pytest.mark.parametrize("ahead", [-6, -2, 4])
+def test_infinity_is_a_value_like_others(device: Device, ahead: int):
+    """Masks of attention add it; a row in which all is masked has no largest score but that."""
+    x, j = placeholder("x", (12, 16)), reduce_axis("j", 16)
+    hidden = lambda i, j: select(j <= i + ahead, 0.0, -np.inf)  # noqa: E731
+    score = compute("score", (12, 16), lambda i, j: x[i, j] + hidden(i, j), [x])
+    top = compute("top", (12,), lambda i: score[i, j], [score], reduce=[j], reducer="max")
+    value = lambda i, j: call("exp", score[i, j]) + top[i]  # noqa: E731
+    dag = Dag((compute("y", (12, 16), value, [score, top]),))
+    assert_device_agrees(device, dag, from_dag(dag))
+    s = Schedule(from_dag(dag))
+    s.compute_inline("score")
+    s.vectorize(s.loops("y")[-1])
+    assert_device_agrees(device, dag, s.program)
 
 
 @pytest.mark.parametrize("dtype", ["int64", "int16", "int8", "uint64", "uint32", "uint16", "uint8"])

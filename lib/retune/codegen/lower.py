@@ -15,7 +15,15 @@ from retune.codegen.items import one_item, virtual_threads
 from retune.codegen.masks import masks_to_guards
 from retune.codegen.passes import drop_unit_loops, pack_constants, simplify_indices
 from retune.codegen.peeling import peel_borders
-from retune.codegen.source import BufferSpec, KernelArg, KernelSource, Pack, ProgramSource, Role
+from retune.codegen.source import (
+    BUILD_OPTIONS,
+    BufferSpec,
+    KernelArg,
+    KernelSource,
+    Pack,
+    ProgramSource,
+    Role,
+)
 from retune.core.config import knob
 from retune.core.dtypes import itemsize
 from retune.ir.evaluate import evaluate_int
@@ -51,8 +59,6 @@ PASSES: Sequence[tuple[str, Pass]] = (
 
 _WIDTH = 97
 """Characters of a comment's line."""
-
-BUILD_OPTIONS: tuple[str, ...] = ("-cl-fast-relaxed-math",)
 
 
 def lower(program: Program, *, options: tuple[str, ...] = BUILD_OPTIONS) -> ProgramSource:
