@@ -346,6 +346,19 @@ def test_work_groups_and_work_items(device: Device):
     assert_device_agrees(device, dag, s.program)
 
 
+def test_products_that_leave_32_bits_on_the_way_to_an_index(device: Device):
+    rows, step = 1 << 18, 12289
+    x = placeholder("x", (step,), "int8")
+    position = lambda i, j: (i * step + j) // rows  # noqa: E731
+    value = lambda i, j: x[minimum(position(i, j), step - 1)] + x[step - 1 - position(i, j)]  # noqa: E731
+    dag = Dag((compute("y", (rows, 2), value, [x]),))
+    s = Schedule(from_dag(dag))
+    assert_device_agrees(device, dag, s.program)
+    s.vectorize("y.j")
+    s.bind("y.i", "group.0")
+    assert_device_agrees(device, dag, s.program)
+
+
 @pytest.mark.parametrize("crossed", [False, True])
 def test_kernels_that_share_a_packed_constant(device: Device, crossed: bool):
     dag = two_readers(4, 6)

@@ -24,6 +24,7 @@ from retune.codegen.source import (
     ProgramSource,
     Role,
 )
+from retune.codegen.widths import check_sizes
 from retune.core.config import knob
 from retune.core.dtypes import itemsize
 from retune.ir.evaluate import evaluate_int
@@ -133,11 +134,12 @@ def _kernel(part: Program, root: Stmt, position: int) -> KernelSource:
     """The kernel of one nest; its comment is the nest as it was before copies of it were made."""
     nest = dots_to_calls(root)
     touched = _touched(nest)
+    stage = [b.name for b in blocks(part.body)][-1]
+    name = opencl.identifier(f"{part.name}_{position}_{stage}")
+    check_sizes(name, nest)
     body = KernelBody(nest, touched, part.packed)
     lines = body.emit()
     written = {b.buffer for b in blocks(root)}
-    stage = [b.name for b in blocks(part.body)][-1]
-    name = opencl.identifier(f"{part.name}_{position}_{stage}")
     x, y, z = body.local_size
     local = (x, y, z)
     sizes = body.global_size

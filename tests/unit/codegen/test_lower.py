@@ -12,9 +12,9 @@ from retune.codegen.lower import lower
 from retune.codegen.source import ProgramSource
 from retune.core.errors import CodegenError
 from retune.core.target import GENERIC_CPU
-from retune.ir.expr import Expr, call, maximum, select
+from retune.ir.expr import Expr, call, cast, maximum, select
 from retune.ir.stmt import from_dag
-from retune.ir.te import Dag, compute, placeholder
+from retune.ir.te import Dag, compute, placeholder, reduce_axis
 from retune.ir.verify import verify
 from retune.schedule.cpu import cpu_space
 from retune.schedule.cpu_winograd import winograd_sketches
@@ -361,3 +361,34 @@ def test_what_has_no_c_form_is_refused():
     x = placeholder("x", (4,))
     with pytest.raises(CodegenError, match="cannot print"):
         lower(from_dag(Dag((compute("y", (4,), lambda i: Strange() + x[i], [x]),))))
+
+
+def nearest(rows: int, step: int, columns: int) -> Dag:
+    """`y[i, j] = x[i * step // rows]`, a product larger than what is indexed."""
+    x = placeholder("x", (step,))
+    value = lambda i, j: x[(i * step + j) // rows]  # noqa: E731
+    return Dag((compute("y", (rows, columns), value, [x], axes=("i", "j")),))
+
+
+def test_a_sum_that_leaves_32_bits_is_a_long():
+    text = lower(from_dag(nearest(1 << 20, 3001, 2))).text
+    assert "const long " in text and "(long)" in text
+    assert "long" not in lower(from_dag(nearest(1 << 19, 3001, 2))).text
+
+
+def test_what_32_bits_cannot_number_is_refused():
+    large = Dag((compute("y", (1,), lambda i: x[i + 7], [x := placeholder("x", (1 << 31,))]),))
+    with pytest.raises(CodegenError, match=r"_y: x has 2147483648 elements; expected at most"):
+        lower(from_dag(large))
+    j = reduce_axis("j", 1 << 31)
+    value = lambda i: x[i] + cast(j.var, "float32")  # noqa: E731
+    many = compute("y", (1,), value, [x := placeholder("x", (1,))], reduce=[j])
+    with pytest.raises(CodegenError, match=r"_y: loop y.j has 2147483648 iterations"):
+        lower(from_dag(Dag((many,))))
+    half = (1 << 30) + 1
+    body = lambda i: x[i]  # noqa: E731
+    s = Schedule(from_dag(Dag((compute("y", (half,), body, [x := placeholder("x", (half,))]),))))
+    for loop, axis in zip(s.split("y.i", [half - 1], "guard"), ("group.1", "group.0"), strict=True):
+        s.bind(loop, axis)
+    with pytest.raises(CodegenError, match=r"_y: its launch has 2147483648 work-groups"):
+        lower(s.program)
