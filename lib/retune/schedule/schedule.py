@@ -154,11 +154,11 @@ class Schedule(Recorder):
             ->  y = dot4(x word k.0, w word k.0, y)
 
         The loop keeps its meaning: on devices without the instruction, plain arithmetic does it.
-        Pack a constant operand that is not read byte after byte. If a later primitive takes the
-        four steps apart, they are written out.
+        Pack a constant operand that is not read byte after byte. A program in which a later
+        primitive takes the four steps or their words apart has no kernels: CodegenError.
 
-        Raises: ScheduleError for another intrinsic or another sum, or where the bytes of an
-        operand do not lie in one word.
+        Raises: ScheduleError for another intrinsic or another sum, where the bytes of an operand
+        do not lie in one word, or where the nest makes or reads them one by one, too.
         """
         self.program = tensorize.tensorize(self.program, loop, intrinsic)
         self._record("tensorize", {"loop": loop, "intrinsic": intrinsic})
