@@ -443,7 +443,7 @@ def test_a_reduce_loop_as_lanes(device: Device, dtype: str):
 def test_winograd_stages_as_kernels_of_their_own(device: Device, m: int):
     dag = conv2d(2, 7, 9, 17, 19)
     s = Schedule(from_dag(dag))
-    s.winograd("conv", m)
+    s.restate("conv", "winograd", [m])
     s.precompute("conv.taps")
     s.precompute("conv.filter")
     s.pack("conv.filter")
