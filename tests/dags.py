@@ -3,7 +3,18 @@
 from collections.abc import Callable
 from functools import partial
 
-from retune.ir.expr import Expr, all_of, binary, call, cast, const, maximum, minimum, select
+from retune.ir.expr import (
+    Expr,
+    all_of,
+    binary,
+    call,
+    cast,
+    const,
+    equal,
+    maximum,
+    minimum,
+    select,
+)
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, Tensor, compute, concat, placeholder, reduce_axis
 from retune.schedule.schedule import Schedule
@@ -261,6 +272,21 @@ def interwoven(pixels: int, rows: int, length: int) -> Dag:
     x = placeholder("x", (pixels, rows, length))
     shape = (pixels, length, rows)
     return Dag((compute("y", shape, lambda p, i, c: x[p, c, i], [x]),))
+
+
+def two_readers(rows: int, columns: int) -> Dag:
+    """Two stages that read one constant in the order of their axes."""
+    x, w = placeholder("x", (rows, columns)), placeholder("w", (rows, columns), constant=True)
+    y = compute("y", (rows, columns), lambda i, j: x[i, j] * w[i, j], [x, w])
+    z = compute("z", (rows, columns), lambda i, j: y[i, j] + w[i, j], [y, w])
+    return Dag((z,))
+
+
+def chosen_rows(columns: int) -> Dag:
+    """Two rows, each by a formula of its own, plus a constant."""
+    x, w = placeholder("x", (columns,)), placeholder("w", (2, columns), constant=True)
+    value = lambda p, i: select(equal(p, 0), x[i] * 2.0, x[i] + 1.0) + w[p, i]  # noqa: E731
+    return Dag((compute("y", (2, columns), value, [x, w], axes=("p", "i")),))
 
 
 def padded_squares(rows: int, columns: int, before: int, after: int) -> Dag:

@@ -72,7 +72,7 @@ def assert_close(found: Arrays, expected: Arrays, context: str) -> None:
     for name, want in expected.items():
         got = found[name]
         assert got.shape == want.shape, f"{name}: shape {got.shape}, expected {want.shape}"
-        scale = max(1.0, float(np.abs(want).max(initial=0.0)))
+        scale = max(1.0, float(np.abs(want[np.isfinite(want)]).max(initial=0.0)))
         bad = ~np.isclose(got, want, rtol=1e-4, atol=1e-5 * scale, equal_nan=True)
         if bad.any():
             where = tuple(int(i) for i in np.argwhere(bad)[0])

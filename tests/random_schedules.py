@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from math import prod
 
-from retune.core.errors import ScheduleError
+from retune.codegen.lower import lower
+from retune.core.errors import CodegenError, ScheduleError
 from retune.ir.expr import Scope, loads
 from retune.ir.stmt import For, Program, blocks, from_dag, walk
 from retune.ir.te import Dag
@@ -20,13 +21,30 @@ def scramble(s: Schedule, choose: Choose, steps: int, check: Check) -> None:
     """Applies up to `steps` random primitives; `check(program)` runs after each one."""
     for _ in range(steps):
         move = MOVES[choose(len(MOVES))]
-        before = s.program
+        before, kept = s.program, _state(s)
         try:
             move(s, choose)
         except ScheduleError:
             assert s.program is before or s.trace.steps, "a refused primitive changed the program"
+        if not _has_kernels(s.program):
+            vars(s).update(kept)
             continue
         check(s.program)
+
+
+def _state(s: Schedule) -> dict[str, object]:
+    """All that the schedule knows, to go back to."""
+    return {k: list(v) if isinstance(v, list) else v for k, v in vars(s).items()}  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]
+
+
+def _has_kernels(program: Program) -> bool:
+    """Whether later primitives left the dot products of the program as they were."""
+    if any(isinstance(n, For) and n.kind == "dot4" for n in walk(program.body)):
+        try:
+            lower(program)
+        except CodegenError:
+            return False
+    return True
 
 
 def _loop(s: Schedule, choose: Choose) -> str:

@@ -1,5 +1,7 @@
 """Generated kernels on PoCL give what the tensor expression states."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -29,6 +31,7 @@ from retune.schedule.cpu import cpu_space
 from retune.schedule.estimate import default_candidate
 from retune.schedule.schedule import Schedule
 from tests.dags import (
+    chosen_rows,
     conv2d,
     dense,
     depthwise,
@@ -47,6 +50,7 @@ from tests.dags import (
     tiled_product,
     total,
     transpose,
+    two_readers,
 )
 from tests.oracle import assert_device_agrees, run_source
 from tests.properties import seeded
@@ -191,7 +195,7 @@ def test_remainders_of_floats(device: Device, dtype: str):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("function", sorted(TESTS))
 def test_values_that_are_no_finite_numbers(device: Device, dtype: str, function: str):
-    """Compilers are told that there are none, and yet they are found."""
+    """Compilers may assume that all results are valid, and yet they are found."""
     special = np.array([1, np.nan, np.inf, -np.inf, -np.nan, 0, 3e38, 1e-45], dtype).reshape(1, 8)
     x = placeholder("x", (1, 8), dtype)
     body = lambda i, j: select(call(function, x[i, j]), 1.0, x[i, j])  # noqa: E731
@@ -203,6 +207,22 @@ def test_values_that_are_no_finite_numbers(device: Device, dtype: str, function:
         types = {"y": TensorType((1, 8))}
         found = run_source(device, lower(s.program), {"x": special}, types)["y"]
         assert np.array_equal(found == 1, (special == 1) | getattr(np, function)(special))
+
+
+@pytest.mark.parametrize("ahead", [-6, -2, 4])
+def test_infinity_is_a_value_like_others(device: Device, ahead: int):
+    """Masks of attention add it; a row in which all is masked has no largest score but that."""
+    x, j = placeholder("x", (12, 16)), reduce_axis("j", 16)
+    hidden = lambda i, j: select(j <= i + ahead, 0.0, -np.inf)  # noqa: E731
+    score = compute("score", (12, 16), lambda i, j: x[i, j] + hidden(i, j), [x])
+    top = compute("top", (12,), lambda i: score[i, j], [score], reduce=[j], reducer="max")
+    value = lambda i, j: call("exp", score[i, j]) + top[i]  # noqa: E731
+    dag = Dag((compute("y", (12, 16), value, [score, top]),))
+    assert_device_agrees(device, dag, from_dag(dag))
+    s = Schedule(from_dag(dag))
+    s.compute_inline("score")
+    s.vectorize(s.loops("y")[-1])
+    assert_device_agrees(device, dag, s.program)
 
 
 @pytest.mark.parametrize("dtype", ["int64", "int16", "int8", "uint64", "uint32", "uint16", "uint8"])
@@ -328,6 +348,36 @@ def test_work_groups_and_work_items(device: Device):
     assert_device_agrees(device, dag, s.program)
 
 
+def test_products_that_leave_32_bits_on_the_way_to_an_index(device: Device):
+    rows, step = 1 << 18, 12289
+    x = placeholder("x", (step,), "int8")
+    position = lambda i, j: (i * step + j) // rows  # noqa: E731
+    value = lambda i, j: x[minimum(position(i, j), step - 1)] + x[step - 1 - position(i, j)]  # noqa: E731
+    dag = Dag((compute("y", (rows, 2), value, [x]),))
+    s = Schedule(from_dag(dag))
+    assert_device_agrees(device, dag, s.program)
+    s.vectorize("y.j")
+    s.bind("y.i", "group.0")
+    assert_device_agrees(device, dag, s.program)
+
+
+@pytest.mark.parametrize("crossed", [False, True])
+def test_kernels_that_share_a_packed_constant(device: Device, crossed: bool):
+    dag = two_readers(4, 6)
+    s = Schedule(from_dag(dag))
+    if crossed:
+        s.reorder("z.j", "z.i")
+    assert_device_agrees(device, dag, replace(s.program, packed=("w",)))
+
+
+def test_a_packed_constant_that_unrolled_formulas_read(device: Device):
+    dag = chosen_rows(6)
+    s = Schedule(from_dag(dag))
+    s.pack("w")
+    s.unroll("y.p")
+    assert_device_agrees(device, dag, s.program)
+
+
 def test_sums_keep_the_order_of_overlapping_tiles_apart(device: Device):
     """A tail that is moved back recomputes elements; it must not add to them twice."""
     k = reduce_axis("k", 5)
@@ -395,7 +445,7 @@ def test_a_reduce_loop_as_lanes(device: Device, dtype: str):
 def test_winograd_stages_as_kernels_of_their_own(device: Device, m: int):
     dag = conv2d(2, 7, 9, 17, 19)
     s = Schedule(from_dag(dag))
-    s.winograd("conv", m)
+    s.restate("conv", "winograd", [m])
     s.precompute("conv.taps")
     s.precompute("conv.filter")
     s.pack("conv.filter")

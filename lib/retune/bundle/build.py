@@ -20,8 +20,8 @@ from retune.bundle.plan import (
     PlanLaunch,
 )
 from retune.bundle.views import View, cut_at, find_views, is_in_place, starts
-from retune.codegen.lower import BUILD_OPTIONS, lower
-from retune.codegen.source import BufferSpec, KernelSource, ProgramSource
+from retune.codegen.lower import lower
+from retune.codegen.source import BUILD_OPTIONS, BufferSpec, KernelSource, ProgramSource
 from retune.codegen.views import Columns, view
 from retune.core.errors import InputError
 from retune.core.keys import content_key

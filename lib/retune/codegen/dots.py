@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from retune.codegen import opencl
-from retune.ir.dot import WIDTH, DotOperands, dot_operands, is_dot_loop, word_index
-from retune.ir.expr import Buffer, Call, Expr, Load, Var, const, loads
+from retune.core.errors import CodegenError
+from retune.ir.dot import WIDTH, dot_operands, dot_problem, word_index
+from retune.ir.expr import Buffer, Call, Expr, Load, Var, const
 from retune.ir.flat import elements
 from retune.ir.reduction import path_to
 from retune.ir.stmt import Block, For, Stmt, blocks, rewrite
@@ -21,40 +22,36 @@ FUNCTION = "dot4"
 
 
 def dots_to_calls(nest: Stmt) -> Stmt:
-    """The nest with `dot4(words, words)` for each `dot4` loop whose operands lie in words.
+    """The nest with `dot4(words, words)` for each `dot4` loop.
 
-    Loops whose operands do not are left to be written out: the meaning is the same.
+    Raises: CodegenError where a primitive after `tensorize` left nothing to do it with.
     """
 
     def rule(node: Stmt) -> Stmt | None:
-        if not isinstance(node, For) or node.kind != "dot4" or not is_dot_loop(node):
+        if not isinstance(node, For) or node.kind != "dot4":
             return None
+        if problem := dot_problem(nest, node):
+            names = ", ".join(block.name for block in blocks(node))
+            raise CodegenError(f"{names}: no dot product over {node.var} any more: {problem}")
         assert isinstance(node.body, Block)
-        operands = dot_operands(node.body)
-        value = None if operands is None else _call(nest, operands, node.var)
-        return None if value is None else replace(node.body, value=value)
+        return replace(node.body, value=_call(node.body, node.var))
 
     return rewrite(nest, rule)
 
 
-def _call(nest: Stmt, operands: DotOperands, var: Var) -> Expr | None:
+def _call(block: Block, var: Var) -> Expr:
+    operands = dot_operands(block, var)
+    assert operands is not None
     words: list[Expr] = []
     for load in (operands.a, operands.b):
         index = word_index(load, var)
-        if index is None or _read_elsewhere(nest, load):
-            return None
+        assert index is not None
         size = elements(load.buffer)
         buffer = Buffer(
             load.buffer.name, (const(-(-size // WIDTH)),), f"{load.dtype}x4", load.buffer.scope
         )
         words.append(Load(buffer, (index,)))
     return Call(FUNCTION, tuple(words), "int32")
-
-
-def _read_elsewhere(nest: Stmt, load: Load) -> bool:
-    """Whether the nest touches the buffer in another way: it would have two types."""
-    uses = [other for b in blocks(nest) for other in loads(b.value) if other.buffer == load.buffer]
-    return len(uses) > 1 or any(b.buffer == load.buffer for b in blocks(nest))
 
 
 @dataclass(frozen=True, slots=True, order=True)

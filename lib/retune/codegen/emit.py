@@ -20,12 +20,13 @@ from retune.codegen.barriers import holds_barrier
 from retune.codegen.expressions import ExpressionPrinter, vectorizable
 from retune.codegen.names import Identifiers
 from retune.codegen.registers import register_lanes
+from retune.codegen.widths import integer_type, sum_type
 from retune.core.errors import CodegenError
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Buffer, Expr, Var, conjuncts, loads
 from retune.ir.flat import elements
 from retune.ir.reduction import path_to
-from retune.ir.simplify import Polynomial, Range
+from retune.ir.simplify import Monomial, Polynomial, Range
 from retune.ir.stmt import STRAIGHT, Barrier, Block, For, Seq, Stmt, blocks, walk
 
 _ALIGNMENT = 64
@@ -371,25 +372,30 @@ class KernelBody:
                 continue
             level = max(self._level(atom) for atom in monomial)
             by_level.setdefault(level, []).append((monomial, coefficient))
+        ordered = [term for level in sorted(by_level) for term in by_level[level]]
+        kind = sum_type(ordered, self._ranges)
         partial = ""
         for level in sorted(by_level):
             scope = self._scopes[level]
             key = (partial, tuple(by_level[level]))
             if key not in scope.names:
                 pieces = [partial] if partial else []
-                pieces += [self._term(m, c) for m, c in by_level[level]]
+                pieces += [self._term(m, c, kind) for m, c in by_level[level]]
                 text = " + ".join(pieces)
                 if len(pieces) == 1 and text.isidentifier():
                     scope.names[key] = text
                 else:
                     name = self.fresh(f"{stem}_at")
-                    scope.lines.append(f"const int {name} = {text};")
+                    scope.lines.append(f"const {kind} {name} = {text};")
                     scope.names[key] = name
             partial = scope.names[key]
         return f"({' + '.join([partial, *read] if partial else read)})" if read else partial
 
-    def _term(self, monomial: tuple[Expr, ...], coefficient: int) -> str:
+    def _term(self, monomial: Monomial, coefficient: int, kind: str = "int") -> str:
+        """The product in a sum of that type: a `long` is one from its first factor on."""
         factors = [self.atom(atom) for atom in monomial]
+        if kind == "long":
+            factors[0] = f"({kind}){factors[0]}"
         if coefficient != 1:
             factors.append(str(coefficient))
         return "*".join(factors)
@@ -404,7 +410,8 @@ class KernelBody:
         if expr not in scope.names:
             text = opencl.bare(ExpressionPrinter(self).integer(expr))
             name = self.fresh("t")
-            scope.lines.append(f"const int {name} = {text};")
+            kind = integer_type(expr, self._ranges)
+            scope.lines.append(f"const {kind} {name} = {text};")
             scope.names[expr] = name
         return scope.names[expr]
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from retune.codegen import dots, gathers, opencl
 from retune.codegen.addresses import Addresses, Instance, Names, Place
 from retune.codegen.sharing import shared_values
+from retune.codegen.widths import integer_type, sum_type
 from retune.core.dtypes import is_unsigned
 from retune.core.errors import CodegenError
 from retune.ir.expr import (
@@ -433,13 +434,17 @@ class ExpressionPrinter:
         if not terms:
             return str(offset)
         base = self.names.hoist(terms, "i")
+        if sum_type([*terms.items(), ((), offset)], self.names.ranges) == "long":
+            base = f"(long){base}"
         return f"({base} + {offset})" if offset else base
 
     def integer(self, expr: Expr) -> str:
         """A division, minimum, selection or read that an address needs, over hoisted parts."""
         match expr:
             case Binary(op, a, b) if op in ("min", "max"):
-                return f"{op}({self._part(a)}, {self._part(b)})"
+                types = {integer_type(part, self.names.ranges) for part in (a, b)}
+                as_long = "(long)" if "long" in types else ""
+                return f"{op}({as_long}{self._part(a)}, {as_long}{self._part(b)})"
             case Binary("floordiv" | "mod" as op, a, b):
                 low = bounds(a, self.names.ranges)
                 left, right = self._part(a), self._part(b)

@@ -15,7 +15,16 @@ from retune.codegen.items import one_item, virtual_threads
 from retune.codegen.masks import masks_to_guards
 from retune.codegen.passes import drop_unit_loops, pack_constants, simplify_indices
 from retune.codegen.peeling import peel_borders
-from retune.codegen.source import BufferSpec, KernelArg, KernelSource, Pack, ProgramSource, Role
+from retune.codegen.source import (
+    BUILD_OPTIONS,
+    BufferSpec,
+    KernelArg,
+    KernelSource,
+    Pack,
+    ProgramSource,
+    Role,
+)
+from retune.codegen.widths import check_sizes
 from retune.core.config import knob
 from retune.core.dtypes import itemsize
 from retune.core.errors import CodegenError
@@ -54,8 +63,6 @@ PASSES: Sequence[tuple[str, Pass]] = (
 _WIDTH = 97
 """Characters of a comment's line."""
 
-BUILD_OPTIONS: tuple[str, ...] = ("-cl-fast-relaxed-math",)
-
 
 def lower(program: Program, *, options: tuple[str, ...] = BUILD_OPTIONS) -> ProgramSource:
     """The OpenCL program of a concrete schedule, one kernel for each root nest.
@@ -65,7 +72,6 @@ def lower(program: Program, *, options: tuple[str, ...] = BUILD_OPTIONS) -> Prog
     Raises: CodegenError where a nest has no OpenCL form.
     """
     kernels: list[KernelSource] = []
-    packs: dict[str, Pack] = {}
     computed = computed_constants(program)
     constants = tuple(c.result for c in computed.values())
     program = replace(
@@ -75,10 +81,9 @@ def lower(program: Program, *, options: tuple[str, ...] = BUILD_OPTIONS) -> Prog
     )
     inputs = {b.name: b for b in program.inputs}
     run = [root for root in program.body.stmts if not is_compile_time(root)]
-    for position, root in enumerate(run):
-        part, own = pack_constants(_passed(_part(program, root)))
-        packs |= own
-        inputs |= {b.name: b for b in part.inputs if b.name in own}
+    parts, packs = pack_constants([_passed(_part(program, root)) for root in run])
+    for position, part in enumerate(parts):
+        inputs |= {b.name: b for b in part.inputs if b.name in part.packed}
         peeled = _checked(peel_borders(part), "peel borders")
         kernels.append(_kernel(part, peeled.body, position))
     used = {arg.buffer for kernel in kernels for arg in kernel.args}
@@ -131,6 +136,9 @@ def _kernel(part: Program, root: Stmt, position: int) -> KernelSource:
     """The kernel of one nest; its comment is the nest as it was before copies of it were made."""
     nest = dots_to_calls(root)
     touched = _touched(nest)
+    stage = [b.name for b in blocks(part.body)][-1]
+    name = opencl.identifier(f"{part.name}_{position}_{stage}")
+    check_sizes(name, nest)
     body = KernelBody(nest, touched, part.packed)
     lines = body.emit()
     if not body.solitary and max(body.global_size[1:]) > MOST_GROUPS:
@@ -139,8 +147,6 @@ def _kernel(part: Program, root: Stmt, position: int) -> KernelSource:
             f"{MOST_GROUPS} along the second and the third axis; bind the longest loop to group.0"
         )
     written = {b.buffer for b in blocks(root)}
-    stage = [b.name for b in blocks(part.body)][-1]
-    name = opencl.identifier(f"{part.name}_{position}_{stage}")
     x, y, z = body.local_size
     local = (x, y, z)
     sizes = body.global_size

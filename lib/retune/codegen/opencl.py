@@ -140,7 +140,7 @@ def bitcast(text: str, dtype: str, lanes: int) -> str:
 
 
 def special(function: str, text: str, dtype: str, lanes: int) -> str:
-    """`isnan` or `isinf` by the bits: compilers are told that there are no such values."""
+    """`isnan` or `isinf` by the bits: compilers may assume that all results are valid."""
     kind, mask, infinity = _BITS[dtype]
     bits = f"as_{kind}{lanes if lanes > 1 else ''}({bare(text)})"
     return f"(({bits} & {mask}) {_TEST[function]} {infinity})"

@@ -3,13 +3,25 @@
 Each pass is Program -> Program, valid in, valid out; `lower.PASSES` is the order.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from retune.codegen.source import Pack
 from retune.ir.evaluate import evaluate, evaluate_int
-from retune.ir.expr import Buffer, Const, Expr, Load, Var, const, loads, transform, variables
+from retune.ir.expr import (
+    Buffer,
+    Const,
+    Expr,
+    Load,
+    Var,
+    const,
+    loads,
+    substitute,
+    transform,
+    variables,
+)
 from retune.ir.reduction import path_to
 from retune.ir.simplify import Range, simplify_select
 from retune.ir.stmt import (
@@ -104,39 +116,85 @@ class GatherPack:
         return np.ascontiguousarray(gathered).reshape(-1)
 
 
-def pack_constants(program: Program) -> tuple[Program, dict[str, Pack]]:
-    """Packed operands become buffers indexed by loop variables alone; their packs by name."""
+def pack_constants(parts: Sequence[Program]) -> tuple[list[Program], dict[str, Pack]]:
+    """Packed operands become buffers indexed by loop variables alone; their packs by name.
+
+    `parts` are the nests of one program, which share its constants: one that they do not all read
+    in one order stays as it is, and is packed no longer.
+    """
     packs: dict[str, Pack] = {}
-    for name in program.packed:
-        old = next(b for b in program.inputs if b.name == name)
-        uses = [(b, node) for b in blocks(program.body) for node in _loads_of(b, old)]
-        if not uses:
-            continue  # another nest reads it
-        block, load = uses[0]
-        path = path_to(program.body, block) or []
-        used = {v for i in load.indices for v in variables(i)}
-        around = [loop for loop in path if loop.var in used]
-        around.sort(key=lambda loop: _INNERMOST.get(loop.kind, 0))
-        pack = GatherPack(
-            tuple(evaluate_int(e) for e in old.shape),
-            tuple(evaluate_int(loop.extent) for loop in around),
-            tuple(loop.var for loop in around),
-            load.indices,
+    made = list(parts)
+    names = dict.fromkeys(name for part in parts for name in part.packed)
+    for name in names:
+        reads = [read for part in parts for read in _reads_of(part, name)]
+        if reads and len({read.order for read in reads}) == 1:
+            packs[name] = reads[0].pack
+            made = [_repoint(part, reads[0].packed.buffer) for part in made]
+    return [replace(p, packed=tuple(n for n in p.packed if n in packs)) for p in made], packs
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """One read of a constant, and the loops that choose its elements, from the outermost."""
+
+    load: Load
+    loops: tuple[For, ...]
+
+    @property
+    def pack(self) -> GatherPack:
+        """The constant in the order of this read."""
+        return GatherPack(
+            tuple(evaluate_int(e) for e in self.load.buffer.shape),
+            tuple(evaluate_int(loop.extent) for loop in self.loops),
+            tuple(loop.var for loop in self.loops),
+            self.load.indices,
         )
-        new = Buffer(old.name, tuple(loop.extent for loop in around), old.dtype, old.scope)
-        program = _repoint(program, old, new, tuple(loop.var for loop in around))
-        packs[name] = pack
-    return program, packs
+
+    @property
+    def order(self) -> object:
+        """Equal for reads of one order, whatever the names of their loops."""
+        places: dict[Var, Expr] = {loop.var: Var(str(n)) for n, loop in enumerate(self.loops)}
+        return self.pack.extents, tuple(substitute(i, places) for i in self.load.indices)
+
+    @property
+    def packed(self) -> Load:
+        """The same element of the packed constant."""
+        old = self.load.buffer
+        shape = tuple(loop.extent for loop in self.loops)
+        return Load(
+            Buffer(old.name, shape, old.dtype, old.scope), tuple(loop.var for loop in self.loops)
+        )
 
 
-def _loads_of(block: Block, buffer: Buffer) -> list[Load]:
-    return [load for load in loads(block.value) if load.buffer == buffer]
+def _reads_of(part: Program, name: str) -> list[_Read]:
+    found: list[_Read] = []
+    for block in blocks(part.body):
+        path = path_to(part.body, block) or []
+        exprs = (*block.indices, block.value, *([] if block.guard is None else [block.guard]))
+        found += [_read(x, path) for e in exprs for x in loads(e) if _is_constant(x, name)]
+    return found
 
 
-def _repoint(program: Program, old: Buffer, new: Buffer, loops: tuple[Var, ...]) -> Program:
-    def swap(expr: Expr) -> Expr | None:
-        return Load(new, loops) if isinstance(expr, Load) and expr.buffer == old else None
+def _is_constant(load: Load, name: str) -> bool:
+    """Whether it reads that constant: a stage that moved into a loop is none any more."""
+    return load.buffer.name == name and load.buffer.scope == "constant"
 
-    body = map_exprs(program.body, lambda e: transform(e, swap))
-    inputs = tuple(new if b == old else b for b in program.inputs)
-    return replace(with_body(program, body), inputs=inputs)
+
+def _read(load: Load, path: Sequence[For]) -> _Read:
+    used = {v for i in load.indices for v in variables(i)}
+    around = sorted(
+        (loop for loop in path if loop.var in used), key=lambda n: _INNERMOST.get(n.kind, 0)
+    )
+    return _Read(load, tuple(around))
+
+
+def _repoint(part: Program, packed: Buffer) -> Program:
+    """The nest, which reads the packed constant in place of the one of that name."""
+    swapped = {read.load: read.packed for read in _reads_of(part, packed.name)}
+    body = map_exprs(part.body, lambda e: transform(e, lambda node: _swap(node, swapped)))
+    inputs = tuple(packed if b.name == packed.name else b for b in part.inputs)
+    return replace(with_body(part, body), inputs=inputs)
+
+
+def _swap(node: Expr, swapped: Mapping[Load, Load]) -> Expr | None:
+    return swapped.get(node) if isinstance(node, Load) else None

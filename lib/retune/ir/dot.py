@@ -1,17 +1,28 @@
 """Four-element dot products: what hardware multiplies and adds of bytes at once.
 
 Instructions for them (x86 VNNI, Arm's dot product, OpenCL 3.0's integer dot product) take a word
-of four bytes from each operand. `dot_operands` says whether a block is such a product over a loop,
-`word_index` where the word of an operand lies. The loop itself stays a loop of kind `dot4` in the
-program, so it means what any reduce loop means.
+of four bytes from each operand. `dot_problem` says why one cannot do a loop, `dot_operands` what it
+multiplies, `word_index` where the word of an operand lies. The loop itself stays a loop of kind
+`dot4` in the program, so it means what any reduce loop means.
 """
 
 from dataclasses import dataclass
 
-from retune.ir.expr import Binary, Cast, Const, Expr, Load, Var, variables
+from retune.ir.expr import (
+    Binary,
+    Buffer,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Scope,
+    Var,
+    loads,
+    variables,
+)
 from retune.ir.flat import flat_index
 from retune.ir.simplify import from_polynomial, polynomial
-from retune.ir.stmt import Block, For
+from retune.ir.stmt import Block, For, Stmt, blocks, walk
 
 WIDTH = 4
 """Bytes of a word: products that one instruction adds."""
@@ -29,13 +40,54 @@ class DotOperands:
     """int8."""
 
 
-def dot_operands(block: Block) -> DotOperands | None:
+def dot_problem(nest: Stmt, loop: For, unordered: Scope | None = None) -> str:
+    """Why no instruction can do a loop of the nest; empty where one can.
+
+    Buffers of the scope `unordered` may yet be laid out in another order.
+    """
+    if not is_dot_loop(loop):
+        notes = "" if loop.reduce else " that does not reduce"
+        notes += "" if isinstance(loop.body, Block) else " around more than that"
+        return f"expected a reduce loop of {WIDTH} steps around one block, got {loop.extent}{notes}"
+    assert isinstance(loop.body, Block)
+    operands = dot_operands(loop.body, loop.var)
+    if operands is None:
+        return (
+            f"expected int32 sums of products of two bytes, the second one int8; "
+            f"got {loop.body.reducer} of {loop.body.value}"
+        )
+    for load in (operands.a, operands.b):
+        if load.buffer.scope != unordered and word_index(load, loop.var) is None:
+            return (
+                f"the four bytes of {load} must lie side by side in one word; split the "
+                "last axis by 4, of an operand whose rows are multiples of 4, or pack a constant"
+            )
+        if other := _touched_by_bytes(nest, loop, load.buffer):
+            return f"{load.buffer} is read by words, but {other} of the same nest touches its bytes"
+    return ""
+
+
+def _touched_by_bytes(nest: Stmt, loop: For, buffer: Buffer) -> str:
+    """The first block, by name, that touches the buffer and is no dot product; or empty."""
+    loops = [n for n in walk(nest) if isinstance(n, For)]
+    dots = [n.body for n in loops if (n.kind == "dot4" or n is loop) and is_dot_loop(n)]
+    for block in blocks(nest):
+        touched = {block.buffer, *(load.buffer for load in loads(block.value))}
+        if buffer in touched and block not in dots:
+            return block.name
+    return ""
+
+
+def dot_operands(block: Block, var: Var) -> DotOperands | None:
     """The operands if the block adds int32 products of two bytes; None for anything else.
 
-    A uint8 operand is `a`, whichever side of the product it stands on.
+    A uint8 operand is `a`, whichever side of the product it stands on. All steps of `var` are
+    done or none.
     """
     value = block.value
-    if block.reducer != "sum" or block.buffer.dtype != "int32" or block.guard is not None:
+    if block.reducer != "sum" or block.buffer.dtype != "int32":
+        return None
+    if block.guard is not None and var in variables(block.guard):
         return None
     if not isinstance(value, Binary) or value.op != "mul":
         return None

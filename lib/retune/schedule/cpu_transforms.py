@@ -47,7 +47,7 @@ def rewritten(s: Schedule, m: int) -> Rewritten:
     inline_elementwise(s)
     shape = find_convolution(s.program, name)
     axes = len(shape.windows)
-    data, *stages = s.winograd(name, m)
+    data, *stages = s.restate(name, "winograd", [m])
     for stage in stages[axes : 2 * axes]:
         s.precompute(stage)
     _inline_padding(s, data)

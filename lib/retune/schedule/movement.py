@@ -21,7 +21,7 @@ from retune.schedule.regions import (
     redirect_reads,
     write_region,
 )
-from retune.schedule.stages import flatten, readers, root_nest, without
+from retune.schedule.stages import flatten, readers, require_kernel, root_nest, without
 
 
 def _check_scope(who: str, scope: Scope, allowed: Sequence[Scope]) -> None:
@@ -32,6 +32,7 @@ def _check_scope(who: str, scope: Scope, allowed: Sequence[Scope]) -> None:
 def cache_write(program: Program, name: str) -> Program:
     """See Schedule.cache_write."""
     root, block, path = root_nest(program, name)
+    require_kernel(f"cache_write({name})", root)
     cache = Buffer(f"{block.buffer.name}.acc", block.buffer.shape, block.buffer.dtype)
     if any(b.name == f"{name}.out" or b.buffer.name == cache.name for b in blocks(program.body)):
         raise ScheduleError(f"cache_write({name}): it has a cache already")
@@ -60,6 +61,7 @@ def cache_read(
         known = ", ".join(b.name for b in everything)
         raise ScheduleError(f"{who}: no such buffer; buffers are {known}")
     loop = loop_named(program, loop_name)
+    require_kernel(who, loop)
     copy = f"{name}.{scope}"
     if any(b.name == copy for b in (*everything, *blocks(program.body))):
         raise ScheduleError(f"{who}: there is a {copy} already")
@@ -93,6 +95,7 @@ def compute_at(program: Program, name: str, loop_name: str, scope: Scope) -> Pro
     loop = loop_named(program, loop_name)
     who = f"compute_at({name}, {loop_name})"
     _check_scope(who, scope, ("register", "private", "local"))
+    require_kernel(who, loop)
     if block.buffer in program.outputs:
         raise ScheduleError(f"{who}: it is an output; use cache_write first")
     outside = [

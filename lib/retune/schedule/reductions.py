@@ -10,7 +10,7 @@ from retune.ir.expr import Buffer, Load, Var, select, substitute, variables
 from retune.ir.reduction import decompose, path_to, read_inside, reduce_loops
 from retune.ir.stmt import Block, For, Program, Seq, Stmt, blocks, identity, with_body
 from retune.schedule.loops import loop_named, replace_loop
-from retune.schedule.stages import block_named, flatten, loops_of, root_nest
+from retune.schedule.stages import block_named, flatten, loops_of, require_kernel, root_nest
 
 
 def decompose_reduction(program: Program, name: str, loop_name: str) -> Program:
@@ -40,6 +40,7 @@ def rfactor(program: Program, name: str, loop_name: str, axis: int) -> Program:
     root, block, path = root_nest(program, name)
     factored = next((p for p in path if p.var.name == loop_name), None)
     who = f"rfactor({name}, {loop_name})"
+    require_kernel(who, root)
     if block.reducer is None or factored is None or not factored.reduce:
         raise ScheduleError(f"{who}: expected a reduction and one of its reduce loops")
     rank = len(block.indices)

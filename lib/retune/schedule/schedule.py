@@ -1,8 +1,8 @@
 """Schedule: the primitives, each of which rewrites a program and records one step.
 
 Every method checks its arguments, rewrites `program` by a function of the module named beside it
-(`loops`, `binding`, `movement`, `reductions`, `stages`), and records what was done. What was
-sampled, and how a trace is kept, is the business of `Recorder`.
+(`loops`, `binding`, `movement`, `reductions`, `stages`, `forms`), and records what was done. What
+was sampled, and how a trace is kept, is the business of `Recorder`.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ import numpy as np
 
 from retune.core.errors import ScheduleError
 from retune.ir.expr import Const, Expr, Operand, Scope, as_expr, const
-from retune.schedule import binding, loops, movement, reductions, stages, tensorize, winograd
+from retune.schedule import binding, forms, loops, movement, reductions, stages, tensorize
 from retune.schedule.recorder import Recorder
 from retune.schedule.trace import Argument
 
@@ -154,11 +154,11 @@ class Schedule(Recorder):
             ->  y = dot4(x word k.0, w word k.0, y)
 
         The loop keeps its meaning: on devices without the instruction, plain arithmetic does it.
-        Pack a constant operand that is not read byte after byte. If a later primitive takes the
-        four steps apart, they are written out.
+        Pack a constant operand that is not read byte after byte. A program in which a later
+        primitive takes the four steps or their words apart has no kernels: CodegenError.
 
-        Raises: ScheduleError for another intrinsic or another sum, or where the bytes of an
-        operand do not lie in one word.
+        Raises: ScheduleError for another intrinsic or another sum, where the bytes of an operand
+        do not lie in one word, or where the nest makes or reads them one by one, too.
         """
         self.program = tensorize.tensorize(self.program, loop, intrinsic)
         self._record("tensorize", {"loop": loop, "intrinsic": intrinsic})
@@ -291,6 +291,8 @@ class Schedule(Recorder):
     def pack(self, buffer: str) -> None:
         """The constant operand is re-ordered at compile time to the order in which it is read.
 
+        If a later primitive makes several reads of it, in different orders, it stays as it is.
+
         Raises: ScheduleError unless it is a constant input, or a precomputed stage, that is read
         at one place.
         """
@@ -307,25 +309,23 @@ class Schedule(Recorder):
         self.program = stages.precompute(self.program, block)
         self._record("precompute", {"block": block})
 
-    def winograd(self, block: str, m: int) -> list[str]:
-        """The convolution by tiles of m outputs along each axis of its window: transforms around
-        products of matrices, F(m x m, r x r) or, for a window along one axis, F(m, r).
+    def restate(self, block: str, form: str, sizes: Sequence[int]) -> list[str]:
+        """The stage computes the same by another algorithm, in stages of its own.
 
-        Rewrite: the stage `c` becomes plain stages, each of which can be placed and tiled
-            c.data, c.rows, c.factors   the input's tiles, transformed along rows, then columns
-            c.taps, c.filter            the weights, transformed; for `precompute`
-            c.product                   for each of the (m+r-1)^2 factors, a sum over channels
-            c.columns, c.outputs        the outputs, transformed along rows, then columns
-            c                           reads the outputs of its tiles
-        For a window along one axis there are no rows, taps and columns. Tiles past the end of odd
-        sizes read zeros there. Gives the names of all but `c`.
+        Rewrite: restate("c", "winograd", [4])
+            c = convolution of x and w    ->    c.data = tiles of x
+                                                ...
+                                                c = outputs of the tiles
 
-        The results differ by rounding: see `retune.schedule.winograd`.
+        The new stages are plain: each can be placed, tiled and restated. `schedule.forms` lists
+        the forms; what `sizes` mean, and what is made, each of them says. Results may differ by
+        rounding. Gives the names of all new stages, which come before the block.
 
-        Raises: ScheduleError unless it is such a convolution, of stride 1 in one group.
+        Raises: ScheduleError for another form, or a stage or sizes that it has not.
         """
-        self.program, made = winograd.rewrite(self.program, block, m)
-        self._record("winograd", {"block": block, "m": m}, made)
+        self.program, made = forms.restate(self.program, block, form, sizes)
+        arguments = {"block": block, "form": form, "sizes": tuple(sizes)}
+        self._record("restate", arguments, made)
         return made
 
     def sample_compute_location(

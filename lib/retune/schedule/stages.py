@@ -96,6 +96,13 @@ def compute_inline(program: Program, name: str) -> Program:
     return replace(with_body(program, body), scratch=scratch)
 
 
+def require_kernel(who: str, stmt: Stmt) -> None:
+    """Raises: ScheduleError for a nest that is evaluated at compile time, which holds one stage."""
+    known = [b.buffer for b in blocks(stmt) if b.buffer.scope == "constant"]
+    if known:
+        raise ScheduleError(f"{who}: {known[0]} is computed at compile time, by no kernel")
+
+
 def flatten(stmt: Stmt) -> Stmt:
     """The statement with sequences inside sequences joined."""
     return rewrite(stmt, lambda _: None)

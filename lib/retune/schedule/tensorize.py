@@ -6,8 +6,8 @@ Program -> program, meaning kept, ScheduleError where that is impossible; `Sched
 from dataclasses import replace
 
 from retune.core.errors import ScheduleError
-from retune.ir.dot import WIDTH, dot_operands, is_dot_loop, word_index
-from retune.ir.stmt import Block, Program
+from retune.ir.dot import dot_problem
+from retune.ir.stmt import Program, walk
 from retune.schedule.loops import loop_named, replace_loop
 
 INTRINSICS = ("dot4",)
@@ -22,23 +22,7 @@ def tensorize(program: Program, name: str, intrinsic: str) -> Program:
         raise ScheduleError(f"tensorize({name}): expected {INTRINSICS[0]}, got {intrinsic!r}")
     if loop.kind != "serial":
         raise ScheduleError(f"{who}: expected a serial loop, it is {loop.kind} already")
-    if not is_dot_loop(loop):
-        raise ScheduleError(
-            f"{who}: expected a reduce loop of {WIDTH} steps around one block, "
-            f"got {loop.extent}{'' if loop.reduce else ' that does not reduce'}"
-        )
-    assert isinstance(loop.body, Block)
-    operands = dot_operands(loop.body)
-    if operands is None:
-        raise ScheduleError(
-            f"{who}: expected int32 sums of products of two bytes, the second one int8; "
-            f"got {loop.body.reducer} of {loop.body.value}"
-        )
-    for load in (operands.a, operands.b):
-        ordered_later = load.buffer.scope == "constant"
-        if not ordered_later and word_index(load, loop.var) is None:
-            raise ScheduleError(
-                f"{who}: the four bytes of {load} must lie side by side in one word; split the "
-                "last axis by 4, of an operand whose rows are multiples of 4"
-            )
+    nest = next(root for root in program.body.stmts if loop in walk(root))
+    if problem := dot_problem(nest, loop, unordered="constant"):
+        raise ScheduleError(f"{who}: {problem}")
     return replace_loop(program, name, lambda node: replace(node, kind="dot4"))

@@ -108,14 +108,22 @@ class Trace:
                     f"trace: version {data['version']} is newer than {TRACE_VERSION}; "
                     "update retune to read it"
                 )
-            steps = tuple(
-                Step(name, tuple((k, _decode(v)) for k, v in arguments.items()), tuple(outputs))
-                for name, arguments, outputs in data["steps"]
-            )
+            steps = tuple(_step(*written) for written in data["steps"])
             decisions = tuple((k, tuple(v)) for k, v in data["decisions"].items())
         except (KeyError, ValueError, TypeError) as error:
             raise RecordError(f"trace: not a trace in JSON ({error})") from error
         return Trace(steps, decisions)
+
+
+def _step(primitive: str, arguments: dict[str, object], outputs: list[str]) -> Step:
+    """A step as JSON has it. Winograd's form had a primitive of its own in earlier traces."""
+    if primitive == "winograd":
+        primitive = "restate"
+        arguments = {
+            "block": arguments["block"], "form": "winograd", "sizes": [arguments["m"]],
+        }  # fmt: skip
+    stated = tuple((key, _decode(value)) for key, value in arguments.items())
+    return Step(primitive, stated, tuple(outputs))
 
 
 def _decided_by(step: Step) -> str:

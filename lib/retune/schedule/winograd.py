@@ -1,9 +1,9 @@
-"""The Winograd primitive: a convolution as transforms around smaller products.
+"""The Winograd form of a convolution: transforms around smaller products.
 
 F(m x m, r x r) computes m x m outputs from a tile of (m+r-1) x (m+r-1) inputs with (m+r-1)^2
 products instead of r^2 m^2; F(m, r) does the same along one axis, for windows 1 x r and r x 1.
-`rewrite` recognises a convolution by its tensor expression, whatever its layout and names, and
-replaces it by plain stages, which other primitives then place and tile.
+`winograd` recognises a convolution by its tensor expression, whatever its layout and names, and
+replaces it by plain stages, which primitives then place and tile.
 """
 
 from collections.abc import Callable, Sequence
@@ -165,12 +165,29 @@ def _axes(data: Load, path: Sequence[For], extents: dict[Var, int]) -> Axes | No
     return tuple(windows), tuple(places), channels[0], left[0]
 
 
-def rewrite(program: Program, name: str, m: int) -> tuple[Program, list[str]]:
-    """See Schedule.winograd. The program, and the names of the stages before the output."""
+def winograd(program: Program, name: str, sizes: Sequence[int]) -> tuple[Program, list[str]]:
+    """The convolution by tiles of m outputs along each axis of its window; `sizes` is [m].
+
+    F(m x m, r x r) or, for a window along one axis, F(m, r).
+
+    Rewrite: the stage `c` becomes plain stages
+        c.data, c.rows, c.factors   the input's tiles, transformed along rows, then columns
+        c.taps, c.filter            the weights, transformed; for `precompute`
+        c.product                   for each of the (m+r-1)^2 factors, a sum over channels
+        c.columns, c.outputs        the outputs, transformed along rows, then columns
+        c                           reads the outputs of its tiles
+    For a window along one axis there are no rows, taps and columns. Tiles past the end of odd
+    sizes read zeros there. Gives the program, and the names of all stages but `c`.
+
+    The results differ by rounding: see `Convolution.error`.
+
+    Raises: ScheduleError unless it is such a convolution, of stride 1 in one group.
+    """
     conv = find_convolution(program, name)
-    sizes = tuple(ERRORS[conv.taps])
-    if m not in sizes:
-        raise ScheduleError(f"winograd({name}): m is one of {sizes}, got {m}")
+    known = tuple(ERRORS[conv.taps])
+    if len(sizes) != 1 or sizes[0] not in known:
+        raise ScheduleError(f"winograd({name}): m is one of {known}, got {[*sizes]}")
+    (m,) = sizes
     stages = _Stages(conv, m)
     nests = stages.build()
     body: list[Stmt] = []

@@ -1,11 +1,14 @@
 """Dot products of bytes: which loops become instructions, and their text."""
 
+from dataclasses import replace
+
 import pytest
 
 from retune.codegen.lower import lower
-from retune.core.errors import ScheduleError
+from retune.core.errors import CodegenError, ScheduleError
+from retune.ir.expr import cast
 from retune.ir.stmt import from_dag
-from retune.ir.te import Dag, placeholder
+from retune.ir.te import Dag, compute, placeholder, reduce_axis
 from retune.schedule.schedule import Schedule
 from tests.dags import byte_product, dense, product_of_bytes
 from tests.oracle import assert_same_meaning
@@ -48,21 +51,58 @@ def test_dot_products_keep_the_meaning(lanes: int, first: str):
     assert f" = dot4_{kind}_{lanes}(" in lower(s.program).text
 
 
-def test_lanes_that_do_not_lie_side_by_side_are_written_out():
+def test_lanes_that_do_not_lie_side_by_side_are_put_together():
     dag = byte_product(6, 12, 16)
     s = tiled(dag, 4, pack=False)
     assert_same_meaning(dag, s.program)
-    assert "dot4" in str(s.program)
+    assert "dot4_us_4((uint4)(x[" in lower(s.program).text
 
 
-def test_a_later_step_between_the_four_writes_them_out():
+def test_a_later_step_between_the_four_is_an_error():
     dag = byte_product(4, 8, 4)
     s = Schedule(from_dag(dag, "net"))
     near = s.split("y.k", [4])[1]
     s.tensorize(near, "dot4")
     s.reorder(near, "y.j")
     assert_same_meaning(dag, s.program)
-    assert "dot4" not in lower(s.program).text
+    with pytest.raises(CodegenError, match=r"y: no dot product .* got 4 around more than that"):
+        lower(s.program)
+
+
+def test_a_later_copy_of_an_operand_is_an_error():
+    dag = byte_product(4, 8, 4)
+    s = Schedule(from_dag(dag, "net"))
+    s.tensorize(s.split("y.k", [4])[1], "dot4")
+    s.cache_read("x", "y.i", "private")
+    assert_same_meaning(dag, s.program)
+    with pytest.raises(CodegenError, match=r"x.private is read by words, but x.private of the sa"):
+        lower(s.program)
+
+
+def test_a_constant_that_is_never_packed_is_an_error_where_its_bytes_lie_apart():
+    s = Schedule(from_dag(across(4, 8, 4), "net"))
+    s.tensorize(s.split("y.k", [4])[1], "dot4")
+    packed = replace(s.program, packed=("w",))
+    assert "dot4_us_1(x[" in lower(packed).text
+    with pytest.raises(CodegenError, match=r"bytes of w\[.*\] must lie side by side"):
+        lower(s.program)
+
+
+def across(rows: int, inner: int, columns: int) -> Dag:
+    """`int32(x) @ int32(w)`: the second operand is read down its columns."""
+    x, k = placeholder("x", (rows, inner), "uint8"), reduce_axis("k", inner)
+    w = placeholder("w", (inner, columns), "int8", constant=True)
+    product = lambda i, j: cast(x[i, k], "int32") * cast(w[k, j], "int32")  # noqa: E731
+    return Dag((compute("y", (rows, columns), product, [x, w], reduce=(k,), axes=("i", "j")),))
+
+
+def test_bytes_that_the_nest_makes_are_refused():
+    x, w = placeholder("x", (4, 8), "int8"), placeholder("w", (5, 8), "int8", constant=True)
+    turned = compute("turned", (4, 8), lambda i, j: x[i, 7 - j], [x])
+    s = Schedule(from_dag(product_of_bytes(turned, w), "net"))
+    s.compute_at("turned", "y.i", "private")
+    with pytest.raises(ScheduleError, match=r"turned is read by words, but turned of the same"):
+        s.tensorize(s.split("y.k", [4])[1], "dot4")
 
 
 def test_the_unsigned_operand_is_the_first_whichever_side_it_stands_on():

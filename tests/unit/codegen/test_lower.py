@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,14 +12,24 @@ from retune.codegen.lower import lower
 from retune.codegen.source import ProgramSource
 from retune.core.errors import CodegenError
 from retune.core.target import GENERIC_CPU
-from retune.ir.expr import Expr, call, maximum, select
+from retune.ir.expr import Expr, call, cast, maximum, select
 from retune.ir.stmt import from_dag
-from retune.ir.te import Dag, compute, placeholder
+from retune.ir.te import Dag, compute, placeholder, reduce_axis
 from retune.ir.verify import verify
 from retune.schedule.cpu import cpu_space
 from retune.schedule.cpu_winograd import winograd_sketches
 from retune.schedule.schedule import Schedule
-from tests.dags import conv2d, dense, depthwise, elementwise, reduction, softmax, tiled_product
+from tests.dags import (
+    chosen_rows,
+    conv2d,
+    dense,
+    depthwise,
+    elementwise,
+    reduction,
+    softmax,
+    tiled_product,
+    two_readers,
+)
 
 
 class Strange(Expr):
@@ -276,6 +287,48 @@ def test_a_pack_behind_a_guard_repeats_the_last_element():
     assert (packed[:, 1, 1:] == w[:, 4:]).all()
 
 
+def two_products(*, crossed: bool) -> ProgramSource:
+    """Two kernels that read one packed constant by rows, or the second one by columns."""
+    dag = two_readers(4, 6)
+    s = Schedule(from_dag(dag))
+    if crossed:
+        s.reorder("z.j", "z.i")
+    return lower(replace(s.program, packed=("w",)))
+
+
+def test_kernels_that_read_a_constant_in_one_order_share_its_pack():
+    source = two_products(crossed=False)
+    assert source.buffer("w").pack is not None
+    assert [k.text.count("w[") for k in source.kernels] == [2, 2], (
+        "each reads it as its comment says"
+    )
+
+
+def test_a_constant_that_kernels_read_in_several_orders_is_not_packed():
+    assert two_products(crossed=True).buffer("w").pack is None
+
+
+def test_a_constant_whose_one_read_becomes_several_is_not_packed():
+    """Each iteration of a loop that chooses a formula is a nest of its own."""
+    s = Schedule(from_dag(chosen_rows(6)))
+    s.pack("w")
+    s.unroll("y.p")
+    assert lower(s.program).buffer("w").pack is None
+
+
+@pytest.mark.parametrize("move", ["compute_inline", "compute_at"])
+def test_a_packed_stage_that_moves_into_a_kernel_is_computed_there(move: str):
+    x, w = placeholder("x", (4,)), placeholder("w", (4,), constant=True)
+    doubled = compute("doubled", (4,), lambda i: w[i] * 2.0, [w])
+    dag = Dag((compute("y", (4,), lambda i: x[i] + doubled[i], [x, doubled], axes=("i",)),))
+    s = Schedule(from_dag(dag))
+    s.precompute("doubled")
+    s.pack("doubled")
+    getattr(s, move)("doubled", *(["y.i"] if move == "compute_at" else []))
+    source = lower(s.program)
+    assert [b.name for b in source.buffers] == ["x", "w", "y"] and "*2.0" in source.text
+
+
 def test_repeated_values_grow_by_a_line_each_not_twofold():
     x = placeholder("x", (8,))
     stages = [x]
@@ -316,3 +369,34 @@ def test_what_has_no_c_form_is_refused():
     x = placeholder("x", (4,))
     with pytest.raises(CodegenError, match="cannot print"):
         lower(from_dag(Dag((compute("y", (4,), lambda i: Strange() + x[i], [x]),))))
+
+
+def nearest(rows: int, step: int, columns: int) -> Dag:
+    """`y[i, j] = x[i * step // rows]`, a product larger than what is indexed."""
+    x = placeholder("x", (step,))
+    value = lambda i, j: x[(i * step + j) // rows]  # noqa: E731
+    return Dag((compute("y", (rows, columns), value, [x], axes=("i", "j")),))
+
+
+def test_a_sum_that_leaves_32_bits_is_a_long():
+    text = lower(from_dag(nearest(1 << 20, 3001, 2))).text
+    assert "const long " in text and "(long)" in text
+    assert "long" not in lower(from_dag(nearest(1 << 19, 3001, 2))).text
+
+
+def test_what_32_bits_cannot_number_is_refused():
+    large = Dag((compute("y", (1,), lambda i: x[i + 7], [x := placeholder("x", (1 << 31,))]),))
+    with pytest.raises(CodegenError, match=r"_y: x has 2147483648 elements; expected at most"):
+        lower(from_dag(large))
+    j = reduce_axis("j", 1 << 31)
+    value = lambda i: x[i] + cast(j.var, "float32")  # noqa: E731
+    many = compute("y", (1,), value, [x := placeholder("x", (1,))], reduce=[j])
+    with pytest.raises(CodegenError, match=r"_y: loop y.j has 2147483648 iterations"):
+        lower(from_dag(Dag((many,))))
+    half = (1 << 30) + 1
+    body = lambda i: x[i]  # noqa: E731
+    s = Schedule(from_dag(Dag((compute("y", (half,), body, [x := placeholder("x", (half,))]),))))
+    for loop, axis in zip(s.split("y.i", [half - 1], "guard"), ("group.1", "group.0"), strict=True):
+        s.bind(loop, axis)
+    with pytest.raises(CodegenError, match=r"_y: its launch has 2147483648 work-groups"):
+        lower(s.program)

@@ -398,6 +398,29 @@ def test_refused(message: str):
         action(Schedule(from_dag(dag)))
 
 
+PRECOMPUTED: dict[str, Callable[[Schedule], object]] = {
+    "cache_write": lambda s: s.cache_write("known"),
+    "rfactor": lambda s: s.rfactor("known", "known.k"),
+    "cache_read": lambda s: s.cache_read("w", "known.i", "private"),
+    "compute_at": lambda s: s.compute_at("doubled", "known.i"),
+}
+
+
+@pytest.mark.parametrize("primitive", PRECOMPUTED)
+def test_what_is_computed_at_compile_time_is_left_as_it_is(primitive: str):
+    x, w, k = placeholder("x", (4,)), placeholder("w", (4, 6), constant=True), reduce_axis("k", 6)
+    doubled = compute("doubled", (4, 6), lambda i, j: w[i, j] * 2.0, [w])
+    known = compute("known", (4,), lambda i: doubled[i, k] + w[i, k], [doubled, w], reduce=[k])
+    dag = Dag((compute("y", (4,), lambda i: x[i] + known[i], [x, known]),))
+    s = Schedule(from_dag(dag))
+    s.precompute("doubled")
+    s.precompute("known")
+    with pytest.raises(
+        ScheduleError, match=rf"{primitive}\(.*\): known is computed at compile time"
+    ):
+        PRECOMPUTED[primitive](s)
+
+
 def test_a_refused_primitive_leaves_no_trace():
     s = Schedule(from_dag(dense(6, 3, 4)))
     program = s.program

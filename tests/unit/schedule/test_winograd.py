@@ -113,7 +113,7 @@ def test_products_are_right_and_short(m: int, name: str):
 
 def transformed(dag: Dag, m: int) -> Schedule:
     s = Schedule(from_dag(dag))
-    s.winograd("conv", m)
+    s.restate("conv", "winograd", [m])
     return s
 
 
@@ -144,6 +144,27 @@ def test_the_trace_replays_from_json():
     s.precompute("conv.filter")
     again = replay(from_dag(SHAPES["odd"]), Trace.from_json(s.trace.to_json()))
     assert str(again.program) == str(s.program)
+
+
+EARLIER = (
+    '{"version":1,"steps":[["winograd",{"block":"conv","m":4},["conv.data","conv.rows",'
+    '"conv.factors","conv.taps","conv.filter","conv.product","conv.columns","conv.outputs"]],'
+    '["precompute",{"block":"conv.taps"},[]]],"decisions":{}}'
+)
+"""A trace as it was recorded when Winograd's form was a primitive."""
+
+
+def test_traces_that_know_it_as_a_primitive_replay():
+    s = transformed(SHAPES["odd"], 4)
+    s.precompute("conv.taps")
+    trace = Trace.from_json(EARLIER)
+    assert trace == s.trace
+    assert str(replay(from_dag(SHAPES["odd"]), trace).program) == str(s.program)
+
+
+def test_other_forms_are_refused():
+    with pytest.raises(ScheduleError, match=r"restate\(conv\): .* forms winograd, got 'fourier'"):
+        Schedule(from_dag(SHAPES["odd"])).restate("conv", "fourier", [4])
 
 
 REFUSED = {

@@ -1,0 +1,66 @@
+"""Dot products of bytes on PoCL give what the loops that they stand for state."""
+
+from collections.abc import Callable
+
+import pytest
+
+from retune.codegen.lower import lower
+from retune.device.runtime import Device, open_device
+from retune.ir.stmt import from_dag
+from retune.ir.te import Dag, placeholder
+from retune.ir.verify import verify
+from retune.schedule.schedule import Schedule
+from tests.dags import byte_product, product_of_bytes
+from tests.oracle import assert_device_agrees
+from tests.properties import seeded
+from tests.random_schedules import scramble
+
+pytestmark = pytest.mark.device
+
+
+@pytest.fixture(scope="module")
+def device() -> Device:
+    return open_device("pocl")
+
+
+def squares() -> Dag:
+    """A matrix of bytes times itself."""
+    x = placeholder("x", (6, 8), "int8")
+    return product_of_bytes(x, x)
+
+
+def virtual(s: Schedule) -> None:
+    """Two threads side by side within the loop over words."""
+    s.bind(s.split("y.j", [2])[1], "vthread")
+
+
+def guarded(s: Schedule) -> None:
+    """Rows past the end are left out, whole dot products at a time."""
+    s.bind(s.split("y.i", [4], "guard")[0], "group.0")
+
+
+def by_items(s: Schedule) -> None:
+    """Work-items of one word each."""
+    s.bind(s.split("y.j", [3])[1], "local.0")
+
+
+@pytest.mark.parametrize("dag", [byte_product(6, 12, 6), squares()], ids=["product", "squares"])
+@pytest.mark.parametrize("shape", [virtual, guarded, by_items, None])
+def test_dot_products(device: Device, dag: Dag, shape: Callable[[Schedule], None] | None):
+    s = Schedule(from_dag(dag))
+    s.tensorize(s.split("y.k", [4])[1], "dot4")
+    if shape is not None:
+        shape(s)
+    assert " = dot4_" in lower(s.program).text
+    assert_device_agrees(device, dag, s.program)
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_random_schedules_around_dot_products(device: Device, seed: int):
+    choose = seeded(seed)
+    dag = byte_product(1 + choose(6), 4 * (1 + choose(3)), 1 + choose(9))
+    s = Schedule(from_dag(dag))
+    s.tensorize(s.split("y.k", [4])[1], "dot4")
+    scramble(s, choose, 8, verify)
+    assert " = dot4_" in lower(s.program).text
+    assert_device_agrees(device, dag, s.program)
