@@ -36,13 +36,20 @@ SHAPES: dict[str, Dag] = {
 }
 
 
+GATE = ("odd", "1x7, slices", "channels first")
+"""Those that the quick suite runs; all are interpreted in tests/unit/schedule."""
+
+
 @pytest.fixture(scope="module")
 def device() -> Device:
     return open_device("pocl")
 
 
-@pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("spec", [GENERIC_GPU, WITHOUT_LOCAL_MEMORY], ids=lambda s: s.name)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in GATE else pytest.mark.slow) for name in SHAPES],
+)
 def test_every_sketch(name: str, spec: DeviceSpec, device: Device):
     dag = merge_axes(SHAPES[name])
     sketches = gpu_winograd_sketches(from_dag(dag), spec)

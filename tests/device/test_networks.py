@@ -21,8 +21,20 @@ pytestmark = pytest.mark.device
 LAYOUTS: tuple[Layout, ...] = ("NHWC", "NCHW")
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("name", NETWORKS)
+HEAVY = ("square_windows", "long_windows", "pre_activation")
+"""Networks that take seconds to compile; the quick suite has one layout of them."""
+
+
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [
+        pytest.param(
+            name, layout, marks=pytest.mark.slow if (name in HEAVY and layout == "NCHW") else ()
+        )
+        for name in NETWORKS
+        for layout in LAYOUTS
+    ],
+)
 def test_a_network_agrees_with_onnxruntime(name: str, layout: Layout, tmp_path: Path):
     path = write(name, tmp_path)
     module = compile_graph(load_file(path), layout)

@@ -21,12 +21,14 @@ from tests.device.networks import write
 from tests.processes import leftovers, wait_until
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.device,
     pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc"),
 ]
 
 ROOT = Path(__file__).resolve().parents[2]
-TRIALS = 24
+KILLS = 5
+TRIALS = 40
 DEADLINE_S = 240.0
 COLUMNS = ["record_id", "run_id", "task_key", "config_hash", "status", "phase"]
 
@@ -88,10 +90,9 @@ class Run:
         assert durable <= set(self.rows()["record_id"])
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(5, marks=pytest.mark.slow)])
-def test_killed_again_and_again_it_does_each_trial_once(tmp_path: Path, seed: int, kills: int):
+def test_killed_again_and_again_it_does_each_trial_once(tmp_path: Path, seed: int):
     moments, run = random.Random(seed), Run(tmp_path)
-    for kill in range(kills):
+    for kill in range(KILLS):
         run.kill(batches=int(kill > 0) + moments.randrange(2), delay_s=moments.uniform(0.01, 1.0))
 
     kept = set(run.rows()["record_id"])

@@ -61,6 +61,7 @@ def test_a_rehearsal_comes_out_the_same_each_time_and_is_verified(tuned: Tune):
     assert by_name["tuned"] < by_name["untuned"]
 
 
+@pytest.mark.slow
 def test_a_candidate_that_is_wrong_in_its_bundle_only_is_convicted(tuned: Tune):
     found = tuned(fault("wrong_bundle", task="conv2d*"))
     assert found.verified.passed

@@ -29,12 +29,21 @@ def a_candidate_of(form: str, task: Task) -> Candidate | None:
     return None
 
 
-@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+FORMS = [
+    *(("square_windows", form) for form in ("2", "4", "6", "2.staged", "4.staged")),
+    *(("long_windows", form) for form in ("2", "4", "2.staged", "4.staged")),
+]
+GATE = {("square_windows", "4", "NHWC"), ("square_windows", "6", "NCHW")} | {
+    ("long_windows", "4.staged", "NHWC"),
+}
+"""Those that the quick suite runs; each takes some seconds."""
+
+
 @pytest.mark.parametrize(
-    ("name", "form"),
+    ("name", "form", "layout"),
     [
-        *(("square_windows", form) for form in ("2", "4", "6", "2.staged", "4.staged")),
-        *(("long_windows", form) for form in ("2", "4", "2.staged", "4.staged")),
+        pytest.param(*case, marks=() if case in GATE else pytest.mark.slow)
+        for case in ((*form, layout) for form in FORMS for layout in ("NHWC", "NCHW"))
     ],
 )
 def test_a_network_of_them_agrees_with_onnxruntime(

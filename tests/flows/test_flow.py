@@ -120,6 +120,7 @@ def test_ctrl_c_ends_the_measuring_and_the_next_start_goes_on(home: Path, tmp_pa
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+@pytest.mark.slow
 def test_killed_run_continues_where_it_stopped(home: Path, tmp_path: Path):
     work = tmp_path / "work"
     process = start(home, tmp_path, HELD)

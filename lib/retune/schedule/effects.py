@@ -71,9 +71,14 @@ def _used_inside_alone(program: Program, block: Block, loop: For) -> bool:
 def tells_apart(indices: Sequence[Expr], path: Sequence[For], var: Var) -> bool:
     """Whether an element `indices` has one value of `var` at most, of the loops of `path`.
 
-    So it is where some index is a number in mixed radix of which `var` is a digit: what is added
-    to it stays below its step, and what is larger goes in multiples of its whole range.
+    So it is where no tile is moved to overlap another one, or where some index is a number in mixed
+    radix of which `var` is a digit: what is added to it stays below its step, and what is larger
+    goes in multiples of its whole range.
     """
+    if not any(var in variables(index) for index in indices):
+        return False
+    if not any(loop.shifted for loop in path):
+        return True  # split and fused, each iteration keeps to its own elements
     extents = {loop.var: loop.extent for loop in path}
     return any(_is_digit(index, extents, var) for index in (*indices, *_joined(indices)))
 
