@@ -24,8 +24,8 @@ from retune.core.target import DeviceSpec
 from retune.device.launching import prepare_launches
 from retune.device.runtime import Buffer, Device, Launch, open_device
 from retune.device.workload import job_launches
-from retune.schedule.estimate import default_candidate, estimate
-from retune.schedule.gpu_winograd import PREFIX
+from retune.rules.cost.estimate import default_candidate, estimate
+from retune.rules.gpu.winograd import PREFIX
 from retune.schedule.space import Sketch
 from retune.search.task import Task
 

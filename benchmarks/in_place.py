@@ -25,7 +25,7 @@ from retune.device.measure import LocalRunner
 from retune.device.runtime import Device, open_device
 from retune.device.workload import MeasureOptions
 from retune.graph.zoo.writer import NetWriter
-from retune.schedule.estimate import estimate
+from retune.rules.cost.estimate import estimate
 from retune.schedule.space import Candidate
 from retune.search.ranks import rank_correlation
 from retune.search.task import Task

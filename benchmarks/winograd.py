@@ -26,8 +26,8 @@ from retune.codegen.lower import lower
 from retune.core.target import DeviceSpec
 from retune.device.measure import LocalRunner
 from retune.device.workload import MeasureOptions
-from retune.schedule.cpu_winograd import PREFIX
-from retune.schedule.estimate import default_candidate, estimate
+from retune.rules.cost.estimate import default_candidate, estimate
+from retune.rules.cpu.winograd import PREFIX
 from retune.schedule.space import Candidate, Sketch, Space
 from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.search.task import Task

@@ -54,6 +54,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("retune.search",),
     ("retune.device",),
     ("retune.records",),
+    ("retune.rules",),
     ("retune.graph", "retune.schedule", "retune.codegen"),
     ("retune.ir",),
     ("retune.core",),

@@ -27,8 +27,8 @@ from retune.ir.merge import merge_axes
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, compute, placeholder, reduce_axis
 from retune.ir.verify import verify
-from retune.schedule.cpu import cpu_space
-from retune.schedule.estimate import default_candidate
+from retune.rules.cost.estimate import default_candidate
+from retune.rules.cpu.space import cpu_space
 from retune.schedule.schedule import Schedule
 from tests.dags import (
     chosen_rows,

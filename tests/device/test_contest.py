@@ -14,7 +14,7 @@ from retune.bundle.racer import ContestChild
 from retune.bundle.verify import compare
 from retune.device.clock import clock_hz
 from retune.device.runtime import Device, open_device
-from retune.schedule.estimate import default_candidate
+from retune.rules.cost.estimate import default_candidate
 from retune.schedule.space import Candidate, Space
 from retune.stages.network import import_network
 from tests.device.networks import write

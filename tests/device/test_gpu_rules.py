@@ -13,7 +13,7 @@ from retune.device.runtime import Device, open_device
 from retune.ir.merge import merge_axes
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag
-from retune.schedule.gpu import gpu_space
+from retune.rules.gpu.space import gpu_space
 from tests.dags import conv2d, dense, depthwise, pool, reduction, softmax, total
 from tests.oracle import assert_device_agrees
 

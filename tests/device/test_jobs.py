@@ -14,7 +14,7 @@ from retune.device.workload import Job, JobBuffer, Workload, make_candidate
 from retune.ir.merge import merge_axes
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag
-from retune.schedule.cpu import cpu_space
+from retune.rules.cpu.space import cpu_space
 from tests.dags import conv2d, elementwise, softmax
 from tests.oracle import inputs_for, reference
 

@@ -10,7 +10,7 @@ from retune.bundle.plan import LARGEST_ERROR_NOTE
 from retune.bundle.verify import DEVIATION_OF_DIRECT, verify
 from retune.graph.onnx_import import load_file
 from retune.graph.passes import Layout
-from retune.schedule.cpu_winograd import PREFIX
+from retune.rules.cpu.winograd import PREFIX
 from retune.schedule.space import Candidate
 from retune.search.task import Task
 from tests.device.networks import write

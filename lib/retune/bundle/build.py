@@ -33,7 +33,7 @@ from retune.graph.indices import index_counts
 from retune.graph.ops import lookup
 from retune.graph.ops.host import HOST
 from retune.ir.stmt import Program
-from retune.schedule.estimate import default_candidate
+from retune.rules.cost.estimate import default_candidate
 from retune.schedule.space import Candidate
 from retune.search.extract import Network, PlacedGroup
 from retune.search.task import Task

@@ -69,6 +69,13 @@ class DeviceSpec:
         """float32 elements of one vector register, at least one."""
         return max(1, self.vector_bits // 32)
 
+    def vector_lanes(self, extent: int | None = None) -> int:
+        """float32 elements of the widest vector that the extent fills; None: of any."""
+        lanes = min(16, self.lanes_f32)
+        while extent is not None and lanes > max(1, extent):
+            lanes //= 2
+        return lanes
+
 
 MOST_GROUPS = 65_535
 """Work-groups on the second and on the third axis: NVIDIA's GPUs start no more.

@@ -27,8 +27,8 @@ from retune.ir.stmt import Program
 from retune.ir.te import Dag, Tensor
 from retune.records.schema import Measurement, TuningRecord
 from retune.records.store import RecordStore
+from retune.rules.spaces import written_sketches
 from retune.schedule.space import Candidate, Rule, Sketch, Space
-from retune.schedule.spaces import written_sketches
 from retune.schedule.trace import Trace
 from retune.search.conditions import network_conditions
 from retune.search.defaults import DEFAULT_TUNER

@@ -16,8 +16,8 @@ from retune.core.errors import RecordError, ScheduleError
 from retune.core.target import DeviceSpec
 from retune.ir.stmt import Program
 from retune.records.replay import Recorded
+from retune.rules.cost.estimate import estimate
 from retune.schedule.decisions import Decision
-from retune.schedule.estimate import estimate
 from retune.schedule.replay import replay
 from retune.schedule.space import Candidates, Sketch, Space
 

@@ -22,9 +22,9 @@ from retune.records.conditions import group, within
 from retune.records.cost import measured_costs
 from retune.records.schema import Environment, Measurement, TuningRecord
 from retune.records.store import RecordStore
-from retune.schedule.estimate import default_candidate
+from retune.rules.cost.estimate import default_candidate
+from retune.rules.spaces import strategy
 from retune.schedule.space import Candidate, Candidates
-from retune.schedule.spaces import strategy
 from retune.search.allocate import ROUND, check_allocator, next_task
 from retune.search.batch import Batch, make_batch, measure_batch
 from retune.search.conditions import network_options

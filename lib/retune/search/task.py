@@ -20,8 +20,8 @@ from retune.ir.interp import run_dag
 from retune.ir.merge import merge_axes
 from retune.ir.stmt import Program, from_dag
 from retune.ir.te import Compute, Dag, stage_flops
+from retune.rules.spaces import space_of
 from retune.schedule.space import Space
-from retune.schedule.spaces import space_of
 from retune.search.defaults import DEFAULT_MAX_ERROR
 
 _POSITIVE = frozenset({"log", "sqrt"})

@@ -18,7 +18,7 @@ from retune.core.target import DeviceSpec
 from retune.device.child import ChildLostError
 from retune.device.opening import board_of
 from retune.records.schema import Measurement, TuningRecord, succeeded
-from retune.schedule.estimate import default_candidate
+from retune.rules.cost.estimate import default_candidate
 from retune.schedule.space import Candidate
 from retune.search.extract import Network
 from retune.search.history import best_candidates

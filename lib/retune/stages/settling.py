@@ -17,7 +17,7 @@ from retune.bundle.peers import oracle_version
 from retune.bundle.verify import DEVIATION_OF_DIRECT
 from retune.core.errors import DeviceError
 from retune.device.opening import spec_of
-from retune.schedule.estimate import default_candidate
+from retune.rules.cost.estimate import default_candidate
 from retune.schedule.space import Candidate
 from retune.stages.delivery import device_conditions, stage_compile, stage_verify
 from retune.stages.manifest import (

@@ -108,7 +108,7 @@ def _conditions(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def _best_row(record: "TuningRecord") -> dict[str, Any]:
-    from retune.schedule.spaces import strategy
+    from retune.rules.spaces import strategy
 
     time_us, where = record.measurement.median_us, record.conditions
     return {

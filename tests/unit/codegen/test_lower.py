@@ -16,8 +16,8 @@ from retune.ir.expr import Expr, call, cast, maximum, select
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, compute, placeholder, reduce_axis
 from retune.ir.verify import verify
-from retune.schedule.cpu import cpu_space
-from retune.schedule.cpu_winograd import winograd_sketches
+from retune.rules.cpu.space import cpu_space
+from retune.rules.cpu.winograd import winograd_sketches
 from retune.schedule.schedule import Schedule
 from tests.dags import (
     chosen_rows,

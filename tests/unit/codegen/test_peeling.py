@@ -15,7 +15,7 @@ from retune.ir.reduction import decompose_all
 from retune.ir.stmt import PEEL, For, Program, blocks, from_dag, walk
 from retune.ir.te import Dag
 from retune.ir.verify import verify
-from retune.schedule.cpu import cpu_space
+from retune.rules.cpu.space import cpu_space
 from retune.schedule.schedule import Schedule
 from tests.dags import depthwise, padded_squares
 from tests.oracle import assert_same_meaning

@@ -12,8 +12,8 @@ from retune.core.target import GENERIC_CPU
 from retune.ir.expr import Buffer, Var, const
 from retune.ir.stmt import For, Seq, from_dag
 from retune.ir.te import Dag
-from retune.schedule.cpu import cpu_space
-from retune.schedule.estimate import default_candidate
+from retune.rules.cost.estimate import default_candidate
+from retune.rules.cpu.space import cpu_space
 from tests.dags import conv2d, depthwise
 
 

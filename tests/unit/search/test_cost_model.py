@@ -8,7 +8,7 @@ import pytest
 from retune.core.errors import RecordError
 from retune.core.target import GENERIC_CPU
 from retune.ir.stmt import from_dag
-from retune.schedule.cpu import cpu_space
+from retune.rules.cpu.space import cpu_space
 from retune.search.cost_model import (
     CostModel,
     OfflineModel,

@@ -13,8 +13,8 @@ from retune.ir.expr import loads
 from retune.ir.reduction import path_to
 from retune.ir.stmt import Program, blocks, from_dag
 from retune.ir.te import Dag
-from retune.schedule.cpu import cpu_space
-from retune.schedule.estimate import estimate
+from retune.rules.cost.estimate import estimate
+from retune.rules.cpu.space import cpu_space
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import Space, sketch_of
 from retune.search.features import COLUMN, FEATURES, featurise

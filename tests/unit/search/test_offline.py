@@ -15,7 +15,7 @@ from retune.core.target import GENERIC_CPU
 from retune.ir.stmt import from_dag
 from retune.records.schema import Measurement, TuningRecord
 from retune.records.store import RecordStore
-from retune.schedule.cpu import cpu_space
+from retune.rules.cpu.space import cpu_space
 from retune.search.cost_model import CostModel
 from retune.search.features import COLUMN, VERSION, featurise
 from retune.search.offline import (

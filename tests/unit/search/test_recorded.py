@@ -9,7 +9,7 @@ from retune.core.errors import RecordError
 from retune.core.target import GENERIC_CPU
 from retune.ir.stmt import from_dag
 from retune.records.replay import Recorded
-from retune.schedule.cpu import cpu_space
+from retune.rules.cpu.space import cpu_space
 from retune.schedule.space import Sketch, Space
 from retune.schedule.trace import Step, Trace
 from retune.search.features import featurise

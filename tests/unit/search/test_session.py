@@ -14,7 +14,7 @@ from retune.records.cost import measured_costs
 from retune.records.ranking import best, top
 from retune.records.schema import Measurement, failed, succeeded
 from retune.records.store import RecordStore
-from retune.schedule.estimate import default_candidate
+from retune.rules.cost.estimate import default_candidate
 from retune.search import batch, task_run
 from retune.search.extract import extract
 from retune.search.history import candidate_of

@@ -15,7 +15,7 @@ from retune.graph.passes import optimise
 from retune.ir.interp import run_dag
 from retune.records.ranking import top
 from retune.records.store import RecordStore
-from retune.schedule.estimate import default_candidate
+from retune.rules.cost.estimate import default_candidate
 from retune.search.extract import extract
 from retune.search.history import best_candidate, candidate_of
 from retune.search.session import Session, search_all

@@ -12,7 +12,7 @@ from retune.core.errors import ScheduleError
 from retune.core.target import GENERIC_CPU
 from retune.records.schema import Environment, TuningRecord, succeeded
 from retune.records.store import RecordStore
-from retune.schedule.cpu_winograd import PREFIX
+from retune.rules.cpu.winograd import PREFIX
 from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.search.history import best_candidate
 from retune.search.task import Task

@@ -10,7 +10,7 @@ from retune.core.errors import DeviceError
 from retune.core.target import GENERIC_CPU
 from retune.device.child import ChildLostError
 from retune.records.store import RecordStore
-from retune.schedule.estimate import default_candidate
+from retune.rules.cost.estimate import default_candidate
 from retune.search.session import RunSettings, Session, search_all
 from retune.stages import racing
 from retune.stages.manifest import ImportManifest, TuneRequest

@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from retune.core.target import DeviceSpec
-from retune.schedule.estimate import estimate
+from retune.rules.cost.estimate import estimate
 from retune.schedule.space import Candidates, Sketch, Space
 from retune.search.features.access import ACCESS, access_features
 from retune.search.features.access import RATIOS as ACCESS_RATIOS

@@ -1,0 +1,1 @@
+"""What a candidate is expected to cost before anything is measured. Read `estimate`."""

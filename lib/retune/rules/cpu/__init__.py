@@ -1,0 +1,1 @@
+"""Rules for CPU devices. Read `space`."""

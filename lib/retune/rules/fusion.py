@@ -1,0 +1,130 @@
+"""What runs together with what: the rules of all device classes about stages.
+
+The heaviest reduction is the anchor. Its epilogue is the stage in whose loops it is computed, what
+is element-wise and cheap is written into its readers, and padding either becomes a mask on the
+anchor or stays a stage.
+"""
+
+from math import prod
+
+from retune.core.errors import ScheduleError
+from retune.ir.evaluate import evaluate_int
+from retune.ir.expr import Load, Select, Var, loads, variables, walk
+from retune.ir.reduction import path_to
+from retune.ir.stmt import Block, Program, blocks
+from retune.schedule.access import Accesses
+from retune.schedule.schedule import Schedule
+from retune.schedule.stages import readers
+
+_MOST_COPIED = 256
+"""Parts of an expression that is copied into its reader several times; more are a stage."""
+
+
+def accesses(s: Schedule, name: str) -> Accesses:
+    """The accesses of a stage as the schedule has it now."""
+    return Accesses.of(s.block(name), s.program.body)
+
+
+def heaviest_reduction(program: Program) -> Block | None:
+    """The reduction with the most iterations."""
+    best: tuple[int, Block] | None = None
+    for block in blocks(program.body):
+        if block.reducer is None:
+            continue
+        size = prod(evaluate_int(p.extent) for p in path_to(program.body, block) or [])
+        if best is None or size > best[0]:
+            best = (size, block)
+    return None if best is None else best[1]
+
+
+def untouched(s: Schedule, name: str) -> bool:
+    """Whether nothing was done to the stage: no loop is bound, written out, or a vector."""
+    return all(s.loop(n).kind == "serial" for n in s.loops(name))
+
+
+def epilogue_of(s: Schedule, name: str) -> str | None:
+    """The stage that alone reads the result, element by element, in the same shape."""
+    block = s.block(name)
+    users = readers(s.program, block.buffer)
+    if block.buffer in s.program.outputs or len(users) != 1:
+        return None
+    user = users[0]
+    same = all(
+        load.indices == user.indices for load in loads(user.value) if load.buffer == block.buffer
+    )
+    plain = all(isinstance(i, Var) for i in user.indices)
+    if user.reducer is not None or not same or not plain:
+        return None
+    shape = tuple(s.loop(n).extent for n in s.loops(user.name))
+    return user.name if shape == block.buffer.shape else None
+
+
+def results_of(s: Schedule, name: str) -> str:
+    """The stage in whose loops a reduction is computed: its epilogue, or else a copy out of its
+    accumulators."""
+    return epilogue_of(s, name) or s.cache_write(name)
+
+
+def padding_of(program: Program, block: Block) -> list[Block]:
+    """The stages of padded data that the block alone reads."""
+    return [
+        stage
+        for stage in blocks(program.body)
+        if isinstance(stage.value, Select) and readers(program, stage.buffer) == [block]
+    ]
+
+
+def masks_lanes(padding: Block, block: Block) -> bool:
+    """Whether padding, as a mask on the block that reads it, would tell vector lanes apart."""
+    last = block.indices[-1] if block.indices else None
+    assert isinstance(padding.value, Select), "padding is a choice between data and zero"
+    tested = variables(padding.value.condition)
+    return any(
+        last in variables(index)
+        for load in loads(block.value)
+        if load.buffer == padding.buffer
+        for axis, index in zip(padding.indices, load.indices, strict=True)
+        if axis in tested
+    )
+
+
+def inline_elementwise(s: Schedule) -> None:
+    """Element-wise stages that feed element-wise ones, and cheap ones that feed reductions.
+
+    The last ones come first: what a stage and a function of it read is then read by one stage.
+    """
+    for name in reversed(s.blocks()):
+        block = s.block(name)
+        if block.reducer is not None or block.buffer in s.program.outputs:
+            continue
+        users = readers(s.program, block.buffer)
+        masked = any(isinstance(n, Select) for n in walk(block.value))
+        heavy = masked or any(n.children and not isinstance(n, Load) for n in walk(block.value))
+        into_reduction = any(u.reducer is not None for u in users)
+        if (into_reduction and heavy) or (len(users) > 1 and heavy):
+            continue
+        if heavy and any(_grows(user, block) for user in users):
+            continue
+        try:
+            s.compute_inline(name)
+        except ScheduleError:
+            continue  # written in parts, as a concatenation is
+
+
+def _grows(user: Block, block: Block) -> bool:
+    """Whether several copies of the block's expression would make its reader's a long one."""
+    count = sum(load.buffer == block.buffer for load in loads(user.value))
+    return count > 1 and count * sum(1 for _ in walk(block.value)) > _MOST_COPIED
+
+
+def pack_operands(s: Schedule, name: str) -> None:
+    """Constants that the reduction reads are stored in the order of its loops."""
+    stage = accesses(s, name)
+    reduce = {loop.var for loop in stage.steps}
+    for operand in stage.operands:
+        deep = operand.constant and operand.moving & reduce
+        if deep and len(operand.load.indices) > 1:
+            try:
+                s.pack(operand.load.buffer.name)
+            except ScheduleError:
+                continue  # read at several places: it stays as it is

@@ -1,0 +1,1 @@
+"""Rules for GPU devices. Read `space`."""

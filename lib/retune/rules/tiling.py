@@ -1,0 +1,156 @@
+"""One description of a tiling: which axis lies on which level of a device.
+
+A device class has levels, from the outermost to the innermost, and each of them says what runs its
+loops. A `Tiling` writes the loop nest down as it will stand: for each level, the axes that have a
+loop there, in order. All else follows from it: into how many parts an axis is split, which sizes
+are sampled, and the order of the loops. For example the register tile of a CPU:
+
+    GROUP     row  column  channel      work-groups
+    BLOCK     channel  row  column      a block of tiles that share what is near
+    REGISTER  row  column  channel      accumulators, written out
+    LANE      channel                   vector lanes
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from retune.core.errors import ScheduleError
+from retune.ir.expr import Expr, const
+from retune.ir.stmt import LoopKind
+from retune.schedule.schedule import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A level of a device class."""
+
+    name: str
+    runs: tuple[LoopKind, ...]
+    """What its loops become: all of them one kind, or one after the other, innermost first."""
+
+
+GROUP = Level("group", ("group.0", "group.1", "group.2"))
+VIRTUAL = Level("virtual thread", ("vthread",))
+ITEM = Level("item", ("local.0", "local.1", "local.2"))
+BLOCK = Level("block", ("serial",))
+REGISTER = Level("register", ("unroll",))
+LANE = Level("lane", ("vectorize",))
+
+CPU = (GROUP, BLOCK, REGISTER, LANE)
+"""A core takes work-groups of one item, which stay in its caches by blocks."""
+GPU = (GROUP, VIRTUAL, ITEM, REGISTER, LANE)
+"""An item runs its virtual threads side by side, with registers for all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """An axis that is tiled: its loop, and the largest size of its innermost sampled level."""
+
+    loop: str
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """A loop nest by levels.
+
+    An axis is split into as many parts as it has places in the nest. Tail tiles are moved back, so
+    that any size will do.
+    """
+
+    levels: tuple[Level, ...]
+    """Those of the device class."""
+    nest: Mapping[Level, Sequence[Axis]]
+    """For each level the axes with a loop there, outermost first."""
+    axes: Sequence[Axis]
+    """All of them, in the order in which sizes are sampled."""
+    lanes: int = 1
+    """Extent of the axis on LANE, if there is one."""
+
+    def __post_init__(self) -> None:
+        places = [self.levels.index(level) for level in self.nest if level in self.levels]
+        if len(places) != len(self.nest) or places != sorted(places):
+            raise ScheduleError(
+                f"a tiling over {_names(self.nest)}; levels are {_names(self.levels)}"
+            )
+        if (self.lanes > 1) != bool(self.nest.get(LANE)) or len(self.nest.get(LANE, ())) > 1:
+            raise ScheduleError(f"{self.lanes} lanes of {len(self.nest.get(LANE, ()))} axes")
+        if missing := [a.loop for a in self.axes if not self.levels_of(a)]:
+            raise ScheduleError(f"a tiling without a level for {', '.join(missing)}")
+
+    def levels_of(self, axis: Axis) -> list[Level]:
+        """The levels on which the axis has a loop, outermost first."""
+        return [level for level, axes in self.nest.items() if axis in axes]
+
+    def apply(self, s: Schedule, leading: Sequence[str] = (), *, sampled: bool = True) -> "Tile":
+        """The loops split and in the order of the nest, inside the loops `leading`.
+
+        Sizes are sampled, or else all of one element, or vector.
+        """
+        parts = {axis.loop: self._split(s, axis, sampled=sampled) for axis in self.axes}
+        loops = {
+            level: [parts[axis.loop][level] for axis in axes] for level, axes in self.nest.items()
+        }
+        s.reorder(*leading, *(loop for level in loops.values() for loop in level))
+        return Tile(s, loops)
+
+    def _split(self, s: Schedule, axis: Axis, *, sampled: bool) -> dict[Level, str]:
+        levels = self.levels_of(axis)
+        wide = [const(self.lanes)] if LANE in levels else []
+        unit = self.lanes if wide else 1
+        count = len(levels) - len(wide)
+        sizes: list[Expr] = [const(1)] * (count - 1)
+        if sampled:
+            sizes = s.sample_tile(axis.loop, count, axis.most, unit=unit)
+        return dict(zip(levels, s.split(axis.loop, [*sizes, *wide], "shift"), strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """The loops of a tiling, by level."""
+
+    s: Schedule
+    loops: Mapping[Level, Sequence[str]]
+
+    def __getitem__(self, level: Level) -> list[str]:
+        """The loops on a level, outermost first."""
+        return list(self.loops.get(level, ()))
+
+    def run(self, *levels: Level) -> None:
+        """The loops on these levels run as the levels say."""
+        for level in levels:
+            loops = self[level]
+            for loop in loops if len(level.runs) == 1 else []:
+                run_as(self.s, loop, level.runs[0])
+            for loop, kind in zip(reversed(loops), level.runs, strict=False):
+                if len(level.runs) > 1:
+                    run_as(self.s, loop, kind)
+
+    def size(self, *levels: Level) -> Expr:
+        """Iterations of the loops on these levels."""
+        return extent_of(self.s, [loop for level in levels for loop in self[level]])
+
+
+def run_as(s: Schedule, loop: str, kind: LoopKind) -> None:
+    """The loop run as that kind, by the primitive for it."""
+    match kind:
+        case "unroll":
+            s.unroll(loop)
+        case "vectorize":
+            s.vectorize(loop)
+        case "serial":
+            pass
+        case _:
+            s.bind(loop, kind)
+
+
+def extent_of(s: Schedule, loops: Sequence[str]) -> Expr:
+    """The product of the loops' extents."""
+    total: Expr = const(1)
+    for loop in loops:
+        total = total * s.loop(loop).extent
+    return total
+
+
+def _names(levels: Sequence[Level] | Mapping[Level, object]) -> str:
+    return ", ".join(level.name for level in levels) or "no level"

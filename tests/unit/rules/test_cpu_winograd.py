@@ -1,0 +1,108 @@
+"""Winograd sketches keep the meaning, apply where they may, and are ranked beside direct ones."""
+
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+import pytest
+
+from retune.core.target import GENERIC_CPU
+from retune.ir.evaluate import evaluate_int
+from retune.ir.merge import merge_axes
+from retune.ir.stmt import from_dag
+from retune.ir.te import Dag
+from retune.ir.verify import verify
+from retune.rules.cost.estimate import default_candidate
+from retune.rules.cpu.winograd import PREFIX, winograd_sketches
+from retune.rules.spaces import space_of
+from retune.schedule.replay import replay
+from retune.schedule.trace import Trace
+from tests.dags import conv2d, dense, depthwise, strip
+from tests.oracle import assert_items_agree, assert_same_meaning
+from tests.unit.schedule.test_winograd import nchw
+
+NARROW = replace(GENERIC_CPU, name="narrow", vector_bits=128, vector_registers=16)
+
+SHAPES: dict[str, Dag] = {
+    "odd": conv2d(1, 7, 9, 16, 16),
+    "prime channels": conv2d(1, 6, 5, 17, 19, residual=True),
+    "batch, no padding": conv2d(2, 7, 6, 16, 33, pad=0),
+    "one tile": conv2d(1, 3, 2, 16, 16),
+    "channels first": nchw(2, 16, 8, 7, 17),
+    "5x5": conv2d(1, 9, 7, 16, 17, 5, pad=2, residual=True),
+    "1x7": strip(1, 6, 9, 17, 16, (1, 7), residual=True),
+    "7x1": strip(2, 9, 6, 16, 17, (7, 1), same=False),
+    "1x3": strip(1, 5, 8, 16, 16, (1, 3)),
+    "3x1, channels first": strip(2, 8, 5, 16, 17, (3, 1), residual=True, channels_first=True),
+}
+OTHERS: dict[str, Dag] = {
+    "few channels": conv2d(1, 8, 8, 15, 16),
+    "few made": conv2d(1, 8, 8, 16, 8),
+    "stride": conv2d(1, 8, 8, 16, 16, stride=2),
+    "point": conv2d(1, 8, 8, 16, 16, 1, pad=0),
+    "depthwise": depthwise(1, 8, 8, 16),
+    "dense": dense(4, 32, 32),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "spec"),
+    [*((name, GENERIC_CPU) for name in SHAPES), ("odd", NARROW), ("1x7", NARROW)],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_every_sketch_keeps_the_meaning(name: str, spec):
+    dag = merge_axes(SHAPES[name])
+    sketches = winograd_sketches(from_dag(dag), spec)
+    sizes = [m for m in (2, 4, 6) if any(s.name == f"{PREFIX}{m}" for s in sketches)]
+    assert sizes[:2] == [2, 4]
+    assert [s.name for s in sketches] == [f"{PREFIX}{m}{n}" for m in sizes for n in ("", ".staged")]
+    for sketch in sketches:
+        verify(sketch.program)
+        (row,) = sketch.sample(1, np.random.default_rng(len(name)))
+        program = sketch.instantiate(row)
+        verify(program)
+        assert_items_agree(dag, program)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_programs_have_none(name: str):
+    assert winograd_sketches(from_dag(merge_axes(OTHERS[name])), GENERIC_CPU) == ()
+
+
+def test_a_device_without_vectors_has_none():
+    scalar = replace(GENERIC_CPU, vector_bits=0)
+    assert winograd_sketches(from_dag(SHAPES["odd"]), scalar) == ()
+
+
+def test_a_candidate_replays_from_its_trace():
+    dag = SHAPES["odd"]
+    for sketch in winograd_sketches(from_dag(dag), GENERIC_CPU):
+        (row,) = sketch.sample(1, np.random.default_rng(0))
+        trace = Trace.from_json(sketch.trace.with_decisions(sketch.decided(row)).to_json())
+        assert_same_meaning(dag, replay(from_dag(dag), trace).program)
+
+
+def test_private_arrays_are_bounded():
+    for sketch in winograd_sketches(from_dag(conv2d(1, 56, 56, 256, 256)), GENERIC_CPU):
+        for row in sketch.sample(20, np.random.default_rng(0)):
+            scratch = sketch.instantiate(row).scratch
+            private = [b for b in scratch if b.scope == "private"]
+            sizes = [prod(evaluate_int(e) for e in b.shape) for b in private]
+            assert len(private) == (0 if sketch.name.endswith(".staged") else 2)
+            assert 4 * sum(sizes) <= 2 << 20
+
+
+def default_sketch(dag: Dag, *, max_error: float) -> str:
+    space = space_of(from_dag(merge_axes(dag)), "conv2d_nhwc", GENERIC_CPU, max_error=max_error)
+    return default_candidate(space, GENERIC_CPU).sketch
+
+
+def test_the_default_is_winograd_where_its_error_is_allowed_and_it_is_faster():
+    large = conv2d(1, 56, 56, 64, 64)
+    assert default_sketch(large, max_error=1e-5).startswith(PREFIX)
+    assert not default_sketch(large, max_error=0.0).startswith(PREFIX)
+
+
+def test_tiles_that_overlap_more_than_they_save_are_not_taken():
+    """One pixel: a tile would compute sixteen."""
+    assert not default_sketch(conv2d(1, 1, 1, 64, 64), max_error=1e-5).startswith(PREFIX)

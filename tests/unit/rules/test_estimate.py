@@ -1,0 +1,79 @@
+"""The static estimate: what it prefers, and why."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retune.core.target import GENERIC_CPU
+from retune.ir.merge import merge_axes
+from retune.ir.stmt import from_dag
+from retune.rules.cost.conflicts import LINE_BYTES, WAY_BYTES, crowded
+from retune.rules.cost.estimate import estimate
+from retune.rules.cpu.space import cpu_space
+from tests.dags import conv2d
+
+SETS = WAY_BYTES // LINE_BYTES
+
+
+def estimated(channels: int, outputs: int, **decided: tuple[int, ...]) -> float:
+    """Of a 1x1 convolution on a map of 14 x 14."""
+    dag = merge_axes(conv2d(1, 14, 14, channels, outputs, 1, pad=0))
+    sketch = cpu_space(from_dag(dag, "net"), GENERIC_CPU).sketch("cpu.v16.loops.pixels_slow")
+    names = {"pixels": "tile.out.yy_xx", "vectors": "tile.out.ff"}
+    row = sketch.row({**{names[k]: v for k, v in decided.items()}, "unroll.conv": (1,)})
+    return float(estimate(sketch, row[None], GENERIC_CPU)[0])
+
+
+def test_pixels_that_share_a_cache_set_are_read_in_small_tiles():
+    wide, narrow = {"pixels": (2, 14), "vectors": (1, 2)}, {"pixels": (4, 7), "vectors": (1, 2)}
+    assert estimated(1024, 256, **wide) > 1.2 * estimated(1024, 256, **narrow)
+    assert estimated(1008, 256, **wide) <= estimated(1008, 256, **narrow)
+
+
+def test_as_many_pixels_as_the_cache_has_ways_still_fit():
+    full, few = {"pixels": (3, 8), "vectors": (1, 2)}, {"pixels": (3, 7), "vectors": (1, 2)}
+    assert estimated(1024, 256, **full) < 1.1 * estimated(1024, 256, **few)
+
+
+def test_padding_is_rather_a_mask_than_a_nest_of_its_own():
+    """Of equal tiles of a 3x3 convolution."""
+    space = cpu_space(from_dag(conv2d(1, 14, 14, 512, 512, 3, pad=1), "net"), GENERIC_CPU)
+    written, masked = (space.sketch(f"cpu.v16.loops.pixels_slow{m}") for m in ("", ".masked"))
+    rows = written.sample(64, np.random.default_rng(0))
+    same = np.array([masked.row({**written.decided(r), "unroll.conv": (1,)}) for r in rows])
+    tiles = np.median(estimate(written, rows, GENERIC_CPU) / estimate(masked, same, GENERIC_CPU))
+    assert tiles > 1.04
+
+
+def test_many_groups_are_better_than_one_for_each_core():
+    few = estimated(512, 256, pixels=(28, 7), vectors=(4, 2))
+    many = estimated(512, 256, pixels=(7, 7), vectors=(2, 2))
+    assert few > 1.1 * many
+
+
+def test_constants_beyond_the_cache_are_read_for_several_tiles():
+    once = estimated(2048, 512, pixels=(1, 4), vectors=(1, 4))
+    again = estimated(2048, 512, pixels=(7, 4), vectors=(1, 4))
+    assert once > 1.2 * again
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 8), st.sampled_from([0, 4, 64, 512, 1024, 4096, 7104, 14336])),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_crowded_counts_the_lines_of_the_fullest_set(axes: list[tuple[int, int]]):
+    places = {0}
+    for copies, step in axes:
+        places = {p + step * i for p in places for i in range(copies)}
+    lines = {p // LINE_BYTES for p in places}
+    fullest = max(sum(line % SETS == s for line in lines) for s in range(SETS))
+    found = crowded([(np.array([float(n)]), np.array([float(step)])) for n, step in axes], 1)
+    assert found.tolist() == [fullest]
+
+
+def test_crowded_of_many_tiles_is_that_of_each():
+    copies, step = np.array([14.0, 7.0, 14.0]), np.array([4096.0, 4096.0, 2048.0])
+    assert crowded([(copies, step)], 3).tolist() == [14, 7, 7]

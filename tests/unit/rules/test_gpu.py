@@ -1,0 +1,283 @@
+"""Every sketch for GPUs keeps the meaning, whatever the shape, and the device's limits."""
+
+from dataclasses import replace
+from itertools import product
+from math import prod
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retune.codegen.lower import lower
+from retune.core.dtypes import itemsize
+from retune.core.target import GENERIC_GPU, DeviceSpec
+from retune.ir.evaluate import evaluate_int
+from retune.ir.merge import merge_axes
+from retune.ir.stmt import For, Program, blocks, from_dag, walk
+from retune.ir.te import Dag
+from retune.ir.verify import verify
+from retune.rules.cost.estimate import default_candidate
+from retune.rules.gpu.space import gpu_space
+from retune.schedule.replay import replay
+from retune.search.features import featurise
+from retune.search.features.vectors import COLUMN
+from tests.dags import (
+    conv2d,
+    dense,
+    depthwise,
+    elementwise,
+    integers,
+    joined,
+    pool,
+    random_dag,
+    reduction,
+    softmax,
+    standardised,
+    total,
+    transpose,
+)
+from tests.oracle import assert_items_agree, assert_same_meaning
+from tests.properties import chooser, quick
+
+WITHOUT_LOCAL_MEMORY = replace(
+    GENERIC_GPU, name="mali", vector_bits=128, compute_units=4, local_memory_bytes=0,
+    max_work_group=256,
+)  # fmt: skip
+
+SHAPES: dict[str, Dag] = {
+    "convolution": conv2d(1, 5, 6, 16, 8),
+    "pixels and channels": conv2d(1, 5, 7, 16, 36, 1, pad=0),
+    "odd sizes": conv2d(1, 7, 5, 8, 12, 3, stride=2),
+    "colours": conv2d(2, 9, 8, 3, 17, 3, stride=2, residual=True),
+    "groups": conv2d(1, 5, 5, 16, 32, groups=2),
+    "sliced": conv2d(1, 2, 2, 32, 8, 1, pad=0),
+    "sliced window": conv2d(1, 4, 3, 32, 8),
+    "dense batch": dense(5, 32, 24),
+    "dense row": dense(1, 67, 31),
+    "depthwise": depthwise(1, 5, 6, 12, stride=2),
+    "depthwise 5x5": depthwise(1, 7, 6, 8, window=5),
+    "largest of a window": pool(2, 7, 11, 12, 3, 2, average=False),
+    "mean of all pixels": pool(1, 7, 7, 40, 7, 7, average=True),
+    "squeezed": conv2d(1, 1, 1, 96, 27, 1, pad=0),
+    "mean of a map": pool(1, 14, 15, 12, 14, 15, average=True),
+    "few columns": reduction(130, 5, "sum", first=True),
+    "long rows": reduction(2, 301, "max", first=False),
+    "softmax": softmax(3, 67),
+    "standardised rows": standardised(3, 64),
+    "columns": reduction(40, 35, "max", first=True),
+    "elements": elementwise(6, 64),
+    "concatenation": joined(3, 4, 8),
+    "transposition": transpose(3, 4, 5),
+    "integers": integers(3, 40),
+    "one number": total(3, 40),
+}
+
+
+def spaces(dag: Dag, spec: DeviceSpec):
+    return gpu_space(from_dag(dag), spec).sketches
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("spec", [GENERIC_GPU, WITHOUT_LOCAL_MEMORY], ids=lambda s: s.name)
+def test_every_sketch_keeps_the_meaning(name: str, spec: DeviceSpec):
+    dag = merge_axes(SHAPES[name])
+    rng = np.random.default_rng(len(name))
+    for sketch in spaces(dag, spec):
+        verify(sketch.program)
+        for row in sketch.sample(1, rng):
+            program = sketch.instantiate(row)
+            verify(program)
+            assert_items_agree(dag, program)
+
+
+@quick(10)
+@given(st.data())
+def test_random_expressions(data: st.DataObject):
+    dag = random_dag(chooser(data))
+    for sketch in spaces(dag, GENERIC_GPU):
+        for row in sketch.sample(1, np.random.default_rng(0)):
+            program = sketch.instantiate(row)
+            lower(program)
+            assert_items_agree(dag, program)
+
+
+LARGE: dict[str, Dag] = {
+    "convolution": conv2d(1, 56, 56, 64, 64),
+    "deep": conv2d(1, 7, 7, 512, 512),
+    "dense row": dense(1, 2048, 1000),
+    "depthwise": depthwise(1, 28, 28, 256),
+    "mean of all pixels": pool(1, 7, 7, 2048, 7, 7, average=True),
+    "classes": conv2d(1, 1, 1, 1280, 1000, 1, pad=0),
+    "squeezed": conv2d(1, 1, 1, 960, 240, 1, pad=0),
+    "mean of a large map": pool(1, 112, 112, 32, 112, 112, average=True),
+    "long rows": reduction(4, 200_000, "max", first=False),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_candidates_keep_to_the_limits(name: str):
+    rng = np.random.default_rng(0)
+    for sketch in spaces(merge_axes(LARGE[name]), GENERIC_GPU):
+        for row in sketch.sample(3, rng):
+            assert_within_limits(sketch.instantiate(row), GENERIC_GPU)
+            for kernel in lower(sketch.instantiate(row)).kernels:
+                assert prod(kernel.global_size) >= prod(kernel.local_size) > 1
+
+
+TYPICAL = {(1, 0), (64, 1 << 10), (128, 32 << 10), (256, 0), (1024, 1 << 10)}
+SMALL = [
+    pytest.param(*limits, marks=() if limits in TYPICAL else pytest.mark.slow)
+    for limits in product([1, 64, 128, 256, 1024], [0, 1 << 10, 32 << 10])
+]
+"""Most work-items of a group, and bytes of local memory."""
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize(("items", "local_bytes"), SMALL)
+def test_small_devices(name: str, items: int, local_bytes: int):
+    spec = replace(GENERIC_GPU, max_work_group=items, local_memory_bytes=local_bytes)
+    dag = merge_axes(SHAPES[name])
+    rng = np.random.default_rng(items)
+    for sketch in spaces(dag, spec):
+        (row,) = sketch.sample(1, rng)
+        program = sketch.instantiate(row)
+        assert_within_limits(program, spec)
+        assert_items_agree(dag, program)
+
+
+MANY: dict[str, Dag] = {
+    "rows": dense(300_000, 8, 8),
+    "long rows": reduction(300_000, 40, "max", first=False),
+    "images": conv2d(70_000, 3, 3, 4, 4),
+    "images in groups": conv2d(40_000, 3, 3, 8, 8, groups=2),
+    "windows of images": depthwise(70_000, 3, 3, 4),
+    "a long line": pool(1, 1, 300_000, 4, 1, 2, average=False),
+    "elements": elementwise(300_000, 4),
+}
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_groups_on_the_second_and_third_axis_are_few(name: str):
+    dag = merge_axes(MANY[name])
+    found = spaces(dag, GENERIC_GPU)
+    assert any(s.name != "gpu.plain" for s in found) or name in ("long rows", "elements")
+    for sketch in found:
+        for row in sketch.sample(4, np.random.default_rng(0)):
+            assert_within_limits(sketch.instantiate(row), GENERIC_GPU)
+
+
+def test_many_images_in_one_axis_of_groups_keep_the_meaning(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("retune.rules.gpu.tile.MOST_GROUPS", 16)
+    dag = conv2d(3, 4, 5, 4, 8, groups=2)
+    for sketch in spaces(dag, GENERIC_GPU):
+        (row,) = sketch.sample(1, np.random.default_rng(0))
+        program = sketch.instantiate(row)
+        kinds = {n.kind for n in walk(program.body) if isinstance(n, For)}
+        assert not kinds & {"group.1", "group.2"}
+        assert_items_agree(dag, program)
+
+
+def assert_within_limits(program: Program, spec: DeviceSpec) -> None:
+    """Each kernel of the program may be started on the device."""
+    for kernel in lower(program).kernels:
+        assert prod(kernel.local_size) <= spec.max_work_group
+        groups = [n // m for n, m in zip(kernel.global_size, kernel.local_size, strict=True)]
+        assert max(groups[1:]) <= 65_535
+    for root in program.body.stmts:
+        local = {b.buffer for b in blocks(root) if b.buffer.scope == "local"}
+        held = sum(itemsize(b.dtype) * prod(evaluate_int(e) for e in b.shape) for b in local)
+        assert held <= spec.local_memory_bytes
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_the_untuned_candidate_uses_the_device(name: str):
+    space = gpu_space(from_dag(merge_axes(LARGE[name])), GENERIC_GPU)
+    program = space.instantiate(default_candidate(space, GENERIC_GPU))
+    kernels = lower(program).kernels
+    assert max(prod(k.global_size) for k in kernels) >= 32 * GENERIC_GPU.compute_units
+
+
+@pytest.mark.parametrize(
+    ("name", "groups"),
+    [("classes", 125), ("squeezed", 30), ("mean of a large map", 32), ("long rows", 60)],
+)
+def test_few_results_of_deep_reductions_are_spread_over_units(name: str, groups: int):
+    space = gpu_space(from_dag(merge_axes(LARGE[name])), GENERIC_GPU)
+    first, *_ = lower(space.instantiate(default_candidate(space, GENERIC_GPU))).kernels
+    assert prod(first.global_size) // prod(first.local_size) >= groups
+
+
+def test_a_device_without_local_memory_gets_no_copies():
+    sketches = spaces(conv2d(1, 14, 14, 64, 64), WITHOUT_LOCAL_MEMORY)
+    assert sketches
+    for sketch in sketches:
+        assert all(b.buffer.scope != "local" for b in blocks(sketch.program.body))
+        assert any(n.kind == "vectorize" for n in walk(sketch.program.body) if isinstance(n, For))
+
+
+@pytest.mark.parametrize(("stride", "window"), [(1, 3), (2, 3), (1, 5)])
+def test_an_item_reads_what_its_window_covers_once(stride: int, window: int):
+    dag = depthwise(1, 112, 112, 96, stride=stride, window=window)
+    space = gpu_space(from_dag(dag), GENERIC_GPU)
+    sketch = space.sketch("gpu.v1.direct.halo")
+    tile = {"tile.out.yy": (4, 2), "tile.out.xx": (4, 3), "tile.out.ff": (1, 8)}
+    text = lower(sketch.instantiate(sketch.row(tile))).text
+    code = "\n".join(line for line in text.splitlines() if not line.startswith("//"))
+    covered = (stride + window) * (2 * stride + window)
+    assert (code.count("x[x_at"), code.count("k[k_at")) == (covered, window * window)
+    assert "if (" not in code
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_padded_windows_start_with_what_reads_once(stride: int):
+    space = gpu_space(from_dag(depthwise(1, 112, 112, 96, stride=stride)), GENERIC_GPU)
+    assert default_candidate(space, GENERIC_GPU).sketch.endswith(".halo")
+
+
+def test_operands_whose_channels_come_first_are_copied_with_channels_last():
+    space = gpu_space(from_dag(dense(64, 784, 128)), GENERIC_GPU)
+    program = space.sketch("gpu.v4.local4").program
+    (weights,) = (b for b in program.scratch if b.name == "w.local")
+    assert str(weights.shape[0]).startswith("depth")
+    assert program.packed == ("w",)
+
+
+def test_features_see_local_memory():
+    space = gpu_space(from_dag(conv2d(1, 28, 28, 64, 64)), GENERIC_GPU)
+    population = space.sample(64, np.random.default_rng(0))
+    found = featurise(space, population, GENERIC_GPU)
+    assert np.isfinite(found).all()
+    shares = found[:, COLUMN["program.local_share"]]
+    fetched = np.array(["local" in space.sketches[i].name for i in population.sketch])
+    assert ((shares > 0) == fetched).all()
+    assert shares.max() <= 1.0
+
+
+def test_shared_slices_add_up_in_local_memory():
+    space = gpu_space(from_dag(conv2d(1, 14, 14, 64, 64)), GENERIC_GPU)
+    sketch = space.sketch("gpu.v4.local4.halo.shared")
+    (row,) = sketch.sample(1, np.random.default_rng(0))
+    assert len(lower(sketch.instantiate(row)).kernels) == 1
+    assert any(b.name == "conv.part" and b.scope == "local" for b in sketch.program.scratch)
+
+
+def test_traces_make_the_same_programs():
+    dag = dense(16, 32, 24)
+    space = gpu_space(from_dag(dag), GENERIC_GPU)
+    population = space.sample(8, np.random.default_rng(0))
+    for index in range(len(population)):
+        candidate = space.candidate(population, index)
+        again = replay(from_dag(dag), space.trace(candidate), dict(candidate.decisions))
+        assert_same_meaning(dag, again.program)
+
+
+def test_the_text_of_a_convolution(golden):
+    space = gpu_space(from_dag(conv2d(1, 8, 8, 16, 32), "layer"), GENERIC_GPU)
+    sketch = space.sketch("gpu.v4.local4.halo")
+    chosen = {
+        "tile.out.yy": (2, 2), "tile.out.xx": (4, 2), "tile.out.ff": (1, 8),
+        "depth.conv": (8,), "unroll.conv": (4,),
+    }  # fmt: skip
+    program = sketch.instantiate(sketch.row(chosen))
+    assert golden == f"{program}\n\n{lower(program).text}"

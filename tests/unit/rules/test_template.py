@@ -1,0 +1,195 @@
+"""Templates: hand-written schedules are sketches like any other."""
+
+import logging
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from retune.core.errors import ScheduleError
+from retune.core.target import GENERIC_CPU
+from retune.ir.merge import merge_axes
+from retune.ir.stmt import Program, blocks, from_dag
+from retune.ir.te import Dag
+from retune.ir.verify import verify
+from retune.rules import template as registry
+from retune.rules.cost.estimate import default_candidate
+from retune.rules.cpu.space import schedule_rest
+from retune.rules.spaces import space_of
+from retune.rules.template import Workload, template, templates
+from retune.rules.templates import conv2d as shipped
+from retune.schedule.schedule import Schedule
+from retune.schedule.space import Sketch, Space
+from tests.dags import conv2d, dense
+from tests.oracle import assert_items_agree, assert_same_meaning
+
+SHAPES: dict[str, Dag] = {
+    "window": conv2d(1, 7, 13, 12, 32),
+    "prime channels": conv2d(2, 6, 5, 7, 19, residual=True),
+    "strided window": conv2d(1, 9, 9, 16, 24, stride=2),
+    "point-wise": merge_axes(conv2d(1, 6, 7, 8, 48, 1, pad=0)),
+    "point-wise, strided": merge_axes(conv2d(2, 8, 9, 6, 16, 1, pad=0, stride=2)),
+}
+
+
+@pytest.fixture
+def forget() -> Iterator[None]:
+    """Templates registered by a test are gone after it."""
+    before = dict(registry._TEMPLATES)
+    yield
+    registry._TEMPLATES.clear()
+    registry._TEMPLATES.update(before)
+
+
+def conv_space(dag: Dag) -> list[Sketch]:
+    """The shipped template's sketches; these expressions name their convolution `conv`."""
+    made: list[Sketch] = []
+    for entry in templates("conv2d_nhwc", "cpu"):
+        template("conv", untuned=entry.untuned)(entry.function)
+    space = space_of(from_dag(dag), "conv", GENERIC_CPU, max_error=0.0)
+    made.extend(s for s in space.sketches if s.name.startswith("conv2d_nchwc"))
+    return made
+
+
+@pytest.mark.usefixtures("forget")
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_convolution_template_keeps_the_meaning(name: str):
+    rng = np.random.default_rng(len(name))
+    sketches = conv_space(SHAPES[name])
+    assert len(sketches) == (1 if name.startswith("point") else 2)
+    for sketch in sketches:
+        assert sketch.untuned is not None
+        for row in (sketch.untuned, *sketch.sample(3, rng)):
+            program = sketch.instantiate(row)
+            verify(program)
+            assert_items_agree(SHAPES[name], program)
+
+
+@pytest.mark.usefixtures("forget")
+def test_knobs_have_the_names_of_the_template():
+    by_window = {n: [d.name for d in conv_space(SHAPES[n])[0].decisions] for n in ["window"]}
+    assert by_window == {"window": ["tile_oc", "tile_ow", "tile_ic"]}
+
+
+@pytest.mark.usefixtures("forget")
+def test_a_strided_point_wise_convolution_tiles_rows():
+    (sketch,) = conv_space(SHAPES["point-wise, strided"])
+    assert [d.name for d in sketch.decisions] == ["tile_oc", "tile_ow", "tile_oh", "tile_ic"]
+
+
+@pytest.mark.parametrize(
+    ("dag", "expected"),
+    [
+        (conv2d(1, 56, 56, 64, 64), {"tile_oc": (1,), "tile_ic": (16,), "tile_ow": (28,)}),
+        (conv2d(1, 28, 28, 3, 64), {"tile_oc": (1,), "tile_ic": (3,), "tile_ow": (28,)}),
+        (
+            conv2d(1, 14, 14, 24, 8, 1, pad=0, stride=2),
+            {"tile_oc": (1,), "tile_ic": (8,), "tile_ow": (7,), "tile_oh": (1,)},
+        ),
+        (
+            conv2d(1, 16, 16, 24, 8, 1, pad=0, stride=2),
+            {"tile_oc": (1,), "tile_ic": (8,), "tile_ow": (8,), "tile_oh": (2,)},
+        ),
+    ],
+)
+def test_untuned_decisions_are_the_fallback(dag: Dag, expected: dict[str, tuple[int, ...]]):
+    work = Workload(op="conv", program=from_dag(dag), spec=GENERIC_CPU)
+    assert shipped.untuned(work) == expected
+
+
+@pytest.mark.usefixtures("forget")
+@pytest.mark.parametrize("dag", [conv2d(1, 6, 6, 8, 16, groups=2), conv2d(1, 6, 6, 4, 1)])
+def test_what_the_convolution_template_does_not_serve_is_left_to_the_rules(dag: Dag):
+    assert conv_space(dag) == []
+    work = Workload(op="conv", program=from_dag(dag), spec=GENERIC_CPU)
+    with pytest.raises(ScheduleError, match="conv: expected"):
+        shipped.conv2d_nchwc(Schedule(work.program), work)
+
+
+# -- a new template ----------------------------------------------------------------------------
+
+
+def dense_rows(s: Schedule, work: Workload) -> None:
+    """A dense layer by tiles of outputs, each the work of one group, in vectors where it can."""
+    rows, outputs, depth = s.loops(work.op)
+    (tile,) = s.sample_perfect_tile(outputs, 2, 16, "tile_outputs")
+    unroll = s.sample_categorical("unroll_k", [1, 2, 4])
+    outer, inner = s.split(outputs, [tile])
+    far, near = s.split(depth, [unroll])
+    s.reorder(outer, rows, far, near, inner)
+    s.unroll(near)
+    s.bind(outer, "group.0")
+    schedule_rest(s, work.spec)
+
+
+def dense_untuned(work: Workload) -> dict[str, tuple[int, ...]]:
+    """Two outputs, nothing unrolled."""
+    return {"tile_outputs": (2,), "unroll_k": (1,)}
+
+
+def dense_program() -> tuple[Dag, Program]:
+    dag = dense(2, 12, 20)
+    return dag, from_dag(dag)
+
+
+@pytest.mark.usefixtures("forget")
+def test_a_new_template_joins_the_space_of_its_operator():
+    dag, program = dense_program()
+    op = next(stage.name for stage in dag.stages)
+    plain = space_of(program, op, GENERIC_CPU, max_error=0.0)
+    template(op, untuned=dense_untuned)(dense_rows)
+    space = space_of(program, op, GENERIC_CPU, max_error=0.0)
+    (own,) = [s for s in space.sketches if s.name.startswith("dense_rows.")]
+    assert len(space.sketches) == len(plain.sketches) + 1
+    assert space_of(program, "another", GENERIC_CPU, max_error=0.0).size == plain.size
+    for row in own.sample(5, np.random.default_rng(0)):
+        assert_same_meaning(dag, own.instantiate(row))
+    (start,) = space.untuned()
+    assert dict(start.decisions) == dense_untuned(
+        Workload(op=op, program=program, spec=GENERIC_CPU)
+    )
+    alone = Space((own,))
+    assert default_candidate(alone, GENERIC_CPU) == start
+
+
+@pytest.mark.usefixtures("forget")
+def test_a_name_is_registered_once():
+    template("dense")(dense_rows)
+    with pytest.raises(ValueError, match="template 'dense_rows' for dense on cpu exists already"):
+        template("dense")(dense_rows)
+
+
+@pytest.mark.usefixtures("forget")
+def test_a_template_with_untuned_decisions_that_are_no_options_is_left_out(
+    caplog: pytest.LogCaptureFixture,
+):
+    dag, program = dense_program()
+    op = next(stage.name for stage in dag.stages)
+    template(op, untuned=lambda work: {"unroll_k": (3,), "tile_outputs": (2,)})(dense_rows)
+    with caplog.at_level(logging.DEBUG, "retune.rules"):
+        space = space_of(program, op, GENERIC_CPU, max_error=0.0)
+    assert not any(s.name.startswith("dense_rows") for s in space.sketches)
+    assert "(3,) is not an option of 'unroll_k'" in caplog.text
+
+
+def dense_inside(s: Schedule, work: Workload) -> None:
+    """The layer's sum, computed at one of the loops of what follows it, or by itself."""
+    rest = [b.name for b in blocks(s.program.body) if b.name != work.op]
+    s.split(s.loops(rest[-1])[-1], s.sample_perfect_tile(s.loops(rest[-1])[-1], 2, 16, "tile"))
+    s.sample_compute_location(work.op, name="place")
+
+
+@pytest.mark.usefixtures("forget")
+def test_a_template_that_samples_a_place_gives_a_sketch_for_each():
+    dag, program = dense_program()
+    op = next(stage.name for stage in dag.stages)
+    template(op, untuned=lambda work: {"tile": (4,), "place": (2,)})(dense_inside)
+    space = space_of(program, op, GENERIC_CPU, max_error=0.0)
+    own = [s for s in space.sketches if s.name.startswith("dense_inside.")]
+    assert [s.name.rsplit(".", 1)[0] for s in own] == [
+        f"dense_inside.place={i}" for i in range(len(own))
+    ]
+    assert len({str(s.program) for s in own}) == len(own) > 2
+    (start,) = space.untuned()
+    assert start.sketch == own[2].name
+    assert_same_meaning(dag, space.instantiate(start))
