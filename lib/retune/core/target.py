@@ -4,9 +4,9 @@ No OpenCL object appears here, so spaces are built and tested without a device.
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
 
-DeviceClass = Literal["cpu", "gpu"]
+DeviceClass = str
+"""Which rules a device goes by: `cpu`, `gpu`, or what is registered in `retune.rules.devices`."""
 
 _EXTENSIONS = {"float16": "cl_khr_fp16", "float64": "cl_khr_fp64"}
 """Element type -> the OpenCL extension without which no kernel computes with it."""

@@ -9,10 +9,7 @@ from retune.core.errors import ScheduleError
 from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
 from retune.ir.stmt import Program
-from retune.rules.cpu.space import cpu_space
-from retune.rules.cpu.winograd import winograd_sketches
-from retune.rules.gpu.space import gpu_space
-from retune.rules.gpu.winograd import gpu_winograd_sketches
+from retune.rules.devices import rules_for
 from retune.rules.template import Decided, Template, Workload
 from retune.rules.templates import templates
 from retune.schedule.space import Rule, Sketch, Space, sketches_of
@@ -25,11 +22,9 @@ def space_of(program: Program, op: str, spec: DeviceSpec, *, max_error: float) -
 
     Those whose error is more than `max_error`, a part of the output's range, are left out.
     """
-    is_cpu = spec.device_class == "cpu"
-    rules = (cpu_space if is_cpu else gpu_space)(program, spec).sketches
-    transformed = (winograd_sketches if is_cpu else gpu_winograd_sketches)(program, spec)
-    made = [_template_sketches(t, program, spec) for t in templates(op, spec.device_class)]
-    known = (*rules, *transformed, *chain.from_iterable(made))
+    ruled = (rules(program, spec) for rules in rules_for(spec).rules)
+    written = (_template_sketches(t, program, spec) for t in templates(op, spec.device_class))
+    known = chain.from_iterable((*ruled, *written))
     return Space(tuple(sketch for sketch in known if sketch.error <= max_error))
 
 

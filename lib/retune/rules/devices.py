@@ -1,0 +1,65 @@
+"""Classes of devices: for each of them its levels, and the rules that make its sketches.
+
+A class is one entry: what a tiling may use, and functions from a program to sketches. Search,
+records, estimates and replay know no class by name. See `tests/unit/rules/test_devices.py` for one
+of two levels.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from retune.core.target import DeviceSpec
+from retune.ir.stmt import Program
+from retune.rules.cpu.space import cpu_space
+from retune.rules.cpu.winograd import winograd_sketches
+from retune.rules.gpu.space import gpu_space
+from retune.rules.gpu.winograd import gpu_winograd_sketches
+from retune.rules.tiling import CPU, GPU, Level
+from retune.schedule.space import Sketch
+
+Rules = Callable[[Program, DeviceSpec], Iterable[Sketch]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRules:
+    """What is known of a class of devices."""
+
+    levels: tuple[Level, ...]
+    """From the outermost to the innermost."""
+    rules: tuple[Rules, ...]
+    """The first one makes at least one sketch of any program."""
+
+
+def _cpu(program: Program, spec: DeviceSpec) -> tuple[Sketch, ...]:
+    return cpu_space(program, spec).sketches
+
+
+def _gpu(program: Program, spec: DeviceSpec) -> tuple[Sketch, ...]:
+    return gpu_space(program, spec).sketches
+
+
+_CLASSES: dict[str, DeviceRules] = {
+    "cpu": DeviceRules(levels=CPU, rules=(_cpu, winograd_sketches)),
+    "gpu": DeviceRules(levels=GPU, rules=(_gpu, gpu_winograd_sketches)),
+}
+
+
+def register_device_class(name: str, known: DeviceRules) -> None:
+    """Devices of the class `name` have these levels and rules from now on.
+
+    Raises: ValueError if there is a class of that name.
+    """
+    if name in _CLASSES:
+        raise ValueError(f"device class {name!r} exists already")
+    _CLASSES[name] = known
+
+
+def rules_for(spec: DeviceSpec) -> DeviceRules:
+    """The levels and rules of the device's class.
+
+    Raises: ValueError for a class that is not registered.
+    """
+    if spec.device_class not in _CLASSES:
+        known = ", ".join(sorted(_CLASSES))
+        raise ValueError(f"no rules for device class {spec.device_class!r}; there are {known}")
+    return _CLASSES[spec.device_class]

@@ -1,0 +1,77 @@
+"""A class of devices is one entry: here one of two levels, with a rule of its own."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from retune.core.target import GENERIC_CPU
+from retune.ir.merge import merge_axes
+from retune.ir.stmt import Program, from_dag
+from retune.rules import devices
+from retune.rules.devices import DeviceRules, register_device_class, rules_for
+from retune.rules.fusion import heaviest_reduction, inline_elementwise, results_of, untouched
+from retune.rules.spaces import space_of
+from retune.rules.tiling import GROUP, REGISTER, Axis, Tiling
+from retune.schedule.schedule import Schedule
+from retune.schedule.space import Sketch, sketch_of
+from tests.dags import conv2d, dense, depthwise, pool, softmax
+from tests.oracle import assert_items_agree
+
+LEVELS = (GROUP, REGISTER)
+TOY = replace(GENERIC_CPU, name="toy", device_class="toy")
+PROGRAMS = {
+    "convolution": merge_axes(conv2d(1, 5, 7, 6, 9, residual=True)),
+    "depthwise": merge_axes(depthwise(1, 6, 5, 8)),
+    "pool": merge_axes(pool(1, 7, 7, 5, 3, 2, average=False)),
+    "dense": dense(3, 10, 13),
+    "softmax": softmax(4, 9),
+}
+
+
+def schedule_toy(s: Schedule) -> None:
+    """Work-groups take tiles of all axes; a tile is in registers."""
+    anchor = heaviest_reduction(s.program)
+    inline_elementwise(s)
+    for name in [anchor.name] if anchor else []:
+        axes = [Axis(loop, 4) for loop in s.loops(results_of(s, name))]
+        tile = Tiling(LEVELS, {GROUP: axes, REGISTER: axes}, axes).apply(s)
+        s.compute_at(name, tile[GROUP][-1])
+        s.require(tile.size(REGISTER) <= 16, "sixteen registers")
+        tile.run(REGISTER)
+        bind_groups(s, tile[GROUP])
+    for name in s.blocks():
+        if untouched(s, name) and s.block(name).reducer is None:
+            bind_groups(s, [n for n in s.loops(name) if not s.loop(n).reduce])
+
+
+def bind_groups(s: Schedule, loops: list[str]) -> None:
+    while len(loops) > 1:
+        loops[:2] = [s.fuse(loops[0], loops[1])]
+    for loop in loops:
+        s.bind(loop, "group.0")
+
+
+def sketches(program: Program, _: object) -> list[Sketch]:
+    return [sketch_of(program, schedule_toy, "toy")]
+
+
+@pytest.fixture
+def toy() -> Iterator[None]:
+    register_device_class("toy", DeviceRules(levels=LEVELS, rules=(sketches,)))
+    yield
+    del devices._CLASSES["toy"]
+
+
+@pytest.mark.usefixtures("toy")
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_class_of_two_levels_is_right(name: str):
+    (sketch,) = space_of(from_dag(PROGRAMS[name]), name, TOY, max_error=0.0).sketches
+    for row in sketch.sample(4, np.random.default_rng(0)):
+        assert_items_agree(PROGRAMS[name], sketch.instantiate(row))
+
+
+def test_an_unknown_class_is_named():
+    with pytest.raises(ValueError, match="no rules for device class 'toy'; there are cpu, gpu"):
+        rules_for(TOY)

@@ -1,0 +1,63 @@
+"""Tilings: what a nest by levels says, and what cannot be said."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retune.core.errors import ScheduleError
+from retune.ir.stmt import from_dag
+from retune.rules.tiling import BLOCK, CPU, GROUP, LANE, REGISTER, Axis, Level, Tiling
+from retune.schedule.schedule import Schedule
+from retune.schedule.space import sketch_of
+from tests.dags import elementwise
+from tests.oracle import assert_same_meaning
+from tests.properties import quick
+
+LEVELS = (GROUP, REGISTER)
+ROW, CHANNEL = Axis("y.i0", 4), Axis("y.i1", 2)
+
+
+def test_a_tiling_uses_the_levels_of_its_class_in_their_order():
+    axis = Axis("x", 4)
+    for nest in ({GROUP: [axis], LANE: [axis]}, {REGISTER: [axis], GROUP: [axis]}):
+        with pytest.raises(ScheduleError, match="levels are group, register"):
+            Tiling(LEVELS, nest, [axis], lanes=4)
+
+
+def test_lanes_are_of_one_axis():
+    for nest, lanes in (({LANE: [ROW, CHANNEL]}, 4), ({GROUP: [ROW, CHANNEL]}, 4)):
+        with pytest.raises(ScheduleError, match=r"4 lanes of [02] axes"):
+            Tiling(CPU, nest, [ROW, CHANNEL], lanes)
+    with pytest.raises(ScheduleError, match=r"1 lanes of 1 axes"):
+        Tiling(CPU, {GROUP: [ROW], LANE: [ROW]}, [ROW])
+
+
+def test_an_axis_has_a_level():
+    with pytest.raises(ScheduleError, match=r"without a level for y\.i1"):
+        Tiling(CPU, {GROUP: [ROW]}, [ROW, CHANNEL])
+
+
+@quick(40)
+@given(st.permutations(["row", "column"]), st.booleans(), st.integers(0, 99))
+def test_a_nest_stands_as_it_is_written(first: list[str], wide: bool, seed: int):
+    dag = elementwise(13, 22)
+
+    def rule(s: Schedule) -> None:
+        name = s.blocks()[-1]
+        row, column = (Axis(loop, 5) for loop in s.loops(name))
+        axes = {"row": row, "column": column}
+        nest: dict[Level, list[Axis]] = {
+            GROUP: [row, column], BLOCK: [axes[role] for role in first], REGISTER: [column],
+        }  # fmt: skip
+        if wide:
+            nest[LANE] = [column]
+        tile = Tiling(CPU, nest, [row, column], 4 if wide else 1).apply(s)
+        assert s.loops(name) == [loop for level in nest for loop in tile[level]]
+        tile.run(REGISTER, LANE)
+        kinds = [s.loop(n).kind for n in (*tile[REGISTER], *tile[LANE])]
+        assert kinds == ["unroll", "vectorize"][: 1 + wide]
+
+    sketch = sketch_of(from_dag(dag), rule)
+    for chosen in sketch.sample(2, np.random.default_rng(seed)):
+        assert_same_meaning(dag, sketch.instantiate(chosen))
