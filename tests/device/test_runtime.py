@@ -1,6 +1,7 @@
 """The OpenCL door, on PoCL."""
 
 import gc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -33,6 +34,16 @@ def device() -> Device:
     return open_device("pocl")
 
 
+@pytest.fixture(scope="module", params=["objects", "pointers"])
+def memory(request: pytest.FixtureRequest) -> Device:
+    """PoCL, whose memory is objects of the driver, or addresses as on a GPU."""
+    opened = open_device("pocl")
+    if request.param == "pointers":
+        opened.spec = replace(opened.spec, device_class="gpu")
+        assert opened.allocate(4).addresses is not None
+    return opened
+
+
 def test_pocl_is_listed_first_and_once():
     names = [spec.name for spec in list_devices()]
     assert names[0] == "pocl"
@@ -54,27 +65,27 @@ def test_an_unknown_device_is_an_error_that_lists_the_known():
         open_device("toaster")
 
 
-def test_launches_run_in_order(device: Device):
-    program = device.build(DOUBLE, options=("-cl-fast-relaxed-math",))
+def test_launches_run_in_order(memory: Device):
+    program = memory.build(DOUBLE, options=("-cl-fast-relaxed-math",))
     assert set(program.names) == {"twice", "next"}
-    x, y = device.random("float32", KIND.elements, 1), device.random("float32", KIND.elements, 2)
-    first = device.prepare(program, "twice", [x, y], (KIND.elements, 1, 1), (1, 1, 1))
-    then = device.prepare(program, "next", [y], (KIND.elements, 1, 1), (16, 1, 1))
-    device.enqueue([first, then])
-    device.finish()
-    assert np.array_equal(device.read(y, KIND), 2 * device.read(x, KIND) + 1)
-    assert device.time([first], 3) > 0
-    assert len(device.profile([first, then])) == 2
+    x, y = memory.random("float32", KIND.elements, 1), memory.random("float32", KIND.elements, 2)
+    first = memory.prepare(program, "twice", [x, y], (KIND.elements, 1, 1), (1, 1, 1))
+    then = memory.prepare(program, "next", [y], (KIND.elements, 1, 1), (16, 1, 1))
+    memory.enqueue([first, then])
+    memory.finish()
+    assert np.array_equal(memory.read(y, KIND), 2 * memory.read(x, KIND) + 1)
+    assert memory.time([first], 3) > 0
+    assert len(memory.profile([first, then])) == 2
 
 
-def test_a_launch_keeps_its_buffers_alive(device: Device):
-    program = device.build(DOUBLE)
-    y = device.upload(np.zeros(KIND.shape, np.float32))
+def test_a_launch_keeps_its_buffers_alive(memory: Device):
+    program = memory.build(DOUBLE)
+    y = memory.upload(np.zeros(KIND.shape, np.float32))
     x = np.full(KIND.shape, 3, np.float32)
-    launch = device.prepare(program, "twice", [device.upload(x), y], (128, 1, 1), (1, 1, 1))
+    launch = memory.prepare(program, "twice", [memory.upload(x), y], (128, 1, 1), (1, 1, 1))
     gc.collect()
-    device.enqueue([launch])
-    assert np.array_equal(device.read(y, KIND), 2 * x)
+    memory.enqueue([launch])
+    assert np.array_equal(memory.read(y, KIND), 2 * x)
 
 
 def test_one_group_touches_one_work_group(device: Device):
@@ -85,17 +96,17 @@ def test_one_group_touches_one_work_group(device: Device):
     assert device.read(y, KIND).sum() == 16
 
 
-def test_parts_and_writes_share_memory(device: Device):
-    whole = device.allocate(4096)
-    part = device.part(whole, 1024, 64)
-    device.write(part, np.arange(16, dtype=np.float32))
-    found = device.read(whole, TensorType((1024,)))
+def test_parts_and_writes_share_memory(memory: Device):
+    whole = memory.allocate(4096)
+    part = memory.part(whole, 1024, 64)
+    memory.write(part, np.arange(16, dtype=np.float32))
+    found = memory.read(whole, TensorType((1024,)))
     assert found[256:272].tolist() == list(range(16))
     assert found.sum() == sum(range(16))
     with pytest.raises(DeviceError, match="write of 128 bytes from byte 0 on to a buffer of 64"):
-        device.write(part, np.zeros(32, np.float32))
-    device.write(whole, np.full(4, 7, np.float32), 2048)
-    assert device.read(whole, TensorType((1024,)))[510:518].tolist() == [0, 0, 7, 7, 7, 7, 0, 0]
+        memory.write(part, np.zeros(32, np.float32))
+    memory.write(whole, np.full(4, 7, np.float32), 2048)
+    assert memory.read(whole, TensorType((1024,)))[510:518].tolist() == [0, 0, 7, 7, 7, 7, 0, 0]
 
 
 def test_large_buffers_are_zeros_that_kernels_read_and_write(device: Device):
