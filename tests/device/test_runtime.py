@@ -99,7 +99,9 @@ def test_one_group_touches_one_work_group(device: Device):
 def test_parts_and_writes_share_memory(memory: Device):
     whole = memory.allocate(4096)
     part = memory.part(whole, 1024, 64)
-    memory.write(part, np.arange(16, dtype=np.float32))
+    given = np.arange(16, dtype=np.float32)
+    given.flags.writeable = False  # as the arrays of a file are
+    memory.write(part, given)
     found = memory.read(whole, TensorType((1024,)))
     assert found[256:272].tolist() == list(range(16))
     assert found.sum() == sum(range(16))

@@ -201,7 +201,7 @@ class Device:
             self._context, size, _SHARED_ALIGN_BYTES, self._cl.svm_mem_flags.READ_WRITE
         )
         block = (ctypes.c_uint8 * size).from_address(owner.svm_ptr)
-        memory = self._at(Addresses(np.frombuffer(block, np.uint8), owner))
+        memory = self._at(Addresses(np.ctypeslib.as_array(block), owner))
         self._cl.enqueue_svm_memfill(self._queue, memory.handle, np.uint8(0))
         self._queue.finish()
         return memory
@@ -270,6 +270,8 @@ class Device:
             return
         if offset or buffer.addresses is not None:
             buffer = self.part(buffer, offset, data.nbytes)
+        if buffer.addresses is not None and not data.flags.writeable:
+            data = data.copy()  # pyopencl takes no pointer to an array that is read-only
         if buffer.host is not None:
             self.finish()
             buffer.host[: data.nbytes].view(data.dtype)[:] = data.reshape(-1)
