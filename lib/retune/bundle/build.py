@@ -22,7 +22,7 @@ from retune.bundle.plan import (
 from retune.bundle.views import View, cut_at, find_views, is_in_place, starts
 from retune.codegen.lower import lower
 from retune.codegen.source import BUILD_OPTIONS, BufferSpec, KernelSource, ProgramSource
-from retune.codegen.views import Columns, view
+from retune.codegen.views import view
 from retune.core.errors import InputError
 from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
@@ -33,6 +33,7 @@ from retune.graph.indices import index_counts
 from retune.graph.ops import lookup
 from retune.graph.ops.host import HOST
 from retune.ir.stmt import Program
+from retune.ir.storage import Storage
 from retune.rules.cost.estimate import default_candidate
 from retune.schedule.space import Candidate
 from retune.search.extract import Network, PlacedGroup
@@ -99,7 +100,7 @@ def build_contest(
             parts.without_kernel(placed.group)
             continue
         task = network.tasks[placed.task_key]
-        made = sources.of(task, parts.columns(placed.group, task))
+        made = sources.of(task, parts.storages(placed.group, task))
         ranges = tuple(parts.launch(placed, task, source, i) for i, source in enumerate(made))
         if all(ranges):
             slots.append(Slot(task_key=task.key, label=placed.group.name, contenders=ranges))
@@ -158,17 +159,17 @@ class _Sources:
         self._spec = spec
         self._programs: dict[str, list[Program]] = {}
         self._errors: dict[str, float] = {}
-        self._made: dict[tuple[str, frozenset[tuple[str, Columns]]], list[ProgramSource]] = {}
+        self._made: dict[tuple[str, frozenset[tuple[str, Storage]]], list[ProgramSource]] = {}
 
     def notes(self) -> dict[str, str]:
         """What `verify` and people should know of the programs made so far."""
         return {LARGEST_ERROR_NOTE: _largest(tuple(self._errors.values()))}
 
-    def of(self, task: Task, columns: Mapping[str, Columns]) -> list[ProgramSource]:
-        """The programs of its contenders, those inputs and outputs being columns of others."""
-        key = (task.key, frozenset(columns.items()))
+    def of(self, task: Task, storages: Mapping[str, Storage]) -> list[ProgramSource]:
+        """The programs of its contenders, those inputs and outputs lying as the storages say."""
+        key = (task.key, frozenset(storages.items()))
         if key not in self._made:
-            programs = [view(program, columns) for program in self._programs_of(task)]
+            programs = [view(program, storages) for program in self._programs_of(task)]
             self._made[key] = [lower(program) for program in programs]
         return self._made[key]
 
@@ -271,10 +272,15 @@ class _Parts:
             )
         return range(first, len(self.launches))
 
-    def columns(self, group: Group, task: Task) -> dict[str, Columns]:
+    def storages(self, group: Group, task: Task) -> dict[str, Storage]:
         """Of the task's inputs and outputs, those that lie in a wider value, by their names."""
         placed = {name: self.views.get(value) for name, value in _bound(group, task).items()}
-        return {name: place.columns for name, place in placed.items() if place is not None}
+        shapes = {t.name: t.shape for t in (*task.dag.placeholders, *task.dag.outputs)}
+        return {
+            name: place.storage.reshaped(shapes[name])
+            for name, place in placed.items()
+            if place is not None
+        }
 
     def _needed(self, placed: PlacedGroup, source: ProgramSource) -> Sequence[KernelSource]:
         """All kernels, less the copies of what lies in place already."""
@@ -342,7 +348,7 @@ class _Parts:
             return value
         if value in self.views:
             place = self.views[value]
-            self.aliases.append(Alias(value=value, of=self._value(place.of), columns=place.columns))
+            self.aliases.append(Alias(value=value, of=self._value(place.of), storage=place.storage))
         graph, kind = self.graph, self.graph.types[value]
         if value in graph.outputs:
             role = "output"

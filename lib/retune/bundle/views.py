@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from retune.codegen.views import Columns
 from retune.graph.fuse import ALIAS
 from retune.graph.graph import Graph, Node
 from retune.graph.ops.host import HOST
 from retune.graph.ops.registry import ints
+from retune.ir.storage import Storage, row_major
 from retune.search.extract import Network, PlacedGroup
 
 
@@ -22,7 +22,7 @@ class View:
     """A value that is columns of another one, which has memory of its own."""
 
     of: str
-    columns: Columns
+    storage: Storage
 
 
 def find_views(network: Network) -> dict[str, View]:
@@ -42,7 +42,7 @@ def is_in_place(
 ) -> bool:
     """Whether the columns of `wider` from `offset` on are the memory of `value`."""
     place, around = (_placed(name, views, graph) for name in (value, wider))
-    return place.of == around.of and place.columns.offset == around.columns.offset + offset
+    return place.of == around.of and place.storage.offset == around.storage.offset + offset
 
 
 def starts(node: Node, graph: Graph) -> list[int]:
@@ -69,8 +69,7 @@ def cut_at(node: Node, graph: Graph) -> int | None:
 
 
 def _placed(value: str, views: Mapping[str, View], graph: Graph) -> View:
-    shape = graph.types[value].shape
-    return views.get(value) or View(value, Columns(0, shape[-1] if shape else 1))
+    return views.get(value) or View(value, row_major(graph.types[value].shape))
 
 
 def _inclusions(network: Network) -> Iterator[tuple[str, str, int]]:
@@ -149,7 +148,8 @@ class _Forest:
         found: dict[str, View] = {}
         for value in self.parents:
             root, offset = self._root(value)
-            found[value] = View(root, Columns(offset, self._width(root)))
+            rows = row_major(self.network.graph.types[value].shape)
+            found[value] = View(root, rows.columns(offset, self._width(root)))
         return found
 
     def _root(self, value: str) -> tuple[str, int]:
