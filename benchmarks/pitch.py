@@ -31,7 +31,7 @@ from retune.device.workload import Workload, make_candidate
 from retune.graph.zoo.writer import NetWriter
 from retune.ir.storage import Storage, row_major
 from retune.ir.te import Tensor
-from retune.schedule.estimate import default_candidate
+from retune.rules.cost.estimate import default_candidate
 from retune.schedule.space import Candidate
 from retune.search.task import Task
 

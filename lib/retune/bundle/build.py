@@ -19,7 +19,7 @@ from retune.bundle.plan import (
     PlanHost,
     PlanLaunch,
 )
-from retune.bundle.views import View, cut_at, find_views, is_in_place, starts
+from retune.bundle.views import View, cut_at, find_views, is_in_place, own_name, starts
 from retune.codegen.lower import lower
 from retune.codegen.source import BUILD_OPTIONS, BufferSpec, KernelSource, ProgramSource
 from retune.codegen.views import view
@@ -93,7 +93,7 @@ def build_contest(
     """
     check_types(network.graph, spec)
     sources = _Sources(contenders, spec)
-    parts = _Parts(network.graph, find_views(network))
+    parts = _Parts(network.graph, find_views(network, spec))
     slots: list[Slot] = []
     for placed in network.groups:
         if placed.task_key is None:
@@ -299,7 +299,7 @@ class _Parts:
 
     def _bind(self, spec: BufferSpec, bound: Mapping[str, str], group: str) -> str:
         if spec.role == "scratch":
-            name = self._own_name(f"{group}/{spec.name}")
+            name = own_name(f"{group}/{spec.name}", self.graph)
             self.buffers[name] = PlanBuffer(
                 name=name,
                 dtype=spec.dtype,
@@ -317,7 +317,7 @@ class _Parts:
         arrays = [self.graph.constants[value] for value in values]
         if spec.pack is None:
             return self._stored(values[0], arrays[0])
-        name = self._own_name(f"{'+'.join(values)}@{content_key(spec.pack)[:8]}")
+        name = own_name(f"{'+'.join(values)}@{content_key(spec.pack)[:8]}", self.graph)
         if name not in self.weights:
             packed = spec.pack.apply(*arrays)
             shape = packed.shape if spec.computed_from else arrays[0].shape
@@ -326,15 +326,9 @@ class _Parts:
 
     def _stored(self, value: str, array: np.ndarray) -> str:
         """The weight that holds a constant as it is; an output's name is not a weight's."""
-        name = self._own_name(f"{value}@stored") if value in self.graph.outputs else value
+        name = own_name(f"{value}@stored", self.graph) if value in self.graph.outputs else value
         if name not in self.weights:
             self._store(name, np.ascontiguousarray(array), array.shape)
-        return name
-
-    def _own_name(self, name: str) -> str:
-        """The name of memory that is no value of the network: always the same, and none of its."""
-        while name in self.graph.types:
-            name += "@"
         return name
 
     def _store(self, name: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
@@ -348,7 +342,8 @@ class _Parts:
             return value
         if value in self.views:
             place = self.views[value]
-            self.aliases.append(Alias(value=value, of=self._value(place.of), storage=place.storage))
+            of = self._rows(place, self.graph.types[value].dtype)
+            self.aliases.append(Alias(value=value, of=of, storage=place.storage))
         graph, kind = self.graph, self.graph.types[value]
         if value in graph.outputs:
             role = "output"
@@ -361,3 +356,16 @@ class _Parts:
             name=value, dtype=kind.dtype, elements=elements, role=role, shape=kind.shape
         )
         return value
+
+    def _rows(self, place: View, dtype: str) -> str:
+        """What the columns are of: a value, or rows that are there for them alone."""
+        if place.of in self.graph.types:
+            return self._value(place.of)
+        self.buffers[place.of] = PlanBuffer(
+            name=place.of,
+            dtype=dtype,
+            elements=place.storage.elements,
+            role="temp",
+            shape=(*place.storage.shape[:-1], place.storage.parts[-1].room),
+        )
+        return place.of

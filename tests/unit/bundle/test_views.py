@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Protocol, cast
 
 import pytest
 
@@ -13,15 +13,18 @@ from retune.bundle.invariants import verify_plan
 from retune.bundle.manifest import Json, Malformed, from_manifest, to_manifest
 from retune.bundle.memory import plan_memory
 from retune.bundle.placement import lay_out, touched
-from retune.bundle.plan import NetworkPlan
+from retune.bundle.plan import NetworkPlan, storage_roots
 from retune.codegen.hazards import waits
 from retune.core.errors import VerifyError
-from retune.core.target import GENERIC_CPU
+from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
 from retune.ir.storage import row_major
 from tests.device.networks import NETWORKS, Net, Networks, network, write
 
 CASES: Networks = {}
-Compile = Callable[[str], NetworkPlan]
+
+
+class Compile(Protocol):
+    def __call__(self, name: str, spec: DeviceSpec = GENERIC_CPU) -> NetworkPlan: ...
 
 
 def case(function: Callable[[Net], tuple[str, ...]]):
@@ -77,10 +80,10 @@ def of_the_input(n: Net) -> tuple[str, ...]:
 
 @pytest.fixture
 def compiled(tmp_path: Path) -> Compile:
-    def made(name: str) -> NetworkPlan:
+    def made(name: str, spec: DeviceSpec = GENERIC_CPU) -> NetworkPlan:
         among = CASES if name in CASES else NETWORKS
         found = import_network(str(write(name, tmp_path, among=among))).network
-        plan = build_plan(found, {}, GENERIC_CPU, model_key="key", notes={})
+        plan = build_plan(found, {}, spec, model_key="key", notes={})
         verify_plan(plan)
         return plan
 
@@ -112,6 +115,20 @@ def test_what_lies_in_a_row_is_not_copied(
     assert copies(plan) == count
     rows = [alias.storage.parts[-1] for alias in plan.aliases if alias.storage]
     assert {(row.first, row.room) for row in rows} == columns
+
+
+def test_rows_that_crowd_a_cache_are_a_line_longer_on_cpus(compiled: Compile):
+    plan = compiled("long_rows")
+    roots = storage_roots(plan)
+    rows = {a.value: a.storage for a in plan.aliases if a.storage and "@rows" in roots[a.value]}
+    assert sorted((s.parts[-1].first, s.parts[-1].extent) for s in rows.values()) == [
+        (0, 200), (0, 512), (0, 512), (0, 512), (0, 512), (200, 312),
+    ]  # fmt: skip
+    assert {s.parts[-1].room for s in rows.values()} == {528}
+    assert len({roots[value] for value in rows}) == 4
+    assert not rows.keys() & {*plan.inputs, *plan.outputs}
+    gpu = compiled("long_rows", GENERIC_GPU)
+    assert not any("@rows" in buffer.name for buffer in gpu.buffers)
 
 
 def test_branches_that_write_one_concatenation_do_not_wait_for_each_other(compiled: Compile):
