@@ -38,9 +38,10 @@ def flat_terms(buffer: Buffer, indices: Sequence[Expr], ranges: Ranges | None = 
     of those variables, says that the inner loop stays in one tile.
     """
     storage = storage_of(buffer)
+    settled = simplify if ranges is None else lambda atom: simplify(atom, ranges)
     total: Polynomial = {}
     for part, stride in zip(storage.parts, storage.strides, strict=True):
         digit = storage.digit(part, indices[part.dim])
-        add_terms(total, polynomial(digit, lambda atom: simplify(atom, ranges)), stride)
+        add_terms(total, polynomial(digit, settled), stride)
     add_terms(total, {(): 1}, storage.offset)
     return rejoined(total)

@@ -7,7 +7,7 @@ elements ever share an address. Read `Part`, then `row_major`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import accumulate
 from math import prod
@@ -62,17 +62,18 @@ class Storage:
     shape: tuple[int, ...]
     parts: tuple[Part, ...]
     """From the outermost digit of the address to the innermost."""
+    strides: tuple[int, ...] = field(init=False, compare=False)
+    """Of each part: elements from one of its values to the next."""
+
+    def __post_init__(self) -> None:
+        rooms = [part.room for part in self.parts[1:]]
+        strides = tuple(accumulate(reversed(rooms), mul, initial=1))[::-1]
+        object.__setattr__(self, "strides", strides if self.parts else ())
 
     @property
     def elements(self) -> int:
         """Size of the allocation."""
         return prod(part.room for part in self.parts)
-
-    @property
-    def strides(self) -> tuple[int, ...]:
-        """Of each part: elements from one of its values to the next."""
-        rooms = [part.room for part in self.parts]
-        return tuple(accumulate(reversed(rooms[1:]), mul, initial=1))[::-1] if rooms else ()
 
     @property
     def offset(self) -> int:
@@ -81,8 +82,9 @@ class Storage:
 
     def digit(self, part: Part, index: T) -> T:
         """The part's digit of an index of its dimension."""
-        if part.divisor > 1:
-            index = index // part.divisor
+        if part.divisor == 1 and part.extent == self.shape[part.dim]:
+            return index
+        index = index // part.divisor
         return index % part.extent if self._above(part) else index
 
     def address(self, indices: Sequence[int]) -> int:
