@@ -275,6 +275,16 @@ def split_and_joined(n: Net) -> tuple[str, ...]:
     return (n.conv(joined, 30, 5, (1, 1)), n.conv(left, 6, 3))
 
 
+@network
+def long_rows(n: Net) -> tuple[str, ...]:
+    """Pixels of 512 channels around depthwise layers: a part of one value, all of others."""
+    x = n("Relu", n.conv(n.input(1, 24, 6, 5), 24, 512, (1, 1)))
+    y = n("Relu", n.conv(x, 512, 512, group=512))
+    left, right = n.conv(y, 512, 200, (1, 1)), n.conv(y, 512, 312, (1, 1))
+    z = n.conv(n("Concat", left, right, axis=1), 512, 512, group=512, strides=[2, 2])
+    return (n.conv(n("Relu", z), 512, 9, (1, 1)), n("GlobalAveragePool", x))
+
+
 @network(opset=14)
 def gated(n: Net) -> tuple[str, ...]:
     x = n("HardSwish", n.conv(n.input(2, 3, 9, 9), 3, 18))

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from retune.bundle.memory import MemoryPlan, plan_memory
+from retune.bundle.placement import INTERFACE, WEIGHTS, Placement, lay_out
 from retune.bundle.plan import NetworkPlan
-from retune.bundle.storage import INTERFACE, WEIGHTS, Storage, lay_out
 from retune.device.runtime import Buffer, Device
 
 
@@ -14,23 +14,23 @@ class Allocations:
     """Where the values of a plan lie on a device."""
 
     memory: MemoryPlan
-    storage: Storage
+    placement: Placement
     bases: Sequence[Buffer]
     """The allocations in the order of their numbers; the host reads and writes the interface in
     place where the device allows it."""
 
     def interface(self, name: str, device: Device) -> Buffer:
         """The memory of an input or output."""
-        place = self.storage.places[name]
+        place = self.placement.places[name]
         return device.part(self.bases[INTERFACE], place.offset, max(1, place.bytes))
 
 
 def allocate(plan: NetworkPlan, device: Device) -> Allocations:
     """Memory for every value of the plan; the weights are uploaded when the call returns."""
     memory = plan_memory(plan)
-    storage = lay_out(plan, memory)
-    bases = [device.allocate(size) for size in storage.base_bytes[:INTERFACE]]
-    bases.append(device.allocate_shared(storage.base_bytes[INTERFACE]))
+    placement = lay_out(plan, memory)
+    bases = [device.allocate(size) for size in placement.base_bytes[:INTERFACE]]
+    bases.append(device.allocate_shared(placement.base_bytes[INTERFACE]))
     for name, array in plan.weights.items():
-        device.write(bases[WEIGHTS], array, storage.places[name].offset)
-    return Allocations(memory=memory, storage=storage, bases=bases)
+        device.write(bases[WEIGHTS], array, placement.places[name].offset)
+    return Allocations(memory=memory, placement=placement, bases=bases)

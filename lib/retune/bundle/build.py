@@ -19,10 +19,10 @@ from retune.bundle.plan import (
     PlanHost,
     PlanLaunch,
 )
-from retune.bundle.views import View, cut_at, find_views, is_in_place, starts
+from retune.bundle.views import View, cut_at, find_views, is_in_place, own_name, starts
 from retune.codegen.lower import lower
 from retune.codegen.source import BUILD_OPTIONS, BufferSpec, KernelSource, ProgramSource
-from retune.codegen.views import Columns, view
+from retune.codegen.views import view
 from retune.core.errors import InputError
 from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
@@ -33,6 +33,7 @@ from retune.graph.indices import index_counts
 from retune.graph.ops import lookup
 from retune.graph.ops.host import HOST
 from retune.ir.stmt import Program
+from retune.ir.storage import Storage
 from retune.rules.cost.estimate import default_candidate
 from retune.schedule.space import Candidate
 from retune.search.extract import Network, PlacedGroup
@@ -92,14 +93,14 @@ def build_contest(
     """
     check_types(network.graph, spec)
     sources = _Sources(contenders, spec)
-    parts = _Parts(network.graph, find_views(network))
+    parts = _Parts(network.graph, find_views(network, spec))
     slots: list[Slot] = []
     for placed in network.groups:
         if placed.task_key is None:
             parts.without_kernel(placed.group)
             continue
         task = network.tasks[placed.task_key]
-        made = sources.of(task, parts.columns(placed.group, task))
+        made = sources.of(task, parts.storages(placed.group, task))
         ranges = tuple(parts.launch(placed, task, source, i) for i, source in enumerate(made))
         if all(ranges):
             slots.append(Slot(task_key=task.key, label=placed.group.name, contenders=ranges))
@@ -158,17 +159,17 @@ class _Sources:
         self._spec = spec
         self._programs: dict[str, list[Program]] = {}
         self._errors: dict[str, float] = {}
-        self._made: dict[tuple[str, frozenset[tuple[str, Columns]]], list[ProgramSource]] = {}
+        self._made: dict[tuple[str, frozenset[tuple[str, Storage]]], list[ProgramSource]] = {}
 
     def notes(self) -> dict[str, str]:
         """What `verify` and people should know of the programs made so far."""
         return {LARGEST_ERROR_NOTE: _largest(tuple(self._errors.values()))}
 
-    def of(self, task: Task, columns: Mapping[str, Columns]) -> list[ProgramSource]:
-        """The programs of its contenders, those inputs and outputs being columns of others."""
-        key = (task.key, frozenset(columns.items()))
+    def of(self, task: Task, storages: Mapping[str, Storage]) -> list[ProgramSource]:
+        """The programs of its contenders, those inputs and outputs lying as the storages say."""
+        key = (task.key, frozenset(storages.items()))
         if key not in self._made:
-            programs = [view(program, columns) for program in self._programs_of(task)]
+            programs = [view(program, storages) for program in self._programs_of(task)]
             self._made[key] = [lower(program) for program in programs]
         return self._made[key]
 
@@ -271,10 +272,15 @@ class _Parts:
             )
         return range(first, len(self.launches))
 
-    def columns(self, group: Group, task: Task) -> dict[str, Columns]:
+    def storages(self, group: Group, task: Task) -> dict[str, Storage]:
         """Of the task's inputs and outputs, those that lie in a wider value, by their names."""
         placed = {name: self.views.get(value) for name, value in _bound(group, task).items()}
-        return {name: place.columns for name, place in placed.items() if place is not None}
+        shapes = {t.name: t.shape for t in (*task.dag.placeholders, *task.dag.outputs)}
+        return {
+            name: place.storage.reshaped(shapes[name])
+            for name, place in placed.items()
+            if place is not None
+        }
 
     def _needed(self, placed: PlacedGroup, source: ProgramSource) -> Sequence[KernelSource]:
         """All kernels, less the copies of what lies in place already."""
@@ -293,7 +299,7 @@ class _Parts:
 
     def _bind(self, spec: BufferSpec, bound: Mapping[str, str], group: str) -> str:
         if spec.role == "scratch":
-            name = self._own_name(f"{group}/{spec.name}")
+            name = own_name(f"{group}/{spec.name}", self.graph)
             self.buffers[name] = PlanBuffer(
                 name=name,
                 dtype=spec.dtype,
@@ -311,7 +317,7 @@ class _Parts:
         arrays = [self.graph.constants[value] for value in values]
         if spec.pack is None:
             return self._stored(values[0], arrays[0])
-        name = self._own_name(f"{'+'.join(values)}@{content_key(spec.pack)[:8]}")
+        name = own_name(f"{'+'.join(values)}@{content_key(spec.pack)[:8]}", self.graph)
         if name not in self.weights:
             packed = spec.pack.apply(*arrays)
             shape = packed.shape if spec.computed_from else arrays[0].shape
@@ -320,15 +326,9 @@ class _Parts:
 
     def _stored(self, value: str, array: np.ndarray) -> str:
         """The weight that holds a constant as it is; an output's name is not a weight's."""
-        name = self._own_name(f"{value}@stored") if value in self.graph.outputs else value
+        name = own_name(f"{value}@stored", self.graph) if value in self.graph.outputs else value
         if name not in self.weights:
             self._store(name, np.ascontiguousarray(array), array.shape)
-        return name
-
-    def _own_name(self, name: str) -> str:
-        """The name of memory that is no value of the network: always the same, and none of its."""
-        while name in self.graph.types:
-            name += "@"
         return name
 
     def _store(self, name: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
@@ -342,7 +342,8 @@ class _Parts:
             return value
         if value in self.views:
             place = self.views[value]
-            self.aliases.append(Alias(value=value, of=self._value(place.of), columns=place.columns))
+            of = self._rows(place, self.graph.types[value].dtype)
+            self.aliases.append(Alias(value=value, of=of, storage=place.storage))
         graph, kind = self.graph, self.graph.types[value]
         if value in graph.outputs:
             role = "output"
@@ -355,3 +356,16 @@ class _Parts:
             name=value, dtype=kind.dtype, elements=elements, role=role, shape=kind.shape
         )
         return value
+
+    def _rows(self, place: View, dtype: str) -> str:
+        """What the columns are of: a value, or rows that are there for them alone."""
+        if place.of in self.graph.types:
+            return self._value(place.of)
+        self.buffers[place.of] = PlanBuffer(
+            name=place.of,
+            dtype=dtype,
+            elements=place.storage.elements,
+            role="temp",
+            shape=(*place.storage.shape[:-1], place.storage.parts[-1].room),
+        )
+        return place.of

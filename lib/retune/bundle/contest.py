@@ -20,8 +20,8 @@ from retune.bundle.executor import (
     text_of,
 )
 from retune.bundle.module import random_inputs
+from retune.bundle.placement import touched
 from retune.bundle.plan import BufferRole, NetworkPlan, made_by_hosts, storage_roots
-from retune.bundle.storage import touched
 from retune.codegen import contest, persistent
 from retune.codegen.contest import contest_text
 from retune.codegen.hazards import Touched, waits
@@ -93,7 +93,7 @@ class _Resident:
     ) -> None:
         network = plan.plan
         threads = max(1, device.spec.compute_units)
-        rows = steps_of(network, memory.storage, [()] * len(network.launches))
+        rows = steps_of(network, memory.placement, [()] * len(network.launches))
         slots = _slots(plan, memory)
         text = contest_text(callees_of(network), rows, slots, len(memory.bases), threads)
         options = (*network.options, persistent.BUILD_OPTION)
@@ -136,7 +136,7 @@ class _Resident:
 
 def _slots(plan: ContestPlan, memory: Allocations) -> list[contest.Slot]:
     """What each slot waits for, whoever serves it."""
-    each = touched(plan.plan, memory.storage)
+    each = touched(plan.plan, memory.placement)
     joined = [_together([each[i] for rows in s.contenders for i in rows]) for s in plan.slots]
     return [contest.Slot(waits=before) for before in waits(joined)]
 
@@ -159,7 +159,7 @@ class _Alternating:
         self._memory = memory
         self._device = device
         self._slots = plan.slots
-        self._launches = queued_launches(plan.plan, memory.storage, memory.bases, device)
+        self._launches = queued_launches(plan.plan, memory.placement, memory.bases, device)
         device.enqueue(self._launches)
         device.finish()
 

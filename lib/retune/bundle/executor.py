@@ -9,8 +9,8 @@ in order on one queue.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from retune.bundle.placement import Placement, touched
 from retune.bundle.plan import Form, NetworkPlan
-from retune.bundle.storage import Storage, touched
 from retune.codegen import inline
 from retune.codegen.hazards import waits
 from retune.codegen.opencl import defines_group
@@ -49,22 +49,22 @@ def settle(plan: NetworkPlan, device: Device) -> tuple[Form, Device]:
 
 
 def make_executor(
-    form: Form, plan: NetworkPlan, storage: Storage, bases: Sequence[Buffer], device: Device
+    form: Form, plan: NetworkPlan, placement: Placement, bases: Sequence[Buffer], device: Device
 ) -> Executor:
     """The plan in the form and on the device that `settle` gave; the program is built.
 
-    `bases` are the allocations of `storage`, in the order of their numbers. Raises: BuildFailed.
+    `bases` are the allocations of `placement`, in the order of their numbers. Raises: BuildFailed.
     """
     if not plan.launches:
         return Executor(whole=(), part=lambda first, end, rounds: ())
-    return _FORMS[form](plan, storage, bases, device)
+    return _FORMS[form](plan, placement, bases, device)
 
 
 def _resident(
-    plan: NetworkPlan, storage: Storage, bases: Sequence[Buffer], device: Device
+    plan: NetworkPlan, placement: Placement, bases: Sequence[Buffer], device: Device
 ) -> Executor:
     """The plan as one launch of persistent workers."""
-    steps = steps_of(plan, storage, waits(touched(plan, storage)))
+    steps = steps_of(plan, placement, waits(touched(plan, placement)))
     kernel = Persistent(device, [text_of(plan)], plan.options, callees_of(plan), steps, len(bases))
     return Executor(
         whole=(kernel.launch(bases),),
@@ -75,11 +75,11 @@ def _resident(
 
 
 def _inline(
-    plan: NetworkPlan, storage: Storage, bases: Sequence[Buffer], device: Device
+    plan: NetworkPlan, placement: Placement, bases: Sequence[Buffer], device: Device
 ) -> Executor:
     """The plan as one launch of one work-item."""
     own = inline.inline_text(
-        callees_of(plan), steps_of(plan, storage, waits(touched(plan, storage))), len(bases)
+        callees_of(plan), steps_of(plan, placement, waits(touched(plan, placement))), len(bases)
     )
     program = device.build("\n".join([text_of(plan), own]), options=plan.options)
 
@@ -91,17 +91,17 @@ def _inline(
 
 
 def _queued(
-    plan: NetworkPlan, storage: Storage, bases: Sequence[Buffer], device: Device
+    plan: NetworkPlan, placement: Placement, bases: Sequence[Buffer], device: Device
 ) -> Executor:
     """Launches on the in-order queue, without events: 2 to 3 us each for the host."""
-    launches = queued_launches(plan, storage, bases, device)
+    launches = queued_launches(plan, placement, bases, device)
     return Executor(
         whole=launches,
         part=lambda first, end, rounds: launches[first:end] * rounds,
     )
 
 
-_FORMS: Mapping[Form, Callable[[NetworkPlan, Storage, Sequence[Buffer], Device], Executor]] = {
+_FORMS: Mapping[Form, Callable[[NetworkPlan, Placement, Sequence[Buffer], Device], Executor]] = {
     "persistent": _resident,
     "inline": _inline,
     "queued": _queued,
@@ -109,7 +109,7 @@ _FORMS: Mapping[Form, Callable[[NetworkPlan, Storage, Sequence[Buffer], Device],
 
 
 def queued_launches(
-    plan: NetworkPlan, storage: Storage, bases: Sequence[Buffer], device: Device
+    plan: NetworkPlan, placement: Placement, bases: Sequence[Buffer], device: Device
 ) -> tuple[Launch, ...]:
     """The plan's launches, each by itself.
 
@@ -118,7 +118,7 @@ def queued_launches(
     program = device.build(text_of(plan), options=plan.options)
     windows: dict[tuple[int, int, int], Buffer] = {}
     parts: dict[str, Buffer] = {}
-    for name, place in storage.places.items():
+    for name, place in placement.places.items():
         window = place.base, place.offset, max(1, place.bytes)
         if window not in windows:  # a second one makes each launch dearer (NVIDIA: 32 us, not 10)
             windows[window] = device.part(bases[place.base], *window[1:])
@@ -149,9 +149,11 @@ def callees_of(plan: NetworkPlan) -> list[Callee]:
     return list(found.values())
 
 
-def steps_of(plan: NetworkPlan, storage: Storage, befores: Sequence[tuple[int, ...]]) -> list[Step]:
+def steps_of(
+    plan: NetworkPlan, placement: Placement, befores: Sequence[tuple[int, ...]]
+) -> list[Step]:
     """The plan's launches as steps, each of which waits for those before it."""
-    places = storage.places
+    places = placement.places
     return [
         Step(
             kernel=launch.kernel,

@@ -140,7 +140,7 @@ def check_replaceable(folder: Path) -> None:
 
 def _least_version(plan: NetworkPlan) -> int:
     """The oldest version that can hold the plan, so that older programs read it as well."""
-    if any(alias.columns is not None for alias in plan.aliases):
+    if any(alias.storage is not None for alias in plan.aliases):
         return FORMAT_VERSION
     return 2 if plan.hosts else 1
 

@@ -46,7 +46,7 @@ class HostCall:
         kinds = zip(step.outputs, self._model.types, strict=True)
         self._writers = [
             device.writer(held.interface(name, device), kind)
-            if name in held.storage.places
+            if name in held.placement.places
             else None
             for name, kind in kinds
         ]

@@ -10,7 +10,6 @@ from math import prod
 import numpy as np
 
 from retune.bundle.plan import (
-    Alias,
     NetworkPlan,
     PlanBuffer,
     PlanHost,
@@ -19,9 +18,11 @@ from retune.bundle.plan import (
     storage_roles,
     storage_roots,
 )
+from retune.codegen.hazards import are_apart
 from retune.core.dtypes import DTYPES, UNKNOWN
 from retune.core.errors import ModelError
 from retune.graph.ops.host import HostModel
+from retune.ir.storage import Storage
 
 
 def verify_plan(plan: NetworkPlan) -> None:
@@ -116,25 +117,24 @@ def check_aliases(plan: NetworkPlan) -> None:
         seen.add(alias.value)
         if value.role in ("input", "weight"):
             raise broken_plan(plan, where, "a temp or output as the value", value.role)
-        if alias.columns is not None:
-            _check_columns(plan, alias, value, of)
+        if alias.storage is not None:
+            _check_columns(plan, where, value, of, alias.storage)
         elif (value.dtype, value.elements) != (of.dtype, of.elements):
             got = f"{value.elements} of {value.dtype}"
             raise broken_plan(plan, where, f"{of.elements} elements of {of.dtype}", got)
     storage_roots(plan)
 
 
-def _check_columns(plan: NetworkPlan, alias: Alias, value: PlanBuffer, of: PlanBuffer) -> None:
-    """The columns are a temporary's, and lie in the rows of what they are columns of."""
-    columns = alias.columns
-    assert columns is not None
-    where, width = f"alias {alias.value} of {alias.of}", (of.shape or (1,))[-1]
-    own = (value.shape or (1,))[-1]
-    fits = columns.width == width and 0 <= columns.offset <= width - own
-    rows = value.elements // max(1, own) == of.elements // max(1, width)
-    if value.role != "temp" or value.dtype != of.dtype or not (fits and rows):
+def _check_columns(
+    plan: NetworkPlan, where: str, value: PlanBuffer, of: PlanBuffer, storage: Storage
+) -> None:
+    """The value is a temporary, and columns of the rows of what it lies in."""
+    width = (of.shape or (1,))[-1]
+    fits = storage.shape == value.shape and storage.elements == of.elements
+    fits = fits and storage.is_columns and storage.parts[-1].room == width
+    if value.role != "temp" or value.dtype != of.dtype or not fits:
         expected = f"a temp of columns in rows of {width} of {of.dtype}"
-        got = f"{value.role} {value.shape} of {value.dtype}, {columns}"
+        got = f"{value.role} {value.shape} of {value.dtype}, {storage}"
         raise broken_plan(plan, where, expected, got)
 
 
@@ -181,16 +181,7 @@ def check_kernel_texts(plan: NetworkPlan) -> None:
 def check_writable(plan: NetworkPlan) -> None:
     """No launch writes an input or a weight, nor memory that it also reads."""
     roots, roles = storage_roots(plan), storage_roles(plan)
-    columns = {alias.value: alias.columns for alias in plan.aliases}
-
-    def apart(a: str, b: str) -> bool:
-        """Whether both are columns of one value, without a common one."""
-        one, other = columns.get(a), columns.get(b)
-        if one is None or other is None or one.width != other.width:
-            return False
-        first, last = sorted([(one.offset, a), (other.offset, b)])
-        return first[0] + plan.buffer(first[1]).shape[-1] <= last[0]
-
+    spans = {a.value: a.storage.spans() for a in plan.aliases if a.storage is not None}
     for launch in plan.launches:
         for name in launch.writes:
             role = roles[roots[name]]
@@ -199,7 +190,7 @@ def check_writable(plan: NetworkPlan) -> None:
                     plan, _where(launch), "writes to temps or outputs", f"{role} {name}"
                 )
             same = (other for other in launch.read if roots[other] == roots[name])
-            if any(not apart(other, name) for other in same):
+            if any(not are_apart(spans.get(other, ()), spans.get(name, ())) for other in same):
                 expected = "memory that is not read through another argument"
                 raise broken_plan(plan, _where(launch), expected, f"a write to {name}")
 

@@ -19,8 +19,8 @@ from retune.bundle.plan import (
     PlanHost,
     PlanLaunch,
 )
-from retune.codegen.views import Columns
 from retune.core.target import DeviceSpec
+from retune.ir.storage import Storage, row_major
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 """What a JSON document holds."""
@@ -61,19 +61,21 @@ def from_manifest(
     Raises: Malformed.
     """
     notes = child(manifest, "notes")
+    buffers = tuple(_buffer(entry) for entry in children(manifest, "buffers"))
+    shapes = {entry.name: entry.shape for entry in buffers}
     return NetworkPlan(
         name=text(manifest, "name"),
         model_key=text(manifest, "model_key"),
         kernels=kernels,
         options=_texts(manifest, "options"),
-        buffers=tuple(_buffer(entry) for entry in children(manifest, "buffers")),
+        buffers=buffers,
         launches=tuple(_launch(entry) for entry in children(manifest, "launches")),
         inputs=_texts(manifest, "inputs"),
         outputs=_texts(manifest, "outputs"),
         weights=weights,
         device=_device(child(manifest, "target")),
         notes={name: text(notes, name) for name in notes},
-        aliases=tuple(_alias(entry) for entry in children(manifest, "aliases")),
+        aliases=tuple(_alias(entry, shapes) for entry in children(manifest, "aliases")),
         form=_form(manifest),
         hosts=tuple(
             _host(entry, model) for entry, model in zip(host_entries(manifest), models, strict=True)
@@ -84,17 +86,24 @@ def from_manifest(
 
 def _written_alias(alias: Alias) -> Json:
     written: dict[str, Json] = {"value": alias.value, "of": alias.of}
-    if alias.columns is not None:
-        written["columns"] = {"offset": alias.columns.offset, "width": alias.columns.width}
+    if alias.storage is not None:
+        row = alias.storage.parts[-1]
+        written["columns"] = {"offset": row.first, "width": row.room}
     return written
 
 
-def _alias(entry: Mapping[str, Json]) -> Alias:
-    columns: Columns | None = None
+def _alias(entry: Mapping[str, Json], shapes: Mapping[str, tuple[int, ...]]) -> Alias:
+    value, storage = text(entry, "value"), None
     if "columns" in entry:
-        stated = child(entry, "columns")
-        columns = Columns(whole(stated, "offset"), whole(stated, "width"))
-    return Alias(value=text(entry, "value"), of=text(entry, "of"), columns=columns)
+        storage = _columns(child(entry, "columns"), shapes.get(value, ()))
+    return Alias(value=value, of=text(entry, "of"), storage=storage)
+
+
+def _columns(stated: Mapping[str, Json], shape: tuple[int, ...]) -> Storage:
+    try:
+        return row_major(shape).columns(whole(stated, "offset"), whole(stated, "width"))
+    except (ValueError, IndexError) as error:
+        raise Malformed(f"columns: expected some of a row that holds {shape}; {error}") from error
 
 
 def host_entries(manifest: Mapping[str, Json]) -> tuple[dict[str, Json], ...]:

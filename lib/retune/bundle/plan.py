@@ -11,11 +11,11 @@ from typing import Literal
 
 import numpy as np
 
-from retune.codegen.views import Columns
 from retune.core.dtypes import itemsize
 from retune.core.errors import VerifyError
 from retune.core.target import DeviceSpec
 from retune.graph.ops.host import HostModel, open_host
+from retune.ir.storage import Storage
 
 MAX_ERROR_NOTE = "max_error"
 """The note that says what error of a layer the user allowed, as a part of its output's range."""
@@ -125,8 +125,8 @@ class Alias:
 
     value: str
     of: str
-    columns: Columns | None = None
-    """Which columns of the rows of `of`; None: all of it."""
+    storage: Storage | None = None
+    """Where in the memory of `of` it lies, as columns of its rows; None: all of it, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,19 +2,29 @@
 
 What a concatenation along the last axis joins lies in its result, and a slice along that axis in
 what it is cut from. Producers write their columns and readers read them in place, both row by row:
-a wider row costs them nothing. Read `find_views`.
+a wider row costs them nothing. So rows that crowd a few sets of a processor's cache are columns of
+longer ones, whose rest is never touched. Read `find_views`.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from retune.codegen.views import Columns
+from retune.core.dtypes import itemsize
+from retune.core.target import DeviceSpec
 from retune.graph.fuse import ALIAS
 from retune.graph.graph import Graph, Node
 from retune.graph.ops.host import HOST
 from retune.graph.ops.registry import ints
+from retune.ir.storage import Storage, row_major
 from retune.search.extract import Network, PlacedGroup
+
+CROWDED_BYTES = 2048
+"""Rows of a multiple of it begin in one or two sets of a first-level cache whose ways are pages.
+
+Depthwise layers read a window of them at once. With rows a line longer they take, by
+`benchmarks.pitch` (AMD EPYC of 32 KiB first caches, PoCL, medians of paired ratios): 1024 channels
+0.71 of the time at 14x14 and 0.66 at 7x7, 512 channels 0.85 and 0.97; other convolutions 1.00."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +32,10 @@ class View:
     """A value that is columns of another one, which has memory of its own."""
 
     of: str
-    columns: Columns
+    storage: Storage
 
 
-def find_views(network: Network) -> dict[str, View]:
+def find_views(network: Network, spec: DeviceSpec) -> dict[str, View]:
     """The values that need no memory of their own, by name.
 
     Holds after the call: each of them equals its columns of the other value, and every group that
@@ -34,6 +44,9 @@ def find_views(network: Network) -> dict[str, View]:
     forest = _Forest(network)
     for value, wider, offset in _inclusions(network):
         forest.join(value, wider, offset)
+    if spec.device_class == "cpu":
+        for value in _crowded(network):
+            forest.widen(value, spec.cache_line_bytes)
     return forest.views()
 
 
@@ -42,7 +55,7 @@ def is_in_place(
 ) -> bool:
     """Whether the columns of `wider` from `offset` on are the memory of `value`."""
     place, around = (_placed(name, views, graph) for name in (value, wider))
-    return place.of == around.of and place.columns.offset == around.columns.offset + offset
+    return place.of == around.of and place.storage.offset == around.storage.offset + offset
 
 
 def starts(node: Node, graph: Graph) -> list[int]:
@@ -68,9 +81,15 @@ def cut_at(node: Node, graph: Graph) -> int | None:
     return begins[-1]
 
 
+def own_name(name: str, graph: Graph) -> str:
+    """The name of memory that is no value of the network: always the same, and none of its."""
+    while name in graph.types:
+        name += "@"
+    return name
+
+
 def _placed(value: str, views: Mapping[str, View], graph: Graph) -> View:
-    shape = graph.types[value].shape
-    return views.get(value) or View(value, Columns(0, shape[-1] if shape else 1))
+    return views.get(value) or View(value, row_major(graph.types[value].shape))
 
 
 def _inclusions(network: Network) -> Iterator[tuple[str, str, int]]:
@@ -111,6 +130,18 @@ def _whole_sources(node: Node, cuts: Mapping[str, Node], graph: Graph) -> Iterat
             yield source, offset
 
 
+def _crowded(network: Network) -> Iterator[str]:
+    """Values around depthwise convolutions whose pixels lie in few sets of the first cache."""
+    for placed in network.groups:
+        if placed.group.anchor.op != "depthwise_conv2d":
+            continue
+        for value in (*placed.group.inputs, *placed.group.outputs):
+            kind = network.graph.types[value]
+            row = kind.shape[-1] * itemsize(kind.dtype) if kind.shape else 0
+            if row and row % CROWDED_BYTES == 0 and kind.elements > kind.shape[-1]:
+                yield value
+
+
 def _within(some: tuple[str, ...], others: tuple[str, ...]) -> int | None:
     """Where `some` stands in a row in the longer `others`."""
     if len(some) >= len(others):
@@ -125,6 +156,8 @@ class _Forest:
 
     network: Network
     parents: dict[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
+    wide: dict[str, int] = field(default_factory=dict[str, int])
+    """Rows that are no value of the network, and how wide they are."""
     makers: dict[str, PlacedGroup] = field(init=False)
     readers: dict[str, list[PlacedGroup]] = field(init=False)
 
@@ -144,12 +177,22 @@ class _Forest:
         if graph.types[value].elements and self._may_lie_in_rows(value):
             self.parents[value] = (wider, offset)
 
+    def widen(self, value: str, more_bytes: int) -> None:
+        """Puts the value into longer rows, which nothing else lies in, if it may lie in a row."""
+        graph = self.network.graph
+        if value in self.parents or not self._may_lie_in_rows(value):
+            return
+        rows = own_name(f"{value}@rows", graph)
+        self.parents[value] = (rows, 0)
+        self.wide[rows] = self._width(value) + more_bytes // itemsize(graph.types[value].dtype)
+
     def views(self) -> dict[str, View]:
         """What came of it."""
         found: dict[str, View] = {}
         for value in self.parents:
             root, offset = self._root(value)
-            found[value] = View(root, Columns(offset, self._width(root)))
+            rows = row_major(self.network.graph.types[value].shape)
+            found[value] = View(root, rows.columns(offset, self._width(root)))
         return found
 
     def _root(self, value: str) -> tuple[str, int]:
@@ -160,7 +203,7 @@ class _Forest:
         return value, offset
 
     def _width(self, value: str) -> int:
-        return self.network.graph.types[value].shape[-1]
+        return self.wide.get(value) or self.network.graph.types[value].shape[-1]
 
     def _may_lie_in_rows(self, value: str) -> bool:
         """Whether whoever makes or reads the value does so row by row."""

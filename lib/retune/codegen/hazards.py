@@ -4,26 +4,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from retune.ir.storage import Span
+
 
 class Region(NamedTuple):
-    """Bytes of an allocation: all of a stretch, or some columns of the rows in it."""
+    """Bytes of an allocation: all of a stretch, or what a storage map takes of it."""
 
     allocation: int
     first: int
     end: int
     """The byte after the last one."""
-    columns: tuple[int, int, int] | None = None
-    """Bytes of a row, the first one that is meant, and the one after the last one."""
+    spans: tuple[Span, ...] = ()
+    """What is meant, counted from `first` on: the bytes within all of them."""
 
     def meets(self, other: "Region") -> bool:
         """Whether they have a byte in common, as far as it is known."""
         if self.allocation != other.allocation:
             return False
-        if self.columns and other.columns and self.first == other.first:
-            (row, left, right), (rows, first, last) = self.columns, other.columns
-            if row == rows and (right <= first or last <= left):
-                return False
+        if self.first == other.first and are_apart(self.spans, other.spans):
+            return False
         return self.first < other.end and other.first < self.end
+
+
+def are_apart(some: Sequence[Span], others: Sequence[Span]) -> bool:
+    """Whether nothing lies within all spans of both; True only where two of one period say so."""
+    return any(
+        period == other and (end <= start or stop <= first)
+        for period, first, end in some
+        for other, start, stop in others
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,53 +1,39 @@
-"""A program whose inputs and outputs are columns of wider buffers: what makes joining them free."""
+"""A program whose inputs and outputs lie in another way, such as in columns of wider buffers."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from retune.ir.expr import Buffer, const
+from retune.ir.expr import Buffer
 from retune.ir.stmt import Element, Indices, Program, map_accesses, with_body
+from retune.ir.storage import Storage
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Columns:
-    """Where a value lies in a wider one, along the last dimension."""
+def view(program: Program, storages: Mapping[str, Storage]) -> Program:
+    """The program whose inputs and outputs of these names lie as the storages say.
 
-    offset: int
-    """First element of the value in each row."""
-    width: int
-    """Elements of a row of the wider value."""
-
-    def __str__(self) -> str:
-        return f"at{self.offset}of{self.width}"
-
-
-def view(program: Program, columns: Mapping[str, Columns]) -> Program:
-    """The program whose inputs and outputs of these names are columns of wider buffers.
-
-    The rest of what it writes into is left alone. Buffers keep their names; the program's own
-    says where they lie, as its kernels are others.
+    The rest of what it writes into is left alone. Buffers keep names, shapes and indices; the
+    program's own name says how they lie, as its kernels are others.
     """
-    wide = {
-        b: replace(b, shape=(*b.shape[:-1], const(columns[b.name].width)))
+    placed = {
+        b: replace(b, storage=storages[b.name])
         for b in (*program.inputs, *program.outputs)
-        if b.name in columns
+        if b.name in storages
     }
-    if not wide:
+    if not placed:
         return program
 
     def moved(buffer: Buffer, indices: Indices) -> Element | None:
-        if buffer not in wide:
-            return None
-        return wide[buffer], (*indices[:-1], indices[-1] + columns[buffer.name].offset)
+        return (placed[buffer], indices) if buffer in placed else None
 
     marks = [
-        f"{side}{number}_{columns[b.name]}"
+        f"{side}{number}_{storages[b.name]}"
         for side, buffers in (("in", program.inputs), ("out", program.outputs))
         for number, b in enumerate(buffers)
-        if b in wide
+        if b in placed
     ]
     return replace(
         with_body(program, map_accesses(program.body, moved)),
         name="_".join([program.name, *marks]),
-        inputs=tuple(wide.get(b, b) for b in program.inputs),
-        outputs=tuple(wide.get(b, b) for b in program.outputs),
+        inputs=tuple(placed.get(b, b) for b in program.inputs),
+        outputs=tuple(placed.get(b, b) for b in program.outputs),
     )

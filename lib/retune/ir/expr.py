@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from operator import is_not
 from typing import Literal
 
+from retune.ir.storage import Storage
+
 Scope = Literal["global", "constant", "local", "private", "register"]
 """Where a buffer lives. `constant` is global memory whose contents are known at compile time."""
 
@@ -114,9 +116,7 @@ class Const(Expr):
     dtype: str = INT
 
     def __str__(self) -> str:
-        if self.dtype == "bool":
-            return str(bool(self.value))
-        return repr(self.value) if self.dtype == INT else f"{self.value!r}"
+        return str(bool(self.value)) if self.dtype == "bool" else repr(self.value)
 
 
 _SYMBOLS: Mapping[str, str] = {
@@ -231,12 +231,13 @@ class Select(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A named block of memory with a shape; extents may hold tile-size symbols."""
+    """A named block of memory; extents may hold tile-size symbols. No storage means row-major."""
 
     name: str
     shape: tuple[Expr, ...]
     dtype: str = "float32"
     scope: Scope = "global"
+    storage: Storage | None = None
 
     def __hash__(self) -> int:
         return hash(self.name)

@@ -1,4 +1,4 @@
-"""Row-major addresses of buffers, in elements."""
+"""Addresses of buffers' elements, in elements: the one place where a storage map is applied."""
 
 from collections.abc import Sequence
 
@@ -6,37 +6,42 @@ from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Buffer, Expr
 from retune.ir.simplify import (
     Polynomial,
+    Ranges,
     add_terms,
     from_polynomial,
     polynomial,
     rejoined,
     simplify,
 )
+from retune.ir.storage import Storage, row_major
 
 
-def strides_of(buffer: Buffer) -> tuple[int, ...]:
-    """Row-major strides in elements."""
-    strides: list[int] = []
-    size = 1
-    for extent in reversed(buffer.shape):
-        strides.append(size)
-        size *= evaluate_int(extent)
-    return tuple(reversed(strides))
+def storage_of(buffer: Buffer) -> Storage:
+    """How the elements of a buffer of integer extents lie."""
+    return buffer.storage or row_major(tuple([evaluate_int(n) for n in buffer.shape]))
 
 
 def elements(buffer: Buffer) -> int:
-    """Number of elements; a scalar has one."""
-    return strides_of(buffer)[0] * evaluate_int(buffer.shape[0]) if buffer.shape else 1
+    """Elements of the allocation that the buffer lies in; a scalar has one."""
+    return storage_of(buffer).elements
 
 
 def flat_index(buffer: Buffer, indices: Sequence[Expr]) -> Expr:
-    """Offset of an element from the buffer's start, in elements."""
+    """Offset of an element from the allocation's start, in elements."""
     return from_polynomial(flat_terms(buffer, indices))
 
 
-def flat_terms(buffer: Buffer, indices: Sequence[Expr]) -> Polynomial:
-    """`flat_index` as a polynomial over simplified atoms."""
+def flat_terms(buffer: Buffer, indices: Sequence[Expr], ranges: Ranges | None = None) -> Polynomial:
+    """`flat_index` as a polynomial over simplified atoms.
+
+    An index in tiles is affine in the loops over tiles and over places in a tile where `ranges`,
+    of those variables, says that the inner loop stays in one tile.
+    """
+    storage = storage_of(buffer)
+    settled = simplify if ranges is None else lambda atom: simplify(atom, ranges)
     total: Polynomial = {}
-    for index, stride in zip(indices, strides_of(buffer), strict=True):
-        add_terms(total, polynomial(index, simplify), stride)
+    for part, stride in zip(storage.parts, storage.strides, strict=True):
+        digit = storage.digit(part, indices[part.dim])
+        add_terms(total, polynomial(digit, settled), stride)
+    add_terms(total, {(): 1}, storage.offset)
     return rejoined(total)

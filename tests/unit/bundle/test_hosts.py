@@ -13,8 +13,8 @@ from retune.bundle.build import build_plan
 from retune.bundle.format import pack_zip, read_bundle, write_bundle
 from retune.bundle.invariants import verify_plan
 from retune.bundle.memory import plan_memory, temp_blocks
+from retune.bundle.placement import ARENA, INTERFACE, lay_out
 from retune.bundle.plan import NetworkPlan, PlanHost, PlanLaunch
-from retune.bundle.storage import ARENA, INTERFACE, lay_out
 from retune.core.dtypes import TensorType
 from retune.core.errors import RecordError, VerifyError
 from retune.core.target import GENERIC_CPU

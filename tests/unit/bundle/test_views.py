@@ -3,23 +3,28 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol, cast
 
 import pytest
 
 from retune.api import import_network
 from retune.bundle.build import build_plan
 from retune.bundle.invariants import verify_plan
+from retune.bundle.manifest import Json, Malformed, from_manifest, to_manifest
 from retune.bundle.memory import plan_memory
-from retune.bundle.plan import NetworkPlan
-from retune.bundle.storage import lay_out, touched
+from retune.bundle.placement import lay_out, touched
+from retune.bundle.plan import NetworkPlan, storage_roots
 from retune.codegen.hazards import waits
-from retune.codegen.views import Columns
 from retune.core.errors import VerifyError
-from retune.core.target import GENERIC_CPU
+from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
+from retune.ir.storage import row_major
 from tests.device.networks import NETWORKS, Net, Networks, network, write
 
 CASES: Networks = {}
-Compile = Callable[[str], NetworkPlan]
+
+
+class Compile(Protocol):
+    def __call__(self, name: str, spec: DeviceSpec = GENERIC_CPU) -> NetworkPlan: ...
 
 
 def case(function: Callable[[Net], tuple[str, ...]]):
@@ -75,10 +80,10 @@ def of_the_input(n: Net) -> tuple[str, ...]:
 
 @pytest.fixture
 def compiled(tmp_path: Path) -> Compile:
-    def made(name: str) -> NetworkPlan:
+    def made(name: str, spec: DeviceSpec = GENERIC_CPU) -> NetworkPlan:
         among = CASES if name in CASES else NETWORKS
         found = import_network(str(write(name, tmp_path, among=among))).network
-        plan = build_plan(found, {}, GENERIC_CPU, model_key="key", notes={})
+        plan = build_plan(found, {}, spec, model_key="key", notes={})
         verify_plan(plan)
         return plan
 
@@ -93,28 +98,42 @@ def copies(plan: NetworkPlan) -> int:
 @pytest.mark.parametrize(
     ("name", "count", "columns"),
     [
-        ("branches", 0, {Columns(0, 12), Columns(5, 12)}),
-        ("dense_block", 0, {Columns(o, 27) for o in (0, 12, 17, 22)}),
-        ("split_and_joined", 0, {Columns(o, 30) for o in (0, 6, 14, 22)}),
-        ("part_is_an_output", 1, {Columns(5, 12)}),
-        ("twice_in_one", 2, {Columns(5, 17)}),
-        ("in_two_that_differ", 2, {Columns(0, 12), Columns(5, 12)}),
+        ("branches", 0, {(0, 12), (5, 12)}),
+        ("dense_block", 0, {(o, 27) for o in (0, 12, 17, 22)}),
+        ("split_and_joined", 0, {(o, 30) for o in (0, 6, 14, 22)}),
+        ("part_is_an_output", 1, {(5, 12)}),
+        ("twice_in_one", 2, {(5, 17)}),
+        ("in_two_that_differ", 2, {(0, 12), (5, 12)}),
         ("read_as_one_row", 1, set()),
-        ("of_the_input", 0, {Columns(0, 9), Columns(4, 9)}),
+        ("of_the_input", 0, {(0, 9), (4, 9)}),
     ],
 )
 def test_what_lies_in_a_row_is_not_copied(
-    compiled: Compile, name: str, count: int, columns: set[Columns]
+    compiled: Compile, name: str, count: int, columns: set[tuple[int, int]]
 ):
     plan = compiled(name)
     assert copies(plan) == count
-    assert {alias.columns for alias in plan.aliases if alias.columns} == columns
+    rows = [alias.storage.parts[-1] for alias in plan.aliases if alias.storage]
+    assert {(row.first, row.room) for row in rows} == columns
+
+
+def test_rows_that_crowd_a_cache_are_a_line_longer_on_cpus(compiled: Compile):
+    plan = compiled("long_rows")
+    roots = storage_roots(plan)
+    rows = {a.value: a.storage for a in plan.aliases if a.storage and "@rows" in roots[a.value]}
+    assert sorted((s.parts[-1].first, s.parts[-1].extent) for s in rows.values()) == [
+        (0, 200), (0, 512), (0, 512), (0, 512), (0, 512), (200, 312),
+    ]  # fmt: skip
+    assert {s.parts[-1].room for s in rows.values()} == {528}
+    assert len({roots[value] for value in rows}) == 4
+    assert not rows.keys() & {*plan.inputs, *plan.outputs}
+    gpu = compiled("long_rows", GENERIC_GPU)
+    assert not any("@rows" in buffer.name for buffer in gpu.buffers)
 
 
 def test_branches_that_write_one_concatenation_do_not_wait_for_each_other(compiled: Compile):
     plan = compiled("branches")
-    storage = lay_out(plan, plan_memory(plan))
-    after = waits(touched(plan, storage))
+    after = waits(touched(plan, lay_out(plan, plan_memory(plan))))
     pair = [n for n, launch in enumerate(plan.launches) if "_out0_at" in launch.kernel]
     assert len(pair) == 2
     assert after[pair[0]] == after[pair[1]]
@@ -131,15 +150,38 @@ def test_a_launch_may_write_beside_what_it_reads(compiled: Compile):
     ]
     written = beside[0]
     everywhere = tuple(
-        replace(a, columns=Columns(0, 30)) if a.value == written else a for a in plan.aliases
+        replace(a, storage=row_major(plan.buffer(written).shape).columns(0, 30))
+        if a.value == written
+        else a
+        for a in plan.aliases
     )
     with pytest.raises(VerifyError, match="memory that is not read through another argument"):
         verify_plan(replace(plan, aliases=everywhere))
 
 
-@pytest.mark.parametrize("columns", [Columns(-1, 12), Columns(8, 12), Columns(0, 13)])
-def test_columns_lie_in_the_rows_of_what_they_are_columns_of(compiled: Compile, columns: Columns):
+@pytest.mark.parametrize("columns", [(0, 13), (3, 16)])
+def test_columns_lie_in_the_rows_of_what_they_are_columns_of(
+    compiled: Compile, columns: tuple[int, int]
+):
     plan = compiled("branches")
     first, *rest = plan.aliases
+    assert first.storage
+    wrong = row_major(first.storage.shape).columns(*columns)
     with pytest.raises(VerifyError, match="in rows of 12 of float32"):
-        verify_plan(replace(plan, aliases=(replace(first, columns=columns), *rest)))
+        verify_plan(replace(plan, aliases=(replace(first, storage=wrong), *rest)))
+
+
+def test_what_the_file_says_of_columns(compiled: Compile):
+    """Offset and width, as ever: older programs read it, and this one reads theirs."""
+    plan = compiled("branches")
+    written = to_manifest(plan)
+    aliases = cast("list[dict[str, Json]]", written["aliases"])
+    assert [entry["columns"] for entry in aliases] == [
+        {"offset": 0, "width": 12},
+        {"offset": 5, "width": 12},
+    ]
+    assert from_manifest(written, plan.kernels, plan.weights).aliases == plan.aliases
+    for columns in ({"offset": -1, "width": 12}, {"offset": 8, "width": 12}):
+        aliases[0]["columns"] = cast("dict[str, Json]", columns)
+        with pytest.raises(Malformed, match=r"columns: .* do not lie in a room of 12"):
+            from_manifest(written, plan.kernels, plan.weights)

@@ -14,7 +14,7 @@ def regions(draw: st.DrawFn) -> Region:
         return Region(0, start, start + draw(st.integers(1, 3)))
     left = draw(st.integers(0, 3))
     columns = (4, left, draw(st.integers(left + 1, 4)))
-    return Region(1, 0, 8, columns if draw(st.booleans()) else None)
+    return Region(1, 0, 8, (columns,) if draw(st.booleans()) else ())
 
 
 ACCESS = st.builds(
@@ -29,8 +29,7 @@ def bytes_of(found: tuple[Region, ...]) -> set[tuple[int, int]]:
         (region.allocation, at)
         for region in found
         for at in range(region.first, region.end)
-        if region.columns is None
-        or region.columns[1] <= (at - region.first) % region.columns[0] < region.columns[2]
+        if all(first <= (at - region.first) % row < end for row, first, end in region.spans)
     }
 
 

@@ -12,16 +12,15 @@ from dataclasses import dataclass, replace
 from retune.bundle.memory import MemoryPlan
 from retune.bundle.plan import (
     NetworkPlan,
-    PlanBuffer,
     host_roots,
     roots_off_device,
     storage_roles,
     storage_roots,
 )
 from retune.codegen.hazards import Region, Touched
-from retune.codegen.views import Columns
 from retune.core.dtypes import itemsize
 from retune.device.runtime import aligned
+from retune.ir.storage import Span
 
 ARENA, WEIGHTS, INTERFACE = range(3)
 """Numbers of the allocations."""
@@ -36,17 +35,17 @@ class Place:
     offset: int
     """Bytes from its start, a multiple of PART_ALIGN_BYTES."""
     bytes: int
-    columns: tuple[int, int, int] | None = None
-    """Of a value that lies in another one's rows: bytes of a row, first and end of its own."""
+    spans: tuple[Span, ...] = ()
+    """What is meant of it, in bytes, where that is not all."""
 
     @property
     def region(self) -> Region:
         """The bytes that the value takes."""
-        return Region(self.base, self.offset, self.offset + self.bytes, self.columns)
+        return Region(self.base, self.offset, self.offset + self.bytes, self.spans)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Storage:
+class Placement:
     """Places of all values, and the sizes of the allocations."""
 
     places: Mapping[str, Place]
@@ -54,7 +53,7 @@ class Storage:
     base_bytes: tuple[int, ...]
 
 
-def lay_out(plan: NetworkPlan, memory: MemoryPlan) -> Storage:
+def lay_out(plan: NetworkPlan, memory: MemoryPlan) -> Placement:
     """Every value that a launch uses, and every input, output and weight, has a place.
 
     What exists on the host only has none.
@@ -77,24 +76,18 @@ def lay_out(plan: NetworkPlan, memory: MemoryPlan) -> Storage:
     roots = storage_roots(plan)
     places = {name: placed[root] for name, root in roots.items() if root in placed}
     for alias in plan.aliases:
-        if alias.columns is not None and alias.value in places:
-            own = _columns(plan.buffer(alias.value), alias.columns)
-            places[alias.value] = replace(places[alias.value], columns=own)
-    return Storage(places=places, base_bytes=tuple(ends))
+        if alias.storage is not None and alias.value in places:
+            spans = alias.storage.spans(itemsize(plan.buffer(alias.value).dtype))
+            places[alias.value] = replace(places[alias.value], spans=spans)
+    return Placement(places=places, base_bytes=tuple(ends))
 
 
-def _columns(value: PlanBuffer, columns: Columns) -> tuple[int, int, int]:
-    size = itemsize(value.dtype)
-    first = columns.offset * size
-    return columns.width * size, first, first + value.shape[-1] * size
-
-
-def touched(plan: NetworkPlan, storage: Storage) -> list[Touched]:
+def touched(plan: NetworkPlan, placement: Placement) -> list[Touched]:
     """The memory that each launch reads and writes."""
     return [
         Touched(
-            reads=tuple(storage.places[name].region for name in launch.read),
-            writes=tuple(storage.places[name].region for name in launch.writes),
+            reads=tuple(placement.places[name].region for name in launch.read),
+            writes=tuple(placement.places[name].region for name in launch.writes),
         )
         for launch in plan.launches
     ]

@@ -1,0 +1,222 @@
+"""Storage maps: how the elements of a buffer lie in an allocation.
+
+An index is written in digits: `c` of NCHW16c as `c // 16` and `c % 16`. The digits of all indices,
+in some order, are those of the address, each in a room that may be larger than the digit needs. So
+orders of axes, tiles, pitches, halos and columns of a wider buffer are one notion, and no two
+elements ever share an address. Read `Part`, then `row_major`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import accumulate
+from math import prod
+from operator import mul
+from typing import Protocol, Self, TypeVar
+
+import numpy as np
+
+
+class Index(Protocol):
+    """What an index may be: a number, an array of them, or an expression."""
+
+    def __floordiv__(self, other: int, /) -> "Self": ...
+
+    def __mod__(self, other: int, /) -> "Self": ...
+
+
+T = TypeVar("T", bound=Index)
+
+Span = tuple[int, int, int]
+"""A period, and what is meant of it: the addresses with `first <= address % period < end`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One digit of an address: `index // divisor % extent` of a dimension, in a room of its own.
+
+    Raises: ValueError if the room does not hold it.
+    """
+
+    dim: int
+    divisor: int
+    extent: int
+    """Values of the digit."""
+    first: int
+    """Where in the room they begin."""
+    room: int
+    """Values that the address has in this place: `extent` where nothing else lies beside it."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.first <= self.first + self.extent <= self.room:
+            raise ValueError(
+                f"storage: expected {self.extent} from {self.first} on to lie in a room of "
+                f"{self.room}; choose a larger one"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """How the elements of a buffer of some shape lie in the allocation that holds them."""
+
+    shape: tuple[int, ...]
+    parts: tuple[Part, ...]
+    """From the outermost digit of the address to the innermost."""
+    strides: tuple[int, ...] = field(init=False, compare=False)
+    """Of each part: elements from one of its values to the next."""
+
+    def __post_init__(self) -> None:
+        rooms = [part.room for part in self.parts[1:]]
+        strides = tuple(accumulate(reversed(rooms), mul, initial=1))[::-1]
+        object.__setattr__(self, "strides", strides if self.parts else ())
+
+    @property
+    def elements(self) -> int:
+        """Size of the allocation."""
+        return prod(part.room for part in self.parts)
+
+    @property
+    def offset(self) -> int:
+        """The address of the first element."""
+        return sum(p.first * stride for p, stride in zip(self.parts, self.strides, strict=True))
+
+    def digit(self, part: Part, index: T) -> T:
+        """The part's digit of an index of its dimension."""
+        if part.divisor == 1 and part.extent == self.shape[part.dim]:
+            return index
+        index = index // part.divisor
+        return index % part.extent if self._above(part) else index
+
+    def address(self, indices: Sequence[int]) -> int:
+        """Where an element lies."""
+        pairs = zip(self.parts, self.strides, strict=True)
+        return self.offset + sum(self.digit(p, indices[p.dim]) * step for p, step in pairs)
+
+    def spans(self, size: int = 1) -> tuple[Span, ...]:
+        """What is taken of the allocation lies within all of these; elements are of that size.
+
+        Parts that fill their rooms have none.
+        """
+        return tuple(
+            (p.room * step * size, p.first * step * size, (p.first + p.extent) * step * size)
+            for p, step in zip(self.parts, self.strides, strict=True)
+            if p.extent < p.room
+        )
+
+    def ordered(self, order: Sequence[int]) -> "Storage":
+        """The parts in another order, by their numbers, from the outermost to the innermost.
+
+        `row_major((n, c, h, w)).ordered((0, 2, 3, 1))` is NHWC.
+        """
+        if sorted(order) != list(range(len(self.parts))):
+            raise ValueError(f"storage: expected an order of {len(self.parts)} parts; got {order}")
+        return replace(self, parts=tuple(self.parts[number] for number in order))
+
+    def tiled(self, part: int, size: int) -> "Storage":
+        """Tiles of a part: their numbers stand in its place, places in a tile are innermost.
+
+        `row_major((n, c, h, w)).tiled(1, 16)` is NCHW16c. The last tile is as large as the others.
+        """
+        old = self.parts[part]
+        if old.extent < old.room or (self._above(old) and old.extent % size):
+            raise ValueError(
+                f"storage: expected part {part} to consist of whole tiles of {size}, alone in its "
+                f"room; got {old}"
+            )
+        tiles = -(-old.extent // size)
+        outer = Part(old.dim, old.divisor * size, tiles, 0, tiles)
+        inner = Part(old.dim, old.divisor, size, 0, size)
+        return replace(self, parts=(*self.parts[:part], outer, *self.parts[part + 1 :], inner))
+
+    def within(self, part: int, first: int, room: int) -> "Storage":
+        """The same in a wider buffer: the part, with what lies beside it, from `first` on.
+
+        Halos are such: `row_major((y, x)).within(0, 1, y + 2).within(1, 1, x + 2)`.
+        """
+        old = self.parts[part]
+        if first < 0 or first + old.room > room:
+            raise ValueError(f"storage: {old.room} from {first} on do not lie in a room of {room}")
+        new = replace(old, first=first + old.first, room=room)
+        number = part % len(self.parts)
+        return replace(self, parts=(*self.parts[:number], new, *self.parts[number + 1 :]))
+
+    def pitched(self, pitch: int) -> "Storage":
+        """Rows, which are what the innermost part counts, begin `pitch` elements apart."""
+        return self.within(-1, 0, pitch)
+
+    def columns(self, offset: int, width: int) -> "Storage":
+        """Columns of the rows of a wider buffer, from `offset` on."""
+        return self.within(-1, offset, width)
+
+    @property
+    def is_columns(self) -> bool:
+        """Whether it is columns of rows that follow each other in row-major order."""
+        plain, row = row_major(self.shape).parts, self.parts[-1:]
+        own = tuple(replace(part, first=0, room=part.extent) for part in row)
+        return bool(row) and (*self.parts[:-1], *own) == plain
+
+    def reshaped(self, shape: tuple[int, ...]) -> "Storage":
+        """The same columns of the same rows, whose numbers have other dimensions.
+
+        Raises: ValueError if it is no columns, or the shape has other rows.
+        """
+        rows = row_major(shape)
+        if not self.is_columns or (prod(shape), shape[-1:]) != (prod(self.shape), self.shape[-1:]):
+            raise ValueError(f"storage: {self.shape}, {self}, is no columns of rows of {shape}")
+        return rows.columns(self.parts[-1].first, self.parts[-1].room)
+
+    def pack(self, array: np.ndarray) -> np.ndarray:
+        """The allocation with the array in it, and zeros beside it: [elements]."""
+        ends = [self._padded(dim) for dim in range(len(self.shape))]
+        margins = [(0, end - n) for end, n in zip(ends, self.shape, strict=True)]
+        digits = np.pad(array.reshape(self.shape), margins).reshape(self._digits())
+        flat = np.zeros(self.elements, array.dtype)
+        self._box(flat)[...] = digits.transpose(np.argsort(self._places()))
+        return flat
+
+    def unpack(self, flat: np.ndarray) -> np.ndarray:
+        """The array that lies in an allocation: `unpack(pack(x)) == x`. [shape]"""
+        digits = self._box(flat).transpose(self._places())
+        ends = [self._padded(dim) for dim in range(len(self.shape))]
+        return digits.reshape(ends)[tuple(slice(n) for n in self.shape)]
+
+    def __str__(self) -> str:
+        """What differs from row-major order, as a word: `at3of8` are columns."""
+        plain = [(p.dim, p.divisor) for p in self.parts] == [(d, 1) for d in range(len(self.shape))]
+        words: list[str] = []
+        for number, part in enumerate(self.parts):
+            last = number == len(self.parts) - 1
+            place = f"at{part.first}of{part.room}" if part.extent < part.room else ""
+            name = f"d{part.dim}" + (f"by{part.divisor}" if part.divisor > 1 else "")
+            if not plain or (place and not last):
+                words.append(name + place)
+            elif place:
+                words.append(place)
+        return "_".join(words)
+
+    def _above(self, part: Part) -> bool:
+        """Whether the dimension has digits above this one."""
+        return part.divisor * part.extent < self.shape[part.dim]
+
+    def _padded(self, dim: int) -> int:
+        """The dimension's extent in whole tiles."""
+        return prod(part.extent for part in self.parts if part.dim == dim)
+
+    def _places(self) -> list[int]:
+        """The parts' numbers, those of each dimension together, its coarsest digit first."""
+        found = enumerate(self.parts)
+        return [n for n, _ in sorted(found, key=lambda pair: (pair[1].dim, -pair[1].divisor))]
+
+    def _digits(self) -> list[int]:
+        return [self.parts[number].extent for number in self._places()]
+
+    def _box(self, flat: np.ndarray) -> np.ndarray:
+        """What the elements take of an allocation, an axis for each part."""
+        rooms = flat.reshape([part.room for part in self.parts])
+        return rooms[tuple(slice(p.first, p.first + p.extent) for p in self.parts)]
+
+
+@lru_cache(maxsize=4096)
+def row_major(shape: tuple[int, ...]) -> Storage:
+    """Rows one after the other, as numpy and C have them."""
+    return Storage(shape, tuple(Part(dim, 1, n, 0, n) for dim, n in enumerate(shape)))
