@@ -23,8 +23,9 @@ POINTS = [
     *(("after", name) for name in STAGES),
     *(("append", which) for which in APPENDS),
 ]
-BY_CHANCE = {"seconds", "seconds_done", "folder", "record_id", "key", "run_id"}
-"""Fields of manifests that differ between any two runs; keys follow from ids of records."""
+BY_CHANCE = {"seconds", "seconds_done", "trials_done", "folder", "record_id", "key", "run_id"}
+"""Fields of manifests that differ between any two runs; keys follow from ids of records. Searches
+run side by side: how far the others are when one ends, nobody can say."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.device]
 
