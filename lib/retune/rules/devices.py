@@ -1,15 +1,20 @@
-"""Classes of devices: for each of them its levels, and the rules that make its sketches.
+"""Classes of devices: for each of them its levels, the rules that make its sketches, and its cost.
 
-A class is one entry: what a tiling may use, and functions from a program to sketches. Search,
-records, estimates and replay know no class by name. See `tests/unit/rules/test_devices.py` for one
-of two levels.
+A class is one entry: what a tiling may use, functions from a program to sketches, and what a kernel
+of them costs. Search, records, estimates and replay know no class by name. See
+`tests/unit/rules/test_devices.py` for one of two levels.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+import numpy as np
+
 from retune.core.target import DeviceSpec
 from retune.ir.stmt import Program
+from retune.rules.cost.cpu import cpu_cycles
+from retune.rules.cost.gpu import gpu_cycles
+from retune.rules.cost.nests import Kernel
 from retune.rules.cpu.space import cpu_space
 from retune.rules.cpu.winograd import winograd_sketches
 from retune.rules.gpu.space import gpu_space
@@ -18,6 +23,8 @@ from retune.rules.tiling import CPU, GPU, Level
 from retune.schedule.space import Sketch
 
 Rules = Callable[[Program, DeviceSpec], Iterable[Sketch]]
+Cost = Callable[[Kernel, DeviceSpec], np.ndarray]
+"""Relative time of a kernel of each candidate, in cycles. float64 [n]"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +35,7 @@ class DeviceRules:
     """From the outermost to the innermost."""
     rules: tuple[Rules, ...]
     """The first one makes at least one sketch of any program."""
+    cost: Cost
 
 
 def _cpu(program: Program, spec: DeviceSpec) -> tuple[Sketch, ...]:
@@ -39,13 +47,13 @@ def _gpu(program: Program, spec: DeviceSpec) -> tuple[Sketch, ...]:
 
 
 _CLASSES: dict[str, DeviceRules] = {
-    "cpu": DeviceRules(levels=CPU, rules=(_cpu, winograd_sketches)),
-    "gpu": DeviceRules(levels=GPU, rules=(_gpu, gpu_winograd_sketches)),
+    "cpu": DeviceRules(levels=CPU, rules=(_cpu, winograd_sketches), cost=cpu_cycles),
+    "gpu": DeviceRules(levels=GPU, rules=(_gpu, gpu_winograd_sketches), cost=gpu_cycles),
 }
 
 
 def register_device_class(name: str, known: DeviceRules) -> None:
-    """Devices of the class `name` have these levels and rules from now on.
+    """Devices of the class `name` have these levels, rules and cost from now on.
 
     Raises: ValueError if there is a class of that name.
     """
@@ -55,7 +63,7 @@ def register_device_class(name: str, known: DeviceRules) -> None:
 
 
 def rules_for(spec: DeviceSpec) -> DeviceRules:
-    """The levels and rules of the device's class.
+    """The levels, rules and cost of the device's class.
 
     Raises: ValueError for a class that is not registered.
     """

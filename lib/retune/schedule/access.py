@@ -10,8 +10,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from retune.core.dtypes import itemsize
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Binary, Const, Expr, Load, Var, const, loads, variables, walk
+from retune.ir.expr import Binary, Const, Expr, Load, Scope, Var, const, loads, variables, walk
 from retune.ir.reduction import path_to
 from retune.ir.simplify import affine
 from retune.ir.stmt import Block, For, Stmt
@@ -19,9 +20,19 @@ from retune.ir.stmt import Block, For, Stmt
 
 @dataclass(frozen=True, eq=False)
 class Operand:
-    """One read of a stage."""
+    """One read of a stage, or what it writes."""
 
     load: Load
+
+    @property
+    def scope(self) -> Scope:
+        """Where it lies."""
+        return self.load.buffer.scope
+
+    @cached_property
+    def item_bytes(self) -> int:
+        """Bytes of an element."""
+        return itemsize(self.load.buffer.dtype)
 
     @cached_property
     def moving(self) -> frozenset[Var]:
@@ -38,7 +49,7 @@ class Operand:
     @property
     def constant(self) -> bool:
         """Whether it is known at compile time, so that it may lie in any order."""
-        return self.load.buffer.scope == "constant"
+        return self.scope == "constant"
 
     def dimensions(self, axis: Expr) -> list[int]:
         """The dimensions in whose index a variable is."""
@@ -48,6 +59,15 @@ class Operand:
     def last(self) -> frozenset[Var]:
         """The variables of its last index: memory runs along them."""
         return frozenset(variables(self.load.indices[-1])) if self.load.indices else frozenset()
+
+    @cached_property
+    def outer(self) -> frozenset[Var]:
+        """The variables of its other indices."""
+        return frozenset(v for index in self.load.indices[:-1] for v in variables(index))
+
+    def runs_along(self, loops: Collection[For]) -> bool:
+        """Whether some of these loops choose among neighbours in memory."""
+        return any(loop.var in self.last for loop in loops)
 
     @cached_property
     def adjacent(self) -> bool:
@@ -70,6 +90,19 @@ class Operand:
             return float(coefficient.value) if isinstance(coefficient, Const) else 1.0
         return 0.0
 
+    def stride(self, axis: Var) -> Expr:
+        """Elements between what neighbouring iterations read; 0 where that varies."""
+        total, size = const(0), const(1)
+        for index, extent in zip(
+            reversed(self.load.indices), reversed(self.load.buffer.shape), strict=True
+        ):
+            form = affine(index, [axis])
+            if form is None:
+                return const(0)
+            total = total + size * form[0].get(axis, const(0))
+            size = size * extent
+        return total
+
 
 @dataclass(frozen=True, eq=False)
 class Accesses:
@@ -88,6 +121,11 @@ class Accesses:
     def operands(self) -> tuple[Operand, ...]:
         """What it reads, in order."""
         return tuple(Operand(load) for load in loads(self.block.value))
+
+    @cached_property
+    def result(self) -> Operand:
+        """What it writes."""
+        return Operand(Load(self.block.buffer, self.block.indices))
 
     @cached_property
     def results(self) -> tuple[For, ...]:
@@ -170,6 +208,17 @@ class Accesses:
             if operand.constant
             else operand.load.indices[-1:] == (axis,) and len(operand.dimensions(axis)) == 1
             for operand in self.operands
+        )
+
+    @cached_property
+    def lane_wise(self) -> bool:
+        """Whether it is a reduction in vectors each of whose operands is a vector, too."""
+        lanes = {loop.var for loop in self.results if loop.kind == "vectorize"}
+        return bool(
+            self.block.reducer is not None
+            and self.operands
+            and lanes
+            and all(operand.follows(lanes) for operand in self.operands)
         )
 
     @property

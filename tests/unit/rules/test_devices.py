@@ -10,6 +10,7 @@ from retune.core.target import GENERIC_CPU
 from retune.ir.merge import merge_axes
 from retune.ir.stmt import Program, from_dag
 from retune.rules import devices
+from retune.rules.cost.cpu import cpu_cycles
 from retune.rules.devices import DeviceRules, register_device_class, rules_for
 from retune.rules.fusion import heaviest_reduction, inline_elementwise, results_of, untouched
 from retune.rules.spaces import space_of
@@ -59,7 +60,7 @@ def sketches(program: Program, _: object) -> list[Sketch]:
 
 @pytest.fixture
 def toy() -> Iterator[None]:
-    register_device_class("toy", DeviceRules(levels=LEVELS, rules=(sketches,)))
+    register_device_class("toy", DeviceRules(levels=LEVELS, rules=(sketches,), cost=cpu_cycles))
     yield
     del devices._CLASSES["toy"]
 

@@ -64,16 +64,18 @@ def test_constants_beyond_the_cache_are_read_for_several_tiles():
         max_size=3,
     )
 )
-def test_crowded_counts_the_lines_of_the_fullest_set(axes: list[tuple[int, int]]):
+def test_a_tile_is_crowded_by_the_lines_of_the_fullest_set(axes: list[tuple[int, int]]):
     places = {0}
     for copies, step in axes:
         places = {p + step * i for p in places for i in range(copies)}
     lines = {p // LINE_BYTES for p in places}
     fullest = max(sum(line % SETS == s for line in lines) for s in range(SETS))
-    found = crowded([(np.array([float(n)]), np.array([float(step)])) for n, step in axes], 1)
-    assert found.tolist() == [fullest]
+    tile = [(np.array([float(n)]), np.array([float(step)])) for n, step in axes]
+    for ways in (max(1, fullest - 1), fullest):
+        assert crowded(tile, ways, 1).tolist() == [fullest > ways]
 
 
 def test_crowded_of_many_tiles_is_that_of_each():
     copies, step = np.array([14.0, 7.0, 14.0]), np.array([4096.0, 4096.0, 2048.0])
-    assert crowded([(copies, step)], 3).tolist() == [14, 7, 7]
+    assert crowded([(copies, step)], 7, 3).tolist() == [True, False, False]
+    assert crowded([(copies, step)], 6, 3).tolist() == [True, True, True]

@@ -97,8 +97,20 @@ def test_untuned_decisions_are_the_fallback(dag: Dag, expected: dict[str, tuple[
     assert shipped.untuned(work) == expected
 
 
+def test_axes_count_by_what_they_do():
+    work = Workload(op="y", program=from_dag(dense(28, 24, 16)), spec=GENERIC_CPU)
+    assert shipped.untuned(work) == {"tile_oc": (1,), "tile_ic": (12,), "tile_ow": (28,)}
+
+
 @pytest.mark.usefixtures("forget")
-@pytest.mark.parametrize("dag", [conv2d(1, 6, 6, 8, 16, groups=2), conv2d(1, 6, 6, 4, 1)])
+@pytest.mark.parametrize(
+    "dag",
+    [
+        conv2d(1, 6, 6, 8, 16, groups=2),
+        conv2d(1, 6, 6, 4, 1),
+        conv2d(1, 1, 1, 8, 16, 1, pad=0),
+    ],
+)
 def test_what_the_convolution_template_does_not_serve_is_left_to_the_rules(dag: Dag):
     assert conv_space(dag) == []
     work = Workload(op="conv", program=from_dag(dag), spec=GENERIC_CPU)

@@ -4,11 +4,9 @@ import numpy as np
 import pytest
 
 from retune.core.target import GENERIC_CPU
-from retune.ir.reduction import path_to
 from retune.ir.stmt import blocks, from_dag
 from retune.ir.te import Dag
 from retune.rules.cost.estimate import default_candidate, estimate
-from retune.rules.cost.windows import broadcasts_nothing
 from retune.rules.cpu.space import cpu_space
 from retune.rules.fusion import heaviest_reduction
 from retune.schedule.access import Accesses
@@ -80,8 +78,7 @@ def test_the_estimate_prefers_tiles_that_read_neighbouring_vectors():
 def test_groups_of_a_convolution_share_data_between_lanes(dag: Dag, *, expected: bool):
     for sketch in cpu_space(from_dag(dag), GENERIC_CPU).sketches:
         (block,) = (b for b in blocks(sketch.program.body) if b.reducer is not None)
-        path = path_to(sketch.program.body, block)
-        assert path is not None and broadcasts_nothing(block, path) == expected
+        assert Accesses.of(block, sketch.program.body).lane_wise == expected
 
 
 def test_weights_are_stored_as_a_tile_reads_them():

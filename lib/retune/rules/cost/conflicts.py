@@ -5,7 +5,7 @@ them belong to one set; the fourteen of a tile push each other out, and each bro
 channel misses, although it lies in a line that was read a moment ago.
 """
 
-from functools import lru_cache
+from functools import lru_cache, reduce
 
 import numpy as np
 
@@ -18,12 +18,13 @@ Axis = tuple[np.ndarray, np.ndarray]
 """Copies of a loop, and bytes between what two neighbouring ones read. Each float64 [n]."""
 
 
-def crowded(axes: list[Axis], count: int) -> np.ndarray:
-    """The most lines of one set among those that a tile over these axes reads. float64 [count]"""
-    moved = [column.tolist() for axis in axes if np.any(axis[1]) for column in axis]
-    if not moved:
-        return np.ones(count)
-    return np.array([_lines_in_a_set(tile) for tile in zip(*moved, strict=True)])
+def crowded(axes: list[Axis], ways: int, count: int) -> np.ndarray:
+    """Whether a tile over these axes reads more lines of one set than it has. bool [count]"""
+    moved = [axis for axis in axes if np.any(axis[1])]
+    found = reduce(np.multiply, (copies for copies, _ in moved), np.ones(count)) > ways
+    tiles = zip(*(column[found].tolist() for axis in moved for column in axis), strict=True)
+    found[found] = [_lines_in_a_set(tile) > ways for tile in tiles]
+    return found
 
 
 @lru_cache(maxsize=4096)

@@ -9,8 +9,7 @@ from math import lcm
 
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Load, const
-from retune.ir.flat import flat_index
-from retune.ir.simplify import affine
+from retune.schedule.access import Operand
 from retune.schedule.schedule import Schedule
 
 _LEAST_RUN = 4
@@ -27,8 +26,7 @@ def interweaves(s: Schedule, name: str, before: str, last: str, lanes: int) -> b
     steps = _steps(short, lanes)
     if short * steps > _MOST_RESULTS or evaluate_int(s.loop(before).extent) < steps:
         return False
-    form = affine(flat_index(value.buffer, value.indices), [s.loop(before).var])
-    return form is not None and form[0].get(s.loop(before).var) == const(1)
+    return Operand(value).stride(s.loop(before).var) == const(1)
 
 
 def schedule_interwoven(s: Schedule, before: str, last: str, lanes: int) -> str:

@@ -13,21 +13,21 @@ Source: TVM's topi/x86/conv2d_avx_common.py and conv2d_avx_1x1.py (schedule and 
 """
 
 from dataclasses import dataclass
+from math import prod
 
 from retune.core.errors import ScheduleError
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import loads, variables
 from retune.rules.accumulators import accumulate_in_registers
 from retune.rules.cpu.space import schedule_rest
 from retune.rules.fusion import inline_elementwise, pack_operands, results_of
 from retune.rules.template import Decided, Workload, template
+from retune.schedule.access import Accesses
 from retune.schedule.schedule import Schedule
-from retune.schedule.stages import block_named, loops_of
+from retune.schedule.stages import block_named
 
 _MAX_VECTORS = 4
 """Vectors of output channels in a register tile at most: more leave too few pixels."""
 _MAX_IC = 64
-_WINDOW = {"rc", "ry", "rx"}
 _TILE_OH = (1, 2)
 """Rows of a register tile of a 1x1 convolution."""
 
@@ -44,6 +44,8 @@ class _Shape:
     out_channels: int
     width: int
     height: int
+    depth: str
+    """The loop over input channels."""
     in_channels: int
     taps: int
     """Extent of the innermost window axis; 1 for a 1x1 convolution."""
@@ -124,9 +126,9 @@ def _reduction(s: Schedule, conv: str, shape: _Shape, lanes: int, *, unroll_kw: 
     """ic_chunk, kh, kw, ic_block (or ic_block, kw), then the register tile with lanes last."""
     own = s.loops(conv)
     axes = [str(index) for index in s.block(conv).indices]
-    rc, rest = f"{conv}.rc", [n for n in own if s.loop(n).reduce and n != f"{conv}.rc"]
-    (ic,) = s.sample_perfect_tile(rc, 2, _MAX_IC, "tile_ic")
-    ic_chunk, ic_block = s.split(rc, [ic])
+    rest = [n for n in own if s.loop(n).reduce and n != shape.depth]
+    (ic,) = s.sample_perfect_tile(shape.depth, 2, _MAX_IC, "tile_ic")
+    ic_chunk, ic_block = s.split(shape.depth, [ic])
     inner = [ic_block, rest[-1]] if unroll_kw else [*rest[-1:], ic_block]
     tile = [n for i, n in enumerate(axes) if i != shape.channel and n in own]
     outer = [ic_chunk, *rest[:-1], *inner]
@@ -142,37 +144,29 @@ def _has_tile_oh(shape: _Shape) -> bool:
 def _shape(work: Workload) -> _Shape:
     """Raises: ScheduleError for anything but one plain convolution of one group."""
     conv = work.op
-    block, loops = block_named(work.program, conv), loops_of(work.program, conv)
-    spatial = [n for n in loops if not n.reduce]
-    reduce = {
-        n.var.name.removeprefix(f"{conv}."): evaluate_int(n.extent) for n in loops if n.reduce
-    }
-    names = [n.var.name.removeprefix(f"{conv}.") for n in spatial]
-    columns = [i for i, name in enumerate(names) if name.endswith("xx")]
-    if names[-1:] != ["ff"] or not columns or "rc" not in reduce or not reduce.keys() <= _WINDOW:
-        raise ScheduleError(f"{conv}: expected axes ff, yy, xx and rc, ry, rx, got {names}")
-    channel, column = len(names) - 1, columns[0]
-    weights = [load for load in loads(block.value) if load.buffer.scope == "constant"]
-    others = [load for load in loads(block.value) if load.buffer.scope != "constant"]
-    if len(weights) != 1 or len(others) != 1:
+    stage = Accesses.of(block_named(work.program, conv), work.program.body)
+    data = [operand for operand in stage.operands if not operand.constant]
+    if len(data) != 1 or len(stage.operands) != 2:
         raise ScheduleError(f"{conv}: expected one constant operand and one that is not")
-    if any(spatial[channel].var in variables(index) for index in others[0].indices):
-        raise ScheduleError(f"{conv}: expected a single group of channels")
-    row = names.index("yy") if "yy" in names else None
-    batch = names.index("nn") if "nn" in names else None
-    extents = [evaluate_int(n.extent) for n in spatial]
-    if extents[channel] < 2:
-        raise ScheduleError(f"{conv}: expected several output channels, got {extents[channel]}")
+    axes, extents = stage.results, [evaluate_int(loop.extent) for loop in stage.results]
+    depth, window = stage.deep, stage.window
+    if not 2 <= len(axes) <= 4 or len(depth) != 1 or len(window) > 2:
+        raise ScheduleError(f"{conv}: expected a sum over channels and at most two taps")
+    if axes[-1].var != stage.channel or {*data[0].last} != {depth[0].var}:
+        raise ScheduleError(f"{conv}: expected channels last, in a single group")
+    if extents[-1] < 2 or prod(extents[:-1]) < 2:
+        raise ScheduleError(f"{conv}: expected several pixels and output channels, got {extents}")
     return _Shape(
-        channel=channel,
-        column=column,
-        row=row,
-        batch=batch,
-        out_channels=extents[channel],
-        width=extents[column],
-        height=1 if row is None else extents[row],
-        in_channels=reduce["rc"],
-        taps=reduce.get("rx", reduce.get("ry", 1)),
+        channel=len(axes) - 1,
+        column=len(axes) - 2,
+        row=len(axes) - 3 if len(axes) > 2 else None,
+        batch=0 if len(axes) > 3 else None,
+        out_channels=extents[-1],
+        width=extents[-2],
+        height=extents[-3] if len(axes) > 2 else 1,
+        depth=depth[0].var.name,
+        in_channels=evaluate_int(depth[0].extent),
+        taps=evaluate_int(window[-1].extent) if window else 1,
     )
 
 

@@ -1,0 +1,74 @@
+"""The numbers of a core of a CPU, as they were measured: what the estimates of its work go by."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Core:
+    """A core with two vector pipes. Cycles are for a vector unless the name says otherwise."""
+
+    pipes: float = 2.0
+    """Vector operations that it starts in each cycle."""
+    loads: float = 2.0
+    """Loads from the nearest cache that it starts in each cycle."""
+
+    latency_chains: float = 10.0
+    """Independent accumulators that hide the latency of a multiply-add on two pipes."""
+    load_slack: float = 1.15
+    """Loads reach this much less than their peak rate beside multiply-adds (measured, 14 x 1
+    tiles)."""
+    start_steps: float = 4.0
+    """Steps of a reduction's depth that setting and storing the accumulators costs."""
+    entry_steps: float = 0.5
+    """Steps of the innermost reduce loop that entering it costs."""
+    near: float = 0.5
+    """From the first-level cache."""
+    far: float = 2.0
+    """From the second-level cache."""
+    farther: float = 8.0
+    """From beyond the second-level cache, where private arrays are read too."""
+    stream: float = 5.6
+    """From there when nothing else is read: constants come ahead of their use (measured: 38 MB of
+    transformed weights in 870 us on two cores)."""
+    conflict: float = 1.3
+    """For a broadcast from a line that others of its set push out (measured, 14 in 12 ways; as
+    many as there are ways, 8 in 8, take 1.02 to 1.14 of the time)."""
+    handed_over: float = 1.06
+    """Time of a reduction over what the nest before has just written, such as padded data
+    (measured: 1.08 times the time of like tiles over masked data, 162 candidates of 24 layers;
+    vgg19 with default schedules so takes 0.91 of the time, in turns). The copy itself is a
+    hundredth of it; the rest is not proven: the lines lie in the caches of the cores that wrote
+    them."""
+
+    private: float = 1.5
+    """To or from a private array."""
+    map: float = 5.0
+    """Of a map between two nests, to or from beyond the second-level caches (measured: staged
+    Winograd on 55x55 to 224x224 maps took 3 to 12 a vector longer than without)."""
+    wait_cycles: float = 3000.0
+    """What a nest that reads another one's results waits until all of them are there (measured:
+    staged Winograd on 6x6 and 7x7 maps)."""
+    group_cycles: float = 600.0
+    """What taking a work-group of a nest costs (persistent workers share a counter)."""
+    uneven: float = 0.5
+    """Work-groups that a core waits for the others at the end: cores are disturbed, groups are not
+    equal (measured: two groups for two cores took up to 1.7 times as long as sixteen)."""
+
+    window_latency: float = 4.0
+    """Cycles until the next step of the same accumulator can start."""
+    in_flight: float = 64.0
+    """Steps of one accumulator whose tiles a core works on at once."""
+    line: float = 1.7
+    """Cycles for a line from or to the second-level cache."""
+    row_cycles: float = 6.0
+    """Cycles that entering a row of taps costs: its loop, its guard."""
+    tile_cycles: float = 5.0
+    """Cycles that a tile of windows costs: addresses, start values."""
+    run_bytes: float = 64.0
+    """Adjacent bytes that cost as much as starting to read them elsewhere. What a tile reads at
+    once counts, not what the tiles beside it read later (measured in turns on 13 layers: the tiles
+    chosen so take 0.96 times as long as those chosen with 128 bytes and nothing beside, none over
+    1.02)."""
+    beside: float = 0.25
+    """Part of the loads, or of the arithmetic if that is less, that does not hide beside the
+    other."""

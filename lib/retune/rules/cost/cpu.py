@@ -1,0 +1,69 @@
+"""A static estimate of candidates for CPUs: work, what keeps it waiting, and the cores' shares.
+
+Work done (overlapping tiles count twice), the share of it that vector units and registers can
+keep busy, and the idle tail of the last work-groups, from loop extents alone.
+"""
+
+from functools import lru_cache
+
+import numpy as np
+
+from retune.core.dtypes import itemsize
+from retune.core.target import DeviceSpec
+from retune.ir.expr import Select, loads
+from retune.ir.te import body_flops
+from retune.rules.cost.core import Core
+from retune.rules.cost.nests import Array, Kernel, Nest, across
+from retune.rules.cost.tiles import tile_cycles
+from retune.rules.cost.windows import window_cycles
+from retune.rules.tiling import GROUP
+from retune.schedule.access import Accesses
+
+_CORE = Core()
+
+
+def cpu_cycles(kernel: Kernel, spec: DeviceSpec, core: Core = _CORE) -> Array:
+    """Cycles until all cores are done with a kernel. float64 [n]"""
+    cycles = _map_cycles(kernel, spec, core)
+    for nest in kernel:
+        cycles = cycles + _nest_cycles(nest, spec, core)
+    cycles = _spread(cycles, across(kernel, GROUP), spec, core)
+    return cycles + core.wait_cycles * any(nest.handed_over for nest in kernel)
+
+
+def _nest_cycles(nest: Nest, spec: DeviceSpec, core: Core) -> Array:
+    """Cycles of one core for all iterations."""
+    if nest.accesses.block.reducer is None:
+        return nest.work / nest.lanes * _element_cycles(nest.accesses, core)
+    cost = window_cycles if nest.accesses.lane_wise else tile_cycles
+    return cost(nest, spec, core)
+
+
+@lru_cache(maxsize=1024)
+def _element_cycles(stage: Accesses, core: Core) -> float:
+    """Cycles for a vector of an element-wise stage: its operators, and private arrays' traffic."""
+    choices, value = 1, stage.block.value
+    while isinstance(value, Select) and not loads(value.condition) and loads(value.otherwise):
+        choices, value = choices + 1, value.otherwise
+    private = stage.result.scope == "private"
+    private += any(operand.scope == "private" for operand in stage.operands)
+    operators = max(1.0, body_flops(stage.block.value) / choices)
+    return operators / core.pipes + core.private * private
+
+
+def _map_cycles(kernel: Kernel, spec: DeviceSpec, core: Core) -> Array:
+    """Cycles of one core for the maps that a kernel hands over, or takes, and no cache holds."""
+    maps = {name: (nest, o) for nest in kernel for name, o in nest.maps.items()}
+    cycles = 0.0 * kernel[0].one
+    for nest, operand in maps.values():
+        size = nest.buffer_bytes(operand)
+        vectors = size / (spec.lanes_f32 * itemsize("float32"))
+        cycles = cycles + (size > spec.l2_bytes * spec.compute_units) * core.map * vectors
+    return cycles
+
+
+def _spread(cycles: Array, groups: Array, spec: DeviceSpec, core: Core) -> Array:
+    """Cycles until the last core is done: each has taken whole groups, and not all at one pace."""
+    units = spec.compute_units
+    even = groups / units + core.uneven * (1.0 - 1.0 / units)
+    return (cycles / groups + core.group_cycles) * np.maximum(np.ceil(groups / units), even)

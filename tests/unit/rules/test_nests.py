@@ -1,0 +1,95 @@
+"""Nests as estimates see them: their sizes by level, and bytes of the elements' own types."""
+
+from collections.abc import Iterable
+from itertools import chain, product
+from math import prod
+
+import numpy as np
+import pytest
+
+from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
+from retune.ir.evaluate import evaluate_int
+from retune.ir.stmt import For, from_dag
+from retune.ir.te import Dag, compute, placeholder, reduce_axis
+from retune.rules.cost.estimate import estimate
+from retune.rules.cost.nests import Nest, across, kernels, off, on
+from retune.rules.devices import rules_for
+from retune.rules.tiling import GROUP, ITEM
+from retune.schedule.access import Operand
+from retune.schedule.space import Sketch
+from retune.schedule.stages import loops_of
+from tests.dags import conv2d
+
+SPECS = pytest.mark.parametrize("spec", [GENERIC_CPU, GENERIC_GPU], ids=["cpu", "gpu"])
+SIZES = pytest.mark.parametrize(
+    ("dtype", "share"), [("int8", 0.25), ("float16", 0.5), ("float64", 2.0)]
+)
+
+
+def sketches(dag: Dag, spec: DeviceSpec) -> list[Sketch]:
+    return list(rules_for(spec).rules[0](from_dag(dag), spec))
+
+
+def multiplied(dtype: str) -> Dag:
+    x, w = placeholder("x", (96, 448), dtype), placeholder("w", (448, 512), dtype, constant=True)
+    k = reduce_axis("k", 448)
+    return Dag((compute("y", (96, 512), lambda i, j: x[i, k] * w[k, j], [x, w], reduce=(k,)),))
+
+
+def twins(dtype: str, spec: DeviceSpec) -> list[tuple[Sketch, Sketch]]:
+    """The sketches of a product of floats, and of the same product of another type."""
+    floats, others = (sketches(multiplied(d), spec) for d in ("float32", dtype))
+    return list(zip(floats, others, strict=True))
+
+
+def operands(nest: Nest) -> tuple[Operand, ...]:
+    return (nest.accesses.result, *nest.accesses.operands)
+
+
+@SPECS
+@SIZES
+def test_bytes_are_those_of_the_elements(dtype: str, share: float, spec: DeviceSpec):
+    for floats, others in twins(dtype, spec):
+        rows = floats.sample(16, np.random.default_rng(0))
+        pairs = zip(chain(*kernels(floats, rows)), chain(*kernels(others, rows)), strict=True)
+        for a, b in pairs:
+            group = off(a.loops, GROUP)
+            for x, y in zip(operands(a), operands(b), strict=True):
+                assert np.all(b.footprint(y, group) == share * a.footprint(x, group))
+                assert np.all(b.buffer_bytes(y) == share * a.buffer_bytes(x))
+                assert np.all(b.repeats(y, group) == a.repeats(x, group))
+
+
+@SPECS
+@SIZES
+def test_smaller_elements_take_less(dtype: str, share: float, spec: DeviceSpec):
+    times: list[np.ndarray] = []
+    for floats, others in twins(dtype, spec):
+        rows = floats.sample(64, np.random.default_rng(0))
+        times.append(estimate(others, rows, spec) / estimate(floats, rows, spec))
+    assert np.any(np.concatenate(times) != 1.0)
+    assert np.all((np.concatenate(times) - 1.0) * (share - 1.0) >= 0.0)
+
+
+@SPECS
+def test_sizes_are_those_of_each_candidate(spec: DeviceSpec):
+    for sketch in sketches(conv2d(1, 8, 9, 16, 24), spec):
+        rows = sketch.sample(4, np.random.default_rng(0))
+        for kernel, (place, row) in product(kernels(sketch, rows), enumerate(rows)):
+            program = sketch.instantiate(row)
+            loops = {
+                nest.accesses.block.name: loops_of(program, nest.accesses.block.name)
+                for nest in kernel
+            }
+            for nest in kernel:
+                assert nest.work[place] == size(loops[nest.accesses.block.name])
+            for level in (GROUP, ITEM):
+                runs = [
+                    {loop.kind: loop for loop in on(path, level)}.values()
+                    for path in loops.values()
+                ]
+                assert across(kernel, level)[place] == max(size(axes) for axes in runs)
+
+
+def size(loops: Iterable[For]) -> int:
+    return prod(evaluate_int(loop.extent) for loop in loops)
