@@ -19,6 +19,7 @@ from benchmarks.command import parser_of
 from retune.api import import_network
 from retune.codegen.lower import lower
 from retune.codegen.source import BufferSpec
+from retune.codegen.target import target_of
 from retune.core.config import cache_root
 from retune.core.target import DeviceSpec
 from retune.device.launching import prepare_launches
@@ -79,7 +80,7 @@ def first_rows(
 
 def measure(sketch: Sketch, row: np.ndarray, device: Device) -> Timed:
     """Times one candidate."""
-    source = lower(sketch.instantiate(row))
+    source = lower(sketch.instantiate(row), target_of(device.spec))
     program = device.build(source.text, options=source.options)
     sets = [
         prepare_launches(device, program, job_launches(source), memory)

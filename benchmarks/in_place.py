@@ -21,6 +21,7 @@ from benchmarks.command import parser_of
 from retune.api import ImportedNetwork, build_plan, extract_tasks, import_network
 from retune.bundle.module import Module
 from retune.codegen.lower import lower
+from retune.codegen.target import target_of
 from retune.device.measure import LocalRunner
 from retune.device.runtime import Device, open_device
 from retune.device.workload import MeasureOptions
@@ -69,7 +70,9 @@ def time_in_turns(
 ) -> np.ndarray:
     """Best microseconds of a layer by each way in WAYS. float64 [ways, candidates]"""
     (task,) = extract_tasks(network)
-    programs = [lower(task.space(device.spec).instantiate(c)) for c in candidates]
+    programs = [
+        lower(task.space(device.spec).instantiate(c), target_of(device.spec)) for c in candidates
+    ]
     warm = MeasureOptions(disturbed_retries=0)
     spread = replace(warm, spread_bytes=task.weight * task.constant_bytes)
     whole = [module_of(network, task, candidate, device) for candidate in candidates]

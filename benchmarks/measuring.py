@@ -21,6 +21,7 @@ import numpy as np
 from benchmarks.command import parser_of
 from benchmarks.replay_layers import LAYERS
 from retune.codegen.lower import lower
+from retune.codegen.target import target_of
 from retune.device.building import MAX_SHARING
 from retune.device.messages import Build, Check, Checked, Load, Refused, Time, Timed, Warm
 from retune.device.runtime import Device, open_device
@@ -55,7 +56,10 @@ class Trial:
         self._worker = Worker(device)
         self._numbers = count()
         self.candidates: list[Candidate] = [
-            make_candidate(self._workload, lower(space.instantiate(space.candidate(chosen, i))))
+            make_candidate(
+                self._workload,
+                lower(space.instantiate(space.candidate(chosen, i)), target_of(device.spec)),
+            )
             for i in range(len(chosen))
         ]
         load = Load(

@@ -23,6 +23,7 @@ from benchmarks.command import parser_of
 from benchmarks.kernels import describe
 from retune.api import import_network
 from retune.codegen.lower import lower
+from retune.codegen.target import target_of
 from retune.core.target import DeviceSpec
 from retune.device.measure import LocalRunner
 from retune.device.workload import MeasureOptions
@@ -61,7 +62,7 @@ def measure(task: Task, runner: LocalRunner, options: MeasureOptions, count: int
     """The layer's times in microseconds."""
     space = task.space(runner.spec)
     chosen = candidates(space, runner.spec, count)
-    programs = [lower(space.instantiate(c)) for _, c in chosen]
+    programs = [lower(space.instantiate(c), target_of(runner.spec)) for _, c in chosen]
     workload = task.workload()
     runner.prepare(workload)
     us: dict[str, float] = {}

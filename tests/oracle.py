@@ -11,6 +11,7 @@ import numpy as np
 
 from retune.codegen.lower import finished, lower
 from retune.codegen.source import ProgramSource
+from retune.codegen.target import target_of
 from retune.core.dtypes import TensorType
 from retune.device.launching import prepare_launches
 from retune.device.runtime import Device
@@ -61,7 +62,7 @@ def assert_items_agree(dag: Dag, program: Program, seed: int = 0) -> None:
 def assert_device_agrees(device: Device, dag: Dag, program: Program, seed: int = 0) -> None:
     """The kernels generated for the program give the values that the tensor expression states."""
     inputs = inputs_for(dag, seed)
-    source = lower(program)
+    source = lower(program, target_of(device.spec))
     types = {t.name: TensorType(t.shape, t.dtype) for t in dag.outputs}  # type: ignore[arg-type]
     found = run_source(device, source, inputs, types)
     assert_close(found, reference(dag, inputs), f"{program}\n{source.text}")

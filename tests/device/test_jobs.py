@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from retune.codegen.lower import lower
+from retune.codegen.target import target_of
 from retune.core.dtypes import TensorType
 from retune.device.jobs import BuiltJob, build_jobs
 from retune.device.pool import ConstantPool, Window
@@ -36,7 +37,7 @@ def some_jobs(device: Device, dag: Dag, count: int) -> tuple[list[Job], Workload
     jobs: list[Job] = []
     for number in range(count):
         sketch = space.sketches[number % len(space.sketches)]
-        source = lower(sketch.instantiate(sketch.sample(1, rng)[0]))
+        source = lower(sketch.instantiate(sketch.sample(1, rng)[0]), target_of(device.spec))
         jobs.append(make_candidate(workload, source).job)
     return jobs, workload
 

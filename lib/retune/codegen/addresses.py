@@ -11,6 +11,7 @@ from math import gcd
 from typing import Protocol
 
 from retune.codegen.alignment import known_divisor
+from retune.codegen.target import Groups
 from retune.ir.expr import Buffer, Expr, Var, const, substitute, variables
 from retune.ir.flat import flat_terms
 from retune.ir.simplify import (
@@ -38,8 +39,8 @@ class Names(Protocol):
         ...
 
     @property
-    def solitary(self) -> bool:
-        """True for work-groups of one work-item, as CPUs run them."""
+    def groups(self) -> Groups:
+        """How work-groups run."""
         ...
 
     def hoist(self, terms: Polynomial, stem: str) -> str:

@@ -20,6 +20,7 @@ from retune.codegen.barriers import holds_barrier
 from retune.codegen.expressions import ExpressionPrinter, vectorizable
 from retune.codegen.names import Identifiers
 from retune.codegen.registers import register_lanes
+from retune.codegen.target import Groups
 from retune.codegen.widths import integer_type, sum_type
 from retune.core.errors import CodegenError
 from retune.ir.evaluate import evaluate_int
@@ -49,7 +50,11 @@ class KernelBody:
     """The text of one nest, with its launch size and the buffers that it touches."""
 
     def __init__(
-        self, nest: Stmt, arguments: Sequence[Buffer], packed: Collection[str] = ()
+        self,
+        nest: Stmt,
+        groups: Groups,
+        arguments: Sequence[Buffer],
+        packed: Collection[str] = (),
     ) -> None:
         """`packed` names the constants that lie in the order of their reads."""
         self.nest = nest
@@ -59,8 +64,7 @@ class KernelBody:
         self.streams = False
         """Whether the text uses `streams.DEFINITIONS`."""
         self._shares = any(b.buffer.scope == "local" for b in blocks(nest))
-        self.solitary = not self._shares and not any(_local(n) for n in walk(nest))
-        """Work-groups of one work-item: the group's number comes as an argument."""
+        self.groups = groups
         self.global_size = [1, 1, 1]
         self.local_size = [1, 1, 1]
         self._scopes = [_Scope(set())]
@@ -139,7 +143,7 @@ class KernelBody:
         scope = self._scopes[-1]
         if loop.var not in scope.variables:  # a copy of it, where an unrolled loop is around
             scope.variables.add(loop.var)
-            number = f"group.{'xyz'[int(dim)]}" if self.solitary else f"get_{kind}_id({dim})"
+            number = f"group.{'xyz'[int(dim)]}" if self.groups.solitary else f"get_{kind}_id({dim})"
             notes = "".join(f"; {key}: {value}" for key, value in loop.notes)
             scope.lines.append(f"const int {name} = {number};  // of {extent}{notes}")
         self._declare(loop)
@@ -334,7 +338,7 @@ class KernelBody:
         """What follows a read of a packed constant inside a reduction."""
         streamed = read.buffer.name in self._packed and streams.is_stream(read.buffer)
         reducing = any(loop.reduce for loop in self._loops)
-        if not (streamed and self.solitary and reducing):
+        if not (streamed and self.groups.prefetch and reducing):
             return
         pointer = self.identifier(read.buffer.name)
         if ahead := streams.fetch(pointer, read):
@@ -434,10 +438,6 @@ def _variables(expr: Expr) -> Iterator[Var]:
         yield expr
     for child in expr.children:
         yield from _variables(child)
-
-
-def _local(stmt: Stmt) -> bool:
-    return isinstance(stmt, For) and stmt.kind.startswith("local")
 
 
 def _vector_loops(nest: Stmt) -> list[For]:

@@ -274,12 +274,10 @@ class ExpressionPrinter:
         return opencl.load(pointer, read.index, read.lanes, self._vector_memory(read))
 
     def _vector_memory(self, place: Place) -> str:
-        """The type of aligned vectors there, such as `__local float4`; empty where to copy parts.
-
-        CPUs read vectors anywhere at one speed; kernels with work-items are for GPUs.
-        """
+        """The type of aligned vectors there, as `__local float4`; empty where to copy parts."""
         space = opencl.ADDRESS_SPACE.get(place.buffer.scope)
-        if self.names.solitary or place.lanes == 1 or space is None or not place.aligned:
+        whole = self.names.groups.aligned_vectors and place.lanes > 1 and place.aligned
+        if not whole or space is None:
             return ""
         return f"{space} {opencl.type_name(place.buffer.dtype, place.lanes)}"
 

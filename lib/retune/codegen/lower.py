@@ -16,7 +16,6 @@ from retune.codegen.masks import masks_to_guards
 from retune.codegen.passes import drop_unit_loops, pack_constants, simplify_indices
 from retune.codegen.peeling import peel_borders
 from retune.codegen.source import (
-    BUILD_OPTIONS,
     BufferSpec,
     KernelArg,
     KernelSource,
@@ -24,11 +23,11 @@ from retune.codegen.source import (
     ProgramSource,
     Role,
 )
+from retune.codegen.target import Target
 from retune.codegen.widths import check_sizes
 from retune.core.config import knob
 from retune.core.dtypes import itemsize
 from retune.core.errors import CodegenError
-from retune.core.target import MOST_GROUPS
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Buffer, Expr, Var, loads
 from retune.ir.flat import elements
@@ -64,8 +63,8 @@ _WIDTH = 97
 """Characters of a comment's line."""
 
 
-def lower(program: Program, *, options: tuple[str, ...] = BUILD_OPTIONS) -> ProgramSource:
-    """The OpenCL program of a concrete schedule, one kernel for each root nest.
+def lower(program: Program, target: Target) -> ProgramSource:
+    """The program of a concrete schedule for a target, one kernel for each root nest.
 
     Nests that write constants become no kernels: numpy evaluates them, see `codegen.constants`.
 
@@ -85,11 +84,11 @@ def lower(program: Program, *, options: tuple[str, ...] = BUILD_OPTIONS) -> Prog
     for position, part in enumerate(parts):
         inputs |= {b.name: b for b in part.inputs if b.name in part.packed}
         peeled = _checked(peel_borders(part), "peel borders")
-        kernels.append(_kernel(part, peeled.body, position))
+        kernels.append(_kernel(part, peeled.body, position, target))
     used = {arg.buffer for kernel in kernels for arg in kernel.args}
     program = replace(program, inputs=tuple(inputs.values()))
     specs = tuple(spec for spec in _buffers(program, packs, computed) if spec.name in used)
-    return ProgramSource(kernels=tuple(kernels), buffers=specs, options=options)
+    return ProgramSource(kernels=tuple(kernels), buffers=specs, options=target.options)
 
 
 def finished(program: Program) -> Program:
@@ -132,26 +131,27 @@ def _part(program: Program, root: Stmt) -> Program:
     )
 
 
-def _kernel(part: Program, root: Stmt, position: int) -> KernelSource:
+def _kernel(part: Program, root: Stmt, position: int, target: Target) -> KernelSource:
     """The kernel of one nest; its comment is the nest as it was before copies of it were made."""
     nest = dots_to_calls(root)
     touched = _touched(nest)
     stage = [b.name for b in blocks(part.body)][-1]
     name = opencl.identifier(f"{part.name}_{position}_{stage}")
     check_sizes(name, nest)
-    body = KernelBody(nest, touched, part.packed)
+    groups = target.groups(nest)
+    body = KernelBody(nest, groups, touched, part.packed)
     lines = body.emit()
-    if not body.solitary and max(body.global_size[1:]) > MOST_GROUPS:
+    if groups.most is not None and max(body.global_size[1:]) > groups.most:
         raise CodegenError(
             f"{part.name}: {body.global_size} work-groups, and devices start no more than "
-            f"{MOST_GROUPS} along the second and the third axis; bind the longest loop to group.0"
+            f"{groups.most} along the second and the third axis; bind the longest loop to group.0"
         )
     written = {b.buffer for b in blocks(root)}
     x, y, z = body.local_size
     local = (x, y, z)
     sizes = body.global_size
     arguments = [opencl.argument(body.identifier(b.name), b.dtype, b in written) for b in touched]
-    if body.solitary:
+    if groups.solitary:
         passed = [body.identifier(b.name) for b in touched]
         code = opencl.solitary_kernel(name, arguments, passed, lines)
     else:

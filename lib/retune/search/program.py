@@ -17,9 +17,11 @@ import numpy as np
 from retune import __version__
 from retune.codegen.lower import lower
 from retune.codegen.source import ProgramSource
+from retune.codegen.target import target_of
 from retune.core.config import records_root
 from retune.core.errors import DeviceError, InputError, ScheduleError
 from retune.core.keys import content_key
+from retune.core.target import DeviceSpec
 from retune.device.execute import execute
 from retune.device.opening import open_runner
 from retune.device.workload import Runner
@@ -62,6 +64,7 @@ class Tuned:
     run_id: str
     """Column `run_id` of those that this run took."""
     device: str
+    spec: DeviceSpec
     shapes: Mapping[str, tuple[int, ...]]
     """Of the outputs, as the expression states them."""
 
@@ -89,7 +92,7 @@ class Tuned:
     @cached_property
     def source(self) -> ProgramSource:
         """The best candidate's kernels."""
-        return lower(self.program)
+        return lower(self.program, target_of(self.spec))
 
     @property
     def opencl(self) -> str:
@@ -303,6 +306,7 @@ def _tuned(
         records=rows,
         run_id=session.settings.run_id,
         device=device,
+        spec=spec,
         shapes=shapes,
     )
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from retune.codegen.lower import lower
+from retune.codegen.target import target_of
 from retune.core.errors import ScheduleError
 from retune.core.target import DeviceSpec
 from retune.device.replay import ReplayRunner
@@ -39,6 +40,6 @@ def _measured(
         if candidate is None:
             continue
         try:
-            yield lower(space.instantiate(candidate)).key, record.measurement
+            yield lower(space.instantiate(candidate), target_of(spec)).key, record.measurement
         except ScheduleError:
             continue  # the session does not measure it either

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from retune.codegen.target import target_of
 from retune.device.workload import MeasureOptions, Runner, measuring_conditions
 from retune.records.conditions import group, within
 from retune.records.cost import measured_costs
@@ -263,7 +264,8 @@ class Session:
         if workload_key not in self._prepared:
             self.runner.prepare(run.task.workload(self.settings.seed))
             self._prepared.add(workload_key)
-        return make_batch(run.space, self._scorers[run.task.key], candidates)
+        scorer = self._scorers[run.task.key]
+        return make_batch(run.space, scorer, candidates, target_of(self.spec))
 
     def _measure(self, run: TaskRun, batch: Batch) -> Sequence[Measurement]:
         workload_key = run.task.workload_key(self.settings.seed)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from retune.codegen.addresses import Place
 from retune.codegen.lower import lower
 from retune.codegen.streams import AHEAD_BYTES, share_of_next
+from retune.codegen.target import CPU
 from retune.core.target import GENERIC_CPU
 from retune.ir.expr import Buffer, Var, const
 from retune.ir.stmt import For, Seq, from_dag
@@ -19,7 +20,7 @@ from tests.dags import conv2d, depthwise
 
 def text_of(dag: Dag) -> str:
     space = cpu_space(from_dag(dag), GENERIC_CPU)
-    return lower(space.instantiate(default_candidate(space, GENERIC_CPU))).text
+    return lower(space.instantiate(default_candidate(space, GENERIC_CPU)), CPU).text
 
 
 def test_weights_larger_than_the_first_caches_are_fetched_once_for_each_line():

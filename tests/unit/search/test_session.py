@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from retune.codegen.source import ProgramSource
+from retune.codegen.target import target_of
 from retune.core.errors import LookupFailed, ScheduleError
 from retune.core.target import GENERIC_CPU
 from retune.records.arrow import to_records
@@ -222,11 +223,11 @@ def test_a_candidate_that_cannot_be_made_is_skipped(store: Path, monkeypatch: py
     lowered = batch.lower
     calls = []
 
-    def sometimes(program):
+    def sometimes(program, target):
         calls.append(program)
         if len(calls) % 3 == 0:
             raise ScheduleError("no such loop")
-        return lowered(program)
+        return lowered(program, target)
 
     monkeypatch.setattr(batch, "lower", sometimes)
     runner = FakeRunner()
@@ -247,7 +248,7 @@ def test_rows_and_measurements_stay_paired(store: Path):
             candidate = candidate_of(record, space)
             assert candidate is not None
             assert candidate.key == record.config_hash
-            source = batch.lower(space.instantiate(candidate))
+            source = batch.lower(space.instantiate(candidate), target_of(session.spec))
             assert measured(source).median_us == pytest.approx(record.measurement.median_us)
 
 
