@@ -5,6 +5,8 @@ Callers know the device and hand its target to `lower`; no pass looks for a devi
 
 from dataclasses import dataclass
 
+from retune.codegen.opencl import OPENCL
+from retune.codegen.printing import Renderer
 from retune.core.target import MOST_GROUPS, DeviceSpec
 from retune.ir.stmt import For, Stmt, blocks, walk
 
@@ -43,6 +45,8 @@ class Target:
     together: Groups
     """Groups of work-items that share memory or work."""
     options: tuple[str, ...] = BUILD_OPTIONS
+    renderer: Renderer = OPENCL
+    """What writes them."""
 
     def groups(self, nest: Stmt) -> Groups:
         """How the groups of a nest run."""
