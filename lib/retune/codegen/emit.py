@@ -5,12 +5,11 @@ expanded into statements over named registers; addresses are strength-reduced: e
 sum whose terms are added once, in the outermost scope where they are known, so inner statements
 see `base + constant`. Values read more than once by neighbouring statements are read once.
 
-Read `KernelBody.emit` first, then `_Scope` and `addresses.Address`.
+Read `KernelBody.emit` first, then `hoisting.py` and `addresses.Address`.
 """
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
 from math import gcd
 
@@ -18,6 +17,7 @@ from retune.codegen import gathers, streams
 from retune.codegen.addresses import Instance, Place
 from retune.codegen.barriers import holds_barrier
 from retune.codegen.expressions import Expressions, vectorizable
+from retune.codegen.hoisting import Hoisting, Scope
 from retune.codegen.kernel import (
     VECTOR_LANES,
     Array,
@@ -25,12 +25,10 @@ from retune.codegen.kernel import (
     At,
     Declare,
     If,
-    Literal,
     Loop,
     Memory,
     Name,
     Number,
-    Operation,
     Prefetch,
     Registers,
     Statement,
@@ -40,24 +38,13 @@ from retune.codegen.kernel import (
 from retune.codegen.names import Identifiers, identifier
 from retune.codegen.registers import register_lanes
 from retune.codegen.target import Groups
-from retune.codegen.widths import integer_type, sum_type
 from retune.core.errors import CodegenError
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Buffer, Expr, Var, conjuncts, loads
+from retune.ir.expr import Buffer, Expr, Var, conjuncts, loads, variables
 from retune.ir.flat import elements
 from retune.ir.reduction import path_to
-from retune.ir.simplify import Monomial, Polynomial, Range
+from retune.ir.simplify import Polynomial, Range
 from retune.ir.stmt import STRAIGHT, Barrier, Block, For, Seq, Stmt, blocks, walk
-
-
-@dataclass(slots=True)
-class _Scope:
-    """A brace level: the variables that it declares and its statements so far."""
-
-    variables: set[Var]
-    statements: list[Statement] = field(default_factory=list[Statement])
-    names: dict[object, Value] = field(default_factory=dict[object, Value])
-    """Hoisted values by their content."""
 
 
 class KernelBody:
@@ -85,9 +72,12 @@ class KernelBody:
         self.groups = groups
         self.global_size = [1, 1, 1]
         self.local_size = [1, 1, 1]
-        self._scopes = [_Scope(set())]
         self._ranges: dict[Var, Range] = {}
         self._names = Identifiers(reserved)
+        self._hoisting = Hoisting(
+            self._names, self._ranges, lambda expr: Expressions(self).integer(expr)
+        )
+        self._scopes = self._hoisting.scopes
         for buffer in arguments:
             self._names.of(buffer.name)
         self.lanes = {n.var: evaluate_int(n.extent) for n in _vector_loops(nest)}
@@ -168,7 +158,7 @@ class KernelBody:
     def _serial(self, loop: For, env: dict[Var, int]) -> None:
         """A loop in time."""
         extent, name = evaluate_int(loop.extent), self.variable(loop.var)
-        scope = _Scope({loop.var})
+        scope = Scope({loop.var})
         self._scopes.append(scope)
         self._declare(loop)
         self._loops.append(loop)
@@ -192,7 +182,7 @@ class KernelBody:
         found: dict[Expr, set[Value] | None] = {}
         for instance in self._instances(loop.body, env, None):
             for term in conjuncts(instance.block.guard):
-                if term not in self._established and loop.var not in _variables(term):
+                if term not in self._established and loop.var not in variables(term):
                     test, before = printer.condition([term], instance), found.get(term, set())
                     found[term] = None if test is None or before is None else before | {*test}
         return {term: sorted(tests, key=str) for term, tests in found.items() if tests}
@@ -211,7 +201,7 @@ class KernelBody:
 
     def _apart(self, loop: For, env: dict[Var, int]) -> tuple[Statement, ...]:
         """A loop in time, in a scope of its own."""
-        self._scopes.append(_Scope(set()))
+        self._scopes.append(Scope(set()))
         self._serial(loop, env)
         return tuple(self._scopes.pop().statements)
 
@@ -224,7 +214,7 @@ class KernelBody:
             for term in guards[0]
             if term not in self._established
             and all(term in other for other in guards)
-            and not inside.intersection(_variables(term))
+            and not inside.intersection(variables(term))
         ]
 
     def _under(self, terms: list[Expr], loop: For, env: dict[Var, int]) -> None:
@@ -234,7 +224,7 @@ class KernelBody:
             return
         self._established.extend(terms)
         if condition:
-            self._scopes.append(_Scope(set()))
+            self._scopes.append(Scope(set()))
         self._loop(loop, env)
         del self._established[-len(terms) :]
         if condition:
@@ -377,80 +367,8 @@ class KernelBody:
         return self._ranges
 
     def hoist(self, terms: Polynomial, stem: str) -> Value:
-        """A sum, each of whose terms is added in the outermost scope that can.
-
-        Terms that are read from memory stay where they are used: only there they may be read.
-        """
-        by_level: dict[int, list[tuple[tuple[Expr, ...], int]]] = {}
-        read: list[Value] = []
-        for monomial, coefficient in sorted(terms.items(), key=lambda t: str(t[0])):
-            if any(loads(atom) for atom in monomial):
-                read.append(self._term(monomial, coefficient))
-                continue
-            level = max(self._level(atom) for atom in monomial)
-            by_level.setdefault(level, []).append((monomial, coefficient))
-        ordered = [term for level in sorted(by_level) for term in by_level[level]]
-        kind = sum_type(ordered, self._ranges)
-        partial: Value | None = None
-        for level in sorted(by_level):
-            scope = self._scopes[level]
-            key = (partial, tuple(by_level[level]))
-            if key not in scope.names:
-                pieces = [partial] if partial else []
-                pieces += [self._term(m, c, kind) for m, c in by_level[level]]
-                value = _sum(pieces)
-                if not isinstance(value, Name):
-                    name = Name(self.fresh(f"{stem}_at"), kind)
-                    scope.statements.append(Declare(name, value))
-                    value = name
-                scope.names[key] = value
-            partial = scope.names[key]
-        if partial is not None and not read:
-            return partial
-        return Operation("sum", tuple([partial, *read] if partial else read), "int32")
-
-    def _term(self, monomial: Monomial, coefficient: int, kind: str = "int32") -> Value:
-        """The product in a sum of that type: an int64 is one from its first factor on."""
-        factors = [self._atom(atom) for atom in monomial]
-        if kind == "int64":
-            factors[0] = Operation("long", (factors[0],), kind)
-        if coefficient != 1:
-            factors.append(Literal(coefficient, "int32"))
-        return factors[0] if len(factors) == 1 else Operation("product", tuple(factors), kind)
-
-    def _atom(self, expr: Expr) -> Value:
-        """The name of a variable, or of a hoisted division, minimum or the like."""
-        if isinstance(expr, Var):
-            return self.variable(expr)
-        if loads(expr):
-            return Expressions(self).integer(expr)
-        scope = self._scopes[self._level(expr)]
-        if expr not in scope.names:
-            value = Expressions(self).integer(expr)
-            name = Name(self.fresh("t"), integer_type(expr, self._ranges))
-            scope.statements.append(Declare(name, value))
-            scope.names[expr] = name
-        return scope.names[expr]
-
-    def _level(self, expr: Expr) -> int:
-        """Index of the innermost scope that declares a variable of the expression."""
-        level = 0
-        for node in _variables(expr):
-            for position, scope in enumerate(self._scopes):
-                if node in scope.variables:
-                    level = max(level, position)
-        return level
-
-
-def _sum(terms: Sequence[Value]) -> Value:
-    return terms[0] if len(terms) == 1 else Operation("sum", tuple(terms), "int32")
-
-
-def _variables(expr: Expr) -> Iterator[Var]:
-    if isinstance(expr, Var):
-        yield expr
-    for child in expr.children:
-        yield from _variables(child)
+        """A sum without constant, its parts named where they are known."""
+        return self._hoisting.hoist(terms, stem)
 
 
 def _vector_loops(nest: Stmt) -> list[For]:
