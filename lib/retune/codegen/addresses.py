@@ -40,6 +40,11 @@ class Names(Protocol):
         ...
 
     @property
+    def settled(self) -> dict[object, Expr]:
+        """Tests under the ranges of their variables, by term, unrolled variables and lanes."""
+        ...
+
+    @property
     def groups(self) -> Groups:
         """How work-groups run."""
         ...

@@ -85,6 +85,7 @@ class KernelBody:
         chosen = frozenset(self.lanes)
         self.registers = {b: register_lanes(nest, b, chosen) for b in sorted(local, key=str)}
         self._established: list[Expr] = []
+        self._settled: dict[object, Expr] = {}
         self._homes = {b: _home(nest, b) for b in self.registers}
 
     def emit(self) -> tuple[Statement, ...]:
@@ -360,6 +361,11 @@ class KernelBody:
     def fresh(self, stem: str) -> str:
         """A name that nothing else in the kernel has."""
         return self._names.fresh(stem)
+
+    @property
+    def settled(self) -> dict[object, Expr]:
+        """Tests under the ranges of their variables: each version of a loop asks for them."""
+        return self._settled
 
     @property
     def ranges(self) -> dict[Var, Range]:

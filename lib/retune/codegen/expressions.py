@@ -154,8 +154,11 @@ class Expressions:
         env = tuple((v, instance.env[v]) for v in variables(term) if v in instance.env)
         key = (term, frozenset(env), instance.lane)
         if key not in self._tests:
-            settled = substitute(term, {v: const(i) for v, i in env})
-            settled = simplify(settled, self._addresses.ranges(instance))
+            settled = self.names.settled.get(key)
+            if settled is None:
+                settled = substitute(term, {v: const(i) for v, i in env})
+                settled = simplify(settled, self._addresses.ranges(instance))
+                self.names.settled[key] = settled
             known = isinstance(settled, Const)
             self._tests[key] = bool(settled.value) if known else self.value(settled, instance)
         return self._tests[key]
