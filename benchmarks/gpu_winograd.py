@@ -25,6 +25,7 @@ from retune.device.launching import prepare_launches
 from retune.device.runtime import Buffer, Device, Launch, open_device
 from retune.device.workload import job_launches
 from retune.rules.cost.estimate import default_candidate, estimate
+from retune.rules.devices import target_of
 from retune.rules.gpu.winograd import PREFIX
 from retune.schedule.space import Sketch
 from retune.search.task import Task
@@ -79,7 +80,7 @@ def first_rows(
 
 def measure(sketch: Sketch, row: np.ndarray, device: Device) -> Timed:
     """Times one candidate."""
-    source = lower(sketch.instantiate(row))
+    source = lower(sketch.instantiate(row), target_of(device.spec))
     program = device.build(source.text, options=source.options)
     sets = [
         prepare_launches(device, program, job_launches(source), memory)

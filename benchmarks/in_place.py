@@ -26,6 +26,7 @@ from retune.device.runtime import Device, open_device
 from retune.device.workload import MeasureOptions
 from retune.graph.zoo.writer import NetWriter
 from retune.rules.cost.estimate import estimate
+from retune.rules.devices import target_of
 from retune.schedule.space import Candidate
 from retune.search.ranks import rank_correlation
 from retune.search.task import Task
@@ -69,7 +70,9 @@ def time_in_turns(
 ) -> np.ndarray:
     """Best microseconds of a layer by each way in WAYS. float64 [ways, candidates]"""
     (task,) = extract_tasks(network)
-    programs = [lower(task.space(device.spec).instantiate(c)) for c in candidates]
+    programs = [
+        lower(task.space(device.spec).instantiate(c), target_of(device.spec)) for c in candidates
+    ]
     warm = MeasureOptions(disturbed_retries=0)
     spread = replace(warm, spread_bytes=task.weight * task.constant_bytes)
     whole = [module_of(network, task, candidate, device) for candidate in candidates]

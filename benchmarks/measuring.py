@@ -26,6 +26,7 @@ from retune.device.messages import Build, Check, Checked, Load, Refused, Time, T
 from retune.device.runtime import Device, open_device
 from retune.device.worker import Worker
 from retune.device.workload import Candidate, MeasureOptions, Workload, make_candidate
+from retune.rules.devices import target_of
 from retune.search.ranks import rank_correlation
 from retune.search.task import Task
 
@@ -55,7 +56,10 @@ class Trial:
         self._worker = Worker(device)
         self._numbers = count()
         self.candidates: list[Candidate] = [
-            make_candidate(self._workload, lower(space.instantiate(space.candidate(chosen, i))))
+            make_candidate(
+                self._workload,
+                lower(space.instantiate(space.candidate(chosen, i)), target_of(device.spec)),
+            )
             for i in range(len(chosen))
         ]
         load = Load(

@@ -32,6 +32,7 @@ from retune.graph.zoo.writer import NetWriter
 from retune.ir.storage import Storage, row_major
 from retune.ir.te import Tensor
 from retune.rules.cost.estimate import default_candidate
+from retune.rules.devices import target_of
 from retune.schedule.space import Candidate
 from retune.search.task import Task
 
@@ -119,7 +120,7 @@ def bound_jobs(
     ways = list(storages_of(task).values())
     given = [stored(workload, storages) for storages in ways]
     ready = [
-        make_candidate(own, lower(view(program, storages)))
+        make_candidate(own, lower(view(program, storages), target_of(device.spec)))
         for own, storages in zip(given, ways, strict=True)
     ]
     found: list[BoundJob] = []

@@ -28,6 +28,7 @@ from retune.device.measure import LocalRunner
 from retune.device.workload import MeasureOptions
 from retune.rules.cost.estimate import default_candidate, estimate
 from retune.rules.cpu.winograd import PREFIX
+from retune.rules.devices import target_of
 from retune.schedule.space import Candidate, Sketch, Space
 from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.search.task import Task
@@ -61,7 +62,7 @@ def measure(task: Task, runner: LocalRunner, options: MeasureOptions, count: int
     """The layer's times in microseconds."""
     space = task.space(runner.spec)
     chosen = candidates(space, runner.spec, count)
-    programs = [lower(space.instantiate(c)) for _, c in chosen]
+    programs = [lower(space.instantiate(c), target_of(runner.spec)) for _, c in chosen]
     workload = task.workload()
     runner.prepare(workload)
     us: dict[str, float] = {}

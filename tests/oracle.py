@@ -19,6 +19,7 @@ from retune.ir.interp import run_dag, run_program
 from retune.ir.items import run_items
 from retune.ir.stmt import Program
 from retune.ir.te import Dag
+from retune.rules.devices import target_of
 
 Arrays = dict[str, np.ndarray]
 
@@ -61,7 +62,7 @@ def assert_items_agree(dag: Dag, program: Program, seed: int = 0) -> None:
 def assert_device_agrees(device: Device, dag: Dag, program: Program, seed: int = 0) -> None:
     """The kernels generated for the program give the values that the tensor expression states."""
     inputs = inputs_for(dag, seed)
-    source = lower(program)
+    source = lower(program, target_of(device.spec))
     types = {t.name: TensorType(t.shape, t.dtype) for t in dag.outputs}  # type: ignore[arg-type]
     found = run_source(device, source, inputs, types)
     assert_close(found, reference(dag, inputs), f"{program}\n{source.text}")

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from math import prod
 
 from retune.codegen.lower import lower
+from retune.codegen.target import CPU
 from retune.core.errors import CodegenError, ScheduleError
 from retune.ir.expr import Scope, loads
 from retune.ir.stmt import For, Program, blocks, from_dag, walk
@@ -41,7 +42,7 @@ def _has_kernels(program: Program) -> bool:
     """Whether later primitives left the dot products of the program as they were."""
     if any(isinstance(n, For) and n.kind == "dot4" for n in walk(program.body)):
         try:
-            lower(program)
+            lower(program, CPU)
         except CodegenError:
             return False
     return True

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from retune.codegen.lower import lower
+from retune.codegen.target import CPU
 from retune.core.dtypes import DTYPES, TensorType
 from retune.core.target import GENERIC_CPU
 from retune.device.runtime import Device, open_device
@@ -137,7 +138,7 @@ def test_rows_that_become_a_short_last_axis(device: Device, pixels: int, rows: i
     dag = merge_axes(interwoven(pixels, rows, length))
     program = cpu_space(from_dag(dag), GENERIC_CPU).sketches[0].program
     assert_device_agrees(device, dag, program)
-    lines = [x for x in lower(program).text.splitlines() if not x.startswith("//")]
+    lines = [x for x in lower(program, CPU).text.splitlines() if not x.startswith("//")]
     assert any("= vload" in line for line in lines)
     assert not any("x[" in line for line in lines), "all of it is read by vectors"
 
@@ -205,7 +206,7 @@ def test_values_that_are_no_finite_numbers(device: Device, dtype: str, function:
         if vectorized:
             s.vectorize("y.j")
         types = {"y": TensorType((1, 8))}
-        found = run_source(device, lower(s.program), {"x": special}, types)["y"]
+        found = run_source(device, lower(s.program, CPU), {"x": special}, types)["y"]
         assert np.array_equal(found == 1, (special == 1) | getattr(np, function)(special))
 
 

@@ -15,6 +15,7 @@ from retune.ir.merge import merge_axes
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag
 from retune.rules.cpu.space import cpu_space
+from retune.rules.devices import target_of
 from tests.dags import conv2d, elementwise, softmax
 from tests.oracle import inputs_for, reference
 
@@ -36,7 +37,7 @@ def some_jobs(device: Device, dag: Dag, count: int) -> tuple[list[Job], Workload
     jobs: list[Job] = []
     for number in range(count):
         sketch = space.sketches[number % len(space.sketches)]
-        source = lower(sketch.instantiate(sketch.sample(1, rng)[0]))
+        source = lower(sketch.instantiate(sketch.sample(1, rng)[0]), target_of(device.spec))
         jobs.append(make_candidate(workload, source).job)
     return jobs, workload
 

@@ -11,6 +11,7 @@ from retune.codegen.lower import PASSES, lower
 from retune.core.target import GENERIC_CPU
 from retune.ir.stmt import Program, from_dag
 from retune.rules.cpu.space import cpu_space
+from retune.rules.devices import target_of
 from retune.rules.fusion import accesses
 from retune.rules.tiling import CPU, GPU
 from retune.schedule.schedule import Schedule
@@ -60,7 +61,7 @@ def nest(program: Program) -> str:
 
 
 def body() -> str:
-    text = lower(candidate()).text
+    text = lower(candidate(), target_of(GENERIC_CPU)).text
     inner = text[text.index("const int3 group)\n{\n") :]
     return inner[inner.index("{\n") + 2 : inner.index("\n}\n")]
 

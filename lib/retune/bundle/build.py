@@ -21,7 +21,7 @@ from retune.bundle.plan import (
 )
 from retune.bundle.views import View, cut_at, find_views, is_in_place, own_name, starts
 from retune.codegen.lower import lower
-from retune.codegen.source import BUILD_OPTIONS, BufferSpec, KernelSource, ProgramSource
+from retune.codegen.source import BufferSpec, KernelSource, ProgramSource
 from retune.codegen.views import view
 from retune.core.errors import InputError
 from retune.core.keys import content_key
@@ -35,6 +35,7 @@ from retune.graph.ops.host import HOST
 from retune.ir.stmt import Program
 from retune.ir.storage import Storage
 from retune.rules.cost.estimate import default_candidate
+from retune.rules.devices import target_of
 from retune.schedule.space import Candidate
 from retune.search.extract import Network, PlacedGroup
 from retune.search.task import Task
@@ -109,7 +110,7 @@ def build_contest(
         name=network.graph.name,
         model_key=model_key,
         kernels={k.name: k.text for k in parts.kernels.values()},
-        options=BUILD_OPTIONS,
+        options=target_of(spec).options,
         buffers=tuple(parts.buffers.values()),
         launches=tuple(parts.launches),
         inputs=network.graph.inputs,
@@ -157,6 +158,7 @@ class _Sources:
     def __init__(self, contenders: Mapping[str, Sequence[Candidate]], spec: DeviceSpec) -> None:
         self._contenders = contenders
         self._spec = spec
+        self._target = target_of(spec)
         self._programs: dict[str, list[Program]] = {}
         self._errors: dict[str, float] = {}
         self._made: dict[tuple[str, frozenset[tuple[str, Storage]]], list[ProgramSource]] = {}
@@ -170,7 +172,7 @@ class _Sources:
         key = (task.key, frozenset(storages.items()))
         if key not in self._made:
             programs = [view(program, storages) for program in self._programs_of(task)]
-            self._made[key] = [lower(program) for program in programs]
+            self._made[key] = [lower(program, self._target) for program in programs]
         return self._made[key]
 
     def _programs_of(self, task: Task) -> list[Program]:

@@ -11,6 +11,8 @@ from math import gcd
 from typing import Protocol
 
 from retune.codegen.alignment import known_divisor
+from retune.codegen.kernel import Memory, Name, Value
+from retune.codegen.target import Groups
 from retune.ir.expr import Buffer, Expr, Var, const, substitute, variables
 from retune.ir.flat import flat_terms
 from retune.ir.simplify import (
@@ -38,24 +40,33 @@ class Names(Protocol):
         ...
 
     @property
-    def solitary(self) -> bool:
-        """True for work-groups of one work-item, as CPUs run them."""
+    def settled(self) -> dict[object, Expr]:
+        """Tests under the ranges of their variables, by term, unrolled variables and lanes."""
         ...
 
-    def hoist(self, terms: Polynomial, stem: str) -> str:
-        """The name of a sum of terms without constant."""
+    @property
+    def groups(self) -> Groups:
+        """How work-groups run."""
         ...
 
-    def atom(self, expr: Expr) -> str:
-        """The name of a variable or of a hoisted integer expression."""
+    def hoist(self, terms: Polynomial, stem: str) -> Value:
+        """A sum of terms without constant, its parts named where they are known."""
         ...
 
     def identifier(self, name: str, part: int | None = None) -> str:
-        """The C name of a buffer or loop variable, or of one register of a buffer."""
+        """The name of a buffer or loop variable, or of one register of a buffer."""
         ...
 
     def fresh(self, stem: str) -> str:
-        """A C name that nothing else in the kernel has."""
+        """A name that nothing else in the kernel has."""
+        ...
+
+    def register(self, buffer: Buffer, part: int) -> Name:
+        """One of the registers of a buffer."""
+        ...
+
+    def memory(self, buffer: Buffer) -> Memory:
+        """A buffer that lies in memory."""
         ...
 
 
@@ -73,7 +84,7 @@ class Place:
     """Memory that is read or written: `lanes` adjacent elements from `base + offset`."""
 
     buffer: Buffer
-    base: str
+    base: Value | None
     offset: int
     lanes: int
     divisor: int = 1
@@ -89,20 +100,12 @@ class Place:
         """Whether a vector there surely starts on a multiple of its size."""
         return gcd(self.divisor, self.offset) % self.lanes == 0
 
-    @property
-    def index(self) -> str:
-        """The index as C text."""
-        if not self.base:
-            return str(self.offset)
-        sign = "-" if self.offset < 0 else "+"
-        return f"{self.base} {sign} {abs(self.offset)}" if self.offset else self.base
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Form:
     """An index that is `base + offset + sum(step * unrolled variable) + stride * lane`."""
 
-    base: str
+    base: Value | None
     offset: int
     steps: tuple[tuple[Var, int], ...]
     stride: int
@@ -178,7 +181,7 @@ class Addresses:
                     base[monomial] = coefficient
         if stride not in (0, 1):
             return None
-        name = self._names.hoist(base, self._names.identifier(buffer.name)) if base else ""
+        name = self._names.hoist(base, self._names.identifier(buffer.name)) if base else None
         return _Form(name, offset, tuple(steps), stride, known_divisor(base), tuple(base.items()))
 
     def _settled(

@@ -1,71 +1,83 @@
-"""From one loop nest to the body of one OpenCL kernel.
+"""From one loop nest to the statements of one kernel.
 
-The emitter walks the nest once. Serial loops become C loops; unrolled loops and vector lanes are
+The emitter walks the nest once. Serial loops stay loops; unrolled loops and vector lanes are
 expanded into statements over named registers; addresses are strength-reduced: every index is a
 sum whose terms are added once, in the outermost scope where they are known, so inner statements
 see `base + constant`. Values read more than once by neighbouring statements are read once.
 
-Read `KernelBody.emit` first, then `_Scope` and `addresses.Address`.
+Read `KernelBody.emit` first, then `hoisting.py` and `addresses.Address`.
 """
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
 from math import gcd
 
-from retune.codegen import gathers, opencl, streams
+from retune.codegen import gathers, streams
 from retune.codegen.addresses import Instance, Place
 from retune.codegen.barriers import holds_barrier
-from retune.codegen.expressions import ExpressionPrinter, vectorizable
-from retune.codegen.names import Identifiers
+from retune.codegen.expressions import Expressions, vectorizable
+from retune.codegen.hoisting import Hoisting, Scope
+from retune.codegen.kernel import (
+    VECTOR_LANES,
+    Array,
+    Assign,
+    At,
+    Declare,
+    If,
+    Loop,
+    Memory,
+    Name,
+    Number,
+    Prefetch,
+    Registers,
+    Statement,
+    Value,
+    Wait,
+)
+from retune.codegen.names import Identifiers, identifier
 from retune.codegen.registers import register_lanes
-from retune.codegen.widths import integer_type, sum_type
+from retune.codegen.target import Groups
 from retune.core.errors import CodegenError
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Buffer, Expr, Var, conjuncts, loads
+from retune.ir.expr import Buffer, Expr, Var, conjuncts, loads, variables
 from retune.ir.flat import elements
 from retune.ir.reduction import path_to
-from retune.ir.simplify import Monomial, Polynomial, Range
+from retune.ir.simplify import Polynomial, Range
 from retune.ir.stmt import STRAIGHT, Barrier, Block, For, Seq, Stmt, blocks, walk
-
-_ALIGNMENT = 64
-"""Bytes of a cache line: vectors of a private array that start on one do not cross it."""
-_NAMES_A_LINE = 8
-"""Registers that one line declares or sets."""
-
-
-@dataclass(slots=True)
-class _Scope:
-    """A brace level: the variables that it declares and its statements so far."""
-
-    variables: set[Var]
-    lines: list[str] = field(default_factory=list[str])
-    names: dict[object, str] = field(default_factory=dict[object, str])
-    """Hoisted values by their content."""
 
 
 class KernelBody:
-    """The text of one nest, with its launch size and the buffers that it touches."""
+    """The statements of one nest, with its launch size and the buffers that it touches."""
 
     def __init__(
-        self, nest: Stmt, arguments: Sequence[Buffer], packed: Collection[str] = ()
+        self,
+        nest: Stmt,
+        groups: Groups,
+        arguments: Sequence[Buffer],
+        packed: Collection[str] = (),
+        reserved: Collection[str] = (),
     ) -> None:
-        """`packed` names the constants that lie in the order of their reads."""
+        """`packed` names the constants that lie in the order of their reads.
+
+        `reserved` are the words that no name may be.
+        """
         self.nest = nest
         self._packed = packed
         self._loops: list[For] = []
         """Those in time around the statements at hand, from the outermost."""
         self.streams = False
-        """Whether the text uses `streams.DEFINITIONS`."""
+        """Whether it fetches ahead."""
         self._shares = any(b.buffer.scope == "local" for b in blocks(nest))
-        self.solitary = not self._shares and not any(_local(n) for n in walk(nest))
-        """Work-groups of one work-item: the group's number comes as an argument."""
+        self.groups = groups
         self.global_size = [1, 1, 1]
         self.local_size = [1, 1, 1]
-        self._scopes = [_Scope(set())]
         self._ranges: dict[Var, Range] = {}
-        self._names = Identifiers()
+        self._names = Identifiers(reserved)
+        self._hoisting = Hoisting(
+            self._names, self._ranges, lambda expr: Expressions(self).integer(expr)
+        )
+        self._scopes = self._hoisting.scopes
         for buffer in arguments:
             self._names.of(buffer.name)
         self.lanes = {n.var: evaluate_int(n.extent) for n in _vector_loops(nest)}
@@ -73,18 +85,19 @@ class KernelBody:
         chosen = frozenset(self.lanes)
         self.registers = {b: register_lanes(nest, b, chosen) for b in sorted(local, key=str)}
         self._established: list[Expr] = []
+        self._settled: dict[object, Expr] = {}
         self._homes = {b: _home(nest, b) for b in self.registers}
 
-    def emit(self) -> list[str]:
-        """The lines of the kernel's body."""
+    def emit(self) -> tuple[Statement, ...]:
+        """The kernel's body."""
         for buffer in sorted((b for b in _buffers(self.nest) if b.scope == "local"), key=str):
-            kind, name = opencl.type_name(buffer.dtype), self.identifier(buffer.name)
-            size = f"{name}[{elements(buffer)}]"
-            line = f"__local {kind} {size} __attribute__((aligned({_ALIGNMENT})));"
-            self._scopes[0].lines.append(line)
+            self._add(Array(self.memory(buffer), elements(buffer)))
         self._declare(self.nest, first=True)
         self._walk(self.nest, {})
-        return self._scopes[0].lines
+        return tuple(self._scopes[0].statements)
+
+    def _add(self, statement: Statement) -> None:
+        self._scopes[-1].statements.append(statement)
 
     # -- statements ----------------------------------------------------------------------------
 
@@ -98,7 +111,7 @@ class KernelBody:
             case For():
                 self._loop(stmt, env)
             case Barrier():
-                self._scopes[-1].lines.append(opencl.BARRIER)
+                self._add(Wait())
             case Block():
                 raise CodegenError(f"{stmt.name}: a block outside straight-line code")
 
@@ -132,39 +145,32 @@ class KernelBody:
             else:
                 self._serial(loop, env)
             return
-        name = self.identifier(loop.var.name)
         kind, dim = loop.kind.split(".")
         sizes = self.global_size if kind == "group" else self.local_size
         sizes[int(dim)] = extent
         scope = self._scopes[-1]
         if loop.var not in scope.variables:  # a copy of it, where an unrolled loop is around
             scope.variables.add(loop.var)
-            number = f"group.{'xyz'[int(dim)]}" if self.solitary else f"get_{kind}_id({dim})"
-            notes = "".join(f"; {key}: {value}" for key, value in loop.notes)
-            scope.lines.append(f"const int {name} = {number};  // of {extent}{notes}")
+            name, passed = self.variable(loop.var), self.groups.solitary
+            self._add(Number(name, kind, int(dim), extent, passed, tuple(loop.notes)))
         self._declare(loop)
         self._walk(loop.body, env)
 
     def _serial(self, loop: For, env: dict[Var, int]) -> None:
         """A loop in time."""
-        extent, name = evaluate_int(loop.extent), self.identifier(loop.var.name)
-        scope = _Scope({loop.var})
+        extent, name = evaluate_int(loop.extent), self.variable(loop.var)
+        scope = Scope({loop.var})
         self._scopes.append(scope)
         self._declare(loop)
         self._loops.append(loop)
         self._walk(loop.body, env)
         self._loops.pop()
         self._scopes.pop()
-        lines = self._scopes[-1].lines
-        lines.extend(f"// {key}: {value}" for key, value in loop.notes)
         count = 1 if loop.unroll is None else gcd(extent, evaluate_int(loop.unroll))
-        if count > 1:  # PoCL takes a minute over a count that does not divide the extent
-            lines.append(f"__attribute__((opencl_unroll_hint({count})))")
-        lines.append(f"for (int {name} = 0; {name} < {extent}; ++{name}) {{")
-        lines.extend("  " + line for line in scope.lines)
-        lines.append("}")
+        # PoCL takes a minute over a count that does not divide the extent
+        self._add(Loop(name, extent, count, tuple(loop.notes), tuple(scope.statements)))
 
-    def _usual_guards(self, loop: For, env: dict[Var, int]) -> dict[Expr, list[str]]:
+    def _usual_guards(self, loop: For, env: dict[Var, int]) -> dict[Expr, list[Value]]:
         """Guards of an innermost reduce loop that its iterations do not change, with their tests.
 
         Each copy of its body has tests of its own, as the pixels of a tile at a border have.
@@ -173,34 +179,32 @@ class KernelBody:
             return {}
         if all(block.guard is None for block in blocks(loop.body)):
             return {}
-        printer = ExpressionPrinter(self)
-        found: dict[Expr, list[str]] = {}
+        printer = Expressions(self)
+        found: dict[Expr, set[Value] | None] = {}
         for instance in self._instances(loop.body, env, None):
             for term in conjuncts(instance.block.guard):
-                if term not in self._established and loop.var not in _variables(term):
-                    found.setdefault(term, []).append(printer.condition([term], instance))
-        tests = {term: sorted({t for t in texts if t}) for term, texts in found.items()}
-        return {term: texts for term, texts in tests.items() if texts and "0" not in texts}
+                if term not in self._established and loop.var not in variables(term):
+                    test, before = printer.condition([term], instance), found.get(term, set())
+                    found[term] = None if test is None or before is None else before | {*test}
+        return {term: sorted(tests, key=str) for term, tests in found.items() if tests}
 
-    def _versions(self, usual: dict[Expr, list[str]], loop: For, env: dict[Var, int]) -> None:
+    def _versions(self, usual: dict[Expr, list[Value]], loop: For, env: dict[Var, int]) -> None:
         """The loop without these guards where all of them hold, or else with them.
 
         Left to itself, LLVM takes tests out of a loop if they are few; a tile of several rows and
         columns has too many (measured: a loop with them inside took twice as long, or more).
         """
-        tests = dict.fromkeys(text for texts in usual.values() for text in texts)
+        tests = dict.fromkeys(test for tests in usual.values() for test in tests)
         self._established.extend(usual)
-        lines = self._apart(loop, env)
+        without = self._apart(loop, env)
         del self._established[-len(usual) :]
-        others = self._apart(loop, env)
-        self._scopes[-1].lines.extend(_tested(" && ".join(tests), lines))
-        self._scopes[-1].lines.extend(["else {", *("  " + line for line in others), "}"])
+        self._add(If(tuple(tests), without, self._apart(loop, env)))
 
-    def _apart(self, loop: For, env: dict[Var, int]) -> list[str]:
-        """The lines of a loop in time, in a scope of their own."""
-        self._scopes.append(_Scope(set()))
+    def _apart(self, loop: For, env: dict[Var, int]) -> tuple[Statement, ...]:
+        """A loop in time, in a scope of its own."""
+        self._scopes.append(Scope(set()))
         self._serial(loop, env)
-        return self._scopes.pop().lines
+        return tuple(self._scopes.pop().statements)
 
     def _invariant_guards(self, loop: For) -> list[Expr]:
         """Parts of the guard that all blocks inside share and that the loop does not change."""
@@ -211,22 +215,22 @@ class KernelBody:
             for term in guards[0]
             if term not in self._established
             and all(term in other for other in guards)
-            and not inside.intersection(_variables(term))
+            and not inside.intersection(variables(term))
         ]
 
     def _under(self, terms: list[Expr], loop: For, env: dict[Var, int]) -> None:
         """The loop inside one test of the terms; without it if they never hold."""
-        condition = ExpressionPrinter(self).condition(terms, Instance(blocks(loop)[0], env, None))
-        if condition == "0":
+        condition = Expressions(self).condition(terms, Instance(blocks(loop)[0], env, None))
+        if condition is None:
             return
         self._established.extend(terms)
         if condition:
-            self._scopes.append(_Scope(set()))
+            self._scopes.append(Scope(set()))
         self._loop(loop, env)
         del self._established[-len(terms) :]
         if condition:
-            lines = self._scopes.pop().lines
-            self._scopes[-1].lines.extend(_tested(condition, lines))
+            inside = tuple(self._scopes.pop().statements)
+            self._add(If(condition, inside))
 
     def _declare(self, stmt: Stmt, *, first: bool = False) -> None:
         """Registers and private arrays whose innermost common scope this is."""
@@ -235,15 +239,10 @@ class KernelBody:
                 continue
             size = elements(buffer)
             lanes = self.registers[buffer]
-            kind = opencl.type_name(buffer.dtype, max(1, lanes))
-            lines = self._scopes[-1].lines
             if lanes:
-                names = [self.identifier(buffer.name, i) for i in range(size // lanes)]
-                for start in range(0, len(names), _NAMES_A_LINE):
-                    lines.append(f"{kind} {', '.join(names[start : start + _NAMES_A_LINE])};")
+                self._add(Registers(tuple(self.register(buffer, i) for i in range(size // lanes))))
             else:
-                name = self.identifier(buffer.name)
-                lines.append(f"{kind} {name}[{size}] __attribute__((aligned({_ALIGNMENT})));")
+                self._add(Array(self.memory(buffer), size))
 
     def _instances(
         self, stmt: Stmt, env: dict[Var, int], lane: tuple[Var, int] | None
@@ -268,9 +267,9 @@ class KernelBody:
 
     def _statements(self, instances: list[Instance]) -> None:
         """Statements for the instances; repeated reads of unwritten memory are named once."""
-        printer = ExpressionPrinter(self)
+        printer = Expressions(self)
         tests = [printer.guard(i, self._established) for i in instances]
-        live = [(i, t) for i, t in zip(instances, tests, strict=True) if t != "0"]
+        live = [(i, t) for i, t in zip(instances, tests, strict=True) if t is not None]
         written = {i.block.buffer for i, _ in live}
         reads = {id(i): printer.certain_reads(i, written) for i, _ in live}
         counts = Counter(read for found in reads.values() for read in found)
@@ -282,27 +281,25 @@ class KernelBody:
             if not t and None in reads[id(i)]
         }
         runs = gathers.vectors_of(place for found in apart.values() for place in found)
-        lines = self._scopes[-1].lines
+        lines = self._scopes[-1].statements
         for start, group in groupby(live, lambda pair: printer.start_value(pair[0])):
             if start is not None:
-                targets = [printer.target(instance) for instance, _ in group]
-                for position in range(0, len(targets), _NAMES_A_LINE):
-                    chain = targets[position : position + _NAMES_A_LINE]
-                    lines.append(f"{' = '.join(chain)} = {start};")
+                targets = tuple(printer.target(instance) for instance, _ in group)
+                lines.append(Assign(targets, start))
                 continue
             for test, same in groupby(group, lambda pair: pair[1]):
-                body: list[str] = []
+                body: list[Statement] = []
                 for instance, _ in same:
                     named = self._name_reads(printer, reads[id(instance)], shared)
                     (lines if test else body).extend(named)
                     for place in apart.get(id(instance), ()):
                         body.extend(self._name_run(printer, place, runs))
                     body.extend(printer.statements(instance))
-                lines.extend(_tested(test, body) if test else body)
+                lines.extend([If(test, tuple(body))] if test else body)
 
     def _name_reads(
-        self, printer: ExpressionPrinter, found: list[Place | None], shared: set[Place]
-    ) -> Iterator[str]:
+        self, printer: Expressions, found: list[Place | None], shared: set[Place]
+    ) -> Iterator[Statement]:
         """Declarations of those reads that are shared and not named yet."""
         for read in found:
             if read and read in shared and read not in printer.named:
@@ -311,133 +308,73 @@ class KernelBody:
 
     def _name_run(
         self,
-        printer: ExpressionPrinter,
+        printer: Expressions,
         place: Place,
         runs: Mapping[Place, tuple[Place, int]],
-    ) -> Iterator[str]:
+    ) -> Iterator[Statement]:
         """The declaration of the vector that an element is a lane of, unless it has a name."""
         if place in runs and place not in printer.lanes:
             vector, lane = runs[place]
             if vector not in printer.named:
                 yield self._name_read(printer, vector)
-            printer.lanes[place] = gathers.Lane(printer.named[vector], vector.lanes, lane)
+            printer.lanes[place] = gathers.Lane(printer.named[vector], lane)
 
-    def _name_read(self, printer: ExpressionPrinter, read: Place) -> str:
+    def _name_read(self, printer: Expressions, read: Place) -> Statement:
         """The declaration of a variable that holds the read from now on."""
-        name = self.fresh(opencl.identifier(read.buffer.name))
-        kind = opencl.type_name(read.buffer.dtype, read.lanes)
-        text = f"const {kind} {name} = {printer.read_text(read)};"
+        name = Name(self.fresh(identifier(read.buffer.name)), read.buffer.dtype, read.lanes)
         printer.named[read] = name
-        return text
+        return Declare(name, printer.load(read))
 
-    def _ahead(self, read: Place) -> Iterator[str]:
+    def _ahead(self, read: Place) -> Iterator[Statement]:
         """What follows a read of a packed constant inside a reduction."""
         streamed = read.buffer.name in self._packed and streams.is_stream(read.buffer)
         reducing = any(loop.reduce for loop in self._loops)
-        if not (streamed and self.solitary and reducing):
+        if not (streamed and self.groups.prefetch and reducing):
             return
-        pointer = self.identifier(read.buffer.name)
-        if ahead := streams.fetch(pointer, read):
+        memory = self.memory(read.buffer)
+        if ahead := streams.fetch(read, memory):
             self.streams = True
             yield ahead
         if share := streams.share_of_next(read, self._loops):
             offset = share.pop((), 0)
-            yield streams.fetch_later(pointer, self.hoist(share, f"next_{pointer}"), offset)
+            base = self.hoist(share, f"next_{memory.name}")
+            yield Prefetch(At(memory, base, 0), offset, later=True)
 
     # -- names and addresses -------------------------------------------------------------------
 
     def identifier(self, name: str, part: int | None = None) -> str:
-        """The C name of a buffer or loop variable, or of one register of a buffer."""
+        """The name of a buffer or loop variable, or of one register of a buffer."""
         return self._names.of(name, part)
 
+    def variable(self, var: Var) -> Name:
+        """The name of a loop variable."""
+        return Name(self._names.of(var.name), "int32")
+
+    def register(self, buffer: Buffer, part: int) -> Name:
+        """One of the registers of a buffer."""
+        return Name(self._names.of(buffer.name, part), buffer.dtype, self.registers[buffer])
+
+    def memory(self, buffer: Buffer) -> Memory:
+        """A buffer that lies in memory."""
+        return Memory(self._names.of(buffer.name), buffer.dtype, buffer.scope)
+
     def fresh(self, stem: str) -> str:
-        """A C name that nothing else in the kernel has."""
+        """A name that nothing else in the kernel has."""
         return self._names.fresh(stem)
+
+    @property
+    def settled(self) -> dict[object, Expr]:
+        """Tests under the ranges of their variables: each version of a loop asks for them."""
+        return self._settled
 
     @property
     def ranges(self) -> dict[Var, Range]:
         """Ranges of the loop variables met so far."""
         return self._ranges
 
-    def hoist(self, terms: Polynomial, stem: str) -> str:
-        """The name of a sum, each of whose terms is added in the outermost scope that can.
-
-        Terms that are read from memory stay where they are used: only there they may be read.
-        """
-        by_level: dict[int, list[tuple[tuple[Expr, ...], int]]] = {}
-        read: list[str] = []
-        for monomial, coefficient in sorted(terms.items(), key=lambda t: str(t[0])):
-            if any(loads(atom) for atom in monomial):
-                read.append(self._term(monomial, coefficient))
-                continue
-            level = max(self._level(atom) for atom in monomial)
-            by_level.setdefault(level, []).append((monomial, coefficient))
-        ordered = [term for level in sorted(by_level) for term in by_level[level]]
-        kind = sum_type(ordered, self._ranges)
-        partial = ""
-        for level in sorted(by_level):
-            scope = self._scopes[level]
-            key = (partial, tuple(by_level[level]))
-            if key not in scope.names:
-                pieces = [partial] if partial else []
-                pieces += [self._term(m, c, kind) for m, c in by_level[level]]
-                text = " + ".join(pieces)
-                if len(pieces) == 1 and text.isidentifier():
-                    scope.names[key] = text
-                else:
-                    name = self.fresh(f"{stem}_at")
-                    scope.lines.append(f"const {kind} {name} = {text};")
-                    scope.names[key] = name
-            partial = scope.names[key]
-        return f"({' + '.join([partial, *read] if partial else read)})" if read else partial
-
-    def _term(self, monomial: Monomial, coefficient: int, kind: str = "int") -> str:
-        """The product in a sum of that type: a `long` is one from its first factor on."""
-        factors = [self.atom(atom) for atom in monomial]
-        if kind == "long":
-            factors[0] = f"({kind}){factors[0]}"
-        if coefficient != 1:
-            factors.append(str(coefficient))
-        return "*".join(factors)
-
-    def atom(self, expr: Expr) -> str:
-        """The name of a variable, or of a hoisted division, minimum or the like."""
-        if isinstance(expr, Var):
-            return self.identifier(expr.name)
-        if loads(expr):
-            return ExpressionPrinter(self).integer(expr)
-        scope = self._scopes[self._level(expr)]
-        if expr not in scope.names:
-            text = opencl.bare(ExpressionPrinter(self).integer(expr))
-            name = self.fresh("t")
-            kind = integer_type(expr, self._ranges)
-            scope.lines.append(f"const {kind} {name} = {text};")
-            scope.names[expr] = name
-        return scope.names[expr]
-
-    def _level(self, expr: Expr) -> int:
-        """Index of the innermost scope that declares a variable of the expression."""
-        level = 0
-        for node in _variables(expr):
-            for position, scope in enumerate(self._scopes):
-                if node in scope.variables:
-                    level = max(level, position)
-        return level
-
-
-def _tested(condition: str, lines: list[str]) -> list[str]:
-    return [f"if ({condition}) {{", *("  " + line for line in lines), "}"]
-
-
-def _variables(expr: Expr) -> Iterator[Var]:
-    if isinstance(expr, Var):
-        yield expr
-    for child in expr.children:
-        yield from _variables(child)
-
-
-def _local(stmt: Stmt) -> bool:
-    return isinstance(stmt, For) and stmt.kind.startswith("local")
+    def hoist(self, terms: Polynomial, stem: str) -> Value:
+        """A sum without constant, its parts named where they are known."""
+        return self._hoisting.hoist(terms, stem)
 
 
 def _vector_loops(nest: Stmt) -> list[For]:
@@ -446,7 +383,7 @@ def _vector_loops(nest: Stmt) -> list[For]:
     return [
         loop
         for loop in found
-        if evaluate_int(loop.extent) in opencl.VECTOR_LANES
+        if evaluate_int(loop.extent) in VECTOR_LANES
         and all(vectorizable(b, loop.var, reduce=loop.reduce) for b in blocks(loop.body))
         and not (loop.reduce and len(blocks(loop.body)) > 1)
         and not any(n.kind == "vectorize" for n in walk(loop.body) if isinstance(n, For))

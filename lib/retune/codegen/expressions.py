@@ -1,23 +1,35 @@
-"""Scalar expressions and assignments as OpenCL C text, for one iteration of straight-line code.
+"""Scalar expressions and assignments as values and statements, for one iteration of straight-line
+code.
 
 An `Instance` is a block with its unrolled loop variables settled, and at most one loop that runs
-as vector lanes. Text comes with its number of lanes: scalars are widened only where a function or
-an assignment needs it.
+as vector lanes. Scalars are widened only where a function or an assignment needs it.
 """
 
 from collections.abc import Iterator, Sequence
 
-from retune.codegen import dots, gathers, opencl
+from retune.codegen import dots, gathers
 from retune.codegen.addresses import Addresses, Instance, Names, Place
+from retune.codegen.kernel import (
+    NARROW_TYPES,
+    VECTOR_TYPES,
+    Assign,
+    At,
+    Declare,
+    Literal,
+    Name,
+    Operation,
+    Statement,
+    Store,
+    Value,
+)
+from retune.codegen.kernel import Load as Read
 from retune.codegen.sharing import shared_values
 from retune.codegen.widths import integer_type, sum_type
 from retune.core.dtypes import is_unsigned
 from retune.core.errors import CodegenError
 from retune.ir.expr import (
-    BITCAST,
     BITWISE,
     COMPARISONS,
-    TESTS,
     Binary,
     Buffer,
     Call,
@@ -38,18 +50,15 @@ from retune.ir.selections import certain_loads
 from retune.ir.simplify import Polynomial, affine_terms, bounds, polynomial, simplify
 from retune.ir.stmt import Block
 
-Text = tuple[str, int]
-"""C text and its number of lanes."""
-
 
 def vectorizable(block: Block, var: Var, *, reduce: bool) -> bool:
     """True when the block can run as vector lanes of `var`: plain types and adjacent stores.
 
     Lanes of a `reduce` loop all go to one element instead, so its index must not change.
     """
-    if block.buffer.dtype not in opencl.VECTOR_TYPES:
+    if block.buffer.dtype not in VECTOR_TYPES:
         return False
-    if any(load.dtype not in opencl.VECTOR_TYPES for load in loads(block.value)):
+    if any(load.dtype not in VECTOR_TYPES for load in loads(block.value)):
         return False
     form = affine_terms(flat_terms(block.buffer, block.indices), [var])
     if form is None or form[0].get(var) != (None if reduce else const(1)):
@@ -70,32 +79,32 @@ def _lanes_only_in_loads(expr: Expr, var: Var) -> bool:
         case Select(condition, _, _) if var in variables(condition) and not loads(condition):
             return False  # a mask over indices guards its reads: lanes must be apart
         case Cast(value, dtype):
-            plain = value.dtype in opencl.VECTOR_TYPES and dtype in opencl.VECTOR_TYPES
+            plain = value.dtype in VECTOR_TYPES and dtype in VECTOR_TYPES
             return plain and _lanes_only_in_loads(value, var)
         case _:
             return all(_lanes_only_in_loads(child, var) for child in expr.children)
 
 
-class ExpressionPrinter:
-    """Prints the expressions of instances; `named` holds the reads that have a name already.
+class Expressions:
+    """The values of instances; `named` holds the reads that have a name already.
 
     `lanes` holds the elements that are lanes of such reads.
     """
 
     def __init__(self, names: Names) -> None:
         self.names = names
-        self.named: dict[Place, str] = {}
+        self.named: dict[Place, Name] = {}
         self.lanes: dict[Place, gathers.Lane] = {}
-        self._tests: dict[object, str] = {}
-        self._starts: dict[tuple[str, int], str] = {}
+        self._tests: dict[object, Value | bool] = {}
+        self._starts: dict[tuple[str, int], Value] = {}
         self._addresses = Addresses(names)
         self._certain: dict[str, list[Load]] = {}
         self._shared: dict[str, list[Expr]] = {}
-        self._values: dict[Expr, Text] = {}
+        self._values: dict[Expr, Value] = {}
 
     # -- assignments ---------------------------------------------------------------------------
 
-    def statements(self, instance: Instance) -> list[str]:
+    def statements(self, instance: Instance) -> list[Statement]:
         """The assignment, after the values that it repeats; its guard is the caller's business.
 
         Raises: CodegenError where the lanes of a vector are not stored side by side.
@@ -106,78 +115,70 @@ class ExpressionPrinter:
         across = place is not None and place.lanes == 1 and block.reducer is not None
         if place is None or (place.lanes != lanes and not across):
             raise CodegenError(f"{block.name}: its stores are not adjacent")
-        lines = self._name_values(instance)
-        target = self._place(place)
+        made = self._name_values(instance)
+        target = self._register(place)
         half = block.buffer.dtype == "float16" and block.reducer is None and target is None
         if half and (wide := _as_float32(block.value)) is not None:
-            pointer, value = self.names.identifier(place.buffer.name), self._wide(wide, instance, 1)
-            return [*lines, opencl.store_half(pointer, place.index, value)]
-        old = target or self.read_text(place)
+            return [*made, Store(self._at(place), self._wide(wide, instance, 1))]
+        old = target or self.load(place)
         if place.lanes < lanes:
-            value = self._across_lanes(instance, old, lanes, lines)
-            lanes = 1
+            value = self._across_lanes(instance, old, lanes, made)
         else:
-            value = opencl.bare(self._updated(instance, old, lanes))
-        if target is not None:
-            lines.append(f"{target} = {value};")
-        else:
-            pointer = self.names.identifier(place.buffer.name)
-            kind = self._vector_memory(place)
-            lines.append(opencl.store(pointer, place.index, lanes, value, kind))
-        return lines
+            value = self._updated(instance, old, lanes)
+        made.append(Store(self._at(place), value) if target is None else Assign((target,), value))
+        return made
 
-    def guard(self, instance: Instance, established: Sequence[Expr]) -> str:
-        """The test under which an instance runs: empty if it always does, `0` if it never does.
+    def guard(self, instance: Instance, established: Sequence[Expr]) -> tuple[Value, ...] | None:
+        """The tests under which an instance runs: none if it always does, None if it never does.
 
         Parts that are `established` already, or that the ranges of the loops prove, are left out.
         """
         if instance.block.guard is None:
-            return ""
+            return ()
         terms = [t for t in conjuncts(instance.block.guard) if t not in established]
         return self.condition(terms, instance)
 
-    def condition(self, terms: Sequence[Expr], instance: Instance) -> str:
-        """All of the terms as C text; empty if they always hold, `0` if they never do."""
-        left: list[str] = []
+    def condition(self, terms: Sequence[Expr], instance: Instance) -> tuple[Value, ...] | None:
+        """Tests of all the terms; none if they always hold, None if they never do."""
+        left: list[Value] = []
         for term in terms:
-            text = self._test(term, instance)
-            if text == "0":
-                return text
-            left.extend([text] if text else [])
-        return " && ".join(left)
+            test = self._test(term, instance)
+            if test is False:
+                return None
+            if test is not True:
+                left.append(test)
+        return tuple(left)
 
-    def _test(self, term: Expr, instance: Instance) -> str:
+    def _test(self, term: Expr, instance: Instance) -> Value | bool:
+        """A test of the term, or what the ranges of the loops prove of it."""
         env = tuple((v, instance.env[v]) for v in variables(term) if v in instance.env)
         key = (term, frozenset(env), instance.lane)
         if key not in self._tests:
-            settled = substitute(term, {v: const(i) for v, i in env})
-            settled = simplify(settled, self._addresses.ranges(instance))
-            if isinstance(settled, Const):
-                self._tests[key] = "" if settled.value else "0"
-            else:
-                text, _ = self.text(settled, instance)
-                either = isinstance(settled, Binary) and settled.op == "or"
-                self._tests[key] = text if either else opencl.bare(text)  # others are joined to it
+            settled = self.names.settled.get(key)
+            if settled is None:
+                settled = substitute(term, {v: const(i) for v, i in env})
+                settled = simplify(settled, self._addresses.ranges(instance))
+                self.names.settled[key] = settled
+            known = isinstance(settled, Const)
+            self._tests[key] = bool(settled.value) if known else self.value(settled, instance)
         return self._tests[key]
 
-    def _name_values(self, instance: Instance) -> list[str]:
+    def _name_values(self, instance: Instance) -> list[Statement]:
         """Declarations of the values that the block computes once and uses several times."""
         block = instance.block
         if block.name not in self._shared:
             self._shared[block.name] = shared_values(block.value)
         self._values = {}
-        lines: list[str] = []
+        made: list[Statement] = []
         for node in self._shared[block.name]:
-            text, lanes = self.text(node, instance)
-            name = self.names.fresh("value")
-            lines.append(
-                f"const {opencl.type_name(node.dtype, lanes)} {name} = {opencl.bare(text)};"
-            )
-            self._values[node] = (name, lanes)
-        return lines
+            value = self.value(node, instance)
+            name = Name(self.names.fresh("value"), node.dtype, value.lanes)
+            made.append(Declare(name, value))
+            self._values[node] = name
+        return made
 
-    def start_value(self, instance: Instance) -> str | None:
-        """The text of the literal that an instance sets a register to; None if it does not."""
+    def start_value(self, instance: Instance) -> Value | None:
+        """The literal that an instance sets a register to; None if it does not."""
         block = instance.block
         plain = block.reducer is None and block.guard is None and isinstance(block.value, Const)
         if not plain or not self.names.registers.get(block.buffer):
@@ -185,52 +186,57 @@ class ExpressionPrinter:
         lanes = instance.lane[1] if instance.lane else 1
         key = (block.name, lanes)
         if key not in self._starts:
-            self._starts[key] = self._updated(instance, "", lanes)
+            self._starts[key] = self._assigned(instance, lanes)
         return self._starts[key]
 
-    def target(self, instance: Instance) -> str:
-        """The name of the register that an instance sets. Raises: CodegenError if it sets none."""
+    def target(self, instance: Instance) -> Name:
+        """The register that an instance sets. Raises: CodegenError if it sets none."""
         block = instance.block
         place = self._addresses.of(block.buffer, block.indices, instance)
-        target = None if place is None else self._place(place)
+        target = None if place is None else self._register(place)
         if target is None:
             raise CodegenError(f"{block.name}: its stores are not adjacent")
         return target
 
-    def _updated(self, instance: Instance, old: str, lanes: int) -> str:
-        block, dtype = instance.block, instance.block.buffer.dtype
-        value = block.value
+    def _assigned(self, instance: Instance, lanes: int) -> Value:
+        """What a block without a reducer stores."""
+        value, dtype = self.value(instance.block.value, instance), instance.block.buffer.dtype
+        if instance.block.value.dtype == "bool":
+            one, zero = Literal(True, "bool"), Literal(False, "bool")
+            value = Operation("choose", (value, one, zero), "bool", value.lanes)
+        return _splat(value, dtype, lanes)
+
+    def _updated(self, instance: Instance, old: Value, lanes: int) -> Value:
+        block, value = instance.block, instance.block.value
         if block.reducer is None:
-            text, width = self.text(value, instance)
-            if value.dtype == "bool":
-                text = f"({text} ? 1 : 0)"
-            return opencl.splat(text, dtype, lanes) if width < lanes else text
-        if block.reducer == "sum" and _is_product(value) and dtype == "float32":
+            return self._assigned(instance, lanes)
+        if block.reducer == "sum" and _is_product(value) and block.buffer.dtype == "float32":
             assert isinstance(value, Binary)
             a, b = (self._wide(e, instance, lanes) for e in (value.a, value.b))
-            return f"fma({a}, {b}, {old})"
+            return Operation("fma", (a, b, old), "float32", lanes)
         if isinstance(value, Call) and value.function == dots.FUNCTION:
-            return self._dot(value, instance, old, lanes)
-        return opencl.combine(block.reducer, old, self._typed(value, instance, lanes))
+            words = (self._wide(word, instance, lanes) for word in value.args)
+            return Operation(dots.FUNCTION, (*words, old), value.dtype, lanes)
+        return self._combined(block, old, _exact(value, self._wide(value, instance, lanes)), lanes)
 
-    def _dot(self, call: Call, instance: Instance, old: str, lanes: int) -> str:
-        a, b = (self._wide(word, instance, lanes) for word in call.args)
-        return f"{dots.dot_function(call, lanes).name}({a}, {b}, {old})"
-
-    def _across_lanes(self, instance: Instance, old: str, lanes: int, lines: list[str]) -> str:
-        """The lanes of the value combined by halves, and with `old`; `lines` gets the halves."""
-        block, dtype = instance.block, instance.block.buffer.dtype
+    def _combined(self, block: Block, a: Value, b: Value, lanes: int) -> Value:
+        """Two values of a reduction as one."""
         assert block.reducer is not None
-        text = self._wide(block.value, instance, lanes)
+        return Operation(_REDUCER[block.reducer], (a, b), block.buffer.dtype, lanes)
+
+    def _across_lanes(
+        self, instance: Instance, old: Value, lanes: int, made: list[Statement]
+    ) -> Value:
+        """The lanes of the value combined by halves, and with `old`; `made` gets the halves."""
+        block, dtype = instance.block, instance.block.buffer.dtype
+        value = self._wide(block.value, instance, lanes)
         while lanes > 1:
-            name = self.names.fresh("lanes")
-            kind = opencl.type_name(dtype, lanes)
-            lines.append(f"const {kind} {name} = {opencl.bare(text)};")
-            text = opencl.combine(block.reducer, f"{name}.lo", f"{name}.hi")
+            name = Name(self.names.fresh("lanes"), dtype, lanes)
+            made.append(Declare(name, value))
             lanes //= 2
-        if block.reducer in ("sum", "prod"):
-            text = f"({text})"
-        return opencl.combine(block.reducer, old, text)
+            low, high = (Operation(half, (name,), dtype, lanes) for half in ("low", "high"))
+            value = self._combined(block, low, high, lanes)
+        return self._combined(block, old, value, 1)
 
     # -- reads ---------------------------------------------------------------------------------
 
@@ -268,198 +274,200 @@ class ExpressionPrinter:
             ]
         return self._certain[block.name]
 
-    def read_text(self, read: Place) -> str:
-        """The read as C text."""
-        pointer = self.names.identifier(read.buffer.name)
-        return opencl.load(pointer, read.index, read.lanes, self._vector_memory(read))
+    def load(self, read: Place) -> Value:
+        """What is read from memory."""
+        return Read(self._at(read), read.buffer.dtype)
 
-    def _vector_memory(self, place: Place) -> str:
-        """The type of aligned vectors there, such as `__local float4`; empty where to copy parts.
+    def _at(self, place: Place) -> At:
+        """The place in memory; vectors are accessed whole where that helps the target."""
+        whole = self.names.groups.aligned_vectors and place.lanes > 1 and place.aligned
+        aligned = whole and place.buffer.scope in ("global", "constant", "local")
+        return At(self.names.memory(place.buffer), place.base, place.offset, place.lanes, aligned)
 
-        CPUs read vectors anywhere at one speed; kernels with work-items are for GPUs.
-        """
-        space = opencl.ADDRESS_SPACE.get(place.buffer.scope)
-        if self.names.solitary or place.lanes == 1 or space is None or not place.aligned:
-            return ""
-        return f"{space} {opencl.type_name(place.buffer.dtype, place.lanes)}"
-
-    def _place(self, read: Place) -> str | None:
-        """The name of the register that a read or write goes to; None for memory."""
+    def _register(self, read: Place) -> Name | None:
+        """The register that a read or write goes to; None for memory."""
         lanes = self.names.registers.get(read.buffer, 0)
         if not lanes:
             return None
         if read.base or read.lanes != lanes or read.offset % lanes:
-            raise CodegenError(f"{read.buffer}: [{read.index}] is not a register")
-        return self.names.identifier(read.buffer.name, read.offset // lanes)
+            raise CodegenError(f"{read.buffer}: [{read.base} + {read.offset}] is not a register")
+        return self.names.register(read.buffer, read.offset // lanes)
 
-    def _in_memory(self, load: Load, instance: Instance) -> bool:
+    def _half(self, load: Load, instance: Instance) -> Value | None:
+        """A float16 in memory, read as float32; None for one that is in a register or a vector."""
         read = self._addresses.of(load.buffer, load.indices, instance)
-        return read is not None and read.lanes == 1 and self._place(read) is None
+        if read is None or read.lanes > 1 or self._register(read) is not None:
+            return None
+        return Read(self._at(read), "float32")
 
     # -- expressions ---------------------------------------------------------------------------
 
-    def text(self, expr: Expr, instance: Instance) -> Text:
-        """The expression as C text, and its lanes.
+    def value(self, expr: Expr, instance: Instance) -> Value:
+        """The value of an expression.
 
-        Raises: CodegenError for one that has no form in C, such as a read of scattered lanes.
+        Raises: CodegenError for one that has none in a kernel.
         """
         if self._values and expr in self._values:
             return self._values[expr]
         match expr:
             case Const(value, dtype):
-                return opencl.literal(value, dtype), 1
+                return Literal(value, dtype)
             case Load():
                 return self._load(expr, instance)
             case Var():
-                return self._integer(expr, instance), 1
+                return self._integer(expr, instance)
             case Binary() if expr.dtype == "int32" and not loads(expr):
-                return self._integer(expr, instance), 1
+                return self._integer(expr, instance)
             case Binary():
                 return self._binary(expr, instance)
             case Select():
                 return self._select(expr, instance)
-            case Cast(Load(dtype="float16") as load, "float32") if self._in_memory(load, instance):
-                read = self._addresses.of(load.buffer, load.indices, instance)
-                assert read is not None
-                return opencl.load_half(self.names.identifier(load.buffer.name), read.index), 1
-            case Cast(value, dtype):
-                text, lanes = self.text(value, instance)
-                if dtype == "bool":
-                    return f"({text} != 0)", lanes
-                return f"convert_{opencl.type_name(dtype, lanes)}({text})", lanes
+            case Cast():
+                return self._cast(expr, instance)
             case Call(dots.FUNCTION):
-                lanes = max(self.text(a, instance)[1] for a in expr.args)
-                zero = opencl.splat("0", expr.dtype, lanes)
-                return self._dot(expr, instance, zero, lanes), lanes
+                words = self._alike(expr.args, instance)
+                zero = _splat(Literal(0, "int32"), expr.dtype, words[0].lanes)
+                return Operation(expr.function, (*words, zero), expr.dtype, zero.lanes)
             case Call():
-                return self._call(expr, instance)
+                return self._function(expr.function, expr.args, expr.dtype, instance)
             case _:
                 raise CodegenError(f"cannot print {type(expr).__name__}")
 
-    def _call(self, call: Call, instance: Instance) -> Text:
-        lanes = max(self.text(a, instance)[1] for a in call.args)
-        wide = [self._typed(a, instance, lanes) for a in call.args]
-        if call.function == BITCAST:
-            return opencl.bitcast(wide[0], call.dtype, lanes), lanes
-        if call.function in TESTS:
-            return opencl.special(call.function, wide[0], call.args[0].dtype, lanes), lanes
-        return f"{opencl.FUNCTION[call.function]}({', '.join(wide)})", lanes
+    def _cast(self, cast: Cast, instance: Instance) -> Value:
+        match cast:
+            case Cast(Load(dtype="float16") as load, "float32"):
+                if (read := self._half(load, instance)) is not None:
+                    return read
+            case _:
+                pass
+        value = self.value(cast.value, instance)
+        if cast.dtype == "bool":
+            return Operation("ne", (value, Literal(0, "int32")), "bool", value.lanes)
+        return Operation("convert", (value,), cast.dtype, value.lanes)
 
-    def _wide(self, expr: Expr, instance: Instance, lanes: int) -> str:
-        text, width = self.text(expr, instance)
-        return opencl.splat(text, expr.dtype, lanes) if width < lanes else text
+    def _wide(self, expr: Expr, instance: Instance, lanes: int) -> Value:
+        return _splat(self.value(expr, instance), expr.dtype, lanes)
 
-    def _typed(self, expr: Expr, instance: Instance, lanes: int) -> str:
-        """An argument of a function that C chooses by its arguments' types."""
-        text = self._wide(expr, instance, lanes)
-        plain = expr.dtype not in opencl.NARROW_TYPES or isinstance(expr, Load | Cast)
-        return text if plain else opencl.exactly(text, expr.dtype)
+    def _alike(self, exprs: Sequence[Expr], instance: Instance, least: int = 1) -> list[Value]:
+        """Values of as many lanes as the widest has, at least so many."""
+        values = [self.value(e, instance) for e in exprs]
+        lanes = max(least, *(v.lanes for v in values))
+        return [_splat(v, e.dtype, lanes) for e, v in zip(exprs, values, strict=True)]
 
-    def _load(self, load: Load, instance: Instance) -> Text:
+    def _function(self, name: str, exprs: Sequence[Expr], dtype: str, instance: Instance) -> Value:
+        values = self._alike(exprs, instance)
+        exact = tuple(_exact(e, v) for e, v in zip(exprs, values, strict=True))
+        return Operation(name, exact, dtype, values[0].lanes)
+
+    def _load(self, load: Load, instance: Instance) -> Value:
         read = self._addresses.of(load.buffer, load.indices, instance)
         if read is not None:
-            place = self._place(read)
-            if place is None:
+            value = self._register(read) or self.named.get(read)
+            if value is None:
                 lane = self.lanes.get(read)
-                place = self.named.get(read) or (lane.text if lane else self.read_text(read))
-            return place, read.lanes
+                value = lane.value if lane else self.load(read)
+            return value
         assert instance.lane is not None
         var, lanes = instance.lane
         ones = [Instance(instance.block, {**instance.env, var: i}, None) for i in range(lanes)]
         places = [self._addresses.of(load.buffer, load.indices, one) for one in ones]
         parts = [self.lanes[p] for p in places if p in self.lanes]
-        if len(parts) == lanes and (text := gathers.shuffled(parts, load.dtype)):
-            return text, lanes
-        values = [self._load(load, one)[0] for one in ones]
-        return f"({opencl.type_name(load.dtype, lanes)})({', '.join(values)})", lanes
+        if len(parts) == lanes and (value := gathers.shuffled(parts, load.dtype)):
+            return value
+        values = tuple(self._load(load, one) for one in ones)
+        return Operation("vector", values, load.dtype, lanes)
 
-    def _binary(self, expr: Binary, instance: Instance) -> Text:
-        left, right = self.text(expr.a, instance), self.text(expr.b, instance)
-        lanes = max(left[1], right[1])
+    def _binary(self, expr: Binary, instance: Instance) -> Value:
         if expr.op in ("min", "max", "pow"):
-            a, b = (self._typed(e, instance, lanes) for e in (expr.a, expr.b))
-            return f"{opencl.FUNCTION[expr.op]}({a}, {b})", lanes
-        if expr.op in ("floordiv", "mod"):
-            text = self._divide(expr.op, left[0], right[0], expr.dtype)
-        elif expr.op in ("eq", "ne") and expr.a.dtype == "bool" and left[1] != right[1]:
+            return self._function(expr.op, (expr.a, expr.b), expr.dtype, instance)
+        left, right = self.value(expr.a, instance), self.value(expr.b, instance)
+        lanes = max(left.lanes, right.lanes)
+        if expr.op in ("eq", "ne") and expr.a.dtype == "bool" and left.lanes != right.lanes:
             # what is true is 1 alone, and -1 in each lane of a vector
-            a, b = (f"(-{text})" if n == 1 else text for text, n in (left, right))
-            text = f"({a} {opencl.INFIX[expr.op]} {b})"
-        else:
-            text = f"({left[0]} {opencl.INFIX[expr.op]} {right[0]})"
-        wraps = expr.dtype in opencl.NARROW_TYPES
-        return opencl.exactly(text, expr.dtype) if wraps else text, lanes
+            left, right = (
+                Operation("neg", (v,), "bool") if v.lanes == 1 else v for v in (left, right)
+            )
+        op = _TRUNCATING.get(expr.op, expr.op) if is_unsigned(expr.dtype) else expr.op
+        value = Operation(op, (left, right), expr.dtype, lanes)
+        return Operation("wrap", (value,), expr.dtype) if expr.dtype in NARROW_TYPES else value
 
-    def _divide(self, op: str, a: str, b: str, dtype: str) -> str:
-        """Division and remainder that round toward negative infinity, as numpy's do."""
-        if dtype.startswith("float"):
-            quotient = f"floor({a} / {b})"
-            return quotient if op == "floordiv" else f"({a} - {quotient} * {b})"
-        if is_unsigned(dtype):
-            return f"({a} {'/' if op == 'floordiv' else '%'} {b})"
-        remainder = f"((({a}) % ({b}) + ({b})) % ({b}))"
-        return f"(({a} - {remainder}) / ({b}))" if op == "floordiv" else remainder
-
-    def _select(self, expr: Select, instance: Instance) -> Text:
+    def _select(self, expr: Select, instance: Instance) -> Value:
         """A selection; what the ranges of the loops prove of a test over indices is left out."""
-        condition, test_lanes = self._choice(expr.condition, instance)
-        if condition in ("", "0"):
-            return self.text(expr.otherwise if condition else expr.then, instance)
-        then, otherwise = self.text(expr.then, instance), self.text(expr.otherwise, instance)
-        lanes = max(then[1], otherwise[1], test_lanes)
-        a, b = (self._wide(e, instance, lanes) for e in (expr.then, expr.otherwise))
-        if test_lanes > 1:
-            return f"select({b}, {a}, {condition})", lanes
-        return f"({condition} ? {a} : {b})", lanes
+        test = self._choice(expr.condition, instance)
+        if isinstance(test, bool):
+            return self.value(expr.then if test else expr.otherwise, instance)
+        a, b = self._alike((expr.then, expr.otherwise), instance, test.lanes)
+        name = "select" if test.lanes > 1 else "choose"
+        return Operation(name, (test, a, b), expr.dtype, a.lanes)
 
-    def _choice(self, condition: Expr, instance: Instance) -> Text:
-        """The test of a selection: empty if it always holds, `0` if it never does."""
+    def _choice(self, condition: Expr, instance: Instance) -> Value | bool:
+        """The test of a selection, or whether it always or never holds."""
         lane = instance.lane and instance.lane[0]
         if loads(condition) or lane in variables(condition):
-            return self.text(condition, instance)
+            return self.value(condition, instance)
         terms = conjuncts(condition)
-        if all(self._test(term, instance) not in ("", "0") for term in terms):
-            return self.text(condition, instance)
-        text = self.condition(terms, instance)
-        return (text if text in ("", "0") else f"({text})"), 1
+        if not any(isinstance(self._test(term, instance), bool) for term in terms):
+            return self.value(condition, instance)
+        tests = self.condition(terms, instance)
+        return Operation("all", tests, "bool") if tests else tests is not None
 
-    def _integer(self, expr: Expr, instance: Instance) -> str:
+    def _integer(self, expr: Expr, instance: Instance) -> Value:
         """An integer expression without reads, with its parts hoisted."""
         terms = polynomial(simplify(expr, self._addresses.ranges(instance)))
         terms = self._addresses.resolve(terms, instance)
         return self._sum(terms)
 
-    def _sum(self, terms: Polynomial) -> str:
+    def _sum(self, terms: Polynomial) -> Value:
         offset = terms.pop((), 0)
         if not terms:
-            return str(offset)
+            return Literal(offset, "int32")
         base = self.names.hoist(terms, "i")
-        if sum_type([*terms.items(), ((), offset)], self.names.ranges) == "long":
-            base = f"(long){base}"
-        return f"({base} + {offset})" if offset else base
+        kind = sum_type([*terms.items(), ((), offset)], self.names.ranges)
+        if kind == "int64":
+            base = Operation("long", (base,), kind)
+        return Operation("add", (base, Literal(offset, "int32")), kind) if offset else base
 
-    def integer(self, expr: Expr) -> str:
+    def integer(self, expr: Expr) -> Value:
         """A division, minimum, selection or read that an address needs, over hoisted parts."""
         match expr:
             case Binary(op, a, b) if op in ("min", "max"):
-                types = {integer_type(part, self.names.ranges) for part in (a, b)}
-                as_long = "(long)" if "long" in types else ""
-                return f"{op}({as_long}{self._part(a)}, {as_long}{self._part(b)})"
+                left, right = self._part(a), self._part(b)
+                kind = "int32"
+                if "int64" in {integer_type(part, self.names.ranges) for part in (a, b)}:
+                    kind = "int64"
+                    left, right = (Operation("long", (v,), kind) for v in (left, right))
+                return Operation(op, (left, right), kind)
             case Binary("floordiv" | "mod" as op, a, b):
                 low = bounds(a, self.names.ranges)
-                left, right = self._part(a), self._part(b)
-                if low is not None and low.low >= 0:
-                    return f"({left} {'/' if op == 'floordiv' else '%'} {right})"
-                return self._divide(op, left, right, "int32")
+                positive = low is not None and low.low >= 0
+                op = _TRUNCATING[op] if positive else op
+                return Operation(op, (self._part(a), self._part(b)), "int32")
             case Binary(op, a, b) if op in COMPARISONS | BITWISE:
-                return f"({self._part(a)} {opencl.INFIX[op]} {self._part(b)})"
+                return Operation(op, (self._part(a), self._part(b)), expr.dtype)
             case _:
-                return self.text(expr, Instance(_NOWHERE, {}, None))[0]
+                return self.value(expr, Instance(_NOWHERE, {}, None))
 
-    def _part(self, expr: Expr) -> str:
+    def _part(self, expr: Expr) -> Value:
         if expr.dtype == "bool":
             return self.integer(expr)
         return self._sum(polynomial(expr))
+
+
+_REDUCER = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
+"""Reducer -> the operation that combines two of its values."""
+_TRUNCATING = {"floordiv": "div", "mod": "rem"}
+"""What does the same where nothing is negative."""
+
+
+def _splat(value: Value, dtype: str, lanes: int) -> Value:
+    """The value, in every lane if it is a scalar."""
+    return Operation("splat", (value,), dtype, lanes) if value.lanes < lanes else value
+
+
+def _exact(expr: Expr, value: Value) -> Value:
+    """The value as an argument of a function that is chosen by its arguments' types."""
+    plain = expr.dtype not in NARROW_TYPES or isinstance(expr, Load | Cast)
+    return value if plain else Operation("wrap", (value,), expr.dtype, value.lanes)
 
 
 _NOWHERE = Block("address", Buffer("address", ()), (), const(0))

@@ -11,26 +11,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 
-from retune.codegen import opencl
 from retune.codegen.addresses import Place
+from retune.codegen.kernel import VECTOR_LANES, Lanes, Literal, Name, Operation, Value
 
 _LEAST = 4
 """Shorter runs are read element by element."""
-_WIDTHS = sorted((n for n in opencl.VECTOR_LANES if n >= _LEAST), reverse=True)
+_WIDTHS = sorted((n for n in VECTOR_LANES if n >= _LEAST), reverse=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
     """An element that is a lane of a named vector."""
 
-    vector: str
-    width: int
+    vector: Name
     number: int
 
     @property
-    def text(self) -> str:
-        """The element as C text."""
-        return f"{self.vector}.s{self.number:x}"
+    def value(self) -> Value:
+        """The element."""
+        return Lanes(self.vector, (self.number,), self.vector.dtype)
 
 
 def vectors_of(scattered: Iterable[Place]) -> Mapping[Place, tuple[Place, int]]:
@@ -40,7 +39,7 @@ def vectors_of(scattered: Iterable[Place]) -> Mapping[Place, tuple[Place, int]]:
     already.
     """
     found: dict[Place, tuple[Place, int]] = {}
-    ordered = sorted(set(scattered), key=lambda p: (p.buffer.name, p.base, p.offset))
+    ordered = sorted(set(scattered), key=lambda p: (p.buffer.name, str(p.base), p.offset))
     for _, pairs in groupby(enumerate(ordered), _run):
         run = [place for _, place in pairs]
         at = 0
@@ -59,36 +58,40 @@ def _run(numbered: tuple[int, Place]) -> tuple[object, ...]:
     return place.buffer, place.base, place.divisor, place.offset - number
 
 
-def shuffled(lanes: Sequence[Lane], dtype: str) -> str | None:
-    """The vector of these lanes as C text, where its sources are as wide or fill a vector."""
+def shuffled(lanes: Sequence[Lane], dtype: str) -> Value | None:
+    """The vector of these lanes, where its sources are as wide or fill a vector."""
     count = len(lanes)
-    widths = {lane.vector: lane.width for lane in lanes}
-    total = sum(widths.values())
-    if total in opencl.VECTOR_LANES:
-        return _of_one(lanes, widths, dtype)
-    if all(width == count for width in widths.values()):
-        return _chosen(lanes, list(widths))
+    vectors = list(dict.fromkeys(lane.vector for lane in lanes))
+    if sum(vector.lanes for vector in vectors) in VECTOR_LANES:
+        return _of_one(lanes, vectors, dtype)
+    if all(vector.lanes == count for vector in vectors):
+        return _chosen(lanes, vectors, dtype)
     return None
 
 
-def _of_one(lanes: Sequence[Lane], widths: Mapping[str, int], dtype: str) -> str:
+def _of_one(lanes: Sequence[Lane], vectors: Sequence[Name], dtype: str) -> Value:
     """All sources side by side, and one shuffle."""
-    starts = dict(zip(widths, accumulate(widths.values(), initial=0), strict=False))
-    kind = opencl.type_name(dtype, sum(widths.values()))
-    whole = next(iter(widths)) if len(widths) == 1 else f"(({kind})({', '.join(widths)}))"
-    return f"{whole}.s{''.join(f'{starts[n.vector] + n.number:x}' for n in lanes)}"
+    *starts, total = accumulate((vector.lanes for vector in vectors), initial=0)
+    first = dict(zip(vectors, starts, strict=True))
+    joined = Operation("vector", tuple(vectors), dtype, total)
+    whole = vectors[0] if len(vectors) == 1 else joined
+    return Lanes(whole, tuple(first[n.vector] + n.number for n in lanes), dtype)
 
 
-def _chosen(lanes: Sequence[Lane], names: Sequence[str]) -> str:
+def _chosen(lanes: Sequence[Lane], vectors: Sequence[Name], dtype: str) -> Value:
     """A shuffle of each source, and between two of them a choice for each lane."""
-    text = ""
-    for name in names:
-        own = [lane.vector == name for lane in lanes]
+    value: Value | None = None
+    for vector in vectors:
+        own = [lane.vector == vector for lane in lanes]
         picks = (
             n.number if mine else i for i, (n, mine) in enumerate(zip(lanes, own, strict=True))
         )
-        part = f"{name}.s{''.join(f'{i:x}' for i in picks)}"
-        mask = ", ".join("-1" if mine else "0" for mine in own)
-        kind = opencl.type_name("int32", len(lanes))
-        text = f"(({kind})({mask}) ? {part} : {text})" if text else part
-    return text
+        part = Lanes(vector, tuple(picks), dtype)
+        bits = tuple(Literal(-1 if mine else 0, "int32") for mine in own)
+        mask = Operation("vector", bits, "int32", len(lanes))
+        if value is None:
+            value = part
+        else:
+            value = Operation("choose", (mask, part, value), dtype, len(lanes))
+    assert value is not None
+    return value

@@ -3,20 +3,20 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
-from textwrap import wrap
 
-from retune.codegen import opencl, streams
 from retune.codegen.barriers import place_barriers
 from retune.codegen.choices import settle_choices
 from retune.codegen.constants import Computed, computed_constants, packed
-from retune.codegen.dots import definitions, dots_to_calls, used_functions
+from retune.codegen.dots import dots_to_calls, used_functions
 from retune.codegen.emit import KernelBody
 from retune.codegen.items import one_item, virtual_threads
+from retune.codegen.kernel import Function, Kernel, Parameter
 from retune.codegen.masks import masks_to_guards
+from retune.codegen.names import identifier
 from retune.codegen.passes import drop_unit_loops, pack_constants, simplify_indices
 from retune.codegen.peeling import peel_borders
+from retune.codegen.printing import render
 from retune.codegen.source import (
-    BUILD_OPTIONS,
     BufferSpec,
     KernelArg,
     KernelSource,
@@ -24,11 +24,11 @@ from retune.codegen.source import (
     ProgramSource,
     Role,
 )
+from retune.codegen.target import Target
 from retune.codegen.widths import check_sizes
 from retune.core.config import knob
 from retune.core.dtypes import itemsize
 from retune.core.errors import CodegenError
-from retune.core.target import MOST_GROUPS
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Buffer, Expr, Var, loads
 from retune.ir.flat import elements
@@ -60,12 +60,9 @@ PASSES: Sequence[tuple[str, Pass]] = (
     ("settle choices", settle_choices),
 )
 
-_WIDTH = 97
-"""Characters of a comment's line."""
 
-
-def lower(program: Program, *, options: tuple[str, ...] = BUILD_OPTIONS) -> ProgramSource:
-    """The OpenCL program of a concrete schedule, one kernel for each root nest.
+def lower(program: Program, target: Target) -> ProgramSource:
+    """The program of a concrete schedule for a target, one kernel for each root nest.
 
     Nests that write constants become no kernels: numpy evaluates them, see `codegen.constants`.
 
@@ -85,11 +82,11 @@ def lower(program: Program, *, options: tuple[str, ...] = BUILD_OPTIONS) -> Prog
     for position, part in enumerate(parts):
         inputs |= {b.name: b for b in part.inputs if b.name in part.packed}
         peeled = _checked(peel_borders(part), "peel borders")
-        kernels.append(_kernel(part, peeled.body, position))
+        kernels.append(_kernel(part, peeled.body, position, target))
     used = {arg.buffer for kernel in kernels for arg in kernel.args}
     program = replace(program, inputs=tuple(inputs.values()))
     specs = tuple(spec for spec in _buffers(program, packs, computed) if spec.name in used)
-    return ProgramSource(kernels=tuple(kernels), buffers=specs, options=options)
+    return ProgramSource(kernels=tuple(kernels), buffers=specs, options=target.options)
 
 
 def finished(program: Program) -> Program:
@@ -132,36 +129,38 @@ def _part(program: Program, root: Stmt) -> Program:
     )
 
 
-def _kernel(part: Program, root: Stmt, position: int) -> KernelSource:
+def _kernel(part: Program, root: Stmt, position: int, target: Target) -> KernelSource:
     """The kernel of one nest; its comment is the nest as it was before copies of it were made."""
     nest = dots_to_calls(root)
     touched = _touched(nest)
     stage = [b.name for b in blocks(part.body)][-1]
-    name = opencl.identifier(f"{part.name}_{position}_{stage}")
+    name = identifier(f"{part.name}_{position}_{stage}")
     check_sizes(name, nest)
-    body = KernelBody(nest, touched, part.packed)
-    lines = body.emit()
-    if not body.solitary and max(body.global_size[1:]) > MOST_GROUPS:
+    groups = target.groups(nest)
+    body = KernelBody(nest, groups, touched, part.packed, target.renderer.reserved)
+    statements = body.emit()
+    if groups.most is not None and max(body.global_size[1:]) > groups.most:
         raise CodegenError(
             f"{part.name}: {body.global_size} work-groups, and devices start no more than "
-            f"{MOST_GROUPS} along the second and the third axis; bind the longest loop to group.0"
+            f"{groups.most} along the second and the third axis; bind the longest loop to group.0"
         )
     written = {b.buffer for b in blocks(root)}
     x, y, z = body.local_size
     local = (x, y, z)
     sizes = body.global_size
-    arguments = [opencl.argument(body.identifier(b.name), b.dtype, b in written) for b in touched]
-    if body.solitary:
-        passed = [body.identifier(b.name) for b in touched]
-        code = opencl.solitary_kernel(name, arguments, passed, lines)
-    else:
-        code = opencl.cooperative_kernel(name, local, arguments, lines)
-    called = [*(streams.DEFINITIONS if body.streams else ())]
-    called += definitions(used_functions(nest, body.lanes))
-    text = "\n".join([*called, *_comment(part.body, body), *code, ""])
+    fetches = [Function("prefetch")] if body.streams else []
+    kernel = Kernel(
+        name=name,
+        parameters=tuple(Parameter(body.memory(b), b in written) for b in touched),
+        solitary=groups.solitary,
+        local_size=local,
+        body=statements,
+        functions=(*fetches, *used_functions(nest, body.lanes)),
+        comment=tuple(_comment(part.body, body)),
+    )
     return KernelSource(
         name=name,
-        text=text,
+        text=render(kernel, target.renderer),
         args=tuple(KernelArg(buffer=b.name, written=b in written) for b in touched),
         global_size=(sizes[0] * local[0], sizes[1] * local[1], sizes[2] * local[2]),
         local_size=local,
@@ -175,14 +174,7 @@ def _comment(root: Stmt, body: KernelBody) -> list[str]:
     loops = (n.var for n in walk(root) if isinstance(n, For))
     names: dict[Var, Expr] = {var: Var(body.identifier(var.name)) for var in loops}
     shown = (substitute_stmt(b, names) for b in blocks(root) if not b.name.endswith(".init"))
-    return [part for block in shown for line in show_stmt(block) for part in _comment_lines(line)]
-
-
-def _comment_lines(text: str) -> list[str]:
-    """A line of text as comment; broken where it is long."""
-    if len(text) <= _WIDTH - len("// "):
-        return [f"// {text}"]
-    return wrap(text, _WIDTH, initial_indent="// ", subsequent_indent="//     ")
+    return [line for block in shown for line in show_stmt(block)]
 
 
 def _touched(root: Stmt) -> list[Buffer]:

@@ -1,13 +1,21 @@
-"""Names of the generated C: one for each buffer, register and loop, and fresh ones for values."""
+"""Names of a kernel: one for each buffer, register and loop, and fresh ones for values."""
 
-from retune.codegen import opencl
+from collections.abc import Collection
+from functools import lru_cache
+
+
+@lru_cache(maxsize=1024)
+def identifier(name: str) -> str:
+    """The name in the letters that languages allow; `Identifiers` keeps such names apart."""
+    text = "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
+    return text if text[:1].isalpha() else f"v{text}"
 
 
 class Identifiers:
-    """Names in one kernel: no two alike, none a word of OpenCL C, the same in every run."""
+    """Names in one kernel: no two alike, none a reserved word, the same in every run."""
 
-    def __init__(self) -> None:
-        self._taken: set[str] = set(opencl.RESERVED)
+    def __init__(self, reserved: Collection[str]) -> None:
+        self._taken: set[str] = set(reserved)
         self._counts: dict[str, int] = {}
         self._given: dict[tuple[str, int | None], str] = {}
 
@@ -15,7 +23,7 @@ class Identifiers:
         """The identifier of a buffer or loop, or of a numbered part of one; always the same."""
         key = (name, part)
         if key not in self._given:
-            stem = opencl.identifier(name)
+            stem = identifier(name)
             self._given[key] = self.fresh(stem if part is None else f"{stem}_{part}")
         return self._given[key]
 

@@ -1,15 +1,44 @@
-"""OpenCL C as tables: how types, operators and functions are written.
+"""OpenCL C as a renderer: how types, values, statements and kernels are written.
 
-Nothing here decides what to compute; `emit` does, and asks this module for the words.
+Nothing here decides what to compute. Read `OPENCL` at the end, the table.
 """
 
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isinf, isnan
+from textwrap import wrap
 
 import numpy as np
 
-from retune.core.dtypes import itemsize
+from retune.codegen.kernel import (
+    Array,
+    Assign,
+    At,
+    Declare,
+    Function,
+    If,
+    Kernel,
+    Lanes,
+    Literal,
+    Load,
+    Loop,
+    Name,
+    Number,
+    Operation,
+    Prefetch,
+    Registers,
+    Store,
+    Value,
+    Wait,
+)
+from retune.codegen.opencl_dots import dot_lines, dot_name
+from retune.codegen.printing import Printer, Renderer
+
+_ALIGNMENT = 64
+"""Bytes of a cache line: vectors of a private array that start on one do not cross it."""
+_NAMES_A_LINE = 8
+"""Registers that one line declares or sets."""
+_WIDTH = 97
+"""Characters of a comment's line."""
 
 TYPE: Mapping[str, str] = {
     "float32": "float",
@@ -30,22 +59,13 @@ TYPE: Mapping[str, str] = {
 """Names of element types in memory; a bool takes one byte that is 0 or 1, bytes for dot products
 are read as words of four."""
 
-VECTOR_LANES = (2, 4, 8, 16)
-"""Vector lengths that OpenCL C has (3 is left out: its memory form is another)."""
-
-ADDRESS_SPACE: Mapping[str, str] = {
+_SPACE: Mapping[str, str] = {
     "global": "__global", "constant": "__global", "local": "__local",
 }  # fmt: skip
 """The qualifier of memory by a buffer's scope; registers and private arrays have none."""
 
-VECTOR_TYPES = frozenset({"float32", "int32", "int8x4", "uint8x4"})
-"""Element types whose blocks are vectorized."""
-
-NARROW_TYPES = frozenset({"int16", "int8", "uint16", "uint8"})
-"""Element types that C calculates with as `int`."""
-
 INFIX: Mapping[str, str] = {
-    "add": "+", "sub": "-", "mul": "*", "div": "/",
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "rem": "%",
     "lt": "<", "le": "<=", "eq": "==", "ne": "!=", "and": "&&", "or": "||",
     "bitand": "&", "bitor": "|", "bitxor": "^", "shl": "<<", "shr": ">>",
 }  # fmt: skip
@@ -85,21 +105,9 @@ RESERVED = frozenset(_WORDS.split()) | frozenset(FUNCTION.values())
 """Words that OpenCL C or the generated code uses; no name of ours may be one of them."""
 
 
-@lru_cache(maxsize=1024)
-def identifier(name: str) -> str:
-    """The name in the letters that C allows; `names.Identifiers` keeps such names apart."""
-    text = "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
-    return text if text[:1].isalpha() else f"v{text}"
-
-
 def type_name(dtype: str, lanes: int = 1) -> str:
     """`float`, `float16`, ..."""
     return TYPE[dtype] + (str(lanes) if lanes > 1 else "")
-
-
-def element_bytes(dtype: str) -> int:
-    """Size of an element in memory; a word of bytes has four."""
-    return 4 if dtype.endswith("x4") else itemsize(dtype)
 
 
 def literal(value: float | bool, dtype: str) -> str:
@@ -122,72 +130,6 @@ def literal(value: float | bool, dtype: str) -> str:
     if not any(c in text for c in ".en"):
         text += ".0"
     return f"({text}{suffix})" if number < 0 else f"{text}{suffix}"
-
-
-def splat(text: str, dtype: str, lanes: int) -> str:
-    """The scalar in every lane."""
-    return f"({type_name(dtype, lanes)})({text})" if lanes > 1 else text
-
-
-def exactly(text: str, dtype: str) -> str:
-    """The value of an `int` expression as C holds it in that narrow type, wrapped around."""
-    return f"({type_name(dtype)})({bare(text)})"
-
-
-def bitcast(text: str, dtype: str, lanes: int) -> str:
-    """The bits of a value as those of another type of the same size."""
-    return f"as_{type_name(dtype, lanes)}({bare(text)})"
-
-
-def special(function: str, text: str, dtype: str, lanes: int) -> str:
-    """`isnan` or `isinf` by the bits: compilers may assume that all results are valid."""
-    kind, mask, infinity = _BITS[dtype]
-    bits = f"as_{kind}{lanes if lanes > 1 else ''}({bare(text)})"
-    return f"(({bits} & {mask}) {_TEST[function]} {infinity})"
-
-
-def load(pointer: str, index: str, lanes: int, memory: str = "") -> str:
-    """One element, or `lanes` adjacent ones, from a pointer.
-
-    `memory` is the type of the vector where it surely starts on a multiple of its size.
-    """
-    if memory:
-        return f"*(const {memory}*)({_at(pointer, index)})"
-    return f"vload{lanes}(0, {_at(pointer, index)})" if lanes > 1 else f"{pointer}[{index}]"
-
-
-def store(pointer: str, index: str, lanes: int, value: str, memory: str = "") -> str:
-    """A statement that stores one element, or `lanes` adjacent ones; `memory` as for `load`."""
-    if memory:
-        return f"*({memory}*)({_at(pointer, index)}) = {bare(value)};"
-    if lanes > 1:
-        return f"vstore{lanes}({bare(value)}, 0, {_at(pointer, index)});"
-    return f"{pointer}[{index}] = {bare(value)};"
-
-
-def load_half(pointer: str, index: str) -> str:
-    """A float16 in memory as a float: devices without float16 arithmetic have that too."""
-    return f"vload_half({index}, {pointer})"
-
-
-def store_half(pointer: str, index: str, value: str) -> str:
-    """A statement that stores a float as float16, to the nearest; on every device, too."""
-    return f"vstore_half({bare(value)}, {index}, {pointer});"
-
-
-def combine(reducer: str, a: str, b: str) -> str:
-    """Two values of a reduction as one."""
-    if reducer in ("max", "min"):
-        return f"{FUNCTION[reducer]}({a}, {b})"
-    return f"{a} {'+' if reducer == 'sum' else '*'} {b}"
-
-
-BARRIER = "barrier(CLK_LOCAL_MEM_FENCE);"
-"""A statement at which all items of a work-group wait until local memory is as they left it."""
-
-
-def _at(pointer: str, index: str) -> str:
-    return pointer if index == "0" else f"{pointer} + {index}"
 
 
 def bare(text: str) -> str:
@@ -260,3 +202,275 @@ def argument(name: str, dtype: str, written: bool) -> str:
     """One pointer argument; operands that are only read are const, none overlap."""
     const = "" if written else "const "
     return f"__global {const}{type_name(dtype)}* restrict {name}"
+
+
+# -- values ------------------------------------------------------------------------------------
+
+
+def _literal(value: Literal, _to: Printer) -> str:
+    return literal(value.value, value.dtype)
+
+
+def _name(value: Name, _to: Printer) -> str:
+    return value.name
+
+
+def _index(at: At, to: Printer) -> str:
+    if at.base is None:
+        return str(at.offset)
+    base, sign = to.text(at.base), "-" if at.offset < 0 else "+"
+    return f"{base} {sign} {abs(at.offset)}" if at.offset else base
+
+
+def _pointer(at: At, to: Printer) -> str:
+    index = _index(at, to)
+    return at.memory.name if index == "0" else f"{at.memory.name} + {index}"
+
+
+def _vector(at: At) -> str:
+    """The type of an aligned vector there."""
+    return f"{_SPACE[at.memory.scope]} {type_name(at.memory.dtype, at.lanes)}"
+
+
+def _load(value: Load, to: Printer) -> str:
+    at = value.at
+    if value.dtype != at.memory.dtype:  # devices without float16 arithmetic have that too
+        return f"vload_half({_index(at, to)}, {at.memory.name})"
+    if at.aligned:
+        return f"*(const {_vector(at)}*)({_pointer(at, to)})"
+    if at.lanes > 1:
+        return f"vload{at.lanes}(0, {_pointer(at, to)})"
+    return f"{at.memory.name}[{_index(at, to)}]"
+
+
+def _lanes(value: Lanes, to: Printer) -> str:
+    text = to.text(value.value)
+    whole = text if isinstance(value.value, Name) else f"({text})"
+    return f"{whole}.s{''.join(f'{i:x}' for i in value.numbers)}"
+
+
+def _operation(value: Operation, to: Printer) -> str:
+    """What a table says: that of operators, and the others below; or else a function."""
+    op = value.op
+    args = [to.text(arg) for arg in value.args]
+    if op in INFIX:
+        return f"({args[0]} {INFIX[op]} {args[1]})"
+    if op in _OTHERS:
+        return _OTHERS[op](value, *args)
+    if op in _FORMS:
+        return _FORMS[op].format(*args)
+    if op in _BETWEEN:
+        text = _BETWEEN[op].join(args)
+        return f"({text})" if op == "sum" else text
+    return f"{FUNCTION[op]}({', '.join(args)})"
+
+
+def _all(value: Operation, *args: str) -> str:
+    return f"({_conjunction(value.args, args)})"
+
+
+def _conjunction(tests: Sequence[Value], texts: Iterable[str]) -> str:
+    pairs = zip(tests, texts, strict=True)
+    return " && ".join(text if _either(test) else bare(text) for test, text in pairs)
+
+
+def _either(test: Value) -> bool:
+    return isinstance(test, Operation) and test.op == "or"
+
+
+def _floordiv(value: Operation, a: str, b: str) -> str:
+    """Rounding toward negative infinity, as numpy's does."""
+    if value.dtype.startswith("float"):
+        return f"floor({a} / {b})"
+    return f"(({a} - {_mod(value, a, b)}) / ({b}))"
+
+
+def _mod(value: Operation, a: str, b: str) -> str:
+    if value.dtype.startswith("float"):
+        return f"({a} - floor({a} / {b}) * {b})"
+    return f"((({a}) % ({b}) + ({b})) % ({b}))"
+
+
+def _convert(value: Operation, text: str) -> str:
+    return f"convert_{type_name(value.dtype, value.lanes)}({text})"
+
+
+def _bitcast(value: Operation, text: str) -> str:
+    return f"as_{type_name(value.dtype, value.lanes)}({bare(text)})"
+
+
+def _wrap(value: Operation, text: str) -> str:
+    return f"({type_name(value.dtype)})({bare(text)})"
+
+
+def _wide(value: Operation, *args: str) -> str:
+    return f"({type_name(value.dtype, value.lanes)})({', '.join(args)})"
+
+
+def _special(value: Operation, text: str) -> str:
+    """`isnan` or `isinf` by the bits: compilers may assume that all results are valid."""
+    kind, mask, infinity = _BITS[value.args[0].dtype]
+    bits = f"as_{kind}{value.lanes if value.lanes > 1 else ''}({bare(text)})"
+    return f"(({bits} & {mask}) {_TEST[value.op]} {infinity})"
+
+
+def _dot(value: Operation, *args: str) -> str:
+    name = dot_name(value.args[0].dtype, value.lanes)
+    return f"{name}({', '.join(args)})"
+
+
+_OTHERS: Mapping[str, Callable[..., str]] = {
+    "all": _all, "floordiv": _floordiv, "mod": _mod, "convert": _convert, "bitcast": _bitcast,
+    "wrap": _wrap, "splat": _wide, "vector": _wide, "isnan": _special, "isinf": _special,
+    "dot4": _dot,
+}  # fmt: skip
+"""Operation -> its text by those of its arguments, where its type matters."""
+_FORMS: Mapping[str, str] = {
+    "choose": "({} ? {} : {})", "select": "select({2}, {1}, {0})", "long": "(long){}",
+    "neg": "(-{})", "low": "{}.lo", "high": "{}.hi",
+}  # fmt: skip
+_BETWEEN: Mapping[str, str] = {"sum": " + ", "product": "*"}
+"""Operation on any number of values -> what stands between them."""
+
+
+# -- statements --------------------------------------------------------------------------------
+
+
+def _bare(value: Value, to: Printer) -> str:
+    return bare(to.text(value))
+
+
+def _typed(name: Name) -> str:
+    return type_name(name.dtype, name.lanes)
+
+
+def _declare(s: Declare, to: Printer) -> list[str]:
+    return [f"const {_typed(s.name)} {s.name.name} = {_bare(s.value, to)};"]
+
+
+def _registers(s: Registers, _to: Printer) -> list[str]:
+    return [
+        f"{_typed(s.names[0])} {', '.join(n.name for n in some)};" for some in _lines_of(s.names)
+    ]
+
+
+def _array(s: Array, _to: Printer) -> list[str]:
+    space = f"{_SPACE[s.memory.scope]} " if s.memory.scope in _SPACE else ""
+    size = f"{s.memory.name}[{s.elements}]"
+    kind = type_name(s.memory.dtype)
+    return [f"{space}{kind} {size} __attribute__((aligned({_ALIGNMENT})));"]
+
+
+def _lines_of(names: Sequence[Name]) -> list[Sequence[Name]]:
+    return [names[i : i + _NAMES_A_LINE] for i in range(0, len(names), _NAMES_A_LINE)]
+
+
+def _assign(s: Assign, to: Printer) -> list[str]:
+    value = to.text(s.value)
+    if len(s.targets) == 1:
+        return [f"{s.targets[0].name} = {bare(value)};"]
+    return [f"{' = '.join(n.name for n in some)} = {value};" for some in _lines_of(s.targets)]
+
+
+def _store(s: Store, to: Printer) -> list[str]:
+    at, value = s.at, _bare(s.value, to)
+    if s.value.dtype == "float32" and at.memory.dtype == "float16":
+        return [f"vstore_half({value}, {_index(at, to)}, {at.memory.name});"]
+    if at.aligned:
+        return [f"*({_vector(at)}*)({_pointer(at, to)}) = {value};"]
+    if at.lanes > 1:
+        return [f"vstore{at.lanes}({value}, 0, {_pointer(at, to)});"]
+    return [f"{at.memory.name}[{_index(at, to)}] = {value};"]
+
+
+def _wait(_s: Wait, _to: Printer) -> list[str]:
+    return ["barrier(CLK_LOCAL_MEM_FENCE);"]
+
+
+def _prefetch(s: Prefetch, to: Printer) -> list[str]:
+    fetch = _LATER if s.later else _AHEAD
+    return [f"{fetch}({s.at.memory.name} + {_index(s.at, to)} + {s.beyond});"]
+
+
+def _number(s: Number, _to: Printer) -> list[str]:
+    notes = "".join(f"; {key}: {value}" for key, value in s.notes)
+    number = f"group.{'xyz'[s.axis]}" if s.passed else f"get_{s.kind}_id({s.axis})"
+    return [f"const int {s.name.name} = {number};  // of {s.extent}{notes}"]
+
+
+def _loop(s: Loop, to: Printer) -> list[str]:
+    name = s.name.name
+    hint = [f"__attribute__((opencl_unroll_hint({s.unroll})))"] if s.unroll > 1 else []
+    return [
+        *(f"// {key}: {value}" for key, value in s.notes),
+        *hint,
+        f"for (int {name} = 0; {name} < {s.extent}; ++{name}) {{",
+        *to.inside(s.body),
+        "}",
+    ]
+
+
+def _if(s: If, to: Printer) -> list[str]:
+    tests = _conjunction(s.tests, map(to.text, s.tests))
+    otherwise = ["else {", *to.inside(s.otherwise), "}"] if s.otherwise else []
+    return [f"if ({tests}) {{", *to.inside(s.then), "}", *otherwise]
+
+
+# -- kernels -----------------------------------------------------------------------------------
+
+_AHEAD = "AHEAD"
+_LATER = "LATER"
+
+_FETCHES = (
+    f"#ifndef {_AHEAD}",
+    "#ifdef __clang__",
+    f"#define {_AHEAD}(address) __builtin_prefetch(address, 0, 3)",
+    f"#define {_LATER}(address) __builtin_prefetch(address, 0, 2)",
+    "#else",
+    f"#define {_AHEAD}(address)",
+    f"#define {_LATER}(address)",
+    "#endif",
+    "#endif",
+    "",
+)
+"""Lines before a kernel that fetches, once in a program of several kernels."""
+
+
+def _kernel(kernel: Kernel, body: list[str]) -> list[str]:
+    """What it calls, what it computes as a comment, and its functions."""
+    arguments = [argument(p.memory.name, p.memory.dtype, p.written) for p in kernel.parameters]
+    if kernel.solitary:
+        passed = [p.memory.name for p in kernel.parameters]
+        code = solitary_kernel(kernel.name, arguments, passed, body)
+    else:
+        code = cooperative_kernel(kernel.name, kernel.local_size, arguments, body)
+    dots = [f for f in kernel.functions if f.op == "dot4"]
+    fetches = _FETCHES if Function("prefetch") in kernel.functions else ()
+    comment = [part for line in kernel.comment for part in _comment_lines(line)]
+    return [*fetches, *dot_lines(dots), *comment, *code]
+
+
+def _comment_lines(text: str) -> list[str]:
+    """A line of text as comment; broken where it is long."""
+    if len(text) <= _WIDTH - len("// "):
+        return [f"// {text}"]
+    return wrap(text, _WIDTH, initial_indent="// ", subsequent_indent="//     ")
+
+
+OPENCL = Renderer(
+    values={Literal: _literal, Name: _name, Load: _load, Lanes: _lanes, Operation: _operation},
+    statements={
+        Declare: _declare,
+        Registers: _registers,
+        Array: _array,
+        Assign: _assign,
+        Store: _store,
+        Wait: _wait,
+        Prefetch: _prefetch,
+        Number: _number,
+        Loop: _loop,
+        If: _if,
+    },
+    kernel=_kernel,
+    reserved=RESERVED,
+)

@@ -12,14 +12,6 @@ import numpy as np
 from retune.core.dtypes import itemsize
 from retune.core.keys import content_key
 
-BUILD_OPTIONS: tuple[str, ...] = ("-cl-unsafe-math-optimizations",)
-"""What compilers may do: reorder, contract and approximate, and all that at no cost in speed.
-
-`-cl-fast-relaxed-math` is this and `-cl-finite-math-only`, with which infinity has no meaning:
-PoCL makes `y` of `y + -INFINITY`, as a mask adds it, and 0 of `x - x`. That was no faster.
-Source: OpenCL 3.0 API, 5.8.6.4, Optimization Options.
-"""
-
 Role = Literal["input", "constant", "output", "scratch"]
 
 
@@ -86,7 +78,7 @@ class ProgramSource:
 
     kernels: tuple[KernelSource, ...]
     buffers: tuple[BufferSpec, ...]
-    options: tuple[str, ...] = BUILD_OPTIONS
+    options: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:

@@ -19,8 +19,8 @@ items. Reads past the end of a buffer are asked for too, which is harmless: a pr
 
 from collections.abc import Sequence
 
-from retune.codegen import opencl
 from retune.codegen.addresses import Place
+from retune.codegen.kernel import At, Memory, Prefetch, element_bytes
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Buffer, Var, variables
 from retune.ir.flat import elements
@@ -35,40 +35,18 @@ _LEAST_BYTES = 1 << 16
 _LEAST_STRIP_BYTES = 1 << 15
 """Smaller strips are there in time without help."""
 
-_AHEAD = "AHEAD"
-_LATER = "LATER"
-
-DEFINITIONS = (
-    f"#ifndef {_AHEAD}",
-    "#ifdef __clang__",
-    f"#define {_AHEAD}(address) __builtin_prefetch(address, 0, 3)",
-    f"#define {_LATER}(address) __builtin_prefetch(address, 0, 2)",
-    "#else",
-    f"#define {_AHEAD}(address)",
-    f"#define {_LATER}(address)",
-    "#endif",
-    "#endif",
-    "",
-)
-"""Lines before a kernel that fetches, once in a program of several kernels."""
-
 
 def is_stream(buffer: Buffer) -> bool:
     """Whether a packed constant is worth fetching ahead of its use."""
-    return elements(buffer) * opencl.element_bytes(buffer.dtype) >= _LEAST_BYTES
+    return elements(buffer) * element_bytes(buffer.dtype) >= _LEAST_BYTES
 
 
-def fetch(pointer: str, read: Place) -> str | None:
-    """A statement that fetches what lies ahead of a read; None where its line was asked for."""
-    size = opencl.element_bytes(read.buffer.dtype)
+def fetch(read: Place, memory: Memory) -> Prefetch | None:
+    """What lies ahead of a read; None where its line was asked for."""
+    size = element_bytes(read.buffer.dtype)
     if read.offset * size % _LINE_BYTES:
         return None
-    return f"{_AHEAD}({pointer} + {read.index} + {AHEAD_BYTES // size});"
-
-
-def fetch_later(pointer: str, base: str, offset: int) -> str:
-    """A statement that brings the line at an index into the second cache."""
-    return f"{_LATER}({pointer} + {base} + {offset});"
+    return Prefetch(At(memory, read.base, read.offset), AHEAD_BYTES // size, later=False)
 
 
 def share_of_next(read: Place, loops: Sequence[For]) -> Polynomial | None:
@@ -84,7 +62,7 @@ def share_of_next(read: Place, loops: Sequence[For]) -> Polynomial | None:
     inside = loops[repeating[-1] + 1 :] if repeating else ()
     if not inside or any(loop.var not in steps for loop in inside):
         return None
-    again, size = loops[repeating[-1]].var, opencl.element_bytes(read.buffer.dtype)
+    again, size = loops[repeating[-1]].var, element_bytes(read.buffer.dtype)
     passes = evaluate_int(loops[repeating[-1]].extent)
     strip = max(steps[loop.var] * evaluate_int(loop.extent) for loop in inside)
     if not _LEAST_STRIP_BYTES <= strip * size < elements(read.buffer) * size:

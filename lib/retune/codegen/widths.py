@@ -1,7 +1,7 @@
-"""Which numbers fit into C's `int`, in which indices are computed.
+"""Which numbers fit into an int32, in which indices are computed.
 
 Elements of a buffer, iterations of a loop and work-groups of a launch have to: `check_sizes`. A sum
-on the way to an index may be larger than the index, and is a `long` then: `sum_type`.
+on the way to an index may be larger than the index, and is an int64 then: `sum_type`.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ INT_MAX = 2**31 - 1
 
 
 def check_sizes(kernel: str, nest: Stmt) -> None:
-    """All that the kernel of a nest numbers can be numbered by an `int`.
+    """All that the kernel of a nest numbers can be numbered by an int32.
 
     Groups count together: one number stands for all axes where workers share them out.
 
@@ -40,26 +40,26 @@ def check_sizes(kernel: str, nest: Stmt) -> None:
 
 
 def integer_type(expr: Expr, ranges: Ranges) -> str:
-    """`int`, or `long` for an expression that may leave it."""
+    """`int32`, or `int64` for an expression that may leave it."""
     return _type_of(bounds(expr, ranges))
 
 
 def sum_type(terms: Iterable[tuple[Monomial, int]], ranges: Ranges) -> str:
-    """`int`, or `long` for a sum that may leave it on the way, added up in this order."""
+    """`int32`, or `int64` for a sum that may leave it on the way, added up in this order."""
     low = high = 0
     for monomial, coefficient in terms:
         factors = [bounds(atom, ranges) for atom in monomial]
         ends = {coefficient}
         for factor in factors:
             if factor is None:
-                return "int"  # read from memory: an index into a buffer of known size
+                return "int32"  # read from memory: an index into a buffer of known size
             ends = {end * f for end in ends for f in (factor.low, factor.high)}
         low, high = low + min(ends), high + max(ends)
-        if "long" in (_type_of(Range(low, high)), _type_of(Range(min(ends), max(ends)))):
-            return "long"
-    return "int"
+        if "int64" in (_type_of(Range(low, high)), _type_of(Range(min(ends), max(ends)))):
+            return "int64"
+    return "int32"
 
 
 def _type_of(values: Range | None) -> str:
     fits = values is None or -INT_MAX <= values.low <= values.high <= INT_MAX
-    return "int" if fits else "long"
+    return "int32" if fits else "int64"

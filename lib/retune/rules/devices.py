@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from retune.codegen import target
+from retune.codegen.target import Target
 from retune.core.target import DeviceSpec
 from retune.ir.stmt import Program
 from retune.rules.cost.cpu import cpu_cycles
@@ -36,6 +38,8 @@ class DeviceRules:
     rules: tuple[Rules, ...]
     """The first one makes at least one sketch of any program."""
     cost: Cost
+    target: Target
+    """What its kernels are lowered for."""
 
 
 def _cpu(program: Program, spec: DeviceSpec) -> tuple[Sketch, ...]:
@@ -47,13 +51,17 @@ def _gpu(program: Program, spec: DeviceSpec) -> tuple[Sketch, ...]:
 
 
 _CLASSES: dict[str, DeviceRules] = {
-    "cpu": DeviceRules(levels=CPU, rules=(_cpu, winograd_sketches), cost=cpu_cycles),
-    "gpu": DeviceRules(levels=GPU, rules=(_gpu, gpu_winograd_sketches), cost=gpu_cycles),
+    "cpu": DeviceRules(
+        levels=CPU, rules=(_cpu, winograd_sketches), cost=cpu_cycles, target=target.CPU
+    ),
+    "gpu": DeviceRules(
+        levels=GPU, rules=(_gpu, gpu_winograd_sketches), cost=gpu_cycles, target=target.GPU
+    ),
 }
 
 
 def register_device_class(name: str, known: DeviceRules) -> None:
-    """Devices of the class `name` have these levels, rules and cost from now on.
+    """Devices of the class `name` have these levels, rules, cost and target from now on.
 
     Raises: ValueError if there is a class of that name.
     """
@@ -63,7 +71,7 @@ def register_device_class(name: str, known: DeviceRules) -> None:
 
 
 def rules_for(spec: DeviceSpec) -> DeviceRules:
-    """The levels, rules and cost of the device's class.
+    """What is known of the device's class.
 
     Raises: ValueError for a class that is not registered.
     """
@@ -71,3 +79,11 @@ def rules_for(spec: DeviceSpec) -> DeviceRules:
         known = ", ".join(sorted(_CLASSES))
         raise ValueError(f"no rules for device class {spec.device_class!r}; there are {known}")
     return _CLASSES[spec.device_class]
+
+
+def target_of(spec: DeviceSpec) -> Target:
+    """What to lower kernels for the device for.
+
+    Raises: ValueError for a class that is not registered.
+    """
+    return rules_for(spec).target

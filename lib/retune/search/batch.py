@@ -7,6 +7,7 @@ import numpy as np
 
 from retune.codegen.lower import lower
 from retune.codegen.source import ProgramSource
+from retune.codegen.target import Target
 from retune.core.errors import ScheduleError
 from retune.device.workload import MeasureOptions, Runner
 from retune.records.schema import Measurement, failed
@@ -28,12 +29,12 @@ class Batch:
         return len(self.programs)
 
 
-def make_batch(space: Space, scorer: ModelScorer, candidates: Candidates) -> Batch:
-    """The candidates of that space as programs."""
+def make_batch(space: Space, scorer: ModelScorer, candidates: Candidates, target: Target) -> Batch:
+    """The candidates of that space as programs for a target."""
     programs: list[ProgramSource | Measurement] = []
     for index in range(len(candidates)):
         try:
-            programs.append(lower(space.instantiate(space.candidate(candidates, index))))
+            programs.append(lower(space.instantiate(space.candidate(candidates, index)), target))
         except ScheduleError as error:
             programs.append(failed("skipped", str(error)))
     features = scorer.features(candidates)

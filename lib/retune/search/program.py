@@ -20,6 +20,7 @@ from retune.codegen.source import ProgramSource
 from retune.core.config import records_root
 from retune.core.errors import DeviceError, InputError, ScheduleError
 from retune.core.keys import content_key
+from retune.core.target import DeviceSpec
 from retune.device.execute import execute
 from retune.device.opening import open_runner
 from retune.device.workload import Runner
@@ -27,6 +28,7 @@ from retune.ir.stmt import Program
 from retune.ir.te import Dag, Tensor
 from retune.records.schema import Measurement, TuningRecord
 from retune.records.store import RecordStore
+from retune.rules.devices import target_of
 from retune.rules.spaces import written_sketches
 from retune.schedule.space import Candidate, Rule, Sketch, Space
 from retune.schedule.trace import Trace
@@ -62,6 +64,7 @@ class Tuned:
     run_id: str
     """Column `run_id` of those that this run took."""
     device: str
+    spec: DeviceSpec
     shapes: Mapping[str, tuple[int, ...]]
     """Of the outputs, as the expression states them."""
 
@@ -89,7 +92,7 @@ class Tuned:
     @cached_property
     def source(self) -> ProgramSource:
         """The best candidate's kernels."""
-        return lower(self.program)
+        return lower(self.program, target_of(self.spec))
 
     @property
     def opencl(self) -> str:
@@ -303,6 +306,7 @@ def _tuned(
         records=rows,
         run_id=session.settings.run_id,
         device=device,
+        spec=spec,
         shapes=shapes,
     )
 

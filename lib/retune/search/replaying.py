@@ -8,6 +8,7 @@ from retune.core.target import DeviceSpec
 from retune.device.replay import ReplayRunner
 from retune.records.schema import Measurement
 from retune.records.store import RecordStore
+from retune.rules.devices import target_of
 from retune.search.history import candidate_of
 from retune.search.task import Task
 
@@ -39,6 +40,6 @@ def _measured(
         if candidate is None:
             continue
         try:
-            yield lower(space.instantiate(candidate)).key, record.measurement
+            yield lower(space.instantiate(candidate), target_of(spec)).key, record.measurement
         except ScheduleError:
             continue  # the session does not measure it either

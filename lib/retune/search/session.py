@@ -23,6 +23,7 @@ from retune.records.cost import measured_costs
 from retune.records.schema import Environment, Measurement, TuningRecord
 from retune.records.store import RecordStore
 from retune.rules.cost.estimate import default_candidate
+from retune.rules.devices import target_of
 from retune.rules.spaces import strategy
 from retune.schedule.space import Candidate, Candidates
 from retune.search.allocate import ROUND, check_allocator, next_task
@@ -263,7 +264,8 @@ class Session:
         if workload_key not in self._prepared:
             self.runner.prepare(run.task.workload(self.settings.seed))
             self._prepared.add(workload_key)
-        return make_batch(run.space, self._scorers[run.task.key], candidates)
+        scorer = self._scorers[run.task.key]
+        return make_batch(run.space, scorer, candidates, target_of(self.spec))
 
     def _measure(self, run: TaskRun, batch: Batch) -> Sequence[Measurement]:
         workload_key = run.task.workload_key(self.settings.seed)

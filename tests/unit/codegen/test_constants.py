@@ -5,6 +5,7 @@ import pytest
 
 from retune.codegen.choices import settle_choices
 from retune.codegen.lower import lower
+from retune.codegen.target import CPU
 from retune.core.errors import ScheduleError
 from retune.ir.expr import equal, select
 from retune.ir.interp import run_program
@@ -45,14 +46,14 @@ def test_the_meaning_is_kept():
 
 
 def test_compile_time_stages_are_no_kernels():
-    source = lower(precomputed().program)
+    source = lower(precomputed().program, CPU)
     assert [a.buffer for kernel in source.kernels for a in kernel.args] == ["x", "moved", "y"]
     spec = source.buffer("moved")
     assert (spec.role, spec.elements, spec.sources) == ("constant", 48, ("w", "s"))
 
 
 def test_numpy_evaluates_the_chain():
-    spec = lower(precomputed().program).buffer("moved")
+    spec = lower(precomputed().program, CPU).buffer("moved")
     given = arrays()
     expected = given["w"] * given["s"][:, None] + given["w"][0]
     assert spec.pack is not None
@@ -64,7 +65,7 @@ def test_the_result_is_packed_in_the_order_of_its_reads():
     schedule.split("y.j", [4])
     schedule.reorder("y.j.0", "y.k", "y.i", "y.j.1")
     schedule.pack("moved")
-    spec = lower(schedule.program).buffer("moved")
+    spec = lower(schedule.program, CPU).buffer("moved")
     given = arrays()
     expected = given["w"] * given["s"][:, None] + given["w"][0]
     assert spec.pack is not None
@@ -73,7 +74,7 @@ def test_the_result_is_packed_in_the_order_of_its_reads():
 
 
 def test_candidates_share_what_is_computed_from_the_same_arrays():
-    one, other = (lower(precomputed().program).buffer("moved").pack for _ in range(2))
+    one, other = (lower(precomputed().program, CPU).buffer("moved").pack for _ in range(2))
     assert one is not None and other is not None
     given = arrays()
     first = one.apply(given["w"], given["s"])
@@ -82,7 +83,7 @@ def test_candidates_share_what_is_computed_from_the_same_arrays():
 
 
 def test_constants_that_no_kernel_reads_are_left_out():
-    names = {spec.name for spec in lower(precomputed().program).buffers}
+    names = {spec.name for spec in lower(precomputed().program, CPU).buffers}
     assert names == {"x", "moved", "y"}
 
 

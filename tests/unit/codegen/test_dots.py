@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from retune.codegen.lower import lower
+from retune.codegen.target import CPU
 from retune.core.errors import CodegenError, ScheduleError
 from retune.ir.expr import cast
 from retune.ir.stmt import from_dag
@@ -38,7 +39,7 @@ def tiled(dag: Dag, lanes: int, *, pack: bool = True) -> Schedule:
 
 def test_lanes_of_dot_products(golden):
     s = tiled(byte_product(6, 32, 48), 16)
-    assert f"{s.program}\n\n{lower(s.program).text}" == golden
+    assert f"{s.program}\n\n{lower(s.program, CPU).text}" == golden
 
 
 @pytest.mark.parametrize("lanes", [2, 4, 8, 16])
@@ -48,14 +49,14 @@ def test_dot_products_keep_the_meaning(lanes: int, first: str):
     s = tiled(dag, lanes)
     assert_same_meaning(dag, s.program)
     kind = "us" if first == "uint8" else "ss"
-    assert f" = dot4_{kind}_{lanes}(" in lower(s.program).text
+    assert f" = dot4_{kind}_{lanes}(" in lower(s.program, CPU).text
 
 
 def test_lanes_that_do_not_lie_side_by_side_are_put_together():
     dag = byte_product(6, 12, 16)
     s = tiled(dag, 4, pack=False)
     assert_same_meaning(dag, s.program)
-    assert "dot4_us_4((uint4)(x[" in lower(s.program).text
+    assert "dot4_us_4((uint4)(x[" in lower(s.program, CPU).text
 
 
 def test_a_later_step_between_the_four_is_an_error():
@@ -66,7 +67,7 @@ def test_a_later_step_between_the_four_is_an_error():
     s.reorder(near, "y.j")
     assert_same_meaning(dag, s.program)
     with pytest.raises(CodegenError, match=r"y: no dot product .* got 4 around more than that"):
-        lower(s.program)
+        lower(s.program, CPU)
 
 
 def test_a_later_copy_of_an_operand_is_an_error():
@@ -76,16 +77,16 @@ def test_a_later_copy_of_an_operand_is_an_error():
     s.cache_read("x", "y.i", "private")
     assert_same_meaning(dag, s.program)
     with pytest.raises(CodegenError, match=r"x.private is read by words, but x.private of the sa"):
-        lower(s.program)
+        lower(s.program, CPU)
 
 
 def test_a_constant_that_is_never_packed_is_an_error_where_its_bytes_lie_apart():
     s = Schedule(from_dag(across(4, 8, 4), "net"))
     s.tensorize(s.split("y.k", [4])[1], "dot4")
     packed = replace(s.program, packed=("w",))
-    assert "dot4_us_1(x[" in lower(packed).text
+    assert "dot4_us_1(x[" in lower(packed, CPU).text
     with pytest.raises(CodegenError, match=r"bytes of w\[.*\] must lie side by side"):
-        lower(s.program)
+        lower(s.program, CPU)
 
 
 def across(rows: int, inner: int, columns: int) -> Dag:
@@ -111,7 +112,7 @@ def test_the_unsigned_operand_is_the_first_whichever_side_it_stands_on():
     s = Schedule(from_dag(dag, "net"))
     s.tensorize(s.split("y.k", [4])[1], "dot4")
     assert_same_meaning(dag, s.program)
-    text = lower(s.program).text
+    text = lower(s.program, CPU).text
     assert "dot4_us_1(w[" in text and ", x[" in text
 
 

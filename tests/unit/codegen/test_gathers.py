@@ -6,6 +6,9 @@ from hypothesis import strategies as st
 
 from retune.codegen.addresses import Place
 from retune.codegen.gathers import Lane, shuffled, vectors_of
+from retune.codegen.kernel import Name, Value
+from retune.codegen.opencl import OPENCL
+from retune.codegen.printing import Printer
 from retune.ir.expr import Buffer, const
 from tests.properties import quick
 
@@ -13,9 +16,14 @@ X, Y = (Buffer(name, (const(256),)) for name in "xy")
 PLACES = st.builds(
     lambda buffer, base, offset: Place(buffer, base, offset, 1),
     st.sampled_from([X, Y]),
-    st.sampled_from(["", "at"]),
+    st.sampled_from([None, Name("at", "int32")]),
     st.integers(0, 40),
 )
+
+
+def text(value: Value | None) -> str:
+    assert value is not None
+    return Printer(OPENCL).text(value)
 
 
 @quick(200)
@@ -37,22 +45,26 @@ def test_vectors_hold_what_was_asked_for_and_nothing_else(scattered: list[Place]
 
 
 def test_short_sources_are_joined_and_shuffled_once():
-    lanes = [Lane(name, 4, i) for i in range(4) for name in "abcd"]
-    assert shuffled(lanes, "float32") == "((float16)(a, b, c, d)).s048c159d26ae37bf"
+    lanes = [Lane(Name(name, "float32", 4), i) for i in range(4) for name in "abcd"]
+    assert text(shuffled(lanes, "float32")) == "((float16)(a, b, c, d)).s048c159d26ae37bf"
 
 
 def test_one_source_is_only_shuffled():
-    assert shuffled([Lane("a", 4, i) for i in (3, 2, 1, 0)], "int32") == "a.s3210"
+    assert (
+        text(shuffled([Lane(Name("a", "int32", 4), i) for i in (3, 2, 1, 0)], "int32")) == "a.s3210"
+    )
 
 
 def test_wide_sources_are_shuffled_and_chosen_from():
-    lanes = [Lane("ab"[i % 2], 16, i // 2) for i in range(16)]
+    lanes = [Lane(Name("ab"[i % 2], "float32", 16), i // 2) for i in range(16)]
     mask = ", ".join(["0", "-1"] * 8)
     expected = f"((int16)({mask}) ? b.s0021426384a5c6e7 : a.s01132537495b6d7f)"
-    assert shuffled(lanes, "float32") == expected
+    assert text(shuffled(lanes, "float32")) == expected
 
 
 @pytest.mark.parametrize("widths", [(4, 8), (4, 4, 4)])
 def test_other_sources_are_taken_lane_by_lane(widths: tuple[int, ...]):
-    lanes = [Lane(f"v{n}", width, i) for n, width in enumerate(widths) for i in range(4)]
+    lanes = [
+        Lane(Name(f"v{n}", "float32", width), i) for n, width in enumerate(widths) for i in range(4)
+    ]
     assert shuffled(lanes, "float32") is None

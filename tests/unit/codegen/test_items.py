@@ -5,6 +5,7 @@ import pytest
 from retune.codegen.barriers import holds_barrier, place_barriers
 from retune.codegen.items import one_item, virtual_threads
 from retune.codegen.lower import lower
+from retune.codegen.target import CPU
 from retune.ir.expr import Buffer, Load, Var, const
 from retune.ir.reduction import decompose_all
 from retune.ir.stmt import Barrier, Block, For, Program, Seq, Stmt, from_dag, walk, with_body
@@ -87,7 +88,7 @@ def test_passes_for_items_keep_the_meaning():
 
 
 def test_one_item_stores_for_all_and_all_wait():
-    lines = [x.strip() for x in lower(summed_by_items().program).text.splitlines()]
+    lines = [x.strip() for x in lower(summed_by_items().program, CPU).text.splitlines()]
     assert "__local float y_part[8] __attribute__((aligned(64)));" in lines
     assert lines.count("barrier(CLK_LOCAL_MEM_FENCE);") == 2
     store = next(i for i, x in enumerate(lines) if x.startswith("z[") and x.endswith(";"))
@@ -96,7 +97,7 @@ def test_one_item_stores_for_all_and_all_wait():
 
 def test_barriers_are_not_behind_guards():
     """A guard that all blocks of a loop share stays inside the loop where items wait in it."""
-    text = lower(tiled_product(30, 8, 13, tail="guard").program).text
+    text = lower(tiled_product(30, 8, 13, tail="guard").program, CPU).text
     depth: list[bool] = []
     for line in text.splitlines():
         if line.strip().startswith("barrier("):

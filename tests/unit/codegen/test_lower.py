@@ -10,6 +10,7 @@ import pytest
 
 from retune.codegen.lower import lower
 from retune.codegen.source import ProgramSource
+from retune.codegen.target import CPU
 from retune.core.errors import CodegenError
 from retune.core.target import GENERIC_CPU
 from retune.ir.expr import Expr, call, cast, maximum, select
@@ -46,7 +47,7 @@ def flat(dag: Dag) -> ProgramSource:
         s.bind(first, "group.0")
         if rest and not s.loop(rest[-1]).reduce:
             s.vectorize(s.split(rest[-1], [16], "shift")[1])
-    return lower(s.program)
+    return lower(s.program, CPU)
 
 
 def tiled(dag: Dag, tile: tuple[int, int], *, masked: bool) -> ProgramSource:
@@ -74,7 +75,7 @@ def tiled(dag: Dag, tile: tuple[int, int], *, masked: bool) -> ProgramSource:
         s.vectorize(loop)
     s.unroll(reduce[-1], 2)
     s.pack("k")
-    return lower(s.program)
+    return lower(s.program, CPU)
 
 
 def one_convolution() -> ProgramSource:
@@ -96,7 +97,7 @@ def test_winograd(golden):
             "unroll.conv.product": (1,),
         }
     )
-    assert lower(sketch.instantiate(row)).text == golden
+    assert lower(sketch.instantiate(row), CPU).text == golden
 
 
 def test_depthwise(golden):
@@ -119,7 +120,7 @@ def test_padding_as_a_mask_of_a_tile_of_rows_and_columns(golden):
             "unroll.conv": (1,),
         }
     )
-    assert lower(sketch.instantiate(row)).text == golden
+    assert lower(sketch.instantiate(row), CPU).text == golden
 
 
 def test_softmax(golden):
@@ -136,7 +137,7 @@ def test_elementwise(golden):
     s.compute_inline("b")
     s.bind("c.i", "group.0")
     s.vectorize(s.split("c.j", [16], "shift")[1])
-    assert lower(s.program).text == golden
+    assert lower(s.program, CPU).text == golden
 
 
 def test_rows_by_vector_lanes(golden):
@@ -151,15 +152,15 @@ def test_rows_by_vector_lanes(golden):
         s.unroll(vectors)
         s.vectorize(lanes)
     s.bind("z.i", "group.0")
-    assert lower(s.program).text == golden
+    assert lower(s.program, CPU).text == golden
 
 
 def test_product_by_work_items_and_local_memory(golden):
-    assert lower(tiled_product(32, 8, 16).program).text == golden
+    assert lower(tiled_product(32, 8, 16).program, CPU).text == golden
 
 
 def test_unscheduled(golden):
-    assert lower(from_dag(dense(3, 4, 5), "plain")).text == golden
+    assert lower(from_dag(dense(3, 4, 5), "plain"), CPU).text == golden
 
 
 def test_the_inner_loop_is_multiply_adds_over_named_registers():
@@ -188,7 +189,7 @@ def test_text_is_the_same_in_another_process():
 
 def test_lines_fit_and_braces_match():
     for dag in (conv2d(1, 6, 6, 3, 8), softmax(3, 10), elementwise(4, 20)):
-        text = lower(from_dag(dag)).text
+        text = lower(from_dag(dag), CPU).text
         comments = [line for line in text.splitlines() if line.startswith("//")]
         assert all(len(line) <= 100 for line in comments)
         assert text.count("{") == text.count("}")
@@ -201,7 +202,7 @@ def test_a_guard_that_an_unrolled_loop_settles_is_not_tested():
     s = Schedule(from_dag(dense(2, 4, 5)))
     s.compute_at("y", "z.j")
     s.unroll(s.split("z.j", [4], "guard")[1])
-    text = lower(s.program).text
+    text = lower(s.program, CPU).text
     assert "if ()" not in text
     assert text.count("(z_at + 1) < 5") == 0 == text.count("if (0)")
 
@@ -209,7 +210,7 @@ def test_a_guard_that_an_unrolled_loop_settles_is_not_tested():
 def test_names_are_c_and_distinct():
     tensors = [placeholder(name, (5,)) for name in HARD_NAMES]
     total = lambda i: sum((t[i] for t in tensors[1:]), tensors[0][i])  # noqa: E731
-    source = lower(from_dag(Dag((compute("kernel", (5,), total, tensors),))))
+    source = lower(from_dag(Dag((compute("kernel", (5,), total, tensors),))), CPU)
     (kernel,) = source.kernels
     assert [a.buffer for a in kernel.args] == [*HARD_NAMES, "kernel"]
     function = kernel.text.partition("__kernel")[0]
@@ -227,7 +228,7 @@ def test_arguments_ranges_and_work():
     parts = s.split("y.j", [8])
     s.bind(parts[0], "group.0")
     s.bind(parts[1], "local.0")
-    (kernel,) = lower(s.program).kernels
+    (kernel,) = lower(s.program, CPU).kernels
     assert kernel.global_size == (32, 8, 1) and kernel.local_size == (8, 1, 1)
     assert [(a.buffer, a.written) for a in kernel.args] == [("x", False), ("w", False), ("y", True)]
     assert kernel.flops == 8 * 16 * 32 * 2
@@ -236,7 +237,7 @@ def test_arguments_ranges_and_work():
 
 
 def test_each_nest_is_a_kernel_and_scratch_lies_between():
-    source = lower(from_dag(softmax(3, 10), "net"))
+    source = lower(from_dag(softmax(3, 10), "net"), CPU)
     assert [k.name for k in source.kernels] == ["net_0_top", "net_1_e", "net_2_total", "net_3_y"]
     roles = {b.name: b.role for b in source.buffers}
     assert roles == {"x": "input", "top": "scratch", "e": "scratch", "total": "scratch",
@@ -248,9 +249,9 @@ def test_each_nest_is_a_kernel_and_scratch_lies_between():
 
 def test_the_key_depends_on_text_and_options():
     program = from_dag(dense(3, 4, 5))
-    assert lower(program).key == lower(program).key
-    assert lower(program).key != lower(program, options=()).key
-    assert lower(program).key != lower(from_dag(dense(3, 4, 6))).key
+    assert lower(program, CPU).key == lower(program, CPU).key
+    assert lower(program, CPU).key != lower(program, replace(CPU, options=())).key
+    assert lower(program, CPU).key != lower(from_dag(dense(3, 4, 6)), CPU).key
 
 
 def test_a_start_value_in_another_kernel_runs_before():
@@ -258,7 +259,7 @@ def test_a_start_value_in_another_kernel_runs_before():
     s.reorder("y.k", "y.i")
     s.decompose_reduction("y", "y.k")
     s.bind("y.i.init", "group.0")
-    source = lower(s.program)
+    source = lower(s.program, CPU)
     assert [k.name.split("_", 1)[1] for k in source.kernels] == ["0_y_init", "1_y", "2_z"]
 
 
@@ -268,7 +269,7 @@ def test_packs_put_constants_in_the_order_of_their_reads():
     s.reorder(outer, "y.k", "y.i", inner)
     s.vectorize(inner)
     s.pack("w")
-    spec = lower(s.program).buffer("w")
+    spec = lower(s.program, CPU).buffer("w")
     assert spec.pack is not None and spec.elements == 24
     w = np.arange(24, dtype=np.float32).reshape(8, 3)
     expected = w.reshape(2, 4, 3).transpose(0, 2, 1).reshape(-1)
@@ -279,7 +280,7 @@ def test_a_pack_behind_a_guard_repeats_the_last_element():
     s = Schedule(from_dag(dense(2, 5, 3, epilogue=False)))
     s.split("y.k", [4], "guard")
     s.pack("w")
-    spec = lower(s.program).buffer("w")
+    spec = lower(s.program, CPU).buffer("w")
     w = np.arange(15, dtype=np.float32).reshape(3, 5)
     assert spec.pack is not None
     packed = spec.pack.apply(w).reshape(3, 2, 4)
@@ -293,7 +294,7 @@ def two_products(*, crossed: bool) -> ProgramSource:
     s = Schedule(from_dag(dag))
     if crossed:
         s.reorder("z.j", "z.i")
-    return lower(replace(s.program, packed=("w",)))
+    return lower(replace(s.program, packed=("w",)), CPU)
 
 
 def test_kernels_that_read_a_constant_in_one_order_share_its_pack():
@@ -313,7 +314,7 @@ def test_a_constant_whose_one_read_becomes_several_is_not_packed():
     s = Schedule(from_dag(chosen_rows(6)))
     s.pack("w")
     s.unroll("y.p")
-    assert lower(s.program).buffer("w").pack is None
+    assert lower(s.program, CPU).buffer("w").pack is None
 
 
 @pytest.mark.parametrize("move", ["compute_inline", "compute_at"])
@@ -325,7 +326,7 @@ def test_a_packed_stage_that_moves_into_a_kernel_is_computed_there(move: str):
     s.precompute("doubled")
     s.pack("doubled")
     getattr(s, move)("doubled", *(["y.i"] if move == "compute_at" else []))
-    source = lower(s.program)
+    source = lower(s.program, CPU)
     assert [b.name for b in source.buffers] == ["x", "w", "y"] and "*2.0" in source.text
 
 
@@ -339,7 +340,7 @@ def test_repeated_values_grow_by_a_line_each_not_twofold():
     s = Schedule(from_dag(Dag((stages[-1],))))
     for stage in stages[1:-1]:
         s.compute_inline(stage.name)
-    code = [x for x in lower(s.program).text.splitlines() if not x.startswith("//")]
+    code = [x for x in lower(s.program, CPU).text.splitlines() if not x.startswith("//")]
     assert len(code) < 31 and max(map(len, code)) < 100
 
 
@@ -350,10 +351,10 @@ def test_the_knob_checks_the_program_between_passes(monkeypatch: pytest.MonkeyPa
         "retune.codegen.lower.verify",
         lambda program, after: (checked.append(after), verify(program, after)),
     )
-    lower(from_dag(softmax(3, 10)))
+    lower(from_dag(softmax(3, 10)), CPU)
     assert not checked
     monkeypatch.setenv("RETUNE_VERIFY", "1")
-    lower(from_dag(softmax(3, 10)))
+    lower(from_dag(softmax(3, 10)), CPU)
     assert len(checked) >= 4 * 3
 
 
@@ -362,13 +363,13 @@ def test_more_groups_than_devices_start_are_refused():
     s.bind("y.i", "group.1")
     s.bind("y.j", "local.0")
     with pytest.raises(CodegenError, match=r"\[1, 70000, 1\] work-groups, .* no more than 65535"):
-        lower(s.program)
+        lower(s.program, CPU)
 
 
 def test_what_has_no_c_form_is_refused():
     x = placeholder("x", (4,))
     with pytest.raises(CodegenError, match="cannot print"):
-        lower(from_dag(Dag((compute("y", (4,), lambda i: Strange() + x[i], [x]),))))
+        lower(from_dag(Dag((compute("y", (4,), lambda i: Strange() + x[i], [x]),))), CPU)
 
 
 def nearest(rows: int, step: int, columns: int) -> Dag:
@@ -379,24 +380,24 @@ def nearest(rows: int, step: int, columns: int) -> Dag:
 
 
 def test_a_sum_that_leaves_32_bits_is_a_long():
-    text = lower(from_dag(nearest(1 << 20, 3001, 2))).text
+    text = lower(from_dag(nearest(1 << 20, 3001, 2)), CPU).text
     assert "const long " in text and "(long)" in text
-    assert "long" not in lower(from_dag(nearest(1 << 19, 3001, 2))).text
+    assert "long" not in lower(from_dag(nearest(1 << 19, 3001, 2)), CPU).text
 
 
 def test_what_32_bits_cannot_number_is_refused():
     large = Dag((compute("y", (1,), lambda i: x[i + 7], [x := placeholder("x", (1 << 31,))]),))
     with pytest.raises(CodegenError, match=r"_y: x has 2147483648 elements; expected at most"):
-        lower(from_dag(large))
+        lower(from_dag(large), CPU)
     j = reduce_axis("j", 1 << 31)
     value = lambda i: x[i] + cast(j.var, "float32")  # noqa: E731
     many = compute("y", (1,), value, [x := placeholder("x", (1,))], reduce=[j])
     with pytest.raises(CodegenError, match=r"_y: loop y.j has 2147483648 iterations"):
-        lower(from_dag(Dag((many,))))
+        lower(from_dag(Dag((many,))), CPU)
     half = (1 << 30) + 1
     body = lambda i: x[i]  # noqa: E731
     s = Schedule(from_dag(Dag((compute("y", (half,), body, [x := placeholder("x", (half,))]),))))
     for loop, axis in zip(s.split("y.i", [half - 1], "guard"), ("group.1", "group.0"), strict=True):
         s.bind(loop, axis)
     with pytest.raises(CodegenError, match=r"_y: its launch has 2147483648 work-groups"):
-        lower(s.program)
+        lower(s.program, CPU)

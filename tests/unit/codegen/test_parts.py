@@ -52,7 +52,7 @@ def test_outer_parentheses(text: str, bare: str):
 
 
 def test_identifiers_are_stable_distinct_and_no_words_of_c():
-    names = Identifiers()
+    names = Identifiers(opencl.RESERVED)
     assert names.of("conv.0") == "conv_0" == names.of("conv.0")
     assert names.of("conv", 0) == "conv_0_1"
     assert names.of("conv_0") == "conv_0_2"

@@ -9,6 +9,7 @@ from retune.codegen.lower import lower
 from retune.codegen.masks import masks_to_guards
 from retune.codegen.passes import drop_unit_loops, simplify_indices
 from retune.codegen.peeling import peel_borders
+from retune.codegen.target import CPU
 from retune.core.target import GENERIC_CPU
 from retune.ir.expr import variables
 from retune.ir.reduction import decompose_all
@@ -77,13 +78,13 @@ def test_depthwise_kernels_are_lowered_with_peeled_tiles(extent: int):
     dag = depthwise(1, extent, extent, 64)
     (sketch,) = cpu_space(from_dag(dag), GENERIC_CPU).sketches
     for row in sketch.sample(3, np.random.default_rng(extent)):
-        text = lower(sketch.instantiate(row)).text
+        text = lower(sketch.instantiate(row), CPU).text
         assert PEEL not in text
 
 
 def test_padding_along_a_row_is_copied_by_vectors_inside():
     (sketch,) = cpu_space(from_dag(padded_squares(64, 80, 2, 2)), GENERIC_CPU).sketches
-    lines = lower(sketch.program).text.splitlines()
+    lines = lower(sketch.program, CPU).text.splitlines()
     assert any("vstore16" in line and "?" not in line for line in lines)
 
 

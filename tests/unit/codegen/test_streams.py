@@ -6,8 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retune.codegen.addresses import Place
+from retune.codegen.kernel import Name
 from retune.codegen.lower import lower
 from retune.codegen.streams import AHEAD_BYTES, share_of_next
+from retune.codegen.target import CPU
 from retune.core.target import GENERIC_CPU
 from retune.ir.expr import Buffer, Var, const
 from retune.ir.stmt import For, Seq, from_dag
@@ -19,7 +21,7 @@ from tests.dags import conv2d, depthwise
 
 def text_of(dag: Dag) -> str:
     space = cpu_space(from_dag(dag), GENERIC_CPU)
-    return lower(space.instantiate(default_candidate(space, GENERIC_CPU))).text
+    return lower(space.instantiate(default_candidate(space, GENERIC_CPU)), CPU).text
 
 
 def test_weights_larger_than_the_first_caches_are_fetched_once_for_each_line():
@@ -49,7 +51,9 @@ def strips(passes: int, chunks: int, steps: int, vectors: int) -> tuple[list[For
     loops = [For(var, const(extent), Seq(())) for var, extent in extents.items()]
     terms = (((strip,), chunks * steps * width), ((chunk,), steps * width), ((step,), width))
     buffer = Buffer("k", (const(3 * chunks * steps * width),))
-    return loops, [Place(buffer, "k_at", v * LINE, LINE, terms=terms) for v in range(vectors)]
+    return loops, [
+        Place(buffer, Name("k_at", "int32"), v * LINE, LINE, terms=terms) for v in range(vectors)
+    ]
 
 
 @given(st.integers(2, 9), st.integers(1, 12), st.integers(16, 64), st.integers(1, 4))
@@ -81,5 +85,5 @@ def test_nothing_is_fetched_for_later_without_repetition_or_another_strip():
     loops, (read, *_) = strips(4, 8, 64, 2)
     assert share_of_next(read, loops) is not None
     assert share_of_next(read, [loop for loop in loops if loop.var.name != "pixel"]) is None
-    alone = Place(Buffer("k", (const(8 * 64 * 2 * LINE),)), "", 0, LINE, terms=read.terms[1:])
+    alone = Place(Buffer("k", (const(8 * 64 * 2 * LINE),)), None, 0, LINE, terms=read.terms[1:])
     assert share_of_next(alone, loops[1:]) is None

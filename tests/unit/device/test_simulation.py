@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retune.codegen.lower import lower
+from retune.codegen.target import CPU
 from retune.core.target import GENERIC_CPU
 from retune.device.simulation import (
     BoardRoofline,
@@ -53,7 +54,7 @@ def test_candidates_of_a_task_differ_and_none_is_faster_than_the_roofline(tmp_pa
     task = tasks()[0]
     space = task.space(GENERIC_CPU)
     drawn = space.sample(60, np.random.default_rng(0))
-    programs = [lower(space.instantiate(space.candidate(drawn, i))) for i in range(len(drawn))]
+    programs = [lower(space.instantiate(space.candidate(drawn, i)), CPU) for i in range(len(drawn))]
     times = {p.key: sum(program_times_us(p.kernels, here)) for p in programs}
     assert len(set(times.values())) == len(times) > 20
     assert max(times.values()) > 2 * min(times.values())

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retune.codegen.lower import lower
+from retune.codegen.target import CPU
 from retune.core.target import GENERIC_CPU, DeviceSpec
 from retune.ir.merge import merge_axes
 from retune.ir.stmt import from_dag
@@ -119,7 +120,7 @@ def test_row_reductions_take_lanes_along_the_row(name: str):
     assert axis is not None and axis.lanes >= 4
     (sketch,) = cpu_space(from_dag(dag), GENERIC_CPU).sketches
     program = sketch.instantiate(sketch.sample(1, np.random.default_rng(0))[0])
-    text = lower(program).text
+    text = lower(program, CPU).text
     assert ".lo + lanes" in text or ".lo, lanes" in text
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from retune.codegen.target import CPU
 from retune.core.target import GENERIC_CPU
 from retune.ir.merge import merge_axes
 from retune.ir.stmt import Program, from_dag
@@ -60,7 +61,9 @@ def sketches(program: Program, _: object) -> list[Sketch]:
 
 @pytest.fixture
 def toy() -> Iterator[None]:
-    register_device_class("toy", DeviceRules(levels=LEVELS, rules=(sketches,), cost=cpu_cycles))
+    register_device_class(
+        "toy", DeviceRules(levels=LEVELS, rules=(sketches,), cost=cpu_cycles, target=CPU)
+    )
     yield
     del devices._CLASSES["toy"]
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retune.codegen.lower import lower
+from retune.codegen.target import GPU
 from retune.core.dtypes import itemsize
 from retune.core.target import GENERIC_GPU, DeviceSpec
 from retune.ir.evaluate import evaluate_int
@@ -98,7 +99,7 @@ def test_random_expressions(data: st.DataObject):
     for sketch in spaces(dag, GENERIC_GPU):
         for row in sketch.sample(1, np.random.default_rng(0)):
             program = sketch.instantiate(row)
-            lower(program)
+            lower(program, GPU)
             assert_items_agree(dag, program)
 
 
@@ -121,7 +122,7 @@ def test_candidates_keep_to_the_limits(name: str):
     for sketch in spaces(merge_axes(LARGE[name]), GENERIC_GPU):
         for row in sketch.sample(3, rng):
             assert_within_limits(sketch.instantiate(row), GENERIC_GPU)
-            for kernel in lower(sketch.instantiate(row)).kernels:
+            for kernel in lower(sketch.instantiate(row), GPU).kernels:
                 assert prod(kernel.global_size) >= prod(kernel.local_size) > 1
 
 
@@ -180,7 +181,7 @@ def test_many_images_in_one_axis_of_groups_keep_the_meaning(monkeypatch: pytest.
 
 def assert_within_limits(program: Program, spec: DeviceSpec) -> None:
     """Each kernel of the program may be started on the device."""
-    for kernel in lower(program).kernels:
+    for kernel in lower(program, GPU).kernels:
         assert prod(kernel.local_size) <= spec.max_work_group
         groups = [n // m for n, m in zip(kernel.global_size, kernel.local_size, strict=True)]
         assert max(groups[1:]) <= 65_535
@@ -194,7 +195,7 @@ def assert_within_limits(program: Program, spec: DeviceSpec) -> None:
 def test_the_untuned_candidate_uses_the_device(name: str):
     space = gpu_space(from_dag(merge_axes(LARGE[name])), GENERIC_GPU)
     program = space.instantiate(default_candidate(space, GENERIC_GPU))
-    kernels = lower(program).kernels
+    kernels = lower(program, GPU).kernels
     assert max(prod(k.global_size) for k in kernels) >= 32 * GENERIC_GPU.compute_units
 
 
@@ -204,7 +205,7 @@ def test_the_untuned_candidate_uses_the_device(name: str):
 )
 def test_few_results_of_deep_reductions_are_spread_over_units(name: str, groups: int):
     space = gpu_space(from_dag(merge_axes(LARGE[name])), GENERIC_GPU)
-    first, *_ = lower(space.instantiate(default_candidate(space, GENERIC_GPU))).kernels
+    first, *_ = lower(space.instantiate(default_candidate(space, GENERIC_GPU)), GPU).kernels
     assert prod(first.global_size) // prod(first.local_size) >= groups
 
 
@@ -222,7 +223,7 @@ def test_an_item_reads_what_its_window_covers_once(stride: int, window: int):
     space = gpu_space(from_dag(dag), GENERIC_GPU)
     sketch = space.sketch("gpu.v1.direct.halo")
     tile = {"tile.out.yy": (4, 2), "tile.out.xx": (4, 3), "tile.out.ff": (1, 8)}
-    text = lower(sketch.instantiate(sketch.row(tile))).text
+    text = lower(sketch.instantiate(sketch.row(tile)), GPU).text
     code = "\n".join(line for line in text.splitlines() if not line.startswith("//"))
     covered = (stride + window) * (2 * stride + window)
     assert (code.count("x[x_at"), code.count("k[k_at")) == (covered, window * window)
@@ -258,7 +259,7 @@ def test_shared_slices_add_up_in_local_memory():
     space = gpu_space(from_dag(conv2d(1, 14, 14, 64, 64)), GENERIC_GPU)
     sketch = space.sketch("gpu.v4.local4.halo.shared")
     (row,) = sketch.sample(1, np.random.default_rng(0))
-    assert len(lower(sketch.instantiate(row)).kernels) == 1
+    assert len(lower(sketch.instantiate(row), GPU).kernels) == 1
     assert any(b.name == "conv.part" and b.scope == "local" for b in sketch.program.scratch)
 
 
@@ -280,4 +281,4 @@ def test_the_text_of_a_convolution(golden):
         "depth.conv": (8,), "unroll.conv": (4,),
     }  # fmt: skip
     program = sketch.instantiate(sketch.row(chosen))
-    assert golden == f"{program}\n\n{lower(program).text}"
+    assert golden == f"{program}\n\n{lower(program, GPU).text}"

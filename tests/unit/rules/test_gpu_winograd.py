@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from retune.codegen.lower import lower
+from retune.codegen.target import GPU
 from retune.core.target import GENERIC_GPU, DeviceSpec
 from retune.ir.evaluate import evaluate_int
 from retune.ir.merge import merge_axes
@@ -104,7 +105,7 @@ def test_candidates_keep_to_the_limits(size: int, channels: int):
     for sketch in sketches(conv2d(1, size, size, channels, channels)):
         for row in sketch.sample(3, np.random.default_rng(0)):
             program = sketch.instantiate(row)
-            kernels = lower(program).kernels
+            kernels = lower(program, GPU).kernels
             assert len(kernels) == 3
             for kernel in kernels:
                 assert 1 < prod(kernel.local_size) <= GENERIC_GPU.max_work_group
@@ -122,7 +123,7 @@ def test_without_local_memory_operands_are_read_by_vectors():
 def test_transforms_give_every_unit_work_even_on_small_maps():
     (sketch, *_) = sketches(conv2d(1, 14, 14, 512, 512))
     (row,) = sketch.sample(1, np.random.default_rng(0))
-    first, _, last = lower(sketch.instantiate(row)).kernels
+    first, _, last = lower(sketch.instantiate(row), GPU).kernels
     for kernel in (first, last):
         groups = prod(kernel.global_size) // prod(kernel.local_size)
         assert groups >= GENERIC_GPU.compute_units

@@ -3,6 +3,7 @@
 import pytest
 
 from retune.codegen.lower import lower
+from retune.codegen.target import CPU
 from retune.core.target import GENERIC_CPU
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag
@@ -42,7 +43,7 @@ def test_sums_over_neighbours_are_one_kernel(name: str):
     space = cpu_space(from_dag(dag), GENERIC_CPU)
     (sketch,) = space.sketches
     assert sketch.name == "cpu.v16.neighbours"
-    source = lower(space.instantiate(default_candidate(space, GENERIC_CPU)))
+    source = lower(space.instantiate(default_candidate(space, GENERIC_CPU)), CPU)
     assert len(source.kernels) == 1
     assert not [b for b in source.buffers if b.role == "scratch"]
 

@@ -15,6 +15,7 @@ from retune.records.ranking import best, top
 from retune.records.schema import Measurement, failed, succeeded
 from retune.records.store import RecordStore
 from retune.rules.cost.estimate import default_candidate
+from retune.rules.devices import target_of
 from retune.search import batch, task_run
 from retune.search.extract import extract
 from retune.search.history import candidate_of
@@ -222,11 +223,11 @@ def test_a_candidate_that_cannot_be_made_is_skipped(store: Path, monkeypatch: py
     lowered = batch.lower
     calls = []
 
-    def sometimes(program):
+    def sometimes(program, target):
         calls.append(program)
         if len(calls) % 3 == 0:
             raise ScheduleError("no such loop")
-        return lowered(program)
+        return lowered(program, target)
 
     monkeypatch.setattr(batch, "lower", sometimes)
     runner = FakeRunner()
@@ -247,7 +248,7 @@ def test_rows_and_measurements_stay_paired(store: Path):
             candidate = candidate_of(record, space)
             assert candidate is not None
             assert candidate.key == record.config_hash
-            source = batch.lower(space.instantiate(candidate))
+            source = batch.lower(space.instantiate(candidate), target_of(session.spec))
             assert measured(source).median_us == pytest.approx(record.measurement.median_us)
 
 

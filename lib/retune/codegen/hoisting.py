@@ -1,0 +1,116 @@
+"""Integers are computed in the outermost scope that can: before loops, not in them.
+
+Every index is a sum. Its terms are added up scope by scope, each as soon as its variables are
+known, and each partial sum has one name for all indices that begin with it:
+
+    for i in range(4):                 for i in range(4):
+      for j in range(8):                 let x_at = i*64
+        y[j] += x[i*64 + j*2 + 1]   ->   for j in range(8):
+        z[j] += x[i*64 + j*2]              let x_at_1 = x_at + j*2
+                                           y[j] += x[x_at_1 + 1]
+                                           z[j] += x[x_at_1]
+
+It happens while loops are expanded: most accesses of an unrolled tile differ in a constant, and a
+pass over the finished statements would have to find the sums again.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from retune.codegen.kernel import Declare, Literal, Name, Operation, Statement, Value
+from retune.codegen.names import Identifiers
+from retune.codegen.widths import integer_type, sum_type
+from retune.ir.expr import Expr, Var, loads, variables
+from retune.ir.simplify import Monomial, Polynomial, Range
+
+
+@dataclass(slots=True)
+class Scope:
+    """A level of loops or tests: the variables that it declares and its statements so far."""
+
+    variables: set[Var]
+    statements: list[Statement] = field(default_factory=list[Statement])
+    names: dict[object, Value] = field(default_factory=dict[object, Value])
+    """Hoisted values by their content."""
+
+
+class Hoisting:
+    """The scopes around the statement at hand, from the outermost, and what is named in them."""
+
+    def __init__(
+        self,
+        names: Identifiers,
+        ranges: Mapping[Var, Range],
+        integer: Callable[[Expr], Value],
+    ) -> None:
+        """`ranges` are those of the loop variables; `integer` is the value of a division,
+        minimum or the like, over hoisted parts."""
+        self.scopes = [Scope(set())]
+        self._names = names
+        self._ranges = ranges
+        self._integer = integer
+
+    def hoist(self, terms: Polynomial, stem: str) -> Value:
+        """A sum without constant, each of whose terms is added in the outermost scope that can.
+
+        Terms that are read from memory stay where they are used: only there they may be read.
+        """
+        by_level: dict[int, list[tuple[Monomial, int]]] = {}
+        read: list[Value] = []
+        for monomial, coefficient in sorted(terms.items(), key=lambda t: str(t[0])):
+            if any(loads(atom) for atom in monomial):
+                read.append(self._term(monomial, coefficient))
+                continue
+            level = max(self._level(atom) for atom in monomial)
+            by_level.setdefault(level, []).append((monomial, coefficient))
+        ordered = [term for level in sorted(by_level) for term in by_level[level]]
+        kind = sum_type(ordered, self._ranges)
+        partial: Value | None = None
+        for level in sorted(by_level):
+            known = self.scopes[level].names
+            key = (partial, tuple(by_level[level]))
+            if key not in known:
+                pieces = [partial] if partial else []
+                pieces += [self._term(m, c, kind) for m, c in by_level[level]]
+                value = pieces[0] if len(pieces) == 1 else Operation("sum", tuple(pieces), kind)
+                named = isinstance(value, Name)
+                known[key] = value if named else self._name(level, f"{stem}_at", kind, value)
+            partial = known[key]
+        if partial is not None and not read:
+            return partial
+        return Operation("sum", tuple([partial, *read] if partial else read), "int32")
+
+    def _name(self, level: int, stem: str, kind: str, value: Value) -> Name:
+        name = Name(self._names.fresh(stem), kind)
+        self.scopes[level].statements.append(Declare(name, value))
+        return name
+
+    def _term(self, monomial: Monomial, coefficient: int, kind: str = "int32") -> Value:
+        """The product in a sum of that type: an int64 is one from its first factor on."""
+        factors = [self._atom(atom) for atom in monomial]
+        if kind == "int64":
+            factors[0] = Operation("long", (factors[0],), kind)
+        if coefficient != 1:
+            factors.append(Literal(coefficient, "int32"))
+        return factors[0] if len(factors) == 1 else Operation("product", tuple(factors), kind)
+
+    def _atom(self, expr: Expr) -> Value:
+        """The name of a variable, or of a hoisted division, minimum or the like."""
+        if isinstance(expr, Var):
+            return Name(self._names.of(expr.name), "int32")
+        if loads(expr):
+            return self._integer(expr)
+        level = self._level(expr)
+        known = self.scopes[level].names
+        if expr not in known:
+            kind = integer_type(expr, self._ranges)
+            known[expr] = self._name(level, "t", kind, self._integer(expr))
+        return known[expr]
+
+    def _level(self, expr: Expr) -> int:
+        """Index of the innermost scope that declares a variable of the expression."""
+        used = variables(expr)
+        for level in range(len(self.scopes) - 1, 0, -1):
+            if not used.isdisjoint(self.scopes[level].variables):
+                return level
+        return 0

@@ -1,0 +1,319 @@
+"""Kernels between loops and text: values and statements of no language.
+
+What loops, tiles and addresses come to is stated here in full: names are given, unrolled loops
+written out, addresses are sums. A renderer says how each node is written, and decides nothing.
+Values compare by content. Integers narrower than 32 bits calculate as int32; `wrap` is what makes
+one of them of the result. Read `Operation`, then `Kernel`.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from retune.core.dtypes import itemsize
+
+VECTOR_LANES = (2, 4, 8, 16)
+"""Lanes of vectors (3 is left out: its form in memory is another)."""
+VECTOR_TYPES = frozenset({"float32", "int32", "int8x4", "uint8x4"})
+"""Element types whose blocks are vectorized; bytes for dot products are read as words of four."""
+NARROW_TYPES = frozenset({"int16", "int8", "uint16", "uint8"})
+"""Element types that arithmetic calculates with as int32."""
+
+
+def element_bytes(dtype: str) -> int:
+    """Size of an element in memory; a word of bytes has four."""
+    return 4 if dtype.endswith("x4") else itemsize(dtype)
+
+
+_SYMBOLS: Mapping[str, str] = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "rem": "%", "sum": "+", "product": "*",
+    "lt": "<", "le": "<=", "eq": "==", "ne": "!=", "and": "and", "or": "or", "all": "and",
+}  # fmt: skip
+
+
+# -- values ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A number."""
+
+    value: float | bool
+    dtype: str
+    lanes: ClassVar[int] = 1
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A variable or a register; no two of a kernel have one name."""
+
+    name: str
+    dtype: str = field(compare=False)
+    lanes: int = field(default=1, compare=False)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """An array: an argument of the kernel, memory of its work-group, or its own."""
+
+    name: str
+    dtype: str = field(compare=False)
+    scope: str = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """`lanes` adjacent elements of memory from `base + offset`."""
+
+    memory: Memory
+    base: "Value | None"
+    offset: int
+    lanes: int = 1
+    aligned: bool = False
+    """Whether to access them as one vector that starts on a multiple of its size."""
+
+    def __str__(self) -> str:
+        index = f"{self.base} + {self.offset}" if self.base is not None else str(self.offset)
+        return f"{self.memory.name}[{index}]" + (f".x{self.lanes}" if self.lanes > 1 else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What lies there; float16 may be read as float32."""
+
+    at: At
+    dtype: str
+
+    @property
+    def lanes(self) -> int:
+        """Of the vector read."""
+        return self.at.lanes
+
+    def __str__(self) -> str:
+        return str(self.at)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An operator, a function or a conversion of values.
+
+    Those of expressions have their names there (`add`, `exp`, `isnan`, `dot4`, ...). Besides:
+    - `sum`, `product`: of any number of integers, for addresses;
+    - `rem`, and `div` of integers: rounding toward zero;
+    - `neg`; `all`: the conjunction of any number of tests;
+    - `choose`: by one test, or by a literal mask, what follows first, or else second; `select`: by
+      a test in each lane;
+    - `convert`, `bitcast`, `wrap` (to a narrow type), `long` (of an int32);
+    - `splat`: a scalar in every lane; `vector`: of scalars, or of vectors side by side;
+    - `low`, `high`: half of the lanes.
+    """
+
+    op: str
+    args: "tuple[Value, ...]"
+    dtype: str
+    lanes: int = 1
+
+    def __str__(self) -> str:
+        if self.op in _SYMBOLS:
+            return f"({f' {_SYMBOLS[self.op]} '.join(map(str, self.args))})"
+        kind = f".x{self.lanes}" if self.lanes > 1 else ""
+        return f"{self.op}{kind}({', '.join(map(str, self.args))})"
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """Some lanes of a vector, in that order."""
+
+    value: "Value"
+    numbers: tuple[int, ...]
+    dtype: str
+
+    @property
+    def lanes(self) -> int:
+        """How many."""
+        return len(self.numbers)
+
+    def __str__(self) -> str:
+        return f"{self.value}.{'.'.join(map(str, self.numbers))}"
+
+
+Value = Literal | Name | Load | Operation | Lanes
+
+
+# -- statements --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Declare:
+    """A name for a value, which stays as it is."""
+
+    name: Name
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Registers:
+    """Variables of one type, without a value yet."""
+
+    names: tuple[Name, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """Memory of the work-group, or of the item alone."""
+
+    memory: Memory
+    elements: int
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """Registers set to one value."""
+
+    targets: tuple[Name, ...]
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Memory set to a value; a float32 in memory of float16 is rounded."""
+
+    at: At
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A barrier: items wait until the memory of their group is as all of them left it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetch:
+    """Asks for the line `beyond` elements after a place, which need not exist."""
+
+    at: At
+    beyond: int
+    later: bool
+    """For the second cache only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """The number of the group (kind `group`) or of the item in it (`local`) along an axis."""
+
+    name: Name
+    kind: str
+    axis: int
+    extent: int
+    passed: bool
+    """Whether it is an argument of the kernel's function, see `Kernel.solitary`."""
+    notes: tuple[tuple[str, str | int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A loop in time from 0."""
+
+    name: Name
+    extent: int
+    unroll: int
+    """How many iterations a compiler should write out; 1 where it may choose."""
+    notes: tuple[tuple[str, str | int], ...]
+    body: "tuple[Statement, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class If:
+    """Statements where all tests hold, others where one does not."""
+
+    tests: tuple[Value, ...]
+    then: "tuple[Statement, ...]"
+    otherwise: "tuple[Statement, ...]" = ()
+
+
+Statement = (
+    Declare | Registers | Array | Assign | Store | Wait | Prefetch | Number | Loop | If
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function that the kernel calls and that comes before it: an operation of a type."""
+
+    op: str
+    dtype: str = ""
+    """Of its first operand."""
+    lanes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """An array that the kernel is given; none overlap."""
+
+    memory: Memory
+    written: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """A function of its group's number, or of its item's: launched over groups of `local_size`."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    solitary: bool
+    """Groups of one item; the group's number is an argument, so that others may call it."""
+    local_size: tuple[int, int, int]
+    body: tuple[Statement, ...]
+    functions: tuple[Function, ...] = ()
+    comment: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        head = f"kernel {self.name}({', '.join(p.memory.name for p in self.parameters)})"
+        return "\n".join([head, *shown(self.body, "  ")])
+
+
+def shown(statements: tuple[Statement, ...], indent: str = "") -> Iterator[str]:
+    """The statements as lines to be read."""
+    for statement in statements:
+        yield indent + _shown(statement)
+        match statement:
+            case Loop(body=body):
+                yield from shown(body, indent + "  ")
+            case If(then=then, otherwise=otherwise):
+                yield from shown(then, indent + "  ")
+                if otherwise:
+                    yield f"{indent}else:"
+                    yield from shown(otherwise, indent + "  ")
+            case _:
+                pass
+
+
+def _shown(statement: Statement) -> str:
+    """One line."""
+    match statement:
+        case Declare(name, value):
+            return f"let {name} = {value}"
+        case Registers(names):
+            return f"registers {', '.join(map(str, names))}"
+        case Array(memory, size):
+            return f"{memory.scope} {memory.name}[{size}]"
+        case Assign(targets, value):
+            return f"{' = '.join(map(str, targets))} = {value}"
+        case Store(at, value):
+            return f"{at} = {value}"
+        case Wait():
+            return "barrier"
+        case Prefetch(at, beyond, later):
+            return f"prefetch{' later' if later else ''} {at} + {beyond}"
+        case Number(name, kind, axis, extent):
+            return f"let {name} = {kind}.{axis}  # of {extent}"
+        case Loop(name, extent):
+            return f"for {name} in range({extent}):"
+        case If(tests):
+            return f"if {' and '.join(map(str, tests))}:"

@@ -1,0 +1,61 @@
+"""What kernels are made for, as plain data: how groups run there, and how a compiler is asked.
+
+Callers know the device and hand its target to `lower`; no pass looks for a device's class.
+"""
+
+from dataclasses import dataclass
+
+from retune.codegen.opencl import OPENCL
+from retune.codegen.printing import Renderer
+from retune.core.target import MOST_GROUPS
+from retune.ir.stmt import For, Stmt, blocks, walk
+
+BUILD_OPTIONS: tuple[str, ...] = ("-cl-unsafe-math-optimizations",)
+"""What compilers may do: reorder, contract and approximate, and all that at no cost in speed.
+
+`-cl-fast-relaxed-math` is this and `-cl-finite-math-only`, with which infinity has no meaning:
+PoCL makes `y` of `y + -INFINITY`, as a mask adds it, and 0 of `x - x`. That was no faster.
+Source: OpenCL 3.0 API, 5.8.6.4, Optimization Options.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Groups:
+    """Work-groups of one sort."""
+
+    solitary: bool
+    """Of one work-item: the group's number comes as an argument, other kernels may call it."""
+    aligned_vectors: bool
+    """Whether a vector that surely starts on its own size is accessed as one.
+
+    CPUs read vectors anywhere at one speed.
+    """
+    prefetch: bool
+    """Whether streams are fetched ahead: GPUs hide the way to memory by other items."""
+    most: int | None = None
+    """Groups on the second and on the third axis at most; None where a driver counts them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What the kernels of a program are made for."""
+
+    alone: Groups
+    """Groups of nests that bind no loop to work-items."""
+    together: Groups
+    """Groups of work-items that share memory or work."""
+    options: tuple[str, ...] = BUILD_OPTIONS
+    renderer: Renderer = OPENCL
+    """What writes them."""
+
+    def groups(self, nest: Stmt) -> Groups:
+        """How the groups of a nest run."""
+        local = any(isinstance(n, For) and n.kind.startswith("local") for n in walk(nest))
+        shares = local or any(b.buffer.scope == "local" for b in blocks(nest))
+        return self.together if shares else self.alone
+
+
+_TOGETHER = Groups(solitary=False, aligned_vectors=True, prefetch=False, most=MOST_GROUPS)
+
+CPU = Target(alone=Groups(solitary=True, aligned_vectors=False, prefetch=True), together=_TOGETHER)
+GPU = Target(alone=Groups(solitary=True, aligned_vectors=False, prefetch=False), together=_TOGETHER)
