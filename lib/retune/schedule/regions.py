@@ -18,7 +18,7 @@ from retune.ir.expr import (
     transform,
 )
 from retune.ir.reduction import path_to, reads
-from retune.ir.simplify import Range, affine, sign, simplify
+from retune.ir.simplify import Range, affine, bounds, sign, simplify
 from retune.ir.stmt import Block, For, Program, Stmt, blocks, map_exprs, walk
 
 
@@ -64,7 +64,7 @@ def read_region(who: str, buffer: Buffer, body: Stmt, extents: Mapping[Var, Expr
     found = [load for b in blocks(body) for load in loads(b.value) if load.buffer == buffer]
     if not found:
         raise ScheduleError(f"{who}: nothing there reads it")
-    return _box(who, "read", [load.indices for load in found], extents)
+    return _box(who, "read", buffer, [load.indices for load in found], extents)
 
 
 def write_region(who: str, buffer: Buffer, body: Stmt, extents: Mapping[Var, Expr]) -> Region:
@@ -80,17 +80,24 @@ def write_region(who: str, buffer: Buffer, body: Stmt, extents: Mapping[Var, Exp
             points = points * extents[var]
         if split and simplify(points) != _interval(who, index, extents)[1]:
             raise ScheduleError(f"{who}: {buffer}[{index}] leaves gaps in what it writes there")
-    return _box(who, "written", found, extents)
+    return _box(who, "written", buffer, found, extents)
 
 
 def _box(
-    who: str, verb: str, accesses: list[tuple[Expr, ...]], extents: Mapping[Var, Expr]
+    who: str,
+    verb: str,
+    buffer: Buffer,
+    accesses: list[tuple[Expr, ...]],
+    extents: Mapping[Var, Expr],
 ) -> Region:
     first: list[Expr] = []
     size: list[Expr] = []
     for dim in range(len(accesses[0])):
-        spans = {_interval(who, indices[dim], extents) for indices in accesses}
-        whole = _union(sorted(spans, key=str))
+        interval = _covering if verb == "read" else _interval
+        spans = {interval(who, indices[dim], extents) for indices in accesses}
+        every = const(0), buffer.shape[dim]
+        # What reads all of a dimension covers the others, whatever they read of it.
+        whole = every if every in spans else _union(sorted(spans, key=str))
         if whole is None or (verb == "written" and len(spans) > 1):
             raise ScheduleError(f"{who}: dimension {dim} is {verb} in several ways")
         first.append(whole[0])
@@ -116,6 +123,18 @@ def _affine(index: Expr, extents: Mapping[Var, Expr]) -> tuple[dict[Var, Expr], 
     """Coefficients of the inner loops in an index, and the rest; None where it has no such form."""
     ranges = {v: Range(0, int(e.value) - 1) for v, e in extents.items() if isinstance(e, Const)}
     return affine(simplify(index, ranges), extents)
+
+
+def _covering(who: str, index: Expr, extents: Mapping[Var, Expr]) -> tuple[Expr, Expr]:
+    """An interval that an index over inner loops does not leave.
+
+    That of tiles moved back, as in `min(i*16, 984) + lane`, is known from the ends of its parts.
+    """
+    if _affine(index, extents) is None:
+        ranges = {v: Range(0, int(e.value) - 1) for v, e in extents.items() if isinstance(e, Const)}
+        if found := bounds(index, ranges):
+            return const(found.low), const(found.high - found.low + 1)
+    return _interval(who, index, extents)
 
 
 def _interval(who: str, index: Expr, extents: Mapping[Var, Expr]) -> tuple[Expr, Expr]:

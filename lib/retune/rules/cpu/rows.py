@@ -7,12 +7,15 @@ This is the shape of softmax, of normalisation over the last axis, and of a mean
 lie side by side. Rules: `row_structure` says where it pays, `schedule_rows` does it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from retune.core.errors import ScheduleError
 from retune.core.target import DeviceSpec
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Expr, const
-from retune.rules.fusion import results_of
+from retune.rules.fusion import accesses, results_of
+from retune.rules.row_programs import RowProgram, row_loops, stages_inside
 from retune.schedule.access import Accesses
 from retune.schedule.schedule import Schedule
 
@@ -84,6 +87,37 @@ def schedule_rows(s: Schedule, name: str, axis: Rows, groups: int, *, sampled: b
     Work-groups take rows; about `groups` of them, where there are so many rows.
     """
     out = results_of(s, name)
+    _reduce_by_lanes(s, name, axis, s.loops(out)[-1], sampled=sampled)
+    _bind_rows(s, s.loops(out), groups)
+
+
+def schedule_row_program(s: Schedule, program: RowProgram, groups: int, spec: DeviceSpec) -> None:
+    """All stages in one nest, one row after the other: what several stages read of it is kept.
+
+    Raises: ScheduleError where lanes along the rows do not divide them.
+    """
+    lanes = spec.vector_lanes(program.columns)
+    rows, column = row_loops(s, program)
+    _vectorize_columns(s, column, lanes)
+    for stage in stages_inside(s, program):
+        if stage in program.others:
+            s.compute_at(stage, rows[-1], "private")
+            _vectorize_columns(s, s.loops(stage)[-1], lanes)
+            continue
+        axis = row_structure(accesses(s, stage), spec)
+        if axis is None:
+            raise ScheduleError(f"{stage}: its lanes do not lie along the row")
+        _reduce_by_lanes(s, stage, axis, rows[-1], sampled=True)
+    _bind_rows(s, rows, groups)
+
+
+def _vectorize_columns(s: Schedule, column: str, lanes: int) -> None:
+    _, lane = s.split(column, [lanes], "shift")
+    s.vectorize(lane)
+
+
+def _reduce_by_lanes(s: Schedule, name: str, axis: Rows, row: str, *, sampled: bool) -> None:
+    """The reduction inside the loop `row`: in vector registers, which are combined at its end."""
     usual = max(n for n in axis.registers if n <= _USUAL_REGISTERS)
     count: Expr = const(usual)
     if sampled:
@@ -92,17 +126,19 @@ def schedule_rows(s: Schedule, name: str, axis: Rows, groups: int, *, sampled: b
     _, vectors, lanes = s.split(axis.loop, [count, axis.lanes])
     by_lane = s.rfactor(name, lanes)
     by_vector = s.rfactor(by_lane, _of(by_lane, name, vectors), rank)
-    row = s.loops(out)[-1]
     for block in (name, by_lane, by_vector):
         s.compute_at(block, row)
     s.vectorize(lanes)
     for block in (by_lane, by_vector):
         s.unroll(_of(block, name, vectors))
         s.vectorize(_of(block, name, lanes))
-    rows, size = s.loops(out)[0], 1
-    for loop in s.loops(out)[1:]:
-        size = evaluate_int(s.loop(rows).extent)
-        if size >= groups:
+
+
+def _bind_rows(s: Schedule, loops: Sequence[str], groups: int) -> None:
+    """Work-groups take rows: about `groups` of them, where there are so many."""
+    rows = loops[0]
+    for loop in loops[1:]:
+        if evaluate_int(s.loop(rows).extent) >= groups:
             break
         rows = s.fuse(rows, loop)
     s.bind(rows, "group.0")

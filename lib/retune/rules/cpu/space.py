@@ -19,7 +19,7 @@ from retune.ir.stmt import Block, Program
 from retune.rules.accumulators import WINDOW_LIMIT
 from retune.rules.cpu.elementwise import schedule_elementwise, wanted_groups
 from retune.rules.cpu.neighbours import Neighbours, padded_neighbours, schedule_neighbours
-from retune.rules.cpu.rows import Rows, row_structure, schedule_rows
+from retune.rules.cpu.rows import Rows, row_structure, schedule_row_program, schedule_rows
 from retune.rules.cpu.tile import RegisterTile, schedule_register_tile
 from retune.rules.cpu.windows import LEAST_LANES, SlidingWindow, schedule_window
 from retune.rules.fusion import (
@@ -30,11 +30,12 @@ from retune.rules.fusion import (
     padding_of,
     untouched,
 )
+from retune.rules.row_programs import Fused, find_row_program, fused_rows
 from retune.schedule.access import Accesses
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import Sketch, Space, sketch_of
 
-Structure = RegisterTile | Rows | SlidingWindow | Neighbours
+Structure = RegisterTile | Rows | SlidingWindow | Neighbours | Fused
 """What is done to the heaviest reduction."""
 
 
@@ -63,6 +64,8 @@ def _structures(program: Program, spec: DeviceSpec) -> Iterator[Structure]:
     stage = Accesses.of(anchor, program.body)
     rows = row_structure(stage, spec)
     if rows is not None:
+        if fused_rows(program):
+            yield Fused("cpu")
         yield rows
         return
     lanes = spec.vector_lanes(_channels(stage))
@@ -105,7 +108,11 @@ def schedule_cpu(s: Schedule, structure: Structure, spec: DeviceSpec) -> None:
         for stage in _masks(s.program, anchor) if structure.masked else ():
             s.compute_inline(stage.name)
     inline_elementwise(s)
-    if anchor is not None:
+    if isinstance(structure, Fused):
+        program = find_row_program(s.program)
+        assert program is not None, "the rule was asked whether it fits"
+        schedule_row_program(s, program, wanted_groups(spec), spec)
+    elif anchor is not None:
         _reduction(s, anchor.name, structure, spec, sampled=True)
     schedule_rest(s, spec)
 
@@ -125,6 +132,7 @@ def schedule_rest(s: Schedule, spec: DeviceSpec) -> None:
 def _reduction(
     s: Schedule, name: str, structure: Structure, spec: DeviceSpec, *, sampled: bool
 ) -> None:
+    """One reduction with its epilogue."""
     match structure:
         case Rows():
             schedule_rows(s, name, structure, wanted_groups(spec), sampled=sampled)
@@ -134,3 +142,5 @@ def _reduction(
             schedule_window(s, name, structure, spec, sampled=sampled)
         case RegisterTile():
             schedule_register_tile(s, name, structure, spec, sampled=sampled)
+        case Fused():
+            raise ScheduleError(f"{name}: it is fused with others")

@@ -6,17 +6,19 @@ with a matrix. Rules: `is_row_reduction` says where it pays, `schedule_items` do
 structures for what leaves a device idle so.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from retune.core.dtypes import itemsize
+from retune.core.errors import ScheduleError
 from retune.core.target import DeviceSpec
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Const, Expr, Var, const
 from retune.rules.fusion import accesses, results_of
 from retune.rules.gpu.plain import schedule_plain
 from retune.rules.gpu.slices import slice_all_steps, slice_sizes
+from retune.rules.row_programs import RowProgram, row_loops, stages_inside
 from retune.schedule.schedule import Schedule
 
 _LEAST_STEPS = 32
@@ -34,6 +36,8 @@ _SECOND = 16
 _NARROW_COLUMNS = (8, 16, 32)
 """Neighbouring results of a group, down to a sector of memory, where a warp's leave it idle."""
 _NARROW_PARTS = (2, 4, 8, 16, 32, 64)
+_WIDEST = 8
+"""Bytes of an element at most."""
 _UNROLLED = 4
 """Steps whose reads an item has under way at once."""
 
@@ -114,7 +118,8 @@ def schedule_items(s: Schedule, name: str, spec: DeviceSpec, *, sampled: bool) -
     else:
         parts = const(max(n for n in fit if n <= _USUAL_PARTS))
     if along:
-        _along(s, name, out, whole, parts)
+        _combine(s, name, whole, parts, s.loops(out)[-1])
+        _bind_rows(s, s.loops(out))
     else:
         _across(s, name, out, whole, parts, _columns(s, name))
 
@@ -140,21 +145,55 @@ def _columns(s: Schedule, name: str) -> int:
     return min(_COLUMNS, evaluate_int(s.block(name).buffer.shape[-1]))
 
 
-def _along(s: Schedule, name: str, out: str, whole: str, parts: Expr) -> None:
-    """One result for each group; its items take steps side by side."""
+def schedule_row_program(s: Schedule, program: RowProgram, spec: DeviceSpec) -> None:
+    """All stages in one kernel, a row for each group; what several stages read of it is local.
+
+    Raises: ScheduleError where there is no room for that.
+    """
+    held = spec.local_memory_bytes // _WIDEST - _SECOND
+    most = min(spec.max_work_group, held, max(program.columns, _SECOND))
+    fit = [n for n in _PARTS if max(n, _SECOND) <= most]
+    if not fit:
+        raise ScheduleError(f"{program.out}: no room to share a row")
+    parts = s.sample_categorical(f"parts.{program.out}", fit)
+    rows, column = row_loops(s, program)
+    _share_columns(s, column, parts)
+    for stage in stages_inside(s, program):
+        if stage in program.others:
+            s.compute_at(stage, rows[-1], "local")
+            _share_columns(s, s.loops(stage)[-1], parts)
+            continue
+        whole, *others = [n for n in s.loops(stage) if s.loop(n).reduce]
+        for loop in others:
+            whole = s.fuse(whole, loop)
+        _combine(s, stage, whole, parts, rows[-1])
+    _bind_rows(s, rows)
+
+
+def _share_columns(s: Schedule, column: str, parts: Expr) -> None:
+    """The elements of a row over the items, neighbours side by side, as `_combine` does it."""
+    _, first, near = s.split(column, [_ceiling(parts, const(_SECOND)), const(_SECOND)], "guard")
+    s.bind(first, "local.1")
+    s.bind(near, "local.0")
+
+
+def _combine(s: Schedule, name: str, whole: str, parts: Expr, row: str) -> None:
+    """One result in each step of the loop `row`; the items of a group take its steps."""
     second = const(_SECOND) if isinstance(parts, Var) or int(parts.value) > _SECOND else const(1)  # pyright: ignore[reportAttributeAccessIssue]
     _, first, near = s.split(whole, [_ceiling(parts, second), second], "guard")
     by_near = s.rfactor(name, near)
     by_item = s.rfactor(by_near, _of(by_near, name, first), len(s.block(name).indices))
-    row = s.loops(out)[-1]
     s.compute_at(name, row)
     for block in (by_near, by_item):
         s.compute_at(block, row, "local")
     s.bind(_of(by_item, name, first), "local.1")
     for block in (by_item, by_near):
         s.bind(_of(block, name, near), "local.0")
-    rows = s.loops(out)[0]
-    for loop in s.loops(out)[1:]:
+
+
+def _bind_rows(s: Schedule, loops: Sequence[str]) -> None:
+    rows = loops[0]
+    for loop in loops[1:]:
         rows = s.fuse(rows, loop)
     s.bind(rows, "group.0")
 

@@ -32,15 +32,17 @@ from retune.rules.gpu.rows import (
     is_row_reduction,
     row_structures,
     schedule_items,
+    schedule_row_program,
     schedule_rows,
 )
 from retune.rules.gpu.slices import schedule_shared, slice_over_groups
 from retune.rules.gpu.tile import FETCHED_LANES, Contraction, Fetch, Window, schedule_tile
+from retune.rules.row_programs import Fused, find_row_program, fused_rows
 from retune.schedule.access import Accesses
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import Sketch, Space, sketch_of
 
-Structure = Contraction | Window | Rows | None
+Structure = Contraction | Window | Rows | Fused | None
 """What is done to the heaviest reduction; None: what is done to all others, with sizes sampled."""
 
 _PLAIN = "gpu.plain"
@@ -75,6 +77,8 @@ def _structures(program: Program, spec: DeviceSpec) -> Iterator[Structure]:
     s = Schedule(program)
     if anchor is None:
         return
+    if fused_rows(program):
+        yield Fused("gpu")
     if not anchor.indices or is_row_reduction(s, anchor.name):
         yield None
         yield from row_structures(s, anchor.name, spec)
@@ -133,6 +137,10 @@ def _masks(structure: Structure) -> bool:
 
 def _anchor(s: Schedule, name: str, structure: Structure, spec: DeviceSpec) -> None:
     match structure:
+        case Fused():
+            program = find_row_program(s.program)
+            assert program is not None, "the rule was asked whether it fits"
+            schedule_row_program(s, program, spec)
         case Rows():
             schedule_rows(s, name, structure, spec)
         case Contraction(slices="groups"):
