@@ -33,22 +33,20 @@ from retune.ir.stmt import (
 def one_item(program: Program) -> Program:
     """Stores to shared memory that no loop over items spreads are left to the first item.
 
+    The program is one kernel; a single group's loop is gone, and its stages stand side by side.
+
     Rewrite, beside a loop over local.0 of extent 8:
         y[0] += part[k]    ->    for y.item in range(8):  # local.0
                                    y[0] += part[k]  # where y.item == 0
     """
-    roots = tuple(_one_item(root) for root in program.body.stmts)
-    return replace(program, body=Seq(roots))
-
-
-def _one_item(root: Stmt) -> Stmt:
+    body = program.body
     axes: dict[LoopKind, Expr] = {
-        n.kind: n.extent for n in walk(root) if isinstance(n, For) and n.kind.startswith("local")
+        n.kind: n.extent for n in walk(body) if isinstance(n, For) and n.kind.startswith("local")
     }
     if not axes:
-        return root
-    missing = {b.name: _missing(b, path_to(root, b) or [], axes) for b in blocks(root)}
-    return _cover(root, missing, axes)
+        return program
+    missing = {b.name: _missing(b, path_to(body, b) or [], axes) for b in blocks(body)}
+    return with_body(program, _cover(body, missing, axes))
 
 
 def _missing(

@@ -2,13 +2,15 @@
 
 A heavy op or a reduction takes in the element-wise ops that follow it, as long as nobody else
 reads the values between them and every other operand is computed before. Element-wise ops that are
-left form groups in the same way. Reshapes of contiguous data move nothing: they are aliases,
-unless an input or output of the network would have to share its memory with an output. A host step
-is a group of its own. Host steps come as late as they can, so that the device's work has few parts.
+left form groups in the same way. Ops over the same rows are a group, sums along the rows and what
+is made of them included, as a norm that an exporter wrote in parts. Reshapes of contiguous data
+move nothing: they are aliases, unless an input or output of the network would have to share its
+memory with an output. A host step is a group of its own. Host steps come as late as they can, so
+that the device's work has few parts.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from retune.graph.graph import Graph, Node
@@ -38,7 +40,7 @@ class Group:
 
     @property
     def anchor(self) -> Node:
-        """The node that `kind` speaks of: the first one."""
+        """The first node: that of the loop nest, but for groups over rows."""
         return self.nodes[0]
 
     @property
@@ -58,9 +60,10 @@ def partition(graph: Graph) -> tuple[Group, ...]:
             continue
         nodes = [node]
         if _takes_epilogue(node):
-            nodes += _epilogue(graph, node, uses, done)
+            behind = (_epilogue(graph, node, uses, done), _over_rows(graph, node, uses, done))
+            nodes += max(behind, key=len)
         done.update(value for member in nodes for value in member.outputs)
-        kind = _kind(node, graph, fixed)
+        kind = _kind(_anchor(nodes), graph, fixed)
         if kind == ALIAS and node.inputs[0] in fixed:
             fixed.add(node.outputs[0])
         groups.append(_group(graph, nodes, kind, len(groups)))
@@ -128,22 +131,77 @@ def _epilogue(
     end where one value is left that anybody else reads.
     """
     shape = graph.types[first.outputs[0]].shape
+
+    def fits(node: Node) -> bool:
+        return _is_elementwise(node) and graph.types[node.outputs[0]].shape == shape
+
+    return _behind(graph, first, uses, done, fits, fits)
+
+
+def _over_rows(
+    graph: Graph, first: Node, uses: dict[str, tuple[Node, ...]], done: set[str]
+) -> list[Node]:
+    """The nodes that may follow `first` row by row, of which one at least goes along the rows.
+
+    They make rows again at their end; between are also numbers of which each row has one.
+    """
+    shape = graph.types[(first.outputs if _is_elementwise(first) else first.inputs)[0]].shape
+    if not shape or (not _is_elementwise(first) and not _goes_along_rows(graph, first, shape)):
+        return []
+
+    def fits(node: Node) -> bool:
+        made = graph.types[node.outputs[0]].shape
+        own = _is_elementwise(node) and made in (shape, (*shape[:-1], 1))
+        return own or _goes_along_rows(graph, node, shape)
+
+    def ends(node: Node) -> bool:
+        return graph.types[node.outputs[0]].shape == shape
+
+    found = _behind(graph, first, uses, done, fits, ends)
+    return found if any(not _is_elementwise(node) for node in (first, *found)) else []
+
+
+def _goes_along_rows(graph: Graph, node: Node, shape: tuple[int, ...]) -> bool:
+    """Whether the node is a reduction over the last axis of data of that shape."""
+    if lookup(node.op).kind != "reduction" or graph.types[node.inputs[0]].shape != shape:
+        return False
+    along = node.attrs.get("axes", (node.attrs.get("axis"),))
+    made = graph.types[node.outputs[0]].shape
+    return along == (len(shape) - 1,) and made in (shape, (*shape[:-1], 1))
+
+
+def _behind(
+    graph: Graph,
+    first: Node,
+    uses: dict[str, tuple[Node, ...]],
+    done: set[str],
+    fits: Callable[[Node], bool],
+    ends: Callable[[Node], bool],
+) -> list[Node]:
+    """The most nodes behind `first` that fit, each of which reads what is there, up to one that may
+    end them and whose value alone anybody else reads."""
     region, taken, whole = {first.outputs[0]}, [first], 1
     waiting = list(uses.get(first.outputs[0], ()))
     while waiting:
         node = waiting.pop(0)
         ready = all(value in region or value in done for value in node.inputs)
-        fits = lookup(node.op).kind in ("elementwise", "broadcast") and (
-            graph.types[node.outputs[0]].shape == shape
-        )
-        if node in taken or not (ready and fits):
+        if node in taken or not (ready and fits(node)):
             continue
         taken.append(node)
         region.update(node.outputs)
         waiting += uses.get(node.outputs[0], ())
-        if _one_leaves(graph, taken, uses):
+        if ends(node) and _one_leaves(graph, taken, uses):
             whole = len(taken)
     return taken[1:whole]
+
+
+def _is_elementwise(node: Node) -> bool:
+    return lookup(node.op).kind in ("elementwise", "broadcast")
+
+
+def _anchor(nodes: list[Node]) -> Node:
+    """The node that names the kind of its group: the first that is more than element-wise."""
+    return next((node for node in nodes if not _is_elementwise(node)), nodes[0])
 
 
 def _one_leaves(graph: Graph, taken: list[Node], uses: dict[str, tuple[Node, ...]]) -> bool:

@@ -21,7 +21,9 @@ class RowProgram:
 
     reductions: tuple[str, ...]
     others: tuple[str, ...]
-    """Element-wise stages that several others read."""
+    """Element-wise stages over the rows that several others read."""
+    numbers: tuple[str, ...]
+    """Stages that make one number of each row out of such numbers."""
     out: str
     columns: int
     """Elements of a row."""
@@ -36,24 +38,26 @@ def find_row_program(program: Program) -> RowProgram | None:
     if not before or out.reducer is not None or out.buffer not in program.outputs:
         return None
     shape = [evaluate_int(e) for e in out.buffer.shape]
-    found: dict[bool, list[str]] = {True: [], False: []}
+    reductions, others, numbers = list[str](), list[str](), list[str]()
     for block in before:
         stage = Accesses.of(block, program.body)
         if not stage.plain or block.buffer in program.outputs or not _of_rows(stage, shape):
             return None
-        found[block.reducer is not None].append(block.name)
+        made = [evaluate_int(e) for e in block.buffer.shape]
+        kind = reductions if block.reducer is not None else others if made == shape else numbers
+        kind.append(block.name)
     whole = Accesses.of(out, program.body)
-    if not found[True] or not whole.plain or not _reads_rows(program, whole, before):
+    if not reductions or not whole.plain or not _reads_rows(program, whole, before):
         return None
-    return RowProgram(tuple(found[True]), tuple(found[False]), out.name, shape[-1])
+    return RowProgram(tuple(reductions), tuple(others), tuple(numbers), out.name, shape[-1])
 
 
 def _of_rows(stage: Accesses, shape: Sequence[int]) -> bool:
-    """Whether it makes one number of each row, by a sum along it, or all elements of the rows."""
+    """Whether it makes one number of each row, or all elements of the rows."""
     results = [evaluate_int(loop.extent) for loop in stage.results]
     steps = [evaluate_int(loop.extent) for loop in stage.steps]
     if stage.block.reducer is None:
-        return results == list(shape)
+        return results == list(shape) or _long(results) == _long(shape[:-1])
     return _long(results) == _long(shape[:-1]) and _long(steps) == _long(shape[-1:])
 
 
@@ -74,7 +78,7 @@ def _reads_rows(program: Program, out: Accesses, before: Sequence[Block]) -> boo
 
 def stages_inside(s: Schedule, program: RowProgram) -> list[str]:
     """All stages but the result, from the last to the first: the order to place them in."""
-    inside = {*program.reductions, *program.others}
+    inside = {*program.reductions, *program.others, *program.numbers}
     return [name for name in reversed(s.blocks()) if name in inside]
 
 

@@ -93,9 +93,13 @@ def _box(
     first: list[Expr] = []
     size: list[Expr] = []
     for dim in range(len(accesses[0])):
-        interval = _covering if verb == "read" else _interval
-        spans = {interval(who, indices[dim], extents) for indices in accesses}
         every = const(0), buffer.shape[dim]
+        spans = {
+            _interval(who, indices[dim], extents)
+            if verb == "written"
+            else _covering(who, indices[dim], extents, every)
+            for indices in accesses
+        }
         # What reads all of a dimension covers the others, whatever they read of it.
         whole = every if every in spans else _union(sorted(spans, key=str))
         if whole is None or (verb == "written" and len(spans) > 1):
@@ -125,16 +129,20 @@ def _affine(index: Expr, extents: Mapping[Var, Expr]) -> tuple[dict[Var, Expr], 
     return affine(simplify(index, ranges), extents)
 
 
-def _covering(who: str, index: Expr, extents: Mapping[Var, Expr]) -> tuple[Expr, Expr]:
+def _covering(
+    who: str, index: Expr, extents: Mapping[Var, Expr], every: tuple[Expr, Expr]
+) -> tuple[Expr, Expr]:
     """An interval that an index over inner loops does not leave.
 
     That of tiles moved back, as in `min(i*16, 984) + lane`, is known from the ends of its parts.
+    From the start on, by tiles of sampled sizes, is all of the dimension: they cover it.
     """
     if _affine(index, extents) is None:
         ranges = {v: Range(0, int(e.value) - 1) for v, e in extents.items() if isinstance(e, Const)}
         if found := bounds(index, ranges):
             return const(found.low), const(found.high - found.low + 1)
-    return _interval(who, index, extents)
+    first, span = _interval(who, index, extents)
+    return (first, span) if first != const(0) or isinstance(span, Const) else every
 
 
 def _interval(who: str, index: Expr, extents: Mapping[Var, Expr]) -> tuple[Expr, Expr]:

@@ -68,6 +68,27 @@ def test_a_value_that_its_epilogue_reads_twice_stays_in_the_group():
     ]
 
 
+def test_a_norm_in_parts_is_a_group_unless_somebody_reads_its_parts():
+    def network(*outputs: str) -> list[list[str]]:
+        build = GraphBuilder("norm")
+        x = build.input("x", TensorType((4, 24)))
+        mean = build.add("reduce_mean", [x], {"axes": (1,), "keepdims": True})
+        apart = build.add("subtract", [x, mean])
+        square = build.add("multiply", [apart, apart])
+        spread = build.add(
+            "sqrt", [build.add("reduce_mean", [square], {"axes": (1,), "keepdims": True})]
+        )
+        out = build.add("divide", [apart, spread])
+        values = {"mean": mean, "apart": apart, "out": out}
+        graph = build.finish([values[name] for name in outputs])
+        return [[node.op for node in group.nodes] for group in partition(graph)]
+
+    parts = ["reduce_mean", "subtract", "multiply", "reduce_mean", "sqrt", "divide"]
+    assert network("out") == [parts]
+    assert network("out", "mean") == [["reduce_mean"], parts[1:]]
+    assert network("out", "apart") == [["reduce_mean", "subtract"], parts[2:]]
+
+
 def test_a_reshape_is_an_alias_unless_both_ends_belong_to_the_caller():
     build = GraphBuilder("net")
     build.input("x", TensorType((2, 3)))

@@ -100,6 +100,9 @@ def schedule_row_program(s: Schedule, program: RowProgram, groups: int, spec: De
     rows, column = row_loops(s, program)
     _vectorize_columns(s, column, lanes)
     for stage in stages_inside(s, program):
+        if stage in program.numbers:
+            s.compute_at(stage, rows[-1])
+            continue
         if stage in program.others:
             s.compute_at(stage, rows[-1], "private")
             _vectorize_columns(s, s.loops(stage)[-1], lanes)

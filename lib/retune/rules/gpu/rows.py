@@ -159,6 +159,9 @@ def schedule_row_program(s: Schedule, program: RowProgram, spec: DeviceSpec) -> 
     rows, column = row_loops(s, program)
     _share_columns(s, column, parts)
     for stage in stages_inside(s, program):
+        if stage in program.numbers:
+            s.compute_at(stage, rows[-1])
+            continue
         if stage in program.others:
             s.compute_at(stage, rows[-1], "local")
             _share_columns(s, s.loops(stage)[-1], parts)

@@ -1,0 +1,95 @@
+"""Row programs: stages over the same rows are one nest, on both classes of devices."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
+from retune.ir.expr import call
+from retune.ir.merge import merge_axes
+from retune.ir.stmt import Program, from_dag
+from retune.ir.te import Dag, compute, placeholder, reduce_axis
+from retune.rules.cost.estimate import default_candidate
+from retune.rules.cpu.space import cpu_space
+from retune.rules.gpu.space import gpu_space
+from retune.rules.row_programs import fused_rows
+from retune.schedule.space import Space
+from tests.dags import conv2d, dense, neighbours, pool, reduction, softmax, standardised
+from tests.oracle import assert_items_agree
+
+SPACES: dict[str, tuple[Callable[[Program, DeviceSpec], Space], DeviceSpec]] = {
+    "cpu": (cpu_space, GENERIC_CPU),
+    "narrow": (cpu_space, replace(GENERIC_CPU, vector_bits=128, vector_registers=16)),
+    "gpu": (gpu_space, GENERIC_GPU),
+}
+
+
+def scaled_norm(rows: int, columns: int) -> Dag:
+    """A root-mean-square norm whose factor is a stage that two others read, and so is x * x."""
+    x = placeholder("x", (rows, columns))
+    k = reduce_axis("k", columns)
+    square = compute("square", (rows, columns), lambda i, j: x[i, j] * x[i, j], [x])
+    total = compute("total", (rows,), lambda i: square[i, k.var], [square], reduce=(k,))
+    factor = compute("factor", (rows,), lambda i: call("sqrt", total[i] + 1.0), [total])
+    return Dag(
+        (
+            compute(
+                "y",
+                (rows, columns),
+                lambda i, j: square[i, j] / factor[i] + x[i, j] * factor[i],
+                [x, square, factor],
+            ),
+        )
+    )
+
+
+ROWS = {
+    "softmax": softmax(5, 64),
+    "softmax, one vector and a half": softmax(3, 24),
+    "softmax, one row": softmax(1, 96),
+    "softmax, short rows": softmax(9, 8),
+    "norm": standardised(4, 48),
+    "norm, long rows": standardised(2, 1000),
+    "norm of two factors": scaled_norm(5, 40),
+}
+OTHERS = {
+    "a convolution": conv2d(1, 6, 6, 8, 8),
+    "a product": dense(4, 16, 16),
+    "a pool": pool(1, 6, 6, 8, 3, 1, average=False),
+    "sums over neighbours": neighbours(4, 24, 2, 2),
+    "one reduction": reduction(6, 40, "sum", first=False),
+}
+
+
+@pytest.mark.parametrize("device", SPACES)
+@pytest.mark.parametrize("name", ROWS)
+def test_stages_over_rows_are_one_nest(name: str, device: str):
+    space, spec = SPACES[device]
+    dag = merge_axes(ROWS[name])
+    sketches = {s.name: s for s in space(from_dag(dag), spec).sketches}
+    fused = sketches[f"{spec.device_class}.rows.fused"]
+    assert len(fused.program.body.stmts) == 1
+    for row in fused.sample(3, np.random.default_rng(0)):
+        assert_items_agree(dag, fused.instantiate(row))
+
+
+@pytest.mark.parametrize("name", ["softmax", "norm"])
+@pytest.mark.parametrize("device", SPACES)
+def test_one_nest_is_the_default(name: str, device: str):
+    space, spec = SPACES[device]
+    known = space(from_dag(merge_axes(ROWS[name])), spec)
+    assert default_candidate(known, spec).sketch.endswith(".rows.fused")
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_programs_are_not_over_rows(name: str):
+    assert not fused_rows(from_dag(merge_axes(OTHERS[name])))
+
+
+def test_rows_without_local_memory_or_whole_vectors_stay_apart():
+    bare = replace(GENERIC_GPU, local_memory_bytes=0)
+    program = from_dag(merge_axes(softmax(4, 49)))
+    for space, spec in ((gpu_space, bare), (cpu_space, GENERIC_CPU)):
+        assert not any("fused" in s.name for s in space(program, spec).sketches)
