@@ -9,12 +9,13 @@ import pytest
 from retune.core.errors import InputError
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import GraphBuilder
-from retune.graph.onnx_import import load_file
+from retune.graph.onnx_import import import_model, load_file
 from retune.graph.passes import optimise
 from retune.graph.quantize import POWER2, QuantizeSettings, quantize
 from retune.graph.quantize.annotate import annotate
 from retune.graph.quantize.arithmetic import Codes, fixed_point, rescaled
 from retune.graph.quantize.calibrate import calibrate
+from tests.device.networks import Net
 from tests.unit.graph.quantize_networks import residual, samples
 
 DIGITS = Path(__file__).parents[2] / "data" / "digits"
@@ -55,6 +56,20 @@ def test_residual_sums_and_concatenations_stay_in_integers():
     floats = [n.op for n in made.nodes if made.types[n.outputs[0]].dtype == "float32"]
     assert floats.count("quotient") == 1
     assert "max_pool2d" not in floats
+
+
+@pytest.mark.parametrize("keepdims", [0, 1])
+def test_means_stay_in_integers_however_they_are_written(keepdims):
+    n = Net("means")
+    x = n("ReduceMean", n.conv(n.input(1, 3, 8, 8), 3, 16), axes=[2, 3], keepdims=keepdims)
+    y = n("Gemm", n("Flatten", x), n.weight(10, 16), n.weight(10), transB=1)
+    graph = import_model(n.model(y))
+    data = samples(graph)
+    made = quantize(graph, data, QuantizeSettings())
+    assert [made.types[n.outputs[0]].dtype for n in made.nodes if n.op == "reduce_sum"] == ["int32"]
+    one = {name: array[:1] for name, array in data.items()}
+    expected, found = (run_graph(g, one)[y] for g in (graph, made))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=0.05 * float(np.abs(expected).max()))
 
 
 def test_moves_share_a_scale():

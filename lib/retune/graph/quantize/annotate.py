@@ -15,6 +15,7 @@ from retune.graph.quantize.settings import QuantizeSettings
 LAYERS = ("conv2d", "depthwise_conv2d", "conv3d", "dense")
 MOVES = ("max_pool2d", "max_pool3d", "global_max_pool", "reshape", "transpose", "concat")
 """Ops that make nothing but what they read."""
+MEANS = ("global_avg_pool", "reduce_mean")
 ACTIVATIONS = ("relu", "clip")
 """Ops that only limit their input, so that the limits of the integers can do it."""
 
@@ -88,7 +89,7 @@ def _kind(
         return None
     if node.op == "add":
         return "sum"
-    if node.op == "global_avg_pool":
+    if node.op in MEANS:
         return "mean"
     return "move" if node.op in MOVES else None
 

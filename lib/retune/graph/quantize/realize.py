@@ -11,7 +11,7 @@ import numpy as np
 
 from retune.graph.graph import Graph, GraphBuilder, Node
 from retune.graph.ops import Array
-from retune.graph.ops.registry import number
+from retune.graph.ops.registry import ints, number
 from retune.graph.quantize.annotate import Annotation, Region
 from retune.graph.quantize.arithmetic import (
     Codes,
@@ -133,11 +133,17 @@ class _Realizer:
         if region.kind == "layer":
             numbers = [self.layer(region, *numbers[0])]
         elif region.kind == "mean":
-            value, scale = numbers[0]
-            sides = self.old.types[node.inputs[0]].shape[2:]
-            attrs = {"axes": tuple(range(2, 2 + len(sides))), "keepdims": True}
-            numbers = [(self.build.add("reduce_sum", (value,), attrs), scale / prod(sides))]
+            numbers = [self.mean(node, *numbers[0])]
         self.sums[region.output] = region, numbers
+
+    def mean(self, node: Node, data: str, scale: Array) -> tuple[str, Array]:
+        """The sums over what the node averages, and their scale."""
+        shape = self.old.types[node.inputs[0]].shape
+        attrs = node.attrs
+        if node.op == "global_avg_pool":
+            attrs = {"axes": tuple(range(2, len(shape))), "keepdims": True}
+        total = self.build.add("reduce_sum", (data,), attrs, name=node.name)
+        return total, scale / prod(shape[axis] for axis in ints(attrs, "axes"))
 
     def layer(self, region: Region, data: str, scale: Array) -> tuple[str, Array]:
         """The sums of products, with the bias, and their scales."""
