@@ -1,0 +1,120 @@
+"""The ranges of activations: what they were over a data set, cut off as the method says.
+
+Read `calibrate` first. All but `minmax` and `global_scale` choose a largest magnitude from a
+histogram of magnitudes, and limit the range by it at both ends.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from retune.core.errors import InputError
+from retune.graph.evaluate import run_graph
+from retune.graph.graph import Graph, without_dead
+from retune.graph.ops import Array
+from retune.graph.quantize.settings import QuantizeSettings
+
+_BINS = 2048
+_LEVELS = 128
+"""Magnitudes that an integer of eight bits tells apart."""
+_STEP = 16
+"""Bins from one candidate for the largest magnitude to the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The smallest and the largest value; 0 is always between them."""
+
+    low: float
+    high: float
+
+    @property
+    def magnitude(self) -> float:
+        """The largest magnitude."""
+        return max(-self.low, self.high)
+
+
+def calibrate(
+    graph: Graph,
+    scales: Mapping[str, str],
+    data: Mapping[str, Array],
+    settings: QuantizeSettings,
+) -> dict[str, Range]:
+    """The range of each value that stands for others in `scales`, by name.
+
+    `data` holds samples one after another along the first dimension of each input, and is run in
+    parts of the graph's own extent. Raises: InputError.
+    """
+    if settings.method == "global_scale":
+        limit = settings.global_scale
+        return {stands: Range(-limit, limit) for stands in scales.values()}
+    ranges: dict[str, Range] = {}
+    for value, array in _values(graph, scales, data):
+        old = ranges.get(scales[value], Range(0.0, 0.0))
+        low, high = min(old.low, float(array.min())), max(old.high, float(array.max()))
+        ranges[scales[value]] = Range(low, high)
+    if settings.method == "minmax":
+        return ranges
+    counts = {stands: np.zeros(_BINS) for stands in ranges}
+    for value, array in _values(graph, scales, data):
+        limit = ranges[scales[value]].magnitude or 1.0
+        counts[scales[value]] += np.histogram(np.abs(array), _BINS, (0.0, limit))[0]
+    return {stands: _cut(entry, counts[stands], settings) for stands, entry in ranges.items()}
+
+
+def _values(
+    graph: Graph, values: Mapping[str, str], data: Mapping[str, Array]
+) -> Iterator[tuple[str, Array]]:
+    """Each of the values for each part of the data."""
+    inner = tuple(value for value in values if value not in graph.inputs)
+    network = without_dead(replace(graph, outputs=inner))
+    missing = [name for name in graph.inputs if name not in data]
+    if missing:
+        raise InputError(f"calibrating {graph.name}: input '{missing[0]}' has no samples")
+    extents = {name: (graph.types[name].shape or (1,))[0] for name in graph.inputs}
+    parts = min(len(data[name]) // extents[name] for name in graph.inputs)
+    if not parts:
+        raise InputError(f"calibrating {graph.name}: expected at least {extents} samples")
+    for part in range(parts):
+        inputs = {n: data[n][part * e : (part + 1) * e] for n, e in extents.items()}
+        found = run_graph(network, inputs)
+        yield from ((value, inputs[value] if value in inputs else found[value]) for value in values)
+
+
+def _cut(whole: Range, counts: Array, settings: QuantizeSettings) -> Range:
+    """The range within the largest magnitude that the method chooses."""
+    if settings.method == "percentile":
+        inside = np.cumsum(counts) >= settings.percentile * counts.sum()
+        bins = int(np.argmax(inside)) + 1
+    else:
+        loss = _divergence if settings.method == "kl" else _squared_error
+        candidates = range(_LEVELS, _BINS + 1, _STEP)
+        bins = min(reversed(candidates), key=lambda count: loss(counts, count))
+    limit = whole.magnitude * bins / _BINS
+    return Range(max(whole.low, -limit), min(whole.high, limit))
+
+
+def _squared_error(counts: Array, bins: int) -> float:
+    """The squared error of magnitudes rounded to the levels of that many bins, or cut off."""
+    centres = np.arange(_BINS) + 0.5
+    step = bins / (_LEVELS - 1)
+    rounded = np.minimum(np.rint(centres / step), _LEVELS - 1) * step
+    return float(np.sum(counts * (centres - rounded) ** 2))
+
+
+def _divergence(counts: Array, bins: int) -> float:
+    """How much of the distribution the levels of that many bins lose (Kullback, Leibler)."""
+    counts = np.concatenate((counts[1:2], counts[1:]))  # zeros are exact at any scale
+    kept = counts[:bins].copy()
+    level = np.arange(bins) * _LEVELS // bins
+    filled = counts[:bins] > 0
+    total = np.bincount(level, weights=kept, minlength=_LEVELS)
+    sharing = np.maximum(np.bincount(level, weights=filled, minlength=_LEVELS), 1)
+    spread = np.where(filled, (total / sharing)[level], 0.0)
+    kept[-1] += counts[bins:].sum()
+    if not spread.sum():
+        return np.inf
+    p, q = kept / kept.sum(), np.maximum(spread / spread.sum(), 1e-9)
+    some = p > 0
+    return float(np.sum(p[some] * np.log(p[some] / q[some])))

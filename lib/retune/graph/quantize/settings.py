@@ -1,0 +1,61 @@
+"""What is quantized, to what, and by which ranges."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from retune.core.errors import InputError
+
+Method = Literal["minmax", "percentile", "kl", "mse", "global_scale"]
+"""How the range of an activation follows from the values that it took."""
+Granularity = Literal["channel", "tensor"]
+ActivationType = Literal["uint8", "int8"]
+Scheme = Literal["int8", "power2"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizeSettings:
+    """How a network is quantized. Raises: InputError for what does not go together."""
+
+    method: Method = "minmax"
+    weights: Granularity = "channel"
+    """Whether each output channel has a scale of its own, or the whole weight one."""
+    activations: ActivationType = "uint8"
+    """`uint8` has a zero point anywhere, `int8` has it at 0."""
+    scheme: Scheme = "int8"
+    """`power2`: all scales are powers of two, so that shifts alone rescale."""
+    global_scale: float = 8.0
+    """The largest magnitude of every activation, for the method of that name."""
+    percentile: float = 0.99999
+    """The part of the magnitudes that the range holds, for the method of that name."""
+    skip_conv_layers: tuple[int, ...] = ()
+    """Convolutions that stay in floats, counted from 0 in the network's order."""
+    skip: tuple[str, ...] = ()
+    """Nodes that stay in floats, by the name of what they make or by op."""
+
+    def __post_init__(self) -> None:
+        for what, value, known in (
+            ("method", self.method, get_args(Method)),
+            ("weights", self.weights, get_args(Granularity)),
+            ("activations", self.activations, get_args(ActivationType)),
+            ("scheme", self.scheme, get_args(Scheme)),
+        ):
+            if value not in known:
+                raise InputError(f"{what} '{value}' is not known; expected {', '.join(known)}")
+        if self.scheme == "power2" and (self.weights, self.activations) != ("tensor", "int8"):
+            raise InputError(
+                "scheme power2 rescales by one shift: expected weights 'tensor' and activations "
+                f"'int8'; got '{self.weights}' and '{self.activations}'"
+            )
+        if self.global_scale <= 0 or not 0 < self.percentile <= 1:
+            raise InputError(
+                f"global_scale {self.global_scale} and percentile {self.percentile}: expected a "
+                "positive number, and one above 0 and at most 1"
+            )
+        if any(index < 0 for index in self.skip_conv_layers):
+            raise InputError(f"skip_conv_layers {self.skip_conv_layers}: expected counts from 0")
+
+
+POWER2 = QuantizeSettings(
+    scheme="power2", method="global_scale", weights="tensor", activations="int8"
+)
+"""What hardware without multipliers for rescaling takes."""

@@ -1,0 +1,28 @@
+"""A quantized network's bundle computes exactly the integers that numpy computes."""
+
+import numpy as np
+import pytest
+
+from retune.graph.evaluate import run_graph
+from retune.graph.passes import Layout
+from retune.graph.quantize import POWER2, QuantizeSettings, quantize
+from tests.external.on_device import compile_graph
+from tests.unit.graph.quantize_networks import integer_ends, residual, samples
+
+pytestmark = pytest.mark.device
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+@pytest.mark.parametrize(
+    "settings", [QuantizeSettings(), QuantizeSettings(activations="int8"), POWER2]
+)
+def test_bundles_are_exact(settings: QuantizeSettings, layout: Layout) -> None:
+    graph, data = residual()
+    made = integer_ends(quantize(graph, data, settings))
+    inputs = {name: array[:1] for name, array in samples(graph, 2).items()}
+    found = compile_graph(made, layout).run(inputs)
+    expected = run_graph(made, inputs)
+    assert expected
+    for name, array in expected.items():
+        assert found[name].dtype == array.dtype
+        np.testing.assert_array_equal(found[name], array)

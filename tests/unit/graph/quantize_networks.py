@@ -1,0 +1,42 @@
+"""Small float networks to quantize, with samples for their ranges."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from retune.graph.graph import Graph, without_dead
+from retune.graph.onnx_import import import_model
+from tests.device.networks import Net
+
+Samples = dict[str, np.ndarray]
+
+
+def residual() -> tuple[Graph, Samples]:
+    """Everything that stays in integers, its scores, and their softmax, which is in floats."""
+    n = Net("residual")
+    x = n("Relu", n.norm(n.conv(n.input(1, 3, 16, 16), 3, 16), 16))
+    y = n("Clip", n.conv(x, 16, 16, group=16), n.stored(np.float32(0)), n.stored(np.float32(6)))
+    x = n("Relu", n("Add", n.conv(y, 16, 16), x))
+    pooled = n("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2])
+    x = n("Concat", pooled, n.conv(x, 16, 8, strides=[2, 2]), axis=1)
+    x = n("Flatten", n("GlobalAveragePool", n("Relu", n.conv(x, 24, 32, (1, 1)))))
+    y = n("Gemm", x, n.weight(10, 32), n.weight(10), transB=1)
+    graph = import_model(n.model(y, n("Softmax", y)))
+    return graph, samples(graph)
+
+
+def samples(graph: Graph, count: int = 8) -> Samples:
+    """Normal samples, one after another."""
+    rng = np.random.default_rng(5)
+    return {
+        name: rng.standard_normal((count, *graph.types[name].shape[1:]), np.float32)
+        for name in graph.inputs
+    }
+
+
+def integer_ends(graph: Graph) -> Graph:
+    """The network up to the last integers that it computes: all behind is floats, and not exact."""
+    whole = [n for n in graph.nodes if graph.types[n.outputs[0]].dtype == "int32"]
+    codes = [n for n in graph.nodes if graph.types[n.outputs[0]].dtype in ("uint8", "int8")]
+    ends = tuple(node.outputs[0] for node in (codes[-1], whole[-1]))
+    return without_dead(replace(graph, outputs=ends))

@@ -1,0 +1,165 @@
+"""A quantized network computes with integers, and nearly what the float network computes."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from retune.core.errors import InputError
+from retune.graph.evaluate import run_graph
+from retune.graph.graph import GraphBuilder
+from retune.graph.onnx_import import import_model, load_file
+from retune.graph.passes import optimise
+from retune.graph.quantize import POWER2, QuantizeSettings, quantize
+from retune.graph.quantize.annotate import annotate
+from retune.graph.quantize.arithmetic import Codes, fixed_point, rescaled
+from retune.graph.quantize.calibrate import calibrate
+from tests.device.networks import Net
+from tests.unit.graph.quantize_networks import residual, samples
+
+DIGITS = Path(__file__).parents[2] / "data" / "digits"
+METHODS = ("minmax", "percentile", "kl", "mse", "global_scale")
+
+
+@pytest.mark.parametrize("activations", ["uint8", "int8"])
+@pytest.mark.parametrize("weights", ["channel", "tensor"])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_quantized_network_is_close_to_the_float_network(method, weights, activations):
+    graph, data = residual()
+    settings = QuantizeSettings(method=method, weights=weights, activations=activations)
+    made = quantize(graph, data, settings)
+    assert made.inputs == graph.inputs
+    assert made.outputs == graph.outputs
+    heavy = [node for node in made.nodes if "conv2d" in node.op or node.op == "dense"]
+    assert {made.types[node.outputs[0]].dtype for node in heavy} == {"int32"}
+    one = {name: array[:1] for name, array in data.items()}
+    expected, found = (run_graph(g, one)[graph.outputs[0]] for g in (graph, made))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=0.05 * float(np.abs(expected).max()))
+
+
+def test_shifts_alone_rescale_where_all_scales_are_powers_of_two():
+    graph, data = residual()
+    made = quantize(graph, data, replace(POWER2, method="minmax"))
+    assert any(node.op == "shift_right" for node in made.nodes)
+    for node in made.nodes:
+        if node.op == "multiply" and made.types[node.outputs[0]].dtype == "int64":
+            factors = made.constants[node.inputs[1]]
+            assert np.all(factors & (factors - 1) == 0), node
+
+
+def test_residual_sums_and_concatenations_stay_in_integers():
+    graph, data = residual()
+    made = quantize(graph, data, QuantizeSettings())
+    (concat,) = (node for node in made.nodes if node.op == "concat")
+    assert made.types[concat.outputs[0]].dtype == "uint8"
+    floats = [n.op for n in made.nodes if made.types[n.outputs[0]].dtype == "float32"]
+    assert floats.count("quotient") == 1
+    assert "max_pool2d" not in floats
+
+
+@pytest.mark.parametrize("keepdims", [0, 1])
+def test_means_stay_in_integers_however_they_are_written(keepdims):
+    n = Net("means")
+    x = n("ReduceMean", n.conv(n.input(1, 3, 8, 8), 3, 16), axes=[2, 3], keepdims=keepdims)
+    y = n("Gemm", n("Flatten", x), n.weight(10, 16), n.weight(10), transB=1)
+    graph = import_model(n.model(y))
+    data = samples(graph)
+    made = quantize(graph, data, QuantizeSettings())
+    assert [made.types[n.outputs[0]].dtype for n in made.nodes if n.op == "reduce_sum"] == ["int32"]
+    one = {name: array[:1] for name, array in data.items()}
+    expected, found = (run_graph(g, one)[y] for g in (graph, made))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=0.05 * float(np.abs(expected).max()))
+
+
+def test_moves_share_a_scale():
+    graph, _ = residual()
+    graph = optimise(graph, "NCHW")
+    scales = annotate(graph, QuantizeSettings()).scales
+    (concat,) = (node for node in graph.nodes if node.op == "concat")
+    assert len({scales[value] for value in (*concat.inputs, *concat.outputs)}) == 1
+
+
+@pytest.mark.parametrize(
+    "settings", [QuantizeSettings(skip_conv_layers=(0,)), QuantizeSettings(skip=("dense",))]
+)
+def test_skipped_layers_stay_in_floats(settings):
+    graph, data = residual()
+    made = quantize(graph, data, settings)
+    heavy = [made.types[n.outputs[0]].dtype for n in made.nodes if n.op in ("conv2d", "dense")]
+    assert heavy.count("float32") == 1
+
+
+def test_a_cut_range_is_within_the_whole_range():
+    graph, data = residual()
+    graph = optimise(graph, "NCHW")
+    scales = annotate(graph, QuantizeSettings()).scales
+    whole = calibrate(graph, scales, data, QuantizeSettings())
+    for method in ("percentile", "kl", "mse"):
+        found = calibrate(graph, scales, data, QuantizeSettings(method=method))
+        for value, entry in found.items():
+            assert whole[value].low <= entry.low <= 0 <= entry.high <= whole[value].high
+
+
+@pytest.mark.parametrize("factor", [0.3, 1 / 3, 2.0**-7, 1.7, 3e-5])
+def test_rescaling_rounds_the_exact_product(factor):
+    codes = Codes(scale=1.0, zero=3, dtype="uint8")
+    total = np.arange(-900, 900, 7, dtype=np.int32)
+    build = GraphBuilder("one")
+    build.constant("x", total)
+    y = rescaled(build, [("x", np.asarray(factor))], codes, codes.limits)
+    found = run_graph(build.finish([y]), {})[y]
+    expected = np.clip(np.floor(total * factor + 0.5) + 3, 0, 255)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_powers_of_two_need_no_multiplier():
+    (one, two), shift = fixed_point([np.asarray(2.0**-9), np.asarray(2.0**-7)])
+    assert (int(one), int(two), shift) == (1, 4, 9)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"method": "guess"},
+        {"scheme": "power2"},
+        {"global_scale": 0.0},
+        {"percentile": 1.5},
+        {"skip_conv_layers": (-1,)},
+    ],
+)
+def test_settings_say_what_does_not_go_together(wrong):
+    with pytest.raises(InputError):
+        QuantizeSettings(**wrong)
+
+
+def test_calibration_needs_samples_of_each_input():
+    graph, _ = residual()
+    with pytest.raises(InputError, match="has no samples"):
+        quantize(graph, {}, QuantizeSettings())
+    with pytest.raises(InputError, match="at least"):
+        quantize(graph, samples(graph, 0), QuantizeSettings())
+
+
+@pytest.mark.parametrize(
+    ("settings", "lost"),
+    [
+        (QuantizeSettings(), 0.005),
+        (POWER2, 0.02),
+        *((QuantizeSettings(method=method), 0.02) for method in METHODS[1:4]),
+    ],
+)
+def test_handwritten_digits_are_still_read(settings, lost):
+    """Against the float network, on the third of the images that it was not trained on."""
+    with np.load(DIGITS / "digits.npz") as stored:
+        images, digits = stored["images"].astype(np.float32) / 16, stored["digits"]
+    count = 2 * len(images) // 3
+    known, new, answers = images[:count], images[count:], digits[count:]
+    graph = load_file(DIGITS / "digits.onnx", {"image": new.shape})
+    made = quantize(graph, {"image": known[: len(new)]}, settings)
+    accuracy = [
+        float(np.mean(run_graph(g, {"image": new})["scores"].argmax(axis=1) == answers))
+        for g in (graph, made)
+    ]
+    assert accuracy[0] > 0.97
+    assert accuracy[1] >= accuracy[0] - lost
