@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from retune.codegen.lower import lower
+from retune.codegen.target import CPU
 from retune.codegen.views import view
 from retune.core.dtypes import TensorType
 from retune.device.runtime import Device, open_device
@@ -39,7 +40,7 @@ def run_stored(
         )
         for t in dag.outputs
     }
-    return run_source(device, lower(view(s.program, storages)), inputs, types)
+    return run_source(device, lower(view(s.program, storages), CPU), inputs, types)
 
 
 def around(storage: Storage, array: np.ndarray) -> np.ndarray:
@@ -92,7 +93,7 @@ def test_channel_blocks_are_read_by_vectors(device: Device):
     """Of NCHW16c, tiles of 16 channels are one load each, without a division."""
     storage = row_major((CHANNELS, ROWS, COLUMNS)).tiled(0, 16)
     dag, s = channels_last(16)
-    text = lower(view(s.program, {"x": storage})).text
+    text = lower(view(s.program, {"x": storage}), CPU).text
     assert text.count("vload16(") == COLUMNS
     code = [line for line in text.splitlines() if not line.startswith("//")]
     assert not any("/" in line or "%" in line for line in code)

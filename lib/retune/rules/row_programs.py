@@ -38,6 +38,8 @@ def find_row_program(program: Program) -> RowProgram | None:
     if not before or out.reducer is not None or out.buffer not in program.outputs:
         return None
     shape = [evaluate_int(e) for e in out.buffer.shape]
+    if len(shape) < 2:
+        return None  # no loop over rows to place the stages in
     reductions, others, numbers = list[str](), list[str](), list[str]()
     for block in before:
         stage = Accesses.of(block, program.body)

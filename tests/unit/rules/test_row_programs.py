@@ -45,6 +45,14 @@ def scaled_norm(rows: int, columns: int) -> Dag:
     )
 
 
+def norm_of_all(size: int) -> Dag:
+    """One row, without a loop over rows."""
+    x = placeholder("x", (size,))
+    k = reduce_axis("k", size)
+    total = compute("total", (1,), lambda _: x[k.var], [x], reduce=(k,))
+    return Dag((compute("y", (size,), lambda i: x[i] - total[0], [x, total]),))
+
+
 ROWS = {
     "softmax": softmax(5, 64),
     "softmax, one vector and a half": softmax(3, 24),
@@ -60,6 +68,7 @@ OTHERS = {
     "a pool": pool(1, 6, 6, 8, 3, 1, average=False),
     "sums over neighbours": neighbours(4, 24, 2, 2),
     "one reduction": reduction(6, 40, "sum", first=False),
+    "a norm of all elements": norm_of_all(40),
 }
 
 
