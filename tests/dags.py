@@ -59,6 +59,28 @@ def product_of_bytes(x: Tensor, w: Tensor) -> Dag:
     return Dag((compute("y", shape, product, [x, w], reduce=(k,)),))
 
 
+def byte_conv2d(h: int, w: int, c: int, f: int, window: int = 3, stride: int = 1) -> Dag:
+    """NHWC convolution of uint8 with int8, a border of the zero point around, back to uint8."""
+    x = placeholder("x", (1, h, w, c), "uint8")
+    k = placeholder("k", (window, window, c, f), "int8", constant=True)
+    scale, pad = placeholder("s", (f,), "int32", constant=True), window // 2
+    source = padded(x, pad, 5.0) if pad else x
+    ry, rx, rc = (reduce_axis(n, e) for n, e in (("ry", window), ("rx", window), ("rc", c)))
+
+    def product(nn, yy, xx, ff):
+        pixel = source[nn, yy * stride + ry.var, xx * stride + rx.var, rc.var]
+        return cast(pixel, "int32") * cast(k[ry.var, rx.var, rc.var, ff], "int32")
+
+    oh, ow = ((size + 2 * pad - window) // stride + 1 for size in (h, w))
+    y = compute("conv", (1, oh, ow, f), product, [source, k], reduce=(ry, rx, rc))
+
+    def code(nn, yy, xx, ff):
+        scaled = binary("shr", y[nn, yy, xx, ff] * scale[ff], const(6))
+        return cast(minimum(maximum(scaled, const(0)), const(255)), "uint8")
+
+    return Dag((compute("out", (1, oh, ow, f), code, [y, scale], axes=AXES),))
+
+
 def conv2d(
     n: int, h: int, w: int, c: int, f: int, window: int = 3,
     *, stride: int = 1, pad: int = 1, dilation: int = 1, groups: int = 1, residual: bool = False,
@@ -146,13 +168,13 @@ def _biased(y: Tensor, b: Tensor, *i):
     return y[i] + b[i[3]]
 
 
-def padded(x: Tensor, pad: int) -> Tensor:
-    """`x` [n, h, w, c] with zeros around h and w."""
+def padded(x: Tensor, pad: int, border: float = 0.0) -> Tensor:
+    """`x` [n, h, w, c] with a border around h and w."""
     n, h, w, c = x.shape
 
     def value(nn, yy, xx, cc):
         inside = all_of(yy >= pad, yy < h + pad, xx >= pad, xx < w + pad)
-        return select(inside, x[nn, yy - pad, xx - pad, cc], 0.0)
+        return select(inside, x[nn, yy - pad, xx - pad, cc], const(border, x.dtype))
 
     return compute("padded", (n, h + 2 * pad, w + 2 * pad, c), value, [x])
 

@@ -7,8 +7,9 @@ as vector lanes. Scalars are widened only where a function or an assignment need
 
 from collections.abc import Iterator, Sequence
 
-from retune.codegen import dots, gathers
+from retune.codegen import gathers
 from retune.codegen.addresses import Addresses, Instance, Names, Place
+from retune.codegen.intrinsics import is_intrinsic
 from retune.codegen.kernel import (
     NARROW_TYPES,
     VECTOR_TYPES,
@@ -67,6 +68,8 @@ def vectorizable(block: Block, var: Var, *, reduce: bool) -> bool:
         return False
     if block.guard is not None and var in variables(block.guard):
         return False
+    if block.buffer.dtype in NARROW_TYPES and block.reducer not in (None, *_EXTREMES):
+        return False
     return _lanes_only_in_loads(block.value, var)
 
 
@@ -81,6 +84,10 @@ def _lanes_only_in_loads(expr: Expr, var: Var) -> bool:
         case Cast(value, dtype):
             plain = value.dtype in VECTOR_TYPES and dtype in VECTOR_TYPES
             return plain and _lanes_only_in_loads(value, var)
+        case Binary(op, a, _) if a.dtype in NARROW_TYPES and op not in _EXTREMES:
+            return False
+        case Select(condition, then, _) if then.dtype in NARROW_TYPES and loads(condition):
+            return False  # a test of numbers has lanes of their size
         case _:
             return all(_lanes_only_in_loads(child, var) for child in expr.children)
 
@@ -214,9 +221,9 @@ class Expressions:
             assert isinstance(value, Binary)
             a, b = (self._wide(e, instance, lanes) for e in (value.a, value.b))
             return Operation("fma", (a, b, old), "float32", lanes)
-        if isinstance(value, Call) and value.function == dots.FUNCTION:
+        if isinstance(value, Call) and is_intrinsic(value.function):
             words = (self._wide(word, instance, lanes) for word in value.args)
-            return Operation(dots.FUNCTION, (*words, old), value.dtype, lanes)
+            return Operation(value.function, (*words, old), value.dtype, lanes)
         return self._combined(block, old, _exact(value, self._wide(value, instance, lanes)), lanes)
 
     def _combined(self, block: Block, a: Value, b: Value, lanes: int) -> Value:
@@ -324,7 +331,7 @@ class Expressions:
                 return self._select(expr, instance)
             case Cast():
                 return self._cast(expr, instance)
-            case Call(dots.FUNCTION):
+            case Call(function) if is_intrinsic(function):
                 words = self._alike(expr.args, instance)
                 zero = _splat(Literal(0, "int32"), expr.dtype, words[0].lanes)
                 return Operation(expr.function, (*words, zero), expr.dtype, zero.lanes)
@@ -455,6 +462,8 @@ class Expressions:
 
 _REDUCER = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 """Reducer -> the operation that combines two of its values."""
+_EXTREMES = ("min", "max")
+"""What narrow vectors do in their own type, as no result leaves it."""
 _TRUNCATING = {"floordiv": "div", "mod": "rem"}
 """What does the same where nothing is negative."""
 

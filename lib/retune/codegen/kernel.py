@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from retune.core.dtypes import itemsize
+from retune.instructions import Shape
 
 VECTOR_LANES = (2, 4, 8, 16)
 """Lanes of vectors (3 is left out: its form in memory is another)."""
-VECTOR_TYPES = frozenset({"float32", "int32", "int8x4", "uint8x4"})
-"""Element types whose blocks are vectorized; bytes for dot products are read as words of four."""
+VECTOR_TYPES = frozenset({"float32", "int32", "int8", "uint8", "int8x4", "uint8x4"})
+"""Element types whose blocks are vectorized; bytes for dot products are read as words of four.
+Vectors of bytes are moved, converted and compared for the larger; nothing calculates with them."""
 NARROW_TYPES = frozenset({"int16", "int8", "uint16", "uint8"})
 """Element types that arithmetic calculates with as int32."""
 
@@ -103,7 +105,8 @@ class Load:
 class Operation:
     """An operator, a function or a conversion of values.
 
-    Those of expressions have their names there (`add`, `exp`, `isnan`, `dot4`, ...). Besides:
+    Those of expressions have their names there (`add`, `exp`, `isnan`, ...), and intrinsics theirs
+    (`dot4`, of words and the sum so far). Besides:
     - `sum`, `product`: of any number of integers, for addresses;
     - `rem`, and `div` of integers: rounding toward zero;
     - `neg`; `all`: the conjunction of any number of tests;
@@ -244,12 +247,13 @@ Statement = (
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function that the kernel calls and that comes before it: an operation of a type."""
+    """A function that the kernel calls and that comes before it."""
 
     op: str
-    dtype: str = ""
-    """Of its first operand."""
-    lanes: int = 1
+    shape: Shape | None = None
+    """Of an intrinsic's."""
+    way: str = ""
+    """In which of its ways it computes the intrinsic."""
 
 
 @dataclass(frozen=True, slots=True)

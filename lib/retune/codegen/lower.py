@@ -7,8 +7,8 @@ from math import prod
 from retune.codegen.barriers import place_barriers
 from retune.codegen.choices import settle_choices
 from retune.codegen.constants import Computed, computed_constants, packed
-from retune.codegen.dots import dots_to_calls, used_functions
 from retune.codegen.emit import KernelBody
+from retune.codegen.intrinsics import intrinsics_to_calls, used_functions
 from retune.codegen.items import one_item, virtual_threads
 from retune.codegen.kernel import Function, Kernel, Parameter
 from retune.codegen.masks import masks_to_guards
@@ -131,7 +131,7 @@ def _part(program: Program, root: Stmt) -> Program:
 
 def _kernel(part: Program, root: Stmt, position: int, target: Target) -> KernelSource:
     """The kernel of one nest; its comment is the nest as it was before copies of it were made."""
-    nest = dots_to_calls(root)
+    nest = intrinsics_to_calls(root)
     touched = _touched(nest)
     stage = [b.name for b in blocks(part.body)][-1]
     name = identifier(f"{part.name}_{position}_{stage}")
@@ -155,7 +155,7 @@ def _kernel(part: Program, root: Stmt, position: int, target: Target) -> KernelS
         solitary=groups.solitary,
         local_size=local,
         body=statements,
-        functions=(*fetches, *used_functions(nest, body.lanes)),
+        functions=(*fetches, *used_functions(nest, body.lanes, target.offers)),
         comment=tuple(_comment(part.body, body)),
     )
     return KernelSource(

@@ -9,6 +9,7 @@ from textwrap import wrap
 
 import numpy as np
 
+from retune.codegen.intrinsics import shape_of
 from retune.codegen.kernel import (
     Array,
     Assign,
@@ -30,7 +31,7 @@ from retune.codegen.kernel import (
     Value,
     Wait,
 )
-from retune.codegen.opencl_dots import dot_lines, dot_name
+from retune.codegen.opencl_intrinsics import function_lines, function_name
 from retune.codegen.printing import Printer, Renderer
 
 _ALIGNMENT = 64
@@ -262,7 +263,8 @@ def _operation(value: Operation, to: Printer) -> str:
     if op in _BETWEEN:
         text = _BETWEEN[op].join(args)
         return f"({text})" if op == "sum" else text
-    return f"{FUNCTION[op]}({', '.join(args)})"
+    name = FUNCTION.get(op) or function_name(op, shape_of(value.args[:-1], value.lanes))
+    return f"{name}({', '.join(args)})"
 
 
 def _all(value: Operation, *args: str) -> str:
@@ -314,15 +316,9 @@ def _special(value: Operation, text: str) -> str:
     return f"(({bits} & {mask}) {_TEST[value.op]} {infinity})"
 
 
-def _dot(value: Operation, *args: str) -> str:
-    name = dot_name(value.args[0].dtype, value.lanes)
-    return f"{name}({', '.join(args)})"
-
-
 _OTHERS: Mapping[str, Callable[..., str]] = {
     "all": _all, "floordiv": _floordiv, "mod": _mod, "convert": _convert, "bitcast": _bitcast,
     "wrap": _wrap, "splat": _wide, "vector": _wide, "isnan": _special, "isinf": _special,
-    "dot4": _dot,
 }  # fmt: skip
 """Operation -> its text by those of its arguments, where its type matters."""
 _FORMS: Mapping[str, str] = {
@@ -444,10 +440,10 @@ def _kernel(kernel: Kernel, body: list[str]) -> list[str]:
         code = solitary_kernel(kernel.name, arguments, passed, body)
     else:
         code = cooperative_kernel(kernel.name, kernel.local_size, arguments, body)
-    dots = [f for f in kernel.functions if f.op == "dot4"]
+    called = [f for f in kernel.functions if f.shape is not None]
     fetches = _FETCHES if Function("prefetch") in kernel.functions else ()
     comment = [part for line in kernel.comment for part in _comment_lines(line)]
-    return [*fetches, *dot_lines(dots), *comment, *code]
+    return [*fetches, *function_lines(called), *comment, *code]
 
 
 def _comment_lines(text: str) -> list[str]:

@@ -39,8 +39,8 @@ from retune.ir.stmt import (
     with_body,
 )
 
-_INNERMOST = {"vectorize": 1, "dot4": 2}
-"""Loops whose elements lie side by side in a packed operand, lanes of four bytes each."""
+_INNERMOST = {"vectorize": 1, "intrinsic": 2}
+"""Loops whose elements lie side by side in a packed operand, lanes of a word each."""
 
 
 def drop_unit_loops(program: Program) -> Program:

@@ -47,6 +47,8 @@ class Target:
     options: tuple[str, ...] = BUILD_OPTIONS
     renderer: Renderer = OPENCL
     """What writes them."""
+    offers: tuple[str, ...] = ()
+    """The ways of intrinsics that are there beside those that all devices have."""
 
     def groups(self, nest: Stmt) -> Groups:
         """How the groups of a nest run."""

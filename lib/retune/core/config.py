@@ -18,7 +18,12 @@ KNOBS: tuple[Knob, ...] = (
     Knob("RETUNE_RECORDS", "artifacts/records", "default folder of the record store"),
     Knob("RETUNE_CACHE", "artifacts/cache", "stage outputs, content-addressed"),
     Knob("RETUNE_VERIFY", "0", "1: check the IR after every lowering pass"),
-    Knob("RETUNE_LOCKS", "", "folder of the machine's lock files (default: the temporary folder)"),
+    Knob(
+        "RETUNE_LOCKS",
+        "",
+        "folder of the machine's lock files, and of what was found of its devices (default: the "
+        "temporary folder)",
+    ),
 )
 
 

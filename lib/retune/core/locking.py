@@ -24,8 +24,13 @@ _LINE_BYTES = 512
 
 def machine_lock(kind: str, *identity: object) -> Path:
     """The lock file of a thing of this machine, the same for all of its processes and users."""
+    return machine_file(kind, ".lock", *identity)
+
+
+def machine_file(kind: str, suffix: str, *identity: object) -> Path:
+    """The file of what all processes of this machine share of a thing."""
     folder = Path(knob("RETUNE_LOCKS") or tempfile.gettempdir())
-    return folder / f"retune-{kind}-{content_key(*identity)[:16]}.lock"
+    return folder / f"retune-{kind}-{content_key(*identity)[:16]}{suffix}"
 
 
 @contextlib.contextmanager

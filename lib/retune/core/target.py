@@ -40,6 +40,8 @@ class DeviceSpec:
     max_work_group: int
     """Work-items of one work-group at most."""
     extensions: tuple[str, ...] = ()
+    instructions: tuple[str, ...] = ()
+    """The ways of intrinsics that were built, run and found right there, see `device.probing`."""
     host: str = ""
     """Processor, cores and caches of the machine that it is in."""
     affinity: str = ""

@@ -7,12 +7,13 @@ the only importer of pyopencl.
 import functools
 import os
 import re
+from dataclasses import replace
 from types import ModuleType
 from typing import Any, Literal
 
 from retune.core.errors import DeviceError, InputError
 from retune.core.target import DeviceSpec
-from retune.device import host, pocl, vendors
+from retune.device import host, pocl, probing, vendors
 
 _ERRORS_OF_THE_LOADER = (-1, -1001)
 """CL_DEVICE_NOT_FOUND and CL_PLATFORM_NOT_FOUND_KHR: no device, rather than a broken one."""
@@ -20,7 +21,7 @@ _ERRORS_OF_THE_LOADER = (-1, -1001)
 
 def list_devices() -> tuple[DeviceSpec, ...]:
     """Every usable OpenCL device, each once, PoCL first."""
-    return tuple(_catalogue())
+    return tuple(_probed(spec) for spec in _catalogue())
 
 
 def driver_problems() -> tuple[str, ...]:
@@ -39,6 +40,18 @@ def device_spec(name: str) -> DeviceSpec:
 
 def find_device(name: str) -> tuple[DeviceSpec, Any]:
     """Its spec and the driver's handle. Raises: InputError naming the devices that exist."""
+    spec, handle = find_bare(name)
+    return _probed(spec), handle
+
+
+@functools.cache
+def _probed(spec: DeviceSpec) -> DeviceSpec:
+    """The spec with the instructions that were found to work there."""
+    return replace(spec, instructions=probing.offered(spec))
+
+
+def find_bare(name: str) -> tuple[DeviceSpec, Any]:
+    """As `find_device`, but nothing is said, or asked, of its instructions."""
     catalogue = _catalogue()
     for spec, handle in catalogue.items():
         if spec.name == name:
@@ -58,12 +71,13 @@ def find_in_caller(spec: DeviceSpec) -> tuple[DeviceSpec, Any] | None:
     Only PoCL has one, and only if it compiles for the same processor: PoCL 3.0 gives kernels that
     crash where its own functions do not fit.
     """
-    handle = _catalogue().get(spec)
+    handle = _catalogue().get(replace(spec, instructions=()))
     if handle is None:
         return None
     for other in handle.platform.get_devices():
         if pocl.runs_in_caller(other.name):
             found = _spec(f"{spec.name}-caller", handle.platform, other)
+            found = replace(found, instructions=spec.instructions)
             same = _processor(found.opencl) == _processor(spec.opencl)
             return (found, other) if same else None
     return None

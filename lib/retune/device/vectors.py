@@ -7,8 +7,8 @@ Access through a vector type that is aligned like its elements is one instructio
 """
 
 LANES = (4, 8, 16)
-_TYPES = ("float", "int", "uint")
-_ELEMENT_BYTES = 4
+_TYPES = {"float": 4, "int": 4, "uint": 4, "char": 1, "uchar": 1}
+"""Types of elements, and their bytes."""
 _SPACES = ("__global", "__local", "__private")
 _INLINE = "__attribute__((overloadable, always_inline))"
 
@@ -33,7 +33,7 @@ def definitions(used: frozenset[str]) -> list[str]:
 
 def _loose(kind: str, lanes: int) -> str:
     """The vector type with the alignment of one element."""
-    aligned = f"__attribute__((aligned({_ELEMENT_BYTES})))"
+    aligned = f"__attribute__((aligned({_TYPES[kind]})))"
     return f"typedef {kind}{lanes} retune_{kind}{lanes} {aligned};"
 
 

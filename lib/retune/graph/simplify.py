@@ -5,6 +5,7 @@ from math import inf
 import numpy as np
 
 from retune.graph.graph import Graph, Node, without_dead
+from retune.graph.ops.convolution import border
 from retune.graph.ops.registry import ints, number
 from retune.graph.ops.shapes import spatial
 from retune.graph.rewrite import Rewriter, rebuild, renamed, until_stable
@@ -163,7 +164,7 @@ def _global_pool(r: Rewriter, node: Node) -> str | None:
 
 
 def merge_pads(graph: Graph) -> Graph:
-    """conv2d(pad(x, zeros), pads) -> conv2d(x, more pads)."""
+    """conv2d(pad(x, border), pads) -> conv2d(x, more pads)."""
     return rebuild(graph, _merge_pad)
 
 
@@ -171,7 +172,7 @@ def _merge_pad(r: Rewriter, node: Node) -> str | None:
     if node.op not in ("conv2d", "depthwise_conv2d", "conv3d"):
         return None
     pad = r.producer(node.inputs[0])
-    if pad is None or pad.op != "pad" or number(pad.attrs, "value") != 0.0:
+    if pad is None or pad.op != "pad" or number(pad.attrs, "value") != border(node.attrs):
         return None
     stated, own = ints(pad.attrs, "pads"), ints(node.attrs, "pads")
     rank = len(stated) // 2

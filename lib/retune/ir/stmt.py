@@ -22,7 +22,7 @@ LoopKind = Literal[
     "serial",
     "unroll",
     "vectorize",
-    "dot4",
+    "intrinsic",
     "group.0",
     "group.1",
     "group.2",
@@ -33,14 +33,14 @@ LoopKind = Literal[
 ]
 """What runs the iterations: time, copies of the body, vector lanes, or work-group/item ids.
 
-`dot4` is a reduction of four steps that one dot-product instruction does, see `ir.dot`.
+`intrinsic` is what an instruction does with all loops inside, see `retune.instructions`.
 
 A virtual thread is a copy of the body that keeps step with the other copies, so that all of them
 share one pass over the loops inside. Where a loop over work-items lies inside another one over
 the same axis, the inner one shares out a piece of work that all items need.
 """
 
-STRAIGHT: frozenset[LoopKind] = frozenset({"unroll", "vectorize", "dot4"})
+STRAIGHT: frozenset[LoopKind] = frozenset({"unroll", "vectorize", "intrinsic"})
 """Kinds whose iterations are statements side by side, or one statement: no loop in time."""
 
 PEEL = "peel"
@@ -106,12 +106,14 @@ class For:
     """For serial loops: how many iterations the device's compiler is asked to unroll."""
     notes: tuple[tuple[str, str | int], ...] = ()
     """Annotations: they change nothing, and are printed with the loop."""
+    intrinsic: str = ""
+    """Of a loop of that kind: the name of what does it."""
 
     def around(self, body: "Stmt") -> "For":
         """The same loop with another body."""
         return For(
             self.var, self.extent, body, self.kind, self.reduce, self.shifted, self.unroll,
-            self.notes,
+            self.notes, self.intrinsic,
         )  # fmt: skip
 
 

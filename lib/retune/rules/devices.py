@@ -6,7 +6,7 @@ of them costs. Search, records, estimates and replay know no class by name. See
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -86,4 +86,4 @@ def target_of(spec: DeviceSpec) -> Target:
 
     Raises: ValueError for a class that is not registered.
     """
-    return rules_for(spec).target
+    return replace(rules_for(spec).target, offers=spec.instructions)

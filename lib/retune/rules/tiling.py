@@ -35,6 +35,8 @@ ITEM = Level("item", ("local.0", "local.1", "local.2"))
 BLOCK = Level("block", ("serial",))
 REGISTER = Level("register", ("unroll",))
 LANE = Level("lane", ("vectorize",))
+WORD = Level("word", ("intrinsic",))
+"""What an instruction does in each lane."""
 
 CPU = (GROUP, BLOCK, REGISTER, LANE)
 """A core takes work-groups of one item, which stay in its caches by blocks."""

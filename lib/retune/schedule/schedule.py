@@ -144,7 +144,7 @@ class Schedule(Recorder):
         return axis
 
     def tensorize(self, loop: str, intrinsic: str) -> None:
-        """The loop's iterations are done by one instruction of the device.
+        """The loop and all inside are done by an instruction, see `retune.instructions`.
 
         `dot4`: four steps of an int32 sum of products of bytes, uint8 or int8 times int8. Lanes
         around it become lanes of the instruction (vpdpbusd has 16 of them).

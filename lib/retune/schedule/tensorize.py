@@ -1,4 +1,4 @@
-"""The primitive that gives a loop to an instruction of the device.
+"""The primitive that gives loops to an instruction of the device.
 
 Program -> program, meaning kept, ScheduleError where that is impossible; `Schedule` records it.
 """
@@ -6,23 +6,20 @@ Program -> program, meaning kept, ScheduleError where that is impossible; `Sched
 from dataclasses import replace
 
 from retune.core.errors import ScheduleError
-from retune.ir.dot import dot_problem
+from retune.instructions import intrinsic, mismatch
 from retune.ir.stmt import Program, walk
 from retune.schedule.loops import loop_named, replace_loop
 
-INTRINSICS = ("dot4",)
-"""What `tensorize` takes."""
 
-
-def tensorize(program: Program, name: str, intrinsic: str) -> Program:
+def tensorize(program: Program, name: str, wanted: str) -> Program:
     """See Schedule.tensorize."""
-    loop = loop_named(program, name)
-    who = f"tensorize({name}, {intrinsic})"
-    if intrinsic not in INTRINSICS:
-        raise ScheduleError(f"tensorize({name}): expected {INTRINSICS[0]}, got {intrinsic!r}")
+    entry, loop = intrinsic(wanted), loop_named(program, name)
+    who = f"tensorize({name}, {wanted})"
     if loop.kind != "serial":
         raise ScheduleError(f"{who}: expected a serial loop, it is {loop.kind} already")
     nest = next(root for root in program.body.stmts if loop in walk(root))
-    if problem := dot_problem(nest, loop, unordered="constant"):
+    if problem := mismatch(entry, nest, loop, unordered="constant"):
         raise ScheduleError(f"{who}: {problem}")
-    return replace_loop(program, name, lambda node: replace(node, kind="dot4"))
+    return replace_loop(
+        program, name, lambda node: replace(node, kind="intrinsic", intrinsic=entry.name)
+    )

@@ -66,7 +66,7 @@ def test_a_later_step_between_the_four_is_an_error():
     s.tensorize(near, "dot4")
     s.reorder(near, "y.j")
     assert_same_meaning(dag, s.program)
-    with pytest.raises(CodegenError, match=r"y: no dot product .* got 4 around more than that"):
+    with pytest.raises(CodegenError, match=r"y: no dot4 over .* got 4 x 2 x 4"):
         lower(s.program, CPU)
 
 
@@ -85,7 +85,7 @@ def test_a_constant_that_is_never_packed_is_an_error_where_its_bytes_lie_apart()
     s.tensorize(s.split("y.k", [4])[1], "dot4")
     packed = replace(s.program, packed=("w",))
     assert "dot4_us_1(x[" in lower(packed, CPU).text
-    with pytest.raises(CodegenError, match=r"bytes of w\[.*\] must lie side by side"):
+    with pytest.raises(CodegenError, match=r"elements of w\[.*\] must lie side by side"):
         lower(s.program, CPU)
 
 
@@ -119,10 +119,20 @@ def test_the_unsigned_operand_is_the_first_whichever_side_it_stands_on():
 @pytest.mark.parametrize(
     ("dag", "factor", "intrinsic", "message"),
     [
-        (byte_product(4, 8, 4), 4, "mma", r"expected dot4, got 'mma'"),
-        (byte_product(4, 8, 4), 2, "dot4", r"a reduce loop of 4 steps around one block, got 2"),
-        (dense(4, 8, 4, epilogue=False), 4, "dot4", r"int32 sums of products of two bytes"),
-        (byte_product(4, 10, 4), 4, "dot4", r"int32 sums of products of two bytes"),
+        (byte_product(4, 8, 4), 4, "mma", r"no intrinsic 'mma'; there are dot4"),
+        (byte_product(4, 8, 4), 2, "dot4", r"a nest of 4 steps around one block, got 2"),
+        (
+            dense(4, 8, 4, epilogue=False),
+            4,
+            "dot4",
+            r"int32 sums of .* with a of uint8 or int8",
+        ),
+        (
+            byte_product(4, 10, 4),
+            4,
+            "dot4",
+            r"int32 sums of .* with a of uint8 or int8",
+        ),
     ],
 )
 def test_what_is_no_dot_product_is_refused(dag: Dag, factor: int, intrinsic: str, message: str):
@@ -135,5 +145,5 @@ def test_what_is_no_dot_product_is_refused(dag: Dag, factor: int, intrinsic: str
 def test_rows_that_start_inside_a_word_are_refused():
     x, w = placeholder("x", (4, 6), "uint8"), placeholder("w", (5, 4), "int8", constant=True)
     s = Schedule(from_dag(product_of_bytes(x, w), "net"))
-    with pytest.raises(ScheduleError, match=r"four bytes of x\[y.i, y.k\] must lie side by side"):
+    with pytest.raises(ScheduleError, match=r"4 elements of x\[y.i, y.k\] must lie side by side"):
         s.tensorize("y.k", "dot4")

@@ -13,7 +13,7 @@ from retune.graph.onnx_import import import_model, load_file
 from retune.graph.passes import optimise
 from retune.graph.quantize import POWER2, QuantizeSettings, quantize
 from retune.graph.quantize.annotate import annotate
-from retune.graph.quantize.arithmetic import Codes, fixed_point, rescaled
+from retune.graph.quantize.arithmetic import Codes, common_point, fixed_point, rescaled
 from retune.graph.quantize.calibrate import calibrate
 from tests.device.networks import Net
 from tests.unit.graph.quantize_networks import residual, samples
@@ -41,11 +41,9 @@ def test_a_quantized_network_is_close_to_the_float_network(method, weights, acti
 def test_shifts_alone_rescale_where_all_scales_are_powers_of_two():
     graph, data = residual()
     made = quantize(graph, data, replace(POWER2, method="minmax"))
-    assert any(node.op == "shift_right" for node in made.nodes)
-    for node in made.nodes:
-        if node.op == "multiply" and made.types[node.outputs[0]].dtype == "int64":
-            factors = made.constants[node.inputs[1]]
-            assert np.all(factors & (factors - 1) == 0), node
+    rescaled = [node for node in made.nodes if node.op == "requantize"]
+    assert rescaled
+    assert {len(node.inputs) for node in rescaled} == {3}
 
 
 def test_residual_sums_and_concatenations_stay_in_integers():
@@ -101,21 +99,37 @@ def test_a_cut_range_is_within_the_whole_range():
             assert whole[value].low <= entry.low <= 0 <= entry.high <= whole[value].high
 
 
-@pytest.mark.parametrize("factor", [0.3, 1 / 3, 2.0**-7, 1.7, 3e-5])
-def test_rescaling_rounds_the_exact_product(factor):
-    codes = Codes(scale=1.0, zero=3, dtype="uint8")
-    total = np.arange(-900, 900, 7, dtype=np.int32)
+@pytest.mark.parametrize("factor", [0.3, 1 / 3, 2.0**-7, 1.7, 3e-5, 300.0])
+@pytest.mark.parametrize("zero", [0, 3])
+def test_rescaling_is_the_product_to_fifteen_bits(factor, zero):
+    codes = Codes(scale=1.0, zero=zero, dtype="uint8")
+    reach = 2**31 - 1
+    total = np.unique(np.rint(np.linspace(-300 / factor, 300 / factor, 4001))).astype(np.int32)
+    total = np.concatenate([total, np.asarray([-reach - 1, -reach, reach - 1, reach], np.int32)])
     build = GraphBuilder("one")
     build.constant("x", total)
-    y = rescaled(build, [("x", np.asarray(factor))], codes, codes.limits)
+    y = rescaled(build, "x", np.asarray(factor), codes, codes.limits)
     found = run_graph(build.finish([y]), {})[y]
-    expected = np.clip(np.floor(total * factor + 0.5) + 3, 0, 255)
-    np.testing.assert_array_equal(found, expected)
+    exact = np.clip(total * factor + zero, 0, 255)
+    assert np.abs(found - exact).max() <= 0.5 + 2**-6
+
+
+def test_factors_of_channels_each_have_fifteen_bits():
+    factors = np.asarray([1e-6, 3e-4, 0.011, 0.3])
+    found = fixed_point(factors)
+    assert found.multiplier is not None
+    exact = np.ldexp(found.multiplier.astype(float), -(found.pre + found.shift))
+    np.testing.assert_allclose(exact, factors, rtol=2**-15)
+    assert found.multiplier.min() >= 2**14
+    assert found.multiplier.max() <= 2**15
 
 
 def test_powers_of_two_need_no_multiplier():
-    (one, two), shift = fixed_point([np.asarray(2.0**-9), np.asarray(2.0**-7)])
-    assert (int(one), int(two), shift) == (1, 4, 9)
+    found = fixed_point(np.asarray([2.0**-9, 2.0**-12]))
+    assert found.multiplier is None
+    assert [int(p) + found.shift for p in found.pre] == [9, 12]
+    (one, two), shift = common_point([2.0**-9, 2.0**-7])
+    assert (one, two, shift) == (1, 4, 9)
 
 
 @pytest.mark.parametrize(

@@ -295,6 +295,51 @@ PLAIN_BINARY = (
 CASES += [(name, [(2, 3, 4)], {}) for name in PLAIN_UNARY]
 CASES += [(name, [(2, 3, 4), (3, 1)], {}) for name in PLAIN_BINARY]
 
+_CODES = np.random.default_rng(4).integers(0, 256, (1, 4, 6, 5), np.uint8)
+_TAPS = np.random.default_rng(5).integers(-128, 128, (8, 4, 3, 3), np.int8)
+_SUMS = np.random.default_rng(6).integers(-(2**31), 2**31, (2, 3, 4), np.int32)
+_NEAR = (_SUMS >> np.arange(8, 32).reshape(2, 3, 4)).astype(np.int32)
+_LIMITED: dict[str, Any] = {"shift": 7, "min": 3, "max": 250, "to": "uint8"}
+BYTES: list[tuple[str, list[Any], dict[str, Any]]] = [
+    (
+        "conv2d",
+        [_CODES, _TAPS],
+        WINDOW | {"pads": (1, 0, 2, 1), "groups": 1, "layout": "NCHW", "border": 77},
+    ),
+    (
+        "depthwise_conv2d",
+        [_CODES, _TAPS[:, :1]],
+        WINDOW | {"pads": (1, 0, 2, 1), "groups": 4, "layout": "NCHW", "border": 7},
+    ),
+    ("dense", [_CODES[0, 0], _TAPS[0, :3].reshape(-1, 9)[:, :5]], {}),
+    ("matmul", [_CODES[0, :, :, :3], _TAPS[:4, 0]], {}),
+    ("reduce_sum", [_CODES], {"axes": (2, 3), "keepdims": True}),
+    (
+        "requantize",
+        [
+            _SUMS,
+            np.array([[0], [5], [31]], np.int32),
+            np.array(-900, np.int32),
+            np.array([[1], [2**15], [-300]], np.int32),
+        ],
+        _LIMITED | {"shift": 21},
+    ),
+    ("requantize", [_NEAR, np.array(3, np.int32), np.array(64, np.int32)], _LIMITED),
+    (
+        "add_codes",
+        [
+            _CODES,
+            _CODES[..., ::-1].astype(np.int8),
+            np.array(2**20, np.int32),
+            np.array(77, np.int32),
+            np.array(-(2**28), np.int32),
+        ],
+        _LIMITED | {"shift": 20, "to": "int8", "min": -128, "max": 127},
+    ),
+]
+"""Sums of bytes, and bytes of sums."""
+CASES += BYTES
+
 
 def _array(form: Any, rng: np.random.Generator) -> np.ndarray:
     match form:

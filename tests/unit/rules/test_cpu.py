@@ -1,5 +1,6 @@
 """Every sketch for CPU devices keeps the meaning, whatever the shape."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -16,9 +17,12 @@ from retune.ir.te import Dag
 from retune.ir.verify import verify
 from retune.rules.cpu.rows import Rows, row_structure
 from retune.rules.cpu.space import cpu_space
+from retune.rules.devices import target_of
 from retune.rules.fusion import accesses
 from retune.schedule.schedule import Schedule
 from tests.dags import (
+    byte_conv2d,
+    byte_product,
     conv2d,
     dense,
     depthwise,
@@ -91,6 +95,43 @@ def test_every_sketch_has_a_candidate():
     for dag in SHAPES.values():
         for sketch in cpu_space(from_dag(dag), GENERIC_CPU).sketches:
             assert len(sketch.sample(1, np.random.default_rng(0))), sketch.name
+
+
+BYTES = {
+    "bytes": byte_conv2d(5, 7, 8, 24),
+    "one tap": byte_conv2d(6, 6, 12, 40, window=1),
+    "words of colours": byte_conv2d(9, 9, 4, 16, window=3, stride=2),
+    "matrix": byte_product(6, 16, 24),
+    "rows": byte_product(1, 64, 32),
+}
+VNNI = replace(GENERIC_CPU, instructions=("dot4.vnni",))
+AVX2 = replace(NARROW, vector_bits=256, instructions=("dot4.avx2",))
+
+
+@pytest.mark.parametrize("name", BYTES)
+@pytest.mark.parametrize("spec", [VNNI, AVX2, NARROW], ids=["vnni", "avx2", "none"])
+def test_bytes_are_summed_by_words_where_there_is_an_instruction(name: str, spec: DeviceSpec):
+    dag = BYTES[name]
+    assert_space_is_right(dag, spec, candidates=2, seed=len(name))
+    sketches = cpu_space(from_dag(dag), spec).sketches
+    assert all(s.name.endswith(".words") == bool(spec.instructions) for s in sketches)
+
+
+def test_bytes_of_odd_channels_are_no_words():
+    sketches = cpu_space(from_dag(byte_conv2d(5, 5, 6, 16)), VNNI).sketches
+    assert not any(s.name.endswith(".words") for s in sketches)
+
+
+def test_a_way_that_takes_more_registers_leaves_fewer_accumulators():
+    def largest(spec: DeviceSpec) -> int:
+        (sketch, *_) = cpu_space(from_dag(byte_conv2d(8, 8, 8, 64)), spec).sketches
+        texts = (
+            lower(sketch.instantiate(row), target_of(spec)).text
+            for row in sketch.sample(200, np.random.default_rng(0))
+        )
+        return max(len(set(re.findall(r"conv_\d+", text))) for text in texts)
+
+    assert largest(AVX2) < largest(replace(AVX2, instructions=("dot4.vnni",)))
 
 
 BY_ROWS = {

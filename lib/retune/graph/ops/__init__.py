@@ -11,6 +11,7 @@ from retune.graph.ops import (
     movement,
     normalisation,
     pooling,
+    quantized,
     ranking,
     reduction,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "movement",
     "normalisation",
     "pooling",
+    "quantized",
     "ranking",
     "reduction",
 ]

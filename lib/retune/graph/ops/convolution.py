@@ -3,7 +3,8 @@
 Attributes: strides, dilations (one each dimension), pads (begins..., ends...), groups, layout.
 Kernels: [O, I/groups, taps...] for channels-first data, [taps..., I/groups, O] for channels-last.
 `depthwise_conv2d` is the case groups == channels > 1: its channels-last kernel is [KH, KW, C, M];
-output channel c*M+m reads input channel c.
+output channel c*M+m reads input channel c. Bytes are summed in int32; the border around them is
+`border`, which is their zero point: 0 where the attribute is left out.
 """
 
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from math import prod
 import numpy as np
 
 from retune.core.dtypes import TensorType
+from retune.graph.ops.linear import BYTES, sum_type, summed
 from retune.graph.ops.registry import Array, Attrs, integer, ints, op, present
 from retune.graph.ops.shapes import (
     CHANNELS_LAST,
@@ -42,7 +44,7 @@ def _infer_conv(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Tenso
             f"over {count / groups:g} channels and outputs divisible by the groups"
         ),
     )
-    return (_convolved(data, taps, made, attrs),)
+    return (_convolved(data, kernel, taps, made, attrs),)
 
 
 def _infer_depthwise(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -56,10 +58,18 @@ def _infer_depthwise(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[
         own == count and made % count == 0,
         lambda: f"depthwise convolution of {data} with kernel {kernel}: expected {count} channels",
     )
-    return (_convolved(data, kernel.shape[:-2] if last else kernel.shape[2:], made, attrs),)
+    taps = kernel.shape[:-2] if last else kernel.shape[2:]
+    return (_convolved(data, kernel, taps, made, attrs),)
 
 
-def _convolved(data: TensorType, taps: Sequence[int], made: int, attrs: Attrs) -> TensorType:
+def border(attrs: Attrs) -> int:
+    """What lies around the data."""
+    return integer(attrs, "border") if "border" in attrs else 0
+
+
+def _convolved(
+    data: TensorType, kernel: TensorType, taps: Sequence[int], made: int, attrs: Attrs
+) -> TensorType:
     layout, pads = str(attrs["layout"]), ints(attrs, "pads")
     strides, dilations = ints(attrs, "strides"), ints(attrs, "dilations")
     rank = len(taps)
@@ -74,7 +84,8 @@ def _convolved(data: TensorType, taps: Sequence[int], made: int, attrs: Attrs) -
             f"the kernel is larger than the padded data"
         ),
     )
-    return TensorType(data_shape(data.shape[0], made, extents, layout), data.dtype)
+    shape = data_shape(data.shape[0], made, extents, layout)
+    return TensorType(shape, sum_type(data, kernel))
 
 
 @op("conv2d", kind="heavy", infer=_infer_conv)
@@ -94,14 +105,14 @@ op("conv3d", kind="heavy", infer=_infer_conv)(conv2d)
 def _im2col(data: Array, kernel: Array, attrs: Attrs) -> Array:
     groups, strides = integer(attrs, "groups"), ints(attrs, "strides")
     taps = kernel.shape[2:]
-    padded = pad_spatial(data, ints(attrs, "pads"))
+    padded = pad_spatial(data, ints(attrs, "pads"), border(attrs))
     view = windows(padded, taps, strides, ints(attrs, "dilations"))
     batch, made = data.shape[0], kernel.shape[0]
     extents = view.shape[2 + len(taps) :]
     depth = kernel.shape[1] * prod(taps)
     columns = view.reshape(batch, groups, depth, prod(extents))
     rows = np.ascontiguousarray(kernel).reshape(groups, made // groups, depth)
-    return np.matmul(rows, columns).reshape(batch, made, *extents)
+    return summed(rows, columns).reshape(batch, made, *extents)
 
 
 @op("depthwise_conv2d", kind="heavy", infer=_infer_depthwise)
@@ -115,11 +126,13 @@ def depthwise_conv2d(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Arra
         kernel = np.moveaxis(kernel, (-2, -1), (0, 1))
     else:
         kernel = kernel.reshape(count, -1, *kernel.shape[2:])
-    padded = pad_spatial(data, ints(attrs, "pads"))
+    padded = pad_spatial(data, ints(attrs, "pads"), border(attrs))
     taps = kernel.shape[2:]
     view = windows(padded, taps, ints(attrs, "strides"), ints(attrs, "dilations"))
     multiple = kernel.shape[1]
-    total = np.zeros((data.shape[0], count, multiple, *view.shape[4:]), data.dtype)
+    dtype = np.int32 if {data.dtype.name, kernel.dtype.name} <= {*BYTES} else data.dtype
+    kernel = kernel.astype(dtype)
+    total = np.zeros((data.shape[0], count, multiple, *view.shape[4:]), dtype)
     for tap in np.ndindex(*taps):
         weight = kernel[(slice(None), slice(None), *tap)][:, :, None, None]
         total += view[(slice(None), slice(None), *tap)][:, :, None] * weight

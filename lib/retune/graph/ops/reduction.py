@@ -1,4 +1,7 @@
-"""Reductions over axes. Attributes: axes (ascending, not negative), keepdims."""
+"""Reductions over axes. Attributes: axes (ascending, not negative), keepdims.
+
+Sums of bytes are taken, and made, in int32.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -6,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from retune.core.dtypes import TensorType
+from retune.graph.ops.linear import BYTES
 from retune.graph.ops.registry import Array, Attrs, ints, op, present
 
 REDUCTIONS: dict[str, Callable[..., Array]] = {
@@ -27,6 +31,11 @@ def _infer(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType
     return (TensorType(shape, data.dtype),)
 
 
+def _infer_sum(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    (made,) = _infer(types, attrs)
+    return (TensorType(made.shape, "int32" if made.dtype in BYTES else made.dtype),)
+
+
 def _reduce(name: str) -> Callable[[Sequence[Array | None], Attrs], tuple[Array, ...]]:
     function = REDUCTIONS[name]
 
@@ -35,8 +44,9 @@ def _reduce(name: str) -> Callable[[Sequence[Array | None], Attrs], tuple[Array,
         options: dict[str, Any] = {"axis": ints(attrs, "axes"), "keepdims": bool(attrs["keepdims"])}
         if not data.size and name in _WORST:
             options["initial"] = _worst(data.dtype, _WORST[name])
+        dtype = np.int32 if name == "reduce_sum" and data.dtype.name in BYTES else data.dtype
         with np.errstate(invalid="ignore", divide="ignore"):
-            return (np.asarray(function(data, **options), data.dtype),)
+            return (np.asarray(function(data, **options), dtype),)
 
     return reference
 
@@ -54,4 +64,5 @@ def _worst(dtype: np.dtype[Any], limit: float) -> float:
 
 
 for _name in REDUCTIONS:
-    op(_name, kind="reduction", infer=_infer)(_reduce(_name))
+    _types = _infer_sum if _name == "reduce_sum" else _infer
+    op(_name, kind="reduction", infer=_types)(_reduce(_name))

@@ -88,7 +88,8 @@ def _kind(
     if not integers.issuperset(node.inputs):
         return None
     if node.op == "add":
-        return "sum"
+        same = {graph.types[value].shape for value in (*node.inputs, *node.outputs)}
+        return "sum" if len(same) == 1 else None
     if node.op in MEANS:
         return "mean"
     return "move" if node.op in MOVES else None

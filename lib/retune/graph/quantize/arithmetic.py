@@ -1,28 +1,31 @@
 """Integers that stand for numbers, and rescaling of one scale to another without floats.
 
-Read `Codes` and `rescaled` first. A number is (code - zero) * scale. Sums are rescaled by
-
-    (sum_i terms_i * multipliers_i + offset) >> shift
-
-where the offset rounds halves up and adds the zero point; then they are limited. Multipliers have
-31 bits at most, and none is needed where all factors are powers of two: then shifts do it alone.
-All of it consists of ops of the graph, whose meanings in numpy and on devices are exact.
+Read `Codes` and `rescaled` first. A number is (code - zero) * scale. Sums are rescaled by the op
+`requantize`, and two coded values added by `add_codes`: multiplications and shifts in 32 bits,
+whose offset rounds halves up and adds the zero point. No multiplier is needed where all factors are
+powers of two: then shifts do it alone. All of it consists of ops of the graph, whose meanings in
+numpy and on devices are exact.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import frexp, ldexp
 
 import numpy as np
 
 from retune.core.errors import ModelError
 from retune.graph.graph import GraphBuilder
-from retune.graph.ops import Array
+from retune.graph.ops import Array, AttrValue
 from retune.graph.quantize.calibrate import Range
 from retune.graph.quantize.settings import QuantizeSettings
 
-_MULTIPLIER_BITS = 31
-_MOST_SHIFT = 48
-"""Offsets stay far within 64 bits."""
+_FACTOR_BITS = 15
+"""Of multipliers."""
+_SHIFT = 21
+"""The last shift at most: 2**15 times the least multiplier of 15 bits, shifted so, is 256 codes."""
+_MOST_SHIFT = 31
+_SUM_BITS, _CODE_BITS = 29, 8
+"""Of sums of codes, and of a code without its zero point."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +58,17 @@ def codes_of(entry: Range, settings: QuantizeSettings) -> Codes:
     return Codes(scale=scale, zero=int(np.rint(-entry.low / scale)), dtype="uint8")
 
 
-def coded_weight(weight: Array, settings: QuantizeSettings) -> tuple[Array, Array]:
-    """The weight in int8 without a zero point, and the scales of its output channels."""
+def coded_weight(weight: Array, settings: QuantizeSettings, least: Array) -> tuple[Array, Array]:
+    """The weight in int8 without a zero point, and the scales of its output channels.
+
+    Scales are no less than `least`, of one element or one for each channel.
+    """
     axes = tuple(range(1 if settings.weights == "channel" else 0, weight.ndim))
     magnitude = np.abs(weight.astype(np.float64)).max(axis=axes, keepdims=True)
     magnitude = np.where(magnitude > 0, magnitude, 1.0)
+    column = (-1, *[1] * (weight.ndim - 1))
+    needed = least if settings.weights == "channel" else np.max(least)
+    magnitude = np.maximum(magnitude, 127 * np.reshape(needed, column))
     scale = _power2(magnitude) if settings.scheme == "power2" else magnitude / 127
     codes = np.clip(np.rint(weight / scale), -127, 127).astype(np.int8)
     return codes, np.broadcast_to(scale.reshape(-1), weight.shape[:1])
@@ -94,45 +103,96 @@ def dequantized(build: GraphBuilder, value: str, scale: Array) -> str:
 
 
 def rescaled(
-    build: GraphBuilder,
-    terms: Sequence[tuple[str, Array]],
-    codes: Codes,
-    limits: tuple[int, int],
+    build: GraphBuilder, value: str, scale: Array, codes: Codes, limits: tuple[int, int]
 ) -> str:
-    """The codes, within the limits, of the sum of int32 values, each times its scale.
+    """The codes, within the limits, of int32 values times a scale, or one for each channel.
 
     Raises: ModelError if a scale is too far from that of the codes.
     """
-    multipliers, shift = fixed_point([scale / codes.scale for _, scale in terms])
-    plain = not codes.zero and len(terms) == 1 and not any(np.any(m != 1) for m in multipliers)
-    dtype = "int32" if plain else "int64"
-    total = ""
-    for (value, _), multiplier in zip(terms, multipliers, strict=True):
-        term = value if plain else build.add("cast", (value,), {"to": dtype})
-        if np.any(multiplier != 1):
-            factor = build.constant(f"{value}.multiplier", multiplier)
-            term = build.add("multiply", (term, factor))
-        total = build.add("add", (total, term)) if total else term
-    offset = (codes.zero << shift) + (1 << shift >> 1)
-    if offset:
-        total = build.add("add", (total, build.constant("offset", np.asarray(offset, dtype))))
-    if shift:
-        bits = build.constant("shift", np.asarray(shift, dtype))
-        total = build.add("shift_right", (total, bits))
-    return _limited(build, total, codes, limits)
+    found = fixed_point(scale / codes.scale)
+    offset = (codes.zero << found.shift) + (1 << found.shift >> 1)
+    operands = (_int32(build, f"{value}.{name}", a) for name, a in found.operands(offset))
+    attrs = _limiting(found.shift, codes, limits)
+    return build.add("requantize", (value, *operands), attrs)
 
 
-def fixed_point(factors: Sequence[Array]) -> tuple[list[Array], int]:
-    """Integers and a shift s with integer / 2**s near each factor, in lowest terms."""
-    largest = max(float(np.max(factor)) for factor in factors)
-    shift = min(_MULTIPLIER_BITS - int(np.frexp(largest)[1]), _MOST_SHIFT)
+def added(
+    build: GraphBuilder,
+    terms: Sequence[tuple[str, Codes]],
+    codes: Codes,
+    limits: tuple[int, int],
+) -> str:
+    """The codes, within the limits, of the sum of two coded values.
+
+    Raises: ModelError if their scales are too far from that of the codes.
+    """
+    multipliers, shift = common_point([c.scale / codes.scale for _, c in terms])
+    zeros = sum(c.zero * m for (_, c), m in zip(terms, multipliers, strict=True))
+    offset = (codes.zero << shift) + (1 << shift >> 1) - zeros
+    (a, _), (b, _) = terms
+    operands = (
+        a,
+        b,
+        *(_int32(build, f"{b}.{n}", np.asarray(m)) for n, m in zip("ab", multipliers, strict=True)),
+        _int32(build, f"{b}.offset", np.asarray(offset)),
+    )
+    return build.add("add_codes", operands, _limiting(shift, codes, limits))
+
+
+def _limiting(shift: int, codes: Codes, limits: tuple[int, int]) -> dict[str, AttrValue]:
+    low, high = limits
+    return {"shift": shift, "min": low, "max": high, "to": codes.dtype}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rescale:
+    """A factor as `requantize` has it: multiplier / 2**(pre + shift)."""
+
+    pre: Array
+    multiplier: Array | None
+    """None where it is one."""
+    shift: int
+
+    def operands(self, offset: int) -> list[tuple[str, Array]]:
+        """Those of `requantize` after the value, with their names."""
+        found = [("pre", self.pre), ("offset", np.asarray(offset))]
+        return found if self.multiplier is None else [*found, ("multiplier", self.multiplier)]
+
+
+def fixed_point(factors: Array) -> Rescale:
+    """The factors to 15 bits; sums that are still in 16 bits after `pre` reach all codes.
+
+    Raises: ModelError for a factor of 2**15 or more.
+    """
+    _, exponents = np.frexp(factors)
+    shift = min(_SHIFT, _FACTOR_BITS - int(np.max(exponents)))
     if shift < 0:
-        raise ModelError(f"rescaling by {largest}: expected less than 2**{_MULTIPLIER_BITS}")
-    found = [np.rint(np.asarray(f) * 2.0**shift).astype(np.int64) for f in factors]
-    found = [np.minimum(m, 2**_MULTIPLIER_BITS - 1) for m in found]
-    while shift and not any(np.any(m & 1) for m in found):
+        raise ModelError(f"rescaling by {np.max(factors)}: expected less than 2**{_FACTOR_BITS}")
+    pre = np.clip(_FACTOR_BITS - exponents - shift, 0, _MOST_SHIFT)
+    multiplier = np.rint(np.ldexp(factors, pre + shift)).astype(np.int64)
+    while shift and not np.any(multiplier & 1):
+        multiplier, shift = multiplier >> 1, shift - 1
+    return Rescale(pre=pre, multiplier=None if np.all(multiplier == 1) else multiplier, shift=shift)
+
+
+def common_point(factors: Sequence[float]) -> tuple[list[int], int]:
+    """Integers and a shift s with integer / 2**s near each factor, in lowest terms.
+
+    The sum of as many codes, each times its integer, stays within 29 bits.
+    Raises: ModelError for factors that leave no bit for themselves.
+    """
+    _, exponent = frexp(sum(factors))
+    shift = min(_SUM_BITS - _CODE_BITS - exponent, _SHIFT)
+    if shift < 0:
+        raise ModelError(f"a sum of codes times {factors}: expected scales nearer to each other")
+    found = [round(ldexp(factor, shift)) for factor in factors]
+    while shift and not any(m & 1 for m in found):
         found, shift = [m >> 1 for m in found], shift - 1
     return found, shift
+
+
+def _int32(build: GraphBuilder, name: str, array: Array) -> str:
+    return build.constant(name, array.astype(np.int32))
 
 
 def _limited(build: GraphBuilder, value: str, codes: Codes, limits: tuple[int, int]) -> str:

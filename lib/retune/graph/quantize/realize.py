@@ -9,12 +9,14 @@ from math import inf, prod
 
 import numpy as np
 
+from retune.core.errors import ModelError
 from retune.graph.graph import Graph, GraphBuilder, Node
 from retune.graph.ops import Array
 from retune.graph.ops.registry import ints, number
 from retune.graph.quantize.annotate import Annotation, Region
 from retune.graph.quantize.arithmetic import (
     Codes,
+    added,
     centred,
     coded_weight,
     codes_of,
@@ -24,8 +26,10 @@ from retune.graph.quantize.arithmetic import (
 )
 from retune.graph.quantize.calibrate import Range
 from retune.graph.quantize.settings import QuantizeSettings
+from retune.instructions.dot4 import WIDTH
 
-_INT32 = np.iinfo(np.int32)
+_MOST_BIAS = 2**30
+"""In magnitude: weights are coded so that the bias in the same codes is no more."""
 
 
 def realize(
@@ -57,8 +61,10 @@ class _Realizer:
         self.floats: dict[str, str] = {}
         self.integers: dict[str, str] = {}
         """Old values whose codes are there."""
-        self.sums: dict[str, tuple[Region, list[tuple[str, Array]]]] = {}
-        """Old values that are sums of int32 values times scales, limited as the region says."""
+        self.sums: dict[str, tuple[Region, str, Array]] = {}
+        """Old values that are int32 values times scales, limited as the region says."""
+        self.added: dict[str, Region] = {}
+        """Old values that are sums of coded ones."""
 
     def graph(self) -> Graph:
         for name in self.old.inputs:
@@ -99,69 +105,112 @@ class _Realizer:
 
     def unlimited(self, value: str) -> str:
         """The sums as floats, which the region's activation then limits."""
-        region, terms = self.sums[value]
-        found = ""
-        for term, scale in terms:
-            number_of = dequantized(self.build, term, scale)
-            found = self.build.add("add", (found, number_of)) if found else number_of
+        if value in self.added:
+            region = self.added[value]
+            left, right = (self.floating(term) for term in region.reads)
+            found = self.build.add("add", (left, right))
+        else:
+            region, total, scale = self.sums[value]
+            found = dequantized(self.build, total, scale)
         limit = region.limit
         return self.build.add(limit.op, (found,), limit.attrs) if limit else found
 
     def integer(self, value: str) -> str:
         """The value's codes."""
         if value not in self.integers:
-            codes = self.codes[value]
-            if value in self.sums:
-                region, terms = self.sums[value]
-                limits = _limits(region.limit, codes)
-                self.integers[value] = rescaled(self.build, terms, codes, limits)
-            else:
-                self.integers[value] = quantized(self.build, self.floats[value], codes)
+            self.integers[value] = self.coded(value, self.codes[value])
         return self.integers[value]
+
+    def coded(self, value: str, codes: Codes) -> str:
+        if value in self.added:
+            region = self.added[value]
+            terms = [(self.integer(term), self.codes[term]) for term in region.reads]
+            return added(self.build, terms, codes, _limits(region.limit, codes))
+        if value in self.sums:
+            region, total, scale = self.sums[value]
+            return rescaled(self.build, total, scale, codes, _limits(region.limit, codes))
+        return quantized(self.build, self.floats[value], codes)
 
     def compute(self, region: Region) -> None:
         """The region's value: codes for moves, else sums that are not yet rescaled."""
         node = region.node
-        if region.kind == "move":
-            inputs = [self.integer(value) for value in node.inputs]
-            self.integers[region.output] = self.build.add(node.op, inputs, node.attrs)
-            return
-        numbers = [
-            (centred(self.build, self.integer(v), self.codes[v]), np.asarray(self.codes[v].scale))
-            for v in region.reads
-        ]
-        if region.kind == "layer":
-            numbers = [self.layer(region, *numbers[0])]
-        elif region.kind == "mean":
-            numbers = [self.mean(node, *numbers[0])]
-        self.sums[region.output] = region, numbers
+        match region.kind:
+            case "move":
+                inputs = [self.integer(value) for value in node.inputs]
+                self.integers[region.output] = self.build.add(node.op, inputs, node.attrs)
+            case "layer":
+                self.sums[region.output] = region, *self.layer(region)
+            case "mean":
+                self.sums[region.output] = region, *self.mean(node)
+            case "sum":
+                self.added[region.output] = region
 
-    def mean(self, node: Node, data: str, scale: Array) -> tuple[str, Array]:
-        """The sums over what the node averages, and their scale."""
-        shape = self.old.types[node.inputs[0]].shape
-        attrs = node.attrs
+    def mean(self, node: Node) -> tuple[str, Array]:
+        """The sums over what the node averages, less their zero points, and their scale."""
+        data, codes = node.inputs[0], self.codes[node.inputs[0]]
+        shape, attrs = self.old.types[data].shape, node.attrs
         if node.op == "global_avg_pool":
             attrs = {"axes": tuple(range(2, len(shape))), "keepdims": True}
-        total = self.build.add("reduce_sum", (data,), attrs, name=node.name)
-        return total, scale / prod(shape[axis] for axis in ints(attrs, "axes"))
+        total = self.build.add("reduce_sum", (self.integer(data),), attrs, name=node.name)
+        count = prod(shape[axis] for axis in ints(attrs, "axes"))
+        if codes.zero:
+            less = np.asarray(-codes.zero * count, np.int32)
+            total = self.build.add("add", (total, self.build.constant(f"{data}.zeros", less)))
+        return total, np.asarray(codes.scale / count)
 
-    def layer(self, region: Region, data: str, scale: Array) -> tuple[str, Array]:
-        """The sums of products, with the bias, and their scales."""
-        node = region.node
-        weight, scales = coded_weight(self.old.constants[node.inputs[1]], self.settings)
-        stored = self.build.constant(f"{node.inputs[1]}.int8", weight)
-        wide = self.build.add("cast", (stored,), {"to": "int32"})
-        total = self.build.add(node.op, (data, wide), node.attrs, name=node.name)
-        if np.all(scales == scales[0]):
-            made = np.asarray(scale * scales[0])
-        else:
-            made = (scale * scales).reshape(-1, *[1] * (weight.ndim - 2))
-        if region.bias is not None:
-            exact = self.old.constants[region.bias.inputs[1]] / made
-            bias = np.clip(np.rint(exact), _INT32.min, _INT32.max).astype(np.int32)
-            stored = self.build.constant(f"{region.bias.inputs[1]}.int32", bias)
-            total = self.build.add("add", (total, stored), name=region.bias.name)
+    def layer(self, region: Region) -> tuple[str, Array]:
+        """The sums of products, with the bias, and their scales.
+
+        Products are of codes as they are: what the zero point of the data adds is in the bias.
+        """
+        node, codes = region.node, self.codes[region.node.inputs[0]]
+        bias = self.old.constants[region.bias.inputs[1]] if region.bias else np.zeros(1)
+        weight, scales = coded_weight(
+            self.old.constants[node.inputs[1]],
+            self.settings,
+            least=np.abs(bias).reshape(-1) / (codes.scale * _MOST_BIAS),
+        )
+        total = self.products(node, weight, codes)
+        made = np.asarray(codes.scale * scales[0])
+        if np.any(scales != scales[0]):
+            made = (codes.scale * scales).reshape(-1, *[1] * (weight.ndim - 2))
+        sums = weight.astype(np.int64).sum(axis=tuple(range(1, weight.ndim)))
+        whole = np.rint(bias / made) - codes.zero * sums.reshape(-1, *[1] * (weight.ndim - 2))
+        _check_sums(node, weight, whole)
+        if np.any(whole):
+            name = f"{(region.bias or node).outputs[0]}.bias"
+            stored = self.build.constant(name, whole.astype(np.int32))
+            total = self.build.add("add", (total, stored))
         return total, made
+
+    def products(self, node: Node, weight: Array, codes: Codes) -> str:
+        """The layer's sums over codes; around them lies their zero point.
+
+        Channels come in words of four, which is what instructions take: those that are missing
+        have no weight.
+        """
+        value, attrs = self.integer(node.inputs[0]), dict(node.attrs)
+        whole = weight.shape[1] == self.old.types[node.inputs[0]].shape[1]
+        missing = -weight.shape[1] % WIDTH
+        if missing and whole:
+            none = [0] * weight.ndim
+            pads = (*none, 0, missing, *none[2:])
+            value = self.build.add("pad", (value,), {"pads": pads, "value": 0.0})
+            weight = np.pad(weight, [(0, 0), (0, missing), *[(0, 0)] * (weight.ndim - 2)])
+        if codes.zero and any(ints(attrs, "pads") if "pads" in attrs else ()):
+            attrs["border"] = codes.zero
+        stored = self.build.constant(f"{node.inputs[1]}.int8", weight)
+        return self.build.add(node.op, (value, stored), attrs, name=node.name)
+
+
+def _check_sums(node: Node, weight: Array, bias: Array) -> None:
+    """Raises: ModelError where the sums may leave 32 bits."""
+    reach = 255 * np.abs(weight.astype(np.int64)).sum(axis=tuple(range(1, weight.ndim))).max()
+    if reach + np.abs(bias).max() >= 2**31:
+        raise ModelError(
+            f"{node.op} of {node.inputs[0]}: sums of {weight[0].size} products and a bias may "
+            f"leave 32 bits; leave it in floats, by its output's name {node.outputs[0]!r}"
+        )
 
 
 def _limits(limit: Node | None, codes: Codes) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from retune.graph.tensors import (
     movement,
     normalisation,
     pooling,
+    quantized,
     reduction,
 )
 from retune.graph.tensors.registry import RULES, Names, OpCall, rule_of
@@ -23,6 +24,7 @@ __all__ = [
     "movement",
     "normalisation",
     "pooling",
+    "quantized",
     "reduction",
     "rule_of",
 ]

@@ -5,10 +5,11 @@ Data with pads is copied to a stage `PaddedInput` first; without pads there is n
 
 from collections.abc import Sequence
 
+from retune.graph.ops.convolution import border
 from retune.graph.ops.registry import integer, ints
 from retune.graph.ops.shapes import CHANNELS_LAST, channels
 from retune.graph.tensors.registry import Names, OpCall, tensors_of
-from retune.ir.expr import Expr, all_of, const, select
+from retune.ir.expr import Expr, Load, all_of, cast, const, select
 from retune.ir.te import Axis, Tensor, compute, reduce_axis
 
 SPATIAL = {1: "x", 2: "yx", 3: "zyx"}
@@ -89,6 +90,12 @@ def window_places(c: OpCall, places: Sequence[Expr], taps: Sequence[Expr]) -> li
     ]
 
 
+def product(a: Load, b: Load, c: OpCall) -> Expr:
+    """The product of two elements in the type of the output."""
+    dtype = c.output.dtype
+    return a * b if a.dtype == dtype else cast(a, dtype) * cast(b, dtype)
+
+
 @tensors_of("conv2d", "conv3d")
 def conv(c: OpCall) -> Tensor:
     """conv2d_nhwc(nn, yy, xx, ff) += data[nn, yy + ry, xx + rx, rc] * w[ry, rx, rc, ff]."""
@@ -98,7 +105,7 @@ def conv(c: OpCall) -> Tensor:
     taps_shape = weight.shape[:-2] if last else weight.shape[2:]
     depth = weight.shape[-2] if last else weight.shape[1]
     made = channels(c.output.shape, layout) // groups
-    source = padded(data, spatial_pads(ints(c.attrs, "pads"), layout), c.name)
+    source = padded(data, spatial_pads(ints(c.attrs, "pads"), layout), c.name, border(c.attrs))
     reduced, taps = window_axes(taps_shape)
     rc = reduce_axis("rc", depth)
     order = [*reduced, rc] if last else [rc, *reduced]
@@ -108,7 +115,7 @@ def conv(c: OpCall) -> Tensor:
         own = rc.var if groups == 1 else channel // made * depth + rc.var
         at = data_index(batch, window_places(c, places, taps), own, layout)
         tap = (*taps, rc.var, channel) if last else (channel, rc.var, *taps)
-        return source[at] * weight[tap]
+        return product(source[at], weight[tap], c)
 
     return compute(
         c.name(f"{c.op}_{layout.lower()}"),
@@ -128,7 +135,7 @@ def depthwise(c: OpCall) -> Tensor:
     last = layout in CHANNELS_LAST
     taps_shape = weight.shape[:-2] if last else weight.shape[2:]
     multiple = channels(c.output.shape, layout) // channels(data.shape, layout)
-    source = padded(data, spatial_pads(ints(c.attrs, "pads"), layout), c.name)
+    source = padded(data, spatial_pads(ints(c.attrs, "pads"), layout), c.name, border(c.attrs))
     reduced, taps = window_axes(taps_shape)
     reduced = reduced or [reduce_axis("ry", 1)]
 
@@ -137,7 +144,7 @@ def depthwise(c: OpCall) -> Tensor:
         own = channel // multiple
         at = data_index(batch, window_places(c, places, taps), own, layout)
         tap = (*taps, own, channel % multiple) if last else (channel, const(0), *taps)
-        return source[at] * weight[tap]
+        return product(source[at], weight[tap], c)
 
     return compute(
         c.name(f"depthwise_conv2d_{layout.lower()}"),
@@ -157,7 +164,7 @@ def dense(c: OpCall) -> Tensor:
     return compute(
         c.name("T_dense"),
         c.output.shape,
-        lambda i, j: data[i, k] * weight[j, k],
+        lambda i, j: product(data[i, k], weight[j, k], c),
         [data, weight],
         reduce=[k],
     )
@@ -177,7 +184,7 @@ def matmul(c: OpCall) -> Tensor:
 
     def body(*axes: Expr) -> Expr:
         a = left[(*batch(left, axes), axes[-2], k.var)]
-        return a * right[(*batch(right, axes), k.var, axes[-1])]
+        return product(a, right[(*batch(right, axes), k.var, axes[-1])], c)
 
     return compute(
         c.name("T_matmul"),

@@ -25,7 +25,7 @@ def reduce(c: OpCall) -> Tensor:
     mean, truth = c.op == "reduce_mean", data.dtype == "bool"
     over = ints(c.attrs, "axes")
     stem = "reduce_total" if mean or truth else f"T_{c.op}"
-    number = "int32" if truth else data.dtype
+    number = "int32" if truth else c.output.dtype
     total = _over(c, stem, data, over, _REDUCERS[c.op], lambda x, _k, _i: cast(x, number))
     if not mean and not truth:
         return total

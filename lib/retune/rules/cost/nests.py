@@ -11,10 +11,12 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
+from retune.core.target import DeviceSpec
+from retune.instructions import Match, Way, intrinsic, match
 from retune.ir.evaluate import Formulas
 from retune.ir.expr import Buffer, Var, const
 from retune.ir.stmt import For, blocks, is_compile_time
-from retune.rules.tiling import LANE, REGISTER, VIRTUAL, Level
+from retune.rules.tiling import LANE, REGISTER, VIRTUAL, WORD, Level
 from retune.schedule.access import Accesses, Operand
 from retune.schedule.space import Sketch
 
@@ -116,6 +118,19 @@ class Nest:
     def lanes(self) -> Array:
         """Elements of a vector."""
         return self.size(on(self.loops, LANE))
+
+    @cached_property
+    def words(self) -> Array:
+        """Iterations that an instruction does at once in a lane."""
+        return self.size(on(self.loops, WORD))
+
+    def way(self, spec: DeviceSpec) -> Way | None:
+        """How the device does the block's intrinsic; None for a block of none."""
+        for loop in on(self.loops, WORD):
+            found = match(intrinsic(loop.intrinsic), loop)
+            if isinstance(found, Match):
+                return found.entry.way(found.shape(int(self.lanes[0])), spec.instructions)
+        return None
 
 
 Kernel = Sequence[Nest]

@@ -6,17 +6,17 @@ from retune.core.target import DeviceSpec
 from retune.rules.cost.conflicts import WAY_BYTES, crowded
 from retune.rules.cost.core import Core
 from retune.rules.cost.nests import Array, Nest, off, on
-from retune.rules.tiling import BLOCK, GROUP, LANE, REGISTER
+from retune.rules.tiling import BLOCK, GROUP, LANE, REGISTER, WORD
 from retune.schedule.access import Operand
 
 
 def tile_cycles(nest: Nest, spec: DeviceSpec, core: Core) -> Array:
     """Cycles of one core for all iterations of such a reduction."""
     reduce = nest.accesses.steps
-    depth, written = nest.size(off(reduce, LANE)), on(nest.accesses.results, REGISTER)
+    depth, written = nest.size(off(reduce, LANE, WORD)), on(nest.accesses.results, REGISTER)
     tile = nest.size(written)
-    steps = nest.work / nest.lanes / tile * (1.0 + core.start_steps / depth)
-    steps = steps * (1.0 + core.entry_steps / nest.size(reduce[-1:]))
+    steps = nest.work / nest.lanes / nest.words / tile * (1.0 + core.start_steps / depth)
+    steps = steps * (1.0 + core.entry_steps / nest.size(off(reduce, WORD)[-1:]))
     cycles = steps * _step_cycles(nest, tile, nest.size(written[-1:]), spec, core)
     return cycles * core.handed_over if nest.handed_over else cycles
 
@@ -27,8 +27,10 @@ def _step_cycles(nest: Nest, tile: Array, rows: Array, spec: DeviceSpec, core: C
     The slowest of: multiply-adds, their latency, loads from the nearest cache (a broadcast
     for each pixel, `rows` vectors), and the way of both from the caches beyond.
     """
-    pixels = tile / rows
-    arithmetic = np.maximum(tile, core.latency_chains) / core.pipes
+    pixels, slots = tile / rows, tile
+    if (way := nest.way(spec)) is not None:
+        slots = tile * way.slots + pixels * way.first_slots + rows * way.second_slots
+    arithmetic = np.maximum(slots, core.latency_chains) / core.pipes
     near = core.load_slack * (pixels + rows) / core.loads
     far = rows * _weight_cycles(nest, spec, core)
     far = far + pixels / nest.lanes * _data_cycles(nest, spec, core)

@@ -31,6 +31,7 @@ from retune.rules.fusion import (
     untouched,
 )
 from retune.rules.row_programs import Fused, find_row_program, fused_rows
+from retune.rules.words import word_way
 from retune.schedule.access import Accesses
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import Sketch, Space, sketch_of
@@ -74,19 +75,26 @@ def _structures(program: Program, spec: DeviceSpec) -> Iterator[Structure]:
     elif stage.by_channel and lanes >= LEAST_LANES:
         yield SlidingWindow(lanes, masked=bool(_masks(program, anchor)))
     else:
-        yield from _register_tiles(stage, lanes, can_mask=bool(_masks(program, anchor)))
+        yield from _register_tiles(stage, lanes, spec, can_mask=bool(_masks(program, anchor)))
 
 
-def _register_tiles(stage: Accesses, lanes: int, *, can_mask: bool) -> Iterator[RegisterTile]:
+def _register_tiles(
+    stage: Accesses, lanes: int, spec: DeviceSpec, *, can_mask: bool
+) -> Iterator[RegisterTile]:
     widths = [lanes, lanes // 2] if _channels(stage) % lanes and lanes > 4 else [lanes]
     window = prod(evaluate_int(loop.extent) for loop in stage.steps) <= WINDOW_LIMIT
     several = sum(evaluate_int(loop.extent) > 1 for loop in stage.results) > 1
-    # A window's few steps cost less than a copy of the data; a deep sum may go either way.
-    masks = [False] if not can_mask else [True] if window else [False, True]
-    for width, unrolled, slow, masked in product(
-        widths, [False, True] if window else [False], [False, True] if several else [False], masks
-    ):
-        yield RegisterTile(width, unrolled, slow, masked)
+    for width in widths:
+        words = word_way(stage, spec, width)
+        # A window's few steps cost less than a copy of the data; a deep sum may go either way. A
+        # mask would stand between a word and its bytes.
+        masks = [True] if window else [False, True]
+        for unrolled, slow, masked in product(
+            [False, True] if window else [False],
+            [False, True] if several else [False],
+            masks if can_mask and not words else [False],
+        ):
+            yield RegisterTile(width, unrolled, slow, masked, words)
 
 
 def _channels(stage: Accesses) -> int:

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from math import prod
 
 from retune.core.target import DeviceSpec
+from retune.instructions import Way
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Const, Expr, Var, const
 from retune.rules.accumulators import accumulate_in_registers
 from retune.rules.fusion import accesses, pack_operands, results_of
 from retune.rules.tiling import BLOCK, CPU, GROUP, LANE, REGISTER, Axis, Tile, Tiling, extent_of
+from retune.rules.words import split_word
 from retune.schedule.schedule import Schedule
 
 _LEAST_TILE = 6
@@ -36,13 +38,16 @@ class RegisterTile:
     """True: work-groups walk the pixels of one channel tile before the next one."""
     masked: bool = False
     """True: padding is a mask on the reduction; False: padded data is written out first."""
+    words: Way | None = None
+    """How words of four bytes are multiplied and added at once; None: elements are."""
 
     @property
     def name(self) -> str:
         """Name of the sketch."""
         order = "channels_slow" if self.channels_slow else "pixels_slow"
-        masked = ".masked" if self.masked else ""
-        return f"cpu.v{self.lanes}.{'window' if self.window else 'loops'}.{order}{masked}"
+        extras = [n for n, has in (("masked", self.masked), ("words", self.words)) if has]
+        steps = "window" if self.window else "loops"
+        return ".".join([f"cpu.v{self.lanes}", steps, order, *extras])
 
 
 def schedule_register_tile(
@@ -66,7 +71,7 @@ def schedule_register_tile(
     order_reduction(s, name, plan, sampled=sampled)
     tile.run(LANE, REGISTER)
     if sampled:
-        limit_registers(s, tile[REGISTER], spec)
+        limit_registers(s, tile[REGISTER], spec, plan.words)
     pack_operands(s, name)
 
 
@@ -98,6 +103,7 @@ def order_reduction(s: Schedule, name: str, plan: RegisterTile, *, sampled: bool
     """Reduce loops outside the register tile; the tile's loops written out, lanes last."""
     block_loops = s.loops(name)
     reduce = [n for n in block_loops if s.loop(n).reduce]
+    word = split_word(s, reduce) if plan.words else ""
     axes = [i.name for i in s.block(name).indices if isinstance(i, Var)]
     spatial = [n for n in block_loops if n in axes]
     order = list(reduce)
@@ -116,10 +122,14 @@ def order_reduction(s: Schedule, name: str, plan: RegisterTile, *, sampled: bool
         hint = s.sample_categorical(f"unroll.{name}", hints)
         s.require(s.loop(order[-1]).extent % hint <= 0, "unrolling would leave a rest")
         s.unroll(order[-1], hint)
-    accumulate_in_registers(s, order, spatial, plan.lanes)
+    accumulate_in_registers(s, order, spatial, plan.lanes, word)
+    if word:
+        s.tensorize(word, "dot4")
 
 
-def limit_registers(s: Schedule, tile: Sequence[str], spec: DeviceSpec) -> None:
+def limit_registers(
+    s: Schedule, tile: Sequence[str], spec: DeviceSpec, words: Way | None = None
+) -> None:
     """Accumulators, one row of weights and a broadcast fit the registers; enough hide latency.
 
     `tile` are the loops over accumulators; the last one is over vectors of channels.
@@ -127,7 +137,8 @@ def limit_registers(s: Schedule, tile: Sequence[str], spec: DeviceSpec) -> None:
     *inner, channels = tile
     vectors, size = s.loop(channels).extent, extent_of(s, [channels, *inner])
     registers = max(spec.vector_registers, 8)
-    s.require(size + vectors + 1 <= registers, "the register tile spills")
+    each = words.registers if words else 1
+    s.require(size + (vectors + 1) * each <= registers, "the register tile spills")
     largest = prod(_largest(s, s.loop(n).extent) for n in tile)
     s.require(const(min(_LEAST_TILE, largest)) <= size, "too few accumulators hide latency")
 

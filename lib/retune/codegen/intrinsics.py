@@ -1,0 +1,71 @@
+"""Loops that an intrinsic does become calls of a function over words, whose text is its way's."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from retune.codegen.kernel import Function, Value
+from retune.core.errors import CodegenError
+from retune.instructions import Match, Shape, intrinsic, intrinsics, match, mismatch
+from retune.ir.expr import Buffer, Call, Expr, Load, Var, const
+from retune.ir.flat import elements
+from retune.ir.reduction import path_to
+from retune.ir.stmt import For, Stmt, blocks, rewrite
+
+
+def intrinsics_to_calls(nest: Stmt) -> Stmt:
+    """The nest with a call over words for each loop that an intrinsic does.
+
+    Raises: CodegenError where a primitive after `tensorize` left nothing to do it with.
+    """
+
+    def rule(node: Stmt) -> Stmt | None:
+        if not isinstance(node, For) or not node.intrinsic:
+            return None
+        entry = intrinsic(node.intrinsic)
+        found = match(entry, node)
+        problem = found if isinstance(found, str) else mismatch(entry, nest, node)
+        if isinstance(found, str) or problem:
+            names = ", ".join(block.name for block in blocks(node))
+            raise CodegenError(f"{names}: no {entry.name} over {node.var} any more: {problem}")
+        return replace(found.block, value=_call(found))
+
+    return rewrite(nest, rule)
+
+
+def _call(found: Match) -> Expr:
+    words: list[Expr] = []
+    for number, (load, operand) in enumerate(zip(found.reads, found.entry.operands, strict=True)):
+        index = found.word(number)
+        assert index is not None
+        size = -(-elements(load.buffer) // operand.word)
+        dtype = f"{load.dtype}x{operand.word}"
+        buffer = Buffer(load.buffer.name, (const(size),), dtype, load.buffer.scope)
+        words.append(Load(buffer, (index,)))
+    return Call(found.entry.name, tuple(words), found.block.buffer.dtype)
+
+
+def is_intrinsic(function: str) -> bool:
+    """Whether calls of that function are an intrinsic's."""
+    return any(entry.name == function for entry in intrinsics())
+
+
+def used_functions(nest: Stmt, lanes: Mapping[Var, int], offered: Sequence[str]) -> list[Function]:
+    """The functions that a nest calls, in the best ways of those that the device offers.
+
+    `lanes` are its loops run as vector lanes.
+    """
+    found: set[tuple[str, Shape]] = set()
+    for block in blocks(nest):
+        call = block.value
+        if isinstance(call, Call) and is_intrinsic(call.function):
+            width = [lanes[p.var] for p in path_to(nest, block) or [] if p.var in lanes]
+            found.add((call.function, shape_of(call.args, width[0] if width else 1)))
+    return [
+        Function(name, shape, intrinsic(name).way(shape, offered).name)
+        for name, shape in sorted(found)
+    ]
+
+
+def shape_of(words: Sequence[Expr | Value], lanes: int) -> Shape:
+    """The shape of the function over these words."""
+    return Shape(tuple(word.dtype.partition("x")[0] for word in words), lanes)

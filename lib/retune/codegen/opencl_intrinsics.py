@@ -1,0 +1,41 @@
+"""Intrinsics in OpenCL C: a function for each shape, such as `dot4_us_8`, with its way's body."""
+
+from collections.abc import Iterable
+
+from retune.codegen.kernel import Function
+from retune.instructions import Shape, intrinsic
+
+LANGUAGE = "OpenCL C"
+"""What the texts of ways are found under."""
+
+_WORDS = {"uint8": "uint", "int8": "int"}
+"""Element type -> that of its words."""
+
+
+def function_name(op: str, shape: Shape) -> str:
+    """The name of the function."""
+    return f"{op}_{shape}"
+
+
+def function_lines(functions: Iterable[Function]) -> list[str]:
+    """The lines that define the functions, each one once in a program of several kernels."""
+    return [line for function in functions for line in (*_definition(function), "")]
+
+
+def _definition(f: Function) -> list[str]:
+    assert f.shape is not None, "an intrinsic's function has a shape"
+    entry = intrinsic(f.op)
+    way = next(way for way in entry.ways if way.name == f.way)
+    lanes = "" if f.shape.lanes == 1 else f.shape.lanes
+    name = function_name(f.op, f.shape)
+    operands = zip(entry.operands, f.shape.dtypes, strict=True)
+    arguments = [f"const {_WORDS[dtype]}{lanes} {operand.name}" for operand, dtype in operands]
+    return [
+        f"#ifndef {name.upper()}",
+        f"#define {name.upper()}",
+        f"// {entry.full_name(way)}",
+        f"static int{lanes} {name}({', '.join(arguments)}, const int{lanes} sum) {{",
+        *(f"  {line}" for line in way.text[LANGUAGE](f.shape)),
+        "}",
+        "#endif",
+    ]

@@ -1,0 +1,111 @@
+"""Which ways of computing an intrinsic a device has: each is built there, run, and compared.
+
+No name and no version is asked. A process of its own does it, as an instruction that is not there
+may end it; what it found is kept for the machine, by the device and by the texts that were tried.
+Read `offered`.
+"""
+
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+
+from retune.codegen.kernel import Function
+from retune.codegen.opencl_intrinsics import LANGUAGE, function_lines, function_name
+from retune.core.keys import content_key
+from retune.core.locking import machine_file
+from retune.core.replacing import replacing
+from retune.core.target import DeviceSpec
+from retune.instructions import Intrinsic, Shape, Way, intrinsics
+
+_LOG = logging.getLogger(__name__)
+_LANES = (1, 2, 4, 8, 16)
+_DEADLINE_S = 120.0
+_BOOT = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from retune.device.probe_child import main; main(sys.argv[2], json.loads(sys.argv[3]))"
+)
+
+
+def offered(spec: DeviceSpec) -> tuple[str, ...]:
+    """The ways that the device has, by their full names, the best of each intrinsic first.
+
+    Probes it if this machine has not done so yet, which takes a second or two.
+    """
+    names = [name for name, _, _ in ways()]
+    path = machine_file("instructions", ".json", spec.fingerprint, spec.host, _texts())
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        known = None
+    if not isinstance(known, list):
+        known = _probe(spec.name, names)
+        try:
+            with replacing(path) as stream:
+                stream.write(json.dumps(known).encode())
+        except OSError as error:
+            _LOG.debug("%s cannot be kept: %s", path, error)
+    return tuple(name for name in names if name in known)
+
+
+def ways() -> Iterator[tuple[str, Intrinsic, Way]]:
+    """All but those that need no probe."""
+    for entry in intrinsics():
+        for way in entry.ways[:-1]:
+            if LANGUAGE in way.text:
+                yield entry.full_name(way), entry, way
+
+
+def _texts() -> str:
+    """A digest of all that is tried."""
+    return content_key(*(program_of(entry, way) for _, entry, way in ways()))
+
+
+def _probe(device: str, names: Sequence[str]) -> list[str]:
+    """Those of the ways that work. One that ends the process, or hangs, does not."""
+    left, found = list(names), list[str]()
+    while left:
+        command = [sys.executable, "-c", _BOOT, json.dumps(sys.path), device, json.dumps(left)]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=_DEADLINE_S, check=False
+            )
+            lines, why = done.stdout.splitlines(), f"exit code {done.returncode}: {done.stderr}"
+        except subprocess.TimeoutExpired as error:
+            output = error.stdout or b""
+            lines, why = output.decode().splitlines(), "no answer"
+        told = [line.split() for line in lines if line.startswith(("works ", "fails "))]
+        found += [name for verdict, name in told if verdict == "works"]
+        if len(told) < len(left):
+            _LOG.debug("%s: probing %s ended: %s", device, left[len(told)], why)
+        left = left[len(told) + 1 :]
+    return found
+
+
+def shapes_of(entry: Intrinsic, way: Way) -> list[Shape]:
+    """All that the way takes, of any types that the operands may have."""
+    kinds: list[tuple[str, ...]] = [()]
+    for operand in entry.operands:
+        kinds = [(*kind, dtype) for kind in kinds for dtype in operand.dtypes]
+    return [s for s in (Shape(k, n) for k in kinds for n in _LANES) if way.takes(s)]
+
+
+def program_of(entry: Intrinsic, way: Way) -> str:
+    """The way's functions, and for each of them a kernel that calls it once in each item."""
+    shapes = shapes_of(entry, way)
+    lines = function_lines(Function(entry.name, shape, way.name) for shape in shapes)
+    for shape in shapes:
+        name = function_name(entry.name, shape)
+        kinds = ["uint" if dtype == "uint8" else "int" for dtype in (*shape.dtypes, "int32")]
+        given = [f"__global const {kind}* x{i}" for i, kind in enumerate(kinds)]
+        n = shape.lanes
+        read = [f"vload{n}(i, x{i_})" if n > 1 else f"x{i_}[i]" for i_ in range(len(kinds))]
+        call = f"{name}({', '.join(read)})"
+        lines += [
+            f"__kernel void probe_{name}({', '.join(given)}, __global int* y) {{",
+            "  const size_t i = get_global_id(0);",
+            f"  vstore{n}({call}, i, y);" if n > 1 else f"  y[i] = {call};",
+            "}",
+        ]
+    return "\n".join([*lines, ""])

@@ -1,0 +1,71 @@
+"""From sums to bytes by multiplication and shifts in 32 bits: `requantize` and `add_codes`.
+
+For an int32 x, shifts `pre` of 0 to 31 and an int32 `offset`, both of which broadcast with it:
+
+    y = (clip(x >> pre, -2**15, 2**15 - 1) * multiplier + offset) >> shift
+
+limited to `min` and `max`, as type `to`. Without a multiplier shifts do it alone. Multipliers are
+at most 2**15 and offsets 2**30, in magnitude: nothing then leaves 32 bits. Shifts round down; half
+of 2**shift in the offset makes the last one round to the nearest.
+
+For bytes a and b, and int32 multipliers of each of which 255 times the sum is at most 2**29,
+
+    y = (a * multiplier_a + b * multiplier_b + offset) >> shift
+"""
+
+from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
+
+from retune.core.dtypes import DType, TensorType
+from retune.graph.ops.linear import BYTES
+from retune.graph.ops.registry import Array, Attrs, integer, number, op, present
+from retune.graph.ops.shapes import common_shape, require
+
+LIMIT = 2**15
+"""Of the shifted sum in magnitude, before it is multiplied."""
+
+
+def _infer_requantize(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    require(
+        3 <= len(types) <= 4 and all(t is not None and t.dtype == "int32" for t in types),
+        lambda: f"requantize of {', '.join(map(str, types))}: expected three or four of int32",
+    )
+    data = present(types)
+    require(
+        common_shape(types) == data.shape,
+        lambda: f"requantize of {data}: expected operands that broadcast to it",
+    )
+    return (TensorType(data.shape, cast("DType", attrs["to"])),)
+
+
+@op("requantize", kind="broadcast", infer=_infer_requantize)
+def requantize(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
+    """Inputs x, pre, offset and, if there is one, the multiplier."""
+    x, pre, offset, *multiplier = (present(arrays, i) for i in range(len(arrays)))
+    near = np.clip(x >> pre, -LIMIT, LIMIT - 1)
+    for factor in multiplier:
+        near = near * factor
+    return (_limited((near + offset) >> np.int32(integer(attrs, "shift")), attrs),)
+
+
+def _infer_added(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    a, b = present(types), present(types, 1)
+    require(
+        a.shape == b.shape and a.dtype in BYTES and b.dtype in BYTES,
+        lambda: f"add_codes of {a} and {b}: expected bytes of one shape",
+    )
+    return (TensorType(a.shape, cast("DType", attrs["to"])),)
+
+
+@op("add_codes", kind="broadcast", infer=_infer_added)
+def add_codes(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
+    """Inputs a, b, multiplier_a, multiplier_b, offset."""
+    a, b, of_a, of_b, offset = (present(arrays, i) for i in range(len(arrays)))
+    whole = a.astype(np.int32) * of_a + b.astype(np.int32) * of_b + offset
+    return (_limited(whole >> np.int32(integer(attrs, "shift")), attrs),)
+
+
+def _limited(whole: Array, attrs: Attrs) -> Array:
+    return np.clip(whole, number(attrs, "min"), number(attrs, "max")).astype(str(attrs["to"]))

@@ -1,0 +1,45 @@
+"""`requantize` and `add_codes`, one stage each: see `graph.ops.quantized`."""
+
+from retune.graph.ops.quantized import LIMIT
+from retune.graph.ops.registry import integer
+from retune.graph.tensors.registry import OpCall, read, tensors_of
+from retune.ir.expr import Expr, binary, cast, const, maximum, minimum
+from retune.ir.te import Tensor, compute
+
+
+@tensors_of("requantize")
+def requantize(c: OpCall) -> Tensor:
+    """T_requantize(i...) = uint8(clip((clip(x >> pre) * multiplier + offset) >> shift))."""
+    shape = c.output.shape
+
+    def body(*i: Expr) -> Expr:
+        x, pre, offset, *multiplier = (read(tensor, i, shape) for tensor in c.inputs)
+        near = _limited(binary("shr", x, pre), -LIMIT, LIMIT - 1)
+        for factor in multiplier:
+            near = near * factor
+        return _shifted(near + offset, c)
+
+    return compute(c.name("T_requantize"), shape, body, list(c.inputs))
+
+
+@tensors_of("add_codes")
+def add_codes(c: OpCall) -> Tensor:
+    """T_add_codes(i...) = uint8(clip((a * multiplier + b * multiplier + offset) >> shift))."""
+    shape = c.output.shape
+
+    def body(*i: Expr) -> Expr:
+        a, b, of_a, of_b, offset = (read(tensor, i, shape) for tensor in c.inputs)
+        return _shifted(cast(a, "int32") * of_a + cast(b, "int32") * of_b + offset, c)
+
+    return compute(c.name("T_add_codes"), shape, body, list(c.inputs))
+
+
+def _shifted(value: Expr, c: OpCall) -> Expr:
+    """The end of both: shifted, limited, and as a byte."""
+    whole = binary("shr", value, const(integer(c.attrs, "shift"), "int32"))
+    low, high = integer(c.attrs, "min"), integer(c.attrs, "max")
+    return cast(_limited(whole, low, high), c.output.dtype)
+
+
+def _limited(value: Expr, low: int, high: int) -> Expr:
+    return minimum(maximum(value, const(low, "int32")), const(high, "int32"))

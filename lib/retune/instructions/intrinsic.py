@@ -1,0 +1,108 @@
+"""What an intrinsic is, and the registry of them.
+
+An intrinsic is a pattern, a small tensor expression, that devices compute at once, and the ways in
+which they do: each way has its own text for each renderer, and says what it costs. Which ways a
+device has is probed: built, run and compared, see `device.probing`. Another intrinsic, or another
+way, is one entry; `tests/unit/instructions/test_toy.py` adds one.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from retune.core.errors import ScheduleError
+from retune.ir.te import Compute, Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """What the pattern reads under a name."""
+
+    name: str
+    dtypes: tuple[str, ...]
+    """The types that it may have, whatever the pattern's own."""
+    word: int
+    """Elements that lie side by side along the pattern's last axis and are read as one."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Shape:
+    """One function of an intrinsic: the types of its operands, and how many results it makes."""
+
+    dtypes: tuple[str, ...]
+    lanes: int
+
+    def __str__(self) -> str:
+        kinds = "".join("u" if dtype.startswith("u") else "s" for dtype in self.dtypes)
+        return f"{kinds}_{self.lanes}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """One way in which devices compute an intrinsic."""
+
+    name: str
+    """Unique among the ways of its intrinsic, such as `avx2`."""
+    takes: Callable[[Shape], bool]
+    """Whether there is a text for that shape."""
+    text: Mapping[str, Callable[[Shape], Sequence[str]]]
+    """Renderer's name -> the body of a function of the operands' words, in the pattern's order, and
+    the sum so far, called `sum`, which returns the new one."""
+    slots: float = 1.0
+    """Time on a vector's results, in that of a multiply-add of float32 on as many lanes."""
+    first_slots: float = 0.0
+    """Time on an operand that all lanes share, once for all functions that read it."""
+    second_slots: float = 0.0
+    """Time on the other operand, once for all functions that read it."""
+    registers: int = 1
+    """Registers that each operand takes while it is used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intrinsic:
+    """What an instruction computes."""
+
+    name: str
+    pattern: Tensor
+    """A reduction; its axes are the loops that the instruction does."""
+    operands: tuple[Operand, ...]
+    ways: tuple[Way, ...]
+    """The best first; the last one takes any shape and needs nothing, so that all devices have it.
+    """
+
+    @property
+    def loops(self) -> tuple[int, ...]:
+        """Extents of the loops that it does, from the outermost; the last one is along words."""
+        assert isinstance(self.pattern.op, Compute)
+        return tuple(axis.extent for axis in (*self.pattern.op.axes, *self.pattern.op.reduce_axes))
+
+    def way(self, shape: Shape, offered: Sequence[str]) -> Way:
+        """The best way for that shape among those that a device offers, as `full_name` has them."""
+        fits = (w for w in self.ways[:-1] if self.full_name(w) in offered and w.takes(shape))
+        return next(fits, self.ways[-1])
+
+    def full_name(self, way: Way) -> str:
+        """The way's name among those of all intrinsics, such as `dot4.avx2`."""
+        return f"{self.name}.{way.name}"
+
+
+_KNOWN: dict[str, Intrinsic] = {}
+
+
+def register_intrinsic(entry: Intrinsic) -> Intrinsic:
+    """The entry, which `tensorize` takes from now on. Raises: ValueError if its name is taken."""
+    if entry.name in _KNOWN:
+        raise ValueError(f"intrinsic {entry.name!r} exists already")
+    _KNOWN[entry.name] = entry
+    return entry
+
+
+def intrinsics() -> tuple[Intrinsic, ...]:
+    """All that are registered."""
+    return tuple(_KNOWN.values())
+
+
+def intrinsic(name: str) -> Intrinsic:
+    """The one of that name. Raises: ScheduleError naming those that there are."""
+    if name not in _KNOWN:
+        raise ScheduleError(f"no intrinsic {name!r}; there are {', '.join(sorted(_KNOWN))}")
+    return _KNOWN[name]

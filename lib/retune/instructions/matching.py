@@ -1,0 +1,173 @@
+"""Where a nest of loops is what an intrinsic computes, or why it is not.
+
+`match` takes a loop nest apart by the intrinsic's pattern: as many loops, of its extents, around
+one block, whose value is the pattern's with reads of its operands in place. `mismatch` says besides
+whether the elements of each word lie side by side, for buffers whose order is settled.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from retune.instructions.intrinsic import Intrinsic, Shape
+from retune.ir.expr import (
+    Binary,
+    Buffer,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Scope,
+    Select,
+    Var,
+    loads,
+    variables,
+)
+from retune.ir.flat import flat_index
+from retune.ir.simplify import from_polynomial, polynomial
+from retune.ir.stmt import Block, For, Stmt, blocks, walk
+from retune.ir.te import Compute
+
+_COMMUTATIVE = ("add", "mul", "min", "max")
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A nest that an intrinsic does."""
+
+    entry: Intrinsic
+    block: Block
+    along: Var
+    """The innermost of its loops: the words are along it."""
+    reads: tuple[Load, ...]
+    """Of the operands, in the intrinsic's order."""
+
+    def shape(self, lanes: int) -> Shape:
+        """Of the function that computes it in so many lanes."""
+        return Shape(tuple(load.dtype for load in self.reads), lanes)
+
+    def word(self, number: int) -> Expr | None:
+        """Number of the word that an operand's elements are in; None where they are not in one."""
+        return word_index(self.reads[number], self.along, self.entry.operands[number].word)
+
+
+def match(entry: Intrinsic, loop: For) -> Match | str:
+    """The loop with all inside as the intrinsic's work, or why it is not."""
+    path, inner = [loop], loop.body
+    while isinstance(inner, For):
+        path.append(inner)
+        inner = inner.body
+    wanted, op = entry.loops, entry.pattern.op
+    assert isinstance(op, Compute)
+    extents = tuple(n.extent for n in path)
+    if not isinstance(inner, Block) or extents != tuple(Const(e) for e in wanted):
+        found = " x ".join(map(str, extents))
+        around = "" if isinstance(inner, Block) else " around more than that"
+        what = " x ".join(map(str, wanted))
+        return f"expected a nest of {what} steps around one block, got {found}{around}"
+    reduces = [False] * len(op.axes) + [True] * len(op.reduce_axes)
+    if [n.reduce for n in path] != reduces:
+        return "expected its loops to reduce where the pattern's do; " + ", ".join(
+            f"{n.var} does{'' if n.reduce else ' not'}" for n in path
+        )
+    return matching_block(entry, inner, [n.var for n in path])
+
+
+def matching_block(entry: Intrinsic, block: Block, own: Sequence[Var]) -> Match | str:
+    """The same of a block inside loops of these variables, which are not looked at."""
+    op = entry.pattern.op
+    assert isinstance(op, Compute)
+    axes = dict(zip((axis.var for axis in (*op.axes, *op.reduce_axes)), own, strict=True))
+    guarded = block.guard is not None and not variables(block.guard).isdisjoint(own)
+    bound: dict[str, Load] = {}
+    fits = block.reducer == op.reducer and block.buffer.dtype == entry.pattern.dtype
+    if guarded or not fits or not _unify(op.body, block.value, entry, axes, bound):
+        guard = f" where {block.guard}" if guarded else ""
+        operands = ", ".join(f"{o.name} of {' or '.join(o.dtypes)}" for o in entry.operands)
+        return (
+            f"expected {entry.pattern.dtype} {op.reducer}s of {op.body} with {operands}; got "
+            f"{block.reducer} of {block.value}{guard}"
+        )
+    return Match(entry, block, own[-1], tuple(bound[o.name] for o in entry.operands))
+
+
+def _unify(
+    pattern: Expr, value: Expr, entry: Intrinsic, axes: Mapping[Var, Var], bound: dict[str, Load]
+) -> bool:
+    """Whether a value is the pattern, whose reads are then `bound` to those of the value."""
+    match pattern, value:
+        case Load(buffer), Load():
+            operand = next(o for o in entry.operands if o.name == buffer.name)
+            free = value.dtype in operand.dtypes and bound.get(operand.name, value) == value
+            if free:
+                bound[operand.name] = value
+            return free
+        case Binary(op, a, b), Binary(other, c, d) if op == other:
+            orders = [(c, d), (d, c)] if op in _COMMUTATIVE else [(c, d)]
+            for left, right in orders:
+                trial = dict(bound)
+                if _unify(a, left, entry, axes, trial) and _unify(b, right, entry, axes, trial):
+                    bound.update(trial)
+                    return True
+            return False
+        case Cast(inner, dtype), Cast(other, made):
+            return dtype == made and _unify(inner, other, entry, axes, bound)
+        case (Call(), Call()) | (Select(), Select()):
+            head = (type(pattern), getattr(pattern, "function", ""))
+            same = head == (type(value), getattr(value, "function", ""))
+            pairs = zip(pattern.children, value.children, strict=False)
+            return same and all(_unify(p, v, entry, axes, bound) for p, v in pairs)
+        case Var(), Var():
+            return axes.get(pattern) == value
+        case _:
+            return pattern == value
+
+
+def mismatch(entry: Intrinsic, nest: Stmt, loop: For, unordered: Scope | None = None) -> str:
+    """Why the intrinsic cannot do a loop of the nest; empty where it can.
+
+    Buffers of the scope `unordered` may yet be laid out in another order.
+    """
+    found = match(entry, loop)
+    if isinstance(found, str):
+        return found
+    for number, load in enumerate(found.reads):
+        if load.buffer.scope != unordered and found.word(number) is None:
+            width = entry.operands[number].word
+            return (
+                f"the {width} elements of {load} must lie side by side in one word; split the "
+                f"last axis by {width}, of an operand whose rows are multiples of {width}, or "
+                "pack a constant"
+            )
+        if other := _touched_by_elements(entry, nest, loop, load.buffer):
+            return f"{load.buffer} is read by words, but {other} of the same nest touches its bytes"
+    return ""
+
+
+def _touched_by_elements(entry: Intrinsic, nest: Stmt, loop: For, buffer: Buffer) -> str:
+    """The first block, by name, that touches the buffer otherwise; or empty."""
+    done = [
+        found.block
+        for n in walk(nest)
+        if isinstance(n, For) and (n.intrinsic or n is loop)
+        if isinstance(found := match(entry, n), Match)
+    ]
+    for block in blocks(nest):
+        touched = {block.buffer, *(load.buffer for load in loads(block.value))}
+        if buffer in touched and block not in done:
+            return block.name
+    return ""
+
+
+def word_index(load: Load, along: Var, width: int) -> Expr | None:
+    """Number of the word that holds `load` for each value of `along`; None where there is none.
+
+    There is one if `along` runs over adjacent elements and all else moves by whole words.
+    """
+    terms = polynomial(flat_index(load.buffer, load.indices))
+    if terms.pop((along,), 0) != 1:
+        return None
+    for monomial, coefficient in terms.items():
+        if coefficient % width or any(along in variables(atom) for atom in monomial):
+            return None
+    return from_polynomial({m: c // width for m, c in terms.items()})

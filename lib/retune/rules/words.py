@@ -1,0 +1,39 @@
+"""Words of bytes: reductions whose last steps an instruction of the device does, four at a time."""
+
+from retune.core.target import DeviceSpec
+from retune.instructions import Match, Way
+from retune.instructions.dot4 import DOT4, WIDTH
+from retune.instructions.matching import matching_block
+from retune.ir.evaluate import evaluate_int
+from retune.schedule.access import Accesses
+from retune.schedule.schedule import Schedule
+
+
+def word_way(stage: Accesses, spec: DeviceSpec, lanes: int) -> Way | None:
+    """How the device adds up words along the last of the stage's steps, in so many lanes.
+
+    None where it has no instruction for that, or the bytes of a word do not lie side by side.
+    Constants are packed: theirs may lie anywhere.
+    """
+    if not stage.steps or evaluate_int(stage.steps[-1].extent) % WIDTH:
+        return None
+    along = stage.steps[-1].var
+    found = matching_block(DOT4, stage.block, [along])
+    if not isinstance(found, Match):
+        return None
+    apart = any(
+        operand.last != frozenset({along}) or not operand.adjacent or not operand.rows_of(WIDTH)
+        for operand in stage.operands
+        if not operand.constant
+    )
+    way = DOT4.way(found.shape(lanes), spec.instructions)
+    return None if apart or way is DOT4.ways[-1] else way
+
+
+def split_word(s: Schedule, reduce: list[str]) -> str:
+    """The loop over the bytes of a word, off the last of the reduce loops, which then steps words.
+
+    Raises: ScheduleError where words do not divide it.
+    """
+    reduce[-1], word = s.split(reduce[-1], [WIDTH])
+    return word

@@ -1,0 +1,95 @@
+"""An intrinsic of one's own is one entry: it is matched, lowered, printed, and right."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from retune.codegen.lower import lower
+from retune.codegen.target import CPU
+from retune.core.errors import ScheduleError
+from retune.instructions import Intrinsic, Operand, Shape, Way, register_intrinsic
+from retune.instructions.intrinsic import _KNOWN
+from retune.ir.expr import cast, maximum, minimum
+from retune.ir.stmt import from_dag
+from retune.ir.te import Dag, compute, placeholder, reduce_axis
+from retune.schedule.schedule import Schedule
+from tests.oracle import assert_same_meaning
+
+
+def differences(rows: int, inner: int, outer: int, dtype: str = "uint8") -> Dag:
+    """Sums of absolute differences of bytes of `x` and `w`."""
+    x = placeholder("x", (rows, inner), dtype)
+    w = placeholder("w", (outer, inner), dtype, constant=True)
+    k = reduce_axis("k", inner)
+
+    def distance(i, j):
+        return _distance(x[i, k], w[j, k])
+
+    return Dag((compute("y", (rows, outer), distance, [x, w], reduce=(k,)),))
+
+
+def _distance(a, b):
+    return cast(maximum(a, b), "int32") - cast(minimum(a, b), "int32")
+
+
+def _text(shape: Shape) -> list[str]:
+    """Byte after byte."""
+    lanes = shape.lanes if shape.lanes > 1 else ""
+    byte = f"convert_int{lanes}(({{0}} >> {{1}}) & 255)"
+    a, b = ([byte.format(name, shift) for shift in (0, 8, 16, 24)] for name in "ab")
+    sums = (f"convert_int{lanes}(abs_diff({x}, {y}))" for x, y in zip(a, b, strict=True))
+    return [f"return sum + {' + '.join(sums)};"]
+
+
+@pytest.fixture
+def toy() -> Iterator[Intrinsic]:
+    k = reduce_axis("k", 4)
+    a, b = (placeholder(name, (4,), "uint8") for name in "ab")
+    pattern = compute("y", (), lambda: _distance(a[k.var], b[k.var]), [a, b], reduce=[k])
+    plain = Way(name="plain", takes=lambda _: True, text={"OpenCL C": _text})
+    operands = (Operand("a", ("uint8",), 4), Operand("b", ("uint8",), 4))
+    yield register_intrinsic(
+        Intrinsic(name="sad4", pattern=pattern, operands=operands, ways=(plain,))
+    )
+    del _KNOWN["sad4"]
+
+
+def scheduled(dag: Dag) -> Schedule:
+    s = Schedule(from_dag(dag, "net"))
+    near = s.split("y.k", [4])[1]
+    s.tensorize(near, "sad4")
+    return s
+
+
+def test_a_toy_intrinsic_keeps_the_meaning_and_is_called(toy: Intrinsic):
+    dag = differences(3, 8, 5)
+    s = scheduled(dag)
+    assert_same_meaning(dag, s.program)
+    text = lower(s.program, CPU).text
+    assert "static int sad4_uu_1(const uint a, const uint b, const int sum)" in text
+    assert "// sad4.plain" in text
+
+
+def test_what_it_does_not_take_is_refused(toy: Intrinsic):
+    with pytest.raises(ScheduleError, match=r"with a of uint8, b of uint8; got sum of"):
+        scheduled(differences(3, 8, 5, "int8"))
+
+
+def test_names_are_unique(toy: Intrinsic):
+    with pytest.raises(ValueError, match="'sad4' exists already"):
+        register_intrinsic(toy)
+
+
+def test_it_is_not_known_without_its_entry():
+    with pytest.raises(ScheduleError, match=r"no intrinsic 'sad4'; there are dot4"):
+        scheduled(differences(3, 8, 5))
+
+
+def test_a_device_uses_the_best_way_that_it_offers():
+    from retune.instructions.dot4 import DOT4
+
+    us = Shape(("uint8", "int8"), 8)
+    assert DOT4.way(us, ("dot4.avx2", "dot4.vnni")).name == "vnni"
+    assert DOT4.way(us, ("dot4.avx2",)).name == "avx2"
+    assert DOT4.way(us, ()).name == "plain"
+    assert DOT4.way(Shape(("int8", "int8"), 8), ("dot4.vnni",)).name == "plain"
