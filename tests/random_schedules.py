@@ -39,8 +39,8 @@ def _state(s: Schedule) -> dict[str, object]:
 
 
 def _has_kernels(program: Program) -> bool:
-    """Whether later primitives left the dot products of the program as they were."""
-    if any(isinstance(n, For) and n.kind == "dot4" for n in walk(program.body)):
+    """Whether later primitives left the intrinsics of the program as they were."""
+    if any(isinstance(n, For) and n.kind == "intrinsic" for n in walk(program.body)):
         try:
             lower(program, CPU)
         except CodegenError:

@@ -56,6 +56,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("retune.records",),
     ("retune.rules",),
     ("retune.graph", "retune.schedule", "retune.codegen"),
+    ("retune.instructions",),
     ("retune.ir",),
     ("retune.core",),
 )

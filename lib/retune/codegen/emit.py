@@ -16,7 +16,7 @@ from math import gcd
 from retune.codegen import gathers, streams
 from retune.codegen.addresses import Instance, Place
 from retune.codegen.barriers import holds_barrier
-from retune.codegen.expressions import Expressions, vectorizable
+from retune.codegen.expressions import Expressions
 from retune.codegen.hoisting import Hoisting, Scope
 from retune.codegen.kernel import (
     VECTOR_LANES,
@@ -35,6 +35,7 @@ from retune.codegen.kernel import (
     Value,
     Wait,
 )
+from retune.codegen.lanes import vectorizable
 from retune.codegen.names import Identifiers, identifier
 from retune.codegen.registers import register_lanes
 from retune.codegen.target import Groups

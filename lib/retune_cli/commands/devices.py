@@ -24,6 +24,7 @@ def devices(json: Json = False) -> None:
             "units": spec.compute_units,
             "vector bits": spec.vector_bits,
             "memory GiB": round(spec.global_memory_bytes / 2**30, 1),
+            "instructions": ", ".join(spec.instructions) or "none",
             "OpenCL": " ".join(spec.opencl.split()[:2]),
             "driver": spec.driver,
         }

@@ -138,7 +138,7 @@ def limit_registers(
     vectors, size = s.loop(channels).extent, extent_of(s, [channels, *inner])
     registers = max(spec.vector_registers, 8)
     each = words.registers if words else 1
-    s.require(size + (vectors + 1) * each <= registers, "the register tile spills")
+    s.require(size + vectors * each + each <= registers, "the register tile spills")
     largest = prod(_largest(s, s.loop(n).extent) for n in tile)
     s.require(const(min(_LEAST_TILE, largest)) <= size, "too few accumulators hide latency")
 
