@@ -7,7 +7,7 @@ hoisted out of loops, and vanishes where the ranges of the loops prove it.
 
 from dataclasses import replace
 
-from retune.ir.expr import Binary, Const, Expr, Select, all_of, loads
+from retune.ir.expr import Binary, Cast, Const, Expr, Select, all_of, const, loads
 from retune.ir.stmt import Block, Program, Stmt, identity, rewrite, with_body
 
 
@@ -36,9 +36,12 @@ def _unmasked(value: Expr, neutral: Const, *, products: bool) -> tuple[Expr | No
     match value:
         case Select(condition, then, otherwise) if otherwise == neutral and not loads(condition):
             return condition, then
+        case Cast(inner, dtype) if products:  # zero is zero in all types
+            condition, inner = _unmasked(inner, const(0, inner.dtype), products=True)
+            return condition, Cast(inner, dtype)
         case Binary("mul", a, b) if products:
             for masked, other, first in ((a, b, True), (b, a, False)):
-                condition, inner = _unmasked(masked, neutral, products=True)
+                condition, inner = _unmasked(masked, const(0, masked.dtype), products=True)
                 if condition is not None:
                     return condition, (inner * other if first else other * inner)
             return None, value

@@ -102,7 +102,7 @@ BYTES = {
     "one tap": byte_conv2d(6, 6, 12, 40, window=1),
     "words of colours": byte_conv2d(9, 9, 4, 16, window=3, stride=2),
     "matrix": byte_product(6, 16, 24),
-    "rows": byte_product(1, 64, 32),
+    "rows": byte_product(1, 64, 128),
 }
 VNNI = replace(GENERIC_CPU, instructions=("dot4.vnni",))
 AVX2 = replace(NARROW, vector_bits=256, instructions=("dot4.avx2",))

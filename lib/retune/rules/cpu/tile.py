@@ -140,7 +140,9 @@ def limit_registers(
     each = words.registers if words else 1
     s.require(size + vectors * each + each <= registers, "the register tile spills")
     largest = prod(_largest(s, s.loop(n).extent) for n in tile)
-    s.require(const(min(_LEAST_TILE, largest)) <= size, "too few accumulators hide latency")
+    column = (registers - each) // (1 + each)  # accumulators that fit where each has its weights
+    least = min(_LEAST_TILE, largest, column)
+    s.require(const(least) <= size, "too few accumulators hide latency")
 
 
 def _largest(s: Schedule, extent: Expr) -> int:
