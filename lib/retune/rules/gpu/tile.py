@@ -16,7 +16,7 @@ from retune.core.errors import ScheduleError
 from retune.core.target import MOST_GROUPS, DeviceSpec
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Buffer, Const, Var, const, variables
-from retune.ir.stmt import blocks
+from retune.ir.stmt import PEEL, blocks
 from retune.rules.accumulators import accumulate_in_registers
 from retune.rules.fusion import accesses, padding_of, results_of, untouched
 from retune.rules.gpu.plain import order_accumulation
@@ -50,6 +50,10 @@ _LEAST_ITEMS = 32
 _MOST_ITEMS = 512
 _DEPTHS = (1, 2, 3, 4, 7, 8, 16, 32, 64)
 """Steps of the innermost reduce axis between two fetches."""
+_RAGGED_DEPTHS = (8, 16, 32)
+"""The same where no number worth a fetch divides the axis, such as 197: the last fetch is short."""
+_LEAST_DEPTH = 4
+"""Steps between two fetches below which items wait more than they add."""
 _TILES_OF_IMAGE = 16
 """Tiles along the pixels' outer axis that there is to be room for beside the leading axes."""
 _MOST_UNROLLED = 2048
@@ -213,12 +217,27 @@ def depths(s: Schedule, deepest: str, structure: Contraction) -> list[int]:
     return sizes
 
 
-def _split_depth(s: Schedule, name: str, structure: Contraction) -> tuple[str, str]:
-    """The deepest reduce loop as steps with a fetch each, and the steps between."""
+def _split_depth(s: Schedule, name: str, structure: Contraction) -> None:
+    """The deepest reduce loop as steps with a fetch each, and the steps between.
+
+    The last fetch may be shorter than the others, and is then apart from them.
+    """
     deepest = [n for n in s.loops(name) if s.loop(n).reduce][-1]
-    depth = s.sample_categorical(f"depth.{name}", depths(s, deepest, structure))
-    outer, inner = s.split(deepest, [depth])
-    return outer, inner
+    ragged = _ragged_depths(s, deepest) if structure.fetch else []
+    depth = s.sample_categorical(f"depth.{name}", ragged or depths(s, deepest, structure))
+    outer, _ = s.split(deepest, [depth], "guard" if ragged else "exact")
+    if ragged:
+        s.annotate(outer, PEEL, "ends")
+
+
+def _ragged_depths(s: Schedule, deepest: str) -> list[int]:
+    """Steps between two fetches that need not divide the loop; none where others do."""
+    extent = s.loop(deepest).extent
+    if not isinstance(extent, Const) or extent.value < _RAGGED_DEPTHS[0]:
+        return []
+    if any(extent.value % n == 0 for n in _DEPTHS if n >= _LEAST_DEPTH):
+        return []
+    return [n for n in _RAGGED_DEPTHS if n <= extent.value]
 
 
 def accumulate(
@@ -264,12 +283,14 @@ def _fetch_operands(
     """What a group reads of each operand is copied at the loop `at`, by all of its items."""
     stage = accesses(s, name)
     reduce = {loop.var for loop in stage.steps}
-    for buffer, moving in {o.load.buffer: o.moving for o in stage.operands}.items():
-        if not moving & reduce:
+    short = stage.block.guard is not None  # the last fetch may end between neighbours
+    for buffer, operand in {o.load.buffer: o for o in stage.operands}.items():
+        if not operand.moving & reduce:
             continue
         order = orders.get(buffer.name, ()) if buffer.scope == "constant" else ()
         made = s.cache_read(buffer.name, at, "local", order) if order else _stage(s, buffer, at)
-        share(s, s.loops(made)[-len(buffer.shape) :], tile, fetch.width)
+        lanes = 1 if short and operand.last & reduce and not order else fetch.width
+        share(s, s.loops(made)[-len(buffer.shape) :], tile, lanes)
         if order:
             s.pack(buffer.name)
 
