@@ -15,7 +15,7 @@ from typing import Literal
 from retune.core.errors import ScheduleError
 from retune.core.target import MOST_GROUPS, DeviceSpec
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Buffer, Const, Var, const, variables
+from retune.ir.expr import Buffer, Const, Load, Var, const, variables
 from retune.ir.stmt import PEEL, blocks
 from retune.rules.accumulators import accumulate_in_registers
 from retune.rules.fusion import accesses, padding_of, results_of, untouched
@@ -289,10 +289,30 @@ def _fetch_operands(
             continue
         order = orders.get(buffer.name, ()) if buffer.scope == "constant" else ()
         made = s.cache_read(buffer.name, at, "local", order) if order else _stage(s, buffer, at)
-        lanes = 1 if short and operand.last & reduce and not order else fetch.width
-        share(s, s.loops(made)[-len(buffer.shape) :], tile, lanes)
+        loops = s.loops(made)[-len(buffer.shape) :]
+        across = () if order else _across(s, made, loops)
+        scalar = across or (short and operand.last & reduce and not order)
+        share(s, across or loops, tile, 1 if scalar else fetch.width)
         if order:
             s.pack(buffer.name)
+
+
+def _across(s: Schedule, copy: str, loops: Sequence[str]) -> list[str]:
+    """The loops in the order of what is copied, where the copy has other columns; else none.
+
+    Neighbouring items then read neighbours, and write them apart from each other: the other way
+    round each read would be of a line of its own, which costs more than a bank of local memory.
+    """
+    source = s.block(copy).value
+    if not isinstance(source, Load) or not source.indices:
+        return []
+    near = {v.name for v in variables(source.indices[-1])}
+    along = [n for n in loops if n in near]
+    if len(along) != 1 or along[0] == loops[-1]:
+        return []
+    ordered = [*(n for n in loops if n not in near), *along]
+    s.reorder(*ordered)
+    return ordered
 
 
 def _stage(s: Schedule, buffer: Buffer, at: str) -> str:
