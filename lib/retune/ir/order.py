@@ -20,7 +20,7 @@ def made_as_read(dag: Dag) -> Dag:
     Outputs, placeholders and what several stages read stay as they are.
     """
     orders = _orders(dag)
-    if not orders:
+    if not orders or any(not isinstance(stage.op, Compute) for stage in dag.stages):
         return dag
     made: dict[Buffer, Tensor] = {}
     for tensor in (*dag.placeholders, *dag.stages):

@@ -78,7 +78,7 @@ def test_a_product_that_moves_its_data_is_one_kernel_on_gpus(number: int):
     for sketch in found.values():
         for row in sketch.sample(2, np.random.default_rng(0)):
             assert_items_agree(task.dag, sketch.instantiate(row))
-    sketch = found[("gpu.v1.local4", "gpu.v4.local4")[number]]
+    sketch = found[("gpu.v1.local4", "gpu.v4.local4.short")[number]]
     (row,) = sketch.sample(1, np.random.default_rng(0))
     (kernel,) = lower(sketch.instantiate(row), GPU).kernels
     gathers = re.findall(r"\(float4\)\(\w+\[\w+\], ", kernel.text)

@@ -59,6 +59,7 @@ SHAPES: dict[str, Dag] = {
     "dense row": dense(1, 67, 31),
     "attention": batched_product(2, 9, 8, 11),
     "prime depth": batched_product(2, 5, 37, 8),
+    "short fetch": dense(5, 28, 12),
     "depthwise": depthwise(1, 5, 6, 12, stride=2),
     "depthwise 5x5": depthwise(1, 7, 6, 8, window=5),
     "largest of a window": pool(2, 7, 11, 12, 3, 2, average=False),
@@ -250,7 +251,7 @@ def test_operands_whose_channels_come_first_are_copied_with_channels_last():
 def test_a_prime_depth_is_fetched_in_parts_of_which_the_last_is_short():
     space = gpu_space(from_dag(batched_product(3, 197, 197, 64)), GENERIC_GPU)
     chosen = default_candidate(space, GENERIC_GPU)
-    assert chosen.sketch == "gpu.v4.local4"
+    assert chosen.sketch == "gpu.v4.local4.short"
     (depth,) = dict(chosen.decisions)["depth.y"]
     text = lower(space.instantiate(chosen), GPU).text
     code = [line for line in text.splitlines() if not line.startswith("//")]

@@ -16,7 +16,7 @@ from retune.core.errors import ScheduleError
 from retune.core.target import MOST_GROUPS, DeviceSpec
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Buffer, Const, Load, Var, const, variables
-from retune.ir.stmt import PEEL, blocks
+from retune.ir.stmt import PEEL, For, blocks
 from retune.rules.accumulators import accumulate_in_registers
 from retune.rules.fusion import accesses, padding_of, results_of, untouched
 from retune.rules.gpu.plain import order_accumulation
@@ -50,10 +50,8 @@ _LEAST_ITEMS = 32
 _MOST_ITEMS = 512
 _DEPTHS = (1, 2, 3, 4, 7, 8, 16, 32, 64)
 """Steps of the innermost reduce axis between two fetches."""
-_RAGGED_DEPTHS = (8, 16, 32)
-"""The same where no number worth a fetch divides the axis, such as 197: the last fetch is short."""
-_LEAST_DEPTH = 4
-"""Steps between two fetches below which items wait more than they add."""
+_SHORT_DEPTHS = (8, 16, 32)
+"""The same where none of these divides the axis: the last fetch is short."""
 _TILES_OF_IMAGE = 16
 """Tiles along the pixels' outer axis that there is to be room for beside the leading axes."""
 _MOST_UNROLLED = 2048
@@ -68,6 +66,8 @@ class Fetch:
     """Elements that an item copies at once."""
     halo: bool = False
     """True: one fetch serves all positions of the window; False: each has a fetch of its own."""
+    short: bool = False
+    """True: the last fetch is shorter than the others, which do not divide the reduction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +87,7 @@ class Contraction:
         """Name of the sketch."""
         where = f"local{self.fetch.width}" if self.fetch else "direct"
         halo = ["halo"] if self.fetch and self.fetch.halo else []
+        halo += ["short"] if self.fetch and self.fetch.short else []
         slices = {"groups": ["sliced"], "items": ["shared"], None: []}[self.slices]
         return ".".join(["gpu", f"v{self.lanes}", where, *halo, *slices])
 
@@ -220,24 +221,22 @@ def depths(s: Schedule, deepest: str, structure: Contraction) -> list[int]:
 def _split_depth(s: Schedule, name: str, structure: Contraction) -> None:
     """The deepest reduce loop as steps with a fetch each, and the steps between.
 
-    The last fetch may be shorter than the others, and is then apart from them.
+    A short fetch at the end is apart from the others, which so have no tests.
     """
     deepest = [n for n in s.loops(name) if s.loop(n).reduce][-1]
-    ragged = _ragged_depths(s, deepest) if structure.fetch else []
-    depth = s.sample_categorical(f"depth.{name}", ragged or depths(s, deepest, structure))
-    outer, _ = s.split(deepest, [depth], "guard" if ragged else "exact")
-    if ragged:
+    short = structure.fetch is not None and structure.fetch.short
+    sizes = short_depths(s.loop(deepest)) if short else depths(s, deepest, structure)
+    depth = s.sample_categorical(f"depth.{name}", sizes)
+    outer, _ = s.split(deepest, [depth], "guard" if short else "exact")
+    if short:
         s.annotate(outer, PEEL, "ends")
 
 
-def _ragged_depths(s: Schedule, deepest: str) -> list[int]:
-    """Steps between two fetches that need not divide the loop; none where others do."""
-    extent = s.loop(deepest).extent
-    if not isinstance(extent, Const) or extent.value < _RAGGED_DEPTHS[0]:
-        return []
-    if any(extent.value % n == 0 for n in _DEPTHS if n >= _LEAST_DEPTH):
-        return []
-    return [n for n in _RAGGED_DEPTHS if n <= extent.value]
+def short_depths(loop: For) -> list[int]:
+    """Steps between two fetches where the last one is short; none where some of them divide."""
+    extent = evaluate_int(loop.extent)
+    divide = any(extent % n == 0 for n in _SHORT_DEPTHS)
+    return [] if divide else [n for n in _SHORT_DEPTHS if n < extent]
 
 
 def accumulate(
@@ -283,7 +282,6 @@ def _fetch_operands(
     """What a group reads of each operand is copied at the loop `at`, by all of its items."""
     stage = accesses(s, name)
     reduce = {loop.var for loop in stage.steps}
-    short = stage.block.guard is not None  # the last fetch may end between neighbours
     for buffer, operand in {o.load.buffer: o for o in stage.operands}.items():
         if not operand.moving & reduce:
             continue
@@ -291,8 +289,8 @@ def _fetch_operands(
         made = s.cache_read(buffer.name, at, "local", order) if order else _stage(s, buffer, at)
         loops = s.loops(made)[-len(buffer.shape) :]
         across = () if order else _across(s, made, loops)
-        scalar = across or (short and operand.last & reduce and not order)
-        share(s, across or loops, tile, 1 if scalar else fetch.width)
+        ends_between = fetch.short and not order and operand.last & reduce
+        share(s, across or loops, tile, 1 if across or ends_between else fetch.width)
         if order:
             s.pack(buffer.name)
 
