@@ -41,6 +41,15 @@ def dense(rows: int, inner: int, outer: int, *, epilogue: bool = True) -> Dag:
     return Dag((z,))
 
 
+def batched_product(batch: int, rows: int, inner: int, outer: int) -> Dag:
+    """`a @ b * 0.125` of matrices, none of them known before."""
+    a, b = placeholder("a", (batch, rows, inner)), placeholder("b", (batch, inner, outer))
+    k = reduce_axis("k", inner)
+    shape = (batch, rows, outer)
+    y = compute("y", shape, lambda h, i, j: a[h, i, k] * b[h, k, j], [a, b], reduce=(k,))
+    return Dag((compute("z", shape, lambda h, i, j: y[h, i, j] * 0.125, [y]),))
+
+
 def byte_product(rows: int, inner: int, outer: int, *, first: str = "uint8") -> Dag:
     """`int32(x) @ int32(w).T` of bytes."""
     x = placeholder("x", (rows, inner), first)

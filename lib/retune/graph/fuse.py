@@ -1,19 +1,21 @@
 """Partition of a graph into groups: what one kernel (or a few) computes together.
 
 A heavy op or a reduction takes in the element-wise ops that follow it, as long as nobody else
-reads the values between them and every other operand is computed before. Element-wise ops that are
-left form groups in the same way. Ops over the same rows are a group, sums along the rows and what
-is made of them included, as a norm that an exporter wrote in parts. Reshapes of contiguous data
-move nothing: they are aliases, unless an input or output of the network would have to share its
-memory with an output. A host step is a group of its own. Host steps come as late as they can, so
-that the device's work has few parts.
+reads the values between them and every other operand is computed before. A product of matrices
+takes in what only moves its data, too (`graph/moves.py`). Element-wise ops that are left form
+groups in the same way. Ops over the same rows are a group, sums along the rows and what is made of
+them included, as a norm that an exporter wrote in parts. Reshapes of contiguous data move nothing:
+they are aliases, unless an input or output of the network would have to share its memory with an
+output. A host step is a group of its own. Host steps come as late as they can, so that the device's
+work has few parts.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from retune.graph.graph import Graph, Node
+from retune.graph.moves import find_moves
 from retune.graph.ops import lookup
 from retune.graph.ops.host import HOST
 
@@ -40,28 +42,32 @@ class Group:
 
     @property
     def anchor(self) -> Node:
-        """The first node: that of the loop nest, but for groups over rows."""
-        return self.nodes[0]
+        """The first node that does more than move data, if one does.
+
+        It is that of the loop nest, but for groups over rows.
+        """
+        return _main(self.nodes)
 
     @property
     def epilogue(self) -> tuple[Node, ...]:
-        """The element-wise nodes after the first."""
-        return self.nodes[1:]
+        """The nodes after the anchor: element-wise, and a transpose at the end."""
+        return self.nodes[self.nodes.index(self.anchor) + 1 :]
 
 
 def partition(graph: Graph) -> tuple[Group, ...]:
     """Groups in execution order; every node is in exactly one."""
-    uses = graph.uses()
+    uses, moves = graph.uses(), find_moves(graph)
     done: set[str] = {"", *graph.inputs, *graph.constants}
     groups: list[Group] = []
     fixed = set(graph.inputs)  # values whose memory is the caller's, reshapes of inputs included
     for node in _reshapes_early(graph):
-        if node.outputs[0] in done:
+        if node.outputs[0] in done or node.outputs[0] in moves.taken:
             continue
         nodes = [node]
         if _takes_epilogue(node):
             behind = (_epilogue(graph, node, uses, done), _over_rows(graph, node, uses, done))
             nodes += max(behind, key=len)
+            nodes = [*moves.before(node), *nodes, *moves.behind(nodes)]
         done.update(value for member in nodes for value in member.outputs)
         kind = _kind(_anchor(nodes), graph, fixed)
         if kind == ALIAS and node.inputs[0] in fixed:
@@ -199,8 +205,16 @@ def _is_elementwise(node: Node) -> bool:
     return lookup(node.op).kind in ("elementwise", "broadcast")
 
 
-def _anchor(nodes: list[Node]) -> Node:
+def _main(nodes: Sequence[Node]) -> Node:
+    """The first node that does more than move data; the first where none does."""
+    return next((node for node in nodes if lookup(node.op).kind != "injective"), nodes[0])
+
+
+def _anchor(nodes: Sequence[Node]) -> Node:
     """The node that names the kind of its group: the first that is more than element-wise."""
+    main = _main(nodes)
+    if not _is_elementwise(main):
+        return main
     return next((node for node in nodes if not _is_elementwise(node)), nodes[0])
 
 
@@ -217,7 +231,7 @@ def _group(graph: Graph, nodes: list[Node], kind: str, index: int) -> Group:
     made = {value for node in nodes for value in node.outputs}
     read = _ordered(v for node in nodes for v in node.inputs if v and v not in made)
     return Group(
-        name=_name(nodes, index),
+        name=_name(nodes[nodes.index(_main(nodes)) :], index),
         kind=kind,
         nodes=tuple(nodes),
         inputs=tuple(v for v in read if v not in graph.constants),

@@ -10,6 +10,7 @@ from retune.graph.fold import dense_of_transposed, fold_scales, lower_batch_norm
 from retune.graph.graph import Graph
 from retune.graph.half import widen_half
 from retune.graph.layout import channels_last
+from retune.graph.products import free_products
 from retune.graph.rows import rows_as_images
 from retune.graph.simplify import (
     canonical_arithmetic,
@@ -53,6 +54,7 @@ PASSES: tuple[Pass, ...] = (
     Pass(name="remove-identities-again", run=remove_identities),
     Pass(name="dense-of-transposed", run=dense_of_transposed),
     Pass(name="remove-identities-at-last", run=remove_identities),
+    Pass(name="free-products", run=free_products),
     Pass(name="materialise-outputs", run=materialise_outputs),
 )
 """Every pass, in order."""

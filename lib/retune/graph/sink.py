@@ -5,6 +5,8 @@ reshapes: what follows it (a bias, an activation, a residual sum) would be kerne
 Behind these the reshapes often meet those of the next layer and cancel.
 """
 
+from collections.abc import Mapping, Sequence
+from functools import partial
 from math import prod
 
 from retune.graph.graph import Graph, Node
@@ -19,14 +21,13 @@ _FUSING = frozenset({"heavy", "reduction", "elementwise", "broadcast"})
 
 def sink_reshapes(graph: Graph) -> Graph:
     """f(reshape(x), y) -> reshape(f(x, y as x has it)), where x's op can then take in f."""
-    return rebuild(graph, _sink)
+    return rebuild(graph, partial(_sink, uses=graph.uses()))
 
 
-def _sink(r: Rewriter, node: Node) -> str | None:
-    plain = lookup(node.op).kind in ("elementwise", "broadcast") and "axis" not in node.attrs
+def _sink(r: Rewriter, node: Node, uses: Mapping[str, Sequence[Node]]) -> str | None:
     shape = r.old.types[node.outputs[0]].shape
-    source = next((s for v in node.inputs if (s := _movable(r, v, shape))), None)
-    if not plain or source is None or not all(shape):
+    source = next((s for v in node.inputs if (s := _movable(r, v, shape, uses))), None)
+    if not _plain(node) or source is None or not all(shape):
         return None
     wanted = r.shape(source)
     shapes = [operand_shape(r.shape(value), shape, wanted) for value in node.inputs if value]
@@ -37,16 +38,23 @@ def _sink(r: Rewriter, node: Node) -> str | None:
     return r.emit("reshape", (r.emit(node.op, inputs, node.attrs),), {"shape": shape}, _out(node))
 
 
-def _movable(r: Rewriter, value: str, shape: Shape) -> str:
-    """x, if the value is reshape(x) of that shape, nobody else reads it, and x's op fuses."""
+def _plain(node: Node) -> bool:
+    """Whether the node works element by element, whatever the shape."""
+    return lookup(node.op).kind in ("elementwise", "broadcast") and "axis" not in node.attrs
+
+
+def _movable(r: Rewriter, value: str, shape: Shape, uses: Mapping[str, Sequence[Node]]) -> str:
+    """x, if the value is reshape(x) of that shape, only such nodes read it, and x's op fuses."""
     reshape = r.producer(value) if value else None
     if reshape is None or reshape.op != "reshape" or r.shape(value) != shape:
         return ""
     source = reshape.inputs[0]
     maker = r.producer(source)
-    if maker is None or lookup(maker.op).kind not in _FUSING:
+    if maker is None or lookup(maker.op).kind not in _FUSING or not r.only_use(source):
         return ""
-    return source if r.only_use(value) and r.only_use(source) else ""
+    readers = uses.get(value, ())
+    alike = all(_plain(n) and r.old.types[n.outputs[0]].shape == shape for n in readers)
+    return source if value not in r.old.outputs and (alike or r.only_use(value)) else ""
 
 
 def _under(r: Rewriter, value: str, shape: Shape) -> str:

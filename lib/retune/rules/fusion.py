@@ -11,6 +11,7 @@ from retune.core.errors import ScheduleError
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Load, Select, Var, loads, variables, walk
 from retune.ir.reduction import path_to
+from retune.ir.simplify import affine
 from retune.ir.stmt import Block, Program, blocks
 from retune.schedule.access import Accesses
 from retune.schedule.schedule import Schedule
@@ -92,23 +93,50 @@ def inline_elementwise(s: Schedule) -> None:
     """Element-wise stages that feed element-wise ones, and cheap ones that feed reductions.
 
     The last ones come first: what a stage and a function of it read is then read by one stage.
+    A movement stays a stage where the columns of a reduction would no longer lie side by side.
     """
     for name in reversed(s.blocks()):
         block = s.block(name)
         if block.reducer is not None or block.buffer in s.program.outputs:
             continue
         users = readers(s.program, block.buffer)
-        masked = any(isinstance(n, Select) for n in walk(block.value))
-        heavy = masked or any(n.children and not isinstance(n, Load) for n in walk(block.value))
+        heavy = not _only_moves(block)
         into_reduction = any(u.reducer is not None for u in users)
         if (into_reduction and heavy) or (len(users) > 1 and heavy):
             continue
         if heavy and any(_grows(user, block) for user in users):
             continue
+        if any(user.reducer is not None and _scatters(block, user) for user in users):
+            continue
         try:
             s.compute_inline(name)
         except ScheduleError:
             continue  # written in parts, as a concatenation is
+
+
+def _only_moves(block: Block) -> bool:
+    """Whether the stage makes one of another's elements, or of a number, each of its own."""
+    if not isinstance(block.value, Load):
+        return not block.value.children
+    axes = variables(block.value)
+    return all(affine(index, axes) is not None for index in block.value.indices)
+
+
+def _scatters(block: Block, user: Block) -> bool:
+    """Whether neighbouring columns of the reduction `user` would no longer read neighbours.
+
+    They do so in the stage, and not in what it moves.
+    """
+    column = user.indices[-1] if user.indices else None
+    source = block.value
+    if not isinstance(source, Load) or not source.indices or column is None:
+        return False
+    near = any(
+        column in variables(load.indices[-1])
+        for load in loads(user.value)
+        if load.buffer == block.buffer
+    )
+    return near and block.indices[-1] not in variables(source.indices[-1])
 
 
 def _grows(user: Block, block: Block) -> bool:

@@ -8,6 +8,8 @@ from retune.graph.graph import Graph
 from retune.graph.lower import group_tensors
 from retune.graph.ops.host import HOST, step_of
 from retune.ir.merge import merge_axes
+from retune.ir.order import made_as_read
+from retune.ir.patches import split_patches
 from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.search.task import Task
 
@@ -60,7 +62,7 @@ def make_task(graph: Graph, group: Group) -> Task:
     """The task of one group, with weight one."""
     alone = group_graph(graph, group)
     tensors = group_tensors(alone, group.params)
-    merged = merge_axes(tensors.dag)
+    merged = merge_axes(split_patches(made_as_read(tensors.dag)))
     anchor = group.anchor
     strides = anchor.attrs.get("strides")
     return Task(

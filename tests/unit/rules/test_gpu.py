@@ -24,6 +24,7 @@ from retune.schedule.replay import replay
 from retune.search.features import featurise
 from retune.search.features.vectors import COLUMN
 from tests.dags import (
+    batched_product,
     conv2d,
     dense,
     depthwise,
@@ -56,6 +57,9 @@ SHAPES: dict[str, Dag] = {
     "sliced window": conv2d(1, 4, 3, 32, 8),
     "dense batch": dense(5, 32, 24),
     "dense row": dense(1, 67, 31),
+    "attention": batched_product(2, 9, 8, 11),
+    "prime depth": batched_product(2, 5, 37, 8),
+    "short fetch": dense(5, 28, 12),
     "depthwise": depthwise(1, 5, 6, 12, stride=2),
     "depthwise 5x5": depthwise(1, 7, 6, 8, window=5),
     "largest of a window": pool(2, 7, 11, 12, 3, 2, average=False),
@@ -242,6 +246,18 @@ def test_operands_whose_channels_come_first_are_copied_with_channels_last():
     (weights,) = (b for b in program.scratch if b.name == "w.local")
     assert str(weights.shape[0]).startswith("depth")
     assert program.packed == ("w",)
+
+
+def test_a_prime_depth_is_fetched_in_parts_of_which_the_last_is_short():
+    space = gpu_space(from_dag(batched_product(3, 197, 197, 64)), GENERIC_GPU)
+    chosen = default_candidate(space, GENERIC_GPU)
+    assert chosen.sketch == "gpu.v4.local4.short"
+    (depth,) = dict(chosen.decisions)["depth.y"]
+    text = lower(space.instantiate(chosen), GPU).text
+    code = [line for line in text.splitlines() if not line.startswith("//")]
+    assert any(f"y_k_0_inside < {197 // depth};" in line for line in code)
+    tests = [number for number, line in enumerate(code) if "< 197" in line]
+    assert min(tests) > max(number for number, line in enumerate(code) if "_inside" in line)
 
 
 def test_features_see_local_memory():

@@ -27,12 +27,16 @@ def transpose(c: OpCall) -> Tensor:
 def reshape(c: OpCall) -> Tensor:
     """T_reshape(i...) = x at the same flat position."""
     (x,) = c.inputs
-    return compute(
-        c.name("T_reshape"),
-        c.output.shape,
-        lambda *i: x[_unflatten(_flatten(i, c.output.shape), x.shape)],
-        [x],
-    )
+    made = c.output.shape
+
+    def body(*i: Expr) -> Expr:
+        axes = [axis for axis, n in zip(i, made, strict=True) if n != 1]
+        if [n for n in x.shape if n != 1] == [n for n in made if n != 1]:
+            own = iter(axes)
+            return x[tuple(const(0) if n == 1 else next(own) for n in x.shape)]
+        return x[_unflatten(_flatten(i, made), x.shape)]
+
+    return compute(c.name("T_reshape"), made, body, [x])
 
 
 def _flatten(axes: Sequence[Expr], shape: Sequence[int]) -> Expr:

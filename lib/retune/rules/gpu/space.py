@@ -36,7 +36,14 @@ from retune.rules.gpu.rows import (
     schedule_rows,
 )
 from retune.rules.gpu.slices import schedule_shared, slice_over_groups
-from retune.rules.gpu.tile import FETCHED_LANES, Contraction, Fetch, Window, schedule_tile
+from retune.rules.gpu.tile import (
+    FETCHED_LANES,
+    Contraction,
+    Fetch,
+    Window,
+    schedule_tile,
+    short_depths,
+)
 from retune.rules.row_programs import Fused, find_row_program, fused_rows
 from retune.schedule.access import Accesses
 from retune.schedule.schedule import Schedule
@@ -106,6 +113,8 @@ def _contractions(stage: Accesses, lanes: int, spec: DeviceSpec) -> Iterator[Con
         return
     for halo, slices in product(halos, sliced):
         yield Contraction(lanes=lanes, fetch=Fetch(FETCHED_LANES, halo), slices=slices)
+    if not window and short_depths(stage.steps[-1]):
+        yield Contraction(lanes=lanes, fetch=Fetch(FETCHED_LANES, short=True))
     for halo in halos if worth_slicing else []:
         yield Contraction(lanes=lanes, fetch=Fetch(FETCHED_LANES, halo), slices="items")
     yield Contraction(lanes=lanes, fetch=Fetch(1, halos[-1]))

@@ -15,8 +15,8 @@ from typing import Literal
 from retune.core.errors import ScheduleError
 from retune.core.target import MOST_GROUPS, DeviceSpec
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Buffer, Const, Var, const, variables
-from retune.ir.stmt import blocks
+from retune.ir.expr import Buffer, Const, Load, Var, const, variables
+from retune.ir.stmt import PEEL, For, blocks
 from retune.rules.accumulators import accumulate_in_registers
 from retune.rules.fusion import accesses, padding_of, results_of, untouched
 from retune.rules.gpu.plain import order_accumulation
@@ -50,6 +50,8 @@ _LEAST_ITEMS = 32
 _MOST_ITEMS = 512
 _DEPTHS = (1, 2, 3, 4, 7, 8, 16, 32, 64)
 """Steps of the innermost reduce axis between two fetches."""
+_SHORT_DEPTHS = (8, 16, 32)
+"""The same where none of these divides the axis: the last fetch is short."""
 _TILES_OF_IMAGE = 16
 """Tiles along the pixels' outer axis that there is to be room for beside the leading axes."""
 _MOST_UNROLLED = 2048
@@ -64,6 +66,8 @@ class Fetch:
     """Elements that an item copies at once."""
     halo: bool = False
     """True: one fetch serves all positions of the window; False: each has a fetch of its own."""
+    short: bool = False
+    """True: the last fetch is shorter than the others, which do not divide the reduction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +87,7 @@ class Contraction:
         """Name of the sketch."""
         where = f"local{self.fetch.width}" if self.fetch else "direct"
         halo = ["halo"] if self.fetch and self.fetch.halo else []
+        halo += ["short"] if self.fetch and self.fetch.short else []
         slices = {"groups": ["sliced"], "items": ["shared"], None: []}[self.slices]
         return ".".join(["gpu", f"v{self.lanes}", where, *halo, *slices])
 
@@ -213,12 +218,25 @@ def depths(s: Schedule, deepest: str, structure: Contraction) -> list[int]:
     return sizes
 
 
-def _split_depth(s: Schedule, name: str, structure: Contraction) -> tuple[str, str]:
-    """The deepest reduce loop as steps with a fetch each, and the steps between."""
+def _split_depth(s: Schedule, name: str, structure: Contraction) -> None:
+    """The deepest reduce loop as steps with a fetch each, and the steps between.
+
+    A short fetch at the end is apart from the others, which so have no tests.
+    """
     deepest = [n for n in s.loops(name) if s.loop(n).reduce][-1]
-    depth = s.sample_categorical(f"depth.{name}", depths(s, deepest, structure))
-    outer, inner = s.split(deepest, [depth])
-    return outer, inner
+    short = structure.fetch is not None and structure.fetch.short
+    sizes = short_depths(s.loop(deepest)) if short else depths(s, deepest, structure)
+    depth = s.sample_categorical(f"depth.{name}", sizes)
+    outer, _ = s.split(deepest, [depth], "guard" if short else "exact")
+    if short:
+        s.annotate(outer, PEEL, "ends")
+
+
+def short_depths(loop: For) -> list[int]:
+    """Steps between two fetches where the last one is short; none where some of them divide."""
+    extent = evaluate_int(loop.extent)
+    divide = any(extent % n == 0 for n in _SHORT_DEPTHS)
+    return [] if divide else [n for n in _SHORT_DEPTHS if n < extent]
 
 
 def accumulate(
@@ -264,14 +282,35 @@ def _fetch_operands(
     """What a group reads of each operand is copied at the loop `at`, by all of its items."""
     stage = accesses(s, name)
     reduce = {loop.var for loop in stage.steps}
-    for buffer, moving in {o.load.buffer: o.moving for o in stage.operands}.items():
-        if not moving & reduce:
+    for buffer, operand in {o.load.buffer: o for o in stage.operands}.items():
+        if not operand.moving & reduce:
             continue
         order = orders.get(buffer.name, ()) if buffer.scope == "constant" else ()
         made = s.cache_read(buffer.name, at, "local", order) if order else _stage(s, buffer, at)
-        share(s, s.loops(made)[-len(buffer.shape) :], tile, fetch.width)
+        loops = s.loops(made)[-len(buffer.shape) :]
+        across = () if order else _across(s, made, loops)
+        ends_between = fetch.short and not order and operand.last & reduce
+        share(s, across or loops, tile, 1 if across or ends_between else fetch.width)
         if order:
             s.pack(buffer.name)
+
+
+def _across(s: Schedule, copy: str, loops: Sequence[str]) -> list[str]:
+    """The loops in the order of what is copied, where the copy has other columns; else none.
+
+    Neighbouring items then read neighbours, and write them apart from each other: the other way
+    round each read would be of a line of its own, which costs more than a bank of local memory.
+    """
+    source = s.block(copy).value
+    if not isinstance(source, Load) or not source.indices:
+        return []
+    near = {v.name for v in variables(source.indices[-1])}
+    along = [n for n in loops if n in near]
+    if len(along) != 1 or along[0] == loops[-1]:
+        return []
+    ordered = [*(n for n in loops if n not in near), *along]
+    s.reorder(*ordered)
+    return ordered
 
 
 def _stage(s: Schedule, buffer: Buffer, at: str) -> str:

@@ -1,0 +1,71 @@
+"""What stands before a product of matrices is brought to a form that the product can read in place.
+
+Attention cuts queries, keys and values out of one array, puts their heads in front and scales them.
+Here numbers move behind the product, where they are a part of storing its results, and slices
+before transposes: what is left between the array and the product only says where elements lie.
+"""
+
+from retune.graph.graph import Graph, Node
+from retune.graph.ops.registry import AttrValue, ints
+from retune.graph.rewrite import Rewriter, rebuild, until_stable
+from retune.graph.simplify import drop_identity, merge_reshapes, merge_transposes
+
+_MOVES = ("transpose", "slice", "reshape")
+
+
+def free_products(graph: Graph) -> Graph:
+    """No product reads scaled data, and slices are cut before they are transposed."""
+    rules = _scale_behind, _slice_first, drop_identity, merge_reshapes, merge_transposes
+    return until_stable(graph, lambda g: rebuild(g, *rules))
+
+
+def _scale_behind(r: Rewriter, node: Node) -> str | None:
+    """matmul(move(x * c), y) -> matmul(move(x), y) * c for a number c."""
+    made = r.old.types[node.outputs[0]]
+    if node.op != "matmul" or not made.dtype.startswith("float"):
+        return None
+    for place, value in enumerate(node.inputs):
+        scale = _scale_of(r, value)
+        if scale is not None and len(r.shape(scale.inputs[1])) <= len(made.shape):
+            inputs = list(node.inputs)
+            inputs[place] = _unscaled(r, value)
+            product = r.emit("matmul", tuple(inputs), node.attrs)
+            return r.emit("multiply", (product, scale.inputs[1]), {}, node.outputs[0])
+    return None
+
+
+def _scale_of(r: Rewriter, value: str) -> Node | None:
+    """The scaling by a number that only this value comes from, by way of movements."""
+    made = r.producer(value)
+    if made is None or not r.only_use(value):
+        return None
+    if made.op in _MOVES:
+        return _scale_of(r, made.inputs[0])
+    factor = r.constant(made.inputs[-1])
+    known = made.op == "multiply" and factor is not None and factor.size == 1
+    data = r.types[made.inputs[0]]
+    return made if known and data == r.types[value] and data.shape else None
+
+
+def _unscaled(r: Rewriter, value: str) -> str:
+    """The same movements of what is scaled."""
+    made = r.producer(value)
+    assert made is not None, "_scale_of found it"
+    if made.op not in _MOVES:
+        return made.inputs[0]
+    return r.emit(made.op, (_unscaled(r, made.inputs[0]),), made.attrs)
+
+
+def _slice_first(r: Rewriter, node: Node) -> str | None:
+    """slice(transpose(x)) -> transpose(slice(x))."""
+    moved = r.producer(node.inputs[0])
+    if node.op != "slice" or moved is None or moved.op != "transpose":
+        return None
+    perm = ints(moved.attrs, "perm")
+    back = [perm.index(d) for d in range(len(perm))]
+    attrs: dict[str, AttrValue] = {
+        key: tuple(ints(node.attrs, key)[d] for d in back) for key in ("begins", "extents", "steps")
+    }
+    return r.emit(
+        "transpose", (r.emit("slice", moved.inputs, attrs),), moved.attrs, node.outputs[0]
+    )

@@ -1,0 +1,140 @@
+"""Products of matrices take in what only moves their data: attention is three groups."""
+
+import re
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from retune.codegen.lower import lower
+from retune.codegen.target import GPU
+from retune.core.dtypes import TensorType
+from retune.core.target import GENERIC_CPU, GENERIC_GPU
+from retune.graph.evaluate import random_inputs, run_graph
+from retune.graph.fuse import ALIAS, partition
+from retune.graph.graph import Graph, GraphBuilder
+from retune.graph.ops import AttrValue
+from retune.graph.passes import optimise
+from retune.rules.cpu.space import cpu_space
+from retune.rules.gpu.space import gpu_space
+from retune.search.extract import extract
+from retune.search.task import Task
+from tests.oracle import assert_items_agree
+from tests.unit.graph.test_fuse import run_groups
+
+TOKENS, HEADS, DEPTH = 13, 3, 4
+WIDTH = HEADS * DEPTH
+BY_HEADS = (1, TOKENS, 3, HEADS, DEPTH)
+
+
+def attention(scale: str = "multiply") -> Graph:
+    """As exporters write it: heads in front, cut by index, queries scaled, keys transposed."""
+    build = GraphBuilder("attention")
+    build.input("x", TensorType((TOKENS, 3 * WIDTH)))
+    build.constant("scale", np.asarray(0.5, np.float32))
+    packed = build.add("reshape", [build.add("relu", ["x"])], {"shape": BY_HEADS})
+    turned = build.add("transpose", [packed], {"perm": (2, 0, 3, 1, 4)})
+    parts: list[str] = []
+    for number in range(3):
+        begins, extents = (number, 0, 0, 0, 0), (1, 1, HEADS, TOKENS, DEPTH)
+        cut: dict[str, AttrValue] = {"begins": begins, "extents": extents, "steps": (1,) * 5}
+        part = build.add("slice", [turned], cut)
+        parts.append(build.add("reshape", [part], {"shape": (1, HEADS, TOKENS, DEPTH)}))
+    queries, keys, values = parts
+    scaled = build.add(scale, [queries, "scale"])
+    scores = build.add("matmul", [scaled, build.add("transpose", [keys], {"perm": (0, 1, 3, 2)})])
+    seen = build.add("matmul", [build.add("softmax", [scores], {"axis": 3}), values])
+    seen = build.add("transpose", [seen], {"perm": (0, 2, 1, 3)})
+    return build.finish([build.add("reshape", [seen], {"shape": (TOKENS, WIDTH)}, outputs=["y"])])
+
+
+def products(graph: Graph) -> list[Task]:
+    return [task for task in extract(graph).tasks.values() if task.op == "matmul"]
+
+
+@pytest.mark.parametrize("scale", ["multiply", "divide"])
+def test_attention_is_two_products_and_a_softmax(scale: str):
+    graph = optimise(attention(scale))
+    groups = [group for group in partition(graph) if group.kind != ALIAS]
+    assert [group.kind for group in groups] == ["elementwise", "matmul", "softmax", "matmul"]
+    assert [node.op for node in groups[1].epilogue] == ["multiply"]
+    assert [node.op for node in groups[3].epilogue] == ["transpose"]
+    assert all("matmul" in group.name for group in groups if group.kind == "matmul")
+
+
+@pytest.mark.parametrize("scale", ["multiply", "divide"])
+def test_the_groups_compute_attention(scale: str):
+    before = attention(scale)
+    after = optimise(before)
+    inputs = random_inputs(before, 1)
+    expected = run_graph(before, inputs)["y"]
+    np.testing.assert_allclose(run_groups(after, inputs)["y"], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_product_that_moves_its_data_is_one_kernel_on_gpus(number: int):
+    task = products(optimise(attention()))[number]
+    found = {sketch.name: sketch for sketch in gpu_space(task.program, GENERIC_GPU).sketches}
+    for sketch in found.values():
+        for row in sketch.sample(2, np.random.default_rng(0)):
+            assert_items_agree(task.dag, sketch.instantiate(row))
+    sketch = found[("gpu.v1.local4", "gpu.v4.local4.short")[number]]
+    (row,) = sketch.sample(1, np.random.default_rng(0))
+    (kernel,) = lower(sketch.instantiate(row), GPU).kernels
+    gathers = re.findall(r"\(float4\)\(\w+\[\w+\], ", kernel.text)
+    assert not gathers  # neighbouring items read neighbours
+
+
+@pytest.mark.parametrize(("number", "nests"), [(0, 2), (1, 1)])
+def test_on_cpus_only_what_scatters_columns_is_copied(number: int, nests: int):
+    task = products(optimise(attention()))[number]
+    for sketch in cpu_space(task.program, GENERIC_CPU).sketches:
+        (row,) = sketch.sample(1, np.random.default_rng(0))
+        program = sketch.instantiate(row)
+        assert len(program.body.stmts) == nests
+        assert_items_agree(task.dag, program)
+
+
+def moved(*ops: tuple[str, dict[str, AttrValue]], also: int | None = None) -> list[list[str]]:
+    """The groups of a product of a matrix with what these movements make of another one.
+
+    The value after `also` of them is an output as well.
+    """
+    build = GraphBuilder("net")
+    values = [build.input("x", TensorType((1, 6, 8)))]
+    for op, attrs in ops:
+        values.append(build.add(op, [values[-1]], attrs))
+    build.input("y", TensorType((1, 3, 6)))
+    out = build.add("matmul", ["y", values[-1]])
+    graph = build.finish([out, *([] if also is None else [values[also]])])
+    assert len(set(graph.outputs)) == len(graph.outputs)
+    return [[node.op for node in group.nodes] for group in partition(graph)]
+
+
+TURN: tuple[str, dict[str, AttrValue]] = ("transpose", {"perm": (0, 2, 1)})
+COLUMNS: tuple[str, dict[str, AttrValue]] = (
+    "slice", {"begins": (0, 0, 2), "extents": (1, 6, 5), "steps": (1, 1, 1)},
+)  # fmt: skip
+ROWS: tuple[str, dict[str, AttrValue]] = (
+    "slice", {"begins": (0, 1, 0), "extents": (1, 6, 6), "steps": (1, 1, 1)},
+)  # fmt: skip
+
+
+def test_what_others_need_and_what_is_a_view_stays_outside():
+    assert moved(TURN, ROWS) == [["transpose", "slice", "matmul"]]
+    assert moved(TURN, ROWS, also=1) == [["transpose"], ["slice", "matmul"]]
+    assert moved(COLUMNS) == [["slice"], ["matmul"]]
+    folded: dict[str, AttrValue] = {"shape": (1, 12, 4)}
+    back: dict[str, AttrValue] = {"shape": (1, 6, 8)}
+    assert moved(TURN, ("reshape", folded), ("reshape", back))[0] == ["transpose"]
+
+
+def test_numbers_do_not_move_behind_products_that_others_share():
+    build = GraphBuilder("net")
+    build.input("x", TensorType((4, 5)))
+    build.input("y", TensorType((5, 6)))
+    build.constant("scale", np.asarray([2.0], np.float32))
+    scaled = build.add("multiply", ["x", "scale"])
+    graph = build.finish([build.add("matmul", [scaled, "y"]), build.add("relu", [scaled])])
+    order = [node.op for node in optimise(graph).nodes]
+    assert ("multiply", "matmul") in pairwise(order)
