@@ -91,7 +91,8 @@ class KernelBody:
 
     def emit(self) -> tuple[Statement, ...]:
         """The kernel's body."""
-        for buffer in sorted((b for b in _buffers(self.nest) if b.scope == "local"), key=str):
+        written = {b.buffer for b in blocks(self.nest)}  # words of an array are read under its name
+        for buffer in sorted((b for b in written if b.scope == "local"), key=str):
             self._add(Array(self.memory(buffer), elements(buffer)))
         self._declare(self.nest, first=True)
         self._walk(self.nest, {})
@@ -357,7 +358,10 @@ class KernelBody:
 
     def memory(self, buffer: Buffer) -> Memory:
         """A buffer that lies in memory."""
-        return Memory(self._names.of(buffer.name), buffer.dtype, buffer.scope)
+        dtype = buffer.dtype
+        if buffer.scope == "local":  # other blocks write the words' elements one by one
+            dtype = dtype.partition("x")[0]
+        return Memory(self._names.of(buffer.name), dtype, buffer.scope)
 
     def fresh(self, stem: str) -> str:
         """A name that nothing else in the kernel has."""

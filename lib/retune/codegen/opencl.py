@@ -235,13 +235,28 @@ def _vector(at: At) -> str:
 
 def _load(value: Load, to: Printer) -> str:
     at = value.at
-    if value.dtype != at.memory.dtype:  # devices without float16 arithmetic have that too
-        return f"vload_half({_index(at, to)}, {at.memory.name})"
+    if at.memory.dtype == "float16" and value.dtype == "float32":
+        return f"vload_half({_index(at, to)}, {at.memory.name})"  # without its arithmetic, too
+    if value.dtype != at.memory.dtype:
+        return _load_word(value, to)
     if at.aligned:
         return f"*(const {_vector(at)}*)({_pointer(at, to)})"
     if at.lanes > 1:
         return f"vload{at.lanes}(0, {_pointer(at, to)})"
     return f"{at.memory.name}[{_index(at, to)}]"
+
+
+def _load_word(value: Load, to: Printer) -> str:
+    """A word of an array of its elements, which starts on a multiple of its size."""
+    at, space = value.at, _SPACE[value.at.memory.scope]
+    kind = type_name(value.dtype)
+    whole = f"((const {space} {kind}*){at.memory.name})"
+    index = _index(at, to)
+    if at.aligned:
+        return f"*(const {space} {kind}{at.lanes}*)({whole} + {index})"
+    if at.lanes > 1:
+        return f"vload{at.lanes}(0, {whole} + {index})"
+    return f"{whole}[{index}]"
 
 
 def _lanes(value: Lanes, to: Printer) -> str:

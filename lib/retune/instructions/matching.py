@@ -139,7 +139,8 @@ def mismatch(entry: Intrinsic, nest: Stmt, loop: For, unordered: Scope | None = 
                 f"last axis by {width}, of an operand whose rows are multiples of {width}, or "
                 "pack a constant"
             )
-        if other := _touched_by_elements(entry, nest, loop, load.buffer):
+        other = _touched_by_elements(entry, nest, loop, load.buffer)
+        if other and load.buffer.scope != "local":
             return f"{load.buffer} is read by words, but {other} of the same nest touches its bytes"
     return ""
 

@@ -30,6 +30,12 @@ def word_way(stage: Accesses, spec: DeviceSpec, lanes: int) -> Way | None:
     return None if apart or way is DOT4.ways[-1] else way
 
 
+def by_words(s: Schedule, name: str) -> None:
+    """The stage restated by words; its constants are laid out for them at compile time."""
+    for made in s.restate(name, "words", [WIDTH]):
+        s.precompute(made)
+
+
 def split_word(s: Schedule, reduce: list[str]) -> str:
     """The loop over the bytes of a word, off the last of the reduce loops, which then steps words.
 

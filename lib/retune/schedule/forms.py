@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from retune.core.errors import ScheduleError
 from retune.ir.stmt import Program
 from retune.schedule.winograd import winograd
+from retune.schedule.words import words
 
 Form = Callable[[Program, str, Sequence[int]], tuple[Program, list[str]]]
 
-FORMS: Mapping[str, Form] = {"winograd": winograd}
+FORMS: Mapping[str, Form] = {"winograd": winograd, "words": words}
 """All of them, by the names that traces have for them."""
 
 

@@ -70,6 +70,25 @@ def test_means_stay_in_integers_however_they_are_written(keepdims):
     np.testing.assert_allclose(found, expected, rtol=0, atol=0.05 * float(np.abs(expected).max()))
 
 
+@pytest.mark.parametrize("counted", [0, 1])
+@pytest.mark.parametrize("pads", [[0, 0, 0, 0], [1, 1, 1, 1]])
+def test_windows_products_and_sums_by_channel_stay_in_integers(counted, pads):
+    n = Net("norms")
+    x = n.conv(n.input(1, 3, 12, 12), 3, 16)
+    x = n("AveragePool", x, kernel_shape=[3, 3], pads=pads, count_include_pad=counted)
+    x = n("Relu", n("Add", n("Mul", x, n.weight(16, 1, 1)), n.weight(16, 1, 1)))
+    y = n.conv(x, 16, 8)
+    graph = import_model(n.model(y))
+    data = samples(graph)
+    made = quantize(graph, data, QuantizeSettings())
+    floats = [n.op for n in made.nodes if made.types[n.outputs[0]].dtype == "float32"]
+    assert floats.count("quotient") == 1
+    assert not {"avg_pool2d", "relu"} & set(floats)
+    one = {name: array[:1] for name, array in data.items()}
+    expected, found = (run_graph(g, one)[y] for g in (graph, made))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=0.05 * float(np.abs(expected).max()))
+
+
 def test_moves_share_a_scale():
     graph, _ = residual()
     graph = optimise(graph, "NCHW")

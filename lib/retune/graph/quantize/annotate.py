@@ -15,19 +15,26 @@ from retune.graph.quantize.settings import QuantizeSettings
 LAYERS = ("conv2d", "depthwise_conv2d", "conv3d", "dense")
 MOVES = ("max_pool2d", "max_pool3d", "global_max_pool", "reshape", "transpose", "concat")
 """Ops that make nothing but what they read."""
-MEANS = ("global_avg_pool", "reduce_mean")
+MEANS = ("global_avg_pool", "reduce_mean", "avg_pool2d")
 ACTIVATIONS = ("relu", "clip")
 """Ops that only limit their input, so that the limits of the integers can do it."""
 
 
+Kind = Literal["layer", "sum", "mean", "move", "scale"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Region:
-    """Nodes that compute one integer value: sums of products, of operands, means, or moves."""
+    """Nodes that compute one integer value.
 
-    kind: Literal["layer", "sum", "mean", "move"]
+    Sums of products, of two operands, or of what a mean is of; moves; or a product with a constant,
+    as a batch norm is that follows no layer.
+    """
+
+    kind: Kind
     node: Node
     bias: Node | None = None
-    """The sum with a constant after a layer."""
+    """The sum with a constant after a layer or a product."""
     limit: Node | None = None
     """The activation that follows."""
 
@@ -39,7 +46,7 @@ class Region:
     @property
     def reads(self) -> tuple[str, ...]:
         """The activations that it reads."""
-        return self.node.inputs[:1] if self.kind == "layer" else self.node.inputs
+        return self.node.inputs[:1] if self.kind in ("layer", "scale") else self.node.inputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +68,10 @@ def annotate(graph: Graph, settings: QuantizeSettings) -> Annotation:
         kind = None if node.outputs[0] in skipped else _kind(graph, node, integers)
         if kind is None:
             continue
-        bias = _follower(graph, uses, node, ("add",)) if kind == "layer" else None
+        biased = kind == "layer" or node.op == "multiply"
+        bias = _follower(graph, uses, node, ("add",)) if biased else None
         limit = None
-        if kind in ("layer", "sum"):
+        if kind in ("layer", "sum", "scale"):
             limit = _follower(graph, uses, bias or node, ACTIVATIONS)
         region = Region(kind=kind, node=node, bias=bias, limit=limit)
         regions[node.outputs[0]] = region
@@ -77,14 +85,16 @@ def _skipped(graph: Graph, settings: QuantizeSettings) -> set[str]:
     return found | {n.outputs[0] for n in graph.nodes if {n.outputs[0], n.op} & {*settings.skip}}
 
 
-def _kind(
-    graph: Graph, node: Node, integers: set[str]
-) -> Literal["layer", "sum", "mean", "move"] | None:
+def _kind(graph: Graph, node: Node, integers: set[str]) -> Kind | None:
     if graph.types[node.outputs[0]].dtype != "float32":
         return None
     if node.op in LAYERS:
         first = str(node.attrs.get("layout", "NC")).startswith("NC")
         return "layer" if first and node.inputs[1] in graph.constants else None
+    if node.op in ("multiply", "add") and node.inputs[0] in integers:
+        data, constant = node.inputs
+        if constant in graph.constants and _by_channel(graph, data, constant):
+            return "scale"
     if not integers.issuperset(node.inputs):
         return None
     if node.op == "add":
@@ -93,6 +103,17 @@ def _kind(
     if node.op in MEANS:
         return "mean"
     return "move" if node.op in MOVES else None
+
+
+def _by_channel(graph: Graph, data: str, constant: str) -> bool:
+    """Whether the constant is one number for each channel of the data, or for all."""
+    shape, own = graph.types[data].shape, graph.types[constant].shape
+    whole = (1,) * (len(shape) - len(own)) + own
+    return len(own) <= len(shape) and whole in ((1,) * len(shape), _column(shape))
+
+
+def _column(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(n if d == 1 else 1 for d, n in enumerate(shape))
 
 
 def _follower(

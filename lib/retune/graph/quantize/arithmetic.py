@@ -24,6 +24,7 @@ _FACTOR_BITS = 15
 _SHIFT = 21
 """The last shift at most: 2**15 times the least multiplier of 15 bits, shifted so, is 256 codes."""
 _MOST_SHIFT = 31
+_MOST_OFFSET = 2**30
 _SUM_BITS, _CODE_BITS = 29, 8
 """Of sums of codes, and of a code without its zero point."""
 
@@ -103,14 +104,22 @@ def dequantized(build: GraphBuilder, value: str, scale: Array) -> str:
 
 
 def rescaled(
-    build: GraphBuilder, value: str, scale: Array, codes: Codes, limits: tuple[int, int]
+    build: GraphBuilder,
+    value: str,
+    scale: Array,
+    codes: Codes,
+    limits: tuple[int, int],
+    bias: Array | float = 0.0,
 ) -> str:
-    """The codes, within the limits, of int32 values times a scale, or one for each channel.
+    """The codes, within the limits, of int32 values times a scale, plus a bias.
 
-    Raises: ModelError if a scale is too far from that of the codes.
+    Both may be one number for each channel. Raises: ModelError if a scale is too far from that of
+    the codes.
     """
     found = fixed_point(scale / codes.scale)
+    shifted = np.rint(np.ldexp(np.asarray(bias, np.float64) / codes.scale, found.shift))
     offset = (codes.zero << found.shift) + (1 << found.shift >> 1)
+    offset = np.clip(shifted + offset, -_MOST_OFFSET, _MOST_OFFSET)
     operands = (_int32(build, f"{value}.{name}", a) for name, a in found.operands(offset))
     attrs = _limiting(found.shift, codes, limits)
     return build.add("requantize", (value, *operands), attrs)
@@ -153,9 +162,9 @@ class Rescale:
     """None where it is one."""
     shift: int
 
-    def operands(self, offset: int) -> list[tuple[str, Array]]:
+    def operands(self, offset: Array) -> list[tuple[str, Array]]:
         """Those of `requantize` after the value, with their names."""
-        found = [("pre", self.pre), ("offset", np.asarray(offset))]
+        found = [("pre", self.pre), ("offset", offset)]
         return found if self.multiplier is None else [*found, ("multiplier", self.multiplier)]
 
 

@@ -5,13 +5,14 @@ not there yet are made when somebody reads them.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import inf, prod
 
 import numpy as np
 
 from retune.core.errors import ModelError
 from retune.graph.graph import Graph, GraphBuilder, Node
-from retune.graph.ops import Array
+from retune.graph.ops import Array, lookup
 from retune.graph.ops.registry import ints, number
 from retune.graph.quantize.annotate import Annotation, Region
 from retune.graph.quantize.arithmetic import (
@@ -42,6 +43,16 @@ def realize(
     return _Realizer(graph, annotation, ranges, settings).graph()
 
 
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """An old value as int32 values times scales, plus a bias, limited as the region says."""
+
+    region: Region
+    total: str
+    scale: Array
+    bias: Array = field(default_factory=lambda: np.zeros(()))
+
+
 class _Realizer:
     """The new graph under construction, with the forms of each old value."""
 
@@ -61,8 +72,7 @@ class _Realizer:
         self.floats: dict[str, str] = {}
         self.integers: dict[str, str] = {}
         """Old values whose codes are there."""
-        self.sums: dict[str, tuple[Region, str, Array]] = {}
-        """Old values that are int32 values times scales, limited as the region says."""
+        self.sums: dict[str, _Sum] = {}
         self.added: dict[str, Region] = {}
         """Old values that are sums of coded ones."""
 
@@ -110,8 +120,12 @@ class _Realizer:
             left, right = (self.floating(term) for term in region.reads)
             found = self.build.add("add", (left, right))
         else:
-            region, total, scale = self.sums[value]
-            found = dequantized(self.build, total, scale)
+            made = self.sums[value]
+            region = made.region
+            found = dequantized(self.build, made.total, made.scale)
+            if np.any(made.bias):
+                stored = self.build.constant(f"{value}.bias", np.asarray(made.bias, np.float32))
+                found = self.build.add("add", (found, stored))
         limit = region.limit
         return self.build.add(limit.op, (found,), limit.attrs) if limit else found
 
@@ -127,8 +141,9 @@ class _Realizer:
             terms = [(self.integer(term), self.codes[term]) for term in region.reads]
             return added(self.build, terms, codes, _limits(region.limit, codes))
         if value in self.sums:
-            region, total, scale = self.sums[value]
-            return rescaled(self.build, total, scale, codes, _limits(region.limit, codes))
+            made = self.sums[value]
+            limits = _limits(made.region.limit, codes)
+            return rescaled(self.build, made.total, made.scale, codes, limits, made.bias)
         return quantized(self.build, self.floats[value], codes)
 
     def compute(self, region: Region) -> None:
@@ -139,14 +154,28 @@ class _Realizer:
                 inputs = [self.integer(value) for value in node.inputs]
                 self.integers[region.output] = self.build.add(node.op, inputs, node.attrs)
             case "layer":
-                self.sums[region.output] = region, *self.layer(region)
+                self.sums[region.output] = _Sum(region, *self.layer(region))
             case "mean":
-                self.sums[region.output] = region, *self.mean(node)
+                self.sums[region.output] = _Sum(region, *self.mean(node))
+            case "scale":
+                self.sums[region.output] = self.scaled(region)
             case "sum":
                 self.added[region.output] = region
 
+    def scaled(self, region: Region) -> "_Sum":
+        """Codes without their zero point, times the constant."""
+        data, constant = region.node.inputs
+        codes, factor = self.codes[data], self.old.constants[constant].astype(np.float64)
+        bias = self.old.constants[region.bias.inputs[1]] if region.bias else np.zeros(())
+        if region.node.op == "add":
+            factor, bias = np.ones(()), factor
+        total = centred(self.build, self.integer(data), codes)
+        return _Sum(region, total, np.asarray(codes.scale * factor), bias)
+
     def mean(self, node: Node) -> tuple[str, Array]:
         """The sums over what the node averages, less their zero points, and their scale."""
+        if node.op == "avg_pool2d":
+            return self.window_mean(node)
         data, codes = node.inputs[0], self.codes[node.inputs[0]]
         shape, attrs = self.old.types[data].shape, node.attrs
         if node.op == "global_avg_pool":
@@ -157,6 +186,29 @@ class _Realizer:
             less = np.asarray(-codes.zero * count, np.int32)
             total = self.build.add("add", (total, self.build.constant(f"{data}.zeros", less)))
         return total, np.asarray(codes.scale / count)
+
+    def window_mean(self, node: Node) -> tuple[str, Array]:
+        """The sums over windows, as a convolution with ones, and the scale of each of their means.
+
+        What lies around the data adds nothing; how many elements a mean is of may differ.
+        """
+        data, codes = node.inputs[0], self.codes[node.inputs[0]]
+        shape, kernel = self.old.types[data].shape, ints(node.attrs, "kernel")
+        attrs = {key: node.attrs[key] for key in ("pads", "strides", "dilations", "layout")}
+        attrs["groups"] = shape[1]
+        ones = np.ones((shape[1], 1, *kernel), np.int8)
+        border = {"border": codes.zero} if codes.zero and any(ints(attrs, "pads")) else {}
+        stored = self.build.constant(f"{node.outputs[0]}.ones", ones)
+        inputs = (self.integer(data), stored)
+        total = self.build.add("depthwise_conv2d", inputs, attrs | border, name=node.name)
+        if codes.zero:
+            less = np.asarray(-codes.zero * prod(kernel), np.int32)
+            total = self.build.add("add", (total, self.build.constant(f"{data}.zeros", less)))
+        flat = np.ones((1, 1, *shape[2:]), np.float32)
+        (mean,) = lookup(node.op).reference([flat], node.attrs)
+        (whole,) = lookup("depthwise_conv2d").reference([flat, ones[:1]], attrs)
+        counts = np.rint(whole / np.where(mean > 0, mean, 1.0))
+        return total, codes.scale / (counts.flat[0] if np.all(counts == counts.flat[0]) else counts)
 
     def layer(self, region: Region) -> tuple[str, Array]:
         """The sums of products, with the bias, and their scales.

@@ -76,7 +76,7 @@ def gpu_cycles(kernel: Kernel, spec: DeviceSpec, unit: Unit = _H200) -> Array:
     one = np.ones_like(items)
     own, depth, traffic, held = 0.0 * one, 0.0 * one, 0.0 * one, one
     for nest in kernel:
-        issue = _issue(nest, items, warps, unit)
+        issue = _issue(nest, items, warps, spec, unit)
         own = own + issue
         depth = depth + issue * unit.issues / warps + _waits(nest, unit)
         traffic = traffic + _bytes(nest, unit)
@@ -109,7 +109,7 @@ def _waits(nest: Nest, unit: Unit) -> Array:
     return nest.size(serial) / together * latency
 
 
-def _issue(nest: Nest, items: Array, warps: Array, unit: Unit) -> Array:
+def _issue(nest: Nest, items: Array, warps: Array, spec: DeviceSpec, unit: Unit) -> Array:
     """Cycles of a unit for one group's share of the block."""
     shared = nest.accesses.result.scope == "local"
     sides = on(nest.loops, ITEM)
@@ -119,6 +119,8 @@ def _issue(nest: Nest, items: Array, warps: Array, unit: Unit) -> Array:
     issued = work / items * warps if sides else work
     if shared:
         return issued / nest.lanes * unit.fetch_instructions / unit.issues
+    way = nest.way(spec)
+    issued = issued / nest.words * (way.slots if way else 1.0)
     tile = nest.size(nest.copies)
     reads = sum((_read(nest, o, unit) for o in nest.accesses.operands), 0.0 * nest.one)
     return issued / tile * np.maximum((tile + reads) / unit.issues, reads)

@@ -23,6 +23,7 @@ from retune.rules.gpu.tile import (
     most_items_of,
     roles,
     share,
+    steps_of,
 )
 from retune.rules.tiling import GROUP, ITEM, LANE, REGISTER, VIRTUAL, Tile
 from retune.schedule.schedule import Schedule
@@ -38,13 +39,13 @@ _MOST_ROWS = 8
 _MOST_VECTORS = 64
 
 
-def slice_over_groups(s: Schedule, name: str) -> str:
+def slice_over_groups(s: Schedule, name: str, *, words: bool = False) -> str:
     """The reduction as partial sums over slices of its deepest reduce axis, then their sum.
 
     Gives the new stage, which makes the partial sums; `name` adds them up in a kernel of its own.
     The number of slices is sampled. Raises: ScheduleError if none divides the axis.
     """
-    deepest = [n for n in s.loops(name) if s.loop(n).reduce][-1]
+    deepest = steps_of(s, name, words=words)[-1]
     extent = evaluate_int(s.loop(deepest).extent)
     sizes = [extent // n for n in _SLICES if extent % n == 0]
     if not sizes:
@@ -87,7 +88,7 @@ def schedule_shared(s: Schedule, name: str, structure: Contraction, spec: Device
     if stage.group is not None or len(stage.block.indices) < 2:
         raise ScheduleError(f"slices of {name}: expected pixels and channels in one group")
     orders = stage.orders()
-    deepest = [n for n in s.loops(name) if s.loop(n).reduce][-1]
+    deepest = steps_of(s, name, words=structure.words)[-1]
     slices = s.sample_categorical(f"slices.{name}", _SHARED_SLICES)
     depth = s.sample_categorical(f"depth.{name}", depths(s, deepest, structure))
     _, sliced, _ = s.split(deepest, [slices, depth])

@@ -9,12 +9,14 @@ Sources: the GPU sketches of Ansor (OSDI 2020, section 4.1), whose levels S S S 
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from math import prod
 
 from retune.core.errors import ScheduleError
 from retune.core.target import DeviceSpec
+from retune.instructions.dot4 import WIDTH
 from retune.ir.evaluate import evaluate_int
 from retune.ir.stmt import Program
 from retune.rules.fusion import (
@@ -45,6 +47,7 @@ from retune.rules.gpu.tile import (
     short_depths,
 )
 from retune.rules.row_programs import Fused, find_row_program, fused_rows
+from retune.rules.words import by_words, word_way
 from retune.schedule.access import Accesses
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import Sketch, Space, sketch_of
@@ -93,7 +96,10 @@ def _structures(program: Program, spec: DeviceSpec) -> Iterator[Structure]:
     stage = accesses(s, anchor.name)
     lanes = _LANES if stage.channels % _LANES == 0 else 1
     if stage.contracts:
-        yield from _contractions(stage, lanes, spec)
+        if word_way(stage, spec, lanes) is None:
+            yield from _contractions(stage, lanes, spec)
+        else:
+            yield from _by_words(stage, lanes, spec)
         return
     for width in dict.fromkeys((lanes, 1)):
         for held in [False, True] if padding_of(program, anchor) else [False]:
@@ -120,6 +126,15 @@ def _contractions(stage: Accesses, lanes: int, spec: DeviceSpec) -> Iterator[Con
     yield Contraction(lanes=lanes, fetch=Fetch(1, halos[-1]))
 
 
+def _by_words(stage: Accesses, lanes: int, spec: DeviceSpec) -> Iterator[Contraction]:
+    """The same tiles over words; items copy sixteen bytes at once, which are four of them."""
+    for found in _contractions(stage, lanes, spec):
+        fetch = found.fetch
+        if fetch is None or not fetch.short:
+            wide = fetch and replace(fetch, width=fetch.width * WIDTH)
+            yield replace(found, fetch=wide, words=True)
+
+
 def schedule_gpu(s: Schedule, structure: Structure, spec: DeviceSpec) -> None:
     """Schedules every stage; only the anchor's tile sizes are sampled."""
     anchor = heaviest_reduction(s.program)
@@ -136,8 +151,8 @@ def schedule_gpu(s: Schedule, structure: Structure, spec: DeviceSpec) -> None:
 def _masks(structure: Structure) -> bool:
     """Whether padding becomes a mask: operands are read where they are, at each position."""
     match structure:
-        case Contraction(fetch=fetch):
-            return fetch is None
+        case Contraction(fetch=fetch, words=words):
+            return fetch is None and not words  # a mask would stand between a word and its bytes
         case Window(held=held):
             return not held
         case _:
@@ -145,6 +160,8 @@ def _masks(structure: Structure) -> bool:
 
 
 def _anchor(s: Schedule, name: str, structure: Structure, spec: DeviceSpec) -> None:
+    if isinstance(structure, Contraction) and structure.words:
+        by_words(s, name)
     match structure:
         case Fused():
             program = find_row_program(s.program)
@@ -153,7 +170,7 @@ def _anchor(s: Schedule, name: str, structure: Structure, spec: DeviceSpec) -> N
         case Rows():
             schedule_rows(s, name, structure, spec)
         case Contraction(slices="groups"):
-            schedule_tile(s, slice_over_groups(s, name), structure, spec)
+            schedule_tile(s, slice_over_groups(s, name, words=structure.words), structure, spec)
             schedule_plain(s, name, spec)
         case Contraction(slices="items"):
             schedule_shared(s, name, structure, spec)

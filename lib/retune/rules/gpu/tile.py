@@ -14,6 +14,7 @@ from typing import Literal
 
 from retune.core.errors import ScheduleError
 from retune.core.target import MOST_GROUPS, DeviceSpec
+from retune.instructions.dot4 import DOT4, WIDTH
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Buffer, Const, Load, Var, const, variables
 from retune.ir.stmt import PEEL, For, blocks
@@ -81,6 +82,8 @@ class Contraction:
     slices: Literal["groups", "items"] | None = None
     """Who takes slices of the reduction: work-groups, whose sums a second kernel adds up, or the
     items of a group, which add them up in local memory."""
+    words: bool = False
+    """True: words of four bytes are multiplied and added at once."""
 
     @property
     def name(self) -> str:
@@ -89,7 +92,8 @@ class Contraction:
         halo = ["halo"] if self.fetch and self.fetch.halo else []
         halo += ["short"] if self.fetch and self.fetch.short else []
         slices = {"groups": ["sliced"], "items": ["shared"], None: []}[self.slices]
-        return ".".join(["gpu", f"v{self.lanes}", where, *halo, *slices])
+        words = ["words"] if self.words else []
+        return ".".join(["gpu", f"v{self.lanes}", where, *halo, *slices, *words])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +216,7 @@ def most_items_of(s: Schedule, pixels: Sequence[str], channels: str, lanes: int)
 def depths(s: Schedule, deepest: str, structure: Contraction) -> list[int]:
     """Steps of the deepest reduce loop between two fetches. Raises: ScheduleError for none."""
     unit = structure.fetch.width if structure.fetch else 1
+    unit = max(1, unit // WIDTH) if structure.words else unit
     sizes = [n for n in _DEPTHS if n % unit == 0 and _may_divide(s, deepest, n)]
     if not sizes:
         raise ScheduleError(f"no depth of a fetch divides the {s.loop(deepest).extent} steps")
@@ -223,13 +228,19 @@ def _split_depth(s: Schedule, name: str, structure: Contraction) -> None:
 
     A short fetch at the end is apart from the others, which so have no tests.
     """
-    deepest = [n for n in s.loops(name) if s.loop(n).reduce][-1]
+    deepest = steps_of(s, name, words=structure.words)[-1]
     short = structure.fetch is not None and structure.fetch.short
     sizes = short_depths(s.loop(deepest)) if short else depths(s, deepest, structure)
     depth = s.sample_categorical(f"depth.{name}", sizes)
     outer, _ = s.split(deepest, [depth], "guard" if short else "exact")
     if short:
         s.annotate(outer, PEEL, "ends")
+
+
+def steps_of(s: Schedule, name: str, *, words: bool) -> list[str]:
+    """The reduce loops, without that over the bytes of words."""
+    found = [n for n in s.loops(name) if s.loop(n).reduce]
+    return found[:-1] if words else found
 
 
 def short_depths(loop: For) -> list[int]:
@@ -250,17 +261,20 @@ def accumulate(
 
     Its last two reduce loops are steps with a fetch each, and the steps between.
     """
-    *window, outer, inner = [n for n in s.loops(name) if s.loop(n).reduce]
+    *window, outer, inner = steps_of(s, name, words=structure.words)
+    word = s.loops(name)[-1] if structure.words else ""
     spatial = [i.name for i in s.block(name).indices if isinstance(i, Var)]
     spatial = [n for n in spatial if n in s.loops(name)]
     fetch = structure.fetch
     loops = [outer, *window] if fetch and fetch.halo else [*window, outer]
-    accumulate_in_registers(s, [*loops, inner], spatial, structure.lanes)
+    accumulate_in_registers(s, [*loops, inner], spatial, structure.lanes, word)
     hint = s.sample_categorical(f"unroll.{name}", [1, 2, 4, 8])
     s.require(s.loop(inner).extent % hint <= 0, "unrolling would leave a rest")
     accumulators = tile.size(VIRTUAL, REGISTER, LANE)
     s.require(accumulators * hint <= _MOST_UNROLLED, "the unrolled code is too long")
     s.unroll(inner, hint)
+    if word:
+        s.tensorize(word, DOT4.name)
     if fetch:
         _fetch_operands(s, name, outer, fetch, tile, orders)
 

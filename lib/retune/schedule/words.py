@@ -1,0 +1,111 @@
+"""The form of a reduction that takes its last steps by words of several elements.
+
+`words` sets the elements of a word apart in the reduction, and lays a constant operand out so that
+those of a word lie side by side, in a stage of its own that can be evaluated at compile time:
+
+    y[i, f] += x[i, k] * w[k, f]   ->   y.w[k.0, f*4 + k.1] = w[k.0*4 + k.1, f]
+                                        y[i, f] += x[i, k.0*4 + k.1] * y.w[k.0, f*4 + k.1]
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from retune.core.errors import ScheduleError
+from retune.ir.expr import Buffer, Const, Expr, Load, Var, const, loads, substitute, transform
+from retune.ir.stmt import Block, For, Program, Seq, Stmt, blocks, rewrite
+from retune.schedule.stages import root_nest
+
+
+def words(program: Program, name: str, sizes: Sequence[int]) -> tuple[Program, list[str]]:
+    """The stage by words of `sizes[0]` elements, and the stages that lay its constants out.
+
+    Raises: ScheduleError unless words divide its last steps, which choose rows of its constants.
+    """
+    root, block, path = root_nest(program, name)
+    (size,) = sizes
+    steps = [loop for loop in path if loop.reduce]
+    last = steps[-1] if steps else None
+    if last is None or not isinstance(last.extent, Const) or int(last.extent.value) % size:
+        found = f"{last.extent} steps" if last else "no steps"
+        raise ScheduleError(f"words({name}): expected steps that {size} divides, got {found}")
+    far, near = (Var(f"{last.var.name}.{i}") for i in range(2))
+    count = int(last.extent.value) // size
+    made: list[tuple[Buffer, Stmt]] = []
+    value = block.value
+    for load in dict.fromkeys(loads(block.value)):
+        if load.buffer.scope == "constant" and last.var in load.indices:
+            laid = _Laid.out(block, load, last.var, size)
+            made.append((laid.made, laid.nest()))
+            value = transform(value, lambda e, x=laid: x.read(far, near) if e == x.load else None)
+    value = substitute(value, {last.var: far * size + near})
+
+    def rule(node: Stmt) -> Stmt | None:
+        if isinstance(node, For) and node is last:
+            inner = For(near, const(size), replace(block, value=value), reduce=True)
+            return For(far, const(count), inner, reduce=True)
+        return None
+
+    if not isinstance(last.body, Block):
+        raise ScheduleError(f"words({name}): expected its last steps innermost")
+    body: list[Stmt] = []
+    for stmt in program.body.stmts:
+        body += [*(nest for _, nest in made), rewrite(root, rule)] if stmt is root else [stmt]
+    scratch = (*program.scratch, *(buffer for buffer, _ in made))
+    names = [b.name for _, nest in made for b in blocks(nest)]
+    return replace(program, body=Seq(tuple(body)), scratch=scratch), names
+
+
+@dataclass(frozen=True, slots=True)
+class _Laid:
+    """A constant operand, and how it is laid out, words of its rows side by side."""
+
+    load: Load
+    row: int
+    """The dimension along which words are."""
+    column: int
+    """That of neighbouring results."""
+    size: int
+    made: Buffer
+
+    @staticmethod
+    def out(block: Block, load: Load, step: Var, size: int) -> "_Laid":
+        """Raises: ScheduleError unless the steps and the results' last axis have a dimension."""
+        places = [
+            [d for d, i in enumerate(load.indices) if i == v] for v in (step, block.indices[-1])
+        ]
+        if [len(found) for found in places] != [1, 1]:
+            raise ScheduleError(
+                f"words({block.name}): expected steps and results to choose {load.buffer}'s rows "
+                f"and columns, got {load}"
+            )
+        (row,), (column,) = places
+        extents = [int(e.value) for e in load.buffer.shape if isinstance(e, Const)]
+        others = [n for d, n in enumerate(extents) if d not in (row, column)]
+        shape = (*others, extents[row] // size, extents[column] * size)
+        name = f"{block.name}.{load.buffer.name}"
+        made = Buffer(name, tuple(const(e) for e in shape), load.dtype)
+        return _Laid(load, row, column, size, made)
+
+    def nest(self) -> Stmt:
+        """What lays it out."""
+        axes = [Var(f"{self.made.name}.{d}") for d in range(len(self.made.shape))]
+        *others, word, last = axes
+        read = iter(others)
+        indices: list[Expr] = []
+        for d in range(len(self.load.indices)):
+            if d == self.row:
+                indices.append(word * self.size + last % self.size)
+            else:
+                indices.append(last // self.size if d == self.column else next(read))
+        source = Load(self.load.buffer, tuple(indices))
+        nest: Stmt = Block(self.made.name, self.made, tuple(axes), source)
+        for var, extent in reversed([*zip(axes, self.made.shape, strict=True)]):
+            nest = For(var, extent, nest)
+        return nest
+
+    def read(self, far: Var, near: Var) -> Load:
+        """What the reduction reads of it."""
+        index = enumerate(self.load.indices)
+        others = [i for d, i in index if d not in (self.row, self.column)]
+        last = self.load.indices[self.column] * self.size + near
+        return Load(self.made, (*others, far, last))
