@@ -39,7 +39,7 @@ def contenders_of(model: str, records: Path, device: str) -> tuple[dict[str, Con
     """A call of the network in each form and peer, and the name of the form of its bundle."""
     network = import_network(model, {}, "NHWC", cache_root())
     opened = open_device(device)
-    chosen = known_candidates(network, RecordStore(records), opened.spec)
+    chosen = known_candidates(network.network, RecordStore(records), opened.spec)
     plan = build_plan(network.network, chosen, opened.spec, model_key=model, notes={})
     modules = {form: Module(replace(plan, form=form), opened) for form in forms_here(plan, opened)}
     feeds = next(iter(modules.values())).random_inputs()

@@ -91,7 +91,7 @@ def tune(networks: Sequence[ImportedNetwork], trials: int, records: Path) -> Non
 def measure(task: Task, network: ImportedNetwork, options: argparse.Namespace) -> Row:
     """One layer in turns with its peers."""
     spec = device_spec("pocl")
-    chosen = known_candidates(network, RecordStore(options.records), spec)
+    chosen = known_candidates(network.network, RecordStore(options.records), spec)
     plan = build_plan(network.network, chosen, spec, model_key=task.key, notes={})
     device = open_device("pocl")
     module = Module(plan, device)

@@ -75,7 +75,7 @@ def measure(model: str, records: Path, folder: Path) -> dict[str, dict[str, floa
     """Floor, peak and their difference in MiB, by runtime."""
     network = import_network(model, {}, "NHWC", cache_root())
     spec = device_spec("pocl")
-    chosen = known_candidates(network, RecordStore(records), spec)
+    chosen = known_candidates(network.network, RecordStore(records), spec)
     plan = build_plan(network.network, chosen, spec, model_key=model, notes={})
     write_bundle(plan, folder / "module")
     types = network.network.graph.types

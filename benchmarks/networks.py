@@ -29,6 +29,7 @@ from retune.device.runtime import Device, open_device
 from retune.records.store import RecordStore
 from retune.schedule.space import Candidate
 from retune.search.conditions import network_conditions
+from retune.search.extract import Network
 from retune.search.history import best_candidate
 
 NETWORKS = (
@@ -41,12 +42,12 @@ FASTER = "the faster peer"
 
 
 def known_candidates(
-    network: ImportedNetwork, store: RecordStore, spec: DeviceSpec
+    network: Network, store: RecordStore, spec: DeviceSpec
 ) -> dict[str, Candidate]:
     """The best recorded candidate of each task that has one."""
     found: dict[str, Candidate] = {}
-    where = network_conditions(spec, network.network.tasks.values()).comparable
-    for task in network.network.tasks.values():
+    where = network_conditions(spec, network.tasks.values()).comparable
+    for task in network.tasks.values():
         if not task.tunable:
             continue
         best = best_candidate(store, task.key, where, task.space(spec))
@@ -79,7 +80,7 @@ def measure(
     """One network: medians in milliseconds by contender, deviation, and memory."""
     network = import_network(model, {}, "NHWC", cache_root())
     opened = open_device(device)
-    chosen = known_candidates(network, RecordStore(records), opened.spec)
+    chosen = known_candidates(network.network, RecordStore(records), opened.spec)
     modules = compiled_twice(network, {} if "tuned" in bundles else chosen, opened)
     for name, folder in bundles.items():
         modules[name] = Module.load(folder / folder_of(model) / "module", opened)

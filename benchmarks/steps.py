@@ -62,7 +62,7 @@ def step_rows(model: str, records: Path, seconds: float) -> Iterator[Row]:
     """
     network = import_network(model, {}, "NHWC", cache_root())
     spec = device_spec("pocl")
-    chosen = known_candidates(network, RecordStore(records), spec)
+    chosen = known_candidates(network.network, RecordStore(records), spec)
     plan = build_plan(network.network, chosen, spec, model_key=model, notes={})
     device = open_device("pocl")
     module = Module(plan, device)
