@@ -14,6 +14,7 @@ instructions that the device has, and geometric means at the end.
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -131,7 +132,7 @@ def measure(model: str, device: Device, options: Namespace) -> dict[str, float]:
             file = quantized_file(model, samples, Path(folder))
             for name in PEERS:
                 if find_spec(name) is not None:
-                    contenders[name] = lambda p=open_peer(name, file): p(inputs)
+                    contenders[name] = partial(open_peer(name, file), inputs)
         outcome = compare_times(contenders, options=BenchOptions(budget_s=options.seconds))
     return {timing.name: 1e3 * timing.median_s for timing in outcome.timings}
 
