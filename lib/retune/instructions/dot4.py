@@ -24,12 +24,17 @@ def _vector(kind: str, lanes: int) -> str:
 
 
 def _vnni(shape: Shape) -> list[str]:
-    """Source: Intel's Intrinsics Guide, VPDPBUSD; the builtins are clang's."""
-    values = ", ".join(f"__builtin_astype({name}, lanes)" for name in ("sum", "a", "b"))
+    """As assembly, which compilers take for processors that they do not know, or misname.
+
+    Source: Intel's Instruction Set Reference, VPDPBUSD.
+    """
+    bits = 32 * shape.lanes
+    values = (f"{name}_{bits} = __builtin_astype({name}, lanes)" for name in ("sum", "a", "b"))
     return [
-        f"typedef int lanes __attribute__((__vector_size__({WIDTH * shape.lanes})));",
-        f"return __builtin_astype(__builtin_ia32_vpdpbusd{32 * shape.lanes}(",
-        f"    {values}), int{shape.lanes});",
+        f"typedef int lanes __attribute__((__vector_size__({bits // 8})));",
+        f"lanes {', '.join(values)};",
+        f'asm("vpdpbusd %2, %1, %0" : "+v"(sum_{bits}) : "v"(a_{bits}), "v"(b_{bits}));',
+        f"return __builtin_astype(sum_{bits}, int{shape.lanes});",
     ]
 
 
