@@ -5,8 +5,8 @@ from math import inf
 import numpy as np
 
 from retune.graph.graph import Graph, Node, without_dead
-from retune.graph.ops.registry import ints, number
-from retune.graph.ops.shapes import spatial
+from retune.graph.ops.registry import ints, lookup, number
+from retune.graph.ops.shapes import same_blocks, spatial
 from retune.graph.rewrite import Rewriter, rebuild, renamed, until_stable
 
 
@@ -17,7 +17,14 @@ def fold_constants(graph: Graph) -> Graph:
 
 def remove_identities(graph: Graph) -> Graph:
     """Nodes that change nothing disappear; moves of moves become one."""
-    rules = drop_identity, merge_reshapes, merge_transposes, transpose_to_reshape
+    rules = (
+        drop_identity,
+        drop_broadcast,
+        merge_reshapes,
+        merge_transposes,
+        transpose_around_reshape,
+        transpose_to_reshape,
+    )
     return until_stable(graph, lambda g: _absorb_outputs(rebuild(g, *rules)))
 
 
@@ -46,6 +53,22 @@ def drop_identity(r: Rewriter, node: Node) -> str | None:
             return None
 
 
+def drop_broadcast(r: Rewriter, node: Node) -> str | None:
+    """f(broadcast_to(x), y) -> f(x, y), where y has all of the extents."""
+    if lookup(node.op).kind != "broadcast" or "axis" in node.attrs:
+        return None
+    made = [r.producer(value) for value in node.inputs]
+    inputs = tuple(
+        maker.inputs[0] if maker is not None and maker.op == "broadcast_to" else value
+        for value, maker in zip(node.inputs, made, strict=True)
+    )
+    shapes = [r.shape(value) for value in inputs]
+    same = np.broadcast_shapes(*shapes) == r.old.types[_out(node)].shape
+    return (
+        r.emit(node.op, inputs, node.attrs, _out(node)) if same and inputs != node.inputs else None
+    )
+
+
 def merge_reshapes(r: Rewriter, node: Node) -> str | None:
     """reshape(reshape(x)) -> reshape(x)."""
     inner = r.producer(node.inputs[0])
@@ -66,6 +89,28 @@ def merge_transposes(r: Rewriter, node: Node) -> str | None:
     if perm == tuple(range(len(perm))):
         return inner.inputs[0]
     return r.emit("transpose", inner.inputs, {"perm": perm}, node.outputs[0])
+
+
+def transpose_around_reshape(r: Rewriter, node: Node) -> str | None:
+    """transpose(reshape(transpose(x))) -> transpose(reshape(x)), as for rows of pixels, and back.
+
+    So it is where the reshape joins nothing but neighbours in x.
+    """
+    reshape = r.producer(node.inputs[0])
+    if node.op != "transpose" or reshape is None or reshape.op != "reshape":
+        return None
+    inner = r.producer(reshape.inputs[0])
+    if inner is None or inner.op != "transpose" or not all(r.shape(reshape.inputs[0])):
+        return None
+    perm, made = ints(inner.attrs, "perm"), r.shape(node.inputs[0])
+    parts = same_blocks(r.shape(reshape.inputs[0]), made)
+    if any(perm[d + 1] != perm[d] + 1 for there, _ in parts for d in there[:-1]):
+        return None
+    parts.sort(key=lambda part: [perm[d] for d in part[0]][:1] or [-1])
+    order = [d for _, here in parts for d in here]
+    shaped = r.emit("reshape", inner.inputs, {"shape": tuple(made[d] for d in order)})
+    total = tuple(order.index(d) for d in ints(node.attrs, "perm"))
+    return r.emit("transpose", (shaped,), {"perm": total}, node.outputs[0])
 
 
 def transpose_to_reshape(r: Rewriter, node: Node) -> str | None:

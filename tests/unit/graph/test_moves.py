@@ -129,6 +129,23 @@ def test_what_others_need_and_what_is_a_view_stays_outside():
     assert moved(TURN, ("reshape", folded), ("reshape", back))[0] == ["transpose"]
 
 
+def test_movements_that_follow_each_other_are_one():
+    build = GraphBuilder("net")
+    x = build.input("x", TensorType((1, 6, 8)))
+    rows = build.add("slice", [x], {"begins": (0, 1, 0), "extents": (1, 5, 8), "steps": (1,) * 3})
+    wide = build.add("transpose", [build.add("slice", [x], COLUMNS[1])], TURN[1])
+    turned = build.add("slice", [build.add("transpose", [x], TURN[1])], ROWS[1])
+    long = build.add("transpose", [turned], TURN[1])
+    graph = build.finish([build.add("relu", [v]) for v in (rows, wide, long)])
+    inputs = random_inputs(graph)
+    for name, expected in run_graph(graph, inputs).items():
+        np.testing.assert_array_equal(run_groups(graph, inputs)[name], expected)
+    groups = [[node.op for node in group.nodes] for group in partition(graph)]
+    assert groups.count(["transpose", "slice", "transpose"]) == 1
+    assert groups.count(["slice"]) == 2  # rows, and columns: these are a view
+    assert {group.kind for group in partition(graph)} == {"slice", "transpose", "elementwise"}
+
+
 def test_numbers_do_not_move_behind_products_that_others_share():
     build = GraphBuilder("net")
     build.input("x", TensorType((4, 5)))

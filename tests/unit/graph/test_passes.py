@@ -243,3 +243,45 @@ def test_an_output_that_is_constant_gets_a_producer():
     folded = optimise(graph)
     assert folded.producer("anchors") is not None
     assert_same(graph, folded)
+
+
+def test_what_is_spread_for_an_operation_that_does_so_itself_is_not():
+    build = GraphBuilder("net")
+    build.input("x", TensorType((4, 6)))
+    root = build.add("sqrt", [build.add("reduce_sum", ["x"], {"axes": (1,), "keepdims": True})])
+    wide = build.add("broadcast_to", [root], {"shape": (4, 6)})
+    graph = build.finish([build.add("divide", ["x", wide]), build.add("add", [wide, wide])])
+    after = optimise(graph)
+    assert_same(graph, after)
+    assert Counter(node.op for node in after.nodes)["broadcast_to"] == 1
+    assert [after.types[v].shape for n in after.nodes if n.op == "divide" for v in n.inputs] == [
+        (4, 6), (4, 1),
+    ]  # fmt: skip
+
+
+def test_images_as_rows_of_pixels_and_back_are_reshapes():
+    build = GraphBuilder("net")
+    build.input("rows", TensorType((1, 12, 5)))
+    tall = build.add("transpose", [build.add("relu", ["rows"])], {"perm": (0, 2, 1)})
+    image = build.add("reshape", [tall], {"shape": (1, 5, 3, 4)})
+    last = build.add("transpose", [image], {"perm": (0, 2, 3, 1)})
+    joined = build.add("reshape", [tall], {"shape": (5, 12)})
+    graph = build.finish([build.add("tanh", [last]), build.add("tanh", [joined])])
+    after = optimise(graph, "NCHW")
+    assert_same(graph, after)
+    assert Counter(node.op for node in after.nodes)["transpose"] == 1
+
+
+def test_reshapes_sink_behind_several_readers():
+    """GELU in parts reads a layer twice: all of it becomes the layer's epilogue."""
+    build = image((1, 3, 6))
+    build.constant("w", np.ones((5, 6), np.float32))
+    build.constant("half", np.asarray(0.5, np.float32))
+    flat = build.add("reshape", ["data"], {"shape": (3, 6)})
+    x = build.add("reshape", [build.add("dense", [flat, "w"])], {"shape": (1, 3, 5)})
+    grown = build.add("erf", [build.add("multiply", [x, "half"])])
+    graph = build.finish([build.add("multiply", [x, grown])])
+    after = optimise(graph)
+    assert_same(graph, after)
+    kinds = [group.kind for group in partition(after) if group.kind != ALIAS]
+    assert kinds == ["dense"]
