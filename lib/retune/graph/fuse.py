@@ -67,7 +67,8 @@ def partition(graph: Graph) -> tuple[Group, ...]:
         if _takes_epilogue(node):
             behind = (_epilogue(graph, node, uses, done), _over_rows(graph, node, uses, done))
             nodes += max(behind, key=len)
-            nodes += moves.behind(node, nodes[-1])
+            if turned := moves.behind(node, nodes[-1]):
+                nodes += [*turned, *_epilogue(graph, turned[0], uses, done)]
         done.update(value for member in nodes for value in member.outputs)
         kind = _kind(_anchor(nodes), graph, fixed)
         if kind == ALIAS and node.inputs[0] in fixed:

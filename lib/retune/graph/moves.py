@@ -31,9 +31,17 @@ class Moves:
         return self.chains.get(node.outputs[0], ())
 
     def behind(self, product: Node, last: Node) -> tuple[Node, ...]:
-        """The transpose of what comes of the product, if that can be stored so at once."""
+        """The transpose of what comes of the product, if that can be stored so at once.
+
+        Either its rows come in another order, or rows and columns change places, as they do in what
+        the product reads: its columns then still lie side by side.
+        """
         found = self.orders.get(last.outputs[0])
-        return (found,) if found is not None and product.op == "matmul" else ()
+        if found is None or product.op not in _PRODUCTS:
+            return ()
+        turned = [n for n in self.before(product) if n.op == "transpose" and not keeps_columns(n)]
+        exchanged = product.op == "dense" and len(turned) == 1
+        return (found,) if keeps_columns(found) != exchanged else ()
 
 
 def find_moves(graph: Graph) -> Moves:
@@ -66,8 +74,8 @@ def find_moves(graph: Graph) -> Moves:
     orders = {
         node.inputs[0]: node
         for node in graph.nodes
-        if node.outputs[0] not in taken
-        and _keeps_columns(node)
+        if node.op == "transpose"
+        and node.outputs[0] not in taken
         and _read_once(graph, node.inputs[0], uses)
     }
     return Moves(chains, frozenset(taken), orders)
@@ -94,9 +102,7 @@ def _cuts_columns(graph: Graph, node: Node) -> bool:
     return extents[:-1] == shape[:-1] and all(step == 1 for step in steps)
 
 
-def _keeps_columns(node: Node) -> bool:
-    """Whether the node puts rows in another order, and nothing else."""
-    if node.op != "transpose":
-        return False
+def keeps_columns(node: Node) -> bool:
+    """Whether a transpose puts rows in another order, and nothing else."""
     perm = ints(node.attrs, "perm")
     return len(perm) > 1 and perm[-1] == len(perm) - 1

@@ -54,8 +54,8 @@ PASSES: tuple[Pass, ...] = (
     Pass(name="remove-identities-again", run=remove_identities),
     Pass(name="dense-of-transposed", run=dense_of_transposed),
     Pass(name="remove-identities-at-last", run=remove_identities),
-    Pass(name="sink-reshapes-at-last", run=sink_reshapes),
     Pass(name="free-products", run=free_products),
+    Pass(name="sink-reshapes-at-last", run=sink_reshapes),
     Pass(name="materialise-outputs", run=materialise_outputs),
 )
 """Every pass, in order."""

@@ -3,6 +3,7 @@
 Attention cuts queries, keys and values out of one array, puts their heads in front and scales them.
 Here numbers move behind the product, where they are a part of storing its results, and slices
 before transposes: what is left between the array and the product only says where elements lie.
+Transposes of what a product makes come before dimensions of one element are added to it.
 """
 
 from retune.graph.graph import Graph, Node
@@ -15,8 +16,9 @@ _MOVES = ("transpose", "slice", "reshape")
 
 def free_products(graph: Graph) -> Graph:
     """No product reads scaled data, and slices are cut before they are transposed."""
-    rules = _scale_behind, _slice_first, drop_identity, merge_reshapes, merge_transposes
-    return until_stable(graph, lambda g: rebuild(g, *rules))
+    rules = _scale_behind, _slice_first, _ones_last
+    merging = drop_identity, merge_reshapes, merge_transposes
+    return until_stable(graph, lambda g: rebuild(g, *rules, *merging))
 
 
 def _scale_behind(r: Rewriter, node: Node) -> str | None:
@@ -69,3 +71,20 @@ def _slice_first(r: Rewriter, node: Node) -> str | None:
     return r.emit(
         "transpose", (r.emit("slice", moved.inputs, attrs),), moved.attrs, node.outputs[0]
     )
+
+
+def _ones_last(r: Rewriter, node: Node) -> str | None:
+    """transpose(reshape(x)) -> reshape(transpose(x)), if all that the reshape moves are ones."""
+    reshape = r.producer(node.inputs[0])
+    if node.op != "transpose" or reshape is None or reshape.op != "reshape":
+        return None
+    source, made = r.shape(reshape.inputs[0]), r.shape(node.inputs[0])
+    real = [d for d, n in enumerate(source) if n != 1]
+    if [source[d] for d in real] != [n for n in made if n != 1]:
+        return None
+    places = dict(zip((d for d, n in enumerate(made) if n != 1), real, strict=True))
+    ones = [d for d, n in enumerate(source) if n == 1]
+    perm = (*ones, *(places[d] for d in ints(node.attrs, "perm") if d in places))
+    moved = r.emit("transpose", reshape.inputs, {"perm": perm})
+    shape = r.old.types[node.outputs[0]].shape
+    return r.emit("reshape", (moved,), {"shape": shape}, node.outputs[0])

@@ -51,6 +51,8 @@ def _movable(r: Rewriter, value: str, shape: Shape, uses: Mapping[str, Sequence[
         return ""
     source = reshape.inputs[0]
     maker = r.producer(source)
+    if maker is not None and maker.op == "transpose" and r.only_use(maker.inputs[0]):
+        maker = r.producer(maker.inputs[0])  # products store their results transposed
     if maker is None or lookup(maker.op).kind not in _FUSING or not r.only_use(source):
         return ""
     readers = uses.get(value, ())

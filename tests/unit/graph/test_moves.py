@@ -120,6 +120,31 @@ ROWS: tuple[str, dict[str, AttrValue]] = (
 )  # fmt: skip
 
 
+def test_a_product_over_columns_is_stored_and_used_as_they_lie():
+    """As token mixers do it: rows and columns change places, and back behind the product."""
+    build = GraphBuilder("net")
+    x = build.input("x", TensorType((1, 9, 8)))
+    build.constant("w", np.random.default_rng(0).normal(size=(7, 9)).astype(np.float32))
+    build.constant("b", np.arange(7, dtype=np.float32))
+    turned = build.add("transpose", [build.add("relu", [x])], {"perm": (0, 2, 1)})
+    mixed = build.add("dense", [build.add("reshape", [turned], {"shape": (8, 9)}), "w"])
+    mixed = build.add("reshape", [build.add("add", [mixed, "b"])], {"shape": (1, 8, 7)})
+    mixed = build.add("transpose", [mixed], {"perm": (0, 2, 1)})
+    build.input("y", TensorType((1, 7, 8)))
+    graph = optimise(build.finish([build.add("multiply", [mixed, "y"])]))
+    _, group = (group for group in partition(graph) if group.kind != ALIAS)
+    assert [node.op for node in group.epilogue] == ["add", "transpose", "multiply"]
+    inputs = random_inputs(graph)
+    for name, expected in run_graph(graph, inputs).items():
+        np.testing.assert_allclose(run_groups(graph, inputs)[name], expected, rtol=1e-6)
+    (task,) = (task for task in extract(graph).tasks.values() if task.op == "dense")
+    for spec, space in ((GENERIC_GPU, gpu_space), (GENERIC_CPU, cpu_space)):
+        for sketch in space(task.program, spec).sketches:
+            (row,) = sketch.sample(1, np.random.default_rng(0))
+            assert_items_agree(task.dag, sketch.instantiate(row))
+            assert len(sketch.program.body.stmts) == (2 if "sliced" in sketch.name else 1)
+
+
 def test_what_others_need_and_what_is_a_view_stays_outside():
     assert moved(TURN, ROWS) == [["transpose", "slice", "matmul"]]
     assert moved(TURN, ROWS, also=1) == [["transpose"], ["slice", "matmul"]]
