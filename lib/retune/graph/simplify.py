@@ -5,7 +5,7 @@ from math import inf
 import numpy as np
 
 from retune.graph.graph import Graph, Node, without_dead
-from retune.graph.ops.registry import ints, lookup, number
+from retune.graph.ops.registry import integer, ints, lookup, number
 from retune.graph.ops.shapes import same_blocks, spatial
 from retune.graph.rewrite import Rewriter, rebuild, renamed, until_stable
 
@@ -111,6 +111,39 @@ def transpose_around_reshape(r: Rewriter, node: Node) -> str | None:
     shaped = r.emit("reshape", inner.inputs, {"shape": tuple(made[d] for d in order)})
     total = tuple(order.index(d) for d in ints(node.attrs, "perm"))
     return r.emit("transpose", (shaped,), {"perm": total}, node.outputs[0])
+
+
+def join_slices(graph: Graph) -> Graph:
+    """Slices of one value, joined along the axis that they were cut on, are gathered at once.
+
+    Along the last axis they are not: there they are views (`bundle/views.py`).
+    """
+    return rebuild(graph, _gather_slices)
+
+
+def _gather_slices(r: Rewriter, node: Node) -> str | None:
+    """concat(x[2:], x[:2]) -> gather(x, [2, 3, ..., 0, 1]), as for shifted windows."""
+    cuts = [cut for v in node.inputs if (cut := r.producer(v)) is not None and cut.op == "slice"]
+    made = r.old.types[_out(node)].shape
+    if node.op != "concat" or len(cuts) != len(node.inputs) or len({c.inputs for c in cuts}) > 1:
+        return None
+    axis = integer(node.attrs, "axis")
+    if axis == len(made) - 1 or any(_cut_axes(r, cut) - {axis} for cut in cuts):
+        return None
+    places = [
+        ints(cut.attrs, "begins")[axis] + ints(cut.attrs, "steps")[axis] * step
+        for cut in cuts
+        for step in range(ints(cut.attrs, "extents")[axis])
+    ]
+    indices = r.store(f"{node.name}.places", np.asarray(places, np.int32))
+    return r.emit("gather", (*cuts[0].inputs, indices), {"axis": axis}, _out(node))
+
+
+def _cut_axes(r: Rewriter, cut: Node) -> set[int]:
+    """The axes of which a slice does not take all, in order."""
+    shape = r.shape(cut.inputs[0])
+    extents, steps = ints(cut.attrs, "extents"), ints(cut.attrs, "steps")
+    return {d for d, n in enumerate(shape) if extents[d] != n or steps[d] != 1}
 
 
 def transpose_to_reshape(r: Rewriter, node: Node) -> str | None:

@@ -285,3 +285,27 @@ def test_reshapes_sink_behind_several_readers():
     assert_same(graph, after)
     kinds = [group.kind for group in partition(after) if group.kind != ALIAS]
     assert kinds == ["dense"]
+
+
+@pytest.mark.parametrize(("axis", "gathers"), [(1, 1), (2, 0)])
+def test_a_shift_is_gathered_at_once_but_for_columns(axis: int, gathers: int):
+    build = GraphBuilder("net")
+    build.input("x", TensorType((1, 7, 6)))
+    shape = [1, 7, 6]
+
+    def cut(begin: int, end: int) -> str:
+        begins, extents = [0, 0, 0], list(shape)
+        begins[axis], extents[axis] = begin, end - begin
+        attrs = {"begins": tuple(begins), "extents": tuple(extents), "steps": (1, 1, 1)}
+        return build.add("slice", ["x"], attrs)
+
+    parts = [cut(2, shape[axis]), cut(0, 2)]
+    graph = build.finish([build.add("concat", parts, {"axis": axis}), build.add("relu", parts[:1])])
+    after = optimise(graph, "NCHW")
+    assert_same(graph, after)
+    counts = Counter(node.op for node in after.nodes)
+    assert (counts["gather"], counts["concat"], counts["slice"]) == (
+        gathers,
+        1 - gathers,
+        2 - gathers,
+    )
