@@ -5,7 +5,7 @@ from math import inf
 import numpy as np
 
 from retune.graph.graph import Graph, Node, without_dead
-from retune.graph.ops.registry import integer, ints, lookup, number
+from retune.graph.ops.registry import AttrValue, integer, ints, lookup, number
 from retune.graph.ops.shapes import same_blocks, spatial
 from retune.graph.rewrite import Rewriter, rebuild, renamed, until_stable
 
@@ -20,6 +20,7 @@ def remove_identities(graph: Graph) -> Graph:
     rules = (
         drop_identity,
         drop_broadcast,
+        gather_to_slice,
         merge_reshapes,
         merge_transposes,
         transpose_around_reshape,
@@ -111,6 +112,27 @@ def transpose_around_reshape(r: Rewriter, node: Node) -> str | None:
     shaped = r.emit("reshape", inner.inputs, {"shape": tuple(made[d] for d in order)})
     total = tuple(order.index(d) for d in ints(node.attrs, "perm"))
     return r.emit("transpose", (shaped,), {"perm": total}, node.outputs[0])
+
+
+def gather_to_slice(r: Rewriter, node: Node) -> str | None:
+    """gather(x, [1, 2, 3]) -> x[1:4], and gather(x, 1) -> x[1]: of known places in even steps."""
+    known = r.constant(node.inputs[1]) if node.op == "gather" else None
+    if known is None or known.ndim > 1 or not known.size:
+        return None
+    axis, shape = integer(node.attrs, "axis"), r.shape(node.inputs[0])
+    places = [int(place) + shape[axis] * (place < 0) for place in known.reshape(-1)]
+    step = places[1] - places[0] if len(places) > 1 else 1
+    inside = 0 <= places[0] and places[-1] < shape[axis]
+    if step < 1 or not inside or places != list(range(places[0], places[-1] + 1, step)):
+        return None
+    ends = [(places[0], len(places), step) if d == axis else (0, n, 1) for d, n in enumerate(shape)]
+    begins, extents, steps = zip(*ends, strict=True)
+    attrs: dict[str, AttrValue] = {"begins": begins, "extents": extents, "steps": steps}
+    made = r.old.types[_out(node)].shape
+    if known.ndim:
+        return r.emit("slice", node.inputs[:1], attrs, _out(node))
+    cut = r.emit("slice", node.inputs[:1], attrs)
+    return r.emit("reshape", (cut,), {"shape": made}, _out(node))
 
 
 def join_slices(graph: Graph) -> Graph:

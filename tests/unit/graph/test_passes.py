@@ -309,3 +309,23 @@ def test_a_shift_is_gathered_at_once_but_for_columns(axis: int, gathers: int):
         1 - gathers,
         2 - gathers,
     )
+
+
+@pytest.mark.parametrize(
+    ("places", "ops"),
+    [
+        (-1, ["slice"]),
+        ([1, 2, 3], ["slice"]),
+        ([0, 2, -1], ["slice"]),
+        ([2, 1], ["gather"]),
+        ([0, 1, 3], ["gather"]),
+    ],
+)
+def test_what_is_gathered_in_even_steps_is_a_slice(places: int | list[int], ops: list[str]):
+    build = GraphBuilder("net")
+    build.input("x", TensorType((3, 5, 4)))
+    build.constant("places", np.asarray(places, np.int64))
+    graph = build.finish([build.add("gather", ["x", "places"], {"axis": 1})])
+    after = optimise(graph)
+    assert_same(graph, after)
+    assert [node.op for node in after.nodes if node.op != "reshape"] == ops
