@@ -122,7 +122,7 @@ def gather_to_slice(r: Rewriter, node: Node) -> str | None:
     axis, shape = integer(node.attrs, "axis"), r.shape(node.inputs[0])
     places = [int(place) + shape[axis] * (place < 0) for place in known.reshape(-1)]
     step = places[1] - places[0] if len(places) > 1 else 1
-    inside = 0 <= places[0] and places[-1] < shape[axis]
+    inside = places[0] >= 0 and places[-1] < shape[axis]
     if step < 1 or not inside or places != list(range(places[0], places[-1] + 1, step)):
         return None
     ends = [(places[0], len(places), step) if d == axis else (0, n, 1) for d, n in enumerate(shape)]
