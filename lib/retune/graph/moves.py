@@ -47,16 +47,21 @@ class Moves:
 def find_moves(graph: Graph) -> Moves:
     """Slices and transposes that nobody but one node needs, with the reshapes between them.
 
-    Reshapes only add or remove dimensions of one element. Each movement is taken once. Columns that
-    a product reads as they are cut need no movement at all: they are views (`bundle/views.py`).
+    Before a product reshapes only add or remove dimensions of one element. Each movement is taken
+    once. Columns that are read as they are cut need no movement at all: they are views
+    (`bundle/views.py`).
     """
     uses = graph.uses()
     makers = {value: node for node in graph.nodes for value in node.outputs}
 
-    def chain(value: str) -> list[Node]:
+    def chain(value: str, *, joins: bool) -> list[Node]:
         """What moves the value, the last movement first; reshapes of what is there are left out."""
         found: list[Node] = []
-        while value in makers and _moves(graph, makers[value]) and _read_once(graph, value, uses):
+        while (
+            value in makers
+            and (_moves(graph, makers[value]) or (joins and makers[value].op == "reshape"))
+            and _read_once(graph, value, uses)
+        ):
             found.append(makers[value])
             value = makers[value].inputs[0]
         while found and found[-1].op == "reshape":
@@ -68,7 +73,9 @@ def find_moves(graph: Graph) -> Moves:
     for node in reversed(graph.nodes):
         ends = node.op in (*_PRODUCTS, *_MOVES) and node.outputs[0] not in taken
         if ends and len(set(node.inputs)) == len(node.inputs):
-            moves = tuple(move for value in node.inputs for move in reversed(chain(value)))
+            joins = node.op in _MOVES
+            parts = (reversed(chain(value, joins=joins)) for value in node.inputs)
+            moves = tuple(move for part in parts for move in part)
             chains[node.outputs[0]] = moves
             taken.update(value for move in moves for value in move.outputs)
     orders = {

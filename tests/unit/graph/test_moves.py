@@ -22,6 +22,7 @@ from retune.search.task import Task
 from tests.oracle import assert_items_agree
 from tests.unit.graph.test_fuse import run_groups
 
+RNG = np.random.default_rng(0)
 TOKENS, HEADS, DEPTH = 13, 3, 4
 WIDTH = HEADS * DEPTH
 BY_HEADS = (1, TOKENS, 3, HEADS, DEPTH)
@@ -169,6 +170,26 @@ def test_movements_that_follow_each_other_are_one():
     assert groups.count(["transpose", "slice", "transpose"]) == 1
     assert groups.count(["slice"]) == 2  # rows, and columns: these are a view
     assert {group.kind for group in partition(graph)} == {"slice", "transpose", "elementwise"}
+
+
+def test_an_image_cut_into_patches_by_several_transposes_is_copied_once():
+    """As MobileViT does it: [1, 4, 6, 3] to [1, 4 places, 6 patches, 3]."""
+    build = GraphBuilder("net")
+    x = build.add("transpose", [build.input("x", TensorType((1, 4, 6, 3)))], {"perm": (0, 3, 1, 2)})
+    x = build.add("reshape", [x], {"shape": (6, 2, 3, 2)})
+    x = build.add("transpose", [x], {"perm": (0, 2, 1, 3)})
+    x = build.add("reshape", [x], {"shape": (1, 3, 6, 4)})
+    graph = build.finish([build.add("transpose", [x], {"perm": (0, 3, 2, 1)})])
+    (group,) = partition(graph)
+    inputs = random_inputs(graph)
+    for name, expected in run_graph(graph, inputs).items():
+        np.testing.assert_array_equal(run_groups(graph, inputs)[name], expected)
+    (task,) = extract(graph).tasks.values()
+    for spec, space in ((GENERIC_GPU, gpu_space), (GENERIC_CPU, cpu_space)):
+        for sketch in space(task.program, spec).sketches:
+            assert_items_agree(task.dag, sketch.instantiate(sketch.sample(1, RNG)[0]))
+            assert len(sketch.program.body.stmts) == 1
+    assert group.kind == "transpose"
 
 
 def test_numbers_do_not_move_behind_products_that_others_share():
