@@ -14,7 +14,7 @@ from retune.ir.merge import merge_axes
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag
 from retune.rules.gpu.space import gpu_space
-from tests.dags import conv2d, dense, depthwise, pool, reduction, softmax, total
+from tests.dags import batched_product, conv2d, dense, depthwise, pool, reduction, softmax, total
 from tests.oracle import assert_device_agrees
 
 pytestmark = pytest.mark.device
@@ -23,6 +23,7 @@ SHAPES: dict[str, Dag] = {
     "window": conv2d(1, 8, 7, 32, 16, residual=True),
     "dense batch": dense(5, 32, 24),
     "dense row": dense(1, 67, 31),
+    "prime depth": batched_product(2, 19, 37, 16),
     "depthwise": depthwise(1, 7, 11, 36),
     "depthwise 5x5": depthwise(1, 7, 9, 8, window=5),
     "depthwise by two": depthwise(1, 9, 8, 12, stride=2),

@@ -42,7 +42,7 @@ class Group:
 
     @property
     def anchor(self) -> Node:
-        """The first node that does more than move data, if one does.
+        """The first node that does more than move data, if one does; else the last.
 
         It is that of the loop nest, but for groups over rows.
         """
@@ -63,11 +63,12 @@ def partition(graph: Graph) -> tuple[Group, ...]:
     for node in _reshapes_early(graph):
         if node.outputs[0] in done or node.outputs[0] in moves.taken:
             continue
-        nodes = [node]
+        nodes = [*moves.before(node), node]
         if _takes_epilogue(node):
             behind = (_epilogue(graph, node, uses, done), _over_rows(graph, node, uses, done))
             nodes += max(behind, key=len)
-            nodes = [*moves.before(node), *nodes, *moves.behind(nodes)]
+            if turned := moves.behind(node, nodes[-1]):
+                nodes += [*turned, *_epilogue(graph, turned[0], uses, done)]
         done.update(value for member in nodes for value in member.outputs)
         kind = _kind(_anchor(nodes), graph, fixed)
         if kind == ALIAS and node.inputs[0] in fixed:
@@ -206,8 +207,8 @@ def _is_elementwise(node: Node) -> bool:
 
 
 def _main(nodes: Sequence[Node]) -> Node:
-    """The first node that does more than move data; the first where none does."""
-    return next((node for node in nodes if lookup(node.op).kind != "injective"), nodes[0])
+    """The first node that does more than move data; the last where none does."""
+    return next((node for node in nodes if lookup(node.op).kind != "injective"), nodes[-1])
 
 
 def _anchor(nodes: Sequence[Node]) -> Node:

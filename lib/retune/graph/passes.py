@@ -15,6 +15,7 @@ from retune.graph.rows import rows_as_images
 from retune.graph.simplify import (
     canonical_arithmetic,
     fold_constants,
+    join_slices,
     materialise_outputs,
     merge_pads,
     name_global_pools,
@@ -54,7 +55,9 @@ PASSES: tuple[Pass, ...] = (
     Pass(name="remove-identities-again", run=remove_identities),
     Pass(name="dense-of-transposed", run=dense_of_transposed),
     Pass(name="remove-identities-at-last", run=remove_identities),
+    Pass(name="join-slices", run=join_slices),
     Pass(name="free-products", run=free_products),
+    Pass(name="sink-reshapes-at-last", run=sink_reshapes),
     Pass(name="materialise-outputs", run=materialise_outputs),
 )
 """Every pass, in order."""

@@ -3,20 +3,28 @@
 Attention cuts queries, keys and values out of one array, puts their heads in front and scales them.
 Here numbers move behind the product, where they are a part of storing its results, and slices
 before transposes: what is left between the array and the product only says where elements lie.
+Transposes of what a product makes come before dimensions of one element are added to it.
 """
 
 from retune.graph.graph import Graph, Node
 from retune.graph.ops.registry import AttrValue, ints
+from retune.graph.ops.shapes import same_blocks
 from retune.graph.rewrite import Rewriter, rebuild, until_stable
-from retune.graph.simplify import drop_identity, merge_reshapes, merge_transposes
+from retune.graph.simplify import (
+    drop_identity,
+    merge_reshapes,
+    merge_transposes,
+    transpose_to_reshape,
+)
 
 _MOVES = ("transpose", "slice", "reshape")
 
 
 def free_products(graph: Graph) -> Graph:
     """No product reads scaled data, and slices are cut before they are transposed."""
-    rules = _scale_behind, _slice_first, drop_identity, merge_reshapes, merge_transposes
-    return until_stable(graph, lambda g: rebuild(g, *rules))
+    rules = _scale_behind, _slice_first, _slice_before_ones, _split_before_slice, _ones_last
+    merging = drop_identity, merge_reshapes, merge_transposes, transpose_to_reshape
+    return until_stable(graph, lambda g: rebuild(g, *rules, *merging))
 
 
 def _scale_behind(r: Rewriter, node: Node) -> str | None:
@@ -69,3 +77,63 @@ def _slice_first(r: Rewriter, node: Node) -> str | None:
     return r.emit(
         "transpose", (r.emit("slice", moved.inputs, attrs),), moved.attrs, node.outputs[0]
     )
+
+
+def _slice_before_ones(r: Rewriter, node: Node) -> str | None:
+    """slice(reshape(x)) -> reshape(slice(x)), if all that the reshape moves are ones."""
+    reshape = r.producer(node.inputs[0])
+    if node.op != "slice" or reshape is None or reshape.op != "reshape":
+        return None
+    source, made = r.shape(reshape.inputs[0]), r.shape(node.inputs[0])
+    real = [d for d, n in enumerate(made) if n != 1]
+    if [n for n in source if n != 1] != [made[d] for d in real]:
+        return None
+    attrs: dict[str, AttrValue] = {}
+    for key, whole in (("begins", 0), ("extents", 1), ("steps", 1)):
+        stated = iter(ints(node.attrs, key)[d] for d in real)
+        attrs[key] = tuple(whole if n == 1 else next(stated) for n in source)
+    cut = r.emit("slice", reshape.inputs, attrs)
+    shape = r.old.types[node.outputs[0]].shape
+    return r.emit("reshape", (cut,), {"shape": shape}, node.outputs[0])
+
+
+def _split_before_slice(r: Rewriter, node: Node) -> str | None:
+    """reshape(x[:, 1]) -> the slice of a reshape of x: one of several parts, by heads."""
+    cut = r.producer(node.inputs[0])
+    if node.op != "reshape" or cut is None or cut.op != "slice":
+        return None
+    source, part = r.shape(cut.inputs[0]), r.shape(node.inputs[0])
+    made = r.old.types[node.outputs[0]].shape
+    chosen = {d for d, n in enumerate(source) if part[d] != n}
+    if not all(part) or any(part[d] != 1 for d in chosen):
+        return None
+    if [n for n in part if n != 1] == [n for n in made if n != 1]:
+        return None
+    places: list[tuple[int, int, int]] = []  # of each dimension: its extent, and what is cut of it
+    for there, here in same_blocks(part, made):
+        own = [d for d in there if d in chosen]
+        if any(part[d] != 1 for d in range(there.start, max(own, default=there.start))):
+            return None
+        places += [(source[d], ints(cut.attrs, "begins")[d], 1) for d in own]
+        places += [(made[d], 0, made[d]) for d in here]
+    shape, begins, extents = (tuple(column) for column in zip(*places, strict=True))
+    wide = r.emit("reshape", cut.inputs, {"shape": shape})
+    attrs = {"begins": begins, "extents": extents, "steps": (1,) * len(shape)}
+    return r.emit("reshape", (r.emit("slice", (wide,), attrs),), {"shape": made}, node.outputs[0])
+
+
+def _ones_last(r: Rewriter, node: Node) -> str | None:
+    """transpose(reshape(x)) -> reshape(transpose(x)), if all that the reshape moves are ones."""
+    reshape = r.producer(node.inputs[0])
+    if node.op != "transpose" or reshape is None or reshape.op != "reshape":
+        return None
+    source, made = r.shape(reshape.inputs[0]), r.shape(node.inputs[0])
+    real = [d for d, n in enumerate(source) if n != 1]
+    if [source[d] for d in real] != [n for n in made if n != 1]:
+        return None
+    places = dict(zip((d for d, n in enumerate(made) if n != 1), real, strict=True))
+    ones = [d for d, n in enumerate(source) if n == 1]
+    perm = (*ones, *(places[d] for d in ints(node.attrs, "perm") if d in places))
+    moved = r.emit("transpose", reshape.inputs, {"perm": perm})
+    shape = r.old.types[node.outputs[0]].shape
+    return r.emit("reshape", (moved,), {"shape": shape}, node.outputs[0])

@@ -6,8 +6,8 @@ import numpy as np
 
 from retune.graph.graph import Graph, Node, without_dead
 from retune.graph.ops.convolution import border
-from retune.graph.ops.registry import ints, number
-from retune.graph.ops.shapes import spatial
+from retune.graph.ops.registry import AttrValue, integer, ints, lookup, number
+from retune.graph.ops.shapes import same_blocks, spatial
 from retune.graph.rewrite import Rewriter, rebuild, renamed, until_stable
 
 
@@ -18,7 +18,15 @@ def fold_constants(graph: Graph) -> Graph:
 
 def remove_identities(graph: Graph) -> Graph:
     """Nodes that change nothing disappear; moves of moves become one."""
-    rules = drop_identity, merge_reshapes, merge_transposes, transpose_to_reshape
+    rules = (
+        drop_identity,
+        drop_broadcast,
+        gather_to_slice,
+        merge_reshapes,
+        merge_transposes,
+        transpose_around_reshape,
+        transpose_to_reshape,
+    )
     return until_stable(graph, lambda g: _absorb_outputs(rebuild(g, *rules)))
 
 
@@ -47,6 +55,22 @@ def drop_identity(r: Rewriter, node: Node) -> str | None:
             return None
 
 
+def drop_broadcast(r: Rewriter, node: Node) -> str | None:
+    """f(broadcast_to(x), y) -> f(x, y), where y has all of the extents."""
+    if lookup(node.op).kind != "broadcast" or "axis" in node.attrs:
+        return None
+    made = [r.producer(value) for value in node.inputs]
+    inputs = tuple(
+        maker.inputs[0] if maker is not None and maker.op == "broadcast_to" else value
+        for value, maker in zip(node.inputs, made, strict=True)
+    )
+    shapes = [r.shape(value) for value in inputs]
+    same = np.broadcast_shapes(*shapes) == r.old.types[_out(node)].shape
+    return (
+        r.emit(node.op, inputs, node.attrs, _out(node)) if same and inputs != node.inputs else None
+    )
+
+
 def merge_reshapes(r: Rewriter, node: Node) -> str | None:
     """reshape(reshape(x)) -> reshape(x)."""
     inner = r.producer(node.inputs[0])
@@ -67,6 +91,82 @@ def merge_transposes(r: Rewriter, node: Node) -> str | None:
     if perm == tuple(range(len(perm))):
         return inner.inputs[0]
     return r.emit("transpose", inner.inputs, {"perm": perm}, node.outputs[0])
+
+
+def transpose_around_reshape(r: Rewriter, node: Node) -> str | None:
+    """transpose(reshape(transpose(x))) -> transpose(reshape(x)), as for rows of pixels, and back.
+
+    So it is where the reshape joins nothing but neighbours in x.
+    """
+    reshape = r.producer(node.inputs[0])
+    if node.op != "transpose" or reshape is None or reshape.op != "reshape":
+        return None
+    inner = r.producer(reshape.inputs[0])
+    if inner is None or inner.op != "transpose" or not all(r.shape(reshape.inputs[0])):
+        return None
+    perm, made = ints(inner.attrs, "perm"), r.shape(node.inputs[0])
+    parts = same_blocks(r.shape(reshape.inputs[0]), made)
+    if any(perm[d + 1] != perm[d] + 1 for there, _ in parts for d in there[:-1]):
+        return None
+    parts.sort(key=lambda part: [perm[d] for d in part[0]][:1] or [-1])
+    order = [d for _, here in parts for d in here]
+    shaped = r.emit("reshape", inner.inputs, {"shape": tuple(made[d] for d in order)})
+    total = tuple(order.index(d) for d in ints(node.attrs, "perm"))
+    return r.emit("transpose", (shaped,), {"perm": total}, node.outputs[0])
+
+
+def gather_to_slice(r: Rewriter, node: Node) -> str | None:
+    """gather(x, [1, 2, 3]) -> x[1:4], and gather(x, 1) -> x[1]: of known places in even steps."""
+    known = r.constant(node.inputs[1]) if node.op == "gather" else None
+    if known is None or known.ndim > 1 or not known.size:
+        return None
+    axis, shape = integer(node.attrs, "axis"), r.shape(node.inputs[0])
+    places = [int(place) + shape[axis] * (place < 0) for place in known.reshape(-1)]
+    step = places[1] - places[0] if len(places) > 1 else 1
+    inside = places[0] >= 0 and places[-1] < shape[axis]
+    if step < 1 or not inside or places != list(range(places[0], places[-1] + 1, step)):
+        return None
+    ends = [(places[0], len(places), step) if d == axis else (0, n, 1) for d, n in enumerate(shape)]
+    begins, extents, steps = zip(*ends, strict=True)
+    attrs: dict[str, AttrValue] = {"begins": begins, "extents": extents, "steps": steps}
+    made = r.old.types[_out(node)].shape
+    if known.ndim:
+        return r.emit("slice", node.inputs[:1], attrs, _out(node))
+    cut = r.emit("slice", node.inputs[:1], attrs)
+    return r.emit("reshape", (cut,), {"shape": made}, _out(node))
+
+
+def join_slices(graph: Graph) -> Graph:
+    """Slices of one value, joined along the axis that they were cut on, are gathered at once.
+
+    Along the last axis they are not: there they are views (`bundle/views.py`).
+    """
+    return rebuild(graph, _gather_slices)
+
+
+def _gather_slices(r: Rewriter, node: Node) -> str | None:
+    """concat(x[2:], x[:2]) -> gather(x, [2, 3, ..., 0, 1]), as for shifted windows."""
+    cuts = [cut for v in node.inputs if (cut := r.producer(v)) is not None and cut.op == "slice"]
+    made = r.old.types[_out(node)].shape
+    if node.op != "concat" or len(cuts) != len(node.inputs) or len({c.inputs for c in cuts}) > 1:
+        return None
+    axis = integer(node.attrs, "axis")
+    if axis == len(made) - 1 or any(_cut_axes(r, cut) - {axis} for cut in cuts):
+        return None
+    places = [
+        ints(cut.attrs, "begins")[axis] + ints(cut.attrs, "steps")[axis] * step
+        for cut in cuts
+        for step in range(ints(cut.attrs, "extents")[axis])
+    ]
+    indices = r.store(f"{node.name}.places", np.asarray(places, np.int32))
+    return r.emit("gather", (*cuts[0].inputs, indices), {"axis": axis}, _out(node))
+
+
+def _cut_axes(r: Rewriter, cut: Node) -> set[int]:
+    """The axes of which a slice does not take all, in order."""
+    shape = r.shape(cut.inputs[0])
+    extents, steps = ints(cut.attrs, "extents"), ints(cut.attrs, "steps")
+    return {d for d, n in enumerate(shape) if extents[d] != n or steps[d] != 1}
 
 
 def transpose_to_reshape(r: Rewriter, node: Node) -> str | None:

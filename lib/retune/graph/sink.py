@@ -11,6 +11,7 @@ from math import prod
 
 from retune.graph.graph import Graph, Node
 from retune.graph.ops.registry import lookup
+from retune.graph.ops.shapes import same_blocks
 from retune.graph.rewrite import Rewriter, rebuild
 
 Shape = tuple[int, ...]
@@ -50,6 +51,8 @@ def _movable(r: Rewriter, value: str, shape: Shape, uses: Mapping[str, Sequence[
         return ""
     source = reshape.inputs[0]
     maker = r.producer(source)
+    if maker is not None and maker.op == "transpose" and r.only_use(maker.inputs[0]):
+        maker = r.producer(maker.inputs[0])  # products store their results transposed
     if maker is None or lookup(maker.op).kind not in _FUSING or not r.only_use(source):
         return ""
     readers = uses.get(value, ())
@@ -77,7 +80,7 @@ def operand_shape(operand: Shape, made: Shape, source: Shape) -> Shape | None:
         return operand if len(operand) <= len(source) else ()
     stated = (1,) * (len(made) - len(operand)) + operand
     found: list[int] = []
-    for there, here in _blocks(made, source):
+    for there, here in same_blocks(made, source):
         extents = [(stated[d], made[d]) for d in there if made[d] != 1]
         if all(own == whole for own, whole in extents):
             found += [source[d] for d in here]
@@ -86,22 +89,6 @@ def operand_shape(operand: Shape, made: Shape, source: Shape) -> Shape | None:
         else:
             return None
     return tuple(found)
-
-
-def _blocks(left: Shape, right: Shape) -> list[tuple[range, range]]:
-    """Neighbouring dimensions of two shapes with as many elements, in the smallest parts."""
-    found: list[tuple[range, range]] = []
-    a = b = 0
-    while a < len(left) or b < len(right):
-        i, j = a, b
-        a, b = min(a + 1, len(left)), min(b + 1, len(right))
-        while prod(left[i:a]) != prod(right[j:b]):
-            if prod(left[i:a]) < prod(right[j:b]):
-                a += 1
-            else:
-                b += 1
-        found.append((range(i, a), range(j, b)))
-    return found
 
 
 def _out(node: Node) -> str:

@@ -22,6 +22,7 @@ from retune.search.task import Task
 from tests.oracle import assert_items_agree
 from tests.unit.graph.test_fuse import run_groups
 
+RNG = np.random.default_rng(0)
 TOKENS, HEADS, DEPTH = 13, 3, 4
 WIDTH = HEADS * DEPTH
 BY_HEADS = (1, TOKENS, 3, HEADS, DEPTH)
@@ -45,6 +46,28 @@ def attention(scale: str = "multiply") -> Graph:
     scores = build.add("matmul", [scaled, build.add("transpose", [keys], {"perm": (0, 1, 3, 2)})])
     seen = build.add("matmul", [build.add("softmax", [scores], {"axis": 3}), values])
     seen = build.add("transpose", [seen], {"perm": (0, 2, 1, 3)})
+    return build.finish([build.add("reshape", [seen], {"shape": (TOKENS, WIDTH)}, outputs=["y"])])
+
+
+def packed_attention() -> Graph:
+    """As torch's nn.MultiheadAttention writes it: three parts in front, then heads."""
+    build = GraphBuilder("packed")
+    build.input("x", TensorType((TOKENS, 3 * WIDTH)))
+    x = build.add("reshape", [build.add("relu", ["x"])], {"shape": (1, TOKENS, 1, 3, WIDTH)})
+    x = build.add("transpose", [x], {"perm": (3, 1, 2, 0, 4)})
+    x = build.add("reshape", [x], {"shape": (3, TOKENS, 1, WIDTH)})
+    parts: list[str] = []
+    for number in range(3):
+        begins, extents = (number, 0, 0, 0), (1, TOKENS, 1, WIDTH)
+        cut: dict[str, AttrValue] = {"begins": begins, "extents": extents, "steps": (1,) * 4}
+        part = build.add(
+            "reshape", [build.add("slice", [x], cut)], {"shape": (TOKENS, HEADS, DEPTH)}
+        )
+        parts.append(build.add("transpose", [part], {"perm": (1, 0, 2)}))
+    queries, keys, values = parts
+    keys = build.add("transpose", [keys], {"perm": (0, 2, 1)})
+    scores = build.add("softmax", [build.add("matmul", [queries, keys])], {"axis": 2})
+    seen = build.add("transpose", [build.add("matmul", [scores, values])], {"perm": (1, 0, 2)})
     return build.finish([build.add("reshape", [seen], {"shape": (TOKENS, WIDTH)}, outputs=["y"])])
 
 
@@ -95,6 +118,16 @@ def test_on_cpus_only_what_scatters_columns_is_copied(number: int, nests: int):
         assert_items_agree(task.dag, program)
 
 
+def test_parts_in_front_of_heads_are_read_in_place_too():
+    before = packed_attention()
+    after = optimise(before)
+    inputs = random_inputs(before, 1)
+    expected = run_graph(before, inputs)["y"]
+    np.testing.assert_allclose(run_groups(after, inputs)["y"], expected, rtol=1e-5, atol=1e-6)
+    kinds = [group.kind for group in partition(after) if group.kind != ALIAS]
+    assert kinds == ["elementwise", "matmul", "softmax", "matmul"]
+
+
 def moved(*ops: tuple[str, dict[str, AttrValue]], also: int | None = None) -> list[list[str]]:
     """The groups of a product of a matrix with what these movements make of another one.
 
@@ -120,6 +153,31 @@ ROWS: tuple[str, dict[str, AttrValue]] = (
 )  # fmt: skip
 
 
+def test_a_product_over_columns_is_stored_and_used_as_they_lie():
+    """As token mixers do it: rows and columns change places, and back behind the product."""
+    build = GraphBuilder("net")
+    x = build.input("x", TensorType((1, 9, 8)))
+    build.constant("w", np.random.default_rng(0).normal(size=(7, 9)).astype(np.float32))
+    build.constant("b", np.arange(7, dtype=np.float32))
+    turned = build.add("transpose", [build.add("relu", [x])], {"perm": (0, 2, 1)})
+    mixed = build.add("dense", [build.add("reshape", [turned], {"shape": (8, 9)}), "w"])
+    mixed = build.add("reshape", [build.add("add", [mixed, "b"])], {"shape": (1, 8, 7)})
+    mixed = build.add("transpose", [mixed], {"perm": (0, 2, 1)})
+    build.input("y", TensorType((1, 7, 8)))
+    graph = optimise(build.finish([build.add("multiply", [mixed, "y"])]))
+    _, group = (group for group in partition(graph) if group.kind != ALIAS)
+    assert [node.op for node in group.epilogue] == ["add", "transpose", "multiply"]
+    inputs = random_inputs(graph)
+    for name, expected in run_graph(graph, inputs).items():
+        np.testing.assert_allclose(run_groups(graph, inputs)[name], expected, rtol=1e-6)
+    (task,) = (task for task in extract(graph).tasks.values() if task.op == "dense")
+    for spec, space in ((GENERIC_GPU, gpu_space), (GENERIC_CPU, cpu_space)):
+        for sketch in space(task.program, spec).sketches:
+            (row,) = sketch.sample(1, np.random.default_rng(0))
+            assert_items_agree(task.dag, sketch.instantiate(row))
+            assert len(sketch.program.body.stmts) == (2 if "sliced" in sketch.name else 1)
+
+
 def test_what_others_need_and_what_is_a_view_stays_outside():
     assert moved(TURN, ROWS) == [["transpose", "slice", "matmul"]]
     assert moved(TURN, ROWS, also=1) == [["transpose"], ["slice", "matmul"]]
@@ -127,6 +185,43 @@ def test_what_others_need_and_what_is_a_view_stays_outside():
     folded: dict[str, AttrValue] = {"shape": (1, 12, 4)}
     back: dict[str, AttrValue] = {"shape": (1, 6, 8)}
     assert moved(TURN, ("reshape", folded), ("reshape", back))[0] == ["transpose"]
+
+
+def test_movements_that_follow_each_other_are_one():
+    build = GraphBuilder("net")
+    x = build.input("x", TensorType((1, 6, 8)))
+    rows = build.add("slice", [x], {"begins": (0, 1, 0), "extents": (1, 5, 8), "steps": (1,) * 3})
+    wide = build.add("transpose", [build.add("slice", [x], COLUMNS[1])], TURN[1])
+    turned = build.add("slice", [build.add("transpose", [x], TURN[1])], ROWS[1])
+    long = build.add("transpose", [turned], TURN[1])
+    graph = build.finish([build.add("relu", [v]) for v in (rows, wide, long)])
+    inputs = random_inputs(graph)
+    for name, expected in run_graph(graph, inputs).items():
+        np.testing.assert_array_equal(run_groups(graph, inputs)[name], expected)
+    groups = [[node.op for node in group.nodes] for group in partition(graph)]
+    assert groups.count(["transpose", "slice", "transpose"]) == 1
+    assert groups.count(["slice"]) == 2  # rows, and columns: these are a view
+    assert {group.kind for group in partition(graph)} == {"slice", "transpose", "elementwise"}
+
+
+def test_an_image_cut_into_patches_by_several_transposes_is_copied_once():
+    """As MobileViT does it: [1, 4, 6, 3] to [1, 4 places, 6 patches, 3]."""
+    build = GraphBuilder("net")
+    x = build.add("transpose", [build.input("x", TensorType((1, 4, 6, 3)))], {"perm": (0, 3, 1, 2)})
+    x = build.add("reshape", [x], {"shape": (6, 2, 3, 2)})
+    x = build.add("transpose", [x], {"perm": (0, 2, 1, 3)})
+    x = build.add("reshape", [x], {"shape": (1, 3, 6, 4)})
+    graph = build.finish([build.add("transpose", [x], {"perm": (0, 3, 2, 1)})])
+    (group,) = partition(graph)
+    inputs = random_inputs(graph)
+    for name, expected in run_graph(graph, inputs).items():
+        np.testing.assert_array_equal(run_groups(graph, inputs)[name], expected)
+    (task,) = extract(graph).tasks.values()
+    for spec, space in ((GENERIC_GPU, gpu_space), (GENERIC_CPU, cpu_space)):
+        for sketch in space(task.program, spec).sketches:
+            assert_items_agree(task.dag, sketch.instantiate(sketch.sample(1, RNG)[0]))
+            assert len(sketch.program.body.stmts) == 1
+    assert group.kind == "transpose"
 
 
 def test_numbers_do_not_move_behind_products_that_others_share():

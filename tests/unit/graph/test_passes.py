@@ -243,3 +243,89 @@ def test_an_output_that_is_constant_gets_a_producer():
     folded = optimise(graph)
     assert folded.producer("anchors") is not None
     assert_same(graph, folded)
+
+
+def test_what_is_spread_for_an_operation_that_does_so_itself_is_not():
+    build = GraphBuilder("net")
+    build.input("x", TensorType((4, 6)))
+    root = build.add("sqrt", [build.add("reduce_sum", ["x"], {"axes": (1,), "keepdims": True})])
+    wide = build.add("broadcast_to", [root], {"shape": (4, 6)})
+    graph = build.finish([build.add("divide", ["x", wide]), build.add("add", [wide, wide])])
+    after = optimise(graph)
+    assert_same(graph, after)
+    assert Counter(node.op for node in after.nodes)["broadcast_to"] == 1
+    assert [after.types[v].shape for n in after.nodes if n.op == "divide" for v in n.inputs] == [
+        (4, 6), (4, 1),
+    ]  # fmt: skip
+
+
+def test_images_as_rows_of_pixels_and_back_are_reshapes():
+    build = GraphBuilder("net")
+    build.input("rows", TensorType((1, 12, 5)))
+    tall = build.add("transpose", [build.add("relu", ["rows"])], {"perm": (0, 2, 1)})
+    image = build.add("reshape", [tall], {"shape": (1, 5, 3, 4)})
+    last = build.add("transpose", [image], {"perm": (0, 2, 3, 1)})
+    joined = build.add("reshape", [tall], {"shape": (5, 12)})
+    graph = build.finish([build.add("tanh", [last]), build.add("tanh", [joined])])
+    after = optimise(graph, "NCHW")
+    assert_same(graph, after)
+    assert Counter(node.op for node in after.nodes)["transpose"] == 1
+
+
+def test_reshapes_sink_behind_several_readers():
+    """GELU in parts reads a layer twice: all of it becomes the layer's epilogue."""
+    build = image((1, 3, 6))
+    build.constant("w", np.ones((5, 6), np.float32))
+    build.constant("half", np.asarray(0.5, np.float32))
+    flat = build.add("reshape", ["data"], {"shape": (3, 6)})
+    x = build.add("reshape", [build.add("dense", [flat, "w"])], {"shape": (1, 3, 5)})
+    grown = build.add("erf", [build.add("multiply", [x, "half"])])
+    graph = build.finish([build.add("multiply", [x, grown])])
+    after = optimise(graph)
+    assert_same(graph, after)
+    kinds = [group.kind for group in partition(after) if group.kind != ALIAS]
+    assert kinds == ["dense"]
+
+
+@pytest.mark.parametrize(("axis", "gathers"), [(1, 1), (2, 0)])
+def test_a_shift_is_gathered_at_once_but_for_columns(axis: int, gathers: int):
+    build = GraphBuilder("net")
+    build.input("x", TensorType((1, 7, 6)))
+    shape = [1, 7, 6]
+
+    def cut(begin: int, end: int) -> str:
+        begins, extents = [0, 0, 0], list(shape)
+        begins[axis], extents[axis] = begin, end - begin
+        attrs = {"begins": tuple(begins), "extents": tuple(extents), "steps": (1, 1, 1)}
+        return build.add("slice", ["x"], attrs)
+
+    parts = [cut(2, shape[axis]), cut(0, 2)]
+    graph = build.finish([build.add("concat", parts, {"axis": axis}), build.add("relu", parts[:1])])
+    after = optimise(graph, "NCHW")
+    assert_same(graph, after)
+    counts = Counter(node.op for node in after.nodes)
+    assert (counts["gather"], counts["concat"], counts["slice"]) == (
+        gathers,
+        1 - gathers,
+        2 - gathers,
+    )
+
+
+@pytest.mark.parametrize(
+    ("places", "ops"),
+    [
+        (-1, ["slice"]),
+        ([1, 2, 3], ["slice"]),
+        ([0, 2, -1], ["slice"]),
+        ([2, 1], ["gather"]),
+        ([0, 1, 3], ["gather"]),
+    ],
+)
+def test_what_is_gathered_in_even_steps_is_a_slice(places: int | list[int], ops: list[str]):
+    build = GraphBuilder("net")
+    build.input("x", TensorType((3, 5, 4)))
+    build.constant("places", np.asarray(places, np.int64))
+    graph = build.finish([build.add("gather", ["x", "places"], {"axis": 1})])
+    after = optimise(graph)
+    assert_same(graph, after)
+    assert [node.op for node in after.nodes if node.op != "reshape"] == ops

@@ -1,6 +1,7 @@
 """Shape rules that several op families share."""
 
 from collections.abc import Callable, Sequence
+from math import prod
 
 import numpy as np
 
@@ -68,3 +69,19 @@ def data_shape(batch: int, channel: int, extents: Sequence[int], layout: str) ->
     if layout in CHANNELS_LAST:
         return (batch, *extents, channel)
     return (batch, channel, *extents)
+
+
+def same_blocks(left: Sequence[int], right: Sequence[int]) -> list[tuple[range, range]]:
+    """Neighbouring dimensions of two shapes with as many elements, in the smallest parts."""
+    found: list[tuple[range, range]] = []
+    a = b = 0
+    while a < len(left) or b < len(right):
+        i, j = a, b
+        a, b = min(a + 1, len(left)), min(b + 1, len(right))
+        while prod(left[i:a]) != prod(right[j:b]):
+            if prod(left[i:a]) < prod(right[j:b]):
+                a += 1
+            else:
+                b += 1
+        found.append((range(i, a), range(j, b)))
+    return found
