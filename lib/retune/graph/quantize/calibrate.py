@@ -50,20 +50,20 @@ def calibrate(
         limit = settings.global_scale
         return {stands: Range(-limit, limit) for stands in scales.values()}
     ranges: dict[str, Range] = {}
-    for value, array in _values(graph, scales, data):
+    for value, array in values_over(graph, scales, data):
         old = ranges.get(scales[value], Range(0.0, 0.0))
         low, high = min(old.low, float(array.min())), max(old.high, float(array.max()))
         ranges[scales[value]] = Range(low, high)
     if settings.method == "minmax":
         return ranges
     counts = {stands: np.zeros(_BINS) for stands in ranges}
-    for value, array in _values(graph, scales, data):
+    for value, array in values_over(graph, scales, data):
         limit = ranges[scales[value]].magnitude or 1.0
         counts[scales[value]] += np.histogram(np.abs(array), _BINS, (0.0, limit))[0]
     return {stands: _cut(entry, counts[stands], settings) for stands, entry in ranges.items()}
 
 
-def _values(
+def values_over(
     graph: Graph, values: Mapping[str, str], data: Mapping[str, Array]
 ) -> Iterator[tuple[str, Array]]:
     """Each of the values for each part of the data."""

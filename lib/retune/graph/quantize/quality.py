@@ -1,0 +1,148 @@
+"""What quantization costs: the noise of each layer, and how far outputs agree with the float ones.
+
+Read `layer_noise` and `agreement`. Both run the graphs by their numpy meaning.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, log10
+
+import numpy as np
+
+from retune.core.errors import InputError
+from retune.graph.evaluate import run_graph
+from retune.graph.graph import Graph
+from retune.graph.ops import Array, lookup
+from retune.graph.passes import optimise
+from retune.graph.quantize.annotate import Region, annotate
+from retune.graph.quantize.arithmetic import Codes, coded_weight, codes_of
+from retune.graph.quantize.calibrate import calibrate, values_over
+from retune.graph.quantize.settings import QuantizeSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerNoise:
+    """What eight bits do to one layer, while all others are exact."""
+
+    layer: str
+    """The name by which `QuantizeSettings.skip` knows it."""
+    op: str
+    signal_to_noise: float
+    """In decibels: the power of its sums over that of their error; infinite if there is none."""
+    saturation: float
+    """The part of the activations that it reads that lies outside the range of their codes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """How near an output of one network is to that of another, over samples."""
+
+    output: str
+    cosine: float
+    """Of the angle between both as vectors, all samples together; 1 is the same direction."""
+    top1: float | None
+    """The part of the rows along the last axis whose largest element is the same; None without."""
+
+
+def layer_noise(
+    graph: Graph,
+    ranges_from: Mapping[str, Array],
+    data: Mapping[str, Array],
+    settings: QuantizeSettings,
+) -> tuple[LayerNoise, ...]:
+    """The noise of each convolution and dense layer that computes with integers, in their order.
+
+    Ranges are calibrated on `ranges_from`; noise and saturation are those over `data`. Noise is of
+    the codes of what a layer reads and of its weights; biases, and the rounding of what it makes,
+    are left to those that read it. Raises: InputError, as `quantize` does.
+    """
+    graph = optimise(graph, "NCHW")
+    annotation = annotate(graph, settings)
+    ranges = calibrate(graph, annotation.scales, ranges_from, settings)
+    layers = [region for region in annotation.regions.values() if region.kind == "layer"]
+    stands = {r.reads[0]: annotation.scales[r.reads[0]] for r in layers}
+    codes = {value: codes_of(ranges[root], settings) for value, root in stands.items()}
+    meters = [_Meter(graph, layer, codes[layer.reads[0]], settings) for layer in layers]
+    for value, array in values_over(graph, stands, data) if layers else ():
+        for meter in meters:
+            if meter.reads == value:
+                meter.measure(array)
+    return tuple(meter.result() for meter in meters)
+
+
+def agreement(one: Graph, other: Graph, data: Mapping[str, Array]) -> tuple[Agreement, ...]:
+    """Each output of floats, in order, of both graphs over all whole parts of the data.
+
+    The graphs have the same inputs and outputs. Raises: InputError for data of no whole part.
+    """
+    names = tuple(name for name in one.outputs if one.types[name].dtype.startswith("float"))
+    pairs: dict[str, list[tuple[Array, Array]]] = {name: [] for name in names}
+    for inputs in _parts(one, data):
+        left, right = run_graph(one, inputs), run_graph(other, inputs)
+        for name in names:
+            pairs[name].append((left[name].astype(np.float64), right[name].astype(np.float64)))
+    return tuple(_agreement(name, pairs[name]) for name in names)
+
+
+class _Meter:
+    """Sums over samples for one layer."""
+
+    def __init__(
+        self, graph: Graph, layer: Region, codes: Codes, settings: QuantizeSettings
+    ) -> None:
+        self.reads = layer.reads[0]
+        self._layer, self._codes = layer, codes
+        self._weight = graph.constants[layer.node.inputs[1]]
+        integers, scales = coded_weight(self._weight, settings, least=np.zeros(1))
+        column = scales.reshape(-1, *[1] * (self._weight.ndim - 1))
+        self._rounded = (integers * column).astype(np.float32)
+        self._signal = self._noise = 0.0
+        self._outside = self._seen = 0
+
+    def measure(self, array: Array) -> None:
+        """Adds what the layer makes of these activations."""
+        low, high = self._codes.limits
+        integers = np.rint(array.astype(np.float64) / self._codes.scale) + self._codes.zero
+        self._outside += int(np.count_nonzero((integers < low) | (integers > high)))
+        self._seen += array.size
+        inside = (np.clip(integers, low, high) - self._codes.zero) * self._codes.scale
+        exact = self._product(array, self._weight)
+        error = self._product(inside.astype(np.float32), self._rounded) - exact
+        self._signal += float(np.sum(exact**2))
+        self._noise += float(np.sum(error**2))
+
+    def result(self) -> LayerNoise:
+        """What came of all samples."""
+        ratio = self._signal / self._noise if self._noise else inf
+        return LayerNoise(
+            layer=self._layer.node.outputs[0],
+            op=self._layer.node.op,
+            signal_to_noise=10 * log10(ratio) if ratio else -inf,
+            saturation=self._outside / max(self._seen, 1),
+        )
+
+    def _product(self, array: Array, weight: Array) -> Array:
+        node = self._layer.node
+        (made,) = lookup(node.op).reference([array, weight], node.attrs)
+        return np.asarray(made).astype(np.float64)
+
+
+def _parts(graph: Graph, data: Mapping[str, Array]) -> Sequence[dict[str, Array]]:
+    extents = {name: graph.types[name].shape[0] for name in graph.inputs}
+    count = min(len(data[name]) // extents[name] for name in graph.inputs)
+    if not count:
+        raise InputError(f"comparing {graph.name}: expected at least {extents} samples")
+    return [
+        {name: data[name][i * extent : (i + 1) * extent] for name, extent in extents.items()}
+        for i in range(count)
+    ]
+
+
+def _agreement(name: str, pairs: Sequence[tuple[Array, Array]]) -> Agreement:
+    one, other = (np.stack(side) for side in zip(*pairs, strict=True))
+    lengths = float(np.linalg.norm(one) * np.linalg.norm(other))
+    same = bool(np.array_equal(one, other))
+    cosine = float(np.sum(one * other)) / lengths if lengths else float(same)
+    rows = one.ndim > 2 and one.shape[-1] > 1  # the first axis counts the parts
+    top1 = float(np.mean(one.argmax(-1) == other.argmax(-1))) if rows else None
+    return Agreement(output=name, cosine=cosine, top1=top1)

@@ -1,0 +1,120 @@
+"""Samples that a network is calibrated and judged on: read from files, checked, and set apart.
+
+Read `load_samples` first. Samples of an input lie one after another along its first dimension, and
+are used in parts of the network's own extent there.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from zipfile import BadZipFile
+
+import numpy as np
+
+from retune.core.errors import InputError
+from retune.graph.graph import Graph
+from retune.graph.ops import Array
+
+
+def load_samples(path: Path, graph: Graph) -> dict[str, Array]:
+    """The samples of each input, by name: of one .npz file, or of all in a folder, by file name.
+
+    Arrays of other names are left out. Every input has the same number of whole parts.
+    Raises: InputError, which says how such a file is made, for what the network does not take.
+    """
+    files = sorted(path.glob("*.npz")) if path.is_dir() else [path]
+    if not files:
+        raise _bad(path, graph, "a folder with .npz files", "none in it")
+    read = [_read(file, graph) for file in files]
+    data = {name: np.concatenate([entry[name] for entry in read]) for name in graph.inputs}
+    counts = {name: len(data[name]) / _extent(graph, name) for name in graph.inputs}
+    if len(set(counts.values())) > 1 or any(n < 1 or n % 1 for n in counts.values()):
+        got = ", ".join(f"{len(array)} of '{name}'" for name, array in data.items())
+        raise _bad(path, graph, "the same number of whole parts for each input, at least one", got)
+    return data
+
+
+def random_samples(graph: Graph, parts: int, seed: int = 0) -> dict[str, Array]:
+    """So many parts of standard normal numbers: what they say of ranges is true of nothing real.
+
+    Equal seeds give equal arrays. Raises: InputError for inputs that are not floats.
+    """
+    rng = np.random.default_rng(seed)
+    made: dict[str, Array] = {}
+    for name in graph.inputs:
+        entry = graph.types[name]
+        if not entry.dtype.startswith("float"):
+            raise InputError(
+                f"random samples for {graph.name}: expected inputs of floats, got '{name}' of "
+                f"{entry.dtype}; {_recipe(graph)}"
+            )
+        shape = (parts * _extent(graph, name), *entry.shape[1:])
+        made[name] = rng.standard_normal(shape, np.float32).astype(entry.dtype)
+    return made
+
+
+def held_out(
+    graph: Graph, data: Mapping[str, Array], share: float = 0.25
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """The data without its last parts, and those: the share of all parts, but at least one.
+
+    Of a single part nothing can be set apart: the second mapping then has empty arrays.
+    Raises: InputError for a share that is not above 0 and below 1.
+    """
+    if not 0 < share < 1:
+        raise InputError(f"share held out: expected a number above 0 and below 1, got {share:g}")
+    parts = min(len(data[name]) // _extent(graph, name) for name in graph.inputs)
+    kept = parts - max(int(parts * share), 1) if parts > 1 else parts
+    ends = {name: kept * _extent(graph, name) for name in graph.inputs}
+    known = {name: data[name][:end] for name, end in ends.items()}
+    return known, {name: data[name][end:] for name, end in ends.items()}
+
+
+def _read(file: Path, graph: Graph) -> dict[str, Array]:
+    try:
+        with np.load(file, allow_pickle=False) as stored:
+            if not isinstance(stored, np.lib.npyio.NpzFile):
+                raise _bad(file, graph, "an .npz file", "a single array")
+            data = {name: stored[name] for name in graph.inputs if name in stored}
+            names = ", ".join(stored.files) or "nothing"
+    except FileNotFoundError:
+        raise _bad(file, graph, "an .npz file or a folder of them", "nothing there") from None
+    except (OSError, ValueError, EOFError, BadZipFile):
+        raise _bad(file, graph, "an .npz file of arrays", "what cannot be read as one") from None
+    for name in graph.inputs:
+        if name not in data:
+            raise _bad(file, graph, f"an array '{name}'", names)
+        entry, array = graph.types[name], data[name]
+        if str(array.dtype) != entry.dtype or array.shape[1:] != entry.shape[1:] or not array.ndim:
+            raise _bad(
+                file, graph, _wanted(graph, name), f"{array.dtype}{[*array.shape]} for '{name}'"
+            )
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise _bad(file, graph, f"finite numbers in '{name}'", "infinities or NaN")
+    return data
+
+
+def _extent(graph: Graph, name: str) -> int:
+    shape = graph.types[name].shape
+    if not shape:
+        raise InputError(
+            f"{graph.name}: input '{name}' is a scalar, of which no samples can lie one after "
+            "another; quantization expects inputs with a first dimension"
+        )
+    return shape[0]
+
+
+def _wanted(graph: Graph, name: str) -> str:
+    entry = graph.types[name]
+    return f"'{name}' as {entry.dtype}{['N', *entry.shape[1:]]}".replace("'N'", "N")
+
+
+def _recipe(graph: Graph) -> str:
+    arrays = ", ".join(f"{name!r}: ..." for name in graph.inputs)
+    wanted = " and ".join(_wanted(graph, name) for name in graph.inputs)
+    return f"make one with {wanted} by np.savez('data.npz', **{{{arrays}}})"
+
+
+def _bad(path: Path, graph: Graph, expected: str, got: str) -> InputError:
+    return InputError(
+        f"{path}: samples for {graph.name}: expected {expected}, got {got}; {_recipe(graph)}"
+    )
