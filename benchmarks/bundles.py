@@ -18,14 +18,10 @@ from retune.core.config import cache_root, records_root
 from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.stages.calling import InProcess
 from retune.stages.delivery import stage_compile
-from retune.stages.manifest import (
-    CompileManifest,
-    SettledManifest,
-    TuneEvent,
-    TuneRequest,
-)
+from retune.stages.manifest import CompileManifest, SettledManifest, TuneRequest
 from retune.stages.mending import stage_mend
 from retune.stages.network import stage_extract, stage_import
+from retune.stages.results import TuneEvent
 from retune.stages.selection import stage_select
 from retune.stages.summary import event_of
 from retune.stages.tuning import join_searches, stage_finalists, stage_search

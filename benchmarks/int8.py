@@ -36,7 +36,8 @@ from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph, without_dead
 from retune.graph.models import load_model, resolve_model
 from retune.graph.passes import optimise
-from retune.graph.quantize import QuantizeSettings, quantize
+from retune.graph.quantize.recipe import quantize
+from retune.graph.quantize.settings import QuantizeSettings
 from retune.records.store import RecordStore
 from retune.search.extract import extract
 

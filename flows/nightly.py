@@ -34,7 +34,7 @@ from retune.nightly.settings import DeviceConfig, ModelConfig, NightlyConfig
 from retune.nightly.summary import night_markdown, night_page, notice_of, summarize_night
 from retune.nightly.window import is_open, seconds_left
 from retune.search.registry import ModelCard
-from retune.stages.manifest import TuneResult
+from retune.stages.results import TuneResult
 from retune.stages.upkeep import stage_compact
 from retune_prefect.cancelling import RunCancelled, raise_if_cancelled
 from retune_prefect.flow_run import HOOKS, flow_run, name_of_run, outcome, slug

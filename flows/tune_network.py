@@ -4,7 +4,7 @@ Read `tune_network`. Each stage's output lies on disk under the key of its input
 killed, cancelled or is started again redoes nothing that was finished.
 """
 
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Annotated, Any, Literal, cast
 
 from prefect import flow
@@ -15,8 +15,10 @@ from pydantic import Field
 
 import tasks
 from retune.core.config import cache_root, records_root
+from retune.graph.quantize.settings import QuantizeSettings
 from retune.stages.chain import run_chain
-from retune.stages.manifest import Publish, TuneRequest, TuneResult
+from retune.stages.manifest import Publish, TuneRequest
+from retune.stages.results import TuneResult
 from retune_prefect.artifacts import show_result, tuning_progress
 from retune_prefect.cancelling import RunCancelled
 from retune_prefect.flow_run import HOOKS, flow_run, name_of_run, subject
@@ -26,7 +28,9 @@ from retune_prefect.stage_task import AsTasks
 def parameters_of(request: TuneRequest) -> dict[str, Any]:
     """The parameters of the flow that ask for this request."""
     given = {field.name: getattr(request, field.name) for field in fields(request)}
-    return given | {"shapes": {name: list(shape) for name, shape in request.shapes}}
+    given["shapes"] = {name: list(shape) for name, shape in request.shapes}
+    given["quantize"] = request.quantize and asdict(request.quantize)
+    return given
 
 
 MOST_SEARCHES = 1024
@@ -57,6 +61,9 @@ def tune_network(
     samples: Annotated[int, Field(ge=1)] = 2,
     publish: Publish = "always",
     keep: Annotated[int, Field(ge=2)] = 10,
+    quantize: QuantizeSettings | None = None,
+    calibration: str = "",
+    accuracy_drop: Annotated[float | None, Field(ge=0, le=100)] = None,
     campaign: str = "",
     records: str | None = None,
     work: str | None = None,
@@ -79,6 +86,9 @@ def tune_network(
         samples: Inputs on which the bundle is compared with the oracle.
         publish: Whether the bundle takes the place of the published one always, or if it is faster.
         keep: Versions that are kept beside the published one and its predecessor.
+        quantize: How the network is quantized first; it stays as it is without.
+        calibration: Samples for that, an .npz file, a folder of them, or random.
+        accuracy_drop: Points of agreement with the float network that may be lost.
         campaign: Another one searches on where the same request would find itself done.
         records: The record store; default is the folder that RETUNE_RECORDS names.
         work: Folder of the stages' outputs; default is the one that RETUNE_CACHE names.
@@ -99,6 +109,9 @@ def tune_network(
         samples=samples,
         publish=publish,
         keep=keep,
+        quantize=quantize,
+        calibration=calibration,
+        accuracy_drop=accuracy_drop,
         campaign=campaign,
         records=records or str(records_root()),
         work=work or str(cache_root()),

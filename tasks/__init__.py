@@ -1,7 +1,7 @@
 """The stages as Prefect tasks: one file for each, in the order of the chain.
 
-import_network, extract, tune, select, compile_bundle, verify, benchmark, report, promote; and
-for nights plan, retrain, compact. TASKS holds each under its stage, as `AsTasks` wants them.
+import_network, quantize, extract, tune, select, compile_bundle, verify, benchmark, report, promote;
+and for nights plan, retrain, compact. TASKS holds each under its stage, as `AsTasks` wants them.
 """
 
 from retune_prefect.stage_task import TASKS
@@ -13,6 +13,7 @@ from tasks import (
     import_network,
     plan,
     promote,
+    quantize,
     report,
     retrain,
     select,
@@ -29,6 +30,7 @@ __all__ = [
     "import_network",
     "plan",
     "promote",
+    "quantize",
     "report",
     "retrain",
     "select",

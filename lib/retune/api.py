@@ -17,14 +17,16 @@ from retune.core.errors import InputError
 from retune.core.keys import content_key
 from retune.device.opening import open_device
 from retune.device.runtime import Device
+from retune.graph.quantize.settings import QuantizeSettings
 from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_MAX_ERROR, DEFAULT_TUNER
 from retune.search.program import Tuned, measure, space_for, tune
 from retune.search.session import Stop
 from retune.search.task import Task
 from retune.stages.calling import InProcess
 from retune.stages.chain import run_chain
-from retune.stages.manifest import TuneRequest, TuneResult
+from retune.stages.manifest import TuneRequest
 from retune.stages.network import ImportedNetwork, import_network
+from retune.stages.results import TuneResult
 from retune.stages.watch import Progress, watching
 
 __all__ = [
@@ -92,6 +94,9 @@ def tune_network(
     records: Path | None = None,
     layout: str = "NHWC",
     max_error: float = DEFAULT_MAX_ERROR,
+    quantize: QuantizeSettings | None = None,
+    calibration: Path | str = "",
+    accuracy_drop: float | None = None,
     progress: Progress | None = None,
     stop: Stop | None = None,
 ) -> TuneResult:
@@ -100,8 +105,9 @@ def tune_network(
     Measures until `trials` are done or `minutes` are over; without either, until no task has
     anything left to try. `records` is the store's folder (default: the one that RETUNE_RECORDS
     names); `shapes` binds inputs whose shape the model leaves open. `max_error` is the
-    largest error of a layer, as a part of its output's range (0: only direct convolutions). The
-    other options are those of `retune tune`, see TuneRequest.
+    largest error of a layer, as a part of its output's range (0: only direct convolutions). With
+    `quantize` the network becomes one of integers first, by samples of the file or folder
+    `calibration`, or `random` ones. The other options are those of `retune tune`, see TuneRequest.
 
     Doing the same again, or after a kill, redoes nothing that was finished. `progress` is told
     of each event (default: the logger `retune.progress`). When `stop` says so, no further batch is
@@ -123,6 +129,9 @@ def tune_network(
         shapes=tuple(sorted((shapes or {}).items())),
         layout=layout,
         max_error=max_error,
+        quantize=quantize,
+        calibration=str(calibration),
+        accuracy_drop=accuracy_drop,
     )
     with watching(progress, stop):
         return run_chain(request, InProcess())

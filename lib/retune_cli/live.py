@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from retune.stages.manifest import TaskResult, TuneEvent
+from retune.stages.manifest import TaskResult
+from retune.stages.results import TuneEvent
 from retune_cli.console import cell
 
 if TYPE_CHECKING:

@@ -26,6 +26,7 @@ from retune_cli.commands import (
     nightly,
     ops,
     pack,
+    quantize,
     records,
     resume,
     rollback,
@@ -68,6 +69,7 @@ def options(
 app.command("devices")(devices.devices)
 app.command("tasks")(tasks.tasks)
 app.command("ops")(ops.ops)
+app.command("quantize")(quantize.quantize)
 app.command("tune")(tune.tune)
 app.command("resume")(resume.resume)
 app.command("run")(run.run)

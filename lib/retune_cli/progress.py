@@ -7,7 +7,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TextIO
 
-from retune.stages.manifest import TuneEvent
+from retune.stages.results import TuneEvent
 from retune.stages.watch import LOGGER
 from retune_cli.live import LiveTable, standing_line
 

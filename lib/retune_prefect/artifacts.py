@@ -12,7 +12,7 @@ from prefect.artifacts import (
     update_progress_artifact,
 )
 
-from retune.stages.manifest import TuneEvent, TuneResult
+from retune.stages.results import TuneEvent, TuneResult
 from retune.stages.rows import latency_lines, task_rows
 from retune.stages.watch import watching
 from retune_prefect.flow_run import slug, subject

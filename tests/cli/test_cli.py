@@ -15,7 +15,8 @@ import retune
 from retune.core.errors import DeviceError, InputError, ModelError
 from retune.records.store import RecordStore
 from retune.stages.calling import Caller
-from retune.stages.manifest import TuneEvent, TuneRequest, TuneResult
+from retune.stages.manifest import TuneRequest
+from retune.stages.results import TuneEvent, TuneResult
 from retune.stages.summary import summarize
 from retune.stages.watch import stopping, tell
 from retune_cli.main import run_command

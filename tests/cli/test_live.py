@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from retune.stages.manifest import TaskResult, TuneEvent
+from retune.stages.manifest import TaskResult
+from retune.stages.results import TuneEvent
 from retune.stages.watch import LOGGER
 from retune_cli.live import network_text, standing_line, standing_rows
 from retune_cli.progress import LINE_INTERVAL_S, ProgressHandler

@@ -16,7 +16,6 @@ from retune.stages import publishing
 from retune.stages.delivery import stage_compile, stage_verify
 from retune.stages.manifest import (
     FinalistsManifest,
-    FinishedRun,
     ImportManifest,
     PublishedManifest,
     Selection,
@@ -26,6 +25,7 @@ from retune.stages.manifest import (
 from retune.stages.mending import stage_mend
 from retune.stages.network import open_network, stage_extract, stage_import
 from retune.stages.promotion import stage_promote
+from retune.stages.results import FinishedRun
 from retune.stages.selection import stage_select
 from tests.device.networks import write
 from tests.unit.device.boards import fault, written

@@ -5,7 +5,8 @@ import pytest
 
 from retune.graph.evaluate import run_graph
 from retune.graph.passes import Layout
-from retune.graph.quantize import POWER2, QuantizeSettings, quantize
+from retune.graph.quantize.recipe import quantize
+from retune.graph.quantize.settings import POWER2, QuantizeSettings
 from tests.external.on_device import compile_graph
 from tests.unit.graph.quantize_networks import integer_ends, residual, samples
 

@@ -20,7 +20,7 @@ from retune.graph.passes import optimise
 from retune.records.quarantine import quarantined
 from retune.search.extract import extract
 from retune.search.program import tune
-from retune.stages.manifest import TuneResult
+from retune.stages.results import TuneResult
 from tests import dags
 from tests.device.networks import write
 from tests.host_networks import detector

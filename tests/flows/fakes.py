@@ -22,7 +22,6 @@ from retune.stages.manifest import (
     BestRecord,
     CompileManifest,
     FinalistsManifest,
-    FinishedRun,
     ImportManifest,
     Latency,
     MendedManifest,
@@ -34,11 +33,11 @@ from retune.stages.manifest import (
     TaskManifest,
     TaskProgress,
     Tuned,
-    TuneEvent,
     TuneRequest,
     ValueInfo,
     VerifyManifest,
 )
+from retune.stages.results import FinishedRun, TuneEvent
 from retune.stages.stage import run_once, stage_key
 from retune.stages.watch import stopping, tell
 

@@ -18,7 +18,8 @@ def main() -> None:
     folder = Path(sys.argv[1])
     held = sys.argv[2] if len(sys.argv) > 2 else None
     stages = FakeStages(held=held)
-    from retune.stages.manifest import TuneRequest, TuneResult
+    from retune.stages.manifest import TuneRequest
+    from retune.stages.results import TuneResult
     from retune_cli.interrupt import ctrl_c_ends_measuring
     from retune_cli.progress import progress_on_stderr
     from retune_prefect.launch import run_flow

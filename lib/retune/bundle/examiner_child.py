@@ -14,7 +14,7 @@ from retune.bundle.by_parts import Parts, parts_of
 from retune.bundle.format import read_bundle
 from retune.bundle.forms import best_form, forms_worth_timing
 from retune.bundle.module import Module
-from retune.bundle.peers import Peer, has_onnxruntime, open_peer, open_reference
+from retune.bundle.peers import Peer, has_onnxruntime, numpy_peer, open_peer, open_reference
 from retune.bundle.plan import Form
 from retune.bundle.simulated import module_on, simulated_times
 from retune.bundle.verify import Verification, verify
@@ -26,6 +26,7 @@ from retune.device.worker import serve
 from retune.graph.graph import Graph
 from retune.graph.half import HALF, widen_half
 from retune.graph.onnx_import import load_file
+from retune.graph.quantize.recipe import Recipe, quantized
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,8 @@ class Original:
     onnx: Path
     shapes: Mapping[str, tuple[int, ...]]
     """Of every input."""
+    recipe: Recipe | None = None
+    """What makes the integers of it that the bundle computes; the oracle is then numpy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +202,8 @@ class BundleWorker:
 
     def _oracle(self, module: Module, network: Original) -> tuple[Peer, Parts | None]:
         """The oracle, and the comparison by parts where the network has some."""
+        if network.recipe is not None:
+            return numpy_peer(self._graph(network)), None
         if has_onnxruntime() and not module.plan.hosts:  # nobody asks for the graph
             return open_peer("onnxruntime", network.onnx, shapes=network.shapes), None
         graph = self._graph(network)
@@ -208,6 +213,8 @@ class BundleWorker:
     def _graph(self, network: Original) -> Graph:
         """The network, in float32 where the device computes what is of float16 so."""
         graph = load_file(network.onnx, network.shapes)
+        if network.recipe is not None:
+            graph = quantized(graph, network.recipe)
         return widen_half(graph) if self._device.spec.lacking(HALF) else graph
 
     def _compare(self, request: Compare) -> Benchmark:

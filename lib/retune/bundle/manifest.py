@@ -225,9 +225,9 @@ def _host(entry: Mapping[str, Json], model: bytes) -> PlanHost:
 def _device(entry: Mapping[str, Json]) -> DeviceSpec:
     values: dict[str, object] = {}
     for field in fields(DeviceSpec):
-        if field.default == "" and field.name not in entry:
-            values[field.name] = ""  # of before that field
-        elif field.name == "extensions":
+        if field.default in ("", ()) and field.name not in entry:
+            values[field.name] = field.default  # of before that field
+        elif field.name in ("extensions", "instructions"):
             values[field.name] = _texts(entry, field.name)
         elif field.type is int:
             values[field.name] = whole(entry, field.name)

@@ -19,6 +19,8 @@ from retune.ir.storage import Storage
 
 MAX_ERROR_NOTE = "max_error"
 """The note that says what error of a layer the user allowed, as a part of its output's range."""
+RECIPE_NOTE = "recipe"
+"""What made integers of the network, see `graph.quantize.recipe`; not there for floats."""
 LARGEST_ERROR_NOTE = "largest_error"
 """The note that says the largest error of the strategies that the plan uses; 0: all are direct."""
 

@@ -22,8 +22,9 @@ from retune.nightly.summary import nights_of
 from retune.records.store import RecordStore
 from retune.search.conditions import network_conditions, usual_options
 from retune.search.registry import registered
-from retune.stages.manifest import Latency, TuneRequest, TuneResult
+from retune.stages.manifest import Latency, TuneRequest
 from retune.stages.network import open_network, stage_extract, stage_import
+from retune.stages.results import TuneResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -146,7 +146,8 @@ def read_replay(path: Path) -> Replay:
         )
     ]
     spec = header["spec"]
-    spec["extensions"] = tuple(spec["extensions"])
+    for name in ("extensions", "instructions"):
+        spec[name] = tuple(spec.get(name, ()))
     return Replay(DeviceSpec(**spec), header["notes"], tuple(parts))
 
 

@@ -70,6 +70,18 @@ class Verification:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizedLayer:
+    """What eight bits do to one layer."""
+
+    layer: str
+    op: str
+    decibels: float
+    """Signal to noise."""
+    saturation: float
+    """Part of what it reads that its codes cannot hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReportData:
     """One tuning run."""
 
@@ -89,3 +101,7 @@ class ReportData:
     verification: Verification
     facts: tuple[tuple[str, str], ...]
     """Name -> value: the run's settings and the bundle's sizes."""
+    integers: str = ""
+    """How far the network of integers is from the float one; empty for a network of floats."""
+    layers: tuple[QuantizedLayer, ...] = ()
+    """Those of integers, in the network's order."""

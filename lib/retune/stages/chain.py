@@ -11,11 +11,13 @@ from typing import ParamSpec, TypeVar
 from retune.device.opening import spec_of
 from retune.stages.calling import Caller
 from retune.stages.delivery import stage_bench, stage_compile, stage_report, stage_verify
-from retune.stages.manifest import FinishedRun, ImportManifest, TuneRequest, TuneResult
+from retune.stages.manifest import ImportManifest, QuantizeManifest, TuneRequest
 from retune.stages.mending import stage_mend
 from retune.stages.network import stage_extract, stage_import
 from retune.stages.promotion import stage_promote
+from retune.stages.quantization import quantized_network, stage_quantize
 from retune.stages.request import check_request
+from retune.stages.results import FinishedRun, TuneResult
 from retune.stages.running import Run, recorded_run
 from retune.stages.selection import stage_select
 from retune.stages.stage import Stage
@@ -36,12 +38,23 @@ def run_chain(request: TuneRequest, by: Caller, *, wait: bool = True) -> TuneRes
     check_request(request)
     network = by.call(stage_import, request)  # before the run: a bad model leaves nothing behind
     tell(event_of(network))
+    quantized = None
+    if request.quantize is not None:
+        quantized = by.call(stage_quantize, request, network)
+        tell(event_of(quantized))
+        network = quantized_network(network, quantized)
     with recorded_run(request, wait=wait) as run:
         run.claim(run_id(request, network, spec_of(request.device)))
-        return _chain(request, network, _Recorded(by, run), run)
+        return _chain(request, network, quantized, _Recorded(by, run), run)
 
 
-def _chain(request: TuneRequest, network: ImportManifest, by: Caller, run: Run) -> TuneResult:
+def _chain(
+    request: TuneRequest,
+    network: ImportManifest,
+    quantized: QuantizeManifest | None,
+    by: Caller,
+    run: Run,
+) -> TuneResult:
     tasks = by.call(stage_extract, request, network)
     tell(event_of(tasks))
     keys = [entry.key for entry in tasks.tasks if entry.tunable]
@@ -69,6 +82,7 @@ def _chain(request: TuneRequest, network: ImportManifest, by: Caller, run: Run) 
         tuned=tuned,
         verified=verified,
         bench=bench,
+        quantized=quantized,
     )
     publish = stage_promote if request.publish == "faster" else stage_report
     return summarize(request, finished, by.call(publish, request, finished))

@@ -12,15 +12,15 @@ from retune.bundle.format import write_bundle
 from retune.bundle.memory import plan_memory
 from retune.bundle.module import LaunchProfile
 from retune.bundle.peers import oracle_version, peer_versions
-from retune.bundle.plan import LARGEST_ERROR_NOTE, MAX_ERROR_NOTE, NetworkPlan
+from retune.bundle.plan import LARGEST_ERROR_NOTE, MAX_ERROR_NOTE, RECIPE_NOTE, NetworkPlan
 from retune.bundle.versions import promote, prune
+from retune.core.codec import to_json
 from retune.device.opening import board_of, spec_of
 from retune.records.conditions import Conditions
 from retune.search.conditions import network_conditions
 from retune.stages.manifest import (
     BenchManifest,
     CompileManifest,
-    FinishedRun,
     ImportManifest,
     KernelTime,
     Latency,
@@ -32,6 +32,8 @@ from retune.stages.manifest import (
     VerifyManifest,
 )
 from retune.stages.publishing import keep_version
+from retune.stages.quantization import read_recipe
+from retune.stages.results import FinishedRun
 from retune.stages.selection import selected_candidates, selected_network
 from retune.stages.stage import Inputs, stage
 
@@ -83,6 +85,7 @@ def stage_compile(
             "model": request.model,
             "layout": request.layout,
             MAX_ERROR_NOTE: f"{request.max_error:g}",
+            **_recipe_note(network),
         },
     )
     plan = _write_best_form(plan, folder / _MODULE, request.device)
@@ -103,6 +106,11 @@ def stage_compile(
         largest_error=plan.notes[LARGEST_ERROR_NOTE],
         host_steps=tuple(step.opened.title for step in plan.hosts),
     )
+
+
+def _recipe_note(network: ImportManifest) -> dict[str, str]:
+    """With it `verify` knows what the bundle has to compute."""
+    return {RECIPE_NOTE: to_json(read_recipe(Path(network.recipe)))} if network.recipe else {}
 
 
 def _write_best_form(plan: NetworkPlan, bundle: Path, device: str) -> NetworkPlan:
@@ -149,7 +157,8 @@ def _finite(value: float) -> float:
 
 def _original(network: ImportManifest) -> Original:
     shapes = {value.name: value.shape for value in network.inputs}
-    return Original(onnx=Path(network.onnx), shapes=shapes)
+    recipe = read_recipe(Path(network.recipe)) if network.recipe else None
+    return Original(onnx=Path(network.onnx), shapes=shapes, recipe=recipe)
 
 
 def _bench_inputs(

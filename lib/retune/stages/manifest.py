@@ -3,16 +3,17 @@
 All of it is plain data (text, numbers, tuples), small, and goes to JSON and back. Arrays, graphs
 and records travel as files named in a manifest. Paths in a manifest are relative to its `folder`.
 
-The way: TuneRequest -> ImportManifest -> TaskManifest -> SearchManifest (one for each task)
--> Tuned -> FinalistsManifest -> Selection -> SettledManifest -> MendedManifest
--> CompileManifest (untuned, tuned) -> VerifyManifest, BenchManifest
--> PublishedManifest.
+The way: TuneRequest -> ImportManifest (-> QuantizeManifest) -> TaskManifest
+-> SearchManifest (one for each task) -> Tuned -> FinalistsManifest -> Selection
+-> SettledManifest -> MendedManifest -> CompileManifest (untuned, tuned)
+-> VerifyManifest, BenchManifest -> PublishedManifest.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from retune.graph.quantize.settings import QuantizeSettings
 from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_MAX_ERROR, DEFAULT_TUNER
 
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
@@ -54,6 +55,12 @@ class TuneRequest:
     """Whether the bundle is published as it is, or only if it is faster than the one that is."""
     keep: int = 10
     """Versions that are kept beside the published one and its predecessor."""
+    quantize: QuantizeSettings | None = None
+    """How the network is quantized first; None: it is tuned as it is."""
+    calibration: str = ""
+    """Samples for that: an .npz file, a folder of them, or `random`."""
+    accuracy_drop: float | None = None
+    """Points of agreement that may be lost; the noisiest layers stay in floats until it is so."""
     campaign: str = ""
     """The same request of another campaign is another run: it searches on from the store."""
 
@@ -125,6 +132,49 @@ class ImportManifest(Manifest):
     flops: int
     passes: tuple[str, ...] = ()
     """The passes that ran, in order, such as `fold-batch-norm: 53`."""
+    recipe: str = ""
+    """File of what makes integers of it; empty: the network is as its file has it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerQuality:
+    """What eight bits do to one layer."""
+
+    layer: str
+    op: str
+    decibels: float
+    """Signal to noise of its sums."""
+    saturation: float
+    """Part of the activations that it reads that lies outside the range of their codes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputQuality:
+    """How near an output is to the float network's."""
+
+    output: str
+    cosine: float
+    top1: float | None
+    """Part of the rows whose largest element is the same; None: it has no rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizeManifest(Manifest):
+    """The recipe of the network of integers, and what it costs."""
+
+    model_key: str
+    """Of the float network."""
+    recipe: str
+    """File: settings and ranges."""
+    scheme: str
+    samples: int
+    random: bool
+    left: tuple[str, ...]
+    """Layers that were left in floats for the accuracy's sake, the noisiest first."""
+    layers: tuple[LayerQuality, ...]
+    """On samples that were held out, in the network's order."""
+    calibration: tuple[OutputQuality, ...]
+    held_out: tuple[OutputQuality, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -423,70 +473,3 @@ class TaskResult:
     def gflops(self) -> float | None:
         """Rate of the best candidate, in 1e9 operations for each second."""
         return self.entry.flops / self.best_us / 1e3 if self.best_us else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinishedRun:
-    """What the stages of a run have made, before it is published."""
-
-    network: ImportManifest
-    tasks: TaskManifest
-    searched: Tuned
-    settled: SettledManifest
-    tuned: CompileManifest
-    verified: VerifyManifest
-    bench: BenchManifest
-
-    @property
-    def selection(self) -> Selection:
-        """What the tuned bundle was compiled from."""
-        return self.settled.selection
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TuneEvent:
-    """Something that a person who watches may want to know."""
-
-    stage: str
-    text: str
-    """One line for a log."""
-    done: int = 0
-    total: int = 0
-    """Measurements; 0: not known beforehand, as the budget is time."""
-    spent: float = 0.0
-    """While measuring: share of the budget that is gone, from 0 to 1."""
-    tasks: tuple[TaskResult, ...] = ()
-    """While measuring: every tuned task as it stands, in the network's order."""
-    next_key: str | None = None
-    """Key of the task that is measured next."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TuneResult:
-    """The end of a run: what the command line prints and the library returns."""
-
-    model: str
-    name: str
-    module: str
-    report: str
-    records: str
-    target: str
-    tasks: tuple[TaskResult, ...]
-    trials: int
-    seconds: float
-    """Time spent measuring."""
-    reason: str
-    verified: VerifyManifest
-    latency: tuple[Latency, ...]
-    statuses: tuple[tuple[str, int], ...] = field(default=())
-    """Status -> measurements of the whole run."""
-    max_error: float = 0.0
-    """What each layer was allowed, as a part of its output's range."""
-    largest_error: str = ""
-    """What was used of it."""
-    settled: str = ""
-    """What the last check came to."""
-    published: PublishedManifest | None = None
-    """Which bundle is published, and why that one."""
-    failed: tuple[tuple[str, str], ...] = ()
-    """Task -> why its search failed; it has its default schedule."""

@@ -14,6 +14,7 @@ from retune.graph.models import resolve_model
 from retune.graph.onnx_file import external_files
 from retune.graph.onnx_import import load_file
 from retune.graph.passes import Layout, optimise, passes_for
+from retune.graph.quantize.recipe import quantized
 from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.search.extract import Network, extract
 from retune.stages.manifest import (
@@ -23,6 +24,7 @@ from retune.stages.manifest import (
     TuneRequest,
     ValueInfo,
 )
+from retune.stages.quantization import quantized_network, read_recipe, stage_quantize
 from retune.stages.stage import Inputs, stage
 
 Version = tuple[int, ...]
@@ -47,12 +49,14 @@ def import_network(
     *,
     max_error: float = DEFAULT_MAX_ERROR,
     half: bool = False,
+    recipe: Path | None = None,
 ) -> ImportedNetwork:
     """The model (`FILE`, `zoo:NAME`, `light:NAME`) imported, optimised and cut into tasks.
 
     Models that are built rather than read lie in `cache` (default: the RETUNE_CACHE folder).
     `max_error` is the largest error of a layer, as a part of its output's range. `half` says that
     the device computes with float16; what is of that type is computed in float32 otherwise.
+    By a `recipe`, which stage quantize writes, the network is one of integers.
 
     Raises: ModelError for a model that cannot be used, LookupFailed for an unknown name.
     """
@@ -61,7 +65,7 @@ def import_network(
     own = {} if model.startswith("zoo:") else given
     beside = _external_files(path, _version(path))
     versions = tuple(_version(file) for file in (path, *beside))
-    return _import(path, versions, tuple(sorted(own.items())), layout, max_error, half)
+    return _import(path, versions, tuple(sorted(own.items())), layout, max_error, half, recipe)
 
 
 def _version(path: Path) -> Version:
@@ -93,10 +97,13 @@ def _import(
     layout: str,
     max_error: float,
     half: bool,
+    recipe: Path | None,
 ) -> ImportedNetwork:
     """Large, so that only the last two are kept; `versions` are those of the model's files."""
     del versions
     graph = load_file(path, dict(shapes))
+    if recipe is not None:
+        graph = quantized(graph, read_recipe(recipe))
     network = extract(optimise(graph, _layout(layout), half=half), max_error=max_error)
     flops = sum(task.flops * task.weight for task in network.tasks.values())
     return ImportedNetwork(path, network, len(network.graph.nodes), flops)
@@ -111,7 +118,14 @@ def _layout(name: str) -> Layout:
 
 
 def open_network(request: TuneRequest) -> ImportedNetwork:
-    """The request's model, imported for its device."""
+    """The request's model, imported for its device, and quantized if that is asked for."""
+    if request.quantize is None:
+        return _open(request)
+    network = stage_import(request)
+    return _open(request, Path(quantized_network(network, stage_quantize(request, network)).recipe))
+
+
+def _open(request: TuneRequest, recipe: Path | None = None) -> ImportedNetwork:
     return import_network(
         request.model,
         dict(request.shapes),
@@ -119,6 +133,7 @@ def open_network(request: TuneRequest) -> ImportedNetwork:
         Path(request.work),
         max_error=request.max_error,
         half=_computes_half(request),
+        recipe=recipe,
     )
 
 
@@ -140,7 +155,7 @@ def stage_import(_: Path, request: TuneRequest) -> ImportManifest:
     Raises: ModelError for a network that cannot be used, or that the oracle refuses: nothing is
     measured for a bundle that could not be verified. InputError for an unknown device.
     """
-    imported = open_network(request)
+    imported = _open(request)
     graph = imported.network.graph
     inputs = {name: graph.types[name] for name in graph.inputs}
     shapes = {name: entry.shape for name, entry in inputs.items()}

@@ -29,13 +29,13 @@ from retune.core.keys import content_key
 from retune.stages.delivery import latency_of, stage_verify
 from retune.stages.manifest import (
     CompileManifest,
-    FinishedRun,
     Latency,
     PublishedManifest,
     TuneRequest,
     VerifyManifest,
 )
 from retune.stages.publishing import conditions_today, keep_version
+from retune.stages.results import FinishedRun
 from retune.stages.settling import compare_bundles
 
 

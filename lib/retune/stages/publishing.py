@@ -23,8 +23,9 @@ from retune.bundle.versions import (
 from retune.core.errors import RecordError
 from retune.device.opening import spec_of
 from retune.device.workload import MeasureOptions, measuring_conditions
-from retune.stages.manifest import FinishedRun, TuneRequest
+from retune.stages.manifest import TuneRequest
 from retune.stages.report_data import report_data
+from retune.stages.results import FinishedRun
 
 
 def keep_version(

@@ -5,9 +5,18 @@ from datetime import datetime
 from pathlib import Path
 
 from retune.records.store import RecordStore
-from retune.report import Curve, KernelShare, LatencyBar, ReportData, ReportTask, Verification
-from retune.stages.manifest import FinishedRun, TaskResult, TuneRequest
-from retune.stages.summary import event_of, failed_tasks, task_results
+from retune.report import (
+    Curve,
+    KernelShare,
+    LatencyBar,
+    QuantizedLayer,
+    ReportData,
+    ReportTask,
+    Verification,
+)
+from retune.stages.manifest import TaskResult, TuneRequest
+from retune.stages.results import FinishedRun
+from retune.stages.summary import event_of, failed_tasks, quality_text, task_results
 
 
 def report_data(
@@ -57,6 +66,13 @@ def report_data(
             by_parts=run.verified.by_parts,
         ),
         facts=_facts(request, run, published),
+        integers=quality_text(run.quantized) if run.quantized else "",
+        layers=tuple(
+            QuantizedLayer(
+                layer=row.layer, op=row.op, decibels=row.decibels, saturation=row.saturation
+            )
+            for row in (run.quantized.layers if run.quantized else ())
+        ),
     )
 
 

@@ -9,6 +9,7 @@ from retune.core.files import check_file, check_folder
 from retune.search.allocate import check_allocator
 from retune.search.tuners import check_tuner
 from retune.stages.manifest import TuneRequest
+from retune.stages.quantization import check_quantization
 
 
 def check_request(request: TuneRequest) -> None:
@@ -33,6 +34,7 @@ def check_request(request: TuneRequest) -> None:
     if request.publish not in ("always", "faster"):
         raise InputError(f"publish: expected always or faster, got {request.publish!r}")
     check_tuner(request.tuner)
+    check_quantization(request)
     check_allocator(request.allocator)
     for what, folder in (
         ("out", request.out),

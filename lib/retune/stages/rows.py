@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from retune.stages.manifest import Latency, TaskResult, TuneResult
+from retune.stages.manifest import Latency, TaskResult
+from retune.stages.results import TuneResult
 
 if TYPE_CHECKING:
     from retune.search.registry import Metrics, ModelCard

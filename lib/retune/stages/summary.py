@@ -6,27 +6,28 @@ from retune.core.errors import VerifyError
 from retune.stages.manifest import (
     BestRecord,
     CompileManifest,
-    FinishedRun,
     ImportManifest,
     PublishedManifest,
+    QuantizeManifest,
     SettledManifest,
     TaskManifest,
     TaskResult,
-    TuneEvent,
     TuneRequest,
-    TuneResult,
     VerifyManifest,
 )
+from retune.stages.results import FinishedRun, TuneEvent, TuneResult
 
 
 def event_of(
-    done: ImportManifest | TaskManifest | SettledManifest | CompileManifest,
+    done: ImportManifest | QuantizeManifest | TaskManifest | SettledManifest | CompileManifest,
 ) -> TuneEvent:
     """What those who watch are told of a stage that is done."""
     match done:
         case ImportManifest():
             text = f"{done.name}: {done.nodes} nodes, {done.flops / 1e9:.2f} GFLOP"
             return TuneEvent(stage="import", text=text)
+        case QuantizeManifest():
+            return TuneEvent(stage="quantize", text=quality_text(done))
         case TaskManifest():
             return TuneEvent(stage="extract", text=f"{len(done.tasks)} tasks")
         case SettledManifest():
@@ -105,3 +106,13 @@ def _as_compiled(result: TaskResult, best: BestRecord | None) -> TaskResult:
 def _cost(result: TaskResult) -> tuple[float, int]:
     weight = result.entry.weight
     return (result.best_us or 0.0) * weight, result.entry.flops * weight
+
+
+def quality_text(done: QuantizeManifest) -> str:
+    """How far a network of integers is from the float one, in a line."""
+    agreed = [f"{100 * q.top1:.1f}% top-1" for q in done.held_out if q.top1 is not None]
+    cosine = min((q.cosine for q in done.held_out), default=1.0)
+    kind = "random samples" if done.random else "samples"
+    text = f"{done.scheme}, {len(done.layers)} layers by {done.samples} {kind}: cosine {cosine:.5f}"
+    text += "".join(f", {part}" for part in agreed[:1]) + " with the float network, held out"
+    return text + (f"; left in floats: {', '.join(done.left)}" if done.left else "")

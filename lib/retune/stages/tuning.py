@@ -31,13 +31,13 @@ from retune.stages.manifest import (
     TaskProgress,
     TaskResult,
     Tuned,
-    TuneEvent,
     TuneRequest,
     Winner,
 )
 from retune.stages.network import open_network
 from retune.stages.open_runs import Ledger, OpenRuns, RecordedTrials
 from retune.stages.racing import race_finalists
+from retune.stages.results import TuneEvent
 from retune.stages.stage import load, run_once, stage_folder, stage_key
 from retune.stages.watch import stopping, tell
 

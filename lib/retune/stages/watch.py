@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from retune.stages.manifest import TuneEvent
+from retune.stages.results import TuneEvent
 
 LOGGER = "retune.progress"
 """Logger of every event; its records carry the event as `event`."""

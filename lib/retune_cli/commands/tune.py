@@ -9,7 +9,8 @@ import typer
 from retune.core.config import cache_root, records_root
 from retune.core.errors import InputError
 from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_MAX_ERROR, DEFAULT_TUNER
-from retune.stages.manifest import Publish, TuneRequest, TuneResult
+from retune.stages.manifest import Publish, TuneRequest
+from retune.stages.results import TuneResult
 from retune.stages.rows import latency_lines, result_data, task_rows
 from retune_cli.console import print_json, print_line, print_table, say
 from retune_cli.interrupt import ctrl_c_ends_measuring
@@ -25,6 +26,18 @@ from retune_cli.options import (
     sorted_shapes,
 )
 from retune_cli.progress import progress_on_stderr
+from retune_cli.quantizing import (
+    AccuracyDrop,
+    Activations,
+    Calibration,
+    GlobalScale,
+    RandomCalibration,
+    RangeMethod,
+    Skip,
+    Weights,
+    calibration_of,
+    settings_of,
+)
 
 DEFAULT_MINUTES = 10.0
 
@@ -75,6 +88,17 @@ def tune(
     records: Records = None,
     layout: Layout = "NHWC",
     max_error: MaxError = DEFAULT_MAX_ERROR,
+    quantize: Annotated[
+        str, typer.Option(help="Tune it as a network of integers: int8, power2; or none.")
+    ] = "none",
+    calibration: Calibration = None,
+    random_calibration: RandomCalibration = False,
+    ranges: RangeMethod = None,
+    weights: Weights = None,
+    activations: Activations = None,
+    global_scale: GlobalScale = None,
+    skip: Skip = None,
+    accuracy_drop: AccuracyDrop = None,
     publish: PublishWhen = "always",
     campaign: Campaign = "",
     no_prefect: NoPrefect = False,
@@ -96,9 +120,21 @@ def tune(
         shapes=sorted_shapes(parse_shapes(shape)),
         layout=parse_layout(layout),
         max_error=max_error,
+        quantize=settings_of(
+            quantize,
+            ranges=ranges,
+            weights=weights,
+            activations=activations,
+            global_scale=global_scale,
+            skip=skip,
+        ),
+        calibration=calibration_of(calibration, random=random_calibration),
+        accuracy_drop=accuracy_drop,
         publish=_publish(publish),
         campaign=campaign,
     )
+    if random_calibration:
+        say("retune: ranges of random samples are true of nothing real; use them for timing only")
     carry_out(request, no_prefect=no_prefect, json=json)
 
 

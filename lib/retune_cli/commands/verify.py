@@ -1,12 +1,15 @@
 """`retune verify`: a bundle's outputs beside those of the oracle."""
 
-from dataclasses import asdict
-from typing import Annotated
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from retune_cli.console import print_json, print_line
 from retune_cli.options import MODEL_HELP, Json, Module, check_model, check_module
+
+if TYPE_CHECKING:
+    from retune.bundle.examiner import Verdict
 
 Reference = Annotated[str, typer.Option("--model", help=MODEL_HELP)]
 
@@ -18,29 +21,56 @@ def verify(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the inputs.")] = 0,
     json: Json = False,
 ) -> None:
-    """Print how far a bundle's outputs are from onnxruntime's; fails if it is too far."""
+    """Print how far a bundle's outputs are from onnxruntime's; fails if it is too far.
+
+    A bundle of integers has to compute what numpy makes of the same quantized network; how far it
+    is from the float network is said beside it.
+    """
     check_module(module)
     check_model(model)
+    from math import inf
+
     from retune.bundle.examiner import Examiner, Original
     from retune.bundle.format import read_bundle
+    from retune.bundle.plan import RECIPE_NOTE
+    from retune.core.codec import from_json
     from retune.graph.models import resolve_model
+    from retune.graph.quantize.recipe import Recipe
 
     plan = read_bundle(module)
     shapes = plan.input_shapes
-    original = Original(onnx=resolve_model(model, shapes=shapes), shapes=shapes)
+    note = plan.notes.get(RECIPE_NOTE)
+    recipe = from_json(Recipe, note) if note else None
+    original = Original(onnx=resolve_model(model, shapes=shapes), shapes=shapes, recipe=recipe)
+    floats = None
     with Examiner(plan.device.name) as examiner:
         judged = examiner.verify(module, original, samples=samples, seed=seed)
+        if recipe is not None:
+            original = replace(original, recipe=None)
+            floats = examiner.verify(module, original, samples=samples, seed=seed, tolerance=inf)
     found = judged.found
     if json:
-        print_json({"module": str(module), "oracle": judged.oracle, **asdict(found)})
+        apart = {"float_rel_range": floats.found.max_rel_range} if floats else {}
+        print_json({"module": str(module), "oracle": judged.oracle, **asdict(found), **apart})
     else:
-        verdict = "agrees" if found.passed else "DOES NOT AGREE"
-        print_line(
-            f"{module} {verdict} with {judged.oracle}: at most {found.max_abs:.3e} away, "
-            f"{found.max_rel_range:.2e} of the output's range ({found.samples} samples, "
-            f"allowed: {found.tolerance:.0e})"
-        )
-        if found.by_parts:
-            print_line("compared part by part, as results of host steps jump at rounding")
+        _print(str(module), judged, floats)
     if not found.passed:
         raise typer.Exit(1)
+
+
+def _print(module: str, judged: "Verdict", floats: "Verdict | None") -> None:
+    found = judged.found
+    verdict = "agrees" if found.passed else "DOES NOT AGREE"
+    oracle = f"{judged.oracle} on the quantized network" if floats else judged.oracle
+    print_line(
+        f"{module} {verdict} with {oracle}: at most {found.max_abs:.3e} away, "
+        f"{found.max_rel_range:.2e} of the output's range ({found.samples} samples, "
+        f"allowed: {found.tolerance:.0e})"
+    )
+    if found.by_parts:
+        print_line("compared part by part, as results of host steps jump at rounding")
+    if floats is not None:
+        print_line(
+            f"the float network by {floats.oracle}: at most {floats.found.max_abs:.3e} away, "
+            f"{floats.found.max_rel_range:.2e} of the output's range"
+        )

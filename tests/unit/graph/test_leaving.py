@@ -7,9 +7,9 @@ import pytest
 
 from retune.core.errors import InputError
 from retune.graph.evaluate import run_graph
-from retune.graph.quantize import QuantizeSettings
 from retune.graph.quantize.leaving import leave_in_floats
 from retune.graph.quantize.quality import layer_noise
+from retune.graph.quantize.settings import QuantizeSettings
 from tests.unit.graph.quantize_networks import residual
 
 COARSE = QuantizeSettings(method="global_scale", global_scale=0.05)

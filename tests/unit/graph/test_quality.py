@@ -9,8 +9,9 @@ import pytest
 from retune.core.dtypes import TensorType
 from retune.core.errors import InputError
 from retune.graph.graph import GraphBuilder
-from retune.graph.quantize import POWER2, QuantizeSettings, quantize
 from retune.graph.quantize.quality import agreement, layer_noise
+from retune.graph.quantize.recipe import quantize
+from retune.graph.quantize.settings import POWER2, QuantizeSettings
 from tests.unit.graph.quantize_networks import residual, samples
 
 

@@ -11,10 +11,11 @@ from retune.graph.evaluate import run_graph
 from retune.graph.graph import GraphBuilder
 from retune.graph.onnx_import import import_model, load_file
 from retune.graph.passes import optimise
-from retune.graph.quantize import POWER2, QuantizeSettings, quantize
 from retune.graph.quantize.annotate import annotate
 from retune.graph.quantize.arithmetic import Codes, common_point, fixed_point, rescaled
 from retune.graph.quantize.calibrate import calibrate
+from retune.graph.quantize.recipe import quantize
+from retune.graph.quantize.settings import POWER2, QuantizeSettings
 from tests.device.networks import Net
 from tests.unit.graph.quantize_networks import residual, samples
 

@@ -15,13 +15,8 @@ from retune.bundle.versions import current, rollback, version_folder
 from retune.core.errors import DeviceError, RecordError
 from retune.core.target import GENERIC_CPU, DeviceSpec
 from retune.stages import delivery, promotion, publishing
-from retune.stages.manifest import (
-    CompileManifest,
-    FinishedRun,
-    PublishedManifest,
-    TuneRequest,
-    VerifyManifest,
-)
+from retune.stages.manifest import CompileManifest, PublishedManifest, TuneRequest, VerifyManifest
+from retune.stages.results import FinishedRun
 from tests.unit.bundle.test_versions import old_publication, plan_named
 
 

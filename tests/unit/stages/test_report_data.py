@@ -9,8 +9,9 @@ from pathlib import Path
 from retune.records.schema import TuningRecord, failed, succeeded
 from retune.records.store import RecordStore
 from retune.report import render
-from retune.stages.manifest import BestRecord, FinishedRun, KernelTime, Selection, TuneRequest
+from retune.stages.manifest import BestRecord, KernelTime, Selection, TuneRequest
 from retune.stages.report_data import report_data
+from retune.stages.results import FinishedRun
 from retune.stages.rows import result_data
 from retune.stages.summary import summarize
 from tests.flows.fakes import FakeStages

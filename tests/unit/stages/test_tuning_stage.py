@@ -20,15 +20,9 @@ from retune.records.conditions import within
 from retune.records.schema import Measurement
 from retune.records.store import RecordStore
 from retune.stages import open_runs, racing, selection, tuning
-from retune.stages.manifest import (
-    ImportManifest,
-    SearchManifest,
-    TaskManifest,
-    Tuned,
-    TuneEvent,
-    TuneRequest,
-)
+from retune.stages.manifest import ImportManifest, SearchManifest, TaskManifest, Tuned, TuneRequest
 from retune.stages.network import stage_extract, stage_import
+from retune.stages.results import TuneEvent
 from retune.stages.watch import watching
 from tests.device.networks import write
 from tests.unit.search.fakes import FakeRunner, measured

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from retune.core.errors import InputError
 from retune.graph.graph import Graph
 from retune.graph.ops import Array
-from retune.graph.quantize import quantize
 from retune.graph.quantize.quality import agreement, layer_noise
+from retune.graph.quantize.recipe import quantize
 from retune.graph.quantize.settings import QuantizeSettings
 
 

@@ -1,0 +1,52 @@
+"""What quantizes a network again: settings, and the ranges that samples gave; a few kilobytes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from retune.graph.graph import Graph
+from retune.graph.ops import Array
+from retune.graph.passes import optimise
+from retune.graph.quantize.annotate import annotate
+from retune.graph.quantize.calibrate import Range, calibrate
+from retune.graph.quantize.realize import realize
+from retune.graph.quantize.settings import QuantizeSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """The same network and recipe give the same integers."""
+
+    settings: QuantizeSettings
+    ranges: tuple[tuple[str, float, float], ...]
+    """Value, its smallest and its largest number: one of each set of values that share a scale."""
+
+
+def calibrated(graph: Graph, data: Mapping[str, Array], settings: QuantizeSettings) -> Recipe:
+    """The recipe for a float network, its ranges from samples along the first dimension of inputs.
+
+    Raises: InputError for data that the network does not take.
+    """
+    graph = optimise(graph, "NCHW")
+    scales = annotate(graph, settings).scales
+    found = calibrate(graph, scales, data, settings)
+    ranges = tuple((name, entry.low, entry.high) for name, entry in sorted(found.items()))
+    return Recipe(settings=settings, ranges=ranges)
+
+
+def quantized(graph: Graph, recipe: Recipe) -> Graph:
+    """The network in integers wherever the recipe and its ops allow it, channels first.
+
+    Inputs and outputs keep their names and types.
+    """
+    graph = optimise(graph, "NCHW")
+    ranges = {name: Range(low, high) for name, low, high in recipe.ranges}
+    return realize(graph, annotate(graph, recipe.settings), ranges, recipe.settings)
+
+
+def quantize(graph: Graph, data: Mapping[str, Array], settings: QuantizeSettings) -> Graph:
+    """The network in integers wherever the settings and its ops allow it, channels first.
+
+    `data` holds samples of each input along its first dimension. Inputs and outputs keep their
+    names and types. Raises: InputError for data that the network does not take.
+    """
+    return quantized(graph, calibrated(graph, data, settings))

@@ -1,0 +1,144 @@
+"""Stage quantize: samples become the recipe of a network of integers, and what it costs.
+
+The recipe, a file of the stage, is all that later stages read: they import the float network and
+quantize it by it, which is quick and always gives the same. Without `TuneRequest.quantize` there is
+no such stage.
+"""
+
+from dataclasses import replace
+from math import isfinite
+from pathlib import Path
+
+from retune.core.codec import from_json, to_json
+from retune.core.errors import InputError
+from retune.core.keys import file_key
+from retune.graph.graph import Graph
+from retune.graph.onnx_import import load_file
+from retune.graph.ops import Array
+from retune.graph.quantize.leaving import leave_in_floats
+from retune.graph.quantize.quality import agreement, layer_noise
+from retune.graph.quantize.recipe import Recipe, calibrated, quantized
+from retune.graph.quantize.samples import held_out, load_samples, random_samples
+from retune.graph.quantize.settings import QuantizeSettings
+from retune.stages.manifest import (
+    ImportManifest,
+    LayerQuality,
+    OutputQuality,
+    QuantizeManifest,
+    TuneRequest,
+)
+from retune.stages.stage import Inputs, stage
+
+RANDOM = "random"
+"""In place of a path to samples: random ones."""
+_RANDOM_PARTS = 8
+_RECIPE = "recipe.json"
+_MOST_DECIBELS = 300.0
+"""What stands for a layer without any error: JSON has no infinity."""
+
+
+def check_quantization(request: TuneRequest) -> None:
+    """Raises: InputError for options that do not go together, and for missing samples."""
+    if request.quantize is None:
+        if request.calibration or request.accuracy_drop is not None:
+            raise InputError(
+                "calibration and accuracy_drop are for networks of integers: expected quantize "
+                "int8 or power2 beside them"
+            )
+        return
+    if not request.calibration:
+        raise InputError(
+            f"quantize {request.quantize.scheme}: expected samples of the network's inputs, got "
+            "none; name an .npz file or a folder of them with an array for each input "
+            "(np.savez('data.npz', NAME=samples)), or ask for random samples"
+        )
+    drop = request.accuracy_drop
+    if drop is not None and not (isfinite(drop) and 0 <= drop <= 100):
+        raise InputError(f"accuracy_drop: expected points from 0 to 100, got {drop:g}")
+    if request.calibration != RANDOM and not Path(request.calibration).exists():
+        raise InputError(
+            f"calibration {request.calibration}: expected an .npz file or a folder of them, got "
+            "nothing there"
+        )
+
+
+def _inputs(request: TuneRequest, network: ImportManifest) -> Inputs:
+    path = Path(request.calibration)
+    files = sorted(path.glob("*.npz")) if path.is_dir() else [path]
+    data = [] if request.calibration == RANDOM else [file_key(file) for file in files]
+    return network.model_key, request.quantize, data, request.accuracy_drop
+
+
+@stage(QuantizeManifest, "quantize", _inputs)
+def stage_quantize(folder: Path, request: TuneRequest, network: ImportManifest) -> QuantizeManifest:
+    """The recipe, and how far the network of integers is from the float one.
+
+    A quarter of the samples is held out: neither ranges nor layers to leave in floats follow from
+    it. Raises: InputError for samples that the network does not take.
+    """
+    settings = request.quantize
+    assert settings is not None, "the chain asks for it only then"
+    graph = float_network(network)
+    data = _samples(request, graph)
+    known, new = held_out(graph, data)
+    new = new if all(len(array) for array in new.values()) else known
+    left: tuple[str, ...] = ()
+    if request.accuracy_drop is not None:
+        found = leave_in_floats(graph, known, settings, drop=request.accuracy_drop)
+        settings, left = found.settings, found.layers
+    recipe = calibrated(graph, known, settings)
+    (folder / _RECIPE).write_text(to_json(recipe), encoding="utf-8")
+    made = quantized(graph, recipe)
+    return QuantizeManifest(
+        model_key=network.model_key,
+        recipe=_RECIPE,
+        scheme=settings.scheme,
+        samples=sum(len(array) for array in list(data.values())[:1]),
+        random=request.calibration == RANDOM,
+        left=left,
+        layers=_layers(graph, known, new, settings),
+        calibration=_agreements(graph, made, known),
+        held_out=_agreements(graph, made, new),
+    )
+
+
+def float_network(network: ImportManifest) -> Graph:
+    """The imported network as its file has it."""
+    return load_file(Path(network.onnx), {value.name: value.shape for value in network.inputs})
+
+
+def quantized_network(network: ImportManifest, made: QuantizeManifest) -> ImportManifest:
+    """The facts of the network of integers: the float one's file, and the recipe."""
+    return replace(network, model_key=made.key, recipe=str(made.file(made.recipe).resolve()))
+
+
+def read_recipe(path: Path) -> Recipe:
+    """The recipe of a file. Raises: RecordError for another file."""
+    return from_json(Recipe, path.read_text(encoding="utf-8"))
+
+
+def _samples(request: TuneRequest, graph: Graph) -> dict[str, Array]:
+    if request.calibration == RANDOM:
+        return random_samples(graph, _RANDOM_PARTS, request.seed)
+    return load_samples(Path(request.calibration), graph)
+
+
+def _layers(
+    graph: Graph, known: dict[str, Array], new: dict[str, Array], settings: QuantizeSettings
+) -> tuple[LayerQuality, ...]:
+    return tuple(
+        LayerQuality(
+            layer=entry.layer,
+            op=entry.op,
+            decibels=max(-_MOST_DECIBELS, min(entry.signal_to_noise, _MOST_DECIBELS)),
+            saturation=entry.saturation,
+        )
+        for entry in layer_noise(graph, known, new, settings)
+    )
+
+
+def _agreements(graph: Graph, made: Graph, data: dict[str, Array]) -> tuple[OutputQuality, ...]:
+    return tuple(
+        OutputQuality(output=entry.output, cosine=entry.cosine, top1=entry.top1)
+        for entry in agreement(graph, made, data)
+    )

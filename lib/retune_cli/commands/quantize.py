@@ -1,0 +1,126 @@
+"""`retune quantize`: what a network loses by computing with integers."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from retune.core.config import cache_root, records_root
+from retune.core.errors import InputError
+from retune.core.files import check_file
+from retune_cli.console import print_json, print_line, print_table, rounded, say
+from retune_cli.options import (
+    Json,
+    Model,
+    ShapeList,
+    check_model,
+    parse_shapes,
+    sorted_shapes,
+)
+from retune_cli.quantizing import (
+    AccuracyDrop,
+    Activations,
+    Calibration,
+    GlobalScale,
+    RandomCalibration,
+    RangeMethod,
+    Skip,
+    Weights,
+    calibration_of,
+    settings_of,
+)
+
+if TYPE_CHECKING:
+    from retune.stages.manifest import OutputQuality, QuantizeManifest
+
+
+def quantize(
+    model: Model,
+    scheme: Annotated[str, typer.Option(help="int8, or power2: shifts alone rescale.")] = "int8",
+    calibration: Calibration = None,
+    random_calibration: RandomCalibration = False,
+    ranges: RangeMethod = None,
+    weights: Weights = None,
+    activations: Activations = None,
+    global_scale: GlobalScale = None,
+    skip: Skip = None,
+    accuracy_drop: AccuracyDrop = None,
+    out: Annotated[Path | None, typer.Option(help="File for the recipe: its ranges.")] = None,
+    shape: ShapeList = None,
+    json: Json = False,
+) -> None:
+    """Quantize a network on samples, and say what each layer and the whole lose by it."""
+    check_model(model)
+    settings = settings_of(
+        scheme,
+        ranges=ranges,
+        weights=weights,
+        activations=activations,
+        global_scale=global_scale,
+        skip=skip,
+    )
+    if settings is None:
+        raise InputError("--scheme none: expected int8 or power2, got 'none'")
+    from retune.stages.manifest import TuneRequest
+    from retune.stages.network import stage_import
+    from retune.stages.quantization import check_quantization, stage_quantize
+
+    request = TuneRequest(
+        model=model,
+        out="",
+        records=str(records_root()),
+        work=str(cache_root()),
+        shapes=sorted_shapes(parse_shapes(shape)),
+        quantize=settings,
+        calibration=calibration_of(calibration, random=random_calibration),
+        accuracy_drop=accuracy_drop,
+    )
+    check_quantization(request)
+    if out is not None:
+        check_file("out", out)
+    if random_calibration:
+        say("retune: ranges of random samples are true of nothing real; use them for timing only")
+    made = stage_quantize(request, stage_import(request))
+    if out is not None:
+        out.write_bytes(made.file(made.recipe).read_bytes())
+    if json:
+        print_json(quality_data(made))
+    else:
+        print_quality(made)
+
+
+def quality_data(made: "QuantizeManifest") -> dict[str, Any]:
+    """The report as plain data."""
+    from dataclasses import asdict
+
+    known = asdict(made)
+    names = ("scheme", "samples", "random", "left", "layers", "calibration", "held_out")
+    return {name: known[name] for name in names}
+
+
+def print_quality(made: "QuantizeManifest") -> None:
+    """The report as tables."""
+    layers = [
+        {
+            "layer": row.layer,
+            "op": row.op,
+            "signal to noise, dB": row.decibels,
+            "saturated, %": 100 * row.saturation,
+        }
+        for row in made.layers
+    ]
+    print_table(rounded(layers), f"layers of {made.scheme}, on samples held out")
+    rows = [_row("calibration", row) for row in made.calibration]
+    rows += [_row("held out", row) for row in made.held_out]
+    print_table(rounded(rows), f"agreement with the float network, {made.samples} samples")
+    for layer in made.left:
+        print_line(f"left in floats: {layer}")
+
+
+def _row(samples: str, row: "OutputQuality") -> dict[str, Any]:
+    return {
+        "samples": samples,
+        "output": row.output,
+        "cosine": f"{row.cosine:.5f}",
+        "same top-1, %": None if row.top1 is None else 100 * row.top1,
+    }
