@@ -317,6 +317,8 @@ def _bitcast(value: Operation, text: str) -> str:
 
 
 def _wrap(value: Operation, text: str) -> str:
+    if value.lanes > 1:  # vectors of narrow types calculate in their own type
+        return text
     return f"({type_name(value.dtype)})({bare(text)})"
 
 

@@ -116,8 +116,13 @@ def transpose_around_reshape(r: Rewriter, node: Node) -> str | None:
 
 
 def gather_to_slice(r: Rewriter, node: Node) -> str | None:
-    """gather(x, [1, 2, 3]) -> x[1:4], and gather(x, 1) -> x[1]: of known places in even steps."""
+    """gather(x, [1, 2, 3]) -> x[1:4], and gather(x, 1) -> x[1]: of known places in even steps.
+
+    One step of a sequence stays gathered: steps then share a task, which is told the place.
+    """
     known = r.constant(node.inputs[1]) if node.op == "gather" else None
+    if known is not None and not known.shape and _is_step(r, node):
+        return None
     if known is None or known.ndim > 1 or not known.size:
         return None
     axis, shape = integer(node.attrs, "axis"), r.shape(node.inputs[0])
@@ -134,6 +139,12 @@ def gather_to_slice(r: Rewriter, node: Node) -> str | None:
         return r.emit("slice", node.inputs[:1], attrs, _out(node))
     cut = r.emit("slice", node.inputs[:1], attrs)
     return r.emit("reshape", (cut,), {"shape": made}, _out(node))
+
+
+def _is_step(r: Rewriter, node: Node) -> bool:
+    """Whether it takes one of the first dimension of what no transpose has just put there."""
+    made = r.producer(node.inputs[0])
+    return integer(node.attrs, "axis") == 0 and (made is None or made.op != "transpose")
 
 
 def join_slices(graph: Graph) -> Graph:

@@ -67,12 +67,7 @@ def report_data(
         ),
         facts=_facts(request, run, published),
         integers=quality_text(run.quantized) if run.quantized else "",
-        layers=tuple(
-            QuantizedLayer(
-                layer=row.layer, op=row.op, decibels=row.decibels, saturation=row.saturation
-            )
-            for row in (run.quantized.layers if run.quantized else ())
-        ),
+        layers=_layers(run),
     )
 
 
@@ -105,6 +100,13 @@ def _task(result: TaskResult, times: Sequence[float | None]) -> ReportTask:
         failed=result.failed,
         default_us=result.default_us or (times[0] if times else None),
         best_us=result.best_us,
+    )
+
+
+def _layers(run: FinishedRun) -> tuple[QuantizedLayer, ...]:
+    return tuple(
+        QuantizedLayer(layer=row.layer, op=row.op, decibels=row.decibels, saturation=row.saturation)
+        for row in (run.quantized.layers if run.quantized else ())
     )
 
 

@@ -35,7 +35,7 @@ def test_every_sketch_keeps_the_meaning(name: str, spec: DeviceSpec):
     space = gpu_space(from_dag(dag), spec)
     assert all(sketch.name.endswith(".words") for sketch in space.sketches)
     for sketch in space.sketches:
-        for row in sketch.sample(2, rng):
+        for row in sketch.sample(1, rng):
             program = sketch.instantiate(row)
             verify(program)
             assert_items_agree(dag, program)

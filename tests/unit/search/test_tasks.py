@@ -81,7 +81,9 @@ def test_a_workload_is_what_the_merged_expression_computes():
         shaped = {t.name: work.inputs[t.name].reshape(t.shape) for t in task.dag.placeholders}
         values = run_dag(task.dag, shaped)
         for name, expected in work.outputs.items():
-            np.testing.assert_allclose(values[name].reshape(expected.shape), expected, atol=1e-5)
+            np.testing.assert_allclose(
+                values[name].reshape(expected.shape), expected, rtol=1e-5, atol=1e-5
+            )
 
 
 def test_seeds_give_other_data_under_other_keys():
