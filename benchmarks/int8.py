@@ -83,7 +83,7 @@ def is_exact(graph: Graph, device: Device, records: Path, inputs: Arrays) -> boo
     return bool(np.array_equal(found, run_graph(last, inputs)[whole[-1]]))
 
 
-def quantized_file(model: str, samples: Arrays, folder: Path) -> Path:
+def quantized_file(model: str, samples: Arrays, folder: Path, weight_bits: int) -> Path:
     """The network as onnxruntime's quantizer writes it."""
     from onnxruntime.quantization import (
         CalibrationDataReader,
@@ -111,6 +111,7 @@ def quantized_file(model: str, samples: Arrays, folder: Path) -> Path:
     quantize_static(
         str(plain), str(made), Reader(), quant_format=QuantFormat.QDQ, per_channel=True,
         activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
+        reduce_range=weight_bits == 7,
     )  # fmt: skip
     return made
 
@@ -127,7 +128,8 @@ def measure(model: str, device: Device, options: Namespace) -> dict[str, float]:
     """Medians in milliseconds by contender."""
     graph = load_model(model)
     samples = samples_of(graph)
-    made, inputs = quantize(graph, samples, QuantizeSettings()), first_of(graph, samples)
+    settings = QuantizeSettings(weight_bits=options.weight_bits)
+    made, inputs = quantize(graph, samples, settings), first_of(graph, samples)
     if not is_exact(made, device, options.records, inputs):
         raise SystemExit(f"{model}: the quantized network is not what numpy computes")
     modules = {
@@ -139,7 +141,7 @@ def measure(model: str, device: Device, options: Namespace) -> dict[str, float]:
     }
     with TemporaryDirectory() as folder:
         if device.spec.device_class == "cpu" and find_spec("onnxruntime") is not None:
-            file = quantized_file(model, samples, Path(folder))
+            file = quantized_file(model, samples, Path(folder), options.weight_bits)
             for name in PEERS:
                 if find_spec(name) is not None:
                     contenders[name] = partial(open_peer(name, file), inputs)
@@ -165,6 +167,7 @@ def main() -> None:
     parser.add_argument("--records", type=Path, default=records_root())
     parser.add_argument("--device", default="pocl")
     parser.add_argument("--seconds", type=float, default=15.0, help="for each network")
+    parser.add_argument("--weight-bits", type=int, choices=(7, 8), default=8)
     options = parser.parse_args()
     device = open_device(options.device)
     print(f"{device.spec.model}: {', '.join(device.spec.instructions) or 'no instructions'}")

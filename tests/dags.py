@@ -50,10 +50,12 @@ def batched_product(batch: int, rows: int, inner: int, outer: int) -> Dag:
     return Dag((compute("z", shape, lambda h, i, j: y[h, i, j] * 0.125, [y]),))
 
 
-def byte_product(rows: int, inner: int, outer: int, *, first: str = "uint8") -> Dag:
+def byte_product(
+    rows: int, inner: int, outer: int, *, first: str = "uint8", second: str = "int8"
+) -> Dag:
     """`int32(x) @ int32(w).T` of bytes."""
     x = placeholder("x", (rows, inner), first)
-    w = placeholder("w", (outer, inner), "int8", constant=True)
+    w = placeholder("w", (outer, inner), second, constant=True)
     return product_of_bytes(x, w)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from retune.codegen.lower import finished, lower
 from retune.codegen.source import ProgramSource
-from retune.core.dtypes import TensorType
+from retune.core.dtypes import INTEGER_LIMITS, TensorType, numpy_dtype
 from retune.device.launching import prepare_launches
 from retune.device.runtime import Device
 from retune.device.workload import job_launches
@@ -31,12 +31,12 @@ def inputs_for(dag: Dag, seed: int = 0) -> Arrays:
     for tensor in dag.placeholders:
         if tensor.dtype.startswith("float"):
             values = rng.uniform(-1.0, 1.0, tensor.shape)
-        elif tensor.dtype in ("int8", "uint8"):
-            limits = np.iinfo(tensor.dtype)
-            values = rng.integers(limits.min, limits.max + 1, tensor.shape)
+        elif tensor.dtype in ("int7", "int8", "uint8"):
+            least, most = INTEGER_LIMITS[tensor.dtype]
+            values = rng.integers(least, most + 1, tensor.shape)
         else:
             values = rng.integers(0, 5, tensor.shape)
-        arrays[tensor.name] = np.asarray(values).astype(tensor.dtype)
+        arrays[tensor.name] = np.asarray(values).astype(numpy_dtype(tensor.dtype))
     return arrays
 
 

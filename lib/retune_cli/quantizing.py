@@ -33,6 +33,9 @@ RangeMethod = Annotated[
 Weights = Annotated[
     str | None, typer.Option(help="A scale for each channel, or tensor.", show_default="channel")
 ]
+WeightBits = Annotated[
+    int | None, typer.Option(help="7 or 8.", show_default="what the device is faster with")
+]
 Activations = Annotated[
     str | None, typer.Option(help="uint8 with a zero point, or int8.", show_default="uint8")
 ]
@@ -51,6 +54,7 @@ def settings_of(
     ranges: str | None = None,
     weights: str | None = None,
     activations: str | None = None,
+    weight_bits: int | None = None,
     global_scale: float | None = None,
     skip: list[str] | None = None,
 ) -> QuantizeSettings | None:
@@ -61,6 +65,7 @@ def settings_of(
         "method": ranges,
         "weights": weights,
         "activations": activations,
+        "weight_bits": weight_bits,
         "global_scale": global_scale,
     }
     given = {name: value for name, value in given.items() if value is not None}

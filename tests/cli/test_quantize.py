@@ -32,7 +32,7 @@ def test_quantize_says_what_each_layer_loses(place: Path, capfd: pytest.CaptureF
     assert said["held_out"][0]["top1"] >= 0.95
     assert json.loads(recipe.read_text())["settings"]["scheme"] == "int8"
     assert run_command(["quantize", *MODEL, *data, "--scheme", "power2", "--skip", "#0"]) == 0
-    assert "layers of power2, on samples held out" in capfd.readouterr().out
+    assert "layers of power2, 8 bits of weights, on samples held out" in capfd.readouterr().out
 
 
 @pytest.mark.device

@@ -45,7 +45,11 @@ def by_items(s: Schedule) -> None:
     s.bind(s.split("y.j", [3])[1], "local.0")
 
 
-@pytest.mark.parametrize("dag", [byte_product(6, 12, 6), squares()], ids=["product", "squares"])
+@pytest.mark.parametrize(
+    "dag",
+    [byte_product(6, 12, 6), byte_product(6, 12, 6, second="int7"), squares()],
+    ids=["product", "narrow", "squares"],
+)
 @pytest.mark.parametrize("shape", [virtual, guarded, by_items, None])
 def test_dot_products(device: Device, dag: Dag, shape: Callable[[Schedule], None] | None):
     s = Schedule(from_dag(dag))

@@ -15,7 +15,13 @@ pytestmark = pytest.mark.device
 
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
 @pytest.mark.parametrize(
-    "settings", [QuantizeSettings(), QuantizeSettings(activations="int8"), POWER2]
+    "settings",
+    [
+        QuantizeSettings(),
+        QuantizeSettings(weight_bits=7),
+        QuantizeSettings(activations="int8"),
+        POWER2,
+    ],
 )
 def test_bundles_are_exact(settings: QuantizeSettings, layout: Layout) -> None:
     graph, data = residual()

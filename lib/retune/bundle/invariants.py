@@ -7,8 +7,6 @@ import re
 from collections.abc import Callable, Container, Iterable, Mapping
 from math import prod
 
-import numpy as np
-
 from retune.bundle.plan import (
     NetworkPlan,
     PlanBuffer,
@@ -19,7 +17,7 @@ from retune.bundle.plan import (
     storage_roots,
 )
 from retune.codegen.hazards import are_apart
-from retune.core.dtypes import DTYPES, UNKNOWN
+from retune.core.dtypes import DTYPES, UNKNOWN, numpy_dtype
 from retune.core.errors import ModelError
 from retune.graph.ops.host import HostModel
 from retune.ir.storage import Storage
@@ -99,7 +97,7 @@ def check_weights(plan: NetworkPlan) -> None:
         )
     for name, entry in sizes.items():
         array = plan.weights[name]
-        if array.dtype != np.dtype(entry.dtype) or array.size != entry.elements:
+        if array.dtype != numpy_dtype(entry.dtype) or array.size != entry.elements:
             expected = f"{entry.elements} elements of {entry.dtype}"
             raise broken_plan(plan, f"weight {name}", expected, f"{array.size} of {array.dtype}")
 

@@ -15,10 +15,12 @@ from retune.instructions import Shape
 
 VECTOR_LANES = (2, 4, 8, 16)
 """Lanes of vectors (3 is left out: its form in memory is another)."""
-VECTOR_TYPES = frozenset({"float32", "int32", "int8", "uint8", "int8x4", "uint8x4"})
+VECTOR_TYPES = frozenset(
+    {"float32", "int32", "int8", "int7", "uint8", "int8x4", "int7x4", "uint8x4"}
+)
 """Element types whose blocks are vectorized; bytes for dot products are read as words of four.
 Vectors of bytes are moved, converted and compared for the larger; nothing calculates with them."""
-NARROW_TYPES = frozenset({"int16", "int8", "uint16", "uint8"})
+NARROW_TYPES = frozenset({"int16", "int8", "int7", "uint16", "uint8"})
 """Element types that arithmetic calculates with as int32."""
 
 

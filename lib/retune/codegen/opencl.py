@@ -49,12 +49,14 @@ TYPE: Mapping[str, str] = {
     "int32": "int",
     "int16": "short",
     "int8": "char",
+    "int7": "char",
     "uint64": "ulong",
     "uint32": "uint",
     "uint16": "ushort",
     "uint8": "uchar",
     "bool": "uchar",
     "int8x4": "int",
+    "int7x4": "int",
     "uint8x4": "uint",
 }
 """Names of element types in memory; a bool takes one byte that is 0 or 1, bytes for dot products

@@ -8,7 +8,7 @@ from retune.instructions import Shape, intrinsic
 LANGUAGE = "OpenCL C"
 """What the texts of ways are found under."""
 
-_WORDS = {"uint8": "uint", "int8": "int"}
+_WORDS = {"uint8": "uint", "int8": "int", "int7": "int"}
 """Element type -> that of its words."""
 
 

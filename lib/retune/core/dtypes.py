@@ -1,20 +1,42 @@
 """Element types and tensor types, with their numpy counterparts."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 DType = Literal[
     "float32", "float64", "float16",
-    "int64", "int32", "int16", "int8",
+    "int64", "int32", "int16", "int8", "int7",
     "uint64", "uint32", "uint16", "uint8",
     "bool",
 ]  # fmt: skip
-"""Element types that a value of a graph may have."""
+"""Element types that a value of a graph may have.
+
+An int7 is an int8 in memory, of -64 to 63: only constants have that type, which some instructions
+for products of bytes ask for.
+"""
 
 DTYPES: tuple[str, ...] = get_args(DType)
+
+NUMPY_DTYPES: tuple[str, ...] = tuple(dtype for dtype in DTYPES if dtype != "int7")
+"""Those that arrays have."""
+
+INTEGER_LIMITS: Mapping[str, tuple[int, int]] = {
+    "int7": (-(1 << 6), (1 << 6) - 1),
+    "int8": (-(1 << 7), (1 << 7) - 1),
+    "uint8": (0, (1 << 8) - 1),
+    "int16": (-(1 << 15), (1 << 15) - 1),
+    "uint16": (0, (1 << 16) - 1),
+    "int32": (-(1 << 31), (1 << 31) - 1),
+    "uint32": (0, (1 << 32) - 1),
+    "int64": (-(1 << 63), (1 << 63) - 1),
+    "uint64": (0, (1 << 64) - 1),
+    "bool": (0, 1),
+}
+"""The least and the greatest value of a type."""
 
 UNKNOWN = -1
 """An extent that depends on the data: known when the value is made, not before."""
@@ -51,9 +73,14 @@ class TensorType:
         return f"{self.dtype}[{', '.join(extents)}]"
 
 
+def numpy_dtype(dtype: str) -> np.dtype[Any]:
+    """The type of arrays that hold such elements."""
+    return np.dtype("int8" if dtype == "int7" else dtype)
+
+
 def itemsize(dtype: str) -> int:
     """Bytes of one element; `bool` takes one."""
-    return np.dtype(dtype).itemsize
+    return numpy_dtype(dtype).itemsize
 
 
 def is_float(dtype: str) -> bool:

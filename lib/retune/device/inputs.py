@@ -6,16 +6,21 @@ measurement touches is filled from here.
 
 import numpy as np
 
-from retune.core.dtypes import TensorType, is_float
+from retune.core.dtypes import INTEGER_LIMITS, TensorType, is_float, numpy_dtype
 
-_INTEGER_RANGE = {"int8": (-128, 127), "uint8": (0, 255), "bool": (0, 1)}
+_BYTES = ("int7", "int8", "uint8", "bool")
+"""Types whose data take any value."""
 _INDEX_RANGE = (0, 15)
 """Wider integers are mostly indices or shapes: values that are small and never negative."""
 
 
 def default_range(dtype: str) -> tuple[float, float]:
     """Least and greatest value of random data of that type, both included."""
-    return (-1.0, 1.0) if is_float(dtype) else _INTEGER_RANGE.get(dtype, _INDEX_RANGE)
+    return (-1.0, 1.0) if is_float(dtype) else _integers(dtype)
+
+
+def _integers(dtype: str) -> tuple[int, int]:
+    return INTEGER_LIMITS[dtype] if dtype in _BYTES else _INDEX_RANGE
 
 
 def random_array(
@@ -35,7 +40,7 @@ def random_array(
     rng = np.random.default_rng(seed)
     if not is_float(type.dtype):
         wide = rng.integers(int(least), int(greatest), type.shape, np.int64, endpoint=True)
-        return wide.astype(type.dtype)
+        return wide.astype(numpy_dtype(type.dtype))
     draw = np.float64 if type.dtype == "float64" else np.float32
     values = rng.random(type.shape, draw) * draw(greatest - least) + draw(least)
     return _without_denormals(np.asarray(values, type.dtype))

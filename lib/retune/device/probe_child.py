@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from retune.codegen.opencl_intrinsics import function_name
-from retune.core.dtypes import TensorType
+from retune.core.dtypes import INTEGER_LIMITS, TensorType, numpy_dtype
 from retune.core.errors import DeviceError
 from retune.device import catalogue
 from retune.device.probing import program_of, shapes_of, ways
@@ -61,7 +61,7 @@ def _right(device: Device, entry: Intrinsic, way: Way, shape: Shape) -> bool:
 
 def _bytes(dtype: str, count: int, rng: np.random.Generator) -> np.ndarray:
     """Random bytes, every second one the least or the largest of its type."""
-    limits = np.iinfo(dtype)
-    found = rng.integers(limits.min, limits.max, count, dtype, endpoint=True)
-    ends = rng.choice(np.asarray([limits.min, limits.max], dtype), count)
+    least, most = INTEGER_LIMITS[dtype]
+    found = rng.integers(least, most, count, numpy_dtype(dtype), endpoint=True)
+    ends = rng.choice(np.asarray([least, most], numpy_dtype(dtype)), count)
     return np.where(rng.random(count) < 0.5, ends, found)

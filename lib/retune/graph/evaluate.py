@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from retune.core.dtypes import numpy_dtype
 from retune.core.errors import InputError
 from retune.graph.graph import Graph
 from retune.graph.indices import index_counts
@@ -46,7 +47,9 @@ def random_inputs(graph: Graph, seed: int = 0) -> dict[str, Array]:
         if entry.dtype.startswith("float"):
             made[name] = generator.standard_normal(entry.shape, np.float32).astype(entry.dtype)
         else:
-            made[name] = generator.integers(0, counts.get(name, 2), entry.shape).astype(entry.dtype)
+            made[name] = generator.integers(0, counts.get(name, 2), entry.shape).astype(
+                numpy_dtype(entry.dtype)
+            )
     return made
 
 
@@ -58,7 +61,7 @@ def _checked(graph: Graph, name: str, inputs: Mapping[str, Array]) -> Array:
             f"got {', '.join(inputs) or 'none'}"
         )
     array = np.asarray(inputs[name])
-    if array.shape != expected.shape or str(array.dtype) != expected.dtype:
+    if array.shape != expected.shape or array.dtype != numpy_dtype(expected.dtype):
         raise InputError(
             f"running {graph.name}: input '{name}' should be {expected}; "
             f"got {array.dtype}{list(array.shape)}"

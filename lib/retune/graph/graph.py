@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from retune.core.dtypes import DTYPES, TensorType
+from retune.core.dtypes import INTEGER_LIMITS, NUMPY_DTYPES, TensorType, numpy_dtype
 from retune.core.errors import ModelError
 from retune.core.keys import content_key
 from retune.graph.ops.registry import Array, Attrs, AttrValue, lookup
@@ -161,10 +161,11 @@ def _check_types(graph: Graph) -> None:
 
 def _check_constants(graph: Graph) -> None:
     for name, array in graph.constants.items():
-        if array_type(array) != graph.types[name]:
+        stated = graph.types[name]
+        if array_type(array, stated.dtype) != stated:
             raise ModelError(
                 f"graph {graph.name}: constant '{name}' holds {array_type(array)}; "
-                f"the graph states {graph.types[name]}"
+                f"the graph states {stated}"
             )
 
 
@@ -173,13 +174,19 @@ def type_of(types: Types, value: str) -> TensorType | None:
     return types[value] if value else None
 
 
-def array_type(array: Array) -> TensorType:
-    """The tensor type of a numpy array. Raises: ModelError for a type that a graph cannot hold."""
-    if str(array.dtype) not in DTYPES:
-        raise ModelError(
-            f"element type {array.dtype} is not supported; expected one of {', '.join(DTYPES)}"
-        )
-    return TensorType(tuple(array.shape), str(array.dtype))  # pyright: ignore[reportArgumentType]
+def array_type(array: Array, dtype: str = "") -> TensorType:
+    """The tensor type of a numpy array: its own, or `dtype` if the array's elements have that type.
+
+    Raises: ModelError for a type that a graph cannot hold.
+    """
+    own = str(array.dtype)
+    if own not in NUMPY_DTYPES:
+        expected = ", ".join(NUMPY_DTYPES)
+        raise ModelError(f"element type {own} is not supported; expected one of {expected}")
+    if dtype and dtype != own and array.dtype == numpy_dtype(dtype):
+        least, most = INTEGER_LIMITS[dtype]
+        own = dtype if np.all((least <= array) & (array <= most)) else own
+    return TensorType(tuple(array.shape), own)  # pyright: ignore[reportArgumentType]
 
 
 class GraphBuilder:
@@ -203,11 +210,14 @@ class GraphBuilder:
         self._inputs.append(self._claim(name, tensor_type))
         return name
 
-    def constant(self, name: str, array: Array) -> str:
-        """A constant's name: `name`, or `name.1`, ... if that is taken."""
+    def constant(self, name: str, array: Array, dtype: str = "") -> str:
+        """A constant's name: `name`, or `name.1`, ... if that is taken.
+
+        Its type is that of the array, or `dtype` if the array's elements have that type.
+        """
         name = self.fresh(name) if name in self.types else name
         self.constants[name] = array
-        return self._claim(name, array_type(array))
+        return self._claim(name, array_type(array, dtype))
 
     def fresh(self, name: str) -> str:
         """`name`, or the first of `name.1`, `name.2`, ... that is no value's and not reserved."""
@@ -243,9 +253,10 @@ class GraphBuilder:
         made = tuple(outputs) if outputs is not None else self._names(name or op, len(types))
         if self._fold and all(not v or v in self.constants for v in sources):
             arrays = [self.constants[v] if v else None for v in sources]
-            for value, result in zip(made, definition.reference(arrays, attributes), strict=True):
+            results = definition.reference(arrays, attributes)
+            for value, result, entry in zip(made, results, types, strict=True):
                 self.constants[value] = np.asarray(result)
-                self._claim(value, array_type(self.constants[value]))
+                self._claim(value, array_type(self.constants[value], entry.dtype))
             return made[0]
         for value, entry in zip(made, types, strict=True):
             self._claim(value, entry)

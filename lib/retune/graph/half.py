@@ -33,8 +33,9 @@ class _Widened:
             self._wide[name] = self._widen(self._build.input(name, graph.types[name]))
         for name, array in graph.constants.items():
             half = _is_half(graph.types[name])
-            stored = self._build.constant(self._name(name), array.astype(WIDE) if half else array)
-            self._wide[name] = stored
+            wide = array.astype(WIDE) if half else array
+            dtype = WIDE if half else graph.types[name].dtype
+            self._wide[name] = self._build.constant(self._name(name), wide, dtype)
 
     def finish(self) -> Graph:
         """The wide graph."""

@@ -6,9 +6,7 @@ of a user do. What is no index may have any value.
 
 from collections.abc import Mapping
 
-import numpy as np
-
-from retune.core.dtypes import is_float
+from retune.core.dtypes import INTEGER_LIMITS, is_float
 from retune.graph.graph import Graph, Node
 from retune.graph.ops.registry import integer, lookup
 
@@ -49,7 +47,7 @@ def index_counts(graph: Graph) -> dict[str, int]:
 
 def _values(dtype: str) -> int:
     """How many values from 0 on the type has."""
-    return 2 if dtype == "bool" else int(np.iinfo(dtype).max) + 1
+    return INTEGER_LIMITS[dtype][1] + 1
 
 
 def _demands(graph: Graph, node: Node, counts: Mapping[str, int]) -> list[tuple[str, int]]:

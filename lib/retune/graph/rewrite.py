@@ -26,7 +26,7 @@ class Rewriter:
         for name in graph.inputs:
             build.input(name, graph.types[name])
         for name, array in graph.constants.items():
-            build.constant(name, array)
+            build.constant(name, array, graph.types[name].dtype)
 
     def value(self, old: str) -> str:
         """The new name of an old value."""

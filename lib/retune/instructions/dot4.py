@@ -2,7 +2,7 @@
 
     y += int32(a[k]) * int32(b[k])   for k in 0 to 3
 
-`a` is uint8 or int8 and `b` int8; both are read by words of four bytes. All ways are exact.
+`a` is uint8 or int8 and `b` int8 or int7; both are read by words of four bytes. All ways are exact.
 """
 
 from retune.instructions.intrinsic import Intrinsic, Operand, Shape, Way, register_intrinsic
@@ -41,7 +41,7 @@ def _vnni(shape: Shape) -> list[str]:
 def _avx2(shape: Shape) -> list[str]:
     """The even and the odd bytes as 16 bits; VPMADDWD multiplies them and adds them by pairs.
 
-    VPMADDUBSW, which takes bytes, saturates: two products of whole bytes exceed 16 bits.
+    For bytes of which one is narrow see `_avx2_narrow`.
     """
     even = "a & 0x00ff00ff" if _unsigned(shape) else "as_short16(a << 8) >> (short)8"
     kind = "ushort" if _unsigned(shape) else "short"
@@ -53,6 +53,21 @@ def _avx2(shape: Shape) -> list[str]:
         "const pairs b_odd = __builtin_astype(as_short16(b) >> (short)8, pairs);",
         "return sum + __builtin_astype(__builtin_ia32_pmaddwd256(a_even, b_even), int8)",
         "    + __builtin_astype(__builtin_ia32_pmaddwd256(a_odd, b_odd), int8);",
+    ]
+
+
+def _avx2_narrow(_: Shape) -> list[str]:
+    """VPMADDUBSW adds pairs of products in 16 bits, VPMADDWD pairs of those in 32.
+
+    The first one saturates, which two products of uint8 and int7 never reach: 2 * 255 * 64 < 2**15.
+    """
+    return [
+        "typedef char bytes __attribute__((__vector_size__(32)));",
+        "typedef short pairs __attribute__((__vector_size__(32)));",
+        "const bytes a_bytes = __builtin_astype(a, bytes), b_bytes = __builtin_astype(b, bytes);",
+        "const pairs products = __builtin_ia32_pmaddubsw256(a_bytes, b_bytes);",
+        "const pairs ones = __builtin_astype((short16)(1), pairs);",
+        "return sum + __builtin_astype(__builtin_ia32_pmaddwd256(products, ones), int8);",
     ]
 
 
@@ -113,12 +128,18 @@ DOT4 = register_intrinsic(
             [_a, _b],
             reduce=[_k],
         ),
-        operands=(Operand("a", ("uint8", "int8"), WIDTH), Operand("b", ("int8",), WIDTH)),
+        operands=(Operand("a", ("uint8", "int8"), WIDTH), Operand("b", ("int8", "int7"), WIDTH)),
         ways=(
             Way(
                 name="vnni",
                 takes=lambda shape: _unsigned(shape) and shape.lanes in (4, 8, 16),
                 text={"OpenCL C": _vnni},
+            ),
+            Way(
+                name="avx2_narrow",
+                takes=lambda shape: shape.dtypes == ("uint8", "int7") and shape.lanes == 8,
+                text={"OpenCL C": _avx2_narrow},
+                slots=2.0,
             ),
             Way(
                 name="avx2",

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from retune.core.errors import ScheduleError
 from retune.ir.te import Compute, Tensor
 
+_LETTER = {"uint8": "u", "int8": "s", "int7": "n"}
+"""Type -> its letter in a function's name: unsigned, signed, narrow."""
+
 
 @dataclass(frozen=True, slots=True)
 class Operand:
@@ -32,8 +35,7 @@ class Shape:
     lanes: int
 
     def __str__(self) -> str:
-        kinds = "".join("u" if dtype.startswith("u") else "s" for dtype in self.dtypes)
-        return f"{kinds}_{self.lanes}"
+        return f"{''.join(_LETTER[dtype] for dtype in self.dtypes)}_{self.lanes}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from math import erf
 
 import numpy as np
 
+from retune.core.dtypes import numpy_dtype
 from retune.ir.expr import BITCAST, Binary, Call, Cast, Const, Expr, Load, Select, Var
 
 Value = np.ndarray | np.generic | int | float | bool
@@ -82,7 +83,7 @@ def evaluate(expr: Expr, values: Mapping[Var, Value], fetch: Fetch = _no_memory)
         case Var():
             return values[expr]
         case Const(value, dtype):
-            return value if dtype in ("int32", "bool") else np.dtype(dtype).type(value)
+            return value if dtype in ("int32", "bool") else numpy_dtype(dtype).type(value)
         case Binary(op, a, b):
             return _OPERATORS[op](evaluate(a, values, fetch), evaluate(b, values, fetch))
         case Select(condition, then, otherwise):
@@ -95,7 +96,7 @@ def evaluate(expr: Expr, values: Mapping[Var, Value], fetch: Fetch = _no_memory)
                 np.asarray(evaluate(otherwise, values, fetch)),
             )
         case Cast(value, dtype):
-            return np.asarray(evaluate(value, values, fetch)).astype(dtype)
+            return np.asarray(evaluate(value, values, fetch)).astype(numpy_dtype(dtype))
         case Call(function, (value,), dtype) if function == BITCAST:
             return np.array(evaluate(value, values, fetch), value.dtype).view(dtype)
         case Call(function, args, _):

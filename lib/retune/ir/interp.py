@@ -11,6 +11,7 @@ from itertools import product
 
 import numpy as np
 
+from retune.core.dtypes import numpy_dtype
 from retune.core.errors import VerifyError
 from retune.ir.contract import contract
 from retune.ir.evaluate import Value, evaluate, evaluate_int
@@ -60,7 +61,7 @@ def _run_stage(stage: Tensor, values: Arrays) -> np.ndarray:
 
 def _run_compute(stage: Tensor, op: Compute, values: Arrays) -> np.ndarray:
     fetch = _Memory(values).fetch
-    rank = len(op.axes)
+    rank, dtype = len(op.axes), numpy_dtype(stage.dtype)
     env: dict[Var, Value] = {}
     for position, axis in enumerate(op.axes):
         shape = [1] * rank
@@ -68,16 +69,16 @@ def _run_compute(stage: Tensor, op: Compute, values: Arrays) -> np.ndarray:
         env[axis.var] = np.arange(axis.extent).reshape(shape)
     if op.reducer is None:
         result = evaluate(op.body, env, fetch)
-        return np.array(np.broadcast_to(np.asarray(result, stage.dtype), stage.shape))
+        return np.array(np.broadcast_to(np.asarray(result, dtype), stage.shape))
     if op.reducer == "sum":
         out_axes = {a.var: a.extent for a in op.axes}
         sums = contract(op.body, out_axes, {a.var: a.extent for a in op.reduce_axes}, values)
         if sums is not None:
-            return np.asarray(sums, stage.dtype)
-    out = np.full(stage.shape, identity(op.reducer, stage.dtype).value, stage.dtype)
+            return np.asarray(sums, dtype)
+    out = np.full(stage.shape, identity(op.reducer, stage.dtype).value, dtype)
     for point in product(*(range(a.extent) for a in op.reduce_axes)):
         env |= dict(zip((a.var for a in op.reduce_axes), point, strict=True))
-        COMBINE[op.reducer](out, np.asarray(evaluate(op.body, env, fetch), stage.dtype), out=out)
+        COMBINE[op.reducer](out, np.asarray(evaluate(op.body, env, fetch), dtype), out=out)
     return out
 
 
@@ -120,8 +121,8 @@ def run_program(
 def poisoned(buffer: Buffer) -> np.ndarray:
     """An array for the buffer that shows where it is read before it is written."""
     shape = tuple(evaluate_int(e) for e in buffer.shape)
-    dtype = np.dtype(buffer.dtype)
-    poison = np.nan if dtype.kind == "f" else (dtype.kind != "b" and np.iinfo(dtype).max)
+    dtype = numpy_dtype(buffer.dtype)
+    poison = np.nan if dtype.kind == "f" else (dtype.kind != "b" and np.iinfo(dtype.name).max)
     return np.full(shape, poison, dtype)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from operator import is_not
 from typing import Literal
 
+from retune.core.dtypes import INTEGER_LIMITS
 from retune.ir.expr import Buffer, Const, Expr, Load, Var, const, substitute, transform, variables
 from retune.ir.te import Axis, Compute, Concat, Dag, Reducer, Tensor
 
@@ -55,24 +56,12 @@ IDENTITY: Mapping[Reducer, float] = {
 }
 """The value that changes nothing when combined; what a reduction starts from."""
 
-_INTEGER_LIMITS: Mapping[str, tuple[int, int]] = {
-    "int8": (-(1 << 7), (1 << 7) - 1),
-    "uint8": (0, (1 << 8) - 1),
-    "int16": (-(1 << 15), (1 << 15) - 1),
-    "uint16": (0, (1 << 16) - 1),
-    "int32": (-(1 << 31), (1 << 31) - 1),
-    "uint32": (0, (1 << 32) - 1),
-    "int64": (-(1 << 63), (1 << 63) - 1),
-    "uint64": (0, (1 << 64) - 1),
-    "bool": (0, 1),
-}
-
 
 def identity(reducer: Reducer, dtype: str) -> Const:
     """The start value of a reduction in a type; integers have no infinities, so their limits."""
     value = IDENTITY[reducer]
-    if dtype in _INTEGER_LIMITS and reducer in ("max", "min"):
-        value = _INTEGER_LIMITS[dtype][0 if reducer == "max" else 1]
+    if dtype in INTEGER_LIMITS and reducer in ("max", "min"):
+        value = INTEGER_LIMITS[dtype][0 if reducer == "max" else 1]
     return const(value, dtype)
 
 

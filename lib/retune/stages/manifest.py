@@ -167,6 +167,7 @@ class QuantizeManifest(Manifest):
     recipe: str
     """File: settings and ranges."""
     scheme: str
+    weight_bits: int = 8
     samples: int
     random: bool
     left: tuple[str, ...]

@@ -12,9 +12,11 @@ from pathlib import Path
 from retune.core.codec import from_json, to_json
 from retune.core.errors import InputError
 from retune.core.keys import file_key
+from retune.device.opening import spec_of
 from retune.graph.graph import Graph
 from retune.graph.onnx_import import load_file
 from retune.graph.ops import Array
+from retune.graph.quantize.fitting import fitted
 from retune.graph.quantize.leaving import leave_in_floats
 from retune.graph.quantize.quality import agreement, layer_noise
 from retune.graph.quantize.recipe import Recipe, calibrated, quantized
@@ -66,7 +68,15 @@ def _inputs(request: TuneRequest, network: ImportManifest) -> Inputs:
     path = Path(request.calibration)
     files = sorted(path.glob("*.npz")) if path.is_dir() else [path]
     data = [] if request.calibration == RANDOM else [file_key(file) for file in files]
-    return network.model_key, request.quantize, data, request.accuracy_drop
+    return network.model_key, _settings(request), data, request.accuracy_drop
+
+
+def _settings(request: TuneRequest) -> QuantizeSettings:
+    """What is asked for, with what is left to the device."""
+    assert request.quantize is not None, "the chain asks for it only then"
+    if request.quantize.weight_bits is not None:
+        return request.quantize
+    return fitted(request.quantize, spec_of(request.device))
 
 
 @stage(QuantizeManifest, "quantize", _inputs)
@@ -76,8 +86,7 @@ def stage_quantize(folder: Path, request: TuneRequest, network: ImportManifest) 
     A quarter of the samples is held out: neither ranges nor layers to leave in floats follow from
     it. Raises: InputError for samples that the network does not take.
     """
-    settings = request.quantize
-    assert settings is not None, "the chain asks for it only then"
+    settings = _settings(request)
     graph = float_network(network)
     data = _samples(request, graph)
     known, new = held_out(graph, data)
@@ -93,6 +102,7 @@ def stage_quantize(folder: Path, request: TuneRequest, network: ImportManifest) 
         model_key=network.model_key,
         recipe=_RECIPE,
         scheme=settings.scheme,
+        weight_bits=settings.weight_bits or 8,
         samples=sum(len(array) for array in list(data.values())[:1]),
         random=request.calibration == RANDOM,
         left=left,

@@ -25,6 +25,7 @@ from retune_cli.quantizing import (
     RandomCalibration,
     RangeMethod,
     Skip,
+    WeightBits,
     Weights,
     calibration_of,
     settings_of,
@@ -33,14 +34,20 @@ from retune_cli.quantizing import (
 if TYPE_CHECKING:
     from retune.stages.manifest import OutputQuality, QuantizeManifest
 
+_SHOWN = (
+    "scheme", "weight_bits", "samples", "random", "left", "layers", "calibration", "held_out",
+)  # fmt: skip
+
 
 def quantize(
     model: Model,
     scheme: Annotated[str, typer.Option(help="int8, or power2: shifts alone rescale.")] = "int8",
+    device: Annotated[str, typer.Option(help="The device that it is for.")] = "pocl",
     calibration: Calibration = None,
     random_calibration: RandomCalibration = False,
     ranges: RangeMethod = None,
     weights: Weights = None,
+    weight_bits: WeightBits = None,
     activations: Activations = None,
     global_scale: GlobalScale = None,
     skip: Skip = None,
@@ -55,6 +62,7 @@ def quantize(
         scheme,
         ranges=ranges,
         weights=weights,
+        weight_bits=weight_bits,
         activations=activations,
         global_scale=global_scale,
         skip=skip,
@@ -70,6 +78,7 @@ def quantize(
         out="",
         records=str(records_root()),
         work=str(cache_root()),
+        device=device,
         shapes=sorted_shapes(parse_shapes(shape)),
         quantize=settings,
         calibration=calibration_of(calibration, random=random_calibration),
@@ -94,8 +103,7 @@ def quality_data(made: "QuantizeManifest") -> dict[str, Any]:
     from dataclasses import asdict
 
     known = asdict(made)
-    names = ("scheme", "samples", "random", "left", "layers", "calibration", "held_out")
-    return {name: known[name] for name in names}
+    return {name: known[name] for name in _SHOWN}
 
 
 def print_quality(made: "QuantizeManifest") -> None:
@@ -109,7 +117,8 @@ def print_quality(made: "QuantizeManifest") -> None:
         }
         for row in made.layers
     ]
-    print_table(rounded(layers), f"layers of {made.scheme}, on samples held out")
+    weights = f"{made.weight_bits} bits of weights"
+    print_table(rounded(layers), f"layers of {made.scheme}, {weights}, on samples held out")
     rows = [_row("calibration", row) for row in made.calibration]
     rows += [_row("held out", row) for row in made.held_out]
     print_table(rounded(rows), f"agreement with the float network, {made.samples} samples")

@@ -52,6 +52,20 @@ def test_dot_products_keep_the_meaning(lanes: int, first: str):
     assert f" = dot4_{kind}_{lanes}(" in lower(s.program, CPU).text
 
 
+def test_products_that_cannot_saturate_take_half_as_many_instructions():
+    """Two products of uint8 and int7 fit 16 bits; those of int8 do not."""
+    avx2 = replace(CPU, offers=("dot4.avx2_narrow", "dot4.avx2"))
+    for first, second, name, way in (
+        ("uint8", "int7", "un", "avx2_narrow"),
+        ("uint8", "int8", "us", "avx2"),
+        ("int8", "int7", "sn", "avx2"),
+    ):
+        s = tiled(byte_product(6, 12, 16, first=first, second=second), 8)
+        assert_same_meaning(byte_product(6, 12, 16, first=first, second=second), s.program)
+        text = lower(s.program, avx2).text
+        assert f"// dot4.{way}\nstatic int8 dot4_{name}_8(" in text
+
+
 def test_lanes_that_do_not_lie_side_by_side_are_put_together():
     dag = byte_product(6, 12, 16)
     s = tiled(dag, 4, pack=False)

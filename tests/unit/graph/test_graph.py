@@ -82,6 +82,22 @@ def test_a_folding_builder_computes_constants():
     np.testing.assert_array_equal(graph.constants["add"], [2.0, 4.0])
 
 
+def test_a_narrow_type_is_kept_only_where_the_values_have_it():
+    """As passes move and fold a constant: its transpose is as narrow."""
+    build = GraphBuilder("net", fold=True)
+    x = build.input("x", TensorType((2, 3), "uint8"))
+    weight = np.asarray([[63, -64, 0], [1, 2, 3]], np.int8)
+    narrow, wide = (build.constant("w", weight + more, "int7") for more in (np.int8(0), np.int8(1)))
+    assert [build.types[name].dtype for name in (narrow, wide)] == ["int7", "int8"]
+    turned = build.add("transpose", (narrow,), {"perm": (1, 0)})
+    assert build.types[turned] == TensorType((3, 2), "int7")
+    graph = build.finish([build.add("dense", (x, narrow))]).verify()
+    stated = {**graph.types, "w": TensorType((2, 3), "int7")}
+    broken = dataclasses.replace(graph, types=stated, constants={"w": weight + np.int8(1)})
+    with pytest.raises(ModelError, match="constant 'w' holds int8"):
+        broken.verify()
+
+
 def test_a_builder_refuses_a_name_twice():
     build = GraphBuilder("net")
     build.input("x", TensorType((2,)))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from retune.core.errors import InputError
+from retune.core.target import GENERIC_CPU
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import GraphBuilder
 from retune.graph.onnx_import import import_model, load_file
@@ -14,6 +15,7 @@ from retune.graph.passes import optimise
 from retune.graph.quantize.annotate import annotate
 from retune.graph.quantize.arithmetic import Codes, common_point, fixed_point, rescaled
 from retune.graph.quantize.calibrate import calibrate
+from retune.graph.quantize.fitting import fitted
 from retune.graph.quantize.recipe import quantize
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
 from tests.device.networks import Net
@@ -37,6 +39,25 @@ def test_a_quantized_network_is_close_to_the_float_network(method, weights, acti
     one = {name: array[:1] for name, array in data.items()}
     expected, found = (run_graph(g, one)[graph.outputs[0]] for g in (graph, made))
     np.testing.assert_allclose(found, expected, rtol=0, atol=0.05 * float(np.abs(expected).max()))
+
+
+def test_weights_of_seven_bits_have_a_type_that_instructions_can_ask_for():
+    graph, data = residual()
+    made = optimise(quantize(graph, data, QuantizeSettings(weight_bits=7)), "NHWC")
+    weights = [n.inputs[1] for n in made.nodes if n.op in ("conv2d", "dense")]
+    assert {made.types[weight].dtype for weight in weights} == {"int7"}
+    assert max(np.abs(made.constants[weight]).max() for weight in weights) == 63
+
+
+@pytest.mark.parametrize(
+    ("instructions", "bits"),
+    [(("dot4.avx2_narrow", "dot4.avx2"), 7), (("dot4.avx2",), 8), (("dot4.vnni",), 8), ((), 8)],
+)
+def test_bits_of_weights_are_those_that_a_device_is_faster_with(instructions, bits):
+    spec = replace(GENERIC_CPU, vector_bits=256, instructions=instructions)
+    assert fitted(QuantizeSettings(), spec).weight_bits == bits
+    assert fitted(QuantizeSettings(weight_bits=8), spec).weight_bits == 8
+    assert fitted(QuantizeSettings(activations="int8"), spec).weight_bits == 8
 
 
 def test_shifts_alone_rescale_where_all_scales_are_powers_of_two():
@@ -179,6 +200,7 @@ def test_calibration_needs_samples_of_each_input():
     ("settings", "lost"),
     [
         (QuantizeSettings(), 0.005),
+        (QuantizeSettings(weight_bits=7), 0.005),
         (POWER2, 0.02),
         *((QuantizeSettings(method=method), 0.02) for method in METHODS[1:4]),
     ],

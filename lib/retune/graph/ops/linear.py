@@ -11,7 +11,7 @@ from retune.core.dtypes import DType, TensorType
 from retune.graph.ops.registry import Array, Attrs, op, present
 from retune.graph.ops.shapes import common_shape, require
 
-BYTES = ("uint8", "int8")
+BYTES = ("uint8", "int8", "int7")
 
 
 def sum_type(left: TensorType, right: TensorType) -> DType:

@@ -60,7 +60,7 @@ def codes_of(entry: Range, settings: QuantizeSettings) -> Codes:
 
 
 def coded_weight(weight: Array, settings: QuantizeSettings, least: Array) -> tuple[Array, Array]:
-    """The weight in int8 without a zero point, and the scales of its output channels.
+    """The weight in int8 or int7 without a zero point, and the scales of its output channels.
 
     Scales are no less than `least`, of one element or one for each channel.
     """
@@ -69,15 +69,16 @@ def coded_weight(weight: Array, settings: QuantizeSettings, least: Array) -> tup
     magnitude = np.where(magnitude > 0, magnitude, 1.0)
     column = (-1, *[1] * (weight.ndim - 1))
     needed = least if settings.weights == "channel" else np.max(least)
-    magnitude = np.maximum(magnitude, 127 * np.reshape(needed, column))
-    scale = _power2(magnitude) if settings.scheme == "power2" else magnitude / 127
-    codes = np.clip(np.rint(weight / scale), -127, 127).astype(np.int8)
+    most = settings.most_weight
+    magnitude = np.maximum(magnitude, most * np.reshape(needed, column))
+    scale = _power2(magnitude, most + 1) if settings.scheme == "power2" else magnitude / most
+    codes = np.clip(np.rint(weight / scale), -most, most).astype(np.int8)
     return codes, np.broadcast_to(scale.reshape(-1), weight.shape[:1])
 
 
-def _power2(magnitude: Array) -> Array:
-    """The scale of 128 codes up to the first power of two that is not smaller."""
-    return np.exp2(np.ceil(np.log2(magnitude))) / 128
+def _power2(magnitude: Array, steps: int = 128) -> Array:
+    """The scale of so many codes up to the first power of two that is not smaller."""
+    return np.exp2(np.ceil(np.log2(magnitude))) / steps
 
 
 def quantized(build: GraphBuilder, value: str, codes: Codes) -> str:

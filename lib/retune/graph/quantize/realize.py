@@ -80,7 +80,7 @@ class _Realizer:
         for name in self.old.inputs:
             self.floats[name] = self.build.input(name, self.old.types[name])
         for name, array in self.old.constants.items():
-            self.floats[name] = self.build.constant(name, array)
+            self.floats[name] = self.build.constant(name, array, self.old.types[name].dtype)
         inside: set[str] = set()
         for node in self.old.nodes:
             region = self.annotation.regions.get(node.outputs[0])
@@ -251,7 +251,8 @@ class _Realizer:
             weight = np.pad(weight, [(0, 0), (0, missing), *[(0, 0)] * (weight.ndim - 2)])
         if codes.zero and any(ints(attrs, "pads") if "pads" in attrs else ()):
             attrs["border"] = codes.zero
-        stored = self.build.constant(f"{node.inputs[1]}.int8", weight)
+        dtype = "int7" if self.settings.weight_bits == 7 else "int8"
+        stored = self.build.constant(f"{node.inputs[1]}.{dtype}", weight, dtype)
         return self.build.add(node.op, (value, stored), attrs, name=node.name)
 
 

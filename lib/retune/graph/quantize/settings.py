@@ -10,6 +10,7 @@ Method = Literal["minmax", "percentile", "kl", "mse", "global_scale"]
 Granularity = Literal["channel", "tensor"]
 ActivationType = Literal["uint8", "int8"]
 Scheme = Literal["int8", "power2"]
+WeightBits = Literal[7, 8]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +20,9 @@ class QuantizeSettings:
     method: Method = "minmax"
     weights: Granularity = "channel"
     """Whether each output channel has a scale of its own, or the whole weight one."""
+    weight_bits: WeightBits | None = None
+    """8: weights are of -127 to 127. 7: of -63 to 63, which is coarser, and half the time of exact
+    products where a processor's instructions saturate. None: 8, or what a device is best at."""
     activations: ActivationType = "uint8"
     """`uint8` has a zero point anywhere, `int8` has it at 0."""
     scheme: Scheme = "int8"
@@ -38,9 +42,11 @@ class QuantizeSettings:
             ("weights", self.weights, get_args(Granularity)),
             ("activations", self.activations, get_args(ActivationType)),
             ("scheme", self.scheme, get_args(Scheme)),
+            ("weight_bits", self.weight_bits, get_args(WeightBits)),
         ):
-            if value not in known:
-                raise InputError(f"{what} '{value}' is not known; expected {', '.join(known)}")
+            if value is not None and value not in known:
+                expected = ", ".join(map(str, known))
+                raise InputError(f"{what} '{value}' is not known; expected {expected}")
         if self.scheme == "power2" and (self.weights, self.activations) != ("tensor", "int8"):
             raise InputError(
                 "scheme power2 rescales by one shift: expected weights 'tensor' and activations "
@@ -53,6 +59,11 @@ class QuantizeSettings:
             )
         if any(index < 0 for index in self.skip_conv_layers):
             raise InputError(f"skip_conv_layers {self.skip_conv_layers}: expected counts from 0")
+
+    @property
+    def most_weight(self) -> int:
+        """The largest code of a weight, in magnitude."""
+        return 63 if self.weight_bits == 7 else 127
 
 
 POWER2 = QuantizeSettings(
