@@ -7,7 +7,7 @@ import pytest
 
 from retune.codegen.lower import lower
 from retune.codegen.target import CPU
-from retune.core.dtypes import DTYPES, TensorType
+from retune.core.dtypes import NUMPY_DTYPES, TensorType
 from retune.core.target import GENERIC_CPU
 from retune.device.runtime import Device, open_device
 from retune.ir.expr import (
@@ -272,7 +272,7 @@ def test_truth_of_lanes_and_of_all_of_them(device: Device):
     assert_both_ways(device, Dag((compute("z", (4, 16), body, [x, y]),)), "z.j")
 
 
-@pytest.mark.parametrize("dtype", sorted({*DTYPES} - {"float16", "bool"}))
+@pytest.mark.parametrize("dtype", sorted({*NUMPY_DTYPES} - {"float16", "bool"}))
 def test_types_in_memory(device: Device, dtype: str):
     x, y = placeholder("x", (3, 16), dtype), placeholder("y", (3, 16), dtype)
     body = lambda i, j: select(x[i, j] < y[i, j], x[i, j] + y[i, j], x[i, j] * 2)  # noqa: E731

@@ -15,7 +15,7 @@ from retune.bundle.format import is_bundle, pack_zip, read_bundle, write_bundle
 from retune.bundle.manifest import Malformed, from_manifest, to_manifest
 from retune.bundle.plan import Form, NetworkPlan, PlanBuffer
 from retune.bundle.weights import map_file, save_weights, view_weights
-from retune.core.dtypes import DTYPES
+from retune.core.dtypes import NUMPY_DTYPES
 from retune.core.errors import InputError, RecordError, VerifyError
 from retune.core.keys import content_key
 
@@ -60,7 +60,7 @@ def test_the_manifest_states_the_memory(folder: Path) -> None:
     assert (memory["peak_bytes"], memory["arena_bytes"]) == (1024, 512)
 
 
-@pytest.mark.parametrize("dtype", sorted({*DTYPES} - {"float32"}))
+@pytest.mark.parametrize("dtype", sorted({*NUMPY_DTYPES} - {"float32"}))
 def test_weights_of_every_type_come_back(plan: NetworkPlan, tmp_path: Path, dtype: str) -> None:
     array = np.arange(6).reshape(2, 3).astype(dtype)
     extra = PlanBuffer(name="w", dtype=dtype, elements=6, role="weight", shape=(3, 2))

@@ -18,7 +18,7 @@ def test_tensor_types():
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_sizes_of_elements(dtype: str):
     digits = "".join(c for c in dtype if c.isdigit())
-    assert itemsize(dtype) == (int(digits) // 8 if digits else 1)
+    assert itemsize(dtype) == (-(-int(digits) // 8) if digits else 1)
     assert is_float(dtype) == ("float" in dtype)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from retune.core.dtypes import DTYPES, TensorType
+from retune.core.dtypes import DTYPES, TensorType, numpy_dtype
 from retune.device.inputs import default_range, random_array
 
 
@@ -11,7 +11,7 @@ from retune.device.inputs import default_range, random_array
 def test_every_type_stays_in_its_range(dtype):
     array = random_array(TensorType((500,), dtype), seed=1)
     low, high = default_range(dtype)
-    assert array.dtype == np.dtype(dtype)
+    assert array.dtype == numpy_dtype(dtype)
     assert array.astype(np.float64).min() >= low
     assert array.astype(np.float64).max() <= high
     assert len(np.unique(array)) > 1
