@@ -26,6 +26,8 @@ def _vector(kind: str, lanes: int) -> str:
 def _vnni(shape: Shape) -> list[str]:
     """As assembly, which compilers take for processors that they do not know, or misname.
 
+    Strict OpenCL C knows the keyword with underscores only.
+
     Source: Intel's Instruction Set Reference, VPDPBUSD.
     """
     bits = 32 * shape.lanes
@@ -33,7 +35,7 @@ def _vnni(shape: Shape) -> list[str]:
     return [
         f"typedef int lanes __attribute__((__vector_size__({bits // 8})));",
         f"lanes {', '.join(values)};",
-        f'asm("vpdpbusd %2, %1, %0" : "+v"(sum_{bits}) : "v"(a_{bits}), "v"(b_{bits}));',
+        f'__asm__("vpdpbusd %2, %1, %0" : "+v"(sum_{bits}) : "v"(a_{bits}), "v"(b_{bits}));',
         f"return __builtin_astype(sum_{bits}, int{shape.lanes});",
     ]
 
