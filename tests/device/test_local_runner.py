@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from retune.codegen.opencl import solitary_kernel
+from retune.codegen.opencl_kernels import solitary_kernel
 from retune.codegen.source import BufferSpec, KernelArg, KernelSource, ProgramSource
 from retune.core.errors import InputError
 from retune.device.catalogue import device_spec

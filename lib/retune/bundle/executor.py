@@ -13,7 +13,7 @@ from retune.bundle.placement import Placement, touched
 from retune.bundle.plan import Form, NetworkPlan
 from retune.codegen import inline
 from retune.codegen.hazards import waits
-from retune.codegen.opencl import defines_group
+from retune.codegen.opencl_kernels import defines_group
 from retune.codegen.persistent import Callee, Step
 from retune.device.launching import prepare_launches
 from retune.device.persistent import Persistent, can_persist

@@ -8,7 +8,7 @@ own: taken into the row they save 1 % of a network of 8 us, and take longer to c
 
 from collections.abc import Sequence
 
-from retune.codegen import opencl
+from retune.codegen.opencl_kernels import group_function
 from retune.codegen.persistent import Callee, Step, comment
 
 NAME = "in_one_thread"
@@ -57,7 +57,7 @@ def _call(number: int, step: Step, callee: Callee) -> list[str]:
     lines = [
         f"if (first <= {number} && {number} < last) {{  // {comment(step.label)}",
         *(f"  {loop}" for loop in loops),
-        f"  {opencl.group_function(step.kernel)}(",
+        f"  {group_function(step.kernel)}(",
     ]
     lines += [f"      (__global void*)(base_{base} + {offset})," for base, offset in step.args]
     return [*lines, f"      (int3)({group}));", "}"]

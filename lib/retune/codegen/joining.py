@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
 
-from retune.codegen.opencl import group_function
+from retune.codegen.opencl_kernels import group_function
 from retune.codegen.persistent import Callee
 
 

@@ -274,6 +274,8 @@ class Kernel:
     parameters: tuple[Parameter, ...]
     solitary: bool
     """Groups of one item; the group's number is an argument, so that others may call it."""
+    based: bool = False
+    """Its arguments are one address, and a structure of all parameters' distances from it."""
     local_size: tuple[int, int, int]
     body: tuple[Statement, ...]
     functions: tuple[Function, ...] = ()

@@ -24,7 +24,7 @@ from retune.codegen.source import (
     ProgramSource,
     Role,
 )
-from retune.codegen.target import Target
+from retune.codegen.target import LEAST_BASED, ONE_BASE, Target
 from retune.codegen.widths import check_sizes
 from retune.core.config import knob
 from retune.core.dtypes import itemsize
@@ -153,6 +153,7 @@ def _kernel(part: Program, root: Stmt, position: int, target: Target) -> KernelS
         name=name,
         parameters=tuple(Parameter(body.memory(b), b in written) for b in touched),
         solitary=groups.solitary,
+        based=ONE_BASE in target.offers and len(touched) >= LEAST_BASED,
         local_size=local,
         body=statements,
         functions=(*fetches, *used_functions(nest, body.lanes, target.offers)),

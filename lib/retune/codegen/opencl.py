@@ -32,6 +32,8 @@ from retune.codegen.kernel import (
     Wait,
 )
 from retune.codegen.opencl_intrinsics import function_lines, function_name
+from retune.codegen.opencl_kernels import kernel_lines
+from retune.codegen.opencl_types import type_name
 from retune.codegen.printing import Printer, Renderer
 
 _ALIGNMENT = 64
@@ -40,27 +42,6 @@ _NAMES_A_LINE = 8
 """Registers that one line declares or sets."""
 _WIDTH = 97
 """Characters of a comment's line."""
-
-TYPE: Mapping[str, str] = {
-    "float32": "float",
-    "float64": "double",
-    "float16": "half",
-    "int64": "long",
-    "int32": "int",
-    "int16": "short",
-    "int8": "char",
-    "int7": "char",
-    "uint64": "ulong",
-    "uint32": "uint",
-    "uint16": "ushort",
-    "uint8": "uchar",
-    "bool": "uchar",
-    "int8x4": "int",
-    "int7x4": "int",
-    "uint8x4": "uint",
-}
-"""Names of element types in memory; a bool takes one byte that is 0 or 1, bytes for dot products
-are read as words of four."""
 
 _SPACE: Mapping[str, str] = {
     "global": "__global", "constant": "__global", "local": "__local",
@@ -102,15 +83,10 @@ _WORDS = """
     imaginary true false kernel global local constant private generic read_only write_only
     read_write uniform pipe image1d_t image2d_t image3d_t sampler_t event_t queue_t NULL NAN
     INFINITY HUGE_VALF MAXFLOAT INT_MIN INT_MAX LONG_MIN LONG_MAX fma select group get_group_id
-    get_local_id get_global_id barrier CLK_LOCAL_MEM_FENCE main
+    get_local_id get_global_id barrier CLK_LOCAL_MEM_FENCE main base at
 """
 RESERVED = frozenset(_WORDS.split()) | frozenset(FUNCTION.values())
 """Words that OpenCL C or the generated code uses; no name of ours may be one of them."""
-
-
-def type_name(dtype: str, lanes: int = 1) -> str:
-    """`float`, `float16`, ..."""
-    return TYPE[dtype] + (str(lanes) if lanes > 1 else "")
 
 
 def literal(value: float | bool, dtype: str) -> str:
@@ -145,66 +121,6 @@ def bare(text: str) -> str:
         if not depth:
             return text[1:-1] if position == len(text) - 1 else text
     return text
-
-
-def group_function(kernel: str) -> str:
-    """The name of the function that computes one work-group of a kernel."""
-    return f"{kernel}_group"
-
-
-def defines_group(kernel: str, text: str) -> bool:
-    """Whether the text defines the kernel by a function of one work-group."""
-    return f"static void {group_function(kernel)}(" in text
-
-
-def cooperative_kernel(
-    name: str, local: tuple[int, int, int], arguments: list[str], body: list[str]
-) -> list[str]:
-    """A kernel whose work-items form groups: one function."""
-    size = ", ".join(map(str, local))
-    return [
-        f"__kernel __attribute__((reqd_work_group_size({size})))",
-        f"void {name}(",
-        ",\n".join(f"    {a}" for a in arguments) + ")",
-        *_braced(body),
-    ]
-
-
-def solitary_kernel(
-    name: str, arguments: list[str], passed: list[str], body: list[str]
-) -> list[str]:
-    """A kernel whose work-groups are one work-item each.
-
-    Its body is a function of the group's number, which other kernels may call as well; `passed`
-    are the names of the arguments.
-
-    The function is not inlined: what `restrict` says of its pointers would become scopes that the
-    compiler asks about for each pair of accesses (PoCL: twice the time for a convolution, and
-    slower code where the body is large), and each caller would hold its body once more.
-    """
-    function = group_function(name)
-    ids = ", ".join(f"get_group_id({dim})" for dim in range(3))
-    return [
-        "__attribute__((noinline))",
-        f"static void {function}(",
-        ",\n".join(f"    {a}" for a in (*arguments, "const int3 group")) + ")",
-        *_braced(body),
-        "",
-        "__kernel __attribute__((reqd_work_group_size(1, 1, 1)))",
-        f"void {name}(",
-        ",\n".join(f"    {a}" for a in arguments) + ")",
-        *_braced([f"{function}({', '.join((*passed, f'(int3)({ids})'))});"]),
-    ]
-
-
-def _braced(lines: list[str]) -> list[str]:
-    return ["{", *(f"  {line}" for line in lines), "}"]
-
-
-def argument(name: str, dtype: str, written: bool) -> str:
-    """One pointer argument; operands that are only read are const, none overlap."""
-    const = "" if written else "const "
-    return f"__global {const}{type_name(dtype)}* restrict {name}"
 
 
 # -- values ------------------------------------------------------------------------------------
@@ -453,16 +369,10 @@ _FETCHES = (
 
 def _kernel(kernel: Kernel, body: list[str]) -> list[str]:
     """What it calls, what it computes as a comment, and its functions."""
-    arguments = [argument(p.memory.name, p.memory.dtype, p.written) for p in kernel.parameters]
-    if kernel.solitary:
-        passed = [p.memory.name for p in kernel.parameters]
-        code = solitary_kernel(kernel.name, arguments, passed, body)
-    else:
-        code = cooperative_kernel(kernel.name, kernel.local_size, arguments, body)
     called = [f for f in kernel.functions if f.shape is not None]
     fetches = _FETCHES if Function("prefetch") in kernel.functions else ()
     comment = [part for line in kernel.comment for part in _comment_lines(line)]
-    return [*fetches, *function_lines(called), *comment, *code]
+    return [*fetches, *function_lines(called), *comment, *kernel_lines(kernel, body)]
 
 
 def _comment_lines(text: str) -> list[str]:

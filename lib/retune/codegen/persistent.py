@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from retune.codegen import opencl
+from retune.codegen.opencl_kernels import group_function
 
 NAME = "persistent"
 """Entry point of the kernel."""
@@ -241,7 +241,7 @@ def case_lines(callees: Sequence[Callee], width: int) -> str:
         x, y, _ = callee.groups
         group = f"(int3)(t % {x}, t / {x} % {y}, t / {x * y})"
         lines.append(f"      case {number}:")
-        lines.append(f"        {opencl.group_function(callee.kernel)}(")
+        lines.append(f"        {group_function(callee.kernel)}(")
         lines.extend(f"            {a}," for a in arguments)
         lines.append(f"            {group});")
         lines.append("        break;")

@@ -19,6 +19,16 @@ Source: OpenCL 3.0 API, 5.8.6.4, Optimization Options.
 """
 
 
+ONE_BASE = "launch.one_base"
+"""What a device offers where kernels reach all of its memory from one address.
+
+They are then given that, and a structure of distances in bytes from it: NVIDIA's driver takes time
+for each argument of a launch (H100's host: 7.6 us with one, 12.4 with four, 16.8 with eight).
+"""
+LEAST_BASED = 3
+"""Parameters of a kernel that is given them so."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Groups:
     """Work-groups of one sort."""
@@ -48,7 +58,7 @@ class Target:
     renderer: Renderer = OPENCL
     """What writes them."""
     offers: tuple[str, ...] = ()
-    """The ways of intrinsics that are there beside those that all devices have."""
+    """The ways of intrinsics that are there beside those that all devices have; `ONE_BASE`."""
 
     def groups(self, nest: Stmt) -> Groups:
         """How the groups of a nest run."""

@@ -41,7 +41,8 @@ class DeviceSpec:
     """Work-items of one work-group at most."""
     extensions: tuple[str, ...] = ()
     instructions: tuple[str, ...] = ()
-    """The ways of intrinsics that were built, run and found right there, see `device.probing`."""
+    """What was built, run and found right there, see `device.probing`: ways of intrinsics, and
+    launches from one address."""
     host: str = ""
     """Processor, cores and caches of the machine that it is in."""
     affinity: str = ""

@@ -2,15 +2,17 @@
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
 from retune.codegen.opencl_intrinsics import function_name
+from retune.codegen.target import ONE_BASE
 from retune.core.dtypes import INTEGER_LIMITS, TensorType, numpy_dtype
 from retune.core.errors import DeviceError
 from retune.device import catalogue
-from retune.device.probing import program_of, shapes_of, ways
+from retune.device.probing import BASED_PROGRAM, program_of, shapes_of, ways
 from retune.device.runtime import Device
 from retune.instructions import Intrinsic, Shape, Way
 
@@ -23,20 +25,36 @@ def main(device: str, names: Sequence[str]) -> None:
     """The process that tries: a line for each of the ways, in order, as soon as it is known."""
     spec, handle = catalogue.find_bare(device)
     opened = Device(handle, spec)
-    for name, entry, way in ways():
+    trials = {name: partial(_has_way, opened, entry, way) for name, entry, way in ways()}
+    for name, trial in (trials | {ONE_BASE: partial(has_one_base, opened)}).items():
         if name in names:
-            verdict = "works" if _works(opened, entry, way) else "fails"
-            sys.stdout.write(f"{verdict} {name}\n")
+            sys.stdout.write(f"{'works' if _works(name, trial) else 'fails'} {name}\n")
             sys.stdout.flush()
 
 
-def _works(device: Device, entry: Intrinsic, way: Way) -> bool:
-    """Whether the way's functions can be built, and give what the pattern means."""
+def _works(name: str, trial: Callable[[], bool]) -> bool:
     try:
-        return all(_right(device, entry, way, shape) for shape in shapes_of(entry, way))
+        return trial()
     except DeviceError as error:
-        _LOG.debug("%s: %s", entry.full_name(way), error)
+        _LOG.debug("%s: %s", name, error)
         return False
+
+
+def has_one_base(device: Device) -> bool:
+    """Whether a kernel reaches all of its buffers from the lowest of their addresses."""
+    x, y, z = np.arange(_WORDS, dtype=np.int32), np.full(_WORDS, 7, np.int32), np.zeros(_WORDS)
+    buffers = [device.upload(array) for array in (x, y, z.astype(np.int32))]
+    program = device.build(BASED_PROGRAM)
+    found: list[np.ndarray] = []
+    for order in (buffers, [buffers[1], buffers[0], buffers[2]]):  # whichever is the lowest
+        device.enqueue([device.prepare(program, "probe", order, (_WORDS, 1, 1), (1, 1, 1))])
+        found.append(device.read(buffers[2], TensorType((_WORDS,), "int32")))
+    return bool(np.array_equal(found, [x - y, y - x]))
+
+
+def _has_way(device: Device, entry: Intrinsic, way: Way) -> bool:
+    """Whether the way's functions can be built, and give what the pattern means."""
+    return all(_right(device, entry, way, shape) for shape in shapes_of(entry, way))
 
 
 def _right(device: Device, entry: Intrinsic, way: Way, shape: Shape) -> bool:

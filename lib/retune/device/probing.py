@@ -1,4 +1,6 @@
-"""Which ways of computing an intrinsic a device has: each is built there, run, and compared.
+"""What a device offers beside OpenCL's own: ways of intrinsics, and launches from one address.
+
+Each is built there, run, and compared.
 
 No name and no version is asked. A process of its own does it, as an instruction that is not there
 may end it; what it found is kept for the machine, by the device and by the texts that were tried.
@@ -13,11 +15,23 @@ from collections.abc import Iterator, Sequence
 
 from retune.codegen.kernel import Function
 from retune.codegen.opencl_intrinsics import LANGUAGE, function_lines, function_name
+from retune.codegen.target import ONE_BASE
 from retune.core.keys import content_key
 from retune.core.locking import machine_file
 from retune.core.replacing import replacing
 from retune.core.target import DeviceSpec
 from retune.instructions import Intrinsic, Shape, Way, intrinsics
+
+BASED_PROGRAM = """
+typedef struct { ulong x, y, z; } probe_at;
+__kernel void probe(__global uchar* base, const probe_at at)
+{
+  const size_t i = get_global_id(0);
+  ((__global int*)(base + at.z))[i] =
+      ((__global const int*)(base + at.x))[i] - ((__global const int*)(base + at.y))[i];
+}
+"""
+"""Differences of what lies in two allocations, into a third."""
 
 _LOG = logging.getLogger(__name__)
 _LANES = (1, 2, 4, 8, 16)
@@ -29,11 +43,12 @@ _BOOT = (
 
 
 def offered(spec: DeviceSpec) -> tuple[str, ...]:
-    """The ways that the device has, by their full names, the best of each intrinsic first.
+    """The ways that the device has, by their full names, the best of each intrinsic first; and
+    `ONE_BASE`, where kernels reach all memory from one address.
 
     Probes it if this machine has not done so yet, which takes a second or two.
     """
-    names = [name for name, _, _ in ways()]
+    names = [*(name for name, _, _ in ways()), ONE_BASE]
     path = machine_file("instructions", ".json", spec.fingerprint, spec.host, _texts())
     try:
         known = json.loads(path.read_text(encoding="utf-8"))
@@ -59,7 +74,7 @@ def ways() -> Iterator[tuple[str, Intrinsic, Way]]:
 
 def _texts() -> str:
     """A digest of all that is tried."""
-    return content_key(*(program_of(entry, way) for _, entry, way in ways()))
+    return content_key(*(program_of(entry, way) for _, entry, way in ways()), BASED_PROGRAM)
 
 
 def _probe(device: str, names: Sequence[str]) -> list[str]:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from retune.codegen.target import LEAST_BASED
 from retune.core.dtypes import TensorType
 from retune.core.errors import DeviceError
 from retune.core.target import DeviceSpec
@@ -168,6 +169,10 @@ class Device:
         data = np.ascontiguousarray(array)
         if not data.nbytes:
             return self.allocate(1)
+        if self._has_pointers:
+            buffer = self.allocate(data.nbytes)
+            self.write(buffer, data)
+            return buffer
         with _refusals(f"upload of {data.nbytes} bytes"):
             handle = self._cl.Buffer(
                 self._context, flags.READ_WRITE | flags.COPY_HOST_PTR, hostbuf=data
@@ -342,6 +347,8 @@ class Device:
         with _refusals(f"kernel {name!r}"):
             kernel = self._cl.Kernel(program.handles[name], name)
         arguments = [*(buffer.handle for buffer in buffers), *map(np.int32, integers)]
+        if kernel.num_args == 2 and len(buffers) >= LEAST_BASED and not integers:
+            arguments = self._from_one_base(name, buffers)
         if kernel.num_args != len(arguments):
             raise LaunchFailed(
                 f"kernel {name!r}: takes {kernel.num_args} arguments, got {len(arguments)}"
@@ -349,6 +356,22 @@ class Device:
         with _refusals(f"kernel {name!r}"):
             kernel.set_args(*arguments)
         return Launch(name, kernel, tuple(buffers), tuple(global_size), tuple(local_size))
+
+    def _from_one_base(self, name: str, buffers: Sequence[Buffer]) -> list[Any]:
+        """The lowest address, and the distances from it: the arguments of kernels that have those.
+
+        The specification wants to be told by clSetKernelExecInfo which allocations such a kernel
+        reaches. pyopencl has no call for it; a device that cannot do without fails the probe.
+        """
+        known = [b.addresses.range.ctypes.data for b in buffers if b.addresses is not None]
+        if len(known) < len(buffers):
+            raise LaunchFailed(
+                f"kernel {name!r}: it reaches its {len(buffers)} buffers from one address, and "
+                f"{self.spec.name} has memory without addresses; compile it for this device"
+            )
+        lowest = known.index(min(known))
+        distances = np.asarray(known, np.uint64) - np.uint64(known[lowest])
+        return [buffers[lowest].handle, distances.tobytes()]
 
     def enqueue(self, launches: Sequence[Launch]) -> None:
         """Puts the launches into the queue, in order, and returns at once."""

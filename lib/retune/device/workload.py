@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from retune.codegen.opencl import defines_group
+from retune.codegen.opencl_kernels import defines_group
 from retune.codegen.source import ProgramSource
 from retune.core.dtypes import itemsize
 from retune.core.errors import InputError
@@ -148,7 +148,7 @@ class JobLaunch:
     global_size: tuple[int, int, int]
     local_size: tuple[int, int, int]
     solitary: bool
-    """Its text defines the function of one work-group (opencl.solitary_kernel)."""
+    """Its text defines the function of one work-group (opencl_kernels.solitary_kernel)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,105 @@
+"""Kernels in OpenCL C: what they are given, and the functions that they consist of.
+
+A kernel is given a pointer for each parameter, or one address and a structure of distances from it,
+see `target.ONE_BASE`. Groups of several work-items are one function, groups of one are a function
+that others may call, and a kernel that does. Read `kernel_lines`.
+"""
+
+from collections.abc import Sequence
+
+from retune.codegen.kernel import Kernel, Parameter
+from retune.codegen.opencl_types import type_name
+
+
+def kernel_lines(kernel: Kernel, body: list[str]) -> list[str]:
+    """The functions of a kernel, given the lines of its body."""
+    name, parameters = kernel.name, kernel.parameters
+    arguments = [f"{_space(p)}* restrict {p.memory.name}" for p in parameters]
+    given = _based_arguments(name) if kernel.based else arguments
+    if kernel.solitary:
+        passed = [_from_base(p) if kernel.based else p.memory.name for p in parameters]
+        code = solitary_kernel(name, arguments, passed, body, given)
+    else:
+        pairs = zip(arguments, parameters, strict=True)
+        found = [f"{a} = {_from_base(p)};" for a, p in pairs] if kernel.based else []
+        code = cooperative_kernel(name, kernel.local_size, given, [*found, *body])
+    return [*(_distances(name, parameters) if kernel.based else ()), *code]
+
+
+def group_function(kernel: str) -> str:
+    """The name of the function that computes one work-group of a kernel."""
+    return f"{kernel}_group"
+
+
+def defines_group(kernel: str, text: str) -> bool:
+    """Whether the text defines the kernel by a function of one work-group."""
+    return f"static void {group_function(kernel)}(" in text
+
+
+def cooperative_kernel(
+    name: str, local: tuple[int, int, int], arguments: list[str], body: list[str]
+) -> list[str]:
+    """A kernel whose work-items form groups: one function."""
+    size = ", ".join(map(str, local))
+    return [
+        f"__kernel __attribute__((reqd_work_group_size({size})))",
+        f"void {name}(",
+        ",\n".join(f"    {a}" for a in arguments) + ")",
+        *_braced(body),
+    ]
+
+
+def _distances(kernel: str, parameters: Sequence[Parameter]) -> list[str]:
+    """The structure of distances from one address, which a kernel is given by value."""
+    names = ", ".join(p.memory.name for p in parameters)
+    return [f"typedef struct {{ ulong {names}; }} {kernel}_at;"]
+
+
+def _based_arguments(kernel: str) -> list[str]:
+    return ["__global uchar* base", f"const {kernel}_at at"]
+
+
+def _from_base(p: Parameter) -> str:
+    """The pointer that an argument would have been."""
+    return f"({_space(p)}*)(base + at.{p.memory.name})"
+
+
+def _space(p: Parameter) -> str:
+    """What the parameter points to; what is only read is const, none overlap."""
+    return f"__global {'' if p.written else 'const '}{type_name(p.memory.dtype)}"
+
+
+def solitary_kernel(
+    name: str,
+    arguments: list[str],
+    passed: list[str],
+    body: list[str],
+    given: list[str] | None = None,
+) -> list[str]:
+    """A kernel whose work-groups are one work-item each.
+
+    Its body is a function of the group's number, which other kernels may call as well; `passed`
+    are the values of the arguments, by those of the kernel, `given`, or else its own of the same
+    names.
+
+    The function is not inlined: what `restrict` says of its pointers would become scopes that the
+    compiler asks about for each pair of accesses (PoCL: twice the time for a convolution, and
+    slower code where the body is large), and each caller would hold its body once more.
+    """
+    function = group_function(name)
+    ids = ", ".join(f"get_group_id({dim})" for dim in range(3))
+    return [
+        "__attribute__((noinline))",
+        f"static void {function}(",
+        ",\n".join(f"    {a}" for a in (*arguments, "const int3 group")) + ")",
+        *_braced(body),
+        "",
+        "__kernel __attribute__((reqd_work_group_size(1, 1, 1)))",
+        f"void {name}(",
+        ",\n".join(f"    {a}" for a in (given or arguments)) + ")",
+        *_braced([f"{function}({', '.join((*passed, f'(int3)({ids})'))});"]),
+    ]
+
+
+def _braced(lines: list[str]) -> list[str]:
+    return ["{", *(f"  {line}" for line in lines), "}"]
