@@ -12,6 +12,7 @@ from typing import cast
 import numpy as np
 
 from retune.bundle.plan import (
+    INTEGERS_NOTE,
     LARGEST_ERROR_NOTE,
     Alias,
     NetworkPlan,
@@ -32,6 +33,7 @@ from retune.graph.half import HALF, WIDE
 from retune.graph.indices import index_counts
 from retune.graph.ops import lookup
 from retune.graph.ops.host import HOST
+from retune.graph.ops.quantized import RESCALING
 from retune.ir.stmt import Program
 from retune.ir.storage import Storage
 from retune.rules.cost.estimate import default_candidate
@@ -117,7 +119,7 @@ def build_contest(
         outputs=network.graph.outputs,
         weights=parts.weights,
         device=spec,
-        notes={**notes, **sources.notes()},
+        notes={**notes, **sources.notes(), **_integers(network.graph)},
         aliases=tuple(parts.aliases),
         hosts=tuple(parts.hosts),
         counts=index_counts(network.graph),
@@ -187,6 +189,11 @@ class _Sources:
             ]
             self._errors[task.key] = max(space.sketch(c.sketch).error for c in given)
         return self._programs[task.key]
+
+
+def _integers(graph: Graph) -> dict[str, str]:
+    count = sum(node.op in RESCALING for node in graph.nodes)
+    return {INTEGERS_NOTE: f"rescaled {count} times"} if count else {}
 
 
 def _bound(group: Group, task: Task) -> dict[str, str]:

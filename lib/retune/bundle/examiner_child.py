@@ -15,7 +15,7 @@ from retune.bundle.format import read_bundle
 from retune.bundle.forms import best_form, forms_worth_timing
 from retune.bundle.module import Module
 from retune.bundle.peers import Peer, has_onnxruntime, numpy_peer, open_peer, open_reference
-from retune.bundle.plan import Form
+from retune.bundle.plan import INTEGERS_NOTE, Form
 from retune.bundle.simulated import module_on, simulated_times
 from retune.bundle.verify import Verification, verify
 from retune.core.errors import DeviceError, RetuneError
@@ -37,7 +37,10 @@ class Original:
     shapes: Mapping[str, tuple[int, ...]]
     """Of every input."""
     recipe: Recipe | None = None
-    """What makes the integers of it that the bundle computes; the oracle is then numpy."""
+    """What makes the integers of it that the bundle computes."""
+    integers: bool = True
+    """Whether a bundle that computes with integers is compared with numpy's; else with what other
+    runtimes make of the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +205,8 @@ class BundleWorker:
 
     def _oracle(self, module: Module, network: Original) -> tuple[Peer, Parts | None]:
         """The oracle, and the comparison by parts where the network has some."""
-        if network.recipe is not None:
+        coded = network.integers and INTEGERS_NOTE in module.plan.notes
+        if coded or network.recipe is not None:  # notes of older bundles do not say it
             return numpy_peer(self._graph(network)), None
         if has_onnxruntime() and not module.plan.hosts:  # nobody asks for the graph
             return open_peer("onnxruntime", network.onnx, shapes=network.shapes), None

@@ -21,6 +21,9 @@ MAX_ERROR_NOTE = "max_error"
 """The note that says what error of a layer the user allowed, as a part of its output's range."""
 RECIPE_NOTE = "recipe"
 """What made integers of the network, see `graph.quantize.recipe`; not there for floats."""
+INTEGERS_NOTE = "integers"
+"""There where parts of the network compute with codes, by a recipe or as its file has them: numpy's
+integers are then the same, and other runtimes round in other places."""
 LARGEST_ERROR_NOTE = "largest_error"
 """The note that says the largest error of the strategies that the plan uses; 0: all are direct."""
 

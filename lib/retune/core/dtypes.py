@@ -15,8 +15,8 @@ DType = Literal[
 ]  # fmt: skip
 """Element types that a value of a graph may have.
 
-An int7 is an int8 in memory, of -64 to 63: only constants have that type, which some instructions
-for products of bytes ask for.
+An int7 is an int8 in memory, of -64 to 64, which is what quantizers to seven bits make. Only
+constants have that type; some instructions for products of bytes ask for it.
 """
 
 DTYPES: tuple[str, ...] = get_args(DType)
@@ -25,7 +25,7 @@ NUMPY_DTYPES: tuple[str, ...] = tuple(dtype for dtype in DTYPES if dtype != "int
 """Those that arrays have."""
 
 INTEGER_LIMITS: Mapping[str, tuple[int, int]] = {
-    "int7": (-(1 << 6), (1 << 6) - 1),
+    "int7": (-(1 << 6), 1 << 6),
     "int8": (-(1 << 7), (1 << 7) - 1),
     "uint8": (0, (1 << 8) - 1),
     "int16": (-(1 << 15), (1 << 15) - 1),

@@ -32,7 +32,7 @@ def verify(
 
     from retune.bundle.examiner import Examiner, Original
     from retune.bundle.format import read_bundle
-    from retune.bundle.plan import RECIPE_NOTE
+    from retune.bundle.plan import INTEGERS_NOTE, RECIPE_NOTE
     from retune.core.codec import from_json
     from retune.graph.models import resolve_model
     from retune.graph.quantize.recipe import Recipe
@@ -43,10 +43,11 @@ def verify(
     recipe = from_json(Recipe, note) if note else None
     original = Original(onnx=resolve_model(model, shapes=shapes), shapes=shapes, recipe=recipe)
     floats = None
+    coded = recipe is not None or INTEGERS_NOTE in plan.notes
     with Examiner(plan.device.name) as examiner:
         judged = examiner.verify(module, original, samples=samples, seed=seed)
-        if recipe is not None:
-            original = replace(original, recipe=None)
+        if coded:
+            original = replace(original, recipe=None, integers=False)
             floats = examiner.verify(module, original, samples=samples, seed=seed, tolerance=inf)
     found = judged.found
     if json:
@@ -70,7 +71,8 @@ def _print(module: str, judged: "Verdict", floats: "Verdict | None") -> None:
     if found.by_parts:
         print_line("compared part by part, as results of host steps jump at rounding")
     if floats is not None:
+        apart, part = floats.found.max_abs, floats.found.max_rel_range
         print_line(
-            f"the float network by {floats.oracle}: at most {floats.found.max_abs:.3e} away, "
-            f"{floats.found.max_rel_range:.2e} of the output's range"
+            f"the network as its file has it, by {floats.oracle}: at most {apart:.3e} away, "
+            f"{part:.2e} of the output's range"
         )

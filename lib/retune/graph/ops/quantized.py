@@ -23,6 +23,8 @@ from retune.graph.ops.linear import BYTES
 from retune.graph.ops.registry import Array, Attrs, integer, number, op, present
 from retune.graph.ops.shapes import common_shape, require
 
+RESCALING = ("requantize", "add_codes")
+"""The ops of this file: where they are, a network computes with codes."""
 LIMIT = 2**15
 """Of the shifted sum in magnitude, before it is multiplied."""
 

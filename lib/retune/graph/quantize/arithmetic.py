@@ -48,6 +48,15 @@ class Codes:
         return int(np.clip(np.rint(number / self.scale) + self.zero, low, high))
 
 
+@dataclass(frozen=True, slots=True)
+class CodedWeight:
+    """Weights as int8 without a zero point."""
+
+    codes: Array
+    scales: Array
+    """Of each output channel. float64 [channels]"""
+
+
 def codes_of(entry: Range, settings: QuantizeSettings) -> Codes:
     """Codes of the range in the settings' type and scheme."""
     magnitude = entry.magnitude or 1.0
@@ -59,8 +68,8 @@ def codes_of(entry: Range, settings: QuantizeSettings) -> Codes:
     return Codes(scale=scale, zero=int(np.rint(-entry.low / scale)), dtype="uint8")
 
 
-def coded_weight(weight: Array, settings: QuantizeSettings, least: Array) -> tuple[Array, Array]:
-    """The weight in int8 or int7 without a zero point, and the scales of its output channels.
+def coded_weight(weight: Array, settings: QuantizeSettings, least: Array) -> CodedWeight:
+    """The weight in as many bits as the settings say.
 
     Scales are no less than `least`, of one element or one for each channel.
     """
@@ -73,7 +82,7 @@ def coded_weight(weight: Array, settings: QuantizeSettings, least: Array) -> tup
     magnitude = np.maximum(magnitude, most * np.reshape(needed, column))
     scale = _power2(magnitude, most + 1) if settings.scheme == "power2" else magnitude / most
     codes = np.clip(np.rint(weight / scale), -most, most).astype(np.int8)
-    return codes, np.broadcast_to(scale.reshape(-1), weight.shape[:1])
+    return CodedWeight(codes, np.broadcast_to(scale.reshape(-1), weight.shape[:1]))
 
 
 def _power2(magnitude: Array, steps: int = 128) -> Array:

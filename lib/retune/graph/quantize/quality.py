@@ -93,7 +93,8 @@ class _Meter:
         self.reads = layer.reads[0]
         self._layer, self._codes = layer, codes
         self._weight = graph.constants[layer.node.inputs[1]]
-        integers, scales = coded_weight(self._weight, settings, least=np.zeros(1))
+        made = coded_weight(self._weight, settings, least=np.zeros(1))
+        integers, scales = made.codes, made.scales
         column = scales.reshape(-1, *[1] * (self._weight.ndim - 1))
         self._rounded = (integers * column).astype(np.float32)
         self._signal = self._noise = 0.0

@@ -16,16 +16,15 @@ from retune.graph.ops import Array, lookup
 from retune.graph.ops.registry import ints, number
 from retune.graph.quantize.annotate import Annotation, Region
 from retune.graph.quantize.arithmetic import (
+    CodedWeight,
     Codes,
     added,
     centred,
     coded_weight,
-    codes_of,
     dequantized,
     quantized,
     rescaled,
 )
-from retune.graph.quantize.calibrate import Range
 from retune.graph.quantize.settings import QuantizeSettings
 from retune.instructions.dot4 import WIDTH
 
@@ -33,14 +32,23 @@ _MOST_BIAS = 2**30
 """In magnitude: weights are coded so that the bias in the same codes is no more."""
 
 
-def realize(
-    graph: Graph,
-    annotation: Annotation,
-    ranges: Mapping[str, Range],
-    settings: QuantizeSettings,
-) -> Graph:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coding:
+    """How the values of a network are coded."""
+
+    codes: Mapping[str, Codes]
+    """Of all that regions read, and of what moves make."""
+    settings: QuantizeSettings
+    """For weights."""
+    weights: Mapping[str, CodedWeight] = field(default_factory=dict[str, CodedWeight])
+    """Those that are coded already."""
+    binding: bool = False
+    """Whether everybody reads a value with codes as they have it; else only integers do."""
+
+
+def realize(graph: Graph, annotation: Annotation, coding: Coding) -> Graph:
     """The graph whose regions compute with integers; inputs and outputs keep names and types."""
-    return _Realizer(graph, annotation, ranges, settings).graph()
+    return _Realizer(graph, annotation, coding).graph()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +64,16 @@ class _Sum:
 class _Realizer:
     """The new graph under construction, with the forms of each old value."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        annotation: Annotation,
-        ranges: Mapping[str, Range],
-        settings: QuantizeSettings,
-    ) -> None:
+    def __init__(self, graph: Graph, annotation: Annotation, coding: Coding) -> None:
         self.old = graph
         self.annotation = annotation
-        self.settings = settings
+        self.coding = coding
         made = {value for node in graph.nodes for value in node.outputs}
         self.build = GraphBuilder(graph.name, fold=False, reserved=made)
-        self.codes = {v: codes_of(ranges[s], settings) for v, s in annotation.scales.items()}
+        self.codes = coding.codes
         self.floats: dict[str, str] = {}
+        self.decoded: dict[str, str] = {}
+        """Floats that old values' codes stand for."""
         self.integers: dict[str, str] = {}
         """Old values whose codes are there."""
         self.sums: dict[str, _Sum] = {}
@@ -103,15 +107,19 @@ class _Realizer:
 
     def floating(self, value: str) -> str:
         """The value as the old graph has it; sums that nobody reads as codes keep all bits."""
+        if value in self.codes and (self.coding.binding or value not in self.floats):
+            return self.rounded(value)
         if value not in self.floats:
-            if value in self.codes:
-                whole = centred(self.build, self.integer(value), self.codes[value])
-                self.floats[value] = dequantized(
-                    self.build, whole, np.asarray(self.codes[value].scale)
-                )
-            else:
-                self.floats[value] = self.unlimited(value)
+            self.floats[value] = self.unlimited(value)
         return self.floats[value]
+
+    def rounded(self, value: str) -> str:
+        """What the value's codes stand for."""
+        if value not in self.decoded:
+            codes = self.codes[value]
+            whole = centred(self.build, self.integer(value), codes)
+            self.decoded[value] = dequantized(self.build, whole, np.asarray(codes.scale))
+        return self.decoded[value]
 
     def unlimited(self, value: str) -> str:
         """The sums as floats, which the region's activation then limits."""
@@ -135,6 +143,14 @@ class _Realizer:
             self.integers[value] = self.coded(value, self.codes[value])
         return self.integers[value]
 
+    def recoded(self, value: str, codes: Codes) -> str:
+        """The value in codes that may be others than its own."""
+        own = self.codes[value]
+        if own == codes:
+            return self.integer(value)
+        whole = centred(self.build, self.integer(value), own)
+        return rescaled(self.build, whole, np.asarray(own.scale), codes, codes.limits)
+
     def coded(self, value: str, codes: Codes) -> str:
         if value in self.added:
             region = self.added[value]
@@ -151,7 +167,7 @@ class _Realizer:
         node = region.node
         match region.kind:
             case "move":
-                inputs = [self.integer(value) for value in node.inputs]
+                inputs = [self.recoded(value, self.codes[region.output]) for value in node.inputs]
                 self.integers[region.output] = self.build.add(node.op, inputs, node.attrs)
             case "layer":
                 self.sums[region.output] = _Sum(region, *self.layer(region))
@@ -217,23 +233,24 @@ class _Realizer:
         """
         node, codes = region.node, self.codes[region.node.inputs[0]]
         bias = self.old.constants[region.bias.inputs[1]] if region.bias else np.zeros(1)
-        weight, scales = coded_weight(
+        made = self.coding.weights.get(node.inputs[1]) or coded_weight(
             self.old.constants[node.inputs[1]],
-            self.settings,
+            self.coding.settings,
             least=np.abs(bias).reshape(-1) / (codes.scale * _MOST_BIAS),
         )
+        weight, scales = made.codes, made.scales
         total = self.products(node, weight, codes)
-        made = np.asarray(codes.scale * scales[0])
+        scale = np.asarray(codes.scale * scales[0])
         if np.any(scales != scales[0]):
-            made = (codes.scale * scales).reshape(-1, *[1] * (weight.ndim - 2))
+            scale = (codes.scale * scales).reshape(-1, *[1] * (weight.ndim - 2))
         sums = weight.astype(np.int64).sum(axis=tuple(range(1, weight.ndim)))
-        whole = np.rint(bias / made) - codes.zero * sums.reshape(-1, *[1] * (weight.ndim - 2))
+        whole = np.rint(bias / scale) - codes.zero * sums.reshape(-1, *[1] * (weight.ndim - 2))
         _check_sums(node, weight, whole)
         if np.any(whole):
             name = f"{(region.bias or node).outputs[0]}.bias"
             stored = self.build.constant(name, whole.astype(np.int32))
             total = self.build.add("add", (total, stored))
-        return total, made
+        return total, scale
 
     def products(self, node: Node, weight: Array, codes: Codes) -> str:
         """The layer's sums over codes; around them lies their zero point.
@@ -251,8 +268,7 @@ class _Realizer:
             weight = np.pad(weight, [(0, 0), (0, missing), *[(0, 0)] * (weight.ndim - 2)])
         if codes.zero and any(ints(attrs, "pads") if "pads" in attrs else ()):
             attrs["border"] = codes.zero
-        dtype = "int7" if self.settings.weight_bits == 7 else "int8"
-        stored = self.build.constant(f"{node.inputs[1]}.{dtype}", weight, dtype)
+        stored = self.build.constant(f"{node.inputs[1]}.codes", weight, "int7")
         return self.build.add(node.op, (value, stored), attrs, name=node.name)
 
 

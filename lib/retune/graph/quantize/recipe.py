@@ -7,8 +7,9 @@ from retune.graph.graph import Graph
 from retune.graph.ops import Array
 from retune.graph.passes import optimise
 from retune.graph.quantize.annotate import annotate
+from retune.graph.quantize.arithmetic import codes_of
 from retune.graph.quantize.calibrate import Range, calibrate
-from retune.graph.quantize.realize import realize
+from retune.graph.quantize.realize import Coding, realize
 from retune.graph.quantize.settings import QuantizeSettings
 
 
@@ -40,7 +41,9 @@ def quantized(graph: Graph, recipe: Recipe) -> Graph:
     """
     graph = optimise(graph, "NCHW")
     ranges = {name: Range(low, high) for name, low, high in recipe.ranges}
-    return realize(graph, annotate(graph, recipe.settings), ranges, recipe.settings)
+    settings, annotation = recipe.settings, annotate(graph, recipe.settings)
+    codes = {v: codes_of(ranges[s], settings) for v, s in annotation.scales.items()}
+    return realize(graph, annotation, Coding(codes=codes, settings=settings))
 
 
 def quantize(graph: Graph, data: Mapping[str, Array], settings: QuantizeSettings) -> Graph:

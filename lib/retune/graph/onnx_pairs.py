@@ -1,0 +1,186 @@
+"""Models that are quantized already: what QuantizeLinear and DequantizeLinear say, taken out.
+
+Such a model (the QDQ form of onnxruntime, PyTorch and NNCF) is a float model with a pair of both
+around each value that has codes, and a DequantizeLinear behind each constant. `take_pairs` gives
+the float model, the codes of its values, and the integers behind its constants. Pairs that it
+cannot take stay where they are, and mean what they say.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from retune.graph.onnx_file import initializer_names, initializers
+from retune.graph.onnx_scope import bodies_of
+from retune.graph.ops import Array
+from retune.graph.quantize.arithmetic import Codes
+from retune.graph.quantize.given import GivenCodes, GivenWeights
+
+_QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+_BYTES = ("uint8", "int8")
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """A model without its pairs, and what they said."""
+
+    model: onnx.ModelProto
+    codes: Mapping[str, Codes]
+    """Value of the model -> its codes."""
+    weights: GivenWeights
+
+    @property
+    def given(self) -> GivenCodes:
+        """What realizing the network needs of it."""
+        return GivenCodes(self.codes, self.weights)
+
+
+def take_pairs(model: onnx.ModelProto, folder: Path) -> Pairs | None:
+    """The model without the pairs that can be taken out; None where there are none.
+
+    Models with bodies of their own in nodes stay as they are.
+    """
+    graph = model.graph
+    kinds = {node.op_type for node in graph.node}
+    if not {_QUANTIZE, _DEQUANTIZE} <= kinds or any(any(bodies_of(n)) for n in graph.node):
+        return None
+    found = _Taking(graph, folder)
+    found.take()
+    return Pairs(found.without(model), found.codes, found.weights) if found.codes else None
+
+
+@dataclass(slots=True)
+class _Taking:
+    """What was found so far. Values are those of the model."""
+
+    graph: onnx.GraphProto
+    folder: Path
+    codes: dict[str, Codes] = field(default_factory=dict[str, Codes])
+    weights: GivenWeights = field(default_factory=GivenWeights)
+    floats: dict[str, Array] = field(default_factory=dict[str, Array])
+    """Constants that nodes made of integers."""
+    renamed: dict[str, str] = field(default_factory=dict[str, str])
+    """What a node read -> what it reads instead."""
+    gone: set[str] = field(default_factory=set[str])
+    """Outputs of nodes that are not there any more."""
+    known: dict[str, Array] = field(init=False)
+    readers: Counter[str] = field(init=False)
+    outputs: set[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        nodes = self.graph.node
+        own = {v for n in nodes if n.op_type in (_QUANTIZE, _DEQUANTIZE) for v in n.input}
+        self.known = dict(initializers(self.graph, self.folder, own.__contains__))
+        for node in nodes:
+            value = node.attribute[0].t if node.op_type == "Constant" and node.attribute else None
+            if value is not None and node.attribute[0].name == "value" and node.output[0] in own:
+                self.known[node.output[0]] = numpy_helper.to_array(value)
+        self.readers = Counter(value for node in nodes for value in node.input)
+        self.outputs = {entry.name for entry in self.graph.output}
+
+    def take(self) -> None:
+        """All pairs, and the constants."""
+        makers = {value: node for node in self.graph.node for value in node.output}
+        makes: dict[str, list[onnx.NodeProto]] = {}
+        for node in self.graph.node:
+            if node.op_type == _DEQUANTIZE and _is_plain(node):
+                makes.setdefault(node.input[0], []).append(node)
+        for source, nodes in makes.items():
+            if source in self.known:
+                for node in nodes:
+                    self.constant(node, self.known[source])
+                continue
+            maker = makers.get(source)
+            quantizer = maker if maker is not None and maker.op_type == _QUANTIZE else None
+            self.pair(quantizer, nodes)
+
+    def constant(self, node: onnx.NodeProto, codes: Array) -> None:
+        """The node's output becomes a constant of floats."""
+        scale, zero = self.scale_of(node)
+        if scale is None or codes.dtype.name not in (*_BYTES, "int32"):
+            return
+        axis = next((a.i for a in node.attribute if a.name == "axis"), 1) % max(1, codes.ndim)
+        if scale.size > 1 and (not codes.ndim or scale.shape != (codes.shape[axis],)):
+            return
+        column = [-1 if d == axis else 1 for d in range(codes.ndim)] if scale.size > 1 else ()
+        scale, zero = scale.reshape(column), zero.reshape(column if zero.size > 1 else ())
+        whole = codes.astype(np.int64) - zero
+        self.floats[node.output[0]] = (whole * scale.astype(np.float64)).astype(np.float32)
+        self.gone.add(node.output[0])
+        if codes.dtype.name in _BYTES and whole.min() >= -128 and whole.max() <= 127:
+            made = self.floats[node.output[0]]
+            self.weights.add(made, whole.astype(np.int8), scale, axis if scale.size > 1 else None)
+
+    def pair(self, quantizer: onnx.NodeProto | None, nodes: list[onnx.NodeProto]) -> None:
+        """What some nodes make of the codes that the quantizer, or anything else, makes."""
+        found = {self.codes_of(node) for node in nodes}
+        codes = next(iter(found))
+        if len(found) > 1 or codes is None:
+            return
+        own = quantizer and self.codes_of(quantizer)
+        if quantizer and own == codes and self.is_alone(quantizer, len(nodes)):
+            value = quantizer.input[0]
+            self.codes[value] = codes
+            self.gone.add(quantizer.output[0])
+            for node in nodes:
+                self.gone.add(node.output[0])
+                self.renamed[node.output[0]] = value
+        else:
+            self.codes.update((node.output[0], codes) for node in nodes)
+
+    def is_alone(self, quantizer: onnx.NodeProto, count: int) -> bool:
+        """Whether nobody else reads what is coded, or its codes, than so many nodes."""
+        value, made = quantizer.input[0], quantizer.output[0]
+        read = (self.readers[value], self.readers[made])
+        return read == (1, count) and not {value, made} & (self.outputs | self.known.keys())
+
+    def codes_of(self, node: onnx.NodeProto) -> Codes | None:
+        """The eight bits of a node of one scale for all; None for others."""
+        scale, zero = self.scale_of(node)
+        if not _is_plain(node) or scale is None or scale.size != 1 or zero.size != 1:
+            return None
+        if zero.dtype.name not in _BYTES or float(scale.flat[0]) <= 0:
+            return None
+        return Codes(scale=float(scale.flat[0]), zero=int(zero.flat[0]), dtype=zero.dtype.name)
+
+    def scale_of(self, node: onnx.NodeProto) -> tuple[Array | None, Array]:
+        """The scale in float32, if it is known, and the zero points."""
+        scale = self.known.get(node.input[1])
+        named = len(node.input) > 2 and node.input[2]
+        zero = self.known.get(node.input[2]) if named else np.zeros((), np.uint8)
+        if scale is None or zero is None or scale.dtype != np.float32:
+            return None, np.zeros((), np.uint8)
+        return scale, zero
+
+    def without(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """The model without what is gone; outputs keep their names."""
+        made = onnx.ModelProto()
+        made.CopyFrom(model)
+        graph = made.graph
+        kept = [node for node in graph.node if not self.gone.intersection(node.output)]
+        for node in kept:
+            for place, value in enumerate(node.input):
+                node.input[place] = self.renamed.get(value, value)
+        named = [
+            helper.make_node("Identity", [value], [old])
+            for old, value in self.renamed.items()
+            if old in self.outputs
+        ]
+        copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept]
+        del graph.node[:]
+        graph.node.extend([*copies, *named])
+        taken = initializer_names(graph)
+        for value, array in self.floats.items():
+            if value not in taken:
+                graph.initializer.append(numpy_helper.from_array(array, value))
+        return made
+
+
+def _is_plain(node: onnx.NodeProto) -> bool:
+    """Whether nothing but an axis is stated: no blocks, and no other types."""
+    return all(a.name == "axis" or not a.i for a in node.attribute if a.name != "saturate")

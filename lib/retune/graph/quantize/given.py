@@ -1,0 +1,97 @@
+"""Networks whose codes are given, by whoever quantized them: nothing is calibrated.
+
+Read `realize_given`: the regions are those of any network, as far as all that they read and make
+has codes, and the layers' weights are the given integers.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from retune.core.keys import content_key
+from retune.graph.graph import Graph
+from retune.graph.ops import Array
+from retune.graph.quantize.annotate import Annotation, Region, annotate
+from retune.graph.quantize.arithmetic import CodedWeight, Codes
+from retune.graph.quantize.realize import Coding, realize
+from retune.graph.quantize.settings import QuantizeSettings
+
+
+@dataclass(frozen=True, slots=True)
+class GivenWeights:
+    """Integers by the floats that they stand for, as an importer turns and renames constants."""
+
+    known: dict[str, CodedWeight] = field(default_factory=dict[str, CodedWeight])
+
+    def add(self, floats: Array, codes: Array, scale: Array, axis: int | None) -> None:
+        """Remembers codes with a scale for each element along an axis, or one for all.
+
+        As they are, and matrices turned as well: output channels are then along the other axis.
+        """
+        for made, whole, along in _turns(floats, codes, axis):
+            if made.ndim and along in (None, 0):
+                scales = np.broadcast_to(scale.reshape(-1).astype(np.float64), made.shape[:1])
+                self.known[_key(made)] = CodedWeight(np.ascontiguousarray(whole), scales)
+
+    def find(self, floats: Array) -> CodedWeight | None:
+        """The integers that stand for these floats."""
+        return self.known.get(_key(floats))
+
+
+@dataclass(frozen=True, slots=True)
+class GivenCodes:
+    """The codes of values by their names, and of weights by their contents."""
+
+    values: Mapping[str, Codes]
+    weights: GivenWeights
+
+
+def realize_given(graph: Graph, given: GivenCodes) -> Graph | None:
+    """The channels-first float graph in integers where codes are given; None if no layer is.
+
+    Every value with codes is rounded to them, whoever reads it, as the pairs said that were there.
+    """
+    found: dict[str, Region] = {}
+    weights: dict[str, CodedWeight] = {}
+    for name, region in annotate(graph, QuantizeSettings()).regions.items():
+        codes = _weight(graph, region, given)
+        if not given.values.keys() >= {*region.reads} or (region.kind == "layer" and codes is None):
+            continue
+        short = _until_codes(region, given)
+        if region.kind in ("move", "sum") and short.output not in given.values:
+            continue
+        found[name] = short
+        if codes is not None:
+            weights[region.node.inputs[1]] = codes
+    if not weights:
+        return None
+    coding = Coding(codes=given.values, settings=QuantizeSettings(), weights=weights, binding=True)
+    return realize(graph, Annotation(regions=found, scales={}), coding)
+
+
+def _weight(graph: Graph, region: Region, given: GivenCodes) -> CodedWeight | None:
+    if region.kind != "layer":
+        return None
+    return given.weights.find(graph.constants[region.node.inputs[1]])
+
+
+def _until_codes(region: Region, given: GivenCodes) -> Region:
+    """The region up to the first of its nodes whose output has codes."""
+    if region.node.outputs[0] in given.values:
+        return replace(region, bias=None, limit=None)
+    if region.bias is not None and region.bias.outputs[0] in given.values:
+        return replace(region, limit=None)
+    return region
+
+
+def _turns(
+    floats: Array, codes: Array, axis: int | None
+) -> Iterator[tuple[Array, Array, int | None]]:
+    yield floats, codes, axis
+    if floats.ndim == 2:
+        yield floats.T, codes.T, None if axis is None else 1 - axis
+
+
+def _key(array: Array) -> str:
+    return content_key(np.ascontiguousarray(array))

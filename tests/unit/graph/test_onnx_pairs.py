@@ -1,0 +1,191 @@
+"""Models that somebody else quantized: they keep their integers, and mean what onnxruntime says."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+from onnxruntime.quantization.shape_inference import quant_pre_process
+
+from retune.graph.evaluate import run_graph
+from retune.graph.graph import Graph
+from retune.graph.models import resolve_model
+from retune.graph.onnx_import import import_model
+from retune.graph.passes import optimise
+from tests.device.networks import Net
+from tests.unit.graph.networks import node
+from tests.unit.graph.peer import typed_model
+
+Arrays = dict[str, np.ndarray]
+
+
+def small() -> onnx.ModelProto:
+    """Convolutions with a residual sum, a concatenation, pooling, a depthwise and dense layers."""
+    n = Net("pairs")
+    x = n("Relu", n.conv(n.input(1, 3, 16, 16), 3, 8))
+    y = n("Add", n("Relu", n.conv(x, 8, 8)), x)
+    z = n("Concat", n("MaxPool", y, kernel_shape=[2, 2], strides=[2, 2]), pooled(n, y), axis=1)
+    deep = n("Conv", z, n.weight(16, 1, 3, 3), n.weight(16), group=16, pads=[1, 1, 1, 1])
+    flat = n("Flatten", n("GlobalAveragePool", n("Clip", deep, n.stored(ZERO), n.stored(SIX))))
+    hidden = n("Relu", n("Gemm", flat, n.weight(16, 12), n.weight(12)))
+    return n.model(n("Gemm", hidden, n.weight(10, 12), n.weight(10), transB=1))
+
+
+ZERO, SIX = np.asarray(0, np.float32), np.asarray(6, np.float32)
+
+
+def pooled(n: Net, value: str) -> str:
+    return n("AveragePool", value, kernel_shape=[2, 2], strides=[2, 2])
+
+
+def inputs_of(model: onnx.ModelProto, seed: int) -> Arrays:
+    shape = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
+    rng = np.random.default_rng(seed)
+    return {model.graph.input[0].name: rng.standard_normal(shape).astype(np.float32)}
+
+
+def quantized(model: onnx.ModelProto, folder: Path, **options: Any) -> onnx.ModelProto:
+    """As onnxruntime's quantizer writes it."""
+
+    class Reader(CalibrationDataReader):
+        def __init__(self) -> None:
+            self._left: Iterator[Arrays] = iter([inputs_of(model, seed) for seed in range(4)])
+
+        def get_next(self) -> Any:
+            return next(self._left, None)
+
+    onnx.save(model, folder / "floats.onnx")
+    made = folder / "integers.onnx"
+    types = {"activation_type": QuantType.QUInt8, "weight_type": QuantType.QInt8}
+    quantize_static(
+        folder / "floats.onnx", made, Reader(), quant_format=QuantFormat.QDQ, **(types | options)
+    )
+    return onnx.load(made)
+
+
+def peer(model: onnx.ModelProto, inputs: Arrays) -> np.ndarray:
+    """Without optimisations: those of onnxruntime are off by more than one step themselves."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return session.run(None, inputs)[0]
+
+
+def last_scale(model: onnx.ModelProto) -> float:
+    """The step of the network's output."""
+    known = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
+    (last,) = (n for n in model.graph.node if model.graph.output[0].name in n.output)
+    assert last.op_type == "DequantizeLinear"
+    return float(known[last.input[1]])
+
+
+def layers(graph: Graph) -> set[str]:
+    """The types of what layers make."""
+    heavy = ("conv2d", "depthwise_conv2d", "dense")
+    return {graph.types[n.outputs[0]].dtype for n in graph.nodes if n.op in heavy}
+
+
+def float_ops(graph: Graph) -> list[str]:
+    return [n.op for n in graph.nodes if graph.types[n.outputs[0]].dtype == "float32"]
+
+
+CODING = ["quotient", "round", "add", "clip"]
+DECODING = ["cast", "multiply"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"per_channel": True},
+        {"per_channel": False, "activation_type": QuantType.QInt8},
+        {"per_channel": True, "weight_type": QuantType.QUInt8, "reduce_range": True},
+    ],
+    ids=["per channel", "signed", "unsigned weights"],
+)
+def test_a_network_of_pairs_stays_in_integers(options: dict[str, Any], tmp_path: Path) -> None:
+    model = quantized(small(), tmp_path, **options)
+    graph = import_model(model)
+    assert layers(graph) == {"int32"}
+    assert [op for op in float_ops(graph) if op != "identity"] == CODING + DECODING
+    inputs = inputs_of(model, 9)
+    found = run_graph(graph, inputs)[graph.outputs[0]]
+    step = last_scale(model)
+    assert np.abs(found - peer(model, inputs)).max() <= 1.001 * step
+    again = run_graph(optimise(graph, "NHWC"), inputs)[graph.outputs[0]]
+    np.testing.assert_array_equal(again, found)
+
+
+def test_weights_of_reduced_range_are_as_narrow_as_they_look(tmp_path: Path) -> None:
+    graph = import_model(quantized(small(), tmp_path, per_channel=True, reduce_range=True))
+    weights = [graph.types[n.inputs[1]].dtype for n in graph.nodes if n.op in ("conv2d", "dense")]
+    assert set(weights) == {"int7"}
+
+
+def test_what_is_left_in_floats_reads_rounded_values(tmp_path: Path) -> None:
+    """The layer between two quantized ones computes with what their codes stand for."""
+    model = small()
+    names = [n.name for n in model.graph.node if n.op_type == "Conv"]
+    model = quantized(model, tmp_path, per_channel=True, nodes_to_exclude=names[1:2])
+    graph = import_model(model)
+    assert layers(graph) == {"int32", "float32"}
+    inputs = inputs_of(model, 9)
+    found = run_graph(graph, inputs)[graph.outputs[0]]
+    assert np.abs(found - peer(model, inputs)).max() <= 1.001 * last_scale(model)
+
+
+def pair(value: str, made: str, scale: str = "s", zero: str = "z") -> list[onnx.NodeProto]:
+    return [
+        node("QuantizeLinear", [value, scale, zero], [f"{made}.codes"]),
+        node("DequantizeLinear", [f"{made}.codes", scale, zero], [made]),
+    ]
+
+
+WEIGHTS = {
+    "s": np.asarray(0.05, np.float32), "z": np.asarray(7, np.int8),
+    "w": np.arange(-12, 12).reshape(2, 3, 2, 2).astype(np.int8),
+    "ws": np.asarray([0.01, 0.02], np.float32), "wz": np.zeros(2, np.int8),
+}  # fmt: skip
+X = np.random.default_rng(3).standard_normal((1, 3, 5, 5)).astype(np.float32)
+
+
+def test_a_value_that_others_read_as_it_is_keeps_its_pair() -> None:
+    """The sum reads what the convolution's operand was before it was rounded."""
+    nodes = [
+        node("Neg", ["x"], ["n"]),
+        *pair("n", "rounded"),
+        node("DequantizeLinear", ["w", "ws", "wz"], ["weight"], axis=0),
+        node("Conv", ["rounded", "weight"], ["c"]),
+        node("ReduceMean", ["n"], ["mean"], keepdims=1),
+        node("Add", ["c", "mean"], ["y"]),
+    ]
+    model = typed_model(nodes, {"x": X}, ["y"], WEIGHTS)
+    graph = import_model(model)
+    assert layers(graph) == {"int32"}
+    np.testing.assert_allclose(run_graph(graph, {"x": X})["y"], peer(model, {"x": X}), atol=1e-5)
+
+
+def test_pairs_around_no_layer_mean_what_they_say() -> None:
+    nodes = [*pair("x", "a"), node("Relu", ["a"], ["r"]), *pair("r", "y")]
+    model = typed_model(nodes, {"x": X}, ["y"], WEIGHTS)
+    graph = import_model(model)
+    np.testing.assert_array_equal(run_graph(graph, {"x": X})["y"], peer(model, {"x": X}))
+
+
+@pytest.mark.slow
+def test_resnet18_stays_in_integers_from_its_first_to_its_last_convolution(tmp_path: Path) -> None:
+    """Quantized by onnxruntime; one step of the output's scale away at most."""
+    plain = tmp_path / "plain.onnx"  # its batch norms folded, as the quantizer asks for
+    quant_pre_process(resolve_model("zoo:resnet18_v1"), plain, skip_symbolic_shape=True)
+    model = quantized(onnx.load(plain), tmp_path, per_channel=True)
+    graph = import_model(model)
+    assert layers(graph) == {"int32"}
+    assert [op for op in float_ops(graph) if op != "identity"] == CODING + DECODING
+    inputs = inputs_of(model, 9)
+    found = run_graph(graph, inputs)[graph.outputs[0]]
+    assert np.abs(found - peer(model, inputs)).max() <= 1.001 * last_scale(model)
