@@ -179,7 +179,10 @@ def test_pairs_around_no_layer_mean_what_they_say() -> None:
 
 @pytest.mark.slow
 def test_resnet18_stays_in_integers_from_its_first_to_its_last_convolution(tmp_path: Path) -> None:
-    """Quantized by onnxruntime; one step of the output's scale away at most."""
+    """Quantized by onnxruntime, and as near to it as it is to itself, optimised or not.
+
+    That is one step of the output's scale, and two for one output in a few thousand.
+    """
     plain = tmp_path / "plain.onnx"  # its batch norms folded, as the quantizer asks for
     quant_pre_process(resolve_model("zoo:resnet18_v1"), plain, skip_symbolic_shape=True)
     model = quantized(onnx.load(plain), tmp_path, per_channel=True)
@@ -188,4 +191,6 @@ def test_resnet18_stays_in_integers_from_its_first_to_its_last_convolution(tmp_p
     assert [op for op in float_ops(graph) if op != "identity"] == CODING + DECODING
     inputs = inputs_of(model, 9)
     found = run_graph(graph, inputs)[graph.outputs[0]]
-    assert np.abs(found - peer(model, inputs)).max() <= 1.001 * last_scale(model)
+    steps = np.rint(np.abs(found - peer(model, inputs)) / last_scale(model))
+    assert np.mean(steps > 1) <= 0.002
+    assert steps.max() <= 2
