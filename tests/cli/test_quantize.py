@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from retune.graph.onnx_import import load_file
 from retune_cli.main import run_command
 
 DIGITS = Path(__file__).parents[1] / "data" / "digits"
@@ -31,6 +32,11 @@ def test_quantize_says_what_each_layer_loses(place: Path, capfd: pytest.CaptureF
     assert all(row["decibels"] > 30 for row in said["layers"])
     assert said["held_out"][0]["top1"] >= 0.95
     assert json.loads(recipe.read_text())["settings"]["scheme"] == "int8"
+    written = place / "pairs.onnx"
+    assert run_command(["quantize", *MODEL, *data, "--qdq", str(written)]) == 0
+    capfd.readouterr()
+    again = load_file(written)
+    assert {again.types[n.outputs[0]].dtype for n in again.nodes if n.op == "conv2d"} == {"int32"}
     assert run_command(["quantize", *MODEL, *data, "--scheme", "power2", "--skip", "#0"]) == 0
     assert "layers of power2, 8 bits of weights, on samples held out" in capfd.readouterr().out
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from retune.core.codec import from_json, to_json
 from retune.core.errors import InputError
 from retune.core.keys import file_key
+from retune.core.replacing import replacing
 from retune.device.opening import spec_of
 from retune.graph.graph import Graph
 from retune.graph.onnx_import import load_file
@@ -19,7 +20,7 @@ from retune.graph.ops import Array
 from retune.graph.quantize.fitting import fitted
 from retune.graph.quantize.leaving import leave_in_floats
 from retune.graph.quantize.quality import agreement, layer_noise
-from retune.graph.quantize.recipe import Recipe, calibrated, quantized
+from retune.graph.quantize.recipe import Recipe, calibrated, qdq, quantized
 from retune.graph.quantize.samples import held_out, load_samples, random_samples
 from retune.graph.quantize.settings import QuantizeSettings
 from retune.stages.manifest import (
@@ -125,6 +126,16 @@ def quantized_network(network: ImportManifest, made: QuantizeManifest) -> Import
 def read_recipe(path: Path) -> Recipe:
     """The recipe of a file. Raises: RecordError for another file."""
     return from_json(Recipe, path.read_text(encoding="utf-8"))
+
+
+def write_qdq(network: ImportManifest, made: QuantizeManifest, path: Path) -> None:
+    """Writes the network of integers as an ONNX file that other programs run.
+
+    Raises: ModelError for a node that has no form in ONNX here; nothing is written then.
+    """
+    model = qdq(float_network(network), read_recipe(made.file(made.recipe)))
+    with replacing(path) as stream:
+        stream.write(model.SerializeToString())
 
 
 def _samples(request: TuneRequest, graph: Graph) -> dict[str, Array]:

@@ -53,6 +53,9 @@ def quantize(
     skip: Skip = None,
     accuracy_drop: AccuracyDrop = None,
     out: Annotated[Path | None, typer.Option(help="File for the recipe: its ranges.")] = None,
+    qdq: Annotated[
+        Path | None, typer.Option(help="ONNX file for other programs: floats and their codes.")
+    ] = None,
     shape: ShapeList = None,
     json: Json = False,
 ) -> None:
@@ -71,7 +74,7 @@ def quantize(
         raise InputError("--scheme none: expected int8 or power2, got 'none'")
     from retune.stages.manifest import TuneRequest
     from retune.stages.network import stage_import
-    from retune.stages.quantization import check_quantization, stage_quantize
+    from retune.stages.quantization import check_quantization, stage_quantize, write_qdq
 
     request = TuneRequest(
         model=model,
@@ -85,13 +88,17 @@ def quantize(
         accuracy_drop=accuracy_drop,
     )
     check_quantization(request)
-    if out is not None:
-        check_file("out", out)
+    for what, path in (("out", out), ("qdq", qdq)):
+        if path is not None:
+            check_file(what, path)
     if random_calibration:
         say("retune: ranges of random samples are true of nothing real; use them for timing only")
-    made = stage_quantize(request, stage_import(request))
+    network = stage_import(request)
+    made = stage_quantize(request, network)
     if out is not None:
         out.write_bytes(made.file(made.recipe).read_bytes())
+    if qdq is not None:
+        write_qdq(network, made, qdq)
     if json:
         print_json(quality_data(made))
     else:

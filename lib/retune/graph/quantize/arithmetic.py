@@ -25,6 +25,8 @@ _SHIFT = 21
 """The last shift at most: 2**15 times the least multiplier of 15 bits, shifted so, is 256 codes."""
 _MOST_SHIFT = 31
 _MOST_OFFSET = 2**30
+_MOST_BIAS = 2**30
+"""In magnitude: weights are coded so that the bias in the same codes is no more."""
 _SUM_BITS, _CODE_BITS = 29, 8
 """Of sums of codes, and of a code without its zero point."""
 
@@ -83,6 +85,14 @@ def coded_weight(weight: Array, settings: QuantizeSettings, least: Array) -> Cod
     scale = _power2(magnitude, most + 1) if settings.scheme == "power2" else magnitude / most
     codes = np.clip(np.rint(weight / scale), -most, most).astype(np.int8)
     return CodedWeight(codes, np.broadcast_to(scale.reshape(-1), weight.shape[:1]))
+
+
+def layer_weight(
+    weight: Array, bias: Array, codes: Codes, settings: QuantizeSettings
+) -> CodedWeight:
+    """The weight of a layer that reads such codes; its bias has codes of 32 bits beside it."""
+    least = np.abs(bias).reshape(-1) / (codes.scale * _MOST_BIAS)
+    return coded_weight(weight, settings, least=least)
 
 
 def _power2(magnitude: Array, steps: int = 128) -> Array:

@@ -20,16 +20,13 @@ from retune.graph.quantize.arithmetic import (
     Codes,
     added,
     centred,
-    coded_weight,
     dequantized,
+    layer_weight,
     quantized,
     rescaled,
 )
 from retune.graph.quantize.settings import QuantizeSettings
 from retune.instructions.dot4 import WIDTH
-
-_MOST_BIAS = 2**30
-"""In magnitude: weights are coded so that the bias in the same codes is no more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,10 +230,8 @@ class _Realizer:
         """
         node, codes = region.node, self.codes[region.node.inputs[0]]
         bias = self.old.constants[region.bias.inputs[1]] if region.bias else np.zeros(1)
-        made = self.coding.weights.get(node.inputs[1]) or coded_weight(
-            self.old.constants[node.inputs[1]],
-            self.coding.settings,
-            least=np.abs(bias).reshape(-1) / (codes.scale * _MOST_BIAS),
+        made = self.coding.weights.get(node.inputs[1]) or layer_weight(
+            self.old.constants[node.inputs[1]], bias, codes, self.coding.settings
         )
         weight, scales = made.codes, made.scales
         total = self.products(node, weight, codes)

@@ -3,12 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import onnx
+
 from retune.graph.graph import Graph
 from retune.graph.ops import Array
 from retune.graph.passes import optimise
-from retune.graph.quantize.annotate import annotate
+from retune.graph.quantize.annotate import Annotation, annotate
 from retune.graph.quantize.arithmetic import codes_of
 from retune.graph.quantize.calibrate import Range, calibrate
+from retune.graph.quantize.export import qdq_model
 from retune.graph.quantize.realize import Coding, realize
 from retune.graph.quantize.settings import QuantizeSettings
 
@@ -39,11 +42,23 @@ def quantized(graph: Graph, recipe: Recipe) -> Graph:
 
     Inputs and outputs keep their names and types.
     """
+    return realize(*_coded(graph, recipe))
+
+
+def qdq(graph: Graph, recipe: Recipe) -> onnx.ModelProto:
+    """The same network as a model of ONNX in floats, with pairs that say how values are rounded.
+
+    Raises: ModelError for a node that has no form in ONNX here.
+    """
+    return qdq_model(*_coded(graph, recipe))
+
+
+def _coded(graph: Graph, recipe: Recipe) -> tuple[Graph, Annotation, Coding]:
     graph = optimise(graph, "NCHW")
     ranges = {name: Range(low, high) for name, low, high in recipe.ranges}
     settings, annotation = recipe.settings, annotate(graph, recipe.settings)
     codes = {v: codes_of(ranges[s], settings) for v, s in annotation.scales.items()}
-    return realize(graph, annotation, Coding(codes=codes, settings=settings))
+    return graph, annotation, Coding(codes=codes, settings=settings)
 
 
 def quantize(graph: Graph, data: Mapping[str, Array], settings: QuantizeSettings) -> Graph:

@@ -1,0 +1,54 @@
+"""Quantized networks as files of pairs: onnxruntime computes from them what we compute."""
+
+import numpy as np
+import onnx
+import pytest
+
+from retune.core.dtypes import TensorType
+from retune.core.errors import ModelError
+from retune.graph.evaluate import run_graph
+from retune.graph.graph import GraphBuilder
+from retune.graph.onnx_import import import_model
+from retune.graph.onnx_nodes import NodeWriter, write_node
+from retune.graph.quantize.recipe import calibrated, qdq, quantized
+from retune.graph.quantize.settings import POWER2, QuantizeSettings
+from tests.unit.graph.quantize_networks import residual, samples
+from tests.unit.graph.test_onnx_pairs import peer
+
+SETTINGS = [
+    QuantizeSettings(),
+    QuantizeSettings(weight_bits=7, weights="tensor"),
+    QuantizeSettings(activations="int8", skip_conv_layers=(1,)),
+    POWER2,
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_onnxruntime_computes_the_same(settings: QuantizeSettings) -> None:
+    graph, data = residual()
+    recipe = calibrated(graph, data, settings)
+    made, ours = qdq(graph, recipe), quantized(graph, recipe)
+    onnx.checker.check_model(made, full_check=True)
+    assert [v.name for v in made.graph.output] == list(graph.outputs)
+    inputs = {name: array[:1] for name, array in samples(graph, 3).items()}
+    found, expected = run_graph(ours, inputs), peer(made, inputs)
+    scores = graph.outputs[0]
+    assert np.abs(found[scores] - expected).max() <= 0.02 * np.abs(expected).max()
+
+
+def test_what_was_written_is_read_as_the_same_integers() -> None:
+    graph, data = residual()
+    recipe = calibrated(graph, data, QuantizeSettings())
+    ours, again = quantized(graph, recipe), import_model(qdq(graph, recipe))
+    inputs = {name: array[:1] for name, array in samples(graph, 3).items()}
+    for name, array in run_graph(ours, inputs).items():
+        np.testing.assert_allclose(run_graph(again, inputs)[name], array, rtol=1e-5, atol=1e-6)
+    counts = [sum(g.types[n.outputs[0]].dtype == "int32" for n in g.nodes) for g in (ours, again)]
+    assert counts[0] == counts[1]
+
+
+def test_ops_without_a_form_are_refused_by_name() -> None:
+    build = GraphBuilder("net")
+    graph = build.finish([build.add("gelu", [build.input("x", TensorType((2, 3)))])])
+    with pytest.raises(ModelError, match="'gelu' has no form in ONNX here; expected one of abs, "):
+        write_node(graph.nodes[0], ["x"], "y", NodeWriter(graph))
