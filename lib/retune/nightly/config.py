@@ -6,18 +6,19 @@ before night.
 
 import math
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
 from datetime import time
 from functools import partial
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from retune.core.config import cache_root, records_root
 from retune.core.errors import InputError
 from retune.core.files import check_folder
 from retune.device.board import SIMULATED
 from retune.graph.models import check_model
+from retune.graph.quantize.settings import POWER2, QuantizeSettings
 from retune.nightly.cron import daily, firing_times
 from retune.nightly.settings import (
     EVENTS,
@@ -39,6 +40,7 @@ from retune.nightly.window import Window, parse_window
 from retune.search.allocate import ALLOCATORS
 from retune.search.tuners import TUNERS
 from retune.stages.manifest import Shapes
+from retune.stages.quantization import RANDOM, check_settings
 
 T = TypeVar("T")
 
@@ -48,7 +50,9 @@ DeviceCheck = Callable[[str], object]
 DEFAULT_MINUTES = 60.0
 _DEFAULT_START = time(22)
 _LAYOUTS = ("NHWC", "NCHW")
-_QUANTIZE = ("none",)
+_SCHEMES: Mapping[str, QuantizeSettings | None] = {
+    "none": None, "int8": QuantizeSettings(), "power2": POWER2,
+}  # fmt: skip
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _SECRET_HEADERS = ("authorization", "proxy-authorization", "cookie", "x-api-key")
 
@@ -62,7 +66,7 @@ def check_device(name: str) -> None:
 
 _OPTION_KEYS = tuple(each.name for each in fields(SearchOptions))
 _KEYS = (
-    *("out", "records", "work", "minutes", "window", "cron", "quantize", "keep", *_OPTION_KEYS),
+    *("out", "records", "work", "minutes", "window", "cron", "keep", *_OPTION_KEYS),
     *("model", "device", "retrain", "notify"),
 )
 _MODEL_KEYS = (
@@ -80,7 +84,7 @@ def load_config(path: Path, device_check: DeviceCheck = check_device) -> Nightly
     """
     top = read_toml(path, _KEYS)
     folder = path.absolute().parent
-    defaults = _read_options(top, SearchOptions())
+    defaults = _read_options(top, SearchOptions(), folder)
     devices = _read_devices(top, folder, device_check)
     models = _read_models(top, folder, devices, defaults)
     window = _read_window(top)
@@ -92,7 +96,6 @@ def load_config(path: Path, device_check: DeviceCheck = check_device) -> Nightly
         minutes=top.number("minutes", DEFAULT_MINUTES),
         window=window,
         cron=_read_cron(top, window),
-        quantize=_read_quantize(top),
         keep=top.count("keep", 10),
         models=models,
         devices=devices,
@@ -110,7 +113,7 @@ def _read_folder(top: Table, key: str, folder: Path) -> Path:
     return path
 
 
-def _read_options(table: Table, defaults: SearchOptions) -> SearchOptions:
+def _read_options(table: Table, defaults: SearchOptions, folder: Path) -> SearchOptions:
     """The options of the whole file or of one model; what is missing is as in `defaults`."""
     return SearchOptions(
         tuner=table.choice("tuner", tuple(TUNERS), defaults.tuner),
@@ -120,7 +123,24 @@ def _read_options(table: Table, defaults: SearchOptions) -> SearchOptions:
         max_error=table.number("max_error", defaults.max_error, least=0),
         layout=table.choice("layout", _LAYOUTS, defaults.layout),
         samples=table.count("samples", defaults.samples, least=1),
+        quantize=_read_quantize(table, defaults.quantize),
+        calibration=_read_calibration(table, defaults.calibration, folder),
+        accuracy_drop=table.number("accuracy_drop", least=0)
+        if "accuracy_drop" in table
+        else defaults.accuracy_drop,
     )
+
+
+def _read_quantize(table: Table, default: QuantizeSettings | None) -> QuantizeSettings | None:
+    if "quantize" not in table:
+        return default
+    return _SCHEMES[table.choice("quantize", tuple(_SCHEMES), "none")]
+
+
+def _read_calibration(table: Table, default: str, folder: Path) -> str:
+    """A file or folder of samples, relative to the configuration, or the word for random ones."""
+    given = table.text("calibration", default)
+    return given if given in (default, RANDOM) else str((folder / given).resolve())
 
 
 def _device_of(table: Table, folder: Path) -> str:
@@ -175,6 +195,12 @@ def _read_model(
     if len(set(chosen)) < len(chosen):
         raise table.wrong("devices", "each device once", list(chosen))
     least, most = _read_minutes(table)
+    options = _read_options(table, defaults, folder)
+    if options.quantize is None:  # what is said for all networks is not for those of floats
+        stated = {"calibration", "accuracy_drop"} & {*table}
+        kept = {} if stated else {"calibration": "", "accuracy_drop": None}
+        options = replace(options, **kept)
+    _within(table.where, lambda: check_settings(**_quantization(options)))
     return ModelConfig(
         name=name,
         model=model,
@@ -183,8 +209,13 @@ def _read_model(
         shapes=shapes,
         least_minutes=least,
         most_minutes=most,
-        options=_read_options(table, defaults),
+        options=options,
     )
+
+
+def _quantization(options: SearchOptions) -> dict[str, Any]:
+    names = ("quantize", "calibration", "accuracy_drop")
+    return {name: getattr(options, name) for name in names}
 
 
 def _read_shapes(table: Table) -> Shapes:
@@ -236,13 +267,6 @@ def _read_cron(top: Table, window: Window | None) -> str:
             )
             raise top.wrong("cron", expected, f"{expression} ({clock:%H:%M})")
     return expression
-
-
-def _read_quantize(top: Table) -> str:
-    value = top.text("quantize", "none")
-    if value not in _QUANTIZE:
-        raise top.wrong("quantize", '"none", as networks are not quantized yet', value)
-    return value
 
 
 def _read_retrain(top: Table) -> RetrainConfig:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from retune.core.errors import InputError
+from retune.graph.quantize.settings import QuantizeSettings
 from retune.nightly.window import Window
 from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_MAX_ERROR, DEFAULT_TUNER
 from retune.stages.manifest import Shapes, TuneRequest
@@ -35,6 +36,9 @@ class SearchOptions:
     max_error: float = DEFAULT_MAX_ERROR
     layout: str = "NHWC"
     samples: int = 2
+    quantize: QuantizeSettings | None = None
+    calibration: str = ""
+    accuracy_drop: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +126,6 @@ class NightlyConfig:
     """Nothing is begun outside. None: at any time."""
     cron: str
     """When a night is started, by the clock of `timezone`."""
-    quantize: str
     keep: int
     """Versions of a bundle beside the current one and the one before it."""
     models: tuple[ModelConfig, ...]

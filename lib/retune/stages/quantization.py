@@ -42,25 +42,32 @@ _MOST_DECIBELS = 300.0
 
 def check_quantization(request: TuneRequest) -> None:
     """Raises: InputError for options that do not go together, and for missing samples."""
-    if request.quantize is None:
-        if request.calibration or request.accuracy_drop is not None:
+    check_settings(request.quantize, request.calibration, request.accuracy_drop)
+
+
+def check_settings(
+    quantize: QuantizeSettings | None, calibration: str, accuracy_drop: float | None
+) -> None:
+    """The same, of the request's fields of these names."""
+    if quantize is None:
+        if calibration or accuracy_drop is not None:
             raise InputError(
                 "calibration and accuracy_drop are for networks of integers: expected quantize "
                 "int8 or power2 beside them"
             )
         return
-    if not request.calibration:
+    if not calibration:
         raise InputError(
-            f"quantize {request.quantize.scheme}: expected samples of the network's inputs, got "
+            f"quantize {quantize.scheme}: expected samples of the network's inputs, got "
             "none; name an .npz file or a folder of them with an array for each input "
             "(np.savez('data.npz', NAME=samples)), or ask for random samples"
         )
-    drop = request.accuracy_drop
+    drop = accuracy_drop
     if drop is not None and not (isfinite(drop) and 0 <= drop <= 100):
         raise InputError(f"accuracy_drop: expected points from 0 to 100, got {drop:g}")
-    if request.calibration != RANDOM and not Path(request.calibration).exists():
+    if calibration != RANDOM and not Path(calibration).exists():
         raise InputError(
-            f"calibration {request.calibration}: expected an .npz file or a folder of them, got "
+            f"calibration {calibration}: expected an .npz file or a folder of them, got "
             "nothing there"
         )
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from retune.core.errors import InputError
+from retune.graph.quantize.settings import POWER2, QuantizeSettings
 from retune.nightly.config import load_config
 from retune.nightly.settings import NightlyConfig, SearchOptions, slug
 from retune.nightly.window import Window
@@ -48,13 +49,46 @@ def test_the_example_is_right_and_its_defaults_are_the_defaults(load: Load):
     assert [model.name for model in config.models] == ["mlp", "squeezenet"]
     assert config.models[0].options == SearchOptions()
     least = load(LEAST)
-    for name in ("minutes", "cron", "quantize", "keep", "retrain"):
+    for name in ("minutes", "cron", "keep", "retrain"):
         assert getattr(config, name) == getattr(least, name), name
     assert config.notify.on == least.notify.on
     commented = text.replace("# email_block", "email_block").replace("# webhook", "webhook")
     notify = load(commented.replace("# minutes = 45", "minutes = 45")).notify
     assert notify.email_block == "nightly-mail"
     assert notify.webhook is not None and notify.webhook.variables == ("NIGHTLY_TOKEN",)
+
+
+def test_networks_are_quantized_as_the_file_says_of_all_or_of_one(load: Load, tmp_path: Path):
+    (tmp_path / "digits.npz").write_bytes(b"samples")
+    config = load(
+        """
+        out = "fleet"
+        quantize = "int8"
+        calibration = "random"
+        accuracy_drop = 1
+        [[model]]
+        model = "zoo:mlp"
+        name = "usual"
+        [[model]]
+        model = "zoo:mlp"
+        name = "own"
+        quantize = "power2"
+        calibration = "digits.npz"
+        [[model]]
+        model = "zoo:mlp"
+        name = "floats"
+        quantize = "none"
+        [[device]]
+        name = "pocl"
+        """
+    )
+    requests = [
+        config.request(model, device, minutes=1.0, campaign="night")
+        for model, device in config.pairs
+    ]
+    assert [r.quantize for r in requests] == [QuantizeSettings(), POWER2, None]
+    assert [r.calibration for r in requests] == ["random", str(tmp_path / "digits.npz"), ""]
+    assert [r.accuracy_drop for r in requests] == [1, 1, None]
 
 
 def test_what_is_left_out_has_its_default(load: Load, tmp_path: Path):
@@ -136,7 +170,17 @@ MISTAKES = {
     "truth": ("minutes = true" + LEAST, "minutes: expected a number above 0, got true"),
     "infinite": ("minutes = inf" + LEAST, "minutes: expected a number above 0, got inf"),
     "a fraction": ("keep = 2.5" + LEAST, "keep: expected a whole number of at least 0, got 2.5"),
-    "quantize": ('quantize = "int8"' + LEAST, 'expected "none".*not quantized yet, got "int8"'),
+    "a scheme": ('quantize = "int4"' + LEAST, 'quantize: expected one of .*got "int4"'),
+    "no samples": ('quantize = "int8"' + LEAST, r"number 1: quantize int8: expected samples of"),
+    "lost samples": (
+        model('quantize = "int8"\ncalibration = "lost.npz"'),
+        r"number 1: calibration .*lost.npz: expected an .npz file or a folder of them",
+    ),
+    "samples of floats": (model('calibration = "random"'), "are for networks of integers"),
+    "a drop": (
+        model('quantize = "int8"\ncalibration = "random"\naccuracy_drop = 101'),
+        "accuracy_drop: expected points from 0 to 100, got 101",
+    ),
     "a tuner": ('tuner = "xbg"' + LEAST, 'tuner: expected one of .*got "xbg"; did you mean xgb'),
     "an allocator": (model('allocator = "x"'), r"number 1: allocator: expected one of gradient"),
     "a network": (

@@ -24,7 +24,6 @@ def config(tmp_path: Path) -> NightlyConfig:
         minutes=60.0,
         window=None,
         cron="0 22 * * *",
-        quantize="none",
         keep=10,
         models=(
             ModelConfig(name="a", model="zoo:mlp", devices=("pocl",), runs_per_day=0.5),
