@@ -140,7 +140,8 @@ def rescaled(
     shifted = np.rint(np.ldexp(np.asarray(bias, np.float64) / codes.scale, found.shift))
     offset = (codes.zero << found.shift) + (1 << found.shift >> 1)
     if found.multiplier is not None:  # what `pre` cuts off is half of one on average
-        offset = offset + np.where(found.pre > 0, found.multiplier >> 1, 0)
+        # One number for all channels, whose multipliers have as many bits: kernels read no more.
+        offset += int(np.mean(np.where(found.pre > 0, found.multiplier >> 1, 0)))
     offset = np.clip(shifted + offset, -_MOST_OFFSET, _MOST_OFFSET)
     operands = (_int32(build, f"{value}.{name}", a) for name, a in found.operands(offset))
     attrs = _limiting(found.shift, codes, limits)
