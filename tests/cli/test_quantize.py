@@ -37,6 +37,8 @@ def test_quantize_says_what_each_layer_loses(place: Path, capfd: pytest.CaptureF
     capfd.readouterr()
     again = load_file(written)
     assert {again.types[n.outputs[0]].dtype for n in again.nodes if n.op == "conv2d"} == {"int32"}
+    assert run_command(["quantize", str(written), "--random-calibration"]) == 2
+    assert "got one that is quantized already; leave quantization" in capfd.readouterr().err
     assert run_command(["quantize", *MODEL, *data, "--scheme", "power2", "--skip", "#0"]) == 0
     assert "layers of power2, 8 bits of weights, on samples held out" in capfd.readouterr().out
 

@@ -71,6 +71,8 @@ class _Taking:
     known: dict[str, Array] = field(init=False)
     readers: Counter[str] = field(init=False)
     outputs: set[str] = field(init=False)
+    quantizers: dict[str, list[onnx.NodeProto]] = field(init=False)
+    """Those of each value."""
 
     def __post_init__(self) -> None:
         nodes = self.graph.node
@@ -82,6 +84,10 @@ class _Taking:
                 self.known[node.output[0]] = numpy_helper.to_array(value)
         self.readers = Counter(value for node in nodes for value in node.input)
         self.outputs = {entry.name for entry in self.graph.output}
+        self.quantizers = {}
+        for node in nodes:
+            if node.op_type == _QUANTIZE:
+                self.quantizers.setdefault(node.input[0], []).append(node)
 
     def take(self) -> None:
         """All pairs, and the constants."""
@@ -103,6 +109,8 @@ class _Taking:
         """The node's output becomes a constant of floats."""
         scale, zero = self.scale_of(node)
         if scale is None or codes.dtype.name not in (*_BYTES, "int32"):
+            return
+        if zero.size not in (1, scale.size):
             return
         axis = next((a.i for a in node.attribute if a.name == "axis"), 1) % max(1, codes.ndim)
         if scale.size > 1 and (not codes.ndim or scale.shape != (codes.shape[axis],)):
@@ -134,10 +142,16 @@ class _Taking:
             self.codes.update((node.output[0], codes) for node in nodes)
 
     def is_alone(self, quantizer: onnx.NodeProto, count: int) -> bool:
-        """Whether nobody else reads what is coded, or its codes, than so many nodes."""
+        """Whether nobody else reads what is coded, or its codes, than so many nodes.
+
+        Several quantizers to the same codes, one for each reader, are as good as one.
+        """
         value, made = quantizer.input[0], quantizer.output[0]
+        codes = self.codes_of(quantizer)
+        twins = [n for n in self.quantizers.get(value, ()) if self.codes_of(n) == codes]
         read = (self.readers[value], self.readers[made])
-        return read == (1, count) and not {value, made} & (self.outputs | self.known.keys())
+        whole = {value, *(n.output[0] for n in twins)}
+        return read == (len(twins), count) and not whole & (self.outputs | self.known.keys())
 
     def codes_of(self, node: onnx.NodeProto) -> Codes | None:
         """The eight bits of a node of one scale for all; None for others."""

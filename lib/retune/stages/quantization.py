@@ -17,6 +17,7 @@ from retune.device.opening import spec_of
 from retune.graph.graph import Graph
 from retune.graph.onnx_import import load_file
 from retune.graph.ops import Array
+from retune.graph.ops.quantized import RESCALING
 from retune.graph.quantize.fitting import fitted
 from retune.graph.quantize.leaving import leave_in_floats
 from retune.graph.quantize.quality import agreement, layer_noise
@@ -96,6 +97,11 @@ def stage_quantize(folder: Path, request: TuneRequest, network: ImportManifest) 
     """
     settings = _settings(request)
     graph = float_network(network)
+    if any(node.op in RESCALING for node in graph.nodes):
+        raise InputError(
+            f"{request.model}: expected a network of floats, got one that is quantized already; "
+            "leave quantization out: its own integers are kept"
+        )
     data = _samples(request, graph)
     known, new = held_out(graph, data)
     new = new if all(len(array) for array in new.values()) else known

@@ -170,6 +170,23 @@ def test_a_value_that_others_read_as_it_is_keeps_its_pair() -> None:
     np.testing.assert_allclose(run_graph(graph, {"x": X})["y"], peer(model, {"x": X}), atol=1e-5)
 
 
+def test_pairs_of_each_reader_are_one_if_they_say_the_same() -> None:
+    nodes = [
+        node("Relu", ["x"], ["r"]),
+        *pair("r", "left"),
+        *pair("r", "right"),
+        node("DequantizeLinear", ["w", "ws", "wz"], ["weight"], axis=0),
+        node("Conv", ["left", "weight"], ["c"]),
+        node("Conv", ["right", "weight"], ["d"]),
+        node("Sub", ["c", "d"], ["y"]),
+    ]
+    model = typed_model(nodes, {"x": X}, ["y"], WEIGHTS)
+    graph = import_model(model)
+    assert layers(graph) == {"int32"}
+    assert [n.op for n in graph.nodes].count("quotient") == 1
+    np.testing.assert_array_equal(run_graph(graph, {"x": X})["y"], peer(model, {"x": X}))
+
+
 def test_pairs_around_no_layer_mean_what_they_say() -> None:
     nodes = [*pair("x", "a"), node("Relu", ["a"], ["r"]), *pair("r", "y")]
     model = typed_model(nodes, {"x": X}, ["y"], WEIGHTS)
