@@ -32,8 +32,10 @@ from retune.codegen.kernel import (
     Prefetch,
     Registers,
     Statement,
+    Tile,
     Value,
     Wait,
+    element_of,
 )
 from retune.codegen.lanes import vectorizable
 from retune.codegen.names import Identifiers, identifier
@@ -330,6 +332,7 @@ class KernelBody:
     def _ahead(self, read: Place) -> Iterator[Statement]:
         """What follows a read of a packed constant inside a reduction."""
         streamed = read.buffer.name in self._packed and streams.is_stream(read.buffer)
+        streamed = streamed and not Tile.parse(read.buffer.dtype)
         reducing = any(loop.reduce for loop in self._loops)
         if not (streamed and self.groups.prefetch and reducing):
             return
@@ -359,8 +362,8 @@ class KernelBody:
     def memory(self, buffer: Buffer) -> Memory:
         """A buffer that lies in memory."""
         dtype = buffer.dtype
-        if buffer.scope == "local":  # other blocks write the words' elements one by one
-            dtype = dtype.partition("x")[0]
+        if buffer.scope == "local" or Tile.parse(dtype):  # others touch element after element
+            dtype = element_of(dtype)
         return Memory(self._names.of(buffer.name), dtype, buffer.scope)
 
     def fresh(self, stem: str) -> str:

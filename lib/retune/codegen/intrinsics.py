@@ -1,9 +1,13 @@
-"""Loops that an intrinsic does become calls of a function over words, whose text is its way's."""
+"""Loops that an intrinsic does become calls of a function over words, whose text is its way's.
+
+Those of tiles become operations on matrix registers, see `tiles`.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from retune.codegen.kernel import Function, Value
+from retune.codegen.kernel import Function, Value, element_of
+from retune.codegen.tiles import tiles_to_calls
 from retune.core.errors import CodegenError
 from retune.instructions import Match, Shape, intrinsic, intrinsics, match, mismatch
 from retune.ir.expr import Buffer, Call, Expr, Load, Var, const
@@ -13,10 +17,12 @@ from retune.ir.stmt import For, Stmt, blocks, rewrite
 
 
 def intrinsics_to_calls(nest: Stmt) -> Stmt:
-    """The nest with a call over words for each loop that an intrinsic does.
+    """The nest with a call over words, or tiles, for all loops that an intrinsic does.
 
     Raises: CodegenError where a primitive after `tensorize` left nothing to do it with.
     """
+
+    tiled: list[tuple[For, Match]] = []
 
     def rule(node: Stmt) -> Stmt | None:
         if not isinstance(node, For) or not node.intrinsic:
@@ -27,9 +33,12 @@ def intrinsics_to_calls(nest: Stmt) -> Stmt:
         if isinstance(found, str) or problem:
             names = ", ".join(block.name for block in blocks(node))
             raise CodegenError(f"{names}: no {entry.name} over {node.var} any more: {problem}")
+        if entry.of_tiles:
+            tiled.append((node, found))
+            return None
         return replace(found.block, value=_call(found))
 
-    return rewrite(nest, rule)
+    return tiles_to_calls(rewrite(nest, rule), tiled)
 
 
 def _call(found: Match) -> Expr:
@@ -68,4 +77,4 @@ def used_functions(nest: Stmt, lanes: Mapping[Var, int], offered: Sequence[str])
 
 def shape_of(words: Sequence[Expr | Value], lanes: int) -> Shape:
     """The shape of the function over these words."""
-    return Shape(tuple(word.dtype.partition("x")[0] for word in words), lanes)
+    return Shape(tuple(element_of(word.dtype) for word in words), lanes)

@@ -6,6 +6,7 @@ Values compare by content. Integers narrower than 32 bits calculate as int32; `w
 one of them of the result. Read `Operation`, then `Kernel`.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -24,9 +25,40 @@ NARROW_TYPES = frozenset({"int16", "int8", "int7", "uint16", "uint8"})
 """Element types that arithmetic calculates with as int32."""
 
 
+_TILE = re.compile(r"(\w+)\[(\d+)x(\d+)/(\d+)\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """The type of what a matrix register holds: rows of adjacent elements.
+
+    As text it is an element type, of registers and of what they are loaded from.
+    """
+
+    dtype: str
+    rows: int
+    columns: int
+    pitch: int
+    """Elements from a row to the next where it is loaded or stored."""
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{self.rows}x{self.columns}/{self.pitch}]"
+
+    @staticmethod
+    def parse(dtype: str) -> "Tile | None":
+        """The type of that text; None for one of elements."""
+        found = _TILE.fullmatch(dtype)
+        return found and Tile(found[1], int(found[2]), int(found[3]), int(found[4]))
+
+
+def element_of(dtype: str) -> str:
+    """The type of the elements of words or tiles, or that of an element."""
+    return dtype.partition("[")[0].partition("x")[0]
+
+
 def element_bytes(dtype: str) -> int:
     """Size of an element in memory; a word of bytes has four."""
-    return 4 if dtype.endswith("x4") else itemsize(dtype)
+    return 4 if dtype.endswith("x4") else itemsize(element_of(dtype))
 
 
 _SYMBOLS: Mapping[str, str] = {
@@ -242,8 +274,31 @@ class If:
     otherwise: "tuple[Statement, ...]" = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Matrices:
+    """Matrix registers from here on, numbered, of so many rows of so many bytes each."""
+
+    function: "Function"
+    """Of what is done with them."""
+    shapes: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OnMatrices:
+    """A step on matrix registers, see `instructions.TILE_STEPS`."""
+
+    function: "Function"
+    step: str
+    registers: tuple[int, ...] = ()
+    """The one that it changes or stores, and those that it reads."""
+    at: At | None = None
+    sizes: tuple[int, ...] = ()
+    """What follows as arguments: a pitch in memory, in elements; rows; bytes or words of a row."""
+
+
 Statement = (
     Declare | Registers | Array | Assign | Store | Wait | Prefetch | Number | Loop | If
+    | Matrices | OnMatrices
 )  # fmt: skip
 
 
@@ -325,3 +380,8 @@ def _shown(statement: Statement) -> str:
             return f"for {name} in range({extent}):"
         case If(tests):
             return f"if {' and '.join(map(str, tests))}:"
+        case Matrices(_, shapes):
+            return f"matrices {', '.join(f'{rows}x{size}' for rows, size in shapes)}"
+        case OnMatrices(_, step, registers, at):
+            where = f" {at}" if at else ""
+            return f"{step.lower()} {', '.join(f'matrix {i}' for i in registers)}{where}"

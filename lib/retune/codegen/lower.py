@@ -12,6 +12,7 @@ from retune.codegen.intrinsics import intrinsics_to_calls, used_functions
 from retune.codegen.items import one_item, virtual_threads
 from retune.codegen.kernel import Function, Kernel, Parameter
 from retune.codegen.masks import masks_to_guards
+from retune.codegen.matrix_registers import by_number
 from retune.codegen.names import identifier
 from retune.codegen.passes import drop_unit_loops, pack_constants, simplify_indices
 from retune.codegen.peeling import peel_borders
@@ -29,6 +30,7 @@ from retune.codegen.widths import check_sizes
 from retune.core.config import knob
 from retune.core.dtypes import itemsize
 from retune.core.errors import CodegenError
+from retune.instructions import intrinsic
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Buffer, Expr, Var, loads
 from retune.ir.flat import elements
@@ -149,6 +151,10 @@ def _kernel(part: Program, root: Stmt, position: int, target: Target) -> KernelS
     local = (x, y, z)
     sizes = body.global_size
     fetches = [Function("prefetch")] if body.streams else []
+    functions = used_functions(nest, body.lanes, target.offers)
+    for function in functions:
+        if intrinsic(function.op).of_tiles:
+            statements = by_number(statements, function)
     kernel = Kernel(
         name=name,
         parameters=tuple(Parameter(body.memory(b), b in written) for b in touched),
@@ -156,7 +162,7 @@ def _kernel(part: Program, root: Stmt, position: int, target: Target) -> KernelS
         based=ONE_BASE in target.offers and len(touched) >= LEAST_BASED,
         local_size=local,
         body=statements,
-        functions=(*fetches, *used_functions(nest, body.lanes, target.offers)),
+        functions=(*fetches, *functions),
         comment=tuple(_comment(part.body, body)),
     )
     return KernelSource(

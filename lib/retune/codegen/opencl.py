@@ -22,8 +22,10 @@ from retune.codegen.kernel import (
     Literal,
     Load,
     Loop,
+    Matrices,
     Name,
     Number,
+    OnMatrices,
     Operation,
     Prefetch,
     Registers,
@@ -31,13 +33,15 @@ from retune.codegen.kernel import (
     Value,
     Wait,
 )
-from retune.codegen.opencl_intrinsics import function_lines, function_name
+from retune.codegen.opencl_intrinsics import function_lines, function_name, macro_name
 from retune.codegen.opencl_kernels import kernel_lines
 from retune.codegen.opencl_types import type_name
 from retune.codegen.printing import Printer, Renderer
 
 _ALIGNMENT = 64
 """Bytes of a cache line: vectors of a private array that start on one do not cross it."""
+_CONFIGURATION = "matrices"
+"""The array that says what matrix registers hold."""
 _NAMES_A_LINE = 8
 """Registers that one line declares or sets."""
 _WIDTH = 97
@@ -83,7 +87,8 @@ _WORDS = """
     imaginary true false kernel global local constant private generic read_only write_only
     read_write uniform pipe image1d_t image2d_t image3d_t sampler_t event_t queue_t NULL NAN
     INFINITY HUGE_VALF MAXFLOAT INT_MIN INT_MAX LONG_MIN LONG_MAX fma select group get_group_id
-    get_local_id get_global_id barrier CLK_LOCAL_MEM_FENCE main base at
+    get_local_id get_global_id barrier CLK_LOCAL_MEM_FENCE main base at matrices
+    tile0 tile1 tile2 tile3 tile4 tile5 tile6 tile7
 """
 RESERVED = frozenset(_WORDS.split()) | frozenset(FUNCTION.values())
 """Words that OpenCL C or the generated code uses; no name of ours may be one of them."""
@@ -341,6 +346,29 @@ def _loop(s: Loop, to: Printer) -> list[str]:
     ]
 
 
+def _matrices(s: Matrices, _to: Printer) -> list[str]:
+    """Their configuration; source: Intel's Instruction Set Reference, LDTILECFG, palette 1."""
+    config = [1, *[0] * 63]
+    for register, (rows, size) in enumerate(s.shapes):
+        config[16 + 2 * register], config[48 + register] = size, rows
+    numbers = ", ".join(map(str, config[: 48 + len(s.shapes)]))
+    return [
+        *wrap(
+            f"const uchar {_CONFIGURATION}[64] __attribute__((aligned(64))) = {{{numbers}}};",
+            _WIDTH,
+            subsequent_indent="    ",
+        ),
+        f"{macro_name(s.function, 'CONFIGURE')}({_CONFIGURATION});",
+        *(f"{macro_name(s.function, 'REGISTER')}({n});" for n in range(len(s.shapes))),
+    ]
+
+
+def _on_matrices(s: OnMatrices, to: Printer) -> list[str]:
+    at = [] if s.at is None else [_pointer(s.at, to)]
+    arguments = ", ".join(map(str, (*s.registers, *at, *s.sizes)))
+    return [f"{macro_name(s.function, s.step)}({arguments});"]
+
+
 def _if(s: If, to: Printer) -> list[str]:
     tests = _conjunction(s.tests, map(to.text, s.tests))
     otherwise = ["else {", *to.inside(s.otherwise), "}"] if s.otherwise else []
@@ -395,6 +423,8 @@ OPENCL = Renderer(
         Number: _number,
         Loop: _loop,
         If: _if,
+        Matrices: _matrices,
+        OnMatrices: _on_matrices,
     },
     kernel=_kernel,
     reserved=RESERVED,

@@ -1,9 +1,10 @@
-"""Intrinsics in OpenCL C: a function for each shape, such as `dot4_us_8`, with its way's body."""
+"""Intrinsics in OpenCL C: a function for each shape, such as `dot4_us_8`, with its way's body, or
+macros such as `TILE8_US_1_LOAD`."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from retune.codegen.kernel import Function
-from retune.instructions import Shape, intrinsic
+from retune.instructions import TILE_STEPS, Shape, intrinsic
 
 LANGUAGE = "OpenCL C"
 """What the texts of ways are found under."""
@@ -22,10 +23,24 @@ def function_lines(functions: Iterable[Function]) -> list[str]:
     return [line for function in functions for line in (*_definition(function), "")]
 
 
+def macro_name(function: Function, step: str) -> str:
+    """The name of a step on matrix registers."""
+    assert function.shape is not None, "an intrinsic's function has a shape"
+    return f"{function_name(function.op, function.shape).upper()}_{step}"
+
+
+def _macros(f: Function, way: str, texts: Sequence[str]) -> list[str]:
+    """Macros, as registers are named by literal numbers."""
+    lines = [f"#define {macro_name(f, text)}" for text in texts]
+    return [f"#ifndef {macro_name(f, TILE_STEPS[0])}", f"// {way}", *lines, "#endif"]
+
+
 def _definition(f: Function) -> list[str]:
     assert f.shape is not None, "an intrinsic's function has a shape"
     entry = intrinsic(f.op)
     way = next(way for way in entry.ways if way.name == f.way)
+    if entry.of_tiles:
+        return _macros(f, entry.full_name(way), way.text[LANGUAGE](f.shape))
     lanes = "" if f.shape.lanes == 1 else f.shape.lanes
     name = function_name(f.op, f.shape)
     operands = zip(entry.operands, f.shape.dtypes, strict=True)

@@ -4,6 +4,7 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import prod
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from retune.codegen.target import ONE_BASE
 from retune.core.dtypes import INTEGER_LIMITS, TensorType, numpy_dtype
 from retune.core.errors import DeviceError
 from retune.device import catalogue
-from retune.device.probing import BASED_PROGRAM, program_of, shapes_of, ways
+from retune.device.probing import BASED_PROGRAM, program_of, shapes_of, tile_kernel, ways
 from retune.device.runtime import Device
 from retune.instructions import Intrinsic, Shape, Way
 
@@ -54,7 +55,30 @@ def has_one_base(device: Device) -> bool:
 
 def _has_way(device: Device, entry: Intrinsic, way: Way) -> bool:
     """Whether the way's functions can be built, and give what the pattern means."""
-    return all(_right(device, entry, way, shape) for shape in shapes_of(entry, way))
+    right = _right_tile if entry.of_tiles else _right
+    return all(right(device, entry, way, shape) for shape in shapes_of(entry, way))
+
+
+def _right_tile(device: Device, entry: Intrinsic, way: Way, shape: Shape) -> bool:
+    """The same for a tile: a product of two."""
+    rng = np.random.default_rng(0)
+    kernel = tile_kernel(entry, way, shape)
+    sizes = [tensor.shape for tensor in entry.op.inputs]
+    a, b = (
+        _bytes(dtype, prod(size), rng).reshape(size)
+        for dtype, size in zip(shape.dtypes, sizes, strict=True)
+    )
+    rows, columns = entry.pattern.shape
+    made = device.upload(np.zeros((rows, columns), np.int32))
+    buffers = [device.upload(a), device.upload(b), made]
+    program = device.build(kernel.text)
+    device.enqueue(
+        [device.prepare(program, kernel.name, buffers, kernel.global_size, kernel.local_size)]
+    )
+    device.finish()
+    by_row = b.reshape(len(b), columns, -1).transpose(0, 2, 1).reshape(-1, columns)
+    expected = a.astype(np.int64) @ by_row.astype(np.int64)
+    return bool(np.array_equal(device.read(made, TensorType((rows, columns), "int32")), expected))
 
 
 def _right(device: Device, entry: Intrinsic, way: Way, shape: Shape) -> bool:

@@ -12,15 +12,22 @@ import logging
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from retune.codegen.kernel import Function
+from retune.codegen.lower import lower
 from retune.codegen.opencl_intrinsics import LANGUAGE, function_lines, function_name
-from retune.codegen.target import ONE_BASE
+from retune.codegen.source import KernelSource
+from retune.codegen.target import CPU, ONE_BASE
 from retune.core.keys import content_key
 from retune.core.locking import machine_file
 from retune.core.replacing import replacing
 from retune.core.target import DeviceSpec
 from retune.instructions import Intrinsic, Shape, Way, intrinsics
+from retune.ir.expr import Expr, Load, transform
+from retune.ir.stmt import from_dag
+from retune.ir.te import Dag, Tensor, placeholder
+from retune.schedule.schedule import Schedule
 
 BASED_PROGRAM = """
 typedef struct { ulong x, y, z; } probe_at;
@@ -107,7 +114,12 @@ def shapes_of(entry: Intrinsic, way: Way) -> list[Shape]:
 
 
 def program_of(entry: Intrinsic, way: Way) -> str:
-    """The way's functions, and for each of them a kernel that calls it once in each item."""
+    """The way's functions, and for each of them a kernel that calls it once in each item.
+
+    Of tiles, kernels of one product each, see `tile_kernel`.
+    """
+    if entry.of_tiles:
+        return "\n".join(tile_kernel(entry, way, shape).text for shape in shapes_of(entry, way))
     shapes = shapes_of(entry, way)
     lines = function_lines(Function(entry.name, shape, way.name) for shape in shapes)
     for shape in shapes:
@@ -124,3 +136,23 @@ def program_of(entry: Intrinsic, way: Way) -> str:
             "}",
         ]
     return "\n".join([*lines, ""])
+
+
+def tile_kernel(entry: Intrinsic, way: Way, shape: Shape) -> KernelSource:
+    """A kernel of the pattern alone, on operands of these types: it makes one tile."""
+    typed = {o.name: dtype for o, dtype in zip(entry.operands, shape.dtypes, strict=True)}
+    inputs = {t.name: placeholder(t.name, t.shape, typed[t.name]) for t in entry.op.inputs}
+
+    def swapped(node: Expr) -> Expr | None:
+        return (
+            Load(inputs[node.buffer.name].buffer, node.indices) if isinstance(node, Load) else None
+        )
+
+    op = replace(entry.op, body=transform(entry.op.body, swapped), inputs=(*inputs.values(),))
+    made = Tensor(entry.pattern.buffer, op)
+    s = Schedule(from_dag(Dag((made,)), f"probe_{function_name(entry.name, shape)}"))
+    axes = dict(zip((a.var for a in (*op.axes, *op.reduce_axes)), s.loops(made.name), strict=True))
+    s.reorder(*(axes[axis.var] for axis in entry.axes))
+    s.tensorize(axes[entry.axes[0].var], entry.name)
+    target = replace(CPU, offers=(entry.full_name(way),))
+    return lower(s.program, target).kernels[0]

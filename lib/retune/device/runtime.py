@@ -23,6 +23,7 @@ from retune.core.target import DeviceSpec
 from retune.device import declarations, holding, pages
 from retune.device.catalogue import find_device, find_in_caller, opencl
 from retune.device.inputs import random_array
+from retune.device.permissions import require_registers
 
 PART_ALIGN_BYTES = 512
 """Devices take parts of a buffer from multiples of this on (CL_DEVICE_MEM_BASE_ADDR_ALIGN: NVIDIA
@@ -103,6 +104,7 @@ class Device:
     def __init__(self, handle: Any, spec: DeviceSpec) -> None:
         self.spec = spec
         self._cl = opencl()
+        require_registers(spec)
         with _refusals("open"):
             self._context = self._cl.Context([handle])
             self._queue = self._cl.CommandQueue(self._context)

@@ -1,11 +1,13 @@
 """Instructions of devices as data: what each computes, which operands it takes, and its texts.
 
-Read `Intrinsic` in `intrinsic`; `dot4` is the entry to copy for another one. `matching` says where
+Read `Intrinsic` in `intrinsic`; `dot4` is the entry to copy for another one in lanes, `tile8` for
+one on matrix registers. `matching` says where
 a nest of loops is what an instruction computes. Importing this package registers all of them.
 """
 
-from retune.instructions import dot4
+from retune.instructions import dot4, tile8
 from retune.instructions.intrinsic import (
+    TILE_STEPS,
     Intrinsic,
     Operand,
     Shape,
@@ -14,13 +16,15 @@ from retune.instructions.intrinsic import (
     intrinsics,
     register_intrinsic,
 )
-from retune.instructions.matching import Match, match, mismatch
+from retune.instructions.matching import Match, TileIndex, match, mismatch
 
 __all__ = [
+    "TILE_STEPS",
     "Intrinsic",
     "Match",
     "Operand",
     "Shape",
+    "TileIndex",
     "Way",
     "dot4",
     "intrinsic",
@@ -28,4 +32,5 @@ __all__ = [
     "match",
     "mismatch",
     "register_intrinsic",
+    "tile8",
 ]

@@ -10,7 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from retune.core.errors import ScheduleError
-from retune.ir.te import Compute, Tensor
+from retune.ir.te import Axis, Compute, Tensor
+
+TILE_STEPS = ("REGISTER", "CONFIGURE", "RELEASE", "ZERO", "LOAD", "DOT", "STORE")
+"""What is done with matrix registers, see `tile8` for one that has them."""
 
 _LETTER = {"uint8": "u", "int8": "s", "int7": "n"}
 """Type -> its letter in a function's name: unsigned, signed, narrow."""
@@ -47,16 +50,19 @@ class Way:
     takes: Callable[[Shape], bool]
     """Whether there is a text for that shape."""
     text: Mapping[str, Callable[[Shape], Sequence[str]]]
-    """Renderer's name -> the body of a function of the operands' words, in the pattern's order, and
-    the sum so far, called `sum`, which returns the new one."""
+    """Renderer's name -> its text. Of an intrinsic in lanes: the body of a function of the words of
+    its operands, in the pattern's order, and the sum so far, called `sum`, which returns the new
+    one. Of one of tiles: what each of `TILE_STEPS` with its arguments is replaced by."""
     slots: float = 1.0
-    """Time on a vector's results, in that of a multiply-add of float32 on as many lanes."""
+    """Time on a vector's results, or a tile's, in that of a multiply-add of a vector of float32."""
     first_slots: float = 0.0
     """Time on an operand that all lanes share, once for all functions that read it."""
     second_slots: float = 0.0
     """Time on the other operand, once for all functions that read it."""
     registers: int = 1
     """Registers that each operand takes while it is used."""
+    vectors: float = 1.0
+    """Vectors that are read for an operand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,17 +71,36 @@ class Intrinsic:
 
     name: str
     pattern: Tensor
-    """A reduction; its axes are the loops that the instruction does."""
+    """A reduction; its axes are the loops that the instruction does. Of a single number, which it
+    does in each lane of a vector; or of two axes, a tile, which a matrix register holds. Then the
+    operands have two axes as well, of which the first one may be at any distance."""
     operands: tuple[Operand, ...]
     ways: tuple[Way, ...]
     """The best first; the last one takes any shape and needs nothing, so that all devices have it.
     """
 
+    order: tuple[str, ...] = ()
+    """The pattern's axes by name as the loops are nested, from the outermost; as it has them
+    without. The last one is along words."""
+    fewer: tuple[str, ...] = ()
+    """Axes that may have fewer iterations than the pattern."""
+
     @property
-    def loops(self) -> tuple[int, ...]:
-        """Extents of the loops that it does, from the outermost; the last one is along words."""
+    def op(self) -> Compute:
+        """The pattern's definition."""
         assert isinstance(self.pattern.op, Compute)
-        return tuple(axis.extent for axis in (*self.pattern.op.axes, *self.pattern.op.reduce_axes))
+        return self.pattern.op
+
+    @property
+    def of_tiles(self) -> bool:
+        """Whether its results are tiles."""
+        return bool(self.op.axes)
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The loops that it does, from the outermost."""
+        known = {axis.var.name: axis for axis in (*self.op.axes, *self.op.reduce_axes)}
+        return tuple(known[name] for name in self.order or known)
 
     def way(self, shape: Shape, offered: Sequence[str]) -> Way:
         """The best way for that shape among those that a device offers, as `full_name` has them."""

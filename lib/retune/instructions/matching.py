@@ -23,10 +23,9 @@ from retune.ir.expr import (
     loads,
     variables,
 )
-from retune.ir.flat import flat_index
-from retune.ir.simplify import from_polynomial, polynomial
+from retune.ir.flat import flat_index, flat_terms
+from retune.ir.simplify import Polynomial, from_polynomial, polynomial
 from retune.ir.stmt import Block, For, Stmt, blocks, walk
-from retune.ir.te import Compute
 
 _COMMUTATIVE = ("add", "mul", "min", "max")
 
@@ -37,10 +36,15 @@ class Match:
 
     entry: Intrinsic
     block: Block
-    along: Var
-    """The innermost of its loops: the words are along it."""
+    loops: Mapping[Var, Var]
+    """The pattern's axis -> the loop's variable."""
     reads: tuple[Load, ...]
     """Of the operands, in the intrinsic's order."""
+
+    @property
+    def along(self) -> Var:
+        """The innermost of its loops: the words are along it."""
+        return self.loops[self.entry.axes[-1].var]
 
     def shape(self, lanes: int) -> Shape:
         """Of the function that computes it in so many lanes."""
@@ -50,6 +54,36 @@ class Match:
         """Number of the word that an operand's elements are in; None where they are not in one."""
         return word_index(self.reads[number], self.along, self.entry.operands[number].word)
 
+    def tile(self, number: int) -> "TileIndex | None":
+        """Where the tile of an operand lies; None where it does not lie as the pattern's."""
+        terms = flat_terms(self.reads[number].buffer, self.reads[number].indices)
+        return _tile_index(self.wanted(number).indices, terms, self.loops)
+
+    def wanted(self, number: int) -> Load:
+        """The pattern's read of an operand."""
+        name = self.entry.operands[number].name
+        return next(load for load in loads(self.entry.op.body) if load.buffer.name == name)
+
+    @property
+    def result(self) -> "TileIndex | None":
+        """Where the tile of results lies; None where it does not lie as the pattern's."""
+        wanted = tuple(axis.var for axis in self.entry.op.axes)
+        return _tile_index(wanted, flat_terms(self.block.buffer, self.block.indices), self.loops)
+
+    def lies(self, number: int) -> bool:
+        """Whether an operand lies as the intrinsic takes it."""
+        return (self.tile if self.entry.of_tiles else self.word)(number) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class TileIndex:
+    """A tile in memory: rows of neighbours, at one distance."""
+
+    origin: Expr
+    """Index of its first element."""
+    pitch: int
+    """Elements from a row to the next."""
+
 
 def match(entry: Intrinsic, loop: For) -> Match | str:
     """The loop with all inside as the intrinsic's work, or why it is not."""
@@ -57,27 +91,35 @@ def match(entry: Intrinsic, loop: For) -> Match | str:
     while isinstance(inner, For):
         path.append(inner)
         inner = inner.body
-    wanted, op = entry.loops, entry.pattern.op
-    assert isinstance(op, Compute)
-    extents = tuple(n.extent for n in path)
-    if not isinstance(inner, Block) or extents != tuple(Const(e) for e in wanted):
-        found = " x ".join(map(str, extents))
+    if not isinstance(inner, Block) or not _sized(entry, path):
+        found = " x ".join(str(n.extent) for n in path)
         around = "" if isinstance(inner, Block) else " around more than that"
-        what = " x ".join(map(str, wanted))
+        what = " x ".join(
+            f"{'up to ' * (axis.var.name in entry.fewer)}{axis.extent}" for axis in entry.axes
+        )
         return f"expected a nest of {what} steps around one block, got {found}{around}"
-    reduces = [False] * len(op.axes) + [True] * len(op.reduce_axes)
-    if [n.reduce for n in path] != reduces:
+    if [n.reduce for n in path] != [axis in entry.op.reduce_axes for axis in entry.axes]:
         return "expected its loops to reduce where the pattern's do; " + ", ".join(
             f"{n.var} does{'' if n.reduce else ' not'}" for n in path
         )
     return matching_block(entry, inner, [n.var for n in path])
 
 
+def _sized(entry: Intrinsic, path: Sequence[For]) -> bool:
+    """Whether the loops have as many iterations as the pattern, or fewer where they may."""
+    if len(path) != len(entry.axes):
+        return False
+    for axis, loop in zip(entry.axes, path, strict=True):
+        steps = int(loop.extent.value) if isinstance(loop.extent, Const) else 0
+        if not (1 < steps <= axis.extent if axis.var.name in entry.fewer else steps == axis.extent):
+            return False
+    return True
+
+
 def matching_block(entry: Intrinsic, block: Block, own: Sequence[Var]) -> Match | str:
     """The same of a block inside loops of these variables, which are not looked at."""
-    op = entry.pattern.op
-    assert isinstance(op, Compute)
-    axes = dict(zip((axis.var for axis in (*op.axes, *op.reduce_axes)), own, strict=True))
+    op = entry.op
+    axes = dict(zip((axis.var for axis in entry.axes), own, strict=True))
     guarded = block.guard is not None and not variables(block.guard).isdisjoint(own)
     bound: dict[str, Load] = {}
     fits = block.reducer == op.reducer and block.buffer.dtype == entry.pattern.dtype
@@ -88,7 +130,7 @@ def matching_block(entry: Intrinsic, block: Block, own: Sequence[Var]) -> Match 
             f"expected {entry.pattern.dtype} {op.reducer}s of {op.body} with {operands}; got "
             f"{block.reducer} of {block.value}{guard}"
         )
-    return Match(entry, block, own[-1], tuple(bound[o.name] for o in entry.operands))
+    return Match(entry, block, axes, tuple(bound[o.name] for o in entry.operands))
 
 
 def _unify(
@@ -132,8 +174,10 @@ def mismatch(entry: Intrinsic, nest: Stmt, loop: For, unordered: Scope | None = 
     if isinstance(found, str):
         return found
     for number, load in enumerate(found.reads):
-        if load.buffer.scope != unordered and found.word(number) is None:
+        if load.buffer.scope != unordered and not found.lies(number):
             width = entry.operands[number].word
+            if entry.of_tiles:
+                return f"expected {load} in rows of neighbours at one distance, as {entry.op.body}"
             return (
                 f"the {width} elements of {load} must lie side by side in one word; split the "
                 f"last axis by {width}, of an operand whose rows are multiples of {width}, or "
@@ -158,6 +202,22 @@ def _touched_by_elements(entry: Intrinsic, nest: Stmt, loop: For, buffer: Buffer
         if buffer in touched and block not in done:
             return block.name
     return ""
+
+
+def _tile_index(
+    wanted: Sequence[Expr], terms: Polynomial, loops: Mapping[Var, Var]
+) -> TileIndex | None:
+    """The tile of an element at `terms`, where the pattern reads it at the indices `wanted`."""
+    row, along = wanted
+    assert isinstance(row, Var)
+    own, rest = set(loops.values()), dict(terms)
+    pitch = rest.pop((loops[row],), 0)
+    for monomial, step in polynomial(along).items():
+        if rest.pop(tuple(loops[v] for v in monomial if isinstance(v, Var)), 0) != step:
+            return None
+    if not own.isdisjoint(v for monomial in rest for atom in monomial for v in variables(atom)):
+        return None
+    return TileIndex(from_polynomial(rest), pitch)
 
 
 def word_index(load: Load, along: Var, width: int) -> Expr | None:

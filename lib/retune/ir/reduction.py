@@ -40,7 +40,8 @@ def decompose(loop: For, block: Block) -> Seq:
     guard = None if guard is None else substitute(guard, names)
     nest: Stmt = Block(f"{block.name}.init", block.buffer, indices, start, guard=guard)
     for node in reversed(kept):
-        nest = replace(node, var=Var(f"{node.var.name}.init"), body=nest)
+        plain = replace(node, kind="serial", intrinsic="") if node.kind == "intrinsic" else node
+        nest = replace(plain, var=Var(f"{node.var.name}.init"), body=nest)
     done = replace(block, decomposed=True)
     body = rewrite(loop, lambda node: done if node is block else None)
     return Seq((nest, body))
@@ -64,8 +65,15 @@ def decompose_all(program: Program) -> Program:
 
 
 def decompose_at_outermost(body: Stmt, block: Block) -> Stmt:
-    """`body` with `block` decomposed at the outermost reduce loop around it."""
-    target = next(iter(reduce_loops(_path(body, block), block)), None)
+    """`body` with `block` decomposed at the outermost reduce loop around it.
+
+    What an instruction does stays whole.
+    """
+    path = _path(body, block)
+    target = next(iter(reduce_loops(path, block)), None)
+    if target is not None:
+        whole = (n for n in path[: path.index(target)] if n.kind == "intrinsic")
+        target = next(whole, target)
     if target is None:
         plain = replace(block, reducer=None)
         return rewrite(body, lambda node: plain if node is block else None)

@@ -27,6 +27,8 @@ class Level:
     name: str
     runs: tuple[LoopKind, ...]
     """What its loops become: all of them one kind, or one after the other, innermost first."""
+    fixed: bool = False
+    """Whether its loops have the size of their axis's unit, and no sampled one."""
 
 
 GROUP = Level("group", ("group.0", "group.1", "group.2"))
@@ -34,11 +36,13 @@ VIRTUAL = Level("virtual thread", ("vthread",))
 ITEM = Level("item", ("local.0", "local.1", "local.2"))
 BLOCK = Level("block", ("serial",))
 REGISTER = Level("register", ("unroll",))
-LANE = Level("lane", ("vectorize",))
+ROW = Level("row", ("serial",), fixed=True)
+"""Rows of a tile that an instruction makes."""
+LANE = Level("lane", ("vectorize",), fixed=True)
 WORD = Level("word", ("intrinsic",))
 """What an instruction does in each lane."""
 
-CPU = (GROUP, BLOCK, REGISTER, LANE)
+CPU = (GROUP, BLOCK, REGISTER, ROW, LANE)
 """A core takes work-groups of one item, which stay in its caches by blocks."""
 GPU = (GROUP, VIRTUAL, ITEM, REGISTER, LANE)
 """An item runs its virtual threads side by side, with registers for all of them."""
@@ -50,6 +54,8 @@ class Axis:
 
     loop: str
     most: int
+    unit: int = 1
+    """Size of its part on a fixed level, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +72,6 @@ class Tiling:
     """For each level the axes with a loop there, outermost first."""
     axes: Sequence[Axis]
     """All of them, in the order in which sizes are sampled."""
-    lanes: int = 1
-    """Extent of the axis on LANE, if there is one."""
 
     def __post_init__(self) -> None:
         places = [self.levels.index(level) for level in self.nest if level in self.levels]
@@ -75,8 +79,12 @@ class Tiling:
             raise ScheduleError(
                 f"a tiling over {_names(self.nest)}; levels are {_names(self.levels)}"
             )
-        if (self.lanes > 1) != bool(self.nest.get(LANE)) or len(self.nest.get(LANE, ())) > 1:
-            raise ScheduleError(f"{self.lanes} lanes of {len(self.nest.get(LANE, ()))} axes")
+        if len(self.nest.get(LANE, ())) > 1:
+            raise ScheduleError(f"lanes of {len(self.nest[LANE])} axes")
+        for axis in self.axes:
+            fixed = [level for level in self.levels_of(axis) if level.fixed]
+            if len(fixed) != (axis.unit > 1):
+                raise ScheduleError(f"{axis.loop}: a unit of {axis.unit} on {_names(fixed)}")
         if missing := [a.loop for a in self.axes if not self.levels_of(a)]:
             raise ScheduleError(f"a tiling without a level for {', '.join(missing)}")
 
@@ -87,7 +95,7 @@ class Tiling:
     def apply(self, s: Schedule, leading: Sequence[str] = (), *, sampled: bool = True) -> "Tile":
         """The loops split and in the order of the nest, inside the loops `leading`.
 
-        Sizes are sampled, or else all of one element, or vector.
+        Sizes are sampled, or else all of one element, or unit.
         """
         parts = {axis.loop: self._split(s, axis, sampled=sampled) for axis in self.axes}
         loops = {
@@ -98,13 +106,12 @@ class Tiling:
 
     def _split(self, s: Schedule, axis: Axis, *, sampled: bool) -> dict[Level, str]:
         levels = self.levels_of(axis)
-        wide = [const(self.lanes)] if LANE in levels else []
-        unit = self.lanes if wide else 1
-        count = len(levels) - len(wide)
+        fixed = [const(axis.unit)] if axis.unit > 1 else []
+        count = len(levels) - len(fixed)
         sizes: list[Expr] = [const(1)] * (count - 1)
         if sampled:
-            sizes = s.sample_tile(axis.loop, count, axis.most, unit=unit)
-        return dict(zip(levels, s.split(axis.loop, [*sizes, *wide], "shift"), strict=True))
+            sizes = s.sample_tile(axis.loop, count, axis.most, unit=axis.unit)
+        return dict(zip(levels, s.split(axis.loop, [*sizes, *fixed], "shift"), strict=True))
 
 
 @dataclass(frozen=True, slots=True)

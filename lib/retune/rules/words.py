@@ -1,7 +1,7 @@
 """Words of bytes: reductions whose last steps an instruction of the device does, four at a time."""
 
 from retune.core.target import DeviceSpec
-from retune.instructions import Match, Way
+from retune.instructions import Intrinsic, Match, Way
 from retune.instructions.dot4 import DOT4, WIDTH
 from retune.instructions.matching import matching_block
 from retune.ir.evaluate import evaluate_int
@@ -9,25 +9,34 @@ from retune.schedule.access import Accesses
 from retune.schedule.schedule import Schedule
 
 
-def word_way(stage: Accesses, spec: DeviceSpec, lanes: int) -> Way | None:
-    """How the device adds up words along the last of the stage's steps, in so many lanes.
+def products_of_words(stage: Accesses, entry: Intrinsic) -> Match | None:
+    """The stage as products of bytes that an intrinsic adds up by words along its last steps.
 
-    None where it has no instruction for that, or the bytes of a word do not lie side by side.
-    Constants are packed: theirs may lie anywhere.
+    None where the bytes of a word do not lie side by side. Constants are packed: theirs may lie
+    anywhere.
     """
     if not stage.steps or evaluate_int(stage.steps[-1].extent) % WIDTH:
         return None
     along = stage.steps[-1].var
-    found = matching_block(DOT4, stage.block, [along])
-    if not isinstance(found, Match):
-        return None
+    found = matching_block(entry, stage.block, [along] * len(entry.axes))
     apart = any(
         operand.last != frozenset({along}) or not operand.adjacent or not operand.rows_of(WIDTH)
         for operand in stage.operands
         if not operand.constant
     )
+    return found if isinstance(found, Match) and not apart else None
+
+
+def word_way(stage: Accesses, spec: DeviceSpec, lanes: int) -> Way | None:
+    """How the device adds up words along the last of the stage's steps, in so many lanes.
+
+    None where it has no instruction for that, or the stage does not come in words.
+    """
+    found = products_of_words(stage, DOT4)
+    if found is None:
+        return None
     way = DOT4.way(found.shape(lanes), spec.instructions)
-    return None if apart or way is DOT4.ways[-1] else way
+    return None if way is DOT4.ways[-1] else way
 
 
 def by_words(s: Schedule, name: str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from retune.core.errors import ScheduleError
 from retune.instructions import intrinsic, mismatch
-from retune.ir.stmt import Program, walk
+from retune.ir.stmt import For, Program, Stmt, walk
 from retune.schedule.loops import loop_named, replace_loop
 
 
@@ -20,6 +20,11 @@ def tensorize(program: Program, name: str, wanted: str) -> Program:
     nest = next(root for root in program.body.stmts if loop in walk(root))
     if problem := mismatch(entry, nest, loop, unordered="constant"):
         raise ScheduleError(f"{who}: {problem}")
-    return replace_loop(
-        program, name, lambda node: replace(node, kind="intrinsic", intrinsic=entry.name)
-    )
+    return replace_loop(program, name, lambda node: replace(_taken(node), intrinsic=entry.name))
+
+
+def _taken(nest: Stmt) -> For:
+    """The loops, all done by the instruction."""
+    assert isinstance(nest, For)
+    inside = _taken(nest.body) if isinstance(nest.body, For) else nest.body
+    return replace(nest, kind="intrinsic", body=inside)

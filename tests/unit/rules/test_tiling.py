@@ -19,18 +19,22 @@ ROW, CHANNEL = Axis("y.i0", 4), Axis("y.i1", 2)
 
 
 def test_a_tiling_uses_the_levels_of_its_class_in_their_order():
-    axis = Axis("x", 4)
+    axis = Axis("x", 4, 4)
     for nest in ({GROUP: [axis], LANE: [axis]}, {REGISTER: [axis], GROUP: [axis]}):
         with pytest.raises(ScheduleError, match="levels are group, register"):
-            Tiling(LEVELS, nest, [axis], lanes=4)
+            Tiling(LEVELS, nest, [axis])
 
 
 def test_lanes_are_of_one_axis():
-    for nest, lanes in (({LANE: [ROW, CHANNEL]}, 4), ({GROUP: [ROW, CHANNEL]}, 4)):
-        with pytest.raises(ScheduleError, match=r"4 lanes of [02] axes"):
-            Tiling(CPU, nest, [ROW, CHANNEL], lanes)
-    with pytest.raises(ScheduleError, match=r"1 lanes of 1 axes"):
+    with pytest.raises(ScheduleError, match="lanes of 2 axes"):
+        Tiling(CPU, {LANE: [ROW, CHANNEL]}, [ROW, CHANNEL])
+
+
+def test_an_axis_with_a_unit_has_a_level_for_it():
+    with pytest.raises(ScheduleError, match=r"y\.i0: a unit of 1 on lane"):
         Tiling(CPU, {GROUP: [ROW], LANE: [ROW]}, [ROW])
+    with pytest.raises(ScheduleError, match=r"y\.i0: a unit of 4 on no level"):
+        Tiling(CPU, {GROUP: [Axis("y.i0", 4, 4)]}, [Axis("y.i0", 4, 4)])
 
 
 def test_an_axis_has_a_level():
@@ -45,14 +49,15 @@ def test_a_nest_stands_as_it_is_written(first: list[str], wide: bool, seed: int)
 
     def rule(s: Schedule) -> None:
         name = s.blocks()[-1]
-        row, column = (Axis(loop, 5) for loop in s.loops(name))
+        units = (1, 4 if wide else 1)
+        row, column = (Axis(n, 5, unit) for n, unit in zip(s.loops(name), units, strict=True))
         axes = {"row": row, "column": column}
         nest: dict[Level, list[Axis]] = {
             GROUP: [row, column], BLOCK: [axes[role] for role in first], REGISTER: [column],
         }  # fmt: skip
         if wide:
             nest[LANE] = [column]
-        tile = Tiling(CPU, nest, [row, column], 4 if wide else 1).apply(s)
+        tile = Tiling(CPU, nest, [row, column]).apply(s)
         assert s.loops(name) == [loop for level in nest for loop in tile[level]]
         tile.run(REGISTER, LANE)
         kinds = [s.loop(n).kind for n in (*tile[REGISTER], *tile[LANE])]

@@ -126,7 +126,7 @@ class Nest:
 
     def way(self, spec: DeviceSpec) -> Way | None:
         """How the device does the block's intrinsic; None for a block of none."""
-        for loop in on(self.loops, WORD):
+        for loop in [n for n in self.loops if n.intrinsic]:
             found = match(intrinsic(loop.intrinsic), loop)
             if isinstance(found, Match):
                 return found.entry.way(found.shape(int(self.lanes[0])), spec.instructions)

@@ -27,12 +27,13 @@ def _step_cycles(nest: Nest, tile: Array, rows: Array, spec: DeviceSpec, core: C
     The slowest of: multiply-adds, their latency, loads from the nearest cache (a broadcast
     for each pixel, `rows` vectors), and the way of both from the caches beyond.
     """
-    pixels, slots = tile / rows, tile
+    pixels, slots, vectors = tile / rows, tile, 1.0
     if (way := nest.way(spec)) is not None:
         slots = tile * way.slots + pixels * way.first_slots + rows * way.second_slots
+        vectors = way.vectors
     arithmetic = np.maximum(slots, core.latency_chains) / core.pipes
-    near = core.load_slack * (pixels + rows) / core.loads
-    far = rows * _weight_cycles(nest, spec, core)
+    near = core.load_slack * vectors * (pixels + rows) / core.loads
+    far = rows * vectors * _weight_cycles(nest, spec, core)
     far = far + pixels / nest.lanes * _data_cycles(nest, spec, core)
     far = far + pixels * _conflict_cycles(nest, spec, core)
     return np.maximum(np.maximum(arithmetic, near), far)

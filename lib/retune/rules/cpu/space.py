@@ -8,6 +8,7 @@ registers before they are stored. Other stages get a fixed schedule at memory sp
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from math import prod
@@ -18,6 +19,7 @@ from retune.ir.evaluate import evaluate_int
 from retune.ir.stmt import Block, Program
 from retune.rules.accumulators import WINDOW_LIMIT
 from retune.rules.cpu.elementwise import schedule_elementwise, wanted_groups
+from retune.rules.cpu.matrix import MatrixTile, matrix_tile, schedule_matrix
 from retune.rules.cpu.neighbours import Neighbours, padded_neighbours, schedule_neighbours
 from retune.rules.cpu.rows import Rows, row_structure, schedule_row_program, schedule_rows
 from retune.rules.cpu.tile import RegisterTile, schedule_register_tile
@@ -36,7 +38,7 @@ from retune.schedule.access import Accesses
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import Sketch, Space, sketch_of
 
-Structure = RegisterTile | Rows | SlidingWindow | Neighbours | Fused
+Structure = RegisterTile | MatrixTile | Rows | SlidingWindow | Neighbours | Fused
 """What is done to the heaviest reduction."""
 
 
@@ -75,6 +77,8 @@ def _structures(program: Program, spec: DeviceSpec) -> Iterator[Structure]:
     elif stage.by_channel and lanes >= LEAST_LANES:
         yield SlidingWindow(lanes, masked=bool(_masks(program, anchor)))
     else:
+        if (tiles := matrix_tile(stage, spec)) is not None:
+            yield from (replace(tiles, channels_slow=slow) for slow in (False, True))
         yield from _register_tiles(stage, lanes, spec, can_mask=bool(_masks(program, anchor)))
 
 
@@ -150,5 +154,7 @@ def _reduction(
             schedule_window(s, name, structure, spec, sampled=sampled)
         case RegisterTile():
             schedule_register_tile(s, name, structure, spec, sampled=sampled)
+        case MatrixTile():
+            schedule_matrix(s, name, structure, sampled=sampled)
         case Fused():
             raise ScheduleError(f"{name}: it is fused with others")

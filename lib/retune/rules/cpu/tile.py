@@ -64,10 +64,10 @@ def schedule_register_tile(
     if stage.group is not None:
         group, last = s.split(last, [stage.group])
         leading.append(group)
-    channels = Axis(last, _MOST_TILE)
-    tile = _tiling(pixels, channels, plan.lanes).apply(s, leading, sampled=sampled)
+    channels = Axis(last, _MOST_TILE, plan.lanes)
+    tile = _tiling(pixels, channels).apply(s, leading, sampled=sampled)
     s.compute_at(name, tile[BLOCK][-1])
-    _bind(s, leading, tile, plan)
+    bind_tile(s, leading, tile, channels_slow=plan.channels_slow)
     order_reduction(s, name, plan, sampled=sampled)
     tile.run(LANE, REGISTER)
     if sampled:
@@ -75,17 +75,18 @@ def schedule_register_tile(
     pack_operands(s, name)
 
 
-def _tiling(pixels: list[Axis], channels: Axis, lanes: int) -> Tiling:
+def _tiling(pixels: list[Axis], channels: Axis) -> Tiling:
     """Within a block, a strip of channels is done with before the next one comes."""
     nest = {
         GROUP: [*pixels, channels],
         BLOCK: [channels, *pixels],
         REGISTER: [*pixels, channels],
     }
-    return Tiling(CPU, nest | ({LANE: [channels]} if lanes > 1 else {}), [*pixels, channels], lanes)
+    lanes = {LANE: [channels]} if channels.unit > 1 else {}
+    return Tiling(CPU, nest | lanes, [*pixels, channels])
 
 
-def _bind(s: Schedule, leading: Sequence[str], tile: Tile, plan: RegisterTile) -> None:
+def bind_tile(s: Schedule, leading: Sequence[str], tile: Tile, *, channels_slow: bool) -> None:
     """Outer loops become work-groups; the fastest axis is the one that shares most."""
     *pixels, channels = tile[GROUP]
     front = [n for n in leading if evaluate_int(s.loop(n).extent) > 1]
@@ -93,7 +94,7 @@ def _bind(s: Schedule, leading: Sequence[str], tile: Tile, plan: RegisterTile) -
     while len(chain) > 2 or (len(chain) == 2 and front and len(pixels) == 1):
         chain[:2] = [s.fuse(chain[0], chain[1])]
     axes = ["group.2", "group.1", "group.0"]
-    if plan.channels_slow:
+    if channels_slow:
         axes = ["group.1", "group.0", "group.2" if len(chain) == 2 else "group.1"]
     for loop, axis in zip([*chain, channels], axes[-len(chain) - 1 :], strict=True):
         s.bind(loop, axis)

@@ -57,7 +57,7 @@ def schedule_window(
     """
     *others, last = s.loops(results_of(s, name))
     real = [n for n in others if evaluate_int(s.loop(n).extent) > 1]
-    channels = Axis(last, _MOST_VECTORS)
+    channels = Axis(last, _MOST_VECTORS, plan.lanes)
     rows = [Axis(n, evaluate_int(s.loop(n).extent)) for n in real[-2:-1]]
     columns = [Axis(n, _MOST_COLUMNS) for n in real[-1:]]
     nest = {
@@ -66,8 +66,7 @@ def schedule_window(
         REGISTER: [*columns, channels],
         LANE: [channels],
     }
-    tiling = Tiling(CPU, nest, [channels, *rows, *columns], plan.lanes)
-    tile = tiling.apply(s, real[:-2], sampled=sampled)
+    tile = Tiling(CPU, nest, [channels, *rows, *columns]).apply(s, real[:-2], sampled=sampled)
     s.compute_at(name, tile[BLOCK][-1])
     taps = _write_out(s, name, plan.lanes)
     tile.run(REGISTER, LANE)

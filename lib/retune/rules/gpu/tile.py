@@ -146,14 +146,14 @@ def schedule_tile(
 def _tiling(pixels: Sequence[str], channels: str, lanes: int) -> Tiling:
     """Neighbouring items store neighbouring channels; virtual threads are a warp's width apart."""
     images = [Axis(loop, _MOST_REGISTER_PIXELS) for loop in pixels]
-    made = Axis(channels, _MOST_ITEMS)
+    made = Axis(channels, _MOST_ITEMS, lanes)
     nest = {
         GROUP: [*images, made],
         VIRTUAL: [made],
         ITEM: [*images, made],
         REGISTER: images,
     }
-    return Tiling(GPU, nest | ({LANE: [made]} if lanes > 1 else {}), [*images, made], lanes)
+    return Tiling(GPU, nest | ({LANE: [made]} if lanes > 1 else {}), [*images, made])
 
 
 def _bind_groups(s: Schedule, tile: Tile, leading: Sequence[str]) -> None:
