@@ -1,0 +1,189 @@
+"""Layers of eight-bit networks, by each instruction that the device has, beside its ceiling.
+
+    python -m benchmarks.int8_layers zoo:resnet50_v1
+    python -m benchmarks.int8_layers --trials 16 --at-least 128 zoo:resnet18_v1
+
+Takes the distinct convolutions of the quantized networks with at least that many channels on both
+sides. For each sort of sketch, such as `words` and `matrix`, the candidates that the estimate ranks
+first are verified and measured. Prints 10^9 operations a second, two for a multiply-add, the share
+of what the sort's instruction reaches on registers alone (measured before and after), and the
+geometric means.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+import retune
+from benchmarks.command import parser_of
+from benchmarks.int8 import samples_of
+from benchmarks.table import geometric_mean
+from retune.codegen.kernel import Function
+from retune.codegen.opencl_intrinsics import function_lines, function_name, macro_name
+from retune.device.runtime import Device, open_device
+from retune.graph.models import load_model
+from retune.graph.passes import optimise
+from retune.graph.quantize.recipe import quantize
+from retune.graph.quantize.settings import QuantizeSettings
+from retune.instructions import Shape, intrinsic
+from retune.rules.cost.estimate import estimate
+from retune.schedule.space import Candidate
+from retune.search.extract import extract
+from retune.search.task import Task
+
+SORTS = {"words": "dot4", "matrix": "tile8"}
+"""Part of a sketch's name -> the intrinsic by which it works."""
+_CHAINS = 12
+_ITERATIONS = 1 << 17
+_RUNS = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """Operations of an instruction on registers alone."""
+
+    device: Device
+    name: str
+
+    def gops(self) -> float | None:
+        """1e9 operations a second of all cores right now; None where the device has it not."""
+        entry, spec = intrinsic(self.name), self.device.spec
+        lanes = 1 if entry.of_tiles else spec.vector_lanes()
+        shape = Shape(("uint8", "int8"), lanes)
+        way = entry.way(shape, spec.instructions)
+        if way is entry.ways[-1]:
+            return None
+        function = Function(self.name, shape, way.name)
+        body, each = _tiles(function) if entry.of_tiles else _words(function)
+        groups = 2 * spec.compute_units
+        program = self.device.build("\n".join([*function_lines([function]), *body]))
+        buffers = [self.device.random("int32", 1024), self.device.random("int32", groups * 256)]
+        launch = self.device.prepare(program, "ceiling", buffers, (groups, 1, 1), (1, 1, 1))
+        self.device.time([launch])
+        times = [self.device.time([launch]) for _ in range(_RUNS)]
+        return 1e-9 * each * groups / float(np.median(times))
+
+
+def _words(f: Function) -> tuple[list[str], int]:
+    """A kernel of independent sums, and the operations of an item."""
+    assert f.shape is not None, "an intrinsic's function has a shape"
+    n = f.shape.lanes
+    sums = [f"y{i}" for i in range(_CHAINS)]
+    call = f"{function_name(f.op, f.shape)}(a, b, {{0}})"
+    lines = [
+        "__kernel void ceiling(__global const int* x, __global int* y) {",
+        f"  uint{n} a = as_uint{n}(vload{n}(0, x)); int{n} b = vload{n}(1, x);",
+        *(f"  int{n} {s} = vload{n}({i + 2}, x);" for i, s in enumerate(sums)),
+        f"  for (int i = 0; i < {_ITERATIONS}; ++i) {{",
+        *(f"    {s} = {call.format(s)};" for s in sums),
+        "  }",
+        f"  vstore{n}({' ^ '.join(sums)}, get_global_id(0), y);",
+        "}",
+    ]
+    return lines, 8 * n * _CHAINS * _ITERATIONS
+
+
+def _tiles(f: Function) -> tuple[list[str], int]:
+    """The same on matrix registers: four of results, two of each operand."""
+
+    def step(name: str, *arguments: object) -> str:
+        return f"{macro_name(f, name)}({', '.join(map(str, arguments))});"
+
+    config = [1, *[0] * 15, *[64, 0] * 8, *[0] * 16, *[16] * 8]
+    dots = [step("DOT", i, 4 + i // 2, 6 + i % 2, 16, 16) for i in range(4)]
+    lines = [
+        "__kernel void ceiling(__global const uchar* x, __global int* y) {",
+        f"  const uchar config[64] = {{{', '.join(map(str, config))}}};",
+        step("CONFIGURE", "config"),
+        *(step("REGISTER", i) for i in range(8)),
+        *(step("ZERO", i) for i in range(4)),
+        *(step("LOAD", i, "x", 64, 16, 64) for i in range(4, 8)),
+        f"  for (int i = 0; i < {_ITERATIONS >> 4}; ++i) {{",
+        *dots,
+        "  }",
+        *(step("STORE", i, "y + 256 * get_global_id(0)", 16, 16) for i in range(4)),
+        step("RELEASE"),
+        "}",
+    ]
+    return lines, 4 * 2 * 16 * 16 * 64 * (_ITERATIONS >> 4)
+
+
+def layers(models: Sequence[str], least: int) -> dict[str, Task]:
+    """Distinct convolutions of the quantized networks, by key."""
+    found: dict[str, Task] = {}
+    for model in models:
+        graph = load_model(model)
+        made = quantize(graph, samples_of(graph), QuantizeSettings())
+        for task in extract(optimise(made, "NHWC"), max_error=0.0).tasks.values():
+            channels = [shape[-1] for shape in (*task.input_shapes[:1], task.output_shape)]
+            if task.op.startswith("conv2d") and min(channels) >= least:
+                found.setdefault(task.key, task)
+    return found
+
+
+def operations(task: Task) -> int:
+    """Two for each multiply-add."""
+    pixels = task.output_shape[:-1]
+    return 2 * prod(pixels) * prod(task.input_shapes[1])
+
+
+def first_ranked(task: Task, device: Device, sort: str, trials: int) -> list[Candidate]:
+    """The sort's candidates that the estimate ranks first."""
+    space, rng = task.space(device.spec), np.random.default_rng(0)
+    ranked: list[tuple[float, Candidate]] = []
+    for number, sketch in enumerate(space.sketches):
+        if sort not in sketch.name.split("."):
+            continue
+        rows = np.unique(sketch.sample(1024, rng), axis=0)
+        times = estimate(sketch, rows, device.spec)
+        for i in np.argsort(times)[:trials]:
+            candidate = space.candidate(space.population(number, rows[i : i + 1]), 0)
+            ranked.append((float(times[i]), candidate))
+    return [candidate for _, candidate in sorted(ranked, key=lambda pair: pair[0])[:trials]]
+
+
+def main() -> None:
+    """Measures each layer by each sort of sketch."""
+    parser = parser_of(__doc__)
+    parser.add_argument("models", nargs="*", default=["zoo:resnet50_v1"])
+    parser.add_argument("--device", default="pocl")
+    parser.add_argument("--trials", type=int, default=8, help="candidates of each sort")
+    parser.add_argument("--at-least", type=int, default=64, help="channels on both sides")
+    options = parser.parse_args()
+    device = open_device(options.device)
+    print(f"{device.spec.name}: {device.spec.model}; {', '.join(device.spec.instructions)}")
+    ceilings = {sort: Ceiling(device, name) for sort, name in SORTS.items()}
+    tops = {sort: gops for sort, ceiling in ceilings.items() if (gops := ceiling.gops())}
+    shares: dict[str, list[float]] = {sort: [] for sort in tops}
+    with TemporaryDirectory() as records:
+        for task in layers(options.models, options.at_least).values():
+            found: list[str] = []
+            for sort, top in tops.items():
+                chosen = first_ranked(task, device, sort, options.trials)
+                made = retune.measure(task, chosen, device=options.device, records=records)
+                wrong = [m.error for m in made if m.median_us is None]
+                times = [(m.median_us, i) for i, m in enumerate(made) if m.median_us is not None]
+                if not times:
+                    found.append(f"{sort}: {wrong[0] if wrong else 'none'}")
+                    continue
+                best, place = min(times)
+                gops = 1e-3 * operations(task) / best
+                shares[sort].append(gops / top)
+                first = times[0][0] if times[0][1] == 0 else float("nan")
+                found.append(
+                    f"{sort} {best:8.1f} us {gops:6.0f} {gops / top:4.0%} "
+                    f"(first {first / best:.2f}x, best is {place}{', wrong: ' * bool(wrong)}"
+                    f"{len(wrong) or ''})"
+                )
+            print(f"{task.name:44} {' | '.join(found)}", flush=True)
+    for sort, top in tops.items():
+        after = ceilings[sort].gops() or top
+        mean = geometric_mean(shares[sort]) if shares[sort] else float("nan")
+        print(f"{sort}: ceiling {top:.0f} GOPS, {after:.0f} at the end; mean share {mean:.0%}")
+
+
+if __name__ == "__main__":
+    main()
