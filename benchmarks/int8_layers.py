@@ -20,6 +20,7 @@ import numpy as np
 import retune
 from benchmarks.command import parser_of
 from benchmarks.int8 import samples_of
+from benchmarks.layers import graph_of
 from benchmarks.table import geometric_mean
 from retune.codegen.kernel import Function
 from retune.codegen.opencl_intrinsics import function_lines, function_name, macro_name
@@ -126,8 +127,9 @@ def layers(models: Sequence[str], least: int) -> dict[str, Task]:
 
 def operations(task: Task) -> int:
     """Two for each multiply-add."""
-    pixels = task.output_shape[:-1]
-    return 2 * prod(pixels) * prod(task.input_shapes[1])
+    graph = graph_of(task)
+    weights = graph.types[graph.nodes[0].inputs[1]]
+    return 2 * prod(task.output_shape[:-1]) * weights.elements
 
 
 def first_ranked(task: Task, device: Device, sort: str, trials: int) -> list[Candidate]:
