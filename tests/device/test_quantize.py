@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 from retune.graph.evaluate import run_graph
+from retune.graph.graph import Graph
 from retune.graph.passes import Layout
 from retune.graph.quantize.recipe import quantize
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
 from tests.external.on_device import compile_graph
-from tests.unit.graph.quantize_networks import integer_ends, residual, samples
+from tests.unit.graph.quantize_networks import Samples, integer_ends, residual, samples, squeezing
 
 pytestmark = pytest.mark.device
 
@@ -24,7 +25,12 @@ pytestmark = pytest.mark.device
     ],
 )
 def test_bundles_are_exact(settings: QuantizeSettings, layout: Layout) -> None:
-    graph, data = residual()
+    for graph, data in (residual(), squeezing()):
+        check_exact(graph, data, settings, layout)
+
+
+def check_exact(graph: Graph, data: Samples, settings: QuantizeSettings, layout: Layout) -> None:
+    """The integers of the quantized network, as far as there are any, on PoCL."""
     made = integer_ends(quantize(graph, data, settings))
     inputs = {name: array[:1] for name, array in samples(graph, 2).items()}
     found = compile_graph(made, layout).run(inputs)

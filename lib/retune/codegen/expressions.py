@@ -23,6 +23,7 @@ from retune.codegen.kernel import (
     Value,
 )
 from retune.codegen.kernel import Load as Read
+from retune.codegen.lookups import elements, is_lookup, lookups, place_of
 from retune.codegen.sharing import shared_values
 from retune.codegen.widths import integer_type, sum_type
 from retune.core.dtypes import is_unsigned
@@ -64,7 +65,7 @@ class Expressions:
         self._starts: dict[tuple[str, int], Value] = {}
         self._addresses = Addresses(names)
         self._certain: dict[str, list[Load]] = {}
-        self._shared: dict[str, list[Expr]] = {}
+        self._shared: dict[tuple[str, bool], list[Expr]] = {}
         self._values: dict[Expr, Value] = {}
 
     # -- assignments ---------------------------------------------------------------------------
@@ -129,13 +130,18 @@ class Expressions:
         return self._tests[key]
 
     def _name_values(self, instance: Instance) -> list[Statement]:
-        """Declarations of the values that the block computes once and uses several times."""
+        """Declarations of the values that the block computes once and uses several times.
+
+        The places that lanes look up are among them.
+        """
         block = instance.block
-        if block.name not in self._shared:
-            self._shared[block.name] = shared_values(block.value)
+        key = (block.name, instance.lane is not None)
+        if key not in self._shared:
+            places = map(place_of, lookups(instance, self.names.registers))
+            self._shared[key] = [*shared_values(block.value), *places]
         self._values = {}
         made: list[Statement] = []
-        for node in self._shared[block.name]:
+        for node in self._shared[key]:
             value = self.value(node, instance)
             name = Name(self.names.fresh("value"), node.dtype, value.lanes)
             made.append(Declare(name, value))
@@ -221,7 +227,7 @@ class Expressions:
         var, lanes = instance.lane
         whole = self.certain_reads(instance, written)
         for load, place in zip(self._certain_loads(instance.block, written), whole, strict=True):
-            if place is None:
+            if place is None and not is_lookup(load, var, self.names.registers):
                 for i in range(lanes):
                     one = Instance(instance.block, {**instance.env, var: i}, None)
                     read = self._addresses.of(load.buffer, load.indices, one)
@@ -233,9 +239,11 @@ class Expressions:
             self._certain[block.name] = [
                 load
                 for load in certain_loads(block.value)
-                if load.buffer not in self.names.registers
-                and load.dtype != "float16"  # no device needs to know a name of that type
-                and not any(inner.buffer in written for inner in loads(load))
+                if load.dtype != "float16"  # no device needs to know a name of that type
+                and not any(
+                    inner.buffer in written or inner.buffer in self.names.registers
+                    for inner in loads(load)
+                )
             ]
         return self._certain[block.name]
 
@@ -325,6 +333,10 @@ class Expressions:
         return Operation(name, exact, dtype, values[0].lanes)
 
     def _load(self, load: Load, instance: Instance) -> Value:
+        lane = instance.lane and instance.lane[0]
+        if is_lookup(load, lane, self.names.registers):
+            places = self.value(place_of(load), instance)
+            return elements(self.names.memory(load.buffer), places, load.dtype)
         read = self._addresses.of(load.buffer, load.indices, instance)
         if read is not None:
             value = self._register(read) or self.named.get(read)

@@ -126,7 +126,7 @@ def _reshapes_early(graph: Graph) -> list[Node]:
 
 def _takes_epilogue(node: Node) -> bool:
     kind = lookup(node.op).kind
-    return kind in ("heavy", "reduction", "elementwise", "broadcast")
+    return kind in ("heavy", "reduction") or _is_elementwise(node)
 
 
 def _epilogue(
@@ -203,7 +203,7 @@ def _behind(
 
 
 def _is_elementwise(node: Node) -> bool:
-    return lookup(node.op).kind in ("elementwise", "broadcast")
+    return lookup(node.op).kind in ("elementwise", "broadcast", "table")
 
 
 def _main(nodes: Sequence[Node]) -> Node:
@@ -247,7 +247,7 @@ def _kind(first: Node, graph: Graph, fixed: set[str]) -> str:
         source, made = first.inputs[0], first.outputs[0]
         taken = source in fixed or source in graph.outputs
         return first.op if taken and made in graph.outputs else ALIAS
-    if lookup(first.op).kind in ("elementwise", "broadcast"):
+    if _is_elementwise(first):
         return "elementwise"
     return first.op
 

@@ -61,6 +61,8 @@ def _demands(graph: Graph, node: Node, counts: Mapping[str, int]) -> list[tuple[
             found.append((node.inputs[0], integer(node.attrs, "places")))
         case "fold_rows":
             found.append((node.inputs[1], graph.types[node.inputs[0]].shape[1]))
+        case "lookup_codes":
+            return [(node.inputs[0], graph.types[node.inputs[1]].shape[0])]
         case _:
             pass
     if lookup(node.op).kind == "host":

@@ -139,7 +139,7 @@ def _images(c: _Converter, node: Node) -> None:
 
 
 def _tables(c: _Converter, node: Node) -> None:
-    """resample and gather: the axes of the data are renumbered; tables stay as they are."""
+    """Ops that read tables: the axes of the data are renumbered; tables stay as they are."""
     data, *tables = node.inputs
     moved, rank = c.moved(data), len(c.old_shape(data))
     if node.op == "gather" and len(c.old_shape(tables[0])) != 1:
@@ -147,7 +147,7 @@ def _tables(c: _Converter, node: Node) -> None:
     perm, attrs = order(rank, moved), dict(node.attrs)
     if node.op == "gather":
         attrs["axis"] = perm.index(integer(node.attrs, "axis"))
-    else:
+    elif node.op == "resample":
         attrs["axes"] = tuple(perm.index(axis) for axis in ints(node.attrs, "axes"))
     inputs = (c.want(data, moved), *(c.want(table, 0) for table in tables))
     return c.put(node, node.op, inputs, attrs, moved)
@@ -294,6 +294,7 @@ HANDLERS: dict[str, Convert] = {
     "repeat": _per_dimension,
     "resample": _tables,
     "gather": _tables,
+    "lookup_codes": _tables,
     "sample": _sample,
     "depth_to_space": _images,
     "transpose": _transpose,

@@ -16,6 +16,7 @@ _ROLES: Mapping[str, str] = {
     "add": "bias",
     "multiply": "scale",
     "prelu": "slope",
+    "lookup_codes": "table",
 }
 """Op -> what its constant operand is called."""
 

@@ -401,3 +401,27 @@ def test_what_32_bits_cannot_number_is_refused():
         s.bind(loop, axis)
     with pytest.raises(CodegenError, match=r"_y: its launch has 2147483648 work-groups"):
         lower(s.program, CPU)
+
+
+def test_places_that_registers_say_are_one_vector(golden):
+    """An element of a table follows each sum: places are computed together, reads are apart."""
+    x, w = placeholder("x", (4, 8), "int32"), placeholder("w", (8, 32), "int32")
+    entries = placeholder("entries", (256,), "uint8")
+    k = reduce_axis("k", 8)
+    total = compute("total", (4, 32), lambda i, j: x[i, k] * w[k, j], [x, w], reduce=(k,))
+    looked_up = compute(
+        "out",
+        (4, 32),
+        lambda i, j: entries[(cast(cast(total[i, j], "uint8"), "int32"),)],
+        [total, entries],
+    )
+    s = Schedule(from_dag(Dag((looked_up,)), "net"))
+    row, column = s.loops("out")
+    outer, inner = s.split(column, [16])
+    s.bind(row, "group.0")
+    s.compute_at("total", outer)
+    first, lanes, reduce = [n for n in s.loops("total") if n.startswith("total.")]
+    s.reorder(reduce, first, lanes)
+    s.vectorize(inner)
+    s.vectorize(lanes)
+    assert lower(s.program, CPU).text == golden

@@ -1,5 +1,6 @@
 """Small float networks to quantize, with samples for their ranges."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -40,3 +41,31 @@ def integer_ends(graph: Graph) -> Graph:
     codes = [n for n in graph.nodes if graph.types[n.outputs[0]].dtype in ("uint8", "int8")]
     ends = tuple(node.outputs[0] for node in (codes[-1], whole[-1]))
     return without_dead(replace(graph, outputs=ends))
+
+
+def squeezing() -> tuple[Graph, Samples]:
+    """Blocks of MobileNetV3 and of EfficientNet: gates by channel, hard-swish, x * sigmoid(x)."""
+    n = Net("squeezing")
+
+    def block(x: str, made: int, gate: str, active: Callable[[str], str]) -> str:
+        y = active(n.conv(x, 8, 24, (1, 1)))
+        y = active(n.conv(y, 24, 24, group=24))
+        z = n("Relu", n.conv(n("GlobalAveragePool", y), 24, 8, (1, 1)))
+        z = n(gate, n.conv(z, 8, 24, (1, 1)))
+        return n.conv(n("Mul", y, z), 24, made, (1, 1))
+
+    def swish(x: str) -> str:
+        return n("Mul", x, n("Sigmoid", x))
+
+    def hard_swish(x: str) -> str:
+        clip = n("Clip", n("Add", x, n.stored(np.float32(3))), zero, six)
+        return n("Div", n("Mul", x, clip), six)
+
+    zero, six = n.stored(np.float32(0)), n.stored(np.float32(6))
+    x = swish(n.conv(n.input(1, 3, 16, 16), 3, 8, strides=[2, 2]))
+    x = n("Add", x, block(x, 8, "Sigmoid", swish))
+    x = block(n("LeakyRelu", x, alpha=0.1), 16, "HardSigmoid", hard_swish)
+    x = n("Flatten", n("GlobalAveragePool", hard_swish(n.conv(x, 16, 32, (1, 1)))))
+    y = n("Gemm", x, n.weight(10, 32), n.weight(10), transB=1)
+    graph = import_model(n.model(y))
+    return graph, samples(graph)

@@ -1,5 +1,7 @@
 """Quantized networks as files of pairs: onnxruntime computes from them what we compute."""
 
+from collections.abc import Callable
+
 import numpy as np
 import onnx
 import pytest
@@ -7,14 +9,15 @@ import pytest
 from retune.core.dtypes import TensorType
 from retune.core.errors import ModelError
 from retune.graph.evaluate import run_graph
-from retune.graph.graph import GraphBuilder
+from retune.graph.graph import Graph, GraphBuilder
 from retune.graph.onnx_import import import_model
 from retune.graph.onnx_nodes import NodeWriter, write_node
 from retune.graph.quantize.recipe import calibrated, qdq, quantized
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
-from tests.unit.graph.quantize_networks import residual, samples
+from tests.unit.graph.quantize_networks import Samples, residual, samples, squeezing
 from tests.unit.graph.test_onnx_pairs import peer
 
+Network = Callable[[], tuple[Graph, Samples]]
 SETTINGS = [
     QuantizeSettings(),
     QuantizeSettings(weight_bits=7, weights="tensor"),
@@ -24,8 +27,9 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
-def test_onnxruntime_computes_the_same(settings: QuantizeSettings) -> None:
-    graph, data = residual()
+@pytest.mark.parametrize("network", [residual, squeezing])
+def test_onnxruntime_computes_the_same(network: Network, settings: QuantizeSettings) -> None:
+    graph, data = network()
     recipe = calibrated(graph, data, settings)
     made, ours = qdq(graph, recipe), quantized(graph, recipe)
     onnx.checker.check_model(made, full_check=True)
@@ -36,15 +40,19 @@ def test_onnxruntime_computes_the_same(settings: QuantizeSettings) -> None:
     assert np.abs(found[scores] - expected).max() <= 0.02 * np.abs(expected).max()
 
 
-def test_what_was_written_is_read_as_the_same_integers() -> None:
-    graph, data = residual()
+@pytest.mark.parametrize("network", [residual, squeezing])
+def test_what_was_written_is_read_as_the_same_integers(network: Network) -> None:
+    graph, data = network()
     recipe = calibrated(graph, data, QuantizeSettings())
     ours, again = quantized(graph, recipe), import_model(qdq(graph, recipe))
     inputs = {name: array[:1] for name, array in samples(graph, 3).items()}
     for name, array in run_graph(ours, inputs).items():
         np.testing.assert_allclose(run_graph(again, inputs)[name], array, rtol=1e-5, atol=1e-6)
-    counts = [sum(g.types[n.outputs[0]].dtype == "int32" for n in g.nodes) for g in (ours, again)]
-    assert counts[0] == counts[1]
+    for kind in ("int32", "uint8"):
+        one, two = (
+            sum(g.types[n.outputs[0]].dtype == kind for n in g.nodes) for g in (ours, again)
+        )
+        assert one == two
 
 
 def test_ops_without_a_form_are_refused_by_name() -> None:

@@ -19,7 +19,7 @@ from retune.graph.quantize.fitting import fitted
 from retune.graph.quantize.recipe import quantize
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
 from tests.device.networks import Net
-from tests.unit.graph.quantize_networks import residual, samples
+from tests.unit.graph.quantize_networks import residual, samples, squeezing
 
 DIGITS = Path(__file__).parents[2] / "data" / "digits"
 METHODS = ("minmax", "percentile", "kl", "mse", "global_scale")
@@ -108,6 +108,22 @@ def test_windows_products_and_sums_by_channel_stay_in_integers(counted, pads):
     assert not {"avg_pool2d", "relu"} & set(floats)
     one = {name: array[:1] for name, array in data.items()}
     expected, found = (run_graph(g, one)[y] for g in (graph, made))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=0.05 * float(np.abs(expected).max()))
+
+
+@pytest.mark.parametrize(
+    "settings", [QuantizeSettings(), QuantizeSettings(activations="int8"), POWER2]
+)
+def test_activations_and_gates_stay_in_integers(settings):
+    """In networks like MobileNetV3 and EfficientNet floats only code the input and are scores."""
+    graph, data = squeezing()
+    made = quantize(graph, data, settings)
+    floats = [n.op for n in made.nodes if made.types[n.outputs[0]].dtype == "float32"]
+    coding, scores = ["quotient", "round", "add", "clip"], ["cast", "multiply", "identity"]
+    assert floats == [*coding, *scores]
+    assert sum(n.op == "lookup_codes" for n in made.nodes) == 9
+    one = {name: array[:1] for name, array in data.items()}
+    expected, found = (run_graph(g, one)[graph.outputs[0]] for g in (graph, made))
     np.testing.assert_allclose(found, expected, rtol=0, atol=0.05 * float(np.abs(expected).max()))
 
 

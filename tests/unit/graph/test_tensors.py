@@ -336,6 +336,12 @@ BYTES: list[tuple[str, list[Any], dict[str, Any]]] = [
         ],
         _LIMITED | {"shift": 20, "to": "int8", "min": -128, "max": 127},
     ),
+    ("lookup_codes", [_CODES, np.arange(256)[::-1].astype(np.int8)], {}),
+    (
+        "lookup_codes",
+        [_CODES.astype(np.int8), np.linspace(-1, 1, 256, dtype=np.float32)],
+        {},
+    ),
 ]
 """Sums of bytes, and bytes of sums."""
 CASES += BYTES

@@ -1,4 +1,4 @@
-"""From sums to bytes by multiplication and shifts in 32 bits: `requantize` and `add_codes`.
+"""From sums to bytes in 32 bits, `requantize` and `add_codes`, and from bytes: `lookup_codes`.
 
 For an int32 x, shifts `pre` of 0 to 31 and an int32 `offset`, both of which broadcast with it:
 
@@ -11,6 +11,8 @@ of 2**shift in the offset makes the last one round to the nearest.
 For bytes a and b, and int32 multipliers of each of which 255 times the sum is at most 2**29,
 
     y = (a * multiplier_a + b * multiplier_b + offset) >> shift
+
+A function of bytes is a table of 256 elements: that of the lowest code first.
 """
 
 from collections.abc import Sequence
@@ -23,7 +25,7 @@ from retune.graph.ops.linear import BYTES
 from retune.graph.ops.registry import Array, Attrs, integer, number, op, present
 from retune.graph.ops.shapes import common_shape, require
 
-RESCALING = ("requantize", "add_codes")
+RESCALING = ("requantize", "add_codes", "lookup_codes")
 """The ops of this file: where they are, a network computes with codes."""
 LIMIT = 2**15
 """Of the shifted sum in magnitude, before it is multiplied."""
@@ -67,6 +69,22 @@ def add_codes(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]
     a, b, of_a, of_b, offset = (present(arrays, i) for i in range(len(arrays)))
     whole = a.astype(np.int32) * of_a + b.astype(np.int32) * of_b + offset
     return (_limited(whole >> np.int32(integer(attrs, "shift")), attrs),)
+
+
+def _infer_lookup(types: Sequence[TensorType | None], _: Attrs) -> tuple[TensorType, ...]:
+    codes, table = present(types), present(types, 1)
+    require(
+        codes.dtype in BYTES and table.shape == (256,),
+        lambda: f"lookup_codes of {codes} in {table}: expected bytes, and a table of 256 elements",
+    )
+    return (TensorType(codes.shape, table.dtype),)
+
+
+@op("lookup_codes", kind="table", infer=_infer_lookup)
+def lookup_codes(arrays: Sequence[Array | None], _: Attrs) -> tuple[Array, ...]:
+    """The table's element for each code."""
+    codes, table = present(arrays), present(arrays, 1)
+    return (table[codes.astype(np.int32) - np.iinfo(codes.dtype).min],)
 
 
 def _limited(whole: Array, attrs: Attrs) -> Array:

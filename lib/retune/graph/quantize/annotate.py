@@ -5,11 +5,12 @@ that a region reads. Moves and maxima leave integers as they are, so that what t
 has one scale, as all operands of a concatenation do.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from retune.graph.graph import Graph, Node
+from retune.graph.quantize.functions import Finder
 from retune.graph.quantize.settings import QuantizeSettings
 
 LAYERS = ("conv2d", "depthwise_conv2d", "conv3d", "dense")
@@ -19,34 +20,40 @@ MEANS = ("global_avg_pool", "reduce_mean", "avg_pool2d")
 ACTIVATIONS = ("relu", "clip")
 """Ops that only limit their input, so that the limits of the integers can do it."""
 
-
-Kind = Literal["layer", "sum", "mean", "move", "scale"]
+Kind = Literal["layer", "sum", "product", "mean", "move", "scale", "table"]
+CODED = ("sum", "product", "move", "table")
+"""Kinds of regions that are worth it for their codes alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Region:
     """Nodes that compute one integer value.
 
-    Sums of products, of two operands, or of what a mean is of; moves; or a product with a constant,
-    as a batch norm is that follows no layer.
+    Sums of products, of two operands, or of what a mean is of; products of two values; moves; a
+    product with a constant, as a batch norm is that follows no layer; or any function of one value,
+    element by element.
     """
 
     kind: Kind
     node: Node
+    reads: tuple[str, ...]
+    """The activations that it reads."""
+    rest: tuple[Node, ...] = ()
+    """The nodes of a function after its first."""
     bias: Node | None = None
-    """The sum with a constant after a layer or a product."""
+    """The sum with a constant after a layer or a product with one."""
     limit: Node | None = None
     """The activation that follows."""
 
     @property
-    def output(self) -> str:
-        """The value that the region makes."""
-        return (self.limit or self.bias or self.node).outputs[0]
+    def nodes(self) -> tuple[Node, ...]:
+        """All of them, in order."""
+        return (self.node, *self.rest, *(n for n in (self.bias, self.limit) if n is not None))
 
     @property
-    def reads(self) -> tuple[str, ...]:
-        """The activations that it reads."""
-        return self.node.inputs[:1] if self.kind in ("layer", "scale") else self.node.inputs
+    def output(self) -> str:
+        """The value that the region makes."""
+        return self.nodes[-1].outputs[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,25 +65,67 @@ class Annotation:
     """Every value that a region reads -> the value that stands for all with its scale."""
 
 
-def annotate(graph: Graph, settings: QuantizeSettings) -> Annotation:
-    """The parts of a channels-first graph without batch norms that can be in integers."""
-    uses = graph.uses()
+def annotate(graph: Graph, settings: QuantizeSettings, apart: Container[str] = ()) -> Annotation:
+    """The parts of a channels-first graph without batch norms that can be in integers.
+
+    Regions end at values that are `apart`: those have codes of their own.
+    """
     skipped = _skipped(graph, settings)
+    functions = Finder(graph, skipped, apart)
+    uses = {v: nodes for v, nodes in graph.uses().items() if v not in apart}
     regions: dict[str, Region] = {}
     integers: set[str] = set()
+    inside: set[str] = set()
     for node in graph.nodes:
-        kind = None if node.outputs[0] in skipped else _kind(graph, node, integers)
-        if kind is None:
+        if node.outputs[0] in skipped or node.outputs[0] in inside:
             continue
-        biased = kind == "layer" or node.op == "multiply"
-        bias = _follower(graph, uses, node, ("add",)) if biased else None
-        limit = None
-        if kind in ("layer", "sum", "scale"):
-            limit = _follower(graph, uses, bias or node, ACTIVATIONS)
-        region = Region(kind=kind, node=node, bias=bias, limit=limit)
-        regions[node.outputs[0]] = region
-        integers.add(region.output)
+        region = _function(node, integers, functions) or _region(graph, uses, node, integers)
+        if region is not None:
+            regions[node.outputs[0]] = region
+            integers.add(region.output)
+            inside.update(n.outputs[0] for n in region.nodes)
+    regions = _needed(regions)
     return Annotation(regions=regions, scales=_shared(regions))
+
+
+def _function(node: Node, integers: Container[str], functions: Finder) -> Region | None:
+    """The function of one value in integers that begins with the node."""
+    read = {value for value in node.inputs if value in integers}
+    if len(read) != 1:
+        return None
+    found = functions.follow(node, *read)
+    return Region(kind="table", node=node, rest=found[1:], reads=(*read,)) if found else None
+
+
+def _region(
+    graph: Graph, uses: Mapping[str, tuple[Node, ...]], node: Node, integers: set[str]
+) -> Region | None:
+    """Any other region that begins with the node."""
+    kind = _kind(graph, node, integers)
+    if kind is None:
+        return None
+    constant = kind in ("layer", "scale")
+    bias = limit = None
+    if kind == "layer" or (kind == "scale" and node.op == "multiply"):
+        bias = _follower(graph, uses, node, ("add",))
+    if kind in ("layer", "sum", "product", "scale"):
+        limit = _follower(graph, uses, bias or node, ACTIVATIONS)
+    reads = node.inputs[:1] if constant else node.inputs
+    return Region(kind=kind, node=node, reads=reads, bias=bias, limit=limit)
+
+
+def _needed(regions: Mapping[str, Region]) -> dict[str, Region]:
+    """The regions without tables and products that no other region reads.
+
+    Floats would read these, who may as well compute them: of sums, and not of codes.
+    """
+    kept: dict[str, Region] = {}
+    read: set[str] = set()
+    for name, region in reversed([*regions.items()]):
+        if region.kind not in ("table", "product") or region.output in read:
+            kept[name] = region
+            read.update(region.reads)
+    return dict(reversed(kept.items()))
 
 
 def _skipped(graph: Graph, settings: QuantizeSettings) -> set[str]:
@@ -97,6 +146,8 @@ def _kind(graph: Graph, node: Node, integers: set[str]) -> Kind | None:
             return "scale"
     if not integers.issuperset(node.inputs):
         return None
+    if node.op == "multiply":
+        return "product"
     if node.op == "add":
         same = {graph.types[value].shape for value in (*node.inputs, *node.outputs)}
         return "sum" if len(same) == 1 else None

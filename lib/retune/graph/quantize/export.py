@@ -8,7 +8,7 @@ are stored as integers, each behind a DequantizeLinear. Read `qdq_model`. What i
 import numpy as np
 import onnx
 
-from retune.graph.graph import Graph, Node
+from retune.graph.graph import Graph
 from retune.graph.onnx_nodes import NodeWriter, write_node
 from retune.graph.ops import Array
 from retune.graph.quantize.annotate import Annotation, Region
@@ -42,8 +42,7 @@ class _Export:
         for node in self.graph.nodes:
             region = self.regions.get(node.outputs[0])
             if region is not None:
-                follow = [n for n in (region.bias, region.limit) if n is not None]
-                inside.update(n.outputs[0] for n in follow)
+                inside.update(n.outputs[0] for n in region.nodes)
                 self.region(region)
             elif node.outputs[0] not in inside:
                 inputs = [self.floating(value) for value in node.inputs]
@@ -87,26 +86,25 @@ class _Export:
 
     def region(self, region: Region) -> None:
         """The region's nodes, on rounded values."""
-        chain: list[tuple[Node, list[str]]] = []
-        if region.kind == "layer":
-            chain += self.layer(region)
-        else:
-            read = {value: self.coded(value) for value in region.reads}
-            node = region.node
-            chain.append((node, [read.get(v) or self.floating(v) for v in node.inputs]))
-            if region.bias is not None:
-                chain.append((region.bias, [self.floating(region.bias.inputs[1])]))
-        if region.limit is not None:
-            chain.append((region.limit, []))
-        value = ""
-        for place, (node, inputs) in enumerate(chain):
-            last = place == len(chain) - 1
-            made = self.raw(region.output) if last else f"{node.outputs[0]}.inside"
-            write_node(node, [value, *inputs] if place else inputs, made, self.to)
-            value = made
+        known = {value: self.coded(value) for value in region.reads}
+        done: list[str] = []
+        for node in region.nodes:
+            if node is region.node and region.kind == "layer":
+                inputs, done = self.layer(region)
+            elif node.outputs[0] in done:
+                continue
+            else:
+                inputs = [known.get(value) or self.floating(value) for value in node.inputs]
+                done = [node.outputs[0]]
+            made = self.raw(done[-1]) if done[-1] == region.output else f"{done[-1]}.inside"
+            write_node(node, inputs, made, self.to)
+            known[done[-1]] = made
 
-    def layer(self, region: Region) -> list[tuple[Node, list[str]]]:
-        """The layer with its stored integers; a bias of its channels belongs to it."""
+    def layer(self, region: Region) -> tuple[list[str], list[str]]:
+        """What the layer's node reads, integers among it, and the old values that it then makes.
+
+        A bias of its channels belongs to it.
+        """
         node, name = region.node, region.node.inputs[1]
         data, codes = self.coded(node.inputs[0]), self.coding.codes[node.inputs[0]]
         bias = self.graph.constants[region.bias.inputs[1]] if region.bias else np.zeros(1)
@@ -114,14 +112,12 @@ class _Export:
             self.graph.constants[name], bias, codes, self.coding.settings
         )
         inputs = [data, self.stored(f"{name}.{node.outputs[0]}", made.codes, made.scales)]
-        if region.bias is None:
-            return [(node, inputs)]
-        if bias.size != len(made.scales):
-            return [(node, inputs), (region.bias, [self.floating(region.bias.inputs[1])])]
+        if region.bias is None or bias.size != len(made.scales):
+            return inputs, [*node.outputs]
         scales = codes.scale * made.scales
         whole = np.rint(bias.reshape(-1).astype(np.float64) / scales).astype(np.int32)
         inputs.append(self.stored(f"{region.bias.inputs[1]}.{node.outputs[0]}", whole, scales))
-        return [(node, inputs)]
+        return inputs, [*node.outputs, *region.bias.outputs]
 
     def stored(self, name: str, codes: Array, scales: Array) -> str:
         """Integers with a scale for each element of their first axis, as floats."""

@@ -5,14 +5,14 @@ has codes, and the layers' weights are the given integers.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from retune.core.keys import content_key
 from retune.graph.graph import Graph
 from retune.graph.ops import Array
-from retune.graph.quantize.annotate import Annotation, Region, annotate
+from retune.graph.quantize.annotate import CODED, Annotation, Region, annotate
 from retune.graph.quantize.arithmetic import CodedWeight, Codes
 from retune.graph.quantize.realize import Coding, realize
 from retune.graph.quantize.settings import QuantizeSettings
@@ -54,14 +54,13 @@ def realize_given(graph: Graph, given: GivenCodes) -> Graph | None:
     """
     found: dict[str, Region] = {}
     weights: dict[str, CodedWeight] = {}
-    for name, region in annotate(graph, QuantizeSettings()).regions.items():
+    for name, region in annotate(graph, QuantizeSettings(), given.values).regions.items():
         codes = _weight(graph, region, given)
         if not given.values.keys() >= {*region.reads} or (region.kind == "layer" and codes is None):
             continue
-        short = _until_codes(region, given)
-        if region.kind in ("move", "sum") and short.output not in given.values:
+        if region.kind in CODED and region.output not in given.values:
             continue
-        found[name] = short
+        found[name] = region
         if codes is not None:
             weights[region.node.inputs[1]] = codes
     if not weights:
@@ -74,15 +73,6 @@ def _weight(graph: Graph, region: Region, given: GivenCodes) -> CodedWeight | No
     if region.kind != "layer":
         return None
     return given.weights.find(graph.constants[region.node.inputs[1]])
-
-
-def _until_codes(region: Region, given: GivenCodes) -> Region:
-    """The region up to the first of its nodes whose output has codes."""
-    if region.node.outputs[0] in given.values:
-        return replace(region, bias=None, limit=None)
-    if region.bias is not None and region.bias.outputs[0] in given.values:
-        return replace(region, limit=None)
-    return region
 
 
 def _turns(

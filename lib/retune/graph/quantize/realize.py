@@ -25,6 +25,7 @@ from retune.graph.quantize.arithmetic import (
     quantized,
     rescaled,
 )
+from retune.graph.quantize.functions import table
 from retune.graph.quantize.settings import QuantizeSettings
 from retune.instructions.dot4 import WIDTH
 
@@ -76,6 +77,8 @@ class _Realizer:
         self.sums: dict[str, _Sum] = {}
         self.added: dict[str, Region] = {}
         """Old values that are sums of coded ones."""
+        self.tables: dict[str, Region] = {}
+        """Old values that are functions of coded ones."""
 
     def graph(self) -> Graph:
         for name in self.old.inputs:
@@ -86,8 +89,7 @@ class _Realizer:
         for node in self.old.nodes:
             region = self.annotation.regions.get(node.outputs[0])
             if region is not None:
-                follow = (n for n in (region.bias, region.limit) if n is not None)
-                inside.update(n.outputs[0] for n in follow)
+                inside.update(n.outputs[0] for n in region.nodes)
                 self.compute(region)
             elif node.outputs[0] not in inside:
                 self.keep(node)
@@ -148,7 +150,17 @@ class _Realizer:
         whole = centred(self.build, self.integer(value), own)
         return rescaled(self.build, whole, np.asarray(own.scale), codes, codes.limits)
 
+    def looked_up(self, region: Region, codes: Codes) -> str:
+        """The codes of what a function makes of its value's codes."""
+        (read,) = region.reads
+        made = table(region.nodes, read, self.old.constants, self.codes[read])
+        whole = np.asarray([codes.code(number) for number in made], codes.dtype)
+        stored = self.build.constant(f"{region.output}.table", whole)
+        return self.build.add("lookup_codes", (self.integer(read), stored))
+
     def coded(self, value: str, codes: Codes) -> str:
+        if value in self.tables:
+            return self.looked_up(self.tables[value], codes)
         if value in self.added:
             region = self.added[value]
             terms = [(self.integer(term), self.codes[term]) for term in region.reads]
@@ -172,8 +184,19 @@ class _Realizer:
                 self.sums[region.output] = _Sum(region, *self.mean(node))
             case "scale":
                 self.sums[region.output] = self.scaled(region)
+            case "product":
+                self.sums[region.output] = self.product(region)
             case "sum":
                 self.added[region.output] = region
+            case "table":
+                self.tables[region.output] = region
+
+    def product(self, region: Region) -> "_Sum":
+        """The product of codes without their zero points: at most 2**16 in magnitude."""
+        whole = [centred(self.build, self.integer(v), self.codes[v]) for v in region.reads]
+        total = self.build.add("multiply", whole, name=region.node.name)
+        scale = prod(self.codes[value].scale for value in region.reads)
+        return _Sum(region, total, np.asarray(scale))
 
     def scaled(self, region: Region) -> "_Sum":
         """Codes without their zero point, times the constant."""

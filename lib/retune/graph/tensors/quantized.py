@@ -1,5 +1,6 @@
-"""`requantize` and `add_codes`, one stage each: see `graph.ops.quantized`."""
+"""`requantize`, `add_codes` and `lookup_codes`, one stage each: see `graph.ops.quantized`."""
 
+from retune.core.dtypes import INTEGER_LIMITS
 from retune.graph.ops.quantized import LIMIT
 from retune.graph.ops.registry import integer
 from retune.graph.tensors.registry import OpCall, read, tensors_of
@@ -32,6 +33,19 @@ def add_codes(c: OpCall) -> Tensor:
         return _shifted(cast(a, "int32") * of_a + cast(b, "int32") * of_b + offset, c)
 
     return compute(c.name("T_add_codes"), shape, body, list(c.inputs))
+
+
+@tensors_of("lookup_codes")
+def lookup_codes(c: OpCall) -> Tensor:
+    """T_lookup_codes(i...) = table[codes(i...) - least]."""
+    codes, table = c.inputs
+    least = INTEGER_LIMITS[codes.dtype][0]
+
+    def body(*i: Expr) -> Expr:
+        place = cast(codes[i], "int32")
+        return table[(place - least if least else place,)]
+
+    return compute(c.name("T_lookup_codes"), c.output.shape, body, [codes, table])
 
 
 def _shifted(value: Expr, c: OpCall) -> Expr:
