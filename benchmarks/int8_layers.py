@@ -6,8 +6,8 @@
 Takes the distinct convolutions of the quantized networks with at least that many channels on both
 sides. For each sort of sketch, such as `words` and `matrix`, the candidates that the estimate ranks
 first are verified and measured. Prints 10^9 operations a second, two for a multiply-add, the share
-of what the sort's instruction reaches on registers alone (measured before and after), and the
-geometric means.
+of what the sort's instruction reaches on registers alone (measured between the layers; their
+median counts), and the geometric means.
 """
 
 from collections.abc import Sequence
@@ -147,6 +147,19 @@ def first_ranked(task: Task, device: Device, sort: str, trials: int) -> list[Can
     return [candidate for _, candidate in sorted(ranked, key=lambda pair: pair[0])[:trials]]
 
 
+def best_of(task: Task, device: Device, sort: str, trials: int, records: str) -> tuple[float, str]:
+    """Microseconds of the sort's best candidate, and what else there is to say."""
+    chosen = first_ranked(task, device, sort, trials)
+    made = retune.measure(task, chosen, device=device.spec.name, records=records)
+    times = [m.median_us for m in made if m.median_us is not None]
+    wrong = [m.error for m in made if m.median_us is None]
+    if not times:
+        return float("nan"), str(wrong[0] if wrong else "none")
+    first = made[0].median_us
+    notes = "" if first is None else f"first {first / min(times):.2f}x"
+    return min(times), notes + (f", {len(wrong)} wrong" if wrong else "")
+
+
 def main() -> None:
     """Measures each layer by each sort of sketch."""
     parser = parser_of(__doc__)
@@ -158,33 +171,26 @@ def main() -> None:
     device = open_device(options.device)
     print(f"{device.spec.name}: {device.spec.model}; {', '.join(device.spec.instructions)}")
     ceilings = {sort: Ceiling(device, name) for sort, name in SORTS.items()}
-    tops = {sort: gops for sort, ceiling in ceilings.items() if (gops := ceiling.gops())}
-    shares: dict[str, list[float]] = {sort: [] for sort in tops}
+    ceilings = {sort: c for sort, c in ceilings.items() if c.gops() is not None}
+    tops: dict[str, list[float]] = {sort: [] for sort in ceilings}
+    rates: dict[str, list[float]] = {sort: [] for sort in ceilings}
     with TemporaryDirectory() as records:
         for task in layers(options.models, options.at_least).values():
             found: list[str] = []
-            for sort, top in tops.items():
-                chosen = first_ranked(task, device, sort, options.trials)
-                made = retune.measure(task, chosen, device=options.device, records=records)
-                wrong = [m.error for m in made if m.median_us is None]
-                times = [(m.median_us, i) for i, m in enumerate(made) if m.median_us is not None]
-                if not times:
-                    found.append(f"{sort}: {wrong[0] if wrong else 'none'}")
-                    continue
-                best, place = min(times)
-                gops = 1e-3 * operations(task) / best
-                shares[sort].append(gops / top)
-                first = times[0][0] if times[0][1] == 0 else float("nan")
-                found.append(
-                    f"{sort} {best:8.1f} us {gops:6.0f} {gops / top:4.0%} "
-                    f"(first {first / best:.2f}x, best is {place}{', wrong: ' * bool(wrong)}"
-                    f"{len(wrong) or ''})"
-                )
-            print(f"{task.name:44} {' | '.join(found)}", flush=True)
-    for sort, top in tops.items():
-        after = ceilings[sort].gops() or top
-        mean = geometric_mean(shares[sort]) if shares[sort] else float("nan")
-        print(f"{sort}: ceiling {top:.0f} GOPS, {after:.0f} at the end; mean share {mean:.0%}")
+            for sort, ceiling in ceilings.items():
+                us, notes = best_of(task, device, sort, options.trials, records)
+                tops[sort].append(ceiling.gops() or float("nan"))
+                rates[sort].append(1e-3 * operations(task) / us)
+                found.append(f"{sort} {us:7.1f} us {rates[sort][-1]:6.0f} GOPS ({notes})")
+            print(f"{task.name:40} {' | '.join(found)}", flush=True)
+    for sort, made in rates.items():
+        top = float(np.median(tops[sort]))
+        shares = [rate / top for rate in made if rate == rate]
+        print(
+            f"{sort}: ceiling {top:.0f} GOPS ({min(tops[sort]):.0f} to {max(tops[sort]):.0f}); "
+            f"share geometric mean {geometric_mean(shares):.0%}, best {max(shares):.0%}, "
+            f"least {min(shares):.0%}"
+        )
 
 
 if __name__ == "__main__":

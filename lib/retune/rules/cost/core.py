@@ -64,6 +64,12 @@ class Core:
     """Cycles that entering a row of taps costs: its loop, its guard."""
     tile_cycles: float = 5.0
     """Cycles that a tile of windows costs: addresses, start values."""
+    returned: float = 10.0
+    """For coming back to a line that was written in part (measured: 10 to 16, tiles of 16 bytes a
+    pixel beside tiles of 64)."""
+    kept: float = 4.0
+    """Lines that fall into a way's few sets, where rows are powers of two apart: how many times
+    more of the nearest cache they take than their size."""
     run_bytes: float = 64.0
     """Adjacent bytes that cost as much as starting to read them elsewhere. What a tile reads at
     once counts, not what the tiles beside it read later (measured in turns on 13 layers: the tiles

@@ -13,7 +13,7 @@ from retune.core.target import DeviceSpec
 from retune.ir.expr import Select, loads
 from retune.ir.te import body_flops
 from retune.rules.cost.core import Core
-from retune.rules.cost.nests import Array, Kernel, Nest, across
+from retune.rules.cost.nests import Array, Kernel, Nest, across, off
 from retune.rules.cost.tiles import tile_cycles
 from retune.rules.cost.windows import window_cycles
 from retune.rules.tiling import GROUP
@@ -34,9 +34,30 @@ def cpu_cycles(kernel: Kernel, spec: DeviceSpec, core: Core = _CORE) -> Array:
 def _nest_cycles(nest: Nest, spec: DeviceSpec, core: Core) -> Array:
     """Cycles of one core for all iterations."""
     if nest.accesses.block.reducer is None:
-        return nest.work / nest.lanes * _element_cycles(nest.accesses, core)
+        arithmetic = nest.work / nest.lanes * _element_cycles(nest.accesses, core)
+        return arithmetic + _line_cycles(nest, spec, core)
     cost = window_cycles if nest.accesses.lane_wise else tile_cycles
     return cost(nest, spec, core)
+
+
+def _line_cycles(nest: Nest, spec: DeviceSpec, core: Core) -> Array:
+    """Cycles for coming back to lines of a map that were written in part before.
+
+    What a tile writes side by side may be less than a line, as vectors of bytes are. The rest of it
+    comes while the line is near, or else the line is fetched again.
+    """
+    result = nest.accesses.result
+    if result.scope != "global":
+        return 0.0 * nest.one
+    run, between = result.item_bytes * nest.one, nest.one
+    for loop in reversed(off(nest.loops, GROUP)):
+        if loop.var in result.last:
+            near = core.kept * spec.cache_line_bytes * between <= spec.l1_bytes
+            run = run * np.where(near, nest.extent(loop), 1.0)
+        elif loop.var in result.moving:
+            between = between * nest.extent(loop)
+    times = np.maximum(spec.cache_line_bytes / run, 1.0) - 1.0
+    return core.returned * times * result.item_bytes * nest.work / spec.cache_line_bytes
 
 
 @lru_cache(maxsize=1024)

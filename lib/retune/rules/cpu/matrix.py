@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from retune.core.target import DeviceSpec
 from retune.instructions.tile8 import COLUMNS, REGISTERS, ROWS, TILE8, WORD, WORDS
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Var, const
+from retune.ir.expr import Expr, Var, const, minimum
 from retune.rules.cpu.tile import bind_tile
 from retune.rules.fusion import accesses, pack_operands, results_of
 from retune.rules.tiling import BLOCK, CPU, GROUP, LANE, REGISTER, ROW, Axis, Tiling, extent_of
@@ -34,6 +34,8 @@ class MatrixTile:
     """Of a tile; neighbouring pixels."""
     words: int
     """Of each of its rows."""
+    strips: bool = False
+    """Whether a block goes through its pixels for each tile of channels, or the other way round."""
     channels_slow: bool = False
     """True: work-groups walk the pixels of one channel tile before the next one."""
 
@@ -41,7 +43,7 @@ class MatrixTile:
     def name(self) -> str:
         """Name of the sketch."""
         order = "channels_slow" if self.channels_slow else "pixels_slow"
-        return f"cpu.v{COLUMNS}.matrix.{order}"
+        return f"cpu.v{COLUMNS}.matrix.{order}{'.strips' * self.strips}"
 
 
 def matrix_tile(stage: Accesses, spec: DeviceSpec) -> MatrixTile | None:
@@ -75,7 +77,7 @@ def schedule_matrix(s: Schedule, name: str, plan: MatrixTile, *, sampled: bool) 
     channels = Axis(last, _MOST_TILES, COLUMNS)
     nest = {
         GROUP: [*pixels, channels],
-        BLOCK: [channels, *pixels],
+        BLOCK: [channels, *pixels] if plan.strips else [*pixels, channels],
         REGISTER: [*pixels, channels],
         ROW: pixels[-1:],
         LANE: [channels],
@@ -84,12 +86,21 @@ def schedule_matrix(s: Schedule, name: str, plan: MatrixTile, *, sampled: bool) 
     s.compute_at(name, tile[BLOCK][-1])
     bind_tile(s, leading, tile, channels_slow=plan.channels_slow)
     _order(s, name, plan)
+    *above, columns = tile[REGISTER]
+    s.reorder(*tile[ROW], columns, *tile[LANE])  # a row is stored at once
     tile.run(REGISTER, LANE)
     if sampled:
-        columns = s.loop(tile[REGISTER][-1]).extent
-        used = extent_of(s, tile[REGISTER]) + columns + 1
+        used = registers(extent_of(s, above), s.loop(columns).extent)
         s.require(used <= const(REGISTERS), "more tiles than matrix registers")
     pack_operands(s, name)
+
+
+def registers(rows: Expr, columns: Expr) -> Expr:
+    """Matrix registers that so many tiles take: for sums, a tile of data, and those of weights.
+
+    These are held for the next row of tiles, if there is one.
+    """
+    return rows * columns + 1 + minimum(columns, 1 + (rows - 1) * REGISTERS)
 
 
 def _order(s: Schedule, name: str, plan: MatrixTile) -> None:

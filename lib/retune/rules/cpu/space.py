@@ -78,7 +78,8 @@ def _structures(program: Program, spec: DeviceSpec) -> Iterator[Structure]:
         yield SlidingWindow(lanes, masked=bool(_masks(program, anchor)))
     else:
         if (tiles := matrix_tile(stage, spec)) is not None:
-            yield from (replace(tiles, channels_slow=slow) for slow in (False, True))
+            for strips, slow in product([False, True], repeat=2):
+                yield replace(tiles, strips=strips, channels_slow=slow)
         yield from _register_tiles(stage, lanes, spec, can_mask=bool(_masks(program, anchor)))
 
 
