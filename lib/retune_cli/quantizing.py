@@ -42,6 +42,14 @@ Activations = Annotated[
 GlobalScale = Annotated[
     float | None, typer.Option(help="Largest magnitude of every activation, for global_scale.")
 ]
+BiasCorrection = Annotated[
+    bool | None,
+    typer.Option(
+        "--bias-correction/--no-bias-correction",
+        help="Biases make up for the mean error of each channel.",
+        show_default="on",
+    ),
+]
 Skip = Annotated[
     list[str] | None,
     typer.Option(help="What stays in floats: an output's name, an op, or #N for the N-th conv."),
@@ -56,6 +64,7 @@ def settings_of(
     activations: str | None = None,
     weight_bits: int | None = None,
     global_scale: float | None = None,
+    bias_correction: bool | None = None,
     skip: list[str] | None = None,
 ) -> QuantizeSettings | None:
     """What the options ask for; None for `none`. Raises: InputError."""
@@ -67,6 +76,7 @@ def settings_of(
         "activations": activations,
         "weight_bits": weight_bits,
         "global_scale": global_scale,
+        "bias_correction": bias_correction,
     }
     given = {name: value for name, value in given.items() if value is not None}
     names = skip or []

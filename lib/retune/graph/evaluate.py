@@ -1,6 +1,6 @@
 """Running a graph by the numpy meaning of its ops: the oracle that needs no other program."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -20,18 +20,38 @@ def run_graph(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
     Values are dropped after their last use. Raises: InputError when an input is missing, or has
     another shape or element type.
     """
-    values: dict[str, Array] = dict(graph.constants)
-    for name in graph.inputs:
-        values[name] = _checked(graph, name, inputs)
+    (found,) = run_parts(graph, [inputs], lambda _, arrays: arrays)
+    return found
+
+
+def run_parts(
+    graph: Graph,
+    parts: Sequence[Mapping[str, Array]],
+    change: Callable[[str, Sequence[Array]], Sequence[Array]],
+) -> list[dict[str, Array]]:
+    """The outputs for several sets of inputs, all of which go through each node together.
+
+    Of each value that a node makes, `change` says what its readers get, one array for each set.
+    Raises: InputError, as `run_graph` does.
+    """
+    runs: list[dict[str, Array]] = [dict(graph.constants) for _ in parts]
+    for values, inputs in zip(runs, parts, strict=True):
+        values.update((name, _checked(graph, name, inputs)) for name in graph.inputs)
     last = {value: i for i, node in enumerate(graph.nodes) for value in node.inputs}
     for position, node in enumerate(graph.nodes):
-        arrays = [values[value] if value else None for value in node.inputs]
-        results = lookup(node.op).reference(arrays, node.attrs)
-        values.update(zip(node.outputs, results, strict=True))
+        op = lookup(node.op)
+        for values in runs:
+            arrays = [values[value] if value else None for value in node.inputs]
+            values.update(zip(node.outputs, op.reference(arrays, node.attrs), strict=True))
+        for value in node.outputs:
+            changed = change(value, [values[value] for values in runs])
+            for values, array in zip(runs, changed, strict=True):
+                values[value] = array
         for value in node.inputs:
             if last.get(value) == position and value not in graph.outputs:
-                values.pop(value, None)
-    return {name: values[name] for name in graph.outputs}
+                for values in runs:
+                    values.pop(value, None)
+    return [{name: values[name] for name in graph.outputs} for values in runs]
 
 
 def random_inputs(graph: Graph, seed: int = 0) -> dict[str, Array]:

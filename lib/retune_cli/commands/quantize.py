@@ -20,6 +20,7 @@ from retune_cli.options import (
 from retune_cli.quantizing import (
     AccuracyDrop,
     Activations,
+    BiasCorrection,
     Calibration,
     GlobalScale,
     RandomCalibration,
@@ -50,6 +51,7 @@ def quantize(
     weight_bits: WeightBits = None,
     activations: Activations = None,
     global_scale: GlobalScale = None,
+    bias_correction: BiasCorrection = None,
     skip: Skip = None,
     accuracy_drop: AccuracyDrop = None,
     out: Annotated[Path | None, typer.Option(help="File for the recipe: its ranges.")] = None,
@@ -68,6 +70,7 @@ def quantize(
         weight_bits=weight_bits,
         activations=activations,
         global_scale=global_scale,
+        bias_correction=bias_correction,
         skip=skip,
     )
     if settings is None:

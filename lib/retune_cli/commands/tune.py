@@ -29,6 +29,7 @@ from retune_cli.progress import progress_on_stderr
 from retune_cli.quantizing import (
     AccuracyDrop,
     Activations,
+    BiasCorrection,
     Calibration,
     GlobalScale,
     RandomCalibration,
@@ -99,6 +100,7 @@ def tune(
     weight_bits: WeightBits = None,
     activations: Activations = None,
     global_scale: GlobalScale = None,
+    bias_correction: BiasCorrection = None,
     skip: Skip = None,
     accuracy_drop: AccuracyDrop = None,
     publish: PublishWhen = "always",
@@ -129,6 +131,7 @@ def tune(
             weight_bits=weight_bits,
             activations=activations,
             global_scale=global_scale,
+            bias_correction=bias_correction,
             skip=skip,
         ),
         calibration=calibration_of(calibration, random=random_calibration),

@@ -12,7 +12,7 @@ from retune.graph.quantize.quality import layer_noise
 from retune.graph.quantize.settings import QuantizeSettings
 from tests.unit.graph.quantize_networks import residual
 
-COARSE = QuantizeSettings(method="global_scale", global_scale=0.05)
+COARSE = QuantizeSettings(method="global_scale", global_scale=0.05, bias_correction=False)
 
 
 def test_nothing_is_left_where_nothing_need_be():

@@ -4,7 +4,7 @@ Read `calibrate` first. All but `minmax` and `global_scale` choose a largest mag
 histogram of magnitudes, and limit the range by it at both ends.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -50,36 +50,41 @@ def calibrate(
         limit = settings.global_scale
         return {stands: Range(-limit, limit) for stands in scales.values()}
     ranges: dict[str, Range] = {}
-    for value, array in values_over(graph, scales, data):
+    for value, array in values_over(graph, scales, parts_of(graph, data)):
         old = ranges.get(scales[value], Range(0.0, 0.0))
         low, high = min(old.low, float(array.min())), max(old.high, float(array.max()))
         ranges[scales[value]] = Range(low, high)
     if settings.method == "minmax":
         return ranges
     counts = {stands: np.zeros(_BINS) for stands in ranges}
-    for value, array in values_over(graph, scales, data):
+    for value, array in values_over(graph, scales, parts_of(graph, data)):
         limit = ranges[scales[value]].magnitude or 1.0
         counts[scales[value]] += np.histogram(np.abs(array), _BINS, (0.0, limit))[0]
     return {stands: _cut(entry, counts[stands], settings) for stands, entry in ranges.items()}
 
 
 def values_over(
-    graph: Graph, values: Mapping[str, str], data: Mapping[str, Array]
+    graph: Graph, values: Collection[str], parts: Iterable[Mapping[str, Array]]
 ) -> Iterator[tuple[str, Array]]:
     """Each of the values for each part of the data."""
     inner = tuple(value for value in values if value not in graph.inputs)
     network = without_dead(replace(graph, outputs=inner))
+    for inputs in parts:
+        found = run_graph(network, inputs)
+        yield from ((value, inputs[value] if value in inputs else found[value]) for value in values)
+
+
+def parts_of(graph: Graph, data: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
+    """All whole parts of the data, as inputs of the graph. Raises: InputError for none."""
     missing = [name for name in graph.inputs if name not in data]
     if missing:
-        raise InputError(f"calibrating {graph.name}: input '{missing[0]}' has no samples")
+        raise InputError(f"running {graph.name}: input '{missing[0]}' has no samples")
     extents = {name: (graph.types[name].shape or (1,))[0] for name in graph.inputs}
     parts = min(len(data[name]) // extents[name] for name in graph.inputs)
     if not parts:
-        raise InputError(f"calibrating {graph.name}: expected at least {extents} samples")
+        raise InputError(f"running {graph.name}: expected at least {extents} samples")
     for part in range(parts):
-        inputs = {n: data[n][part * e : (part + 1) * e] for n, e in extents.items()}
-        found = run_graph(network, inputs)
-        yield from ((value, inputs[value] if value in inputs else found[value]) for value in values)
+        yield {n: data[n][part * e : (part + 1) * e] for n, e in extents.items()}
 
 
 def _cut(whole: Range, counts: Array, settings: QuantizeSettings) -> Range:

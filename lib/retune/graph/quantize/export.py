@@ -12,7 +12,7 @@ from retune.graph.graph import Graph
 from retune.graph.onnx_nodes import NodeWriter, write_node
 from retune.graph.ops import Array
 from retune.graph.quantize.annotate import Annotation, Region
-from retune.graph.quantize.arithmetic import Codes, layer_weight
+from retune.graph.quantize.arithmetic import Codes
 from retune.graph.quantize.realize import Coding
 
 _LEAST = {"uint8": np.uint8, "int8": np.int8}
@@ -107,17 +107,14 @@ class _Export:
         """
         node, name = region.node, region.node.inputs[1]
         data, codes = self.coded(node.inputs[0]), self.coding.codes[node.inputs[0]]
-        bias = self.graph.constants[region.bias.inputs[1]] if region.bias else np.zeros(1)
-        made = self.coding.weights.get(name) or layer_weight(
-            self.graph.constants[name], bias, codes, self.coding.settings
-        )
+        made, bias = self.coding.layer(self.graph, region)
         inputs = [data, self.stored(f"{name}.{node.outputs[0]}", made.codes, made.scales)]
-        if region.bias is None or bias.size != len(made.scales):
+        if bias.size != len(made.scales) or not (region.bias or np.any(bias)):
             return inputs, [*node.outputs]
         scales = codes.scale * made.scales
         whole = np.rint(bias.reshape(-1).astype(np.float64) / scales).astype(np.int32)
-        inputs.append(self.stored(f"{region.bias.inputs[1]}.{node.outputs[0]}", whole, scales))
-        return inputs, [*node.outputs, *region.bias.outputs]
+        inputs.append(self.stored(f"{node.outputs[0]}.bias", whole, scales))
+        return inputs, [*node.outputs, *(region.bias.outputs if region.bias else ())]
 
     def stored(self, name: str, codes: Array, scales: Array) -> str:
         """Integers with a scale for each element of their first axis, as floats."""

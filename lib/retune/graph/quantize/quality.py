@@ -9,14 +9,13 @@ from math import inf, log10
 
 import numpy as np
 
-from retune.core.errors import InputError
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph
 from retune.graph.ops import Array, lookup
 from retune.graph.passes import optimise
 from retune.graph.quantize.annotate import Region, annotate
 from retune.graph.quantize.arithmetic import Codes, coded_weight, codes_of
-from retune.graph.quantize.calibrate import calibrate, values_over
+from retune.graph.quantize.calibrate import calibrate, parts_of, values_over
 from retune.graph.quantize.settings import QuantizeSettings
 
 
@@ -63,7 +62,7 @@ def layer_noise(
     stands = {r.reads[0]: annotation.scales[r.reads[0]] for r in layers}
     codes = {value: codes_of(ranges[root], settings) for value, root in stands.items()}
     meters = [_Meter(graph, layer, codes[layer.reads[0]], settings) for layer in layers]
-    for value, array in values_over(graph, stands, data) if layers else ():
+    for value, array in values_over(graph, stands, parts_of(graph, data)) if layers else ():
         for meter in meters:
             if meter.reads == value:
                 meter.measure(array)
@@ -77,7 +76,7 @@ def agreement(one: Graph, other: Graph, data: Mapping[str, Array]) -> tuple[Agre
     """
     names = tuple(name for name in one.outputs if one.types[name].dtype.startswith("float"))
     pairs: dict[str, list[tuple[Array, Array]]] = {name: [] for name in names}
-    for inputs in _parts(one, data):
+    for inputs in parts_of(one, data):
         left, right = run_graph(one, inputs), run_graph(other, inputs)
         for name in names:
             pairs[name].append((left[name].astype(np.float64), right[name].astype(np.float64)))
@@ -126,17 +125,6 @@ class _Meter:
         node = self._layer.node
         (made,) = lookup(node.op).reference([array, weight], node.attrs)
         return np.asarray(made).astype(np.float64)
-
-
-def _parts(graph: Graph, data: Mapping[str, Array]) -> Sequence[dict[str, Array]]:
-    extents = {name: graph.types[name].shape[0] for name in graph.inputs}
-    count = min(len(data[name]) // extents[name] for name in graph.inputs)
-    if not count:
-        raise InputError(f"comparing {graph.name}: expected at least {extents} samples")
-    return [
-        {name: data[name][i * extent : (i + 1) * extent] for name, extent in extents.items()}
-        for i in range(count)
-    ]
 
 
 def _agreement(name: str, pairs: Sequence[tuple[Array, Array]]) -> Agreement:

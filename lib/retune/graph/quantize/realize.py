@@ -40,23 +40,51 @@ class Coding:
     """For weights."""
     weights: Mapping[str, CodedWeight] = field(default_factory=dict[str, CodedWeight])
     """Those that are coded already."""
+    corrections: Mapping[str, Array] = field(default_factory=dict[str, Array])
+    """What is added to biases, by layers' first nodes' outputs. [channels]"""
     binding: bool = False
     """Whether everybody reads a value with codes as they have it; else only integers do."""
 
-
-def realize(graph: Graph, annotation: Annotation, coding: Coding) -> Graph:
-    """The graph whose regions compute with integers; inputs and outputs keep names and types."""
-    return _Realizer(graph, annotation, coding).graph()
+    def layer(self, graph: Graph, region: Region) -> tuple[CodedWeight, Array]:
+        """The weight of a layer, and its bias as floats that broadcast with what it makes."""
+        node = region.node
+        weight = graph.constants[node.inputs[1]]
+        bias = graph.constants[region.bias.inputs[1]] if region.bias else np.zeros(1)
+        if node.outputs[0] in self.corrections:
+            column = self.corrections[node.outputs[0]].reshape(-1, *[1] * (weight.ndim - 2))
+            bias = bias.astype(np.float64) + column
+        made = self.weights.get(node.inputs[1])
+        return made or layer_weight(weight, bias, self.codes[region.reads[0]], self.settings), bias
 
 
 @dataclass(frozen=True, slots=True)
-class _Sum:
+class Sum:
     """An old value as int32 values times scales, plus a bias, limited as the region says."""
 
     region: Region
     total: str
     scale: Array
     bias: Array = field(default_factory=lambda: np.zeros(()))
+
+
+@dataclass(frozen=True, slots=True)
+class Realized:
+    """The graph whose regions compute with integers; inputs and outputs keep names and types."""
+
+    graph: Graph
+    sums: Mapping[str, Sum]
+    """Where they are, by the old values."""
+
+
+def realized(graph: Graph, annotation: Annotation, coding: Coding) -> Realized:
+    """The graph in integers, and what it sums."""
+    made = _Realizer(graph, annotation, coding)
+    return Realized(made.graph(), made.sums)
+
+
+def realize(graph: Graph, annotation: Annotation, coding: Coding) -> Graph:
+    """The graph in integers."""
+    return realized(graph, annotation, coding).graph
 
 
 class _Realizer:
@@ -74,7 +102,7 @@ class _Realizer:
         """Floats that old values' codes stand for."""
         self.integers: dict[str, str] = {}
         """Old values whose codes are there."""
-        self.sums: dict[str, _Sum] = {}
+        self.sums: dict[str, Sum] = {}
         self.added: dict[str, Region] = {}
         """Old values that are sums of coded ones."""
         self.tables: dict[str, Region] = {}
@@ -179,9 +207,9 @@ class _Realizer:
                 inputs = [self.recoded(value, self.codes[region.output]) for value in node.inputs]
                 self.integers[region.output] = self.build.add(node.op, inputs, node.attrs)
             case "layer":
-                self.sums[region.output] = _Sum(region, *self.layer(region))
+                self.sums[region.output] = Sum(region, *self.layer(region))
             case "mean":
-                self.sums[region.output] = _Sum(region, *self.mean(node))
+                self.sums[region.output] = Sum(region, *self.mean(node))
             case "scale":
                 self.sums[region.output] = self.scaled(region)
             case "product":
@@ -191,14 +219,14 @@ class _Realizer:
             case "table":
                 self.tables[region.output] = region
 
-    def product(self, region: Region) -> "_Sum":
+    def product(self, region: Region) -> Sum:
         """The product of codes without their zero points: at most 2**16 in magnitude."""
         whole = [centred(self.build, self.integer(v), self.codes[v]) for v in region.reads]
         total = self.build.add("multiply", whole, name=region.node.name)
         scale = prod(self.codes[value].scale for value in region.reads)
-        return _Sum(region, total, np.asarray(scale))
+        return Sum(region, total, np.asarray(scale))
 
-    def scaled(self, region: Region) -> "_Sum":
+    def scaled(self, region: Region) -> Sum:
         """Codes without their zero point, times the constant."""
         data, constant = region.node.inputs
         codes, factor = self.codes[data], self.old.constants[constant].astype(np.float64)
@@ -206,7 +234,7 @@ class _Realizer:
         if region.node.op == "add":
             factor, bias = np.ones(()), factor
         total = centred(self.build, self.integer(data), codes)
-        return _Sum(region, total, np.asarray(codes.scale * factor), bias)
+        return Sum(region, total, np.asarray(codes.scale * factor), bias)
 
     def mean(self, node: Node) -> tuple[str, Array]:
         """The sums over what the node averages, less their zero points, and their scale."""
@@ -252,10 +280,7 @@ class _Realizer:
         Products are of codes as they are: what the zero point of the data adds is in the bias.
         """
         node, codes = region.node, self.codes[region.node.inputs[0]]
-        bias = self.old.constants[region.bias.inputs[1]] if region.bias else np.zeros(1)
-        made = self.coding.weights.get(node.inputs[1]) or layer_weight(
-            self.old.constants[node.inputs[1]], bias, codes, self.coding.settings
-        )
+        made, bias = self.coding.layer(self.old, region)
         weight, scales = made.codes, made.scales
         total = self.products(node, weight, codes)
         scale = np.asarray(codes.scale * scales[0])

@@ -1,8 +1,9 @@
-"""What quantizes a network again: settings, and the ranges that samples gave; a few kilobytes."""
+"""What quantizes a network again: settings, and what samples gave; no weights are in it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import onnx
 
 from retune.graph.graph import Graph
@@ -11,6 +12,7 @@ from retune.graph.passes import optimise
 from retune.graph.quantize.annotate import Annotation, annotate
 from retune.graph.quantize.arithmetic import codes_of
 from retune.graph.quantize.calibrate import Range, calibrate
+from retune.graph.quantize.correction import corrections
 from retune.graph.quantize.export import qdq_model
 from retune.graph.quantize.realize import Coding, realize
 from retune.graph.quantize.settings import QuantizeSettings
@@ -23,6 +25,8 @@ class Recipe:
     settings: QuantizeSettings
     ranges: tuple[tuple[str, float, float], ...]
     """Value, its smallest and its largest number: one of each set of values that share a scale."""
+    corrections: tuple[tuple[str, tuple[float, ...]], ...] = ()
+    """Layer, by its first node's output, and what is added to its bias for each channel."""
 
 
 def calibrated(graph: Graph, data: Mapping[str, Array], settings: QuantizeSettings) -> Recipe:
@@ -34,7 +38,12 @@ def calibrated(graph: Graph, data: Mapping[str, Array], settings: QuantizeSettin
     scales = annotate(graph, settings).scales
     found = calibrate(graph, scales, data, settings)
     ranges = tuple((name, entry.low, entry.high) for name, entry in sorted(found.items()))
-    return Recipe(settings=settings, ranges=ranges)
+    recipe = Recipe(settings=settings, ranges=ranges)
+    if not settings.bias_correction:
+        return recipe
+    errors = corrections(*_coded(graph, recipe), data)
+    kept = tuple((name, tuple(map(_short, array))) for name, array in errors.items())
+    return replace(recipe, corrections=kept)
 
 
 def quantized(graph: Graph, recipe: Recipe) -> Graph:
@@ -42,7 +51,7 @@ def quantized(graph: Graph, recipe: Recipe) -> Graph:
 
     Inputs and outputs keep their names and types.
     """
-    return realize(*_coded(graph, recipe))
+    return realize(*_coded(optimise(graph, "NCHW"), recipe))
 
 
 def qdq(graph: Graph, recipe: Recipe) -> onnx.ModelProto:
@@ -50,15 +59,20 @@ def qdq(graph: Graph, recipe: Recipe) -> onnx.ModelProto:
 
     Raises: ModelError for a node that has no form in ONNX here.
     """
-    return qdq_model(*_coded(graph, recipe))
+    return qdq_model(*_coded(optimise(graph, "NCHW"), recipe))
+
+
+def _short(number: float) -> float:
+    """Six digits, as many as calibration is good for: there is one number for each channel."""
+    return float(f"{number:.6g}")
 
 
 def _coded(graph: Graph, recipe: Recipe) -> tuple[Graph, Annotation, Coding]:
-    graph = optimise(graph, "NCHW")
     ranges = {name: Range(low, high) for name, low, high in recipe.ranges}
     settings, annotation = recipe.settings, annotate(graph, recipe.settings)
     codes = {v: codes_of(ranges[s], settings) for v, s in annotation.scales.items()}
-    return graph, annotation, Coding(codes=codes, settings=settings)
+    added = {name: np.asarray(numbers) for name, numbers in recipe.corrections}
+    return graph, annotation, Coding(codes=codes, settings=settings, corrections=added)
 
 
 def quantize(graph: Graph, data: Mapping[str, Array], settings: QuantizeSettings) -> Graph:

@@ -27,6 +27,8 @@ class QuantizeSettings:
     """`uint8` has a zero point anywhere, `int8` has it at 0."""
     scheme: Scheme = "int8"
     """`power2`: all scales are powers of two, so that shifts alone rescale."""
+    bias_correction: bool = True
+    """Whether biases make up for what rounding adds to the mean of each channel, over samples."""
     global_scale: float = 8.0
     """The largest magnitude of every activation, for the method of that name."""
     percentile: float = 0.99999
