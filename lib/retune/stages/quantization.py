@@ -92,8 +92,8 @@ def _settings(request: TuneRequest) -> QuantizeSettings:
 def stage_quantize(folder: Path, request: TuneRequest, network: ImportManifest) -> QuantizeManifest:
     """The recipe, and how far the network of integers is from the float one.
 
-    A quarter of the samples is held out: neither ranges nor layers to leave in floats follow from
-    it. Raises: InputError for samples that the network does not take.
+    A quarter of the samples is held out: no ranges follow from it. It judges, of layers to leave in
+    floats too. Raises: InputError for samples that the network does not take.
     """
     settings = _settings(request)
     graph = float_network(network)
@@ -107,7 +107,7 @@ def stage_quantize(folder: Path, request: TuneRequest, network: ImportManifest) 
     new = new if all(len(array) for array in new.values()) else known
     left: tuple[str, ...] = ()
     if request.accuracy_drop is not None:
-        found = leave_in_floats(graph, known, settings, drop=request.accuracy_drop)
+        found = leave_in_floats(graph, known, new, settings, drop=request.accuracy_drop)
         settings, left = found.settings, found.layers
     recipe = calibrated(graph, known, settings)
     (folder / _RECIPE).write_text(to_json(recipe), encoding="utf-8")

@@ -1,12 +1,12 @@
 """Which layers to leave in floats, so that a quantized network still answers as the float one."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from retune.core.errors import InputError
 from retune.graph.graph import Graph
 from retune.graph.ops import Array
-from retune.graph.quantize.quality import agreement, layer_noise
+from retune.graph.quantize.quality import Agreement, compared, layer_noise, outputs_over
 from retune.graph.quantize.recipe import quantize
 from retune.graph.quantize.settings import QuantizeSettings
 
@@ -23,36 +23,61 @@ class Left:
     top1: float
     """The smallest agreement of an output with the float network's."""
 
+    @property
+    def disagreement(self) -> float:
+        """What is missing of full agreement, in points."""
+        return 100 * (1 - self.top1)
+
 
 def leave_in_floats(
-    graph: Graph, data: Mapping[str, Array], settings: QuantizeSettings, *, drop: float
+    graph: Graph,
+    known: Mapping[str, Array],
+    new: Mapping[str, Array],
+    settings: QuantizeSettings,
+    *,
+    drop: float,
 ) -> Left:
     """The network quantized, with its noisiest layers in floats until it disagrees little enough.
 
     `drop` is in points: the largest part of the rows, in percent, whose largest element may be
-    another than in the float network, over `data`, which calibrates as well. If that takes all
-    layers, all are left. Raises: InputError, as `quantize` does, for a drop outside 0 to 100, and
-    for a network without an output that has a largest element.
+    another than in the float network, over the samples `new`; those that are `known` calibrate.
+    How many layers it takes is found by halving: with one fewer it disagrees too much, unless that
+    is so with some number in between alone. If all do not suffice, all are left.
+    Raises: InputError, as `quantize` does, for a drop outside 0 to 100, and for a network without
+    an output that has a largest element.
     """
     if not 0 <= drop <= 100:
         raise InputError(f"accuracy drop: expected points from 0 to 100, got {drop:g}")
-    noise = layer_noise(graph, data, data, settings)
+    noise = layer_noise(graph, known, new, settings)
     ranked = [entry.layer for entry in sorted(noise, key=lambda entry: entry.signal_to_noise)]
-    layers: tuple[str, ...] = ()
-    while True:
-        tried = replace(settings, skip=(*settings.skip, *layers))
-        made = quantize(graph, data, tried)
-        top1 = _least_top1(graph, made, data)
-        if 100 * (1 - top1) <= drop or len(layers) == len(ranked):
-            return Left(graph=made, settings=tried, layers=layers, top1=top1)
-        layers = tuple(ranked[: len(layers) + 1])
+    expected = outputs_over(graph, new)
+
+    def left(count: int) -> Left:
+        layers = tuple(ranked[:count])
+        tried = replace(settings, skip=(*settings.skip, *layers)) if layers else settings
+        made = quantize(graph, known, tried)
+        top1 = _least_top1(graph, compared(expected, outputs_over(made, new)))
+        return Left(graph=made, settings=tried, layers=layers, top1=top1)
+
+    best = left(0)
+    if best.disagreement <= drop or not ranked:
+        return best
+    too_few, enough = 0, len(ranked)
+    while enough - too_few > 1:
+        count = (too_few + enough) // 2
+        tried = left(count)
+        if tried.disagreement <= drop:
+            best, enough = tried, count
+        else:
+            too_few = count
+    return best if best.layers else left(enough)
 
 
-def _least_top1(graph: Graph, made: Graph, data: Mapping[str, Array]) -> float:
-    found = [entry.top1 for entry in agreement(graph, made, data) if entry.top1 is not None]
-    if not found:
+def _least_top1(graph: Graph, found: Sequence[Agreement]) -> float:
+    known = [entry.top1 for entry in found if entry.top1 is not None]
+    if not known:
         raise InputError(
             f"{graph.name}: an accuracy drop needs an output with several scores along its last "
             "axis; got none; leave the drop out, or name what to skip"
         )
-    return min(found)
+    return min(known)

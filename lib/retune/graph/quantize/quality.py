@@ -3,7 +3,7 @@
 Read `layer_noise` and `agreement`. Both run the graphs by their numpy meaning.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf, log10
 
@@ -74,13 +74,22 @@ def agreement(one: Graph, other: Graph, data: Mapping[str, Array]) -> tuple[Agre
 
     The graphs have the same inputs and outputs. Raises: InputError for data of no whole part.
     """
-    names = tuple(name for name in one.outputs if one.types[name].dtype.startswith("float"))
-    pairs: dict[str, list[tuple[Array, Array]]] = {name: [] for name in names}
-    for inputs in parts_of(one, data):
-        left, right = run_graph(one, inputs), run_graph(other, inputs)
-        for name in names:
-            pairs[name].append((left[name].astype(np.float64), right[name].astype(np.float64)))
-    return tuple(_agreement(name, pairs[name]) for name in names)
+    return compared(outputs_over(one, data), outputs_over(other, data))
+
+
+def outputs_over(graph: Graph, data: Mapping[str, Array]) -> dict[str, Array]:
+    """Each output of floats, in order, for all whole parts of the data: their count comes first.
+
+    Raises: InputError for data of no whole part.
+    """
+    names = [name for name in graph.outputs if graph.types[name].dtype.startswith("float")]
+    runs = [run_graph(graph, inputs) for inputs in parts_of(graph, data)]
+    return {name: np.stack([run[name] for run in runs]).astype(np.float64) for name in names}
+
+
+def compared(one: Mapping[str, Array], other: Mapping[str, Array]) -> tuple[Agreement, ...]:
+    """The agreement of what two networks made of the same data, as `outputs_over` has it."""
+    return tuple(_agreement(name, array, other[name]) for name, array in one.items())
 
 
 class _Meter:
@@ -127,8 +136,7 @@ class _Meter:
         return np.asarray(made).astype(np.float64)
 
 
-def _agreement(name: str, pairs: Sequence[tuple[Array, Array]]) -> Agreement:
-    one, other = (np.stack(side) for side in zip(*pairs, strict=True))
+def _agreement(name: str, one: Array, other: Array) -> Agreement:
     lengths = float(np.linalg.norm(one) * np.linalg.norm(other))
     same = bool(np.array_equal(one, other))
     cosine = float(np.sum(one * other)) / lengths if lengths else float(same)
