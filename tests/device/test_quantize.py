@@ -9,7 +9,15 @@ from retune.graph.passes import Layout
 from retune.graph.quantize.recipe import quantize
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
 from tests.external.on_device import compile_graph
-from tests.unit.graph.quantize_networks import Samples, integer_ends, residual, samples, squeezing
+from tests.unit.graph.quantize_networks import (
+    Samples,
+    integer_ends,
+    moving,
+    residual,
+    resizing,
+    samples,
+    squeezing,
+)
 
 pytestmark = pytest.mark.device
 
@@ -25,7 +33,7 @@ pytestmark = pytest.mark.device
     ],
 )
 def test_bundles_are_exact(settings: QuantizeSettings, layout: Layout) -> None:
-    for graph, data in (residual(), squeezing()):
+    for graph, data in (residual(), squeezing(), moving(), resizing()):
         check_exact(graph, data, settings, layout)
 
 

@@ -140,6 +140,20 @@ def _pad(node: Node, inputs: Sequence[str], output: str, to: NodeWriter) -> None
     to.node("Pad", [*inputs, pads, value], output)
 
 
+def _extend(node: Node, inputs: Sequence[str], output: str, to: NodeWriter) -> None:
+    mode = str(node.attrs["mode"])
+    if mode == "wrap":
+        raise ModelError(f"node '{node.name}': pads from the other side are of opset 19")
+    pads = to.store(f"{output}.pads", np.asarray(ints(node.attrs, "pads"), np.int64))
+    to.node("Pad", [*inputs, pads], output, mode=mode)
+
+
+def _repeat(node: Node, inputs: Sequence[str], output: str, to: NodeWriter) -> None:
+    scales = to.store(f"{output}.scales", np.asarray(ints(node.attrs, "repeats"), np.float32))
+    how = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    to.node("Resize", [*inputs, "", scales], output, mode="nearest", **how)
+
+
 def _slice(node: Node, inputs: Sequence[str], output: str, to: NodeWriter) -> None:
     begins, extents, steps = (ints(node.attrs, k) for k in ("begins", "extents", "steps"))
     if min(steps) < 1:
@@ -174,6 +188,9 @@ RULES: Mapping[str, Rule] = {
     "global_avg_pool": _named("GlobalAveragePool"),
     "global_max_pool": _named("GlobalMaxPool"),
     "concat": _named("Concat", "axis"),
+    "gather": _named("Gather", "axis"),
+    "repeat": _repeat,
+    "extend": _extend,
     "transpose": _named("Transpose", "perm"),
     "softmax": _softmax,
     "reshape": _shape("shape", "Reshape"),

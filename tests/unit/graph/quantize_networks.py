@@ -69,3 +69,33 @@ def squeezing() -> tuple[Graph, Samples]:
     y = n("Gemm", x, n.weight(10, 32), n.weight(10), transB=1)
     graph = import_model(n.model(y))
     return graph, samples(graph)
+
+
+def moving() -> tuple[Graph, Samples]:
+    """What only moves data: parts, nearest neighbours, pads of both kinds, slices."""
+    n = Net("moving")
+    x = n("Relu", n.conv(n.input(1, 3, 16, 16), 3, 16, strides=[2, 2]))
+    a, b = n.parts("Split", 2, x, n.ints(8, 8), axis=1)
+    a = n("Resize", n.conv(a, 8, 8, strides=[2, 2]), "", doubled(n), mode="nearest")
+    x = n("Pad", n("Concat", b, a, axis=1), n.ints(0, 0, 1, 1, 0, 0, 1, 1), mode="reflect")
+    x = n("Pad", n.conv(x, 16, 8, pads=[0, 0, 0, 0]), n.ints(0, 0, 1, 0, 0, 0, 1, 0))
+    x = n("MaxPool", x, kernel_shape=[3, 3], strides=[1, 1])
+    y = n.conv(n("Slice", x, n.ints(1), n.ints(4), n.ints(1)), 3, 4, strides=[4, 4])
+    graph = import_model(n.model(y))
+    return graph, samples(graph)
+
+
+def resizing() -> tuple[Graph, Samples]:
+    """Images twice as large: linearly, and of channels."""
+    n = Net("resizing")
+    x = n("Relu", n.conv(n.input(1, 3, 8, 8), 3, 16))
+    x = n("Resize", x, "", doubled(n), mode="linear")
+    x = n("DepthToSpace", n.conv(x, 16, 16), blocksize=2)
+    y = n.conv(x, 4, 4, strides=[4, 4])
+    graph = import_model(n.model(y))
+    return graph, samples(graph)
+
+
+def doubled(n: Net) -> str:
+    """Scales of images twice as large."""
+    return n.stored(np.asarray([1, 1, 2, 2], np.float32))

@@ -14,7 +14,7 @@ from retune.graph.onnx_import import import_model
 from retune.graph.onnx_nodes import NodeWriter, write_node
 from retune.graph.quantize.recipe import calibrated, qdq, quantized
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
-from tests.unit.graph.quantize_networks import Samples, residual, samples, squeezing
+from tests.unit.graph.quantize_networks import Samples, moving, residual, samples, squeezing
 from tests.unit.graph.test_onnx_pairs import peer
 
 Network = Callable[[], tuple[Graph, Samples]]
@@ -27,7 +27,7 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.parametrize("network", [residual, squeezing])
+@pytest.mark.parametrize("network", [residual, squeezing, moving])
 def test_onnxruntime_computes_the_same(network: Network, settings: QuantizeSettings) -> None:
     graph, data = network()
     recipe = calibrated(graph, data, settings)
@@ -40,7 +40,7 @@ def test_onnxruntime_computes_the_same(network: Network, settings: QuantizeSetti
     assert np.abs(found[scores] - expected).max() <= 0.02 * np.abs(expected).max()
 
 
-@pytest.mark.parametrize("network", [residual, squeezing])
+@pytest.mark.parametrize("network", [residual, squeezing, moving])
 def test_what_was_written_is_read_as_the_same_integers(network: Network) -> None:
     graph, data = network()
     recipe = calibrated(graph, data, QuantizeSettings())

@@ -13,13 +13,19 @@ from retune.graph.graph import GraphBuilder
 from retune.graph.onnx_import import import_model, load_file
 from retune.graph.passes import optimise
 from retune.graph.quantize.annotate import annotate
-from retune.graph.quantize.arithmetic import Codes, common_point, fixed_point, rescaled
+from retune.graph.quantize.arithmetic import (
+    Codes,
+    common_point,
+    fixed_point,
+    rescaled,
+    whole_weights,
+)
 from retune.graph.quantize.calibrate import calibrate
 from retune.graph.quantize.fitting import fitted
 from retune.graph.quantize.recipe import quantize
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
 from tests.device.networks import Net
-from tests.unit.graph.quantize_networks import residual, samples, squeezing
+from tests.unit.graph.quantize_networks import moving, residual, resizing, samples, squeezing
 
 DIGITS = Path(__file__).parents[2] / "data" / "digits"
 METHODS = ("minmax", "percentile", "kl", "mse", "global_scale")
@@ -125,6 +131,35 @@ def test_activations_and_gates_stay_in_integers(settings):
     one = {name: array[:1] for name, array in data.items()}
     expected, found = (run_graph(g, one)[graph.outputs[0]] for g in (graph, made))
     np.testing.assert_allclose(found, expected, rtol=0, atol=0.05 * float(np.abs(expected).max()))
+
+
+@pytest.mark.parametrize(
+    ("network", "ops"),
+    [
+        (moving, {"repeat", "extend", "pad", "slice", "max_pool2d"}),
+        (resizing, {"resample", "depth_to_space"}),
+    ],
+)
+@pytest.mark.parametrize("settings", [QuantizeSettings(), POWER2])
+def test_moves_and_resizing_stay_in_integers(network, ops, settings):
+    graph, data = network()
+    made = quantize(graph, data, settings)
+    floats = [n.op for n in made.nodes if made.types[n.outputs[0]].dtype == "float32"]
+    coding, scores = ["quotient", "round", "add", "clip"], ["cast", "multiply", "identity"]
+    assert floats == [*coding, *scores]
+    assert ops <= {n.op for n in made.nodes}
+    one = {name: array[:1] for name, array in data.items()}
+    expected, found = (run_graph(g, one)[graph.outputs[0]] for g in (graph, made))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=0.05 * float(np.abs(expected).max()))
+
+
+def test_weights_of_resizing_are_whole_or_none():
+    found = whole_weights([np.asarray([[0.25, 0.75]]), np.asarray([[0.125, 0.875]])])
+    assert found is not None
+    whole, shift = found
+    assert [array.tolist() for array in whole] == [[[1, 3]], [[1, 7]]]
+    assert shift == 5
+    assert whole_weights([np.asarray([[1 / 3, 2 / 3]], np.float32)]) is None
 
 
 def test_moves_share_a_scale():

@@ -10,13 +10,21 @@ from dataclasses import dataclass
 from typing import Literal
 
 from retune.graph.graph import Graph, Node
+from retune.graph.ops.registry import number
+from retune.graph.quantize.arithmetic import whole_weights
 from retune.graph.quantize.functions import Finder
 from retune.graph.quantize.settings import QuantizeSettings
 
 LAYERS = ("conv2d", "depthwise_conv2d", "conv3d", "dense")
-MOVES = ("max_pool2d", "max_pool3d", "global_max_pool", "reshape", "transpose", "concat")
-"""Ops that make nothing but what they read."""
-MEANS = ("global_avg_pool", "reduce_mean", "avg_pool2d")
+MOVES = (
+    *("max_pool2d", "max_pool3d", "global_max_pool", "reshape", "transpose", "concat"),
+    *("slice", "gather", "repeat", "extend", "pad", "depth_to_space"),
+)
+"""Ops that make nothing but what they read; or zeros, which have a code."""
+MEANS = ("global_avg_pool", "reduce_mean", "avg_pool2d", "resample")
+"""Ops that make sums of what they read, times numbers that the network knows."""
+WITH_TABLES = ("gather", "resample")
+"""Ops whose operands are constants but for the first."""
 ACTIVATIONS = ("relu", "clip")
 """Ops that only limit their input, so that the limits of the integers can do it."""
 
@@ -29,9 +37,9 @@ CODED = ("sum", "product", "move", "table")
 class Region:
     """Nodes that compute one integer value.
 
-    Sums of products, of two operands, or of what a mean is of; products of two values; moves; a
-    product with a constant, as a batch norm is that follows no layer; or any function of one value,
-    element by element.
+    Sums of products, of two operands, or of what a mean or weights are of; products of two values;
+    moves; a product with a constant, as a batch norm is that follows no layer; or any function of
+    one value, element by element.
     """
 
     kind: Kind
@@ -104,7 +112,7 @@ def _region(
     kind = _kind(graph, node, integers)
     if kind is None:
         return None
-    constant = kind in ("layer", "scale")
+    constant = kind in ("layer", "scale") or node.op in WITH_TABLES
     bias = limit = None
     if kind == "layer" or (kind == "scale" and node.op == "multiply"):
         bias = _follower(graph, uses, node, ("add",))
@@ -144,7 +152,13 @@ def _kind(graph: Graph, node: Node, integers: set[str]) -> Kind | None:
         data, constant = node.inputs
         if constant in graph.constants and _by_channel(graph, data, constant):
             return "scale"
-    if not integers.issuperset(node.inputs):
+    data = node.inputs[:1] if node.op in WITH_TABLES else node.inputs
+    tables = node.inputs[len(data) :]
+    if not integers.issuperset(data) or any(value not in graph.constants for value in tables):
+        return None
+    if node.op == "pad" and number(node.attrs, "value"):
+        return None
+    if node.op == "resample" and whole_weights([graph.constants[t] for t in tables[1::2]]) is None:
         return None
     if node.op == "multiply":
         return "product"

@@ -223,6 +223,25 @@ def common_point(factors: Sequence[float]) -> tuple[list[int], int]:
     return found, shift
 
 
+def whole_weights(weights: Sequence[Array]) -> tuple[list[Array], int] | None:
+    """The weights of each axis times powers of two that make them whole, and the sum of exponents.
+
+    int32; None if there are no such powers with which sums of codes stay within 29 bits.
+    """
+    found: list[Array] = []
+    total, reach = 0, 1.0
+    for array in weights:
+        exact = array.astype(np.float64)
+        fits = (n for n in range(_SUM_BITS - _CODE_BITS) if not np.any(np.ldexp(exact, n) % 1))
+        shift = next(fits, None)
+        if shift is None:
+            return None
+        found.append(np.ldexp(exact, shift).astype(np.int32))
+        total += shift
+        reach *= float(np.abs(found[-1]).sum(axis=-1).max())
+    return (found, total) if reach <= 2 ** (_SUM_BITS - _CODE_BITS) else None
+
+
 def _int32(build: GraphBuilder, name: str, array: Array) -> str:
     return build.constant(name, array.astype(np.int32))
 

@@ -24,6 +24,7 @@ from retune.graph.quantize.arithmetic import (
     layer_weight,
     quantized,
     rescaled,
+    whole_weights,
 )
 from retune.graph.quantize.functions import table
 from retune.graph.quantize.settings import QuantizeSettings
@@ -204,8 +205,12 @@ class _Realizer:
         node = region.node
         match region.kind:
             case "move":
-                inputs = [self.recoded(value, self.codes[region.output]) for value in node.inputs]
-                self.integers[region.output] = self.build.add(node.op, inputs, node.attrs)
+                codes, attrs = self.codes[region.output], dict(node.attrs)
+                inputs = [self.recoded(value, codes) for value in region.reads]
+                inputs += [self.floats[table] for table in node.inputs[len(inputs) :]]
+                if node.op == "pad":
+                    attrs["value"] = float(codes.zero)
+                self.integers[region.output] = self.build.add(node.op, inputs, attrs)
             case "layer":
                 self.sums[region.output] = Sum(region, *self.layer(region))
             case "mean":
@@ -240,6 +245,8 @@ class _Realizer:
         """The sums over what the node averages, less their zero points, and their scale."""
         if node.op == "avg_pool2d":
             return self.window_mean(node)
+        if node.op == "resample":
+            return self.resampled(node)
         data, codes = node.inputs[0], self.codes[node.inputs[0]]
         shape, attrs = self.old.types[data].shape, node.attrs
         if node.op == "global_avg_pool":
@@ -250,6 +257,19 @@ class _Realizer:
             less = np.asarray(-codes.zero * count, np.int32)
             total = self.build.add("add", (total, self.build.constant(f"{data}.zeros", less)))
         return total, np.asarray(codes.scale / count)
+
+    def resampled(self, node: Node) -> tuple[str, Array]:
+        """The sums with whole weights, and what one of them stands for."""
+        data, *tables = node.inputs
+        codes = self.codes[data]
+        found = whole_weights([self.old.constants[weights] for weights in tables[1::2]])
+        assert found is not None, "regions have such weights only"
+        whole, shift = found
+        inputs = [centred(self.build, self.integer(data), codes)]
+        for places, name, weights in zip(tables[::2], tables[1::2], whole, strict=True):
+            inputs += [self.floats[places], self.build.constant(f"{name}.whole", weights)]
+        total = self.build.add(node.op, inputs, node.attrs, name=node.name)
+        return total, np.asarray(codes.scale / 2**shift)
 
     def window_mean(self, node: Node) -> tuple[str, Array]:
         """The sums over windows, as a convolution with ones, and the scale of each of their means.
