@@ -33,6 +33,7 @@ from retune.bundle.plan import (
     made_by_hosts,
     storage_roots,
 )
+from retune.codegen.opencl_intrinsics import ways_in
 from retune.core.dtypes import DType, TensorType
 from retune.core.errors import InputError
 from retune.core.target import DeviceSpec
@@ -287,6 +288,12 @@ def _check_device(plan: NetworkPlan, spec: DeviceSpec) -> None:
                 f"{spec.max_work_group} on {spec.name}; got {prod(launch.local_size)}; "
                 "tune the model for this device"
             )
+    needed = {way for text in plan.kernels.values() for way in ways_in(text)}
+    if lacking := sorted(needed - {*spec.instructions}):
+        raise InputError(
+            f"module {plan.name}: it was compiled with {', '.join(lacking)}, which {spec.name} "
+            "does not have (see retune devices); compile or tune the model for this device"
+        )
 
 
 def warn_if_foreign(plan: NetworkPlan, spec: DeviceSpec) -> None:

@@ -4,7 +4,7 @@ macros such as `TILE8_US_1_LOAD`."""
 from collections.abc import Iterable, Sequence
 
 from retune.codegen.kernel import Function
-from retune.instructions import TILE_STEPS, Shape, intrinsic
+from retune.instructions import TILE_STEPS, Shape, intrinsic, intrinsics
 
 LANGUAGE = "OpenCL C"
 """What the texts of ways are found under."""
@@ -21,6 +21,12 @@ def function_name(op: str, shape: Shape) -> str:
 def function_lines(functions: Iterable[Function]) -> list[str]:
     """The lines that define the functions, each one once in a program of several kernels."""
     return [line for function in functions for line in (*_definition(function), "")]
+
+
+def ways_in(text: str) -> frozenset[str]:
+    """The full names of the ways that a program's text defines, as they head their definitions."""
+    names = {entry.full_name(way) for entry in intrinsics() for way in entry.ways[:-1]}
+    return frozenset(name for name in names if f"\n// {name}\n" in text)
 
 
 def macro_name(function: Function, step: str) -> str:

@@ -55,12 +55,12 @@ def has_one_base(device: Device) -> bool:
 
 def _has_way(device: Device, entry: Intrinsic, way: Way) -> bool:
     """Whether the way's functions can be built, and give what the pattern means."""
-    right = _right_tile if entry.of_tiles else _right
+    right = has_tile if entry.of_tiles else _right
     return all(right(device, entry, way, shape) for shape in shapes_of(entry, way))
 
 
-def _right_tile(device: Device, entry: Intrinsic, way: Way, shape: Shape) -> bool:
-    """The same for a tile: a product of two."""
+def has_tile(device: Device, entry: Intrinsic, way: Way, shape: Shape) -> bool:
+    """Whether the way's product of two tiles can be built, and is what the pattern means."""
     rng = np.random.default_rng(0)
     kernel = tile_kernel(entry, way, shape)
     sizes = [tensor.shape for tensor in entry.op.inputs]

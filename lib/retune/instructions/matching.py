@@ -5,7 +5,7 @@ one block, whose value is the pattern's with reads of its operands in place. `mi
 whether the elements of each word lie side by side, for buffers whose order is settled.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from retune.instructions.intrinsic import Intrinsic, Shape
@@ -121,48 +121,61 @@ def matching_block(entry: Intrinsic, block: Block, own: Sequence[Var]) -> Match 
     op = entry.op
     axes = dict(zip((axis.var for axis in entry.axes), own, strict=True))
     guarded = block.guard is not None and not variables(block.guard).isdisjoint(own)
-    bound: dict[str, Load] = {}
     fits = block.reducer == op.reducer and block.buffer.dtype == entry.pattern.dtype
-    if guarded or not fits or not _unify(op.body, block.value, entry, axes, bound):
+    found = [] if guarded or not fits else list(_bindings(op.body, block.value, entry, axes, {}))
+    if not found:
         guard = f" where {block.guard}" if guarded else ""
         operands = ", ".join(f"{o.name} of {' or '.join(o.dtypes)}" for o in entry.operands)
         return (
             f"expected {entry.pattern.dtype} {op.reducer}s of {op.body} with {operands}; got "
             f"{block.reducer} of {block.value}{guard}"
         )
-    return Match(entry, block, axes, tuple(bound[o.name] for o in entry.operands))
+    ways = [Match(entry, block, axes, tuple(b[o.name] for o in entry.operands)) for b in found]
+    if len(ways) == 1 or not entry.of_tiles:  # words of either operand lie alike
+        return ways[0]
+    return next((way for way in ways if all(map(way.lies, range(len(way.reads))))), ways[0])
 
 
-def _unify(
-    pattern: Expr, value: Expr, entry: Intrinsic, axes: Mapping[Var, Var], bound: dict[str, Load]
-) -> bool:
-    """Whether a value is the pattern, whose reads are then `bound` to those of the value."""
+_Bound = Mapping[str, Load]
+"""Name of an operand -> what is read for it."""
+
+
+def _bindings(
+    pattern: Expr, value: Expr, entry: Intrinsic, axes: Mapping[Var, Var], bound: _Bound
+) -> Iterator[_Bound]:
+    """All ways in which a value is the pattern, its factors in either order."""
     match pattern, value:
         case Load(buffer), Load():
             operand = next(o for o in entry.operands if o.name == buffer.name)
-            free = value.dtype in operand.dtypes and bound.get(operand.name, value) == value
-            if free:
-                bound[operand.name] = value
-            return free
+            if value.dtype in operand.dtypes and bound.get(operand.name, value) == value:
+                yield {**bound, operand.name: value}
         case Binary(op, a, b), Binary(other, c, d) if op == other:
-            orders = [(c, d), (d, c)] if op in _COMMUTATIVE else [(c, d)]
-            for left, right in orders:
-                trial = dict(bound)
-                if _unify(a, left, entry, axes, trial) and _unify(b, right, entry, axes, trial):
-                    bound.update(trial)
-                    return True
-            return False
-        case Cast(inner, dtype), Cast(other, made):
-            return dtype == made and _unify(inner, other, entry, axes, bound)
+            for left, right in [(c, d), (d, c)] if op in _COMMUTATIVE else [(c, d)]:
+                yield from _each([(a, left), (b, right)], entry, axes, bound)
+        case Cast(inner, dtype), Cast(other, made) if dtype == made:
+            yield from _bindings(inner, other, entry, axes, bound)
         case (Call(), Call()) | (Select(), Select()):
             head = (type(pattern), getattr(pattern, "function", ""))
-            same = head == (type(value), getattr(value, "function", ""))
-            pairs = zip(pattern.children, value.children, strict=False)
-            return same and all(_unify(p, v, entry, axes, bound) for p, v in pairs)
+            if head == (type(value), getattr(value, "function", "")):
+                pairs = list(zip(pattern.children, value.children, strict=False))
+                yield from _each(pairs, entry, axes, bound)
         case Var(), Var():
-            return axes.get(pattern) == value
+            if axes.get(pattern) == value:
+                yield bound
         case _:
-            return pattern == value
+            if pattern == value:
+                yield bound
+
+
+def _each(
+    pairs: Sequence[tuple[Expr, Expr]], entry: Intrinsic, axes: Mapping[Var, Var], bound: _Bound
+) -> Iterator[_Bound]:
+    """All ways in which each of these values is the pattern beside it."""
+    if not pairs:
+        yield bound
+        return
+    for first in _bindings(*pairs[0], entry, axes, bound):
+        yield from _each(pairs[1:], entry, axes, first)
 
 
 def mismatch(entry: Intrinsic, nest: Stmt, loop: For, unordered: Scope | None = None) -> str:

@@ -11,9 +11,12 @@ import pytest
 from retune.bundle.format import pack_zip, write_bundle
 from retune.bundle.module import BundleWarning, Module, random_inputs
 from retune.bundle.plan import Alias, NetworkPlan, PlanBuffer
+from retune.codegen.kernel import Function
+from retune.codegen.opencl_intrinsics import function_lines
 from retune.core.dtypes import TensorType
 from retune.core.errors import InputError, VerifyError
 from retune.core.target import GENERIC_CPU, DeviceSpec
+from retune.instructions import Shape
 
 KERNELS: dict[str, Callable[..., None]] = {
     "add": lambda a, b, y: np.add(a, b, out=y),
@@ -255,6 +258,18 @@ def test_a_device_with_smaller_work_groups_is_refused(
     small = FakeDevice(spec=replace(GENERIC_CPU, max_work_group=16))
     with pytest.raises(InputError, match="group of twice: expected work-groups of at most 16"):
         Module(wide, small)  # type: ignore[arg-type]
+
+
+def test_a_device_without_an_instruction_of_the_kernels_is_refused(plan: NetworkPlan) -> None:
+    """It would end the process at the first launch."""
+    shape = Shape(("uint8", "int8"), 1)
+    defined = "\n".join(function_lines([Function("tile8", shape, "amx")]))
+    kernels = {name: f"{defined}\n{text}" for name, text in plan.kernels.items()}
+    spec = replace(GENERIC_CPU, instructions=("dot4.vnni",))
+    with pytest.raises(InputError, match=r"compiled with tile8\.amx, which .* does not have"):
+        Module(replace(plan, kernels=kernels), FakeDevice(spec=spec))  # type: ignore[arg-type]
+    able = FakeDevice(spec=replace(spec, instructions=("dot4.vnni", "tile8.amx")))
+    Module(replace(plan, kernels=kernels), able)  # type: ignore[arg-type]
 
 
 def test_an_invalid_plan_is_refused(plan: NetworkPlan, device: FakeDevice) -> None:

@@ -15,6 +15,7 @@ from retune.ir.merge import merge_axes
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag
 from retune.ir.verify import verify
+from retune.rules.cost.estimate import default_candidate
 from retune.rules.cpu.rows import Rows, row_structure
 from retune.rules.cpu.space import cpu_space
 from retune.rules.devices import target_of
@@ -106,6 +107,7 @@ BYTES = {
 }
 VNNI = replace(GENERIC_CPU, instructions=("dot4.vnni",))
 AVX2 = replace(NARROW, vector_bits=256, instructions=("dot4.avx2",))
+AMX = replace(GENERIC_CPU, instructions=("dot4.vnni", "tile8.amx"))
 
 
 @pytest.mark.parametrize("name", BYTES)
@@ -115,6 +117,41 @@ def test_bytes_are_summed_by_words_where_there_is_an_instruction(name: str, spec
     assert_space_is_right(dag, spec, candidates=2, seed=len(name))
     sketches = cpu_space(from_dag(dag), spec).sketches
     assert all(s.name.endswith(".words") == bool(spec.instructions) for s in sketches)
+
+
+TILES = {
+    "one tap": byte_conv2d(5, 14, 64, 32, window=1),
+    "padded": byte_conv2d(6, 9, 64, 48),
+    "strided": byte_conv2d(9, 21, 32, 24, stride=2),
+    "matrix": byte_product(40, 256, 64),
+    "rows of part of a tile": byte_product(7, 48, 128),
+}
+NO_TILES = {
+    "few words": byte_conv2d(8, 8, 12, 32),
+    "few channels": byte_conv2d(8, 8, 64, 8),
+    "few pixels": byte_product(3, 64, 64),
+    "floats": conv2d(1, 8, 8, 64, 64),
+}
+
+
+@pytest.mark.parametrize("name", TILES)
+def test_matrix_registers_take_tiles_of_bytes(name: str):
+    dag = TILES[name]
+    assert_space_is_right(dag, AMX, candidates=2, seed=len(name))
+    assert any(".matrix." in s.name for s in cpu_space(from_dag(dag), AMX).sketches)
+    assert not any(".matrix." in s.name for s in cpu_space(from_dag(dag), VNNI).sketches)
+
+
+@pytest.mark.parametrize("name", NO_TILES)
+def test_what_fills_no_tile_goes_by_vectors(name: str):
+    sketches = cpu_space(from_dag(NO_TILES[name]), AMX).sketches
+    assert not any(".matrix." in s.name for s in sketches)
+
+
+def test_deep_products_go_by_matrix_registers_untuned():
+    """An instruction makes 256 results of 64 products each; one on vectors 16 of four."""
+    space = cpu_space(from_dag(byte_conv2d(28, 28, 128, 128)), AMX)
+    assert ".matrix." in default_candidate(space, AMX).sketch
 
 
 def test_bytes_of_odd_channels_are_no_words():

@@ -11,6 +11,8 @@ from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
 from retune.ir.evaluate import evaluate_int
 from retune.ir.stmt import For, from_dag
 from retune.ir.te import Dag, compute, placeholder, reduce_axis
+from retune.rules.cost.core import Core
+from retune.rules.cost.cpu import cpu_cycles
 from retune.rules.cost.estimate import estimate
 from retune.rules.cost.nests import Nest, across, kernels, off, on
 from retune.rules.devices import rules_for
@@ -18,7 +20,7 @@ from retune.rules.tiling import GROUP, ITEM
 from retune.schedule.access import Operand
 from retune.schedule.space import Sketch
 from retune.schedule.stages import loops_of
-from tests.dags import conv2d
+from tests.dags import byte_conv2d, conv2d
 
 SPECS = pytest.mark.parametrize("spec", [GENERIC_CPU, GENERIC_GPU], ids=["cpu", "gpu"])
 SIZES = pytest.mark.parametrize(
@@ -60,13 +62,31 @@ def test_bytes_are_those_of_the_elements(dtype: str, share: float, spec: DeviceS
                 assert np.all(b.repeats(y, group) == a.repeats(x, group))
 
 
+def whole_lines(sketch: Sketch, rows: np.ndarray, spec: DeviceSpec) -> np.ndarray:
+    """The estimate where no line is come back to: as many smaller elements fill it in part."""
+    if spec.device_class != "cpu":
+        return estimate(sketch, rows, spec)
+    core = Core(returned=0.0)
+    return np.sum([cpu_cycles(kernel, spec, core) for kernel in kernels(sketch, rows)], axis=0)
+
+
+def test_coming_back_to_lines_of_bytes_takes_time():
+    """A tile writes sixteen bytes of a pixel's line, or all sixty-four."""
+    sketch = sketches(byte_conv2d(8, 32, 16, 64, window=1), GENERIC_CPU)[0]
+    rows = sketch.sample(256, np.random.default_rng(0))
+    longer = estimate(sketch, rows, GENERIC_CPU) > whole_lines(sketch, rows, GENERIC_CPU)
+    block, tile = np.array([sketch.decided(row)["tile.out.ff"] for row in rows]).T
+    assert np.all(longer[block * tile < 4])
+    assert not np.any(longer[tile >= 4])
+
+
 @SPECS
 @SIZES
 def test_smaller_elements_take_less(dtype: str, share: float, spec: DeviceSpec):
     times: list[np.ndarray] = []
     for floats, others in twins(dtype, spec):
         rows = floats.sample(64, np.random.default_rng(0))
-        times.append(estimate(others, rows, spec) / estimate(floats, rows, spec))
+        times.append(whole_lines(others, rows, spec) / whole_lines(floats, rows, spec))
     assert np.any(np.concatenate(times) != 1.0)
     assert np.all((np.concatenate(times) - 1.0) * (share - 1.0) >= 0.0)
 

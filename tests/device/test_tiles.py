@@ -1,0 +1,37 @@
+"""Tiles of products on PoCL give what the loops that they stand for state, by any way."""
+
+import pytest
+
+from retune.codegen.lower import lower
+from retune.codegen.target import CPU
+from retune.device.probe_child import has_tile
+from retune.device.probing import shapes_of
+from retune.device.runtime import Device, open_device
+from retune.instructions import Shape
+from retune.instructions.tile8 import TILE8
+from tests.dags import byte_product
+from tests.oracle import assert_device_agrees
+from tests.unit.codegen.test_tiles import tiled
+
+pytestmark = pytest.mark.device
+
+PLAIN = TILE8.ways[-1]
+
+
+@pytest.fixture(scope="module")
+def device() -> Device:
+    return open_device("pocl")
+
+
+@pytest.mark.parametrize("first", ["uint8", "int8"])
+@pytest.mark.parametrize(("rows", "columns", "high"), [(2, 2, 16), (3, 1, 16), (1, 2, 7)])
+def test_tiles(device: Device, first: str, rows: int, columns: int, high: int):
+    dag = byte_product(2 * rows * high, 128, 32 * columns, first=first)
+    program = tiled(dag, rows, columns, high=high).program
+    assert "// tile8.plain" in lower(program, CPU).text
+    assert_device_agrees(device, dag, program)
+
+
+@pytest.mark.parametrize("shape", shapes_of(TILE8, TILE8.ways[0]), ids=str)
+def test_what_a_probe_expects_is_what_loops_make(device: Device, shape: Shape):
+    assert has_tile(device, TILE8, PLAIN, shape)
