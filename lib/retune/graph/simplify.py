@@ -1,5 +1,6 @@
 """Rules that remove work and bring nodes to one form. Each states its law."""
 
+from collections.abc import Container
 from math import inf
 
 import numpy as np
@@ -27,7 +28,7 @@ def remove_identities(graph: Graph) -> Graph:
         transpose_around_reshape,
         transpose_to_reshape,
     )
-    return until_stable(graph, lambda g: _absorb_outputs(rebuild(g, *rules)))
+    return until_stable(graph, lambda g: absorb_names(rebuild(g, *rules), g.outputs))
 
 
 def drop_identity(r: Rewriter, node: Node) -> str | None:
@@ -295,14 +296,14 @@ def _merge_pad(r: Rewriter, node: Node) -> str | None:
     return r.emit(node.op, sources, {**node.attrs, "pads": pads}, _out(node))
 
 
-def _absorb_outputs(graph: Graph) -> Graph:
-    """identity(x) that is an output: x takes its name, if x is computed and no output itself."""
+def absorb_names(graph: Graph, wanted: Container[str]) -> Graph:
+    """identity(x) with a wanted name: x takes it, if x is computed and no output itself."""
     made = {value for node in graph.nodes for value in node.outputs}
     names: dict[str, str] = {}
     for node in graph.nodes:
         source, output = node.inputs[0] if node.inputs else "", node.outputs[0]
         free = source in made and source not in graph.outputs and source not in names
-        if node.op == "identity" and output in graph.outputs and free:
+        if node.op == "identity" and output in wanted and free:
             names[source] = output
     if not names:
         return graph

@@ -4,6 +4,7 @@ Read `realize_given`: the regions are those of any network, as far as all that t
 has codes, and the layers' weights are the given integers.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -16,6 +17,7 @@ from retune.graph.quantize.annotate import CODED, Annotation, Region, annotate
 from retune.graph.quantize.arithmetic import CodedWeight, Codes
 from retune.graph.quantize.realize import Coding, realize
 from retune.graph.quantize.settings import QuantizeSettings
+from retune.graph.simplify import absorb_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ def realize_given(graph: Graph, given: GivenCodes) -> Graph | None:
 
     Every value with codes is rounded to them, whoever reads it, as the pairs said that were there.
     """
+    graph = absorb_names(graph, _alone(graph, given))
     found: dict[str, Region] = {}
     weights: dict[str, CodedWeight] = {}
     for name, region in annotate(graph, QuantizeSettings(), given.values).regions.items():
@@ -67,6 +70,13 @@ def realize_given(graph: Graph, given: GivenCodes) -> Graph | None:
         return None
     coding = Coding(codes=given.values, settings=QuantizeSettings(), weights=weights, binding=True)
     return realize(graph, Annotation(regions=found, scales={}), coding)
+
+
+def _alone(graph: Graph, given: GivenCodes) -> set[str]:
+    """Names with codes of values that have no other readers under another name."""
+    readers = Counter(value for node in graph.nodes for value in node.inputs)
+    nodes = [n for n in graph.nodes if n.op == "identity" and readers[n.inputs[0]] == 1]
+    return {n.outputs[0] for n in nodes} & given.values.keys()
 
 
 def _weight(graph: Graph, region: Region, given: GivenCodes) -> CodedWeight | None:
