@@ -15,12 +15,13 @@ from retune.ir.simplify import from_polynomial
 
 
 def is_lookup(load: LoadExpr, lane: Var | None, registers: Container[Buffer]) -> bool:
-    """Whether it reads where registers say, or where other reads of each lane and nothing else."""
+    """Whether it reads where registers, or other reads of each lane, say and nothing else does.
+
+    Lanes that move along the buffer beside what is read are vectors of adjacent elements.
+    """
     inner = [read for index in load.indices for read in loads(index)]
-    if any(read.buffer in registers for read in inner):
-        return True
-    varies = any(lane in variables(read) for read in inner)
-    return varies and all(_varies_by_reads(index, lane) for index in load.indices)
+    said = any(read.buffer in registers or lane in variables(read) for read in inner)
+    return said and all(_varies_by_reads(index, lane) for index in load.indices)
 
 
 def lookups(instance: Instance, registers: Container[Buffer]) -> list[LoadExpr]:
