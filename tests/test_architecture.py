@@ -60,7 +60,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("retune.rules",),
     ("retune.graph", "retune.schedule", "retune.codegen"),
     ("retune.instructions",),
-    ("retune.ir",),
+    ("retune.ir", "retune.layout"),
     ("retune.core",),
 )
 
