@@ -56,7 +56,7 @@ def tune_network(
     patience: Annotated[int, Field(ge=0)] = 0,
     seed: Annotated[int, Field(ge=0)] = 0,
     shapes: dict[str, list[int]] | None = None,
-    layout: Literal["NHWC", "NCHW"] = "NHWC",
+    layout: Literal["NHWC", "NCHW", "NCHW16c"] = "NHWC",
     max_error: Annotated[float, Field(ge=0)] = 1e-5,
     samples: Annotated[int, Field(ge=1)] = 2,
     publish: Publish = "always",

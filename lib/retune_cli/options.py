@@ -8,6 +8,7 @@ import typer
 
 from retune.core.config import records_root
 from retune.core.errors import InputError
+from retune.core.layouts import LAYOUTS
 
 if TYPE_CHECKING:
     from retune.records.store import RecordStore
@@ -19,14 +20,12 @@ ShapeList = Annotated[
     list[str] | None,
     typer.Option("--shape", help="Bind an input's shape: name=1,3,224,224. Repeatable."),
 ]
-Layout = Annotated[str, typer.Option(help="Data layout of convolutions: NHWC or NCHW.")]
+Layout = Annotated[str, typer.Option(help="How images lie: NHWC, NCHW or NCHW16c.")]
 Json = Annotated[bool, typer.Option("--json", help="Print data instead of tables.")]
 Records = Annotated[
     Path | None,
     typer.Option(help="The record store.", show_default="artifacts/records"),
 ]
-
-LAYOUTS = ("NHWC", "NCHW")
 
 
 def parse_shapes(values: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
@@ -43,10 +42,11 @@ def parse_shapes(values: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
 
 
 def parse_layout(value: str) -> str:
-    """The layout in capitals. Raises: InputError."""
-    if value.upper() in LAYOUTS:
-        return value.upper()
-    raise InputError(f"--layout {value}: expected NHWC or NCHW, got {value!r}")
+    """The layout as LAYOUTS spells it. Raises: InputError."""
+    for layout in LAYOUTS:
+        if layout.upper() == value.upper():
+            return layout
+    raise InputError(f"--layout {value}: expected {', '.join(LAYOUTS)}; got {value!r}")
 
 
 def check_model(model: str) -> None:

@@ -11,9 +11,11 @@ from retune.bundle.peers import open_peer
 from retune.bundle.verify import compare, verify
 from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.onnx_import import load_file
-from retune.graph.passes import Layout
+from retune.graph.passes import Layout, optimise
+from retune.search.extract import extract
+from retune.search.layouts import in_blocks
 from tests.device.networks import NETWORKS, write
-from tests.external.on_device import compile_graph
+from tests.external.on_device import compile_graph, compile_network
 from tests.unit.graph.networks import random_network
 
 pytestmark = pytest.mark.device
@@ -51,3 +53,15 @@ def test_a_random_network_agrees_with_its_numpy_meaning(number: int, layout: Lay
     for name, expected in run_graph(graph, inputs).items():
         deviation = compare(name, found[name], expected)
         assert deviation.max_rel_range < 1e-4, deviation
+
+
+BLOCKED = ("grouped", "depthwise", "dense_block", "bottleneck", "pools", "neighbours", "long_rows")
+"""Networks whose values can lie in blocks, among all that cannot."""
+
+
+@pytest.mark.parametrize("name", BLOCKED)
+def test_a_network_in_blocks_of_channels_agrees_with_onnxruntime(name: str, tmp_path: Path):
+    path = write(name, tmp_path)
+    module = compile_network(in_blocks(extract(optimise(load_file(path)))))
+    outcome = verify(module, open_peer("onnxruntime", path), module.random_inputs, samples=2)
+    assert outcome.passed, outcome

@@ -11,7 +11,7 @@ from retune.graph.ops import Array
 from retune.graph.passes import Layout, optimise
 from retune.schedule.space import Candidate
 from retune.search.defaults import DEFAULT_MAX_ERROR
-from retune.search.extract import extract
+from retune.search.extract import Network, extract
 from retune.search.task import Task
 
 
@@ -29,11 +29,17 @@ def compile_graph(
     choose: Callable[[Task], Candidate | None] = lambda task: None,
 ) -> Module:
     """The optimised graph, loaded: `choose`'s candidates, the default schedule where it is None."""
+    return compile_network(extract(optimise(graph, layout), max_error=max_error), choose)
+
+
+def compile_network(
+    network: Network, choose: Callable[[Task], Candidate | None] = lambda task: None
+) -> Module:
+    """The network, loaded: `choose`'s candidates, the default schedule where it is None."""
     device = pocl()
-    network = extract(optimise(graph, layout), max_error=max_error)
     wanted = {key: choose(task) for key, task in network.tasks.items()}
     chosen = {key: candidate for key, candidate in wanted.items() if candidate is not None}
-    plan = build_plan(network, chosen, device.spec, model_key=graph.name, notes={})
+    plan = build_plan(network, chosen, device.spec, model_key=network.graph.name, notes={})
     return Module(plan, device)
 
 

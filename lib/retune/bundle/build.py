@@ -40,6 +40,7 @@ from retune.rules.cost.estimate import default_candidate
 from retune.rules.devices import target_of
 from retune.schedule.space import Candidate
 from retune.search.extract import Network, PlacedGroup
+from retune.search.layouts import bound_values
 from retune.search.task import Task
 
 
@@ -103,7 +104,7 @@ def build_contest(
             parts.without_kernel(placed.group)
             continue
         task = network.tasks[placed.task_key]
-        made = sources.of(task, parts.storages(placed.group, task))
+        made = sources.of(task, parts.storages(placed, task))
         ranges = tuple(parts.launch(placed, task, source, i) for i, source in enumerate(made))
         if all(ranges):
             slots.append(Slot(task_key=task.key, label=placed.group.name, contenders=ranges))
@@ -196,12 +197,6 @@ def _integers(graph: Graph) -> dict[str, str]:
     return {INTEGERS_NOTE: f"rescaled {count} times"} if count else {}
 
 
-def _bound(group: Group, task: Task) -> dict[str, str]:
-    """Names of the task's inputs and outputs -> the group's values."""
-    bound = dict(zip(task.inputs, (*group.inputs, *group.params), strict=True))
-    return bound | dict(zip(task.outputs, group.outputs, strict=True))
-
-
 def _largest(errors: Sequence[float]) -> str:
     """The largest error, and in how many tasks it is."""
     largest = max(errors, default=0.0)
@@ -263,7 +258,7 @@ class _Parts:
         """The launches of one contender of a group are added; their numbers."""
         group, first = placed.group, len(self.launches)
         own = f"{group.name}#{contender}" if contender else group.name
-        bound = _bound(group, task)
+        bound = bound_values(placed, task)
         names = {s.name: self._bind(s, bound, own) for s in source.buffers}
         for kernel in self._needed(placed, source):
             self.kernels[kernel.name] = kernel
@@ -281,9 +276,9 @@ class _Parts:
             )
         return range(first, len(self.launches))
 
-    def storages(self, group: Group, task: Task) -> dict[str, Storage]:
-        """Of the task's inputs and outputs, those that lie in a wider value, by their names."""
-        placed = {name: self.views.get(value) for name, value in _bound(group, task).items()}
+    def storages(self, group: PlacedGroup, task: Task) -> dict[str, Storage]:
+        """Of the task's inputs and outputs, those that have a view, by their names."""
+        placed = {name: self.views.get(value) for name, value in bound_values(group, task).items()}
         shapes = {t.name: t.shape for t in (*task.dag.placeholders, *task.dag.outputs)}
         return {
             name: place.storage.reshaped(shapes[name])
@@ -367,7 +362,7 @@ class _Parts:
         return value
 
     def _rows(self, place: View, dtype: str) -> str:
-        """What the columns are of: a value, or rows that are there for them alone."""
+        """What it is a view of: a value, or memory that is there for it alone."""
         if place.of in self.graph.types:
             return self._value(place.of)
         self.buffers[place.of] = PlanBuffer(
@@ -375,6 +370,6 @@ class _Parts:
             dtype=dtype,
             elements=place.storage.elements,
             role="temp",
-            shape=(*place.storage.shape[:-1], place.storage.parts[-1].room),
+            shape=tuple(part.room for part in place.storage.parts),
         )
         return place.of

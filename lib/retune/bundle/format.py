@@ -37,7 +37,7 @@ from retune.core.keys import content_key
 from retune.core.replacing import replacing, whole_folder
 
 FORMAT = "retune-bundle"
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """Raised when an older program could misread what this one writes."""
 
 MANIFEST, KERNELS, WEIGHTS = "module.json", "kernels.cl", "weights.safetensors"
@@ -140,8 +140,9 @@ def check_replaceable(folder: Path) -> None:
 
 def _least_version(plan: NetworkPlan) -> int:
     """The oldest version that can hold the plan, so that older programs read it as well."""
-    if any(alias.storage is not None for alias in plan.aliases):
-        return FORMAT_VERSION
+    storages = [alias.storage for alias in plan.aliases if alias.storage is not None]
+    if storages:
+        return 3 if all(storage.is_columns for storage in storages) else FORMAT_VERSION
     return 2 if plan.hosts else 1
 
 

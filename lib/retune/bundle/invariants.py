@@ -116,22 +116,25 @@ def check_aliases(plan: NetworkPlan) -> None:
         if value.role in ("input", "weight"):
             raise broken_plan(plan, where, "a temp or output as the value", value.role)
         if alias.storage is not None:
-            _check_columns(plan, where, value, of, alias.storage)
+            _check_storage(plan, where, value, of, alias.storage)
         elif (value.dtype, value.elements) != (of.dtype, of.elements):
             got = f"{value.elements} of {value.dtype}"
             raise broken_plan(plan, where, f"{of.elements} elements of {of.dtype}", got)
     storage_roots(plan)
 
 
-def _check_columns(
+def _check_storage(
     plan: NetworkPlan, where: str, value: PlanBuffer, of: PlanBuffer, storage: Storage
 ) -> None:
-    """The value is a temporary, and columns of the rows of what it lies in."""
+    """The value is a temporary; its storage is of its shape, in all of what it lies in.
+
+    Columns of a value are in rows as long as that value's.
+    """
     width = (of.shape or (1,))[-1]
     fits = storage.shape == value.shape and storage.elements == of.elements
-    fits = fits and storage.is_columns and storage.parts[-1].room == width
+    fits = fits and (not storage.is_columns or storage.parts[-1].room == width)
     if value.role != "temp" or value.dtype != of.dtype or not fits:
-        expected = f"a temp of columns in rows of {width} of {of.dtype}"
+        expected = f"a temp that lies in {of.elements} of {of.dtype}, columns in rows of {width}"
         got = f"{value.role} {value.shape} of {value.dtype}, {storage}"
         raise broken_plan(plan, where, expected, got)
 

@@ -20,7 +20,7 @@ from retune.bundle.plan import (
     PlanLaunch,
 )
 from retune.core.target import DeviceSpec
-from retune.ir.storage import Storage, row_major
+from retune.ir.storage import Part, Storage, row_major
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 """What a JSON document holds."""
@@ -86,9 +86,11 @@ def from_manifest(
 
 def _written_alias(alias: Alias) -> Json:
     written: dict[str, Json] = {"value": alias.value, "of": alias.of}
-    if alias.storage is not None:
+    if alias.storage is not None and alias.storage.is_columns:
         row = alias.storage.parts[-1]
         written["columns"] = {"offset": row.first, "width": row.room}
+    elif alias.storage is not None:
+        written["parts"] = [_plain(asdict(part)) for part in alias.storage.parts]
     return written
 
 
@@ -96,6 +98,8 @@ def _alias(entry: Mapping[str, Json], shapes: Mapping[str, tuple[int, ...]]) -> 
     value, storage = text(entry, "value"), None
     if "columns" in entry:
         storage = _columns(child(entry, "columns"), shapes.get(value, ()))
+    elif "parts" in entry:
+        storage = _storage(children(entry, "parts"), shapes.get(value, ()))
     return Alias(value=value, of=text(entry, "of"), storage=storage)
 
 
@@ -104,6 +108,19 @@ def _columns(stated: Mapping[str, Json], shape: tuple[int, ...]) -> Storage:
         return row_major(shape).columns(whole(stated, "offset"), whole(stated, "width"))
     except (ValueError, IndexError) as error:
         raise Malformed(f"columns: expected some of a row that holds {shape}; {error}") from error
+
+
+def _storage(stated: Sequence[Mapping[str, Json]], shape: tuple[int, ...]) -> Storage:
+    """Parts that hold every element of the shape once: the digits of each of its dimensions."""
+    names = [field.name for field in fields(Part)]
+    try:
+        parts = tuple(Part(**{name: whole(part, name) for name in names}) for part in stated)
+    except ValueError as error:
+        raise Malformed(f"parts: {error}") from error
+    storage = Storage(shape, parts)
+    if not storage.covers:
+        raise Malformed(f"parts: expected the digits of each index of {shape}; got {storage}")
+    return storage
 
 
 def host_entries(manifest: Mapping[str, Json]) -> tuple[dict[str, Json], ...]:

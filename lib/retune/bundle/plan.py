@@ -131,7 +131,7 @@ class Alias:
     value: str
     of: str
     storage: Storage | None = None
-    """Where in the memory of `of` it lies, as columns of its rows; None: all of it, in order."""
+    """How it lies in the memory of `of`, such as columns of its rows; None: all of it, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ Depthwise layers read a window of them at once. With rows a line longer they tak
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A value that is columns of another one, which has memory of its own."""
+    """A value that is columns of another one, or lies in memory that is no value."""
 
     of: str
     storage: Storage
@@ -39,7 +39,8 @@ def find_views(network: Network, spec: DeviceSpec) -> dict[str, View]:
     """The values that need no memory of their own, by name.
 
     Holds after the call: each of them equals its columns of the other value, and every group that
-    makes or reads it does so row by row. Neither inputs nor outputs of the network are among them.
+    makes or reads it does so row by row; or the network's layouts say how it lies in memory that is
+    there for it alone. Neither inputs nor outputs of the network are among them.
     """
     forest = _Forest(network)
     for value, wider, offset in _inclusions(network):
@@ -47,7 +48,8 @@ def find_views(network: Network, spec: DeviceSpec) -> dict[str, View]:
     if spec.device_class == "cpu":
         for value in _crowded(network):
             forest.widen(value, spec.cache_line_bytes)
-    return forest.views()
+    laid = {v: View(own_name(f"{v}@{s}", network.graph), s) for v, s in network.layouts.items()}
+    return forest.views() | laid
 
 
 def is_in_place(
@@ -172,7 +174,8 @@ class _Forest:
     def join(self, value: str, wider: str, offset: int) -> None:
         """Puts the value into the wider one if it, and all that lies in it, may lie in a row."""
         graph = self.network.graph
-        if value in self.parents or value == self._root(wider)[0] or wider in graph.constants:
+        fixed = wider in graph.constants or wider in self.network.layouts
+        if value in self.parents or value == self._root(wider)[0] or fixed:
             return
         if graph.types[value].elements and self._may_lie_in_rows(value):
             self.parents[value] = (wider, offset)
@@ -208,7 +211,9 @@ class _Forest:
     def _may_lie_in_rows(self, value: str) -> bool:
         """Whether whoever makes or reads the value does so row by row."""
         graph = self.network.graph
-        if value in graph.outputs or value in graph.constants or value not in self.makers:
+        if value in self.network.layouts or value not in self.makers:
+            return False
+        if value in graph.outputs or value in graph.constants:
             return False
         around = [self.makers[value], *self.readers.get(value, [])]
         return all(self._by_rows(placed, value) for placed in around)

@@ -6,7 +6,7 @@ orders of axes, tiles, pitches, halos and columns of a wider buffer are one noti
 elements ever share an address. Read `Part`, then `row_major`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import accumulate
@@ -149,6 +149,23 @@ class Storage:
         return self.within(-1, offset, width)
 
     @property
+    def covers(self) -> bool:
+        """Whether the parts of each dimension are all the digits of its index, each once.
+
+        Digits of a single value say nothing.
+        """
+        for dim, extent in enumerate(self.shape):
+            digits = sorted((p.divisor, p.extent) for p in self.parts if p.dim == dim)
+            reach = 1
+            for divisor, values in digits:
+                if values > 1 and divisor != reach:
+                    return False
+                reach *= values
+            if reach < extent or not digits:
+                return False
+        return all(0 <= part.dim < len(self.shape) for part in self.parts)
+
+    @property
     def is_columns(self) -> bool:
         """Whether it is columns of rows that follow each other in row-major order."""
         plain, row = row_major(self.shape).parts, self.parts[-1:]
@@ -156,14 +173,42 @@ class Storage:
         return bool(row) and (*self.parts[:-1], *own) == plain
 
     def reshaped(self, shape: tuple[int, ...]) -> "Storage":
-        """The same columns of the same rows, whose numbers have other dimensions.
+        """The same elements at the same addresses, under a shape of as many in row-major order.
 
-        Raises: ValueError if it is no columns, or the shape has other rows.
+        Dimensions that are joined or split follow each other in the address, without gaps.
+
+        Raises: ValueError where they do not, or the shape has another number of elements.
         """
-        rows = row_major(shape)
-        if not self.is_columns or (prod(shape), shape[-1:]) != (prod(self.shape), self.shape[-1:]):
-            raise ValueError(f"storage: {self.shape}, {self}, is no columns of rows of {shape}")
-        return rows.columns(self.parts[-1].first, self.parts[-1].room)
+        parts = list(self.parts)
+        wholes = {Part(dim, 1, n, 0, n) for dim, n in enumerate(self.shape)}
+        made: dict[Part, tuple[Part, ...]] = {p: () for p in parts if p in wholes and p.room == 1}
+        for old, new in _matches(self.shape, shape):
+            own = [part for part in parts if part.dim in old and part not in made]
+            if len(old) == len(new) == 1:
+                made |= {part: (replace(part, dim=new[0]),) for part in own}
+                continue
+            first = parts.index(own[0])
+            together = [p for p in parts[first:] if p not in made][: len(own)]
+            if together != sorted(own, key=lambda part: part.dim) or not wholes.issuperset(own):
+                raise ValueError(f"storage: {self.shape}, {self}, cannot be one of {shape}")
+            made |= dict.fromkeys(own, ())
+            made[own[0]] = tuple(Part(dim, 1, shape[dim], 0, shape[dim]) for dim in new)
+        if any(part not in made for part in parts):
+            raise ValueError(f"storage: {self.shape}, {self}, cannot be one of {shape}")
+        found = [part for old in parts for part in made[old]]
+        for dim, extent in enumerate(shape):
+            if extent == 1:  # where it would be in row-major order, if the rest is in that
+                after = (n for n, part in enumerate(found) if part.dim > dim)
+                found.insert(next(after, len(found)), Part(dim, 1, 1, 0, 1))
+        return Storage(shape, tuple(found))
+
+    def can_be(self, shape: tuple[int, ...]) -> bool:
+        """Whether it can be `reshaped` so."""
+        try:
+            self.reshaped(shape)
+        except ValueError:
+            return False
+        return True
 
     def pack(self, array: np.ndarray) -> np.ndarray:
         """The allocation with the array in it, and zeros beside it: [elements]."""
@@ -214,6 +259,27 @@ class Storage:
         """What the elements take of an allocation, an axis for each part."""
         rooms = flat.reshape([part.room for part in self.parts])
         return rooms[tuple(slice(p.first, p.first + p.extent) for p in self.parts)]
+
+
+def _matches(
+    some: tuple[int, ...], others: tuple[int, ...]
+) -> Iterator[tuple[list[int], list[int]]]:
+    """Dimensions of two shapes that count the same elements, from the outermost; no single ones.
+
+    Raises: ValueError if the shapes have different numbers of elements, or none.
+    """
+    if prod(some) != prod(others) or not prod(some):
+        raise ValueError(f"storage: {some} and {others} do not hold the same elements")
+    left = [dim for dim, n in enumerate(some) if n > 1]
+    right = [dim for dim, n in enumerate(others) if n > 1]
+    while left:
+        a, b = [left.pop(0)], [right.pop(0)]
+        while (have := prod(some[d] for d in a)) != (want := prod(others[d] for d in b)):
+            if have < want:
+                a.append(left.pop(0))
+            else:
+                b.append(right.pop(0))
+        yield a, b
 
 
 @lru_cache(maxsize=4096)

@@ -16,6 +16,7 @@ from typing import Any, TypeVar, cast
 from retune.core.config import cache_root, records_root
 from retune.core.errors import InputError
 from retune.core.files import check_folder
+from retune.core.layouts import LAYOUTS
 from retune.device.board import SIMULATED
 from retune.graph.models import check_model
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
@@ -49,7 +50,6 @@ DeviceCheck = Callable[[str], object]
 
 DEFAULT_MINUTES = 60.0
 _DEFAULT_START = time(22)
-_LAYOUTS = ("NHWC", "NCHW")
 _SCHEMES: Mapping[str, QuantizeSettings | None] = {
     "none": None, "int8": QuantizeSettings(), "power2": POWER2,
 }  # fmt: skip
@@ -121,7 +121,7 @@ def _read_options(table: Table, defaults: SearchOptions, folder: Path) -> Search
         patience=table.count("patience", defaults.patience),
         seed=table.count("seed", defaults.seed),
         max_error=table.number("max_error", defaults.max_error, least=0),
-        layout=table.choice("layout", _LAYOUTS, defaults.layout),
+        layout=table.choice("layout", LAYOUTS, defaults.layout),
         samples=table.count("samples", defaults.samples, least=1),
         quantize=_read_quantize(table, defaults.quantize),
         calibration=_read_calibration(table, defaults.calibration, folder),

@@ -1,7 +1,7 @@
 """From an optimised graph to tuning tasks: groups, de-duplicated by what they compute."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from retune.graph.fuse import ALIAS, Group, group_graph, partition
 from retune.graph.graph import Graph
@@ -10,6 +10,7 @@ from retune.graph.ops.host import HOST, step_of
 from retune.ir.merge import merge_axes
 from retune.ir.order import made_as_read
 from retune.ir.patches import split_patches
+from retune.ir.storage import Storage
 from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.search.task import Task
 
@@ -32,6 +33,8 @@ class Network:
     graph: Graph
     groups: tuple[PlacedGroup, ...]
     tasks: Mapping[str, Task]
+    layouts: Mapping[str, Storage] = field(default_factory=dict[str, Storage])
+    """Values that lie otherwise than in rows, in memory of their own."""
 
     @property
     def host_steps(self) -> tuple[str, ...]:

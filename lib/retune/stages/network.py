@@ -9,6 +9,7 @@ from retune.bundle.peers import open_reference
 from retune.core.config import cache_root
 from retune.core.errors import InputError
 from retune.core.keys import file_key
+from retune.core.layouts import LAYOUTS
 from retune.device.opening import spec_of
 from retune.graph.models import resolve_model
 from retune.graph.onnx_file import external_files
@@ -17,6 +18,7 @@ from retune.graph.passes import Layout, optimise, passes_for
 from retune.graph.quantize.recipe import quantized
 from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.search.extract import Network, extract
+from retune.search.layouts import in_blocks
 from retune.stages.manifest import (
     ImportManifest,
     TaskEntry,
@@ -104,17 +106,22 @@ def _import(
     graph = load_file(path, dict(shapes))
     if recipe is not None:
         graph = quantized(graph, read_recipe(recipe))
-    network = extract(optimise(graph, _layout(layout), half=half), max_error=max_error)
+    network = extract(optimise(graph, _order(layout), half=half), max_error=max_error)
+    if layout == "NCHW16c":
+        network = in_blocks(network)
     flops = sum(task.flops * task.weight for task in network.tasks.values())
     return ImportedNetwork(path, network, len(network.graph.nodes), flops)
 
 
-def _layout(name: str) -> Layout:
-    match name:
+def _order(layout: str) -> Layout:
+    """The order of axes in which the graph is written down."""
+    match layout:
         case "NHWC" | "NCHW":
-            return name
+            return layout
+        case "NCHW16c":
+            return "NHWC"
         case _:
-            raise InputError(f"layout {name!r} is not known; choose NHWC or NCHW")
+            raise InputError(f"layout {layout!r} is not known; choose {', '.join(LAYOUTS)}")
 
 
 def open_network(request: TuneRequest) -> ImportedNetwork:
@@ -177,7 +184,7 @@ def stage_import(_: Path, request: TuneRequest) -> ImportManifest:
         nodes=imported.nodes,
         parameters=sum(int(a.size) for a in graph.constants.values()),
         flops=imported.flops,
-        passes=tuple(p.name for p in passes_for(_layout(request.layout), half=half)),
+        passes=tuple(p.name for p in passes_for(_order(request.layout), half=half)),
     )
 
 

@@ -167,7 +167,7 @@ def test_columns_lie_in_the_rows_of_what_they_are_columns_of(
     first, *rest = plan.aliases
     assert first.storage
     wrong = row_major(first.storage.shape).columns(*columns)
-    with pytest.raises(VerifyError, match="in rows of 12 of float32"):
+    with pytest.raises(VerifyError, match="columns in rows of 12"):
         verify_plan(replace(plan, aliases=(replace(first, storage=wrong), *rest)))
 
 
@@ -185,3 +185,47 @@ def test_what_the_file_says_of_columns(compiled: Compile):
         aliases[0]["columns"] = cast("dict[str, Json]", columns)
         with pytest.raises(Malformed, match=r"columns: .* do not lie in a room of 12"):
             from_manifest(written, plan.kernels, plan.weights)
+
+
+@case
+def images(n: Net) -> tuple[str, ...]:
+    """Wide layers with a residual sum, narrow ones, and a product behind a mean."""
+    x = n("Relu", n.conv(n.input(2, 3, 9, 7), 3, 24))
+    y = n("Add", n("Relu", n.conv(x, 24, 24)), x)
+    z = n("Relu", n.conv(n.conv(y, 24, 5, (1, 1)), 5, 32))
+    return (n("Flatten", n("GlobalAveragePool", z)),)
+
+
+def test_images_in_blocks_have_memory_of_their_own(tmp_path: Path):
+    network = import_network(str(write("images", tmp_path, CASES)), layout="NCHW16c").network
+    plan = build_plan(network, {}, GENERIC_CPU, model_key="", notes={})
+    verify_plan(plan)
+    blocks = {a.value: a.storage for a in plan.aliases if a.storage is not None}
+    assert {storage.shape[-1] for storage in blocks.values()} == {24, 32}
+    for alias in plan.aliases:
+        if alias.storage is not None:
+            assert plan.buffer(alias.of).elements == alias.storage.elements
+            assert str(alias.storage) == "d0_d3by16_d1_d2_d3"
+    written = to_manifest(plan)
+    assert from_manifest(written, plan.kernels, plan.weights).aliases == plan.aliases
+
+
+@pytest.mark.parametrize(
+    ("part", "fields", "message"),
+    [
+        (1, {"room": 1}, "choose a larger one"),
+        (1, {"dim": 2}, "expected the digits of each index"),
+        (4, {"divisor": 2}, "expected the digits of each index"),
+    ],
+)
+def test_what_the_file_says_of_blocks(
+    tmp_path: Path, part: int, fields: dict[str, Json], message: str
+):
+    network = import_network(str(write("images", tmp_path, CASES)), layout="NCHW16c").network
+    plan = build_plan(network, {}, GENERIC_CPU, model_key="", notes={})
+    written = to_manifest(plan)
+    aliases = cast("list[dict[str, Json]]", written["aliases"])
+    laid = next(entry for entry in aliases if "parts" in entry)
+    cast("list[dict[str, Json]]", laid["parts"])[part] |= fields
+    with pytest.raises(Malformed, match=f"parts: .*{message}"):
+        from_manifest(written, plan.kernels, plan.weights)

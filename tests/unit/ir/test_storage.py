@@ -136,3 +136,65 @@ def test_tiles_side_by_side_are_one_row():
 def test_what_cannot_lie_so(wrong: object, message: str):
     with pytest.raises(ValueError, match=message):
         wrong()  # type: ignore[operator]
+
+
+@st.composite
+def reshapes(draw: st.DrawFn) -> tuple[Storage, tuple[int, ...]]:
+    """A storage of merged dimensions, and the dimensions that were merged: some of them single."""
+    sides = draw(
+        st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=3), min_size=1, max_size=3)
+    )
+    whole = row_major(tuple(int(np.prod(side)) for side in sides))
+    order = draw(st.permutations(range(len(sides))))
+    return whole.ordered(order), tuple(n for side in sides for n in side)
+
+
+@quick(60)
+@given(reshapes())
+def test_a_reshaped_storage_has_the_same_elements_at_the_same_addresses(
+    case: tuple[Storage, tuple[int, ...]],
+):
+    storage, shape = case
+    array = np.arange(int(np.prod(shape)))
+    finer = storage.reshaped(shape)
+    assert finer.covers
+    np.testing.assert_array_equal(finer.pack(array.reshape(shape)), storage.pack(array))
+    assert finer.reshaped(storage.shape).pack(array).tolist() == storage.pack(array).tolist()
+
+
+def test_blocks_of_channels_stay_where_rows_and_columns_are_joined():
+    image = row_major((1, 3, 5, 40)).tiled(3, 16).ordered((0, 3, 1, 2, 4))
+    array = np.arange(600)
+    joined = image.reshaped((15, 40))
+    np.testing.assert_array_equal(joined.pack(array), image.pack(array))
+    assert str(joined) == "d1by16_d0_d1"
+
+
+@pytest.mark.parametrize(
+    ("storage", "shape"),
+    [
+        (row_major((3, 5)), (4, 4)),
+        (row_major((3, 5)).ordered((1, 0)), (15,)),
+        (row_major((3, 5)).pitched(8), (15,)),
+        (row_major((3, 32)).tiled(1, 16), (96,)),
+    ],
+    ids=["other elements", "turned", "gaps", "tiles"],
+)
+def test_what_cannot_be_reshaped(storage: Storage, shape: tuple[int, ...]):
+    assert not storage.can_be(shape)
+    with pytest.raises(ValueError, match="storage: "):
+        storage.reshaped(shape)
+
+
+def test_columns_stay_columns_under_other_rows():
+    columns = row_major((2, 3, 4)).columns(1, 8)
+    assert columns.reshaped((6, 4)) == row_major((6, 4)).columns(1, 8)
+    assert columns.reshaped((6, 1, 4)).is_columns
+
+
+@quick(60)
+@given(storages())
+def test_all_digits_of_every_index_are_there(storage: Storage):
+    assert storage.covers
+    others = tuple(part for part in storage.parts if part.dim)
+    assert not Storage(storage.shape, others).covers
