@@ -58,7 +58,7 @@ class Worker:
         self._reference: Reference | None = None
         self._pool = ConstantPool(device)
         self._jobs: dict[int, tuple[BuiltJob, Job]] = {}
-        self._workload = Load(inputs={}, outputs={}, rtol=0.0, atol=0.0)
+        self._workload = Load(inputs={}, outputs={}, places={}, rtol=0.0, atol=0.0)
         self._uploaded: dict[str, Buffer] = {}
         self._bound: BoundJob | None = None
         self._flush: np.ndarray | None = None
@@ -112,10 +112,7 @@ class Worker:
         bound = built.bind(buffers, self._constants(job, request), request.spread_bytes)
         seconds = bound.time()
         found = {
-            spec.name: self._device.read(
-                buffers[spec.name],
-                TensorType((spec.elements,), spec.dtype),  # pyright: ignore[reportArgumentType]
-            )
+            spec.name: self._result(buffers[spec.name], spec)
             for spec in job.buffers
             if spec.role == "output"
         }
@@ -125,6 +122,12 @@ class Worker:
             return Refused(status="wrong_result", error=off.problem, max_abs_err=off.largest)
         self._bound = bound
         return Checked(max_abs_err=off.largest, first_s=seconds)
+
+    def _result(self, buffer: Buffer, spec: JobBuffer) -> np.ndarray:
+        """The elements of an output, in the order of the reference."""
+        kind = TensorType((spec.elements,), spec.dtype)  # pyright: ignore[reportArgumentType]
+        array, places = self._device.read(buffer, kind), self._workload.places.get(spec.name)
+        return array if places is None else array[places]
 
     def _time(self, request: Time) -> Reply:
         if self._reference is None:

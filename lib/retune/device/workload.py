@@ -22,9 +22,12 @@ class Workload:
 
     key: str
     inputs: Mapping[str, np.ndarray]
-    """Every input and constant buffer of the candidates, by name; constants are not packed."""
+    """Every input and constant buffer of the candidates, by name; constants are not packed, inputs
+    lie as the candidates read them."""
     outputs: Mapping[str, np.ndarray]
     """The reference result of every output buffer, by name."""
+    places: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
+    """Of outputs that do not lie row by row: where in its buffer each element does. int64"""
     rtol: float = 1e-4
     """Allowed deviation as a share of the largest reference value of that output."""
     atol: float = 1e-6
@@ -203,7 +206,7 @@ def make_candidate(workload: Workload, source: ProgramSource) -> Candidate:
                     f"workload {workload.key}: candidate reads or writes {spec.role} {name!r}, "
                     f"the workload has {', '.join(sorted(given)) or 'none'}"
                 )
-        if spec.pack is None:
+        if spec.pack is None and spec.name not in workload.places:
             _check_size(spec.name, given[spec.name].size, spec.elements, "the workload has")
     buffers = tuple(
         JobBuffer(

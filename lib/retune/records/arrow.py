@@ -59,6 +59,8 @@ _COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
     ("constants", _TEXT, "memory level"),
     ("flush", pa.bool_(), ""),
     ("place", _TEXT, ""),
+    ("layout_in", _TEXT, "rows, or as NCHW16c"),
+    ("layout_out", _TEXT, "rows, or as NCHW16c"),
     ("env", _ENV, "versions"),
     ("features", pa.list_(pa.float32()), "see feature_set"),
     ("feature_set", _TEXT, ""),
@@ -89,6 +91,10 @@ READ_SCHEMA = pa.schema([*FILE_SCHEMA, *(pa.field(name, _TEXT) for name in PARTI
 
 _MEASURED = tuple(field.name for field in dataclasses.fields(Measurement))
 _CONDITIONS = tuple(f.name for f in dataclasses.fields(Conditions) if f.name != "device")
+_STATED = tuple(
+    field.name for field in dataclasses.fields(Conditions) if field.default is dataclasses.MISSING
+)
+"""Columns of conditions that every record with conditions has; the others came later."""
 _TUPLES = ("decisions", "features", "run_times_us", "output_shape", "dtypes")
 
 
@@ -137,8 +143,8 @@ def _record(row: Mapping[str, Any]) -> TuningRecord:
         values.pop("timestamp", None)
     measurement = Measurement(**{name: values[name] for name in _MEASURED if name in values})
     identity = {name: values[name] for name in get_type_hints(TuningRecord) if name in values}
-    known = values.get("conditions") and all(name in values for name in _CONDITIONS)
-    given = {name: values[name] for name in ("device", *_CONDITIONS)} if known else None
+    known = values.get("conditions") and all(name in values for name in _STATED)
+    given = {n: values[n] for n in ("device", *_CONDITIONS) if n in values} if known else None
     identity["conditions"] = given and Conditions(**given)
     identity["env"] = Environment(**{k: v or "" for k, v in (row["env"] or {}).items()})
     return TuningRecord(**identity, measurement=measurement)

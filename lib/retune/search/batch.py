@@ -45,6 +45,16 @@ def measure_batch(
     runner: Runner, workload_key: str, batch: Batch, options: MeasureOptions
 ) -> Sequence[Measurement]:
     """A row for each candidate. The runner knows the workload."""
-    sources = [item for item in batch.programs if isinstance(item, ProgramSource)]
+    return measure_programs(runner, workload_key, batch.programs, options)
+
+
+def measure_programs(
+    runner: Runner,
+    workload_key: str,
+    programs: Sequence[ProgramSource | Measurement],
+    options: MeasureOptions,
+) -> Sequence[Measurement]:
+    """A row for each program of a workload that the runner knows, or the one that there is."""
+    sources = [item for item in programs if isinstance(item, ProgramSource)]
     measured = iter(runner.measure(workload_key, sources, options))
-    return [next(measured) if isinstance(item, ProgramSource) else item for item in batch.programs]
+    return [next(measured) if isinstance(item, ProgramSource) else item for item in programs]

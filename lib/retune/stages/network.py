@@ -18,7 +18,6 @@ from retune.graph.passes import Layout, optimise, passes_for
 from retune.graph.quantize.recipe import quantized
 from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.search.extract import Network, extract
-from retune.search.layouts import in_blocks
 from retune.stages.manifest import (
     ImportManifest,
     TaskEntry,
@@ -107,8 +106,6 @@ def _import(
     if recipe is not None:
         graph = quantized(graph, read_recipe(recipe))
     network = extract(optimise(graph, _order(layout), half=half), max_error=max_error)
-    if layout == "NCHW16c":
-        network = in_blocks(network)
     flops = sum(task.flops * task.weight for task in network.tasks.values())
     return ImportedNetwork(path, network, len(network.graph.nodes), flops)
 
@@ -118,7 +115,7 @@ def _order(layout: str) -> Layout:
     match layout:
         case "NHWC" | "NCHW":
             return layout
-        case "NCHW16c":
+        case "auto" | "NCHW16c":  # images lie otherwise than the graph is written: stage layout
             return "NHWC"
         case _:
             raise InputError(f"layout {layout!r} is not known; choose {', '.join(LAYOUTS)}")

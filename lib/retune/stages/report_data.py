@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
+from retune.records.schema import BESIDE_SEARCH
 from retune.records.store import RecordStore
 from retune.report import (
     Curve,
@@ -77,7 +78,7 @@ def measured_times(root: Path, run_id: str) -> dict[str, tuple[float | None, ...
         return {}
     columns = ["task_key", "timestamp", "status", "median_us", "phase"]
     rows = RecordStore(root).scan({"run_id": run_id}, columns)
-    searched = ~(rows["phase"] == "final").to_numpy(bool, na_value=False)
+    searched = ~rows["phase"].isin(BESIDE_SEARCH).to_numpy(bool, na_value=False)
     rows = rows.loc[searched].sort_values(by="timestamp", kind="stable")
     keys, statuses = rows["task_key"].tolist(), rows["status"].tolist()
     times: dict[str, list[float | None]] = {}

@@ -17,12 +17,14 @@ from retune_cli.interrupt import ctrl_c_ends_measuring
 from retune_cli.options import (
     Json,
     Layout,
+    LayoutSolver,
     Model,
     Records,
     ShapeList,
     check_model,
     parse_layout,
     parse_shapes,
+    parse_solver,
     sorted_shapes,
 )
 from retune_cli.progress import progress_on_stderr
@@ -89,6 +91,7 @@ def tune(
     shape: ShapeList = None,
     records: Records = None,
     layout: Layout = "NHWC",
+    layout_solver: LayoutSolver = "auto",
     max_error: MaxError = DEFAULT_MAX_ERROR,
     quantize: Annotated[
         str, typer.Option(help="Tune it as a network of integers: int8, power2; or none.")
@@ -123,6 +126,7 @@ def tune(
         seed=seed,
         shapes=sorted_shapes(parse_shapes(shape)),
         layout=parse_layout(layout),
+        layout_solver=parse_solver(layout_solver),
         max_error=max_error,
         quantize=settings_of(
             quantize,
