@@ -1,10 +1,14 @@
 """A quantized network's bundle computes exactly the integers that numpy computes."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+from onnxruntime.quantization import QuantType
 
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph
+from retune.graph.onnx_import import import_model
 from retune.graph.passes import Layout
 from retune.graph.quantize.recipe import quantize
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
@@ -18,8 +22,20 @@ from tests.unit.graph.quantize_networks import (
     samples,
     squeezing,
 )
+from tests.unit.graph.test_bytewise import dynamically
+from tests.unit.graph.test_onnx_pairs import inputs_of, peer
 
 pytestmark = pytest.mark.device
+
+
+def test_ranges_that_are_found_while_it_runs_multiply_by_instructions(tmp_path: Path) -> None:
+    """A network as onnxruntime's dynamic quantizer writes it."""
+    model = dynamically(tmp_path, weight_type=QuantType.QInt8, reduce_range=True)
+    module, inputs = compile_graph(import_model(model)), inputs_of(model, 9)
+    if module.device.spec.instructions:
+        assert any("dot4_u" in text for text in module.plan.kernels.values())
+    (found,) = module.run(inputs).values()
+    np.testing.assert_allclose(found, peer(model, inputs), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])

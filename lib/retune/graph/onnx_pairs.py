@@ -104,6 +104,10 @@ class _Taking:
             maker = makers.get(source)
             quantizer = maker if maker is not None and maker.op_type == _QUANTIZE else None
             self.pair(quantizer, nodes)
+        for quantizers in self.quantizers.values():
+            for quantizer in quantizers:
+                if quantizer.output[0] not in makes:
+                    self.pair(quantizer, [])
 
     def constant(self, node: onnx.NodeProto, codes: Array) -> None:
         """The node's output becomes a constant of floats."""
@@ -126,32 +130,30 @@ class _Taking:
 
     def pair(self, quantizer: onnx.NodeProto | None, nodes: list[onnx.NodeProto]) -> None:
         """What some nodes make of the codes that the quantizer, or anything else, makes."""
-        found = {self.codes_of(node) for node in nodes}
+        found = {self.codes_of(node) for node in (nodes or [quantizer]) if node}
         codes = next(iter(found))
         if len(found) > 1 or codes is None:
             return
-        own = quantizer and self.codes_of(quantizer)
-        if quantizer and own == codes and self.is_alone(quantizer, len(nodes)):
-            value = quantizer.input[0]
-            self.codes[value] = codes
-            self.gone.add(quantizer.output[0])
-            for node in nodes:
-                self.gone.add(node.output[0])
-                self.renamed[node.output[0]] = value
-        else:
-            self.codes.update((node.output[0], codes) for node in nodes)
-
-    def is_alone(self, quantizer: onnx.NodeProto, count: int) -> bool:
-        """Whether nobody else reads what is coded, or its codes, than so many nodes.
-
-        Several quantizers to the same codes, one for each reader, are as good as one.
-        """
+        if quantizer is None or self.codes_of(quantizer) != codes or not self.is_coded(quantizer):
+            if quantizer is not None or all(map(_is_typed, nodes)):
+                self.codes.update((node.output[0], codes) for node in nodes)
+            return
         value, made = quantizer.input[0], quantizer.output[0]
-        codes = self.codes_of(quantizer)
+        self.codes[value] = codes
+        if self.readers[made] == len(nodes) and made not in self.outputs:
+            self.gone.add(made)
+        for node in nodes:
+            self.gone.add(node.output[0])
+            self.renamed[node.output[0]] = value
+
+    def is_coded(self, quantizer: onnx.NodeProto) -> bool:
+        """Whether nobody reads what is coded but quantizers to the same codes.
+
+        Whoever else reads the codes may as well make them of what they stand for.
+        """
+        value, codes = quantizer.input[0], self.codes_of(quantizer)
         twins = [n for n in self.quantizers.get(value, ()) if self.codes_of(n) == codes]
-        read = (self.readers[value], self.readers[made])
-        whole = {value, *(n.output[0] for n in twins)}
-        return read == (len(twins), count) and not whole & (self.outputs | self.known.keys())
+        return self.readers[value] == len(twins) and value not in self.outputs | self.known.keys()
 
     def codes_of(self, node: onnx.NodeProto) -> Codes | None:
         """The eight bits of a node of one scale for all; None for others."""
@@ -198,3 +200,8 @@ class _Taking:
 def _is_plain(node: onnx.NodeProto) -> bool:
     """Whether nothing but an axis is stated: no blocks, and no other types."""
     return all(a.name == "axis" or not a.i for a in node.attribute if a.name != "saturate")
+
+
+def _is_typed(node: onnx.NodeProto) -> bool:
+    """Whether a zero point says of which type the codes are."""
+    return len(node.input) > 2 and bool(node.input[2])

@@ -60,10 +60,9 @@ def quantized(model: onnx.ModelProto, folder: Path, **options: Any) -> onnx.Mode
 
     onnx.save(model, folder / "floats.onnx")
     made = folder / "integers.onnx"
-    types = {"activation_type": QuantType.QUInt8, "weight_type": QuantType.QInt8}
-    quantize_static(
-        folder / "floats.onnx", made, Reader(), quant_format=QuantFormat.QDQ, **(types | options)
-    )
+    usual: dict[str, Any] = {"activation_type": QuantType.QUInt8, "weight_type": QuantType.QInt8}
+    usual["quant_format"] = QuantFormat.QDQ
+    quantize_static(folder / "floats.onnx", made, Reader(), **(usual | options))
     return onnx.load(made)
 
 

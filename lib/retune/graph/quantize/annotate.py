@@ -5,7 +5,7 @@ that a region reads. Moves and maxima leave integers as they are, so that what t
 has one scale, as all operands of a concatenation do.
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -73,16 +73,16 @@ class Annotation:
     """Every value that a region reads -> the value that stands for all with its scale."""
 
 
-def annotate(graph: Graph, settings: QuantizeSettings, apart: Container[str] = ()) -> Annotation:
+def annotate(graph: Graph, settings: QuantizeSettings, apart: Collection[str] = ()) -> Annotation:
     """The parts of a channels-first graph without batch norms that can be in integers.
 
-    Regions end at values that are `apart`: those have codes of their own.
+    Regions end at values that are `apart`: those have codes of their own, whoever makes them.
     """
     skipped = _skipped(graph, settings)
     functions = Finder(graph, skipped, apart)
     uses = {v: nodes for v, nodes in graph.uses().items() if v not in apart}
     regions: dict[str, Region] = {}
-    integers: set[str] = set()
+    integers = {*apart}
     inside: set[str] = set()
     for node in graph.nodes:
         if node.outputs[0] in skipped or node.outputs[0] in inside:
