@@ -193,6 +193,46 @@ def test_pairs_around_no_layer_mean_what_they_say() -> None:
     np.testing.assert_array_equal(run_graph(graph, {"x": X})["y"], peer(model, {"x": X}))
 
 
+LAYER = [
+    *pair("x", "rounded"),
+    node("DequantizeLinear", ["w", "ws", "wz"], ["weight"], axis=0),
+    node("Conv", ["rounded", "weight"], ["c"]),
+]
+OTHER = {"t": np.asarray(0.03, np.float32), "u": np.asarray(-128, np.int8)}
+LIMITS = {
+    "Relu": node("Relu", ["d"], ["r"]),
+    "Clip": node("Clip", ["d", "low", "high"], ["r"]),
+}
+BETWEEN = {"low": np.asarray(-0.3, np.float32), "high": np.asarray(0.4, np.float32)}
+
+
+@pytest.mark.parametrize("op", LIMITS)
+def test_a_limit_between_two_pairs_of_the_same_codes_is_that_of_the_first(op: str) -> None:
+    nodes = [*LAYER, *pair("c", "d"), LIMITS[op], *pair("r", "y")]
+    model = typed_model(nodes, {"x": X}, ["y"], WEIGHTS | BETWEEN)
+    graph = import_model(model)
+    assert [n.op for n in graph.nodes if n.op in ("requantize", "relu", "lookup_codes")] == [
+        "requantize"
+    ]
+    assert [op for op in float_ops(graph) if op != "identity"] == CODING + DECODING
+    found = run_graph(graph, {"x": X})["y"]
+    assert np.abs(found - peer(model, {"x": X})).max() <= 1.001 * float(WEIGHTS["s"])
+
+
+@pytest.mark.parametrize("op", LIMITS)
+def test_a_limit_between_other_codes_rescales_them(op: str) -> None:
+    """As quantizers to symmetric codes write it: rounded once before the limit, and once after."""
+    nodes = [*LAYER, *pair("c", "d"), LIMITS[op], *pair("r", "y", "t", "u")]
+    model = typed_model(nodes, {"x": X}, ["y"], WEIGHTS | BETWEEN | OTHER)
+    graph = import_model(model)
+    assert [n.op for n in graph.nodes if n.op in ("requantize", "relu", "lookup_codes")] == [
+        *["requantize"] * 2
+    ]
+    found = run_graph(graph, {"x": X})["y"]
+    step = float(WEIGHTS["s"] + OTHER["t"]) / 2  # as far as one step before can lead, and a tie
+    assert np.abs(found - peer(model, {"x": X})).max() <= 2 * step
+
+
 @pytest.mark.slow
 def test_resnet18_stays_in_integers_from_its_first_to_its_last_convolution(tmp_path: Path) -> None:
     """Quantized by onnxruntime, and as near to it as it is to itself, optimised or not.

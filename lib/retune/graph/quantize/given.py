@@ -15,6 +15,7 @@ from retune.graph.graph import Graph
 from retune.graph.ops import Array
 from retune.graph.ops.registry import number
 from retune.graph.quantize.annotate import (
+    ACTIVATIONS,
     CODED,
     MOVES,
     WITH_TABLES,
@@ -64,7 +65,7 @@ def realize_given(graph: Graph, given: GivenCodes) -> Graph | None:
     Every value with codes is rounded to them, whoever reads it, as the pairs said that were there.
     """
     graph = absorb_names(graph, _alone(graph, given))
-    values = _spread(graph, given.values)
+    values = _without_limited(graph, _spread(graph, given.values))
     found: dict[str, Region] = {}
     weights: dict[str, CodedWeight] = {}
     for name, region in annotate(graph, QuantizeSettings(), values).regions.items():
@@ -102,6 +103,23 @@ def _spread(graph: Graph, values: Mapping[str, Codes]) -> dict[str, Codes]:
         if node.op in MOVES and not others and len(codes) == 1 and (one := next(iter(codes))):
             found.setdefault(node.outputs[0], one)
     return found
+
+
+def _without_limited(graph: Graph, values: Mapping[str, Codes]) -> dict[str, Codes]:
+    """The codes without those of what only an activation reads whose output has the same ones.
+
+    The limits of the codes are those of the activation then: rounding before it changes nothing.
+    """
+    readers = Counter(value for node in graph.nodes for value in node.inputs)
+    limited = {
+        node.inputs[0]
+        for node in graph.nodes
+        if node.op in ACTIVATIONS
+        and readers[node.inputs[0]] == 1
+        and node.inputs[0] not in graph.outputs
+        and values.get(node.inputs[0]) == values.get(node.outputs[0])
+    }
+    return {value: codes for value, codes in values.items() if value not in limited}
 
 
 def _alone(graph: Graph, given: GivenCodes) -> set[str]:

@@ -162,7 +162,7 @@ class _Realizer:
             if np.any(made.bias):
                 stored = self.build.constant(f"{value}.bias", np.asarray(made.bias, np.float32))
                 found = self.build.add("add", (found, stored))
-        limit = region.limit
+        limit = region.limiter
         return self.build.add(limit.op, (found,), limit.attrs) if limit else found
 
     def integer(self, value: str) -> str:
@@ -193,10 +193,10 @@ class _Realizer:
         if value in self.added:
             region = self.added[value]
             terms = [(self.integer(term), self.codes[term]) for term in region.reads]
-            return added(self.build, terms, codes, _limits(region.limit, codes))
+            return added(self.build, terms, codes, _limits(region.limiter, codes))
         if value in self.sums:
             made = self.sums[value]
-            limits = _limits(made.region.limit, codes)
+            limits = _limits(made.region.limiter, codes)
             return rescaled(self.build, made.total, made.scale, codes, limits, made.bias)
         return quantized(self.build, self.floats[value], codes)
 
@@ -217,6 +217,10 @@ class _Realizer:
                 self.sums[region.output] = Sum(region, *self.mean(node))
             case "scale":
                 self.sums[region.output] = self.scaled(region)
+            case "limit":
+                (read,) = region.reads
+                whole = centred(self.build, self.integer(read), self.codes[read])
+                self.sums[region.output] = Sum(region, whole, np.asarray(self.codes[read].scale))
             case "product":
                 self.sums[region.output] = self.product(region)
             case "sum":
