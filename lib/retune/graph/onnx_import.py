@@ -15,6 +15,7 @@ from retune.graph.onnx_body import BodyImporter
 from retune.graph.onnx_file import initializer_names, initializers, opset_of, read_onnx
 from retune.graph.onnx_functions import functions_of
 from retune.graph.onnx_inputs import Shapes, check_outputs, input_types
+from retune.graph.onnx_narrow import widened
 from retune.graph.onnx_order import needed_nodes, read_of, sorted_nodes
 from retune.graph.onnx_pairs import take_pairs
 from retune.graph.onnx_qoperator import MICROSOFT, in_pairs
@@ -40,6 +41,7 @@ def import_model(
     operators on integers, computes with its integers. Raises: ModelError that names the place,
     what was expected, what was found and the remedy.
     """
+    model = widened(model)
     pairs = take_pairs(in_pairs(model, folder), folder)
     if pairs is not None:
         floats = _import(pairs.model, shapes, folder, name)

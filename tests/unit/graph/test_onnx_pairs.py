@@ -193,6 +193,16 @@ def test_pairs_around_no_layer_mean_what_they_say() -> None:
     np.testing.assert_array_equal(run_graph(graph, {"x": X})["y"], peer(model, {"x": X}))
 
 
+def test_codes_of_sixteen_bits_are_rounded_in_floats(tmp_path: Path) -> None:
+    """They mean what they say; no instruction multiplies them."""
+    model = quantized(small(), tmp_path, activation_type=QuantType.QUInt16)
+    graph = import_model(model)
+    assert layers(graph) == {"float32"}
+    inputs = inputs_of(model, 9)
+    found = run_graph(graph, inputs)[graph.outputs[0]]
+    assert np.abs(found - peer(model, inputs)).max() <= 2 * last_scale(model)
+
+
 LAYER = [
     *pair("x", "rounded"),
     node("DequantizeLinear", ["w", "ws", "wz"], ["weight"], axis=0),

@@ -23,7 +23,7 @@ from retune.graph.onnx_ops.windows import convolution, convolve, finished
 T = TypeVar("T")
 
 
-@onnx_op("QuantizeLinear")
+@onnx_op("QuantizeLinear", limits="to integers of at most 16 bits")
 def quantize(node: OnnxNode, emit: Emitter) -> None:
     """saturate(round(x / scale) + zero point), per tensor, along an axis, or in blocks of it."""
     data, scale = node.inputs[:2]
