@@ -1,8 +1,10 @@
 """A quantized network's bundle computes exactly the integers that numpy computes."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from onnxruntime.quantization import QuantType
 
@@ -23,7 +25,8 @@ from tests.unit.graph.quantize_networks import (
     squeezing,
 )
 from tests.unit.graph.test_bytewise import dynamically
-from tests.unit.graph.test_onnx_pairs import inputs_of, peer
+from tests.unit.graph.test_onnx_pairs import inputs_of, peer, quantized, small
+from tests.unit.graph.test_onnx_qoperator import OPERATORS, WAYS, codes, lines, without_floats
 
 pytestmark = pytest.mark.device
 
@@ -36,6 +39,21 @@ def test_ranges_that_are_found_while_it_runs_multiply_by_instructions(tmp_path: 
         assert any("dot4_u" in text for text in module.plan.kernels.values())
     (found,) = module.run(inputs).values()
     np.testing.assert_allclose(found, peer(model, inputs), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("way", ["per channel", "signed"])
+@pytest.mark.parametrize("network", [small, lines])
+def test_networks_of_operators_are_exact_from_codes_to_codes(
+    network: Callable[[], onnx.ModelProto], way: str, tmp_path: Path
+) -> None:
+    """Signed codes too go by the instructions for unsigned ones, which more devices have."""
+    graph = import_model(without_floats(quantized(network(), tmp_path, **(OPERATORS | WAYS[way]))))
+    module, entry = compile_graph(graph), graph.types[graph.inputs[0]]
+    if module.device.spec.instructions:
+        assert any("dot4_u" in text for text in module.plan.kernels.values())
+    inputs = {graph.inputs[0]: codes(*entry.shape, dtype=entry.dtype)}
+    for name, array in run_graph(graph, inputs).items():
+        np.testing.assert_array_equal(module.run(inputs)[name], array)
 
 
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])

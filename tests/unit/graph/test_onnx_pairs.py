@@ -208,6 +208,22 @@ LAYER = [
     node("DequantizeLinear", ["w", "ws", "wz"], ["weight"], axis=0),
     node("Conv", ["rounded", "weight"], ["c"]),
 ]
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_codes_that_are_coded_again_keep_their_layers_in_integers(kept: bool) -> None:
+    """With another scale for the next reader; what was coded first may be an output too."""
+    nodes = [*LAYER, *pair("c", "d"), *pair("d", "e", "t", "u"), node("Relu", ["e"], ["r"])]
+    nodes += [*pair("r", "rounded again", "t", "u"), node("Add", ["rounded again", "e"], ["y"])]
+    names = ["y", "e.codes"] if kept else ["y"]
+    model = typed_model(nodes, {"x": X}, names, WEIGHTS | OTHER)
+    graph = import_model(model)
+    assert layers(graph) == {"int32"}
+    found = run_graph(graph, {"x": X})["y"]
+    step = float(WEIGHTS["s"] + OTHER["t"]) / 2  # as below, of each of the sum's two terms
+    assert np.abs(found - peer(model, {"x": X})).max() <= 2 * 2 * step
+
+
 OTHER = {"t": np.asarray(0.03, np.float32), "u": np.asarray(-128, np.int8)}
 LIMITS = {
     "Relu": node("Relu", ["d"], ["r"]),

@@ -77,6 +77,42 @@ def test_a_network_of_operators_stays_in_integers(network: Any, way: str, tmp_pa
     np.testing.assert_array_equal(again, found)
 
 
+def without_floats(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The network between the codes of its input and those of its output."""
+    nodes = list(model.graph.node)
+    (first,) = (n for n in nodes if n.op_type == "QuantizeLinear")
+    (last,) = (n for n in nodes if n.op_type == "DequantizeLinear")
+    known = {t.name: t.data_type for t in model.graph.initializer}
+    for entry, name in (
+        (model.graph.input[0], first.output[0]),
+        (model.graph.output[0], last.input[0]),
+    ):
+        entry.name, entry.type.tensor_type.elem_type = name, known[first.input[2]]
+    kept = [n for n in nodes if n not in (first, last)]
+    del model.graph.node[:]
+    model.graph.node.extend(kept)
+    return model
+
+
+@pytest.mark.parametrize("way", ["per channel", "signed"])
+@pytest.mark.parametrize("network", [small, matrices, lines])
+def test_a_network_from_codes_to_codes_has_no_floats(
+    network: Any, way: str, tmp_path: Path
+) -> None:
+    model = without_floats(quantized(network(), tmp_path, **(OPERATORS | WAYS[way])))
+    graph = import_model(model)
+    assert float_ops(graph) == []
+    entry = graph.types[graph.inputs[0]]
+    assert (
+        entry.dtype
+        == graph.types[graph.outputs[0]].dtype
+        == ("int8" if way == "signed" else "uint8")
+    )
+    inputs = {graph.inputs[0]: codes(*entry.shape, dtype=entry.dtype)}
+    found = run_graph(graph, inputs)[graph.outputs[0]]
+    assert np.abs(found.astype(np.int32) - peer(model, inputs)).max() <= 1
+
+
 def codes(*shape: int, dtype: str = "uint8") -> np.ndarray:
     limits = np.iinfo(dtype)
     return RNG.integers(limits.min, limits.max + 1, shape).astype(dtype)

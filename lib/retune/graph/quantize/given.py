@@ -57,6 +57,10 @@ class GivenCodes:
 
     values: Mapping[str, Codes]
     weights: GivenWeights
+    sources: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Value -> integers that are its codes, but for the type that they have."""
+    outputs: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
+    """Output that is wanted as its codes -> their name and type."""
 
 
 def realize_given(graph: Graph, given: GivenCodes) -> Graph | None:
@@ -79,7 +83,14 @@ def realize_given(graph: Graph, given: GivenCodes) -> Graph | None:
             weights[region.node.inputs[1]] = codes
     if not weights:
         return None
-    coding = Coding(codes=values, settings=QuantizeSettings(), weights=weights, binding=True)
+    coding = Coding(
+        codes=values,
+        settings=QuantizeSettings(),
+        weights=weights,
+        binding=True,
+        sources=given.sources,
+        outputs=given.outputs,
+    )
     return realize(graph, Annotation(regions=found, scales={}), coding)
 
 
