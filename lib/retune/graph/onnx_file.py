@@ -4,6 +4,7 @@ Read `read_onnx`, `initializers` and `tensor_array`.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any, cast
@@ -20,6 +21,30 @@ from retune.graph.ops import Array
 
 OLDEST_OPSET = 7
 """Opset 7 brought numpy's broadcasting; older models mean other things by the same names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Narrow:
+    """Integers of fewer than eight bits."""
+
+    dtype: str
+    """What holds them."""
+    least: int
+    most: int
+
+    @property
+    def bits(self) -> int:
+        """Of each."""
+        return (self.most - self.least).bit_length()
+
+
+NARROW: dict[int, Narrow] = {
+    onnx.TensorProto.INT4: Narrow("int8", -8, 7),
+    onnx.TensorProto.UINT4: Narrow("uint8", 0, 15),
+    onnx.TensorProto.INT2: Narrow("int8", -2, 1),
+    onnx.TensorProto.UINT2: Narrow("uint8", 0, 3),
+}
+"""By ONNX's number of the element type."""
 
 _MAPPED_BYTES = 256 << 20
 """External data of so many bytes are mapped: memory may not hold them twice. Smaller ones are read:
@@ -127,23 +152,42 @@ def initializer_names(graph: onnx.GraphProto) -> set[str]:
 def tensor_array(tensor: onnx.TensorProto, folder: Path, where: str) -> Array:
     """The tensor's contents in its own shape and type; `folder` holds what lies outside the file.
 
-    bfloat16 comes as float32, which has each of its values.
+    bfloat16 comes as float32, which has each of its values, and so do integers of fewer than eight
+    bits as those of eight.
     Raises: ModelError naming `where` for data that are damaged, unsafe to open, or of unknown type.
     """
+    if tensor.data_type in NARROW:
+        return _narrow_array(tensor, folder, where)
     brief = tensor.data_type == onnx.TensorProto.BFLOAT16
     dtype = "bfloat16" if brief else element_type(tensor.data_type, where)
     if external_data_helper.uses_external_data(tensor):
         # the upper half of a float32 is a bfloat16
         array = _external_array(tensor, folder, where, np.dtype("<u2" if brief else dtype))
         return (array.astype(np.uint32) << 16).view(np.float32) if brief else array
+    array = _own_array(tensor, where)
+    return array.astype(np.float32) if brief else array
+
+
+def _own_array(tensor: onnx.TensorProto, where: str) -> Array:
+    """What the tensor itself holds."""
     try:
-        array = np.asarray(numpy_helper.to_array(tensor))
+        return np.asarray(numpy_helper.to_array(tensor))
     except ValueError as error:
         raise ModelError(
             f"{where}: its data does not fill the shape {list(tensor.dims)} ({error}); "
             "the file is damaged, export it again"
         ) from None
-    return array.astype(np.float32) if brief else array
+
+
+def _narrow_array(tensor: onnx.TensorProto, folder: Path, where: str) -> Array:
+    """Integers of fewer than eight bits, several of which share a byte."""
+    found = NARROW[tensor.data_type]
+    if external_data_helper.uses_external_data(tensor):
+        needed = -(-prod(tensor.dims) * found.bits // 8)
+        raw = _external_array(tensor, folder, where, np.dtype(np.uint8), (needed,)).tobytes()
+        name, kind, dims = tensor.name, tensor.data_type, tensor.dims
+        tensor = onnx.TensorProto(name=name, data_type=kind, dims=dims, raw_data=raw)
+    return _own_array(tensor, where).astype(found.dtype)
 
 
 def sparse_array(sparse: onnx.SparseTensorProto, folder: Path, where: str) -> Array:
@@ -210,13 +254,18 @@ def _external_info(tensor: onnx.TensorProto, where: str) -> Any:
 
 
 def _external_array(
-    tensor: onnx.TensorProto, folder: Path, where: str, dtype: np.dtype[Any]
+    tensor: onnx.TensorProto,
+    folder: Path,
+    where: str,
+    dtype: np.dtype[Any],
+    stored_shape: tuple[int, ...] | None = None,
 ) -> Array:
     """Large data are views of the mapped file, read when the array is used."""
+    shape = tuple(tensor.dims) if stored_shape is None else stored_shape
     path = external_path(tensor, folder, where)
     info = _external_info(tensor, where)
     offset = int(info.offset or 0)
-    needed = prod(tensor.dims) * dtype.itemsize
+    needed = prod(shape) * dtype.itemsize
     stored = path.stat().st_size
     length = int(info.length or needed)
     if offset < 0 or length != needed or offset + needed > stored:
@@ -228,7 +277,7 @@ def _external_array(
         raw = np.asarray(np.memmap(path, np.uint8, "r", offset, (needed,)))
     else:
         raw = np.fromfile(path, np.uint8, needed, offset=offset)
-    values = raw.view(dtype.newbyteorder("<")).reshape(tuple(tensor.dims))
+    values = raw.view(dtype.newbyteorder("<")).reshape(shape)
     return np.require(values, requirements="A")
 
 

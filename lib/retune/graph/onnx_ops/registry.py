@@ -111,9 +111,9 @@ class Emitter:
         """A constant of shape [] and the element type of value `like`."""
         return self.stored(label, np.asarray(value, self.type(like).dtype))
 
-    def stored(self, label: str, array: Array) -> str:
-        """A constant of the node's own, `<output>.<label>`."""
-        return self.build.constant(self.build.fresh(f"{self._stem}.{label}"), array)
+    def stored(self, label: str, array: Array, dtype: str = "") -> str:
+        """A constant of the node's own, `<output>.<label>`, of `dtype` if its elements have it."""
+        return self.build.constant(self.build.fresh(f"{self._stem}.{label}"), array, dtype)
 
     def temp(self, op: str, *inputs: str, label: str = "", **attrs: Any) -> str:
         """An intermediate value `<output>.<label>` made by a graph op."""
