@@ -37,6 +37,8 @@ from retune.graph.onnx_scope import (
     standard,
 )
 
+_MALFORMED = (IndexError, ValueError, KeyError, TypeError, ZeroDivisionError, OverflowError)
+"""What handlers run into where inputs and attributes are not as ONNX defines them."""
 _DEEPEST = 64
 """Bodies in bodies: a function that calls itself has no end."""
 
@@ -112,7 +114,11 @@ class BodyImporter:
         elif read & self.host.kept_values:
             self.run_on_host(call, scope, keep=True)
         else:
-            self._import(call, scope)
+            try:
+                self._import(call, scope)
+            except MemoryError as error:  # an array of constants, folded while importing
+                where = f"{self._build.name}: node '{call.name}' ({call.op_type})"
+                raise ModelError(f"{where}: its values do not fit into memory ({error})") from error
 
     def _count(self, call: onnx.NodeProto, scope: Scope) -> None:
         """The node cannot be imported, for what it reads; what it would lack itself is counted."""
@@ -186,7 +192,7 @@ class BodyImporter:
             handler(node, Emitter(self._build, node, around, self.values))
         except ModelError as error:
             raise type(error)(f"{where}: {error}") from error
-        except (IndexError, ValueError, KeyError) as error:
+        except _MALFORMED as error:
             raise ModelError(
                 f"{where}: malformed ({error}); expected inputs and attributes as ONNX opset "
                 f"{version} defines them; got inputs {list(node.inputs)} and attributes "

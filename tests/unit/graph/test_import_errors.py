@@ -205,3 +205,38 @@ def test_dropping_at_random_is_refused():
     weights = {"ratio": np.asarray(0.5, np.float32), "training": np.asarray(True)}
     with pytest.raises(ModelError, match="training mode is not supported; export the model"):
         import_model(model(nodes, {"x": [1, 2]}, weights=weights))
+
+
+def test_an_attribute_without_a_value_is_named():
+    made = node("Shape", ["x"], ["y"], end=1)
+    made.attribute[0].ClearField("i")
+    made.attribute[0].type = onnx.AttributeProto.UNDEFINED
+    with pytest.raises(ModelError, match=r"'Shape_y' \(Shape\): malformed"):
+        import_model(model([made], {"x": [2]}))
+
+
+def test_an_input_that_may_not_be_omitted_is_named():
+    with pytest.raises(ModelError, match=r"'Concat_y' \(Concat\): input 1 is missing"):
+        import_model(model([node("Concat", ["x", ""], ["y"], axis=0)], {"x": [2]}))
+
+
+def test_a_range_that_does_not_move_is_named():
+    weights = {name: np.asarray(value) for name, value in zip("abd", (0, 5, 0), strict=True)}
+    with pytest.raises(ModelError, match=r"'Range_y' \(Range\): malformed"):
+        import_model(model([node("Range", ["a", "b", "d"], ["y"])], {}, weights=weights))
+
+
+def test_an_array_that_no_memory_holds_is_named():
+    weights = {"s": np.asarray([1 << 40, 1 << 20])}
+    with pytest.raises(ModelError, match="do not fit into memory"):
+        import_model(model([node("ConstantOfShape", ["s"], ["y"])], {}, weights=weights))
+
+
+def test_a_name_of_other_bytes_is_one_error(tmp_path: Path):
+    """Of an attribute, too: whoever lists the attributes prints their names."""
+    made = node("Shape", ["x"], ["y"], start=1)
+    data = model([made], {"x": [2]}).SerializeToString().replace(b"start", b"st\xff\xfet")
+    path = tmp_path / "bent.onnx"
+    path.write_bytes(data)
+    with pytest.raises(ModelError, match=r"is no text; expected UTF-8|not a readable ONNX file"):
+        load_file(path)

@@ -338,3 +338,32 @@ def test_importing_records_loads_no_table_library():
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "set()"
+
+
+def test_a_version_of_thousands_of_digits_is_newer(store: Path):
+    path = RecordStore(store).append([record(1)])
+    table = pq.read_table(path)
+    pq.write_table(table.replace_schema_metadata({b"retune.schema_version": b"9" * 5000}), path)
+    with pytest.raises(RecordError, match="this program reads up to"):
+        RecordStore(store).scan()
+
+
+def test_rows_of_others_are_no_records(store: Path, caplog: pytest.LogCaptureFixture):
+    """They are rows for who reads the table; nobody takes them for measurements."""
+    path = RecordStore(store).append([record(1), record(2)])
+    table = pq.read_table(path)
+    names = pa.array([b"\xff\xfe", b"dense_0"]).cast(pa.binary())
+    stamps = pa.array([1 << 62, 0], pa.timestamp("us", tz="UTC"))
+    for name, column in (
+        ("task_key", pa.nulls(2, pa.string())),
+        ("task_name", pa.Array.from_buffers(pa.string(), 2, names.buffers())),
+        ("timestamp", stamps),
+    ):
+        at = table.schema.get_field_index(name)
+        bent = table.set_column(at, table.schema.field(name), column)
+        pq.write_table(bent, path)
+        caplog.clear()
+        found = to_records(RecordStore(store).table())
+        assert len(found) == (0 if name == "task_key" else 1)
+        assert "rows are no records: they lack a task" in caplog.text
+        assert len(RecordStore(store).scan(columns=["record_id"])) == 2
