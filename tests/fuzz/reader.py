@@ -20,6 +20,7 @@ from retune.graph.onnx_import import load_file
 from retune.graph.passes import optimise
 from retune.records.arrow import to_records
 from retune.records.store import RecordStore
+from retune.search.extract import extract
 
 MOST_BYTES = 4 << 30
 """Address space of this process."""
@@ -29,7 +30,7 @@ LONGEST = 1000
 
 def read_model(path: Path) -> None:
     """As `retune tasks` reads it."""
-    optimise(load_file(path))
+    extract(optimise(load_file(path)))
 
 
 def read_module(path: Path) -> None:

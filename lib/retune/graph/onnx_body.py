@@ -21,6 +21,7 @@ from retune.graph.onnx_functions import (
     call_attributes,
     has_schema_function,
     local_function,
+    omitted_input,
     schema_function,
 )
 from retune.graph.onnx_host import HostPart, evaluate, runs_on_host
@@ -135,6 +136,12 @@ class BodyImporter:
 
     def _import(self, call: onnx.NodeProto, scope: Scope) -> None:
         handler, version = _handler(call, scope), scope.version(call.domain)
+        omitted = omitted_input(call, version)
+        if omitted is not None:
+            raise ModelError(
+                f"{self._build.name}: node '{call.name}' ({call.op_type}): input {omitted} is "
+                f"missing; ONNX opset {version} does not allow that; export the model again"
+            )
         if handler is not None:
             try:
                 return self._handle(handler, call, scope)
@@ -210,6 +217,11 @@ class BodyImporter:
 
     def _expand(self, function: onnx.FunctionProto, call: onnx.NodeProto, scope: Scope) -> None:
         """The function's body takes the node's place; its outputs have the node's names."""
+        if len(call.input) > len(function.input):
+            raise ModelError(
+                f"{self._build.name}: node '{call.name}' ({call.op_type}): expected at most "
+                f"{len(function.input)} inputs, as its function takes, got {len(call.input)}"
+            )
         given = [*call.input, *[""] * (len(function.input) - len(call.input))]
         names = dict(zip(function.input, given, strict=True))
         made = dict(zip(function.output, call.output, strict=False))

@@ -25,6 +25,9 @@ _MAPPED_BYTES = 256 << 20
 """External data of so many bytes are mapped: memory may not hold them twice. Smaller ones are read:
 a file that is written anew does not change a network in memory then."""
 
+_NO_OPSET = 1 << 31
+"""onnx's own registry of operators counts versions up to here."""
+
 _LARGEST_FILE_BYTES = (2 << 30) - 1
 """What a protobuf message can hold. Larger weights lie in files beside it."""
 
@@ -56,6 +59,12 @@ def read_onnx(path: Path) -> onnx.ModelProto:
             f"{path}: no network in the file; expected a graph with nodes and an opset; got "
             f"{len(model.graph.node)} nodes: the file is empty or truncated, export it again"
         )
+    for entry in (*model.opset_import, *(e for f in model.functions for e in f.opset_import)):
+        if not 0 <= entry.version < _NO_OPSET:
+            raise ModelError(
+                f"{path}: operator set {entry.version} of '{entry.domain}'; expected a version "
+                "that there is; the file is damaged, copy or export it again"
+            )
     for name in _names(model):
         if isinstance(name, bytes):  # what protobuf gives for text that is not UTF-8
             raise ModelError(

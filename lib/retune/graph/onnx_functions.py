@@ -28,6 +28,21 @@ def local_function(proto: onnx.NodeProto, functions: Functions) -> onnx.Function
     return functions.get((standard(proto.domain), proto.op_type, proto.overload))
 
 
+def omitted_input(proto: onnx.NodeProto, version: int) -> int | None:
+    """The first input that the node leaves out and the specification asks for, or None."""
+    schema = _schema(proto, version)
+    if schema is None:
+        return None
+    optional = defs.OpSchema.FormalParameterOption.Optional
+    formal = [schema.inputs[min(i, len(schema.inputs) - 1)] for i in range(len(proto.input))]
+    needed = (
+        (i, name)
+        for i, (name, stated) in enumerate(zip(proto.input, formal, strict=True))
+        if stated.option != optional
+    )
+    return next((i for i, name in needed if not name), None)
+
+
 def has_schema_function(proto: onnx.NodeProto, version: int) -> bool:
     """True if the specification states the operator as a function, for some types at least."""
     schema = _schema(proto, version)

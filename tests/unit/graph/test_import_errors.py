@@ -14,6 +14,7 @@ from retune.graph.onnx_import import import_model, load_file
 from tests.unit.graph.networks import model, node
 
 RELU = node("Relu", ["x"], ["y"])
+INDEX = np.asarray(1)
 
 
 def test_a_cycle_names_its_nodes():
@@ -240,3 +241,35 @@ def test_a_name_of_other_bytes_is_one_error(tmp_path: Path):
     path.write_bytes(data)
     with pytest.raises(ModelError, match=r"is no text; expected UTF-8|not a readable ONNX file"):
         load_file(path)
+
+
+def test_an_input_that_the_specification_asks_for_is_named():
+    with pytest.raises(ModelError, match=r"'Less_y' \(Less\): input 0 is missing; ONNX opset"):
+        import_model(model([node("Less", ["", "x"], ["y"])], {"x": [2]}))
+
+
+def test_a_scalar_has_no_slices():
+    with pytest.raises(ModelError, match=r"gather from float32\[\] along 0"):
+        import_model(model([node("Gather", ["x", "i"], ["y"])], {"x": []}, weights={"i": INDEX}))
+
+
+def test_an_opset_that_nobody_counts_to_is_one_error(tmp_path: Path):
+    made = model([RELU], {"x": [2]})
+    made.opset_import[0].version = (1 << 63) - 1
+    path = tmp_path / "late.onnx"
+    path.write_bytes(made.SerializeToString())
+    with pytest.raises(ModelError, match="operator set 9223372036854775807 of ''; expected"):
+        load_file(path)
+
+
+def test_a_loop_without_a_body_is_named():
+    made = node("Loop", ["n", "", "x"], ["y"], body=1)
+    with pytest.raises(ModelError, match="attribute 'body' is no graph"):
+        import_model(model([made], {"x": [2]}, weights={"n": INDEX}))
+
+
+def test_a_call_with_more_inputs_than_its_function_has_is_named():
+    weights = {"t": np.zeros(3, np.int64), "w": np.ones(5, np.float32)}
+    loss = node("NegativeLogLikelihoodLoss", ["x", "t", "w", "w"], ["y"])
+    with pytest.raises(ModelError, match="expected at most 3 inputs, as its function takes, got 4"):
+        import_model(model([loss], {"x": [3, 5]}, weights=weights))
