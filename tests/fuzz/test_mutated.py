@@ -4,6 +4,7 @@ Ten thousand of them take a minute: `.venv/bin/python -m pytest -m slow tests/fu
 number: `Corpus.mutated(number, folder)` writes it again.
 """
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -87,5 +88,7 @@ def test_a_reader_that_ends_or_hangs_is_a_defect(tmp_path: Path, monkeypatch: py
         process.wait()
         assert "the process ended" in reader.read("onnx", Path("/nowhere"))["text"]
         assert reader.read("onnx", Path("/nowhere"))["status"] == "refused"
-        monkeypatch.setattr("tests.fuzz.reading.DEADLINE_S", 0.0)
+        assert reader._process is not None
+        reader._process.send_signal(signal.SIGSTOP)
+        monkeypatch.setattr("tests.fuzz.reading.DEADLINE_S", 0.1)
         assert "no answer" in reader.read("onnx", Path("/nowhere"))["text"]

@@ -262,7 +262,7 @@ def _open_parts(path: Path) -> Generator[_Parts, None, None]:
     try:
         with zipfile.ZipFile(path) as archive:
             yield _ZipParts(path=path, archive=archive)
-    except (zipfile.BadZipFile, EOFError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, UnicodeDecodeError) as error:
         raise RecordError(
             f"{path}: expected a bundle folder or zip; got a file that is neither, or is damaged "
             f"({_brief(error)}); write the bundle again"

@@ -20,8 +20,8 @@ from retune.graph.onnx_functions import (
     Functions,
     call_attributes,
     has_schema_function,
+    input_problem,
     local_function,
-    omitted_input,
     schema_function,
 )
 from retune.graph.onnx_host import HostPart, evaluate, runs_on_host
@@ -136,11 +136,11 @@ class BodyImporter:
 
     def _import(self, call: onnx.NodeProto, scope: Scope) -> None:
         handler, version = _handler(call, scope), scope.version(call.domain)
-        omitted = omitted_input(call, version)
-        if omitted is not None:
+        problem = input_problem(call, version)
+        if problem:
             raise ModelError(
-                f"{self._build.name}: node '{call.name}' ({call.op_type}): input {omitted} is "
-                f"missing; ONNX opset {version} does not allow that; export the model again"
+                f"{self._build.name}: node '{call.name}' ({call.op_type}): {problem}; ONNX opset "
+                f"{version} does not allow that; export the model again"
             )
         if handler is not None:
             try:

@@ -271,5 +271,11 @@ def test_a_loop_without_a_body_is_named():
 def test_a_call_with_more_inputs_than_its_function_has_is_named():
     weights = {"t": np.zeros(3, np.int64), "w": np.ones(5, np.float32)}
     loss = node("NegativeLogLikelihoodLoss", ["x", "t", "w", "w"], ["y"])
-    with pytest.raises(ModelError, match="expected at most 3 inputs, as its function takes, got 4"):
+    with pytest.raises(ModelError, match="4 inputs, of which there are at most 3; ONNX opset"):
         import_model(model([loss], {"x": [3, 5]}, weights=weights))
+
+
+def test_products_of_other_types_are_named():
+    weights = {"w": np.ones((5, 4), np.uint8)}
+    with pytest.raises(ModelError, match=r"products of float32\[3, 5\] and uint8\[4, 5\]"):
+        import_model(model([node("MatMul", ["x", "w"], ["y"])], {"x": [3, 5]}, weights=weights))
