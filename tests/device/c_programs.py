@@ -22,12 +22,13 @@ def loader() -> tuple[str, dict[str, str]]:
     return "-lOpenCL", dict(os.environ)
 
 
-def build(folder: Path) -> None:
+def build(folder: Path, *defines: str) -> None:
     """`network` is built in the folder, without a warning; skips where there is no compiler."""
     if shutil.which("cc") is None or shutil.which("make") is None:
         pytest.skip("no C compiler (cc) or no make on this machine: apt-get install gcc make")
     library, environment = loader()
-    command = ["make", "-s", f"CFLAGS={FLAGS}", f"OPENCL={library}"]
+    flags = " ".join([FLAGS, *(f"-D{name}" for name in defines)])
+    command = ["make", "-s", f"CFLAGS={flags}", f"OPENCL={library}"]
     done = _run(command, folder, environment)
     assert done.returncode == 0, done.stderr
 

@@ -14,8 +14,10 @@ from retune.bundle.build import build_plan
 from retune.bundle.export.program import export_c
 from retune.bundle.module import Module
 from retune.bundle.plan import Form, NetworkPlan
+from retune.codegen.target import ONE_BASE
 from retune.device.catalogue import opencl
 from retune.device.runtime import Device, open_device
+from retune.search.extract import Network
 from tests.device import c_programs
 from tests.device.networks import Net
 from tests.device.test_bundle import _plan as halves
@@ -29,17 +31,20 @@ def pocl() -> Device:
 
 
 @pytest.fixture(scope="module")
-def small(pocl: Device, tmp_path_factory: pytest.TempPathFactory) -> NetworkPlan:
+def network(tmp_path_factory: pytest.TempPathFactory) -> Network:
     """A layer and what it feeds, with two inputs and an output of integers."""
     net = Net("small")
     x, y = net.input(1, 24), net.input(1, 16)
-    hidden = net(
-        "Relu", net("Gemm", x, net.weight(16, 24), net.stored(np.ones(16, "f4")), transB=1)
-    )
+    ones = net.stored(np.ones(16, "f4"))
+    hidden = net("Relu", net("Gemm", x, net.weight(16, 24), ones, transB=1))
     path = tmp_path_factory.mktemp("net") / "small.onnx"
     onnx.save(net.model(net("Add", hidden, y), net("ArgMax", hidden, axis=1)), path)
-    network = import_network(str(path), cache=path.parent)
-    return build_plan(network.network, {}, pocl.spec, model_key="0", notes={})
+    return import_network(str(path), cache=path.parent).network
+
+
+@pytest.fixture(scope="module")
+def small(pocl: Device, network: Network) -> NetworkPlan:
+    return build_plan(network, {}, pocl.spec, model_key="0", notes={})
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +83,22 @@ def test_launches_compute_the_same(pocl: Device, tmp_path: Path, form: Form) -> 
     done = c_programs.run(folder, "--input", "x=x.raw", "--output", "high=high.raw")
     assert done.returncode == 0 and "launches in a queue" in done.stdout
     assert (folder / "high.raw").read_bytes() == module.run(feeds)["high"].tobytes()
+
+
+@pytest.mark.parametrize("offers", [pytest.param((), marks=pytest.mark.slow), (ONE_BASE,)])
+def test_the_ways_of_a_gpu_compute_the_same(
+    network: Network, offers: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Kernels for a GPU, in memory that has addresses, on PoCL that passes for one."""
+    passing = open_device("pocl")
+    passing.spec = replace(passing.spec, device_class="gpu", instructions=offers)
+    plan = build_plan(network, {}, passing.spec, model_key="0", notes={})
+    based = any("uchar* base" in text for text in plan.kernels.values())
+    assert based == bool(offers)
+    folder = export_c(plan, tmp_path / "c")
+    c_programs.build(folder, "PASS_FOR_GPU")
+    _agrees(Module(plan, passing), folder)
+    assert "launches in a queue" in c_programs.run(folder).stdout
 
 
 def _agrees(module: Module, folder: Path) -> None:

@@ -322,7 +322,14 @@ struct network {
   int window_count, launch_count;
 };
 
-static int is_cpu(const struct network *n) { return (n->device.type & CL_DEVICE_TYPE_CPU) != 0; }
+/* -DPASS_FOR_GPU shows on a machine without a GPU that the ways of one are right. */
+static int is_cpu(const struct network *n) {
+#ifdef PASS_FOR_GPU
+  return (void)n, 0;
+#else
+  return (n->device.type & CL_DEVICE_TYPE_CPU) != 0;
+#endif
+}
 
 static int allocate(struct network *n, struct memory *m, size_t bytes, int for_host) {
   const size_t huge = (size_t)2 << 20;
