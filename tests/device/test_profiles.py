@@ -34,7 +34,7 @@ def checker() -> Checker:
     return Checker()
 
 
-@pytest.mark.parametrize("profile", [MALI, "adreno-6xx", "generic"])
+@pytest.mark.parametrize("profile", [MALI, "adreno-6xx"])
 def test_candidates_are_right_and_within_the_limits(profile: str, checker: Checker):
     """Where local memory is a part of global memory, nothing is staged in it: 0 bytes are held."""
     checker.check(profile, [expression_task(dag) for dag in SMALL.values()], each=1)
