@@ -22,6 +22,7 @@ from retune.core.errors import RetuneError, ShapesMissing
 from retune_cli.commands import (
     bench,
     devices,
+    export,
     model,
     nightly,
     ops,
@@ -76,6 +77,7 @@ app.command("run")(run.run)
 app.command("bench")(bench.bench)
 app.command("verify")(verify.verify)
 app.command("pack")(pack.pack)
+app.command("export")(export.export)
 app.command("versions")(rollback.versions)
 app.command("rollback")(rollback.rollback)
 app.add_typer(records.app, name="records")

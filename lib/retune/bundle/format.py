@@ -11,6 +11,7 @@ import hashlib
 import json
 import shutil
 import zipfile
+import zlib
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -47,6 +48,10 @@ _ABOUT = ("name", "notes", "target")
 
 _MANIFEST_LIMIT_BYTES = 64 << 20
 """A manifest takes some kilobytes for each layer; a larger one is not a manifest."""
+
+_ENCRYPTED = 1
+"""Bit of a zip entry's flags. Source: PKWARE's APPNOTE, 4.4.4."""
+_LONGEST_REASON = 200
 
 _ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 """The same bundle gives the same zip, byte for byte."""
@@ -234,10 +239,17 @@ class _ZipParts:
     archive: zipfile.ZipFile
 
     def read(self, name: str, limit: int) -> memoryview | None:
-        if name not in self.archive.namelist():
+        entries = [entry for entry in self.archive.infolist() if entry.filename == name]
+        if not entries:
             return None
-        with self.archive.open(name) as stream:
-            return memoryview(stream.read(limit + 1))
+        if len(entries) > 1 or entries[0].flag_bits & _ENCRYPTED:
+            raise _damaged(self, name, "one part of that name, not encrypted", "another")
+        try:
+            with self.archive.open(entries[0]) as stream:
+                return memoryview(stream.read(limit + 1))
+        except (OSError, zlib.error, EOFError, RuntimeError, zipfile.BadZipFile) as error:
+            got = f"what cannot be unpacked ({_brief(error)})"
+            raise _damaged(self, name, "a part that can be unpacked", got) from error
 
 
 @contextmanager
@@ -250,11 +262,17 @@ def _open_parts(path: Path) -> Generator[_Parts, None, None]:
     try:
         with zipfile.ZipFile(path) as archive:
             yield _ZipParts(path=path, archive=archive)
-    except (zipfile.BadZipFile, EOFError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, UnicodeDecodeError) as error:
         raise RecordError(
             f"{path}: expected a bundle folder or zip; got a file that is neither, or is damaged "
-            f"({error}); write the bundle again"
+            f"({_brief(error)}); write the bundle again"
         ) from error
+
+
+def _brief(error: Exception) -> str:
+    """zipfile quotes what it found, however long that is."""
+    text = str(error)
+    return text if len(text) < _LONGEST_REASON else f"{text[:_LONGEST_REASON]}..."
 
 
 def _read_manifest(parts: _Parts) -> dict[str, Json]:
@@ -264,7 +282,7 @@ def _read_manifest(parts: _Parts) -> dict[str, Json]:
         raise _damaged(parts, MANIFEST, "a part of that name", "none")
     try:
         manifest = json.loads(bytes(raw))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _damaged(parts, MANIFEST, "JSON", str(error)) from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:  # pyright: ignore[reportUnknownMemberType]
         raise _damaged(parts, MANIFEST, f'"format": "{FORMAT}"', "another kind of file")

@@ -176,7 +176,12 @@ def check_kernel_texts(plan: NetworkPlan) -> None:
     for entry, text in plan.kernels.items():
         if not re.search(rf"\b{re.escape(entry)}\s*\(", text):
             expected = f"a text that defines {entry}"
-            raise broken_plan(plan, f"kernel {entry}", expected, text[:60] or "an empty text")
+            raise broken_plan(
+                plan,
+                f"kernel {entry}",
+                expected,
+                text.lstrip().partition("\n")[0][:60] or "an empty text",
+            )
 
 
 def check_writable(plan: NetworkPlan) -> None:

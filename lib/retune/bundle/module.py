@@ -40,6 +40,7 @@ from retune.core.target import DeviceSpec
 from retune.device.ceilings import Roofline
 from retune.device.inputs import random_array
 from retune.device.opening import open_device
+from retune.device.profiles import plays
 from retune.device.runtime import Device
 
 
@@ -297,8 +298,8 @@ def _check_device(plan: NetworkPlan, spec: DeviceSpec) -> None:
 
 
 def warn_if_foreign(plan: NetworkPlan, spec: DeviceSpec) -> None:
-    """Warns with BundleWarning if that device is not what the plan was tuned for."""
-    if plan.device.fingerprint == spec.fingerprint:
+    """Warns with BundleWarning if that device is not what the plan was tuned for, nor plays it."""
+    if plan.device.fingerprint == spec.fingerprint or plays(spec, plan.device.name):
         return
     warnings.warn(
         f"module {plan.name} was tuned for {plan.device.fingerprint}; this is {spec.fingerprint}: "

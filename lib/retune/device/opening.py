@@ -1,7 +1,8 @@
 """The door to devices by name: their specs, what measures on them, and what runs on them.
 
-A name is one that `retune devices` lists, or `sim:PATH` for the simulated device (`board`) that a
-TOML file describes. Several names with commas between them are equal devices that share a run.
+A name is one that `retune devices` lists, `sim:PATH` for the simulated device (`board`) that a TOML
+file describes, or `profile:NAME` for a device that is not here (`profiles`). Parameters may follow
+it (`core.parameters`). Several names with commas between them are equal devices that share a run.
 """
 
 from collections.abc import Generator
@@ -9,13 +10,16 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from retune.core.errors import InputError
+from retune.core.parameters import named, split_name, with_parameters
 from retune.core.target import DeviceSpec
 from retune.device import runtime
 from retune.device.board import SIMULATED, Board, read_board
 from retune.device.catalogue import device_spec, find_device
+from retune.device.described import DescribedDevice
 from retune.device.device_pool import DevicePool
 from retune.device.lease import lease
 from retune.device.measure import LocalRunner
+from retune.device.profiles import PLAYED, is_profile, played, split_profile
 from retune.device.runtime import Device
 from retune.device.simulated import SimulatedDevice, SimulatedRunner
 from retune.device.workload import Runner
@@ -43,6 +47,8 @@ def open_runner(name: str) -> Runner:
     Raises: InputError as `spec_of`.
     """
     spec_of(name)
+    for device in _devices(name):
+        _check_present(device)
     runners = [_runner(device) for device in _devices(name)]
     return runners[0] if len(runners) == 1 else DevicePool(runners)
 
@@ -50,14 +56,36 @@ def open_runner(name: str) -> Runner:
 def open_device(name: str = "pocl") -> Device:
     """The device of that name, open; of several the first. Raises: InputError as `spec_of`.
 
-    One that is simulated is a SimulatedDevice.
+    One that is simulated is a SimulatedDevice, one that passes for another a DescribedDevice.
+    Raises: InputError also for a profile that no device plays.
     """
     first = _devices(name)[0]
     board = _board(first)
-    if board is None:
-        return runtime.open_device(first)
-    base, handle = find_device(board.base)
-    return SimulatedDevice(handle, base, board)
+    if board is not None:
+        base, handle = find_device(board.base)
+        return SimulatedDevice(handle, base, board)
+    _check_present(first)
+    spec, own = _spec(first), _computing(first)
+    if spec.name == own:
+        return runtime.open_device(own)
+    base, handle = find_device(own)
+    return DescribedDevice(handle, base, spec)
+
+
+def playing(name: str) -> str:
+    """The device that shows whether kernels for the named one are right: itself if it is here.
+
+    A profile's is played by PoCL. Raises: InputError as `spec_of`.
+    """
+    own, parameters = split_name(_devices(name)[0])
+    if not is_profile(own) or split_profile(own)[1]:
+        return name
+    return named(f"{own}{PLAYED}pocl", parameters)
+
+
+def is_absent(name: str) -> bool:
+    """Whether it is a profile that no device plays: nothing can run on it, or be timed."""
+    return playing(name) != name
 
 
 @contextmanager
@@ -101,7 +129,33 @@ def _board(device: str) -> Board | None:
 
 def _spec(device: str) -> DeviceSpec:
     board = _board(device)
-    return board.described(device_spec(board.base)) if board else device_spec(device)
+    if board:
+        return board.described(device_spec(board.base))
+    own, parameters = split_name(device)
+    return with_parameters(_plain_spec(own), parameters)
+
+
+def _plain_spec(own: str) -> DeviceSpec:
+    """The device of a name without parameters."""
+    if not is_profile(own):
+        return device_spec(own)
+    profile, base = split_profile(own)
+    return played(profile, device_spec(base)) if base else profile.spec
+
+
+def _computing(device: str) -> str:
+    """The name of the device of this machine on which kernels run."""
+    own = split_name(device)[0]
+    return split_profile(own)[1] if is_profile(own) else own
+
+
+def _check_present(device: str) -> None:
+    if not _board(device) and not _computing(device):
+        raise InputError(
+            f"device {device!r}: expected a device that is here, got a profile, for which bundles "
+            f"are only compiled (--trials 0); {playing(device)} runs its kernels on PoCL, and on "
+            "the board itself `retune devices` says the device's own name"
+        )
 
 
 def _runner(device: str) -> Runner:

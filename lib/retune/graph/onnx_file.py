@@ -50,6 +50,9 @@ _MAPPED_BYTES = 256 << 20
 """External data of so many bytes are mapped: memory may not hold them twice. Smaller ones are read:
 a file that is written anew does not change a network in memory then."""
 
+_NO_OPSET = 1 << 31
+"""onnx's own registry of operators counts versions up to here."""
+
 _LARGEST_FILE_BYTES = (2 << 30) - 1
 """What a protobuf message can hold. Larger weights lie in files beside it."""
 
@@ -81,7 +84,13 @@ def read_onnx(path: Path) -> onnx.ModelProto:
             f"{path}: no network in the file; expected a graph with nodes and an opset; got "
             f"{len(model.graph.node)} nodes: the file is empty or truncated, export it again"
         )
-    for name in _names(model.graph):
+    for entry in (*model.opset_import, *(e for f in model.functions for e in f.opset_import)):
+        if not 0 <= entry.version < _NO_OPSET:
+            raise ModelError(
+                f"{path}: operator set {entry.version} of '{entry.domain}'; expected a version "
+                "that there is; the file is damaged, copy or export it again"
+            )
+    for name in _names(model):
         if isinstance(name, bytes):  # what protobuf gives for text that is not UTF-8
             raise ModelError(
                 f"{path}: the name {name[:40]!r} is no text; expected UTF-8; the file is damaged, "
@@ -90,16 +99,38 @@ def read_onnx(path: Path) -> onnx.ModelProto:
     return model
 
 
-def _names(graph: onnx.GraphProto) -> Iterator[str | bytes]:
+def _names(model: onnx.ModelProto) -> Iterator[str | bytes]:
     """Every name that somebody may look up or print."""
+    for entry in model.opset_import:
+        yield entry.domain
+    for function in model.functions:
+        yield from (function.name, function.domain, function.overload, *function.attribute)
+        yield from (*function.input, *function.output)
+        yield from _names_of_nodes(function.node)
+        for entry in function.opset_import:
+            yield entry.domain
+    yield from _names_of_graph(model.graph)
+
+
+def _names_of_graph(graph: onnx.GraphProto) -> Iterator[str | bytes]:
+    yield graph.name
     for tensor in graph.initializer:
         yield tensor.name
+    for sparse in graph.sparse_initializer:
+        yield sparse.values.name
     for entry in (*graph.input, *graph.output):
         yield entry.name
-    for node in graph.node:
-        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+    yield from _names_of_nodes(graph.node)
+
+
+def _names_of_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[str | bytes]:
+    for node in nodes:
+        yield from (node.name, node.op_type, node.domain, node.overload)
+        yield from (*node.input, *node.output)
+        for attribute in node.attribute:
+            yield from (attribute.name, attribute.ref_attr_name)
         for body in bodies_of(node):
-            yield from _names(body)
+            yield from _names_of_graph(body)
 
 
 def without_shared_names(model: onnx.ModelProto) -> onnx.ModelProto | None:

@@ -8,6 +8,7 @@ file to file.
 # pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
 
 import dataclasses
+import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, get_type_hints
@@ -22,6 +23,13 @@ PARTITION_COLUMNS = ("target", "model", "date")
 """Stored in the folder names, and nowhere inside the files."""
 
 VERSION_KEY = b"retune.schema_version"
+_VERSION_DIGITS = 10
+"""No version has as many; Python refuses to read a number of thousands."""
+
+_NO_VALUE = (ValueError, OverflowError)
+"""Text that is no UTF-8, a date of the year 300,000."""
+
+_LOG = logging.getLogger(__name__)
 
 _TEXT = pa.string()
 _ENV = pa.struct([(name, _TEXT) for name in ("driver", "opencl", "retune")])
@@ -117,8 +125,20 @@ def to_table(records: Sequence[TuningRecord]) -> pa.Table:
 
 
 def to_records(table: pa.Table) -> list[TuningRecord]:
-    """The rows of a table of READ_SCHEMA as records. Meant for a handful of rows."""
-    return [_record(row) for row in table.to_pylist()]
+    """The rows of a table of READ_SCHEMA as records. Meant for a handful of rows.
+
+    Rows that are none, as somebody else's file may have them, are left out, and the log says so.
+    """
+    found = [_known_record(row) for row in _rows(table)]
+    records = [record for record in found if record is not None]
+    if len(records) < len(found):
+        _LOG.warning(
+            "%d of %d rows are no records: they lack a task, a schedule or a result, or hold what "
+            "is none; their file was not written by retune, or is damaged",
+            len(found) - len(records),
+            len(found),
+        )
+    return records
 
 
 def as_frame(table: pa.Table) -> pd.DataFrame:
@@ -129,7 +149,26 @@ def as_frame(table: pa.Table) -> pd.DataFrame:
 def schema_version(metadata: Mapping[bytes, bytes] | None) -> int:
     """The version that a file says it has; a file that says nothing is of version 1."""
     text = (metadata or {}).get(VERSION_KEY, b"1")
-    return int(text) if text.isdigit() else 1
+    if not text.isdigit():
+        return 1
+    return int(text) if len(text) < _VERSION_DIGITS else 10**_VERSION_DIGITS
+
+
+def _rows(table: pa.Table) -> list[dict[str, Any]]:
+    """The rows as Python's values; one that holds what has none is empty."""
+    try:
+        return table.to_pylist()
+    except _NO_VALUE:
+        if table.num_rows == 1:
+            return [{}]
+        return [row for number in range(table.num_rows) for row in _rows(table.slice(number, 1))]
+
+
+def _known_record(row: Mapping[str, Any]) -> TuningRecord | None:
+    try:
+        return _record(row)
+    except (KeyError, TypeError, *_NO_VALUE):
+        return None
 
 
 def _record(row: Mapping[str, Any]) -> TuningRecord:

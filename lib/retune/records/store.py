@@ -145,6 +145,8 @@ class RecordStore:
         columns = [*identity, *about, "status", "median_us", "timestamp"]
         table = self.table(None, columns)
         right = pc.cast(pc.equal(table.column("status"), "ok"), pa.int64())
+        flops = pc.cast(table.column("flops"), pa.float64(), safe=False)
+        table = table.set_column(columns.index("flops"), "flops", flops)
         grouped = table.append_column("right", right).group_by(identity)
         result = grouped.aggregate(
             [
@@ -296,7 +298,9 @@ def _read_all(
     if not fragments:
         return schema.empty_table().select(columns or schema.names)
     dataset = ds.FileSystemDataset(fragments, schema, _FORMAT, fragments[0].filesystem)
-    return dataset.to_table(columns=columns, filter=condition)
+    table = dataset.to_table(columns=columns, filter=condition)
+    table.validate(full=True)  # text of somebody else's file may be no UTF-8
+    return table
 
 
 def _once(table: pa.Table) -> pa.Table:

@@ -15,7 +15,7 @@ from retune.bundle.peers import oracle_version, peer_versions
 from retune.bundle.plan import LARGEST_ERROR_NOTE, MAX_ERROR_NOTE, RECIPE_NOTE, NetworkPlan
 from retune.bundle.versions import promote, prune
 from retune.core.codec import to_json
-from retune.device.opening import board_of, spec_of
+from retune.device.opening import board_of, is_absent, playing, spec_of
 from retune.records.conditions import Conditions
 from retune.search.conditions import network_conditions
 from retune.stages.manifest import (
@@ -44,8 +44,11 @@ _BENCH_SECONDS = 20.0
 
 
 def device_conditions(request: TuneRequest) -> Conditions:
-    """What of the device a measured output follows from: driver, processor, cores in use."""
-    return network_conditions(spec_of(request.device), ())
+    """What of the device a measured output follows from: driver, processor, cores in use.
+
+    For a device that is not here those are of the one that plays it.
+    """
+    return network_conditions(spec_of(playing(request.device)), ())
 
 
 def _compile_inputs(
@@ -116,6 +119,8 @@ def _recipe_note(network: ImportManifest) -> dict[str, str]:
 def _write_best_form(plan: NetworkPlan, bundle: Path, device: str) -> NetworkPlan:
     """The bundle holds the plan in the form that is the fastest one there; that plan."""
     write_bundle(plan, bundle)
+    if is_absent(device):
+        return plan
     with Examiner(device) as examiner:
         best = replace(plan, form=examiner.best_form(bundle))
     if best.form != plan.form:
@@ -134,13 +139,18 @@ def _verify_inputs(
 def stage_verify(
     _: Path, request: TuneRequest, network: ImportManifest, compiled: CompileManifest
 ) -> VerifyManifest:
-    """The bundle's outputs against the oracle's, on seeded samples."""
-    with Examiner(request.device) as examiner:
+    """The bundle's outputs against the oracle's, on seeded samples.
+
+    Those of a bundle for a device that is not here are of the one that plays it.
+    """
+    player = playing(request.device)
+    with Examiner(player) as examiner:
         bundle = compiled.file(compiled.module)
         verdict = examiner.verify(bundle, _original(network), samples=request.samples)
     outcome = verdict.found
+    where = "" if player == request.device else f" (kernels ran on {player}, not on the device)"
     return VerifyManifest(
-        oracle=f"{verdict.oracle} {verdict.version}",
+        oracle=f"{verdict.oracle} {verdict.version}{where}",
         samples=outcome.samples,
         max_abs=_finite(outcome.max_abs),
         max_rel=_finite(outcome.max_rel_range),
@@ -178,8 +188,11 @@ def stage_bench(
 ) -> BenchManifest:
     """Latencies of the untuned and the tuned bundle and the installed peers, measured in turns.
 
-    With the tuned bundle's profile, step by step, against the roofline of the device now.
+    With the tuned bundle's profile, step by step, against the roofline of the device now. A device
+    that is not here has no times, and nobody else's are given for its own.
     """
+    if is_absent(request.device):
+        return BenchManifest(rows=(), profile=())
     bundles = {made.variant: made.file(made.module) for made in (untuned, tuned)}
     original = _original(network)
     peers = () if board_of(request.device) else peer_versions(_PEERS)  # they run on no board

@@ -20,6 +20,9 @@ def bench(
     profile: Annotated[
         bool, typer.Option("--profile", help="Also the time of each kernel.")
     ] = False,
+    device: Annotated[
+        str | None, typer.Option(help="Default: the device it was tuned for.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Measure a bundle's latency, interleaved with a peer's if one is named."""
@@ -37,7 +40,7 @@ def bench(
         original = Original(onnx=resolve_model(peer_model, shapes=shapes), shapes=shapes)
         entrants[against] = Rival(peer=against, network=original)
     options = BenchOptions(min_rounds=repeat, max_rounds=repeat, budget_s=BUDGET_S)
-    with Examiner(plan.device.name) as examiner:
+    with Examiner(device or plan.device.name) as examiner:
         found = examiner.compare(entrants, baseline="retune", options=options)
         kernels = [_kernel(row) for row in examiner.profile(module)] if profile else []
     rows = [_row(timing) for timing in found.timings]

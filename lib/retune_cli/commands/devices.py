@@ -1,13 +1,23 @@
-"""`retune devices`: what can be tuned for on this machine."""
+"""`retune devices`: what can be tuned for on this machine, and which profiles there are."""
 
 from dataclasses import asdict
+from typing import Annotated
+
+import typer
 
 from retune_cli.console import print_json, print_table, say
 from retune_cli.options import Json
 
+Profiles = Annotated[
+    bool, typer.Option("--profiles", help="The numbers of the profiles, each with its source.")
+]
 
-def devices(json: Json = False) -> None:
-    """List the OpenCL devices of this machine."""
+
+def devices(profiles: Profiles = False, json: Json = False) -> None:
+    """List the OpenCL devices of this machine, and the profiles of devices that are not here."""
+    if profiles:
+        _print_sources(json=json)
+        return
     from retune.device.catalogue import driver_problems, list_devices
 
     found = list_devices()
@@ -31,3 +41,45 @@ def devices(json: Json = False) -> None:
         for spec in found
     ]
     print_table(rows, "devices")
+    _print_profiles()
+
+
+def _print_profiles() -> None:
+    from retune.device.profiles import profile_names, read_profile
+
+    specs = [read_profile(name).spec for name in profile_names()]
+    rows = [
+        {
+            "profile": spec.name,
+            "model": spec.model,
+            "units": spec.compute_units,
+            "work-items": spec.max_work_group,
+            "local KiB": spec.local_memory_bytes / 1024,
+            "types": ", ".join(("float32", *(t for t in _TYPES if not spec.lacking(t)))),
+            "OpenCL": spec.opencl.split()[-1],
+        }
+        for spec in specs
+    ]
+    print_table(rows, "profiles: bundles are compiled for them with --trials 0")
+
+
+_TYPES = ("float16", "float64")
+"""Types that a device need not have."""
+
+
+def _print_sources(*, json: bool) -> None:
+    from retune.device.profiles import profile_names, read_profile
+
+    rows = [
+        {"profile": profile.name, "parameter": name, "value": fact.value, "source": fact.source}
+        for profile in map(read_profile, profile_names())
+        for name, fact in profile.facts.items()
+    ]
+    if json:
+        print_json(rows)
+        return
+    print_table([{**row, "value": _text(row["value"])} for row in rows], "profiles")
+
+
+def _text(value: object) -> str:
+    return ", ".join(value) or "none" if isinstance(value, tuple) else str(value)

@@ -8,6 +8,7 @@ import typer
 
 from retune.core.config import cache_root, records_root
 from retune.core.errors import InputError
+from retune.core.parameters import named, parse_parameters
 from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_MAX_ERROR, DEFAULT_TUNER
 from retune.stages.manifest import Publish, TuneRequest
 from retune.stages.results import TuneResult
@@ -69,6 +70,13 @@ NoPrefect = Annotated[
 PublishWhen = Annotated[
     str, typer.Option(help="When the bundle takes the published one's place: always, or if faster.")
 ]
+DeviceParams = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--device-param",
+        help="A limit in place of the device's: max_local_bytes=32768. Repeatable.",
+    ),
+]
 Campaign = Annotated[
     str, typer.Option(help="Search on where the same command without it would be done already.")
 ]
@@ -77,7 +85,8 @@ Campaign = Annotated[
 def tune(
     model: Model,
     out: Annotated[Path, typer.Option(help="Folder for the bundle and the report.")],
-    device: Annotated[str, typer.Option(help="A device of `retune devices`.")] = "pocl",
+    device: Annotated[str, typer.Option(help="A device or profile of `retune devices`.")] = "pocl",
+    device_param: DeviceParams = None,
     trials: Annotated[
         int | None, typer.Option(help="Measurements; 0 compiles with what is known.")
     ] = None,
@@ -117,7 +126,7 @@ def tune(
         out=str(out),
         records=str(records or records_root()),
         work=str(cache_root()),
-        device=device,
+        device=named(device, parse_parameters(device_param or ())),
         trials=trials,
         minutes=_minutes(trials, minutes),
         tuner=tuner,
@@ -167,6 +176,8 @@ def print_result(result: TuneResult) -> None:
     print_line(f"measured  {result.trials} in {result.seconds:.0f} s: {statuses}; {result.reason}")
     for number, line in enumerate(latency_lines(result)):
         print_line(f"{'latency' if number == 0 else '':9} {line}")
+    if not result.latency:
+        print_line(f"latency   none: {result.target} is not here to be timed")
     verified = result.verified
     print_line(
         f"deviation {verified.max_abs:.2e} from {verified.oracle} at most, "

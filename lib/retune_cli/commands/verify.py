@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from retune.bundle.examiner import Verdict
 
 Reference = Annotated[str, typer.Option("--model", help=MODEL_HELP)]
+Device = Annotated[
+    str | None, typer.Option(help="Default: the device it was tuned for, or PoCL in its place.")
+]
 
 
 def verify(
@@ -19,6 +22,7 @@ def verify(
     model: Reference,
     samples: Annotated[int, typer.Option(min=1, help="Seeded random inputs to compare on.")] = 4,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the inputs.")] = 0,
+    device: Device = None,
     json: Json = False,
 ) -> None:
     """Print how far a bundle's outputs are from onnxruntime's; fails if it is too far.
@@ -34,6 +38,7 @@ def verify(
     from retune.bundle.format import read_bundle
     from retune.bundle.plan import INTEGERS_NOTE, RECIPE_NOTE
     from retune.core.codec import from_json
+    from retune.device.opening import playing
     from retune.graph.models import resolve_model
     from retune.graph.quantize.recipe import Recipe
 
@@ -44,7 +49,8 @@ def verify(
     original = Original(onnx=resolve_model(model, shapes=shapes), shapes=shapes, recipe=recipe)
     floats = None
     coded = recipe is not None or INTEGERS_NOTE in plan.notes
-    with Examiner(plan.device.name) as examiner:
+    player = device or playing(plan.device.name)
+    with Examiner(player) as examiner:
         judged = examiner.verify(module, original, samples=samples, seed=seed)
         if coded:
             original = replace(original, recipe=None, integers=False)
@@ -55,6 +61,8 @@ def verify(
         print_json({"module": str(module), "oracle": judged.oracle, **asdict(found), **apart})
     else:
         _print(str(module), judged, floats)
+        if player != plan.device.name:
+            print_line(f"its kernels ran on {player}; it was compiled for {plan.device.name}")
     if not found.passed:
         raise typer.Exit(1)
 

@@ -186,7 +186,10 @@ class Emitter:
 
     def body(self, key: str, inputs: Sequence[str], label: str = "") -> tuple[str, ...]:
         """The outputs of the body in attribute `key`, applied to these values."""
-        return self._around.body(self.node.attrs[key], inputs, label or key)
+        graph = self.node.attrs[key]
+        if not isinstance(graph, onnx.GraphProto):
+            raise ModelError(f"attribute '{key}' is no graph; expected the body of the op")
+        return self._around.body(graph, inputs, label or key)
 
     def host(self) -> None:
         """The node runs on the host, in numpy, as a step of its own: the last way, a slow one."""

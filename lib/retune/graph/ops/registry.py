@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias, cast
 import numpy.typing as npt
 
 from retune.core.dtypes import TensorType
-from retune.core.errors import LookupFailed
+from retune.core.errors import LookupFailed, ModelError
 
 Array: TypeAlias = npt.NDArray[Any]
 AttrValue: TypeAlias = bool | int | float | str | bytes | tuple[int, ...] | tuple[float, ...]
@@ -88,7 +88,8 @@ def number(attrs: Attrs, key: str) -> float:
 
 
 def present(items: Sequence[Any], index: int = 0) -> Any:
-    """The input at `index`, which the op does not allow to be omitted."""
+    """The input at `index`, which the op does not allow to be omitted. Raises: ModelError."""
     item = items[index]
-    assert item is not None, f"input {index} is required"
+    if item is None:
+        raise ModelError(f"input {index} is missing; the op does not allow that")
     return item
