@@ -16,8 +16,9 @@ from retune.ir.expr import Expr, Operand, as_expr, binary, ceildiv, const, equal
 from retune.ir.stmt import Program, from_dag
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import Space, sketch_of
-from retune.vta.config import VtaConfig
+from retune.vta.config import ITER_BITS, VtaConfig
 from retune.vta.expression import SUMS, expression
+from retune.vta.folding import LATENCY
 from retune.vta.workload import OUTPUT, Convolution
 
 NAME = "vta.conv2d_packed"
@@ -28,10 +29,7 @@ KNOBS = ("tile_b", "tile_h", "tile_w", "tile_ci", "tile_co", "oc_nthread", "h_nt
 MOST_STEPS = 4096
 """Products of tiles in a layer at most. More are smaller ones than pay for their instructions."""
 
-LATENCY = 3
-"""A micro-op writes another sum than as many minus one before it: sums are that long in a pipe."""
-
-_LONGEST = 1 << 14
+_LONGEST = (1 << ITER_BITS) - 1
 """More iterations than an instruction has are tiles of their own."""
 
 Decisions = Mapping[str, Sequence[int]]
@@ -109,6 +107,7 @@ def limits(
             threads * tile * (1 + len(work.images())) + vectors <= config.acc_depth,
             "its sums exceed their memory",
         ),
+        (tile <= _LONGEST, "its sums exceed an instruction's loop"),
         (uops(work, knob) <= config.uop_depth, "its micro-ops exceed their memory"),
         (_least_written(work, knob) >= LATENCY, "a sum is added to before it is out of the pipe"),
         (equal(const(work.o) // co % oc, 0), "its threads share out the channels unevenly"),
