@@ -19,8 +19,6 @@ from retune.vta.stream import Stream
 from retune.vta.template import KNOBS
 from retune.vta.workload import DATA, OUTPUT, WEIGHT, Convolution, Step
 
-_UOP: Memory = "uop"
-
 Decisions = Mapping[str, Sequence[int]]
 """Values of the knobs by name, one each."""
 
@@ -55,8 +53,9 @@ def _buffers(work: Convolution, config: VtaConfig) -> tuple[DramBuffer, ...]:
     memories: dict[str, Memory] = {DATA: "inp", WEIGHT: "wgt", OUTPUT: "out"}
     for operand in work.operands:
         memories[operand.name] = "acc8" if operand.dtype == "int8" else "acc"
-    arrays = {n: (memories[n], shape) for n, (shape, _) in work.shapes(config).items()}
-    return laid_out({**arrays, UOPS: (_UOP, (1,))}, config)
+    arrays = {name: (memories[name], shape) for name, (shape, _) in work.shapes(config).items()}
+    arrays[UOPS] = ("uop", (1,))
+    return laid_out(arrays, config)
 
 
 @dataclass(frozen=True, slots=True)
