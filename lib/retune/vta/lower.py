@@ -53,7 +53,9 @@ def _buffers(work: Convolution, config: VtaConfig) -> tuple[DramBuffer, ...]:
     memories: dict[str, Memory] = {DATA: "inp", WEIGHT: "wgt", OUTPUT: "out"}
     for operand in work.operands:
         memories[operand.name] = "acc8" if operand.dtype == "int8" else "acc"
-    arrays = {name: (memories[name], shape) for name, (shape, _) in work.shapes(config).items()}
+    arrays: dict[str, tuple[Memory, tuple[int, ...]]] = {
+        name: (memories[name], shape) for name, (shape, _) in work.shapes(config).items()
+    }
     arrays[UOPS] = ("uop", (1,))
     return laid_out(arrays, config)
 

@@ -30,8 +30,8 @@ class Operand:
 
     name: str
     reach: Reach
-    """`channel`: one number for each output channel, int32 [o/C, C]. `image`: as the output,
-    [n/B, o/C, h, w, B, C]."""
+    """`channel`: one number for each output channel, int32 [o/C, C]; with batches of more than one
+    row [o/C, B, C], the same in each row. `image`: as the output, [n/B, o/C, h, w, B, C]."""
     dtype: Literal["int8", "int32"] = "int32"
     """int8 only for images, which are widened while they are read."""
 
@@ -127,7 +127,8 @@ class Convolution:
             WEIGHT: ((self.o, self.c, *self.kernel, c, c), "int8"),
         }
         for operand in self.operands:
-            shape = out if operand.reach == "image" else (self.o, c)
+            rows = (b,) if b > 1 else ()
+            shape = out if operand.reach == "image" else (self.o, *rows, c)
             found[operand.name] = (shape, operand.dtype)
         return {**found, OUTPUT: (out, "int8")}
 
@@ -160,7 +161,7 @@ def epilogue(work: Convolution, total: np.ndarray, arrays: Mapping[str, np.ndarr
     values = {
         operand.name: arrays[operand.name].astype(np.int32)
         if operand.reach == "image"
-        else arrays[operand.name][None, :, None, None, None, :]
+        else arrays[operand.name].reshape(1, work.o, 1, 1, -1, total.shape[-1])
         for operand in work.operands
     }
     for step in work.steps:
