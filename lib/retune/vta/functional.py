@@ -7,7 +7,6 @@ even where these queues would have kept it.
 """
 
 from collections.abc import Mapping
-from functools import cached_property
 
 import numpy as np
 
@@ -37,13 +36,17 @@ from retune.vta.timing import simulate
 _LOAD, _COMPUTE, _STORE = range(3)
 
 
-def execute(module: VtaModule, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def execute(
+    module: VtaModule, arrays: Mapping[str, np.ndarray], course: Course | None = None
+) -> dict[str, np.ndarray]:
     """The outputs of a module by name, in the shapes of its buffers.
+
+    `course` is that of `timing.simulate`, where the caller has it already.
 
     Raises: InputError for an array that is missing, unknown, or of another type or size, and for a
     stream that is not sound.
     """
-    return _Machine(module, arrays).run()
+    return _Machine(module, arrays, course or simulate(module).course).run()
 
 
 class _Chip:
@@ -61,8 +64,13 @@ class _Chip:
 class _Machine:
     """The accelerator while it executes a module."""
 
-    def __init__(self, module: VtaModule, arrays: Mapping[str, np.ndarray]) -> None:
+    def __init__(self, module: VtaModule, arrays: Mapping[str, np.ndarray], course: Course) -> None:
         self.module = module
+        self._course = course
+        self._queue: list[int] = course.queue.tolist()
+        self._known: list[list[int]] = course.known.tolist()
+        self._number: list[int] = (course.position + 1).tolist()
+        """Of each instruction in its queue, from 1."""
         config = module.config
         tensor, matrix = (config.batch, config.block), (config.block, config.block)
         # Bytes are kept as float32, which products of matrices take.
@@ -74,10 +82,6 @@ class _Machine:
         self.dram = _dram(module, arrays)
         self.stored = {b.name: np.zeros(b.elements, bool) for b in module.outputs}
         self._plans: dict[tuple[int | bytes, ...], Gemm | Alu] = {}
-
-    @cached_property
-    def _course(self) -> Course:
-        return simulate(self.module).course
 
     def run(self) -> dict[str, np.ndarray]:
         stream, course = self.module.instructions, self._course
@@ -109,11 +113,12 @@ class _Machine:
         wide = left + entry["x_size"] + entry["x_pad_right"]
         place = self._range(number, chip, entry["sram_base"], high * wide)
         self._may_write(number, chip, place)
-        whole = np.zeros((high, wide, *chip.data.shape[1:]), chip.data.dtype)
+        element = chip.data.shape[1:]
+        whole = np.zeros((high, wide, *element), chip.data.dtype)
         if at is not None:
-            values = self.dram[at.name].reshape(at.elements, *chip.data.shape[1:])[rows]
+            values = self.dram[at.name].reshape(at.elements, *element)[rows]
             whole[top : top + entry["y_size"], left : left + entry["x_size"]] = values
-        chip.data[place] = whole.reshape(high * wide, *chip.data.shape[1:])
+        chip.data[place] = whole.reshape(high * wide, *element)
 
     def _store(self, number: int, entry: Mapping[str, int]) -> None:
         if entry["memory_type"] != OUT:
@@ -242,23 +247,20 @@ class _Machine:
         if not wrote.all():
             element = _element(place, int(np.flatnonzero(wrote == 0)[0]))
             raise self._refused(number, f"reads {chip.memory} {element}, which nothing wrote")
-        queue, known = self._standing(number)
+        queue, known = self._queue[number], self._known[number]
         writer = _LOAD if chip in (self.inp, self.wgt) else _COMPUTE
         if writer != queue:
             self._certain(number, chip, place, wrote > known[writer], "reads", writer)
-        chip.read[place] = self._course.position[number] + 1
+        chip.read[place] = self._number[number]
 
     def _may_write(self, number: int, chip: _Chip, place: np.ndarray | slice) -> None:
         """Whoever read what was there is certainly done. The writer is noted."""
-        queue, known = self._standing(number)
+        queue, known = self._queue[number], self._known[number]
         reader = _STORE if chip is self.out else _COMPUTE
         if reader != queue:
             early = chip.read[place] > known[reader]
             self._certain(number, chip, place, early, "writes", reader)
-        chip.wrote[place] = self._course.position[number] + 1
-
-    def _standing(self, number: int) -> tuple[int, np.ndarray]:
-        return int(self._course.queue[number]), self._course.known[number]
+        chip.wrote[place] = self._number[number]
 
     def _certain(
         self, number: int, chip: _Chip, place: np.ndarray | slice, early: np.ndarray, does: str,

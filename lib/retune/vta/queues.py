@@ -6,6 +6,7 @@ free if it reads. A stream that cannot end, or leaves tokens behind, is refused.
 """
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -215,17 +216,26 @@ def _channels(instructions: np.ndarray, queues: list[int]) -> tuple[Channels, Ch
             f"{describe(instructions, number)}: the queue {QUEUES[queues[number]]} has no "
             f"neighbour for pop_{side} or push_{side}"
         )
-    into = {(0, 1): 1, (1, 0): 0, (1, 1): 3, (2, 0): 2}
-    out = {(0, 1): 0, (1, 0): 1, (1, 1): 2, (2, 0): 3}
-    """(queue, whether to the next neighbour) -> channel."""
-    pops: Channels = []
-    pushes: Channels = []
-    for q, (pop_prev, pop_next, push_prev, push_next) in zip(queues, bits.tolist(), strict=True):
-        pops.append(tuple(into[q, side] for side, set_ in ((0, pop_prev), (1, pop_next)) if set_))
-        pushes.append(
-            tuple(out[q, side] for side, set_ in ((0, push_prev), (1, push_next)) if set_)
+    code = bits.astype(np.int64) @ np.asarray([8, 4, 2, 1]) + 16 * queue
+    return ([_POPS[c] for c in code.tolist()], [_PUSHES[c] for c in code.tolist()])
+
+
+def _of_bits(prev: int, next_: int, channels: Mapping[tuple[int, int], int]) -> Channels:
+    """For each queue and value of the four token bits: the channels of those two that are set."""
+    return [
+        tuple(
+            channels[queue, side]
+            for side, bit in ((0, prev), (1, next_))
+            if bits & bit and (queue, side) in channels
         )
-    return pops, pushes
+        for queue in range(3)
+        for bits in range(16)
+    ]
+
+
+_POPS = _of_bits(8, 4, {(0, 1): 1, (1, 0): 0, (1, 1): 3, (2, 0): 2})
+_PUSHES = _of_bits(2, 1, {(0, 1): 0, (1, 0): 1, (1, 1): 2, (2, 0): 3})
+"""From (queue, whether it is its next neighbour) to a channel."""
 
 
 def _ranks(instructions: np.ndarray) -> list[int]:

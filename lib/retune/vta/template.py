@@ -26,7 +26,7 @@ NAME = "vta.conv2d_packed"
 
 KNOBS = ("tile_b", "tile_h", "tile_w", "tile_ci", "tile_co", "oc_nthread", "h_nthread")
 
-MOST_STEPS = 4096
+MOST_STEPS = 512
 """Products of tiles in a layer at most. More are smaller ones than pay for their instructions."""
 
 _LONGEST = (1 << ITER_BITS) - 1
