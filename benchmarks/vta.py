@@ -24,8 +24,9 @@ _SHARE = 0.7
 LAYERS: tuple[tuple[Convolution, float], ...] = tuple(
     (
         Convolution(
-            c=c, h=size, w=size, o=o, kernel=(k, k), strides=(s, s), padding=(k // 2, k // 2, k // 2, k // 2),
-            steps=requantized(8, 0, 127), name=f"{16 * c}x{size}x{size} to {16 * o}, {k}x{k}/{s}",
+            c=c, h=size, w=size, o=o, kernel=(k, k), strides=(s, s),
+            padding=(k // 2, k // 2, k // 2, k // 2), steps=requantized(8, 0, 127),
+            name=f"{16 * c}x{size}x{size} to {16 * o}, {k}x{k}/{s}",
         ),
         pynq,
     )

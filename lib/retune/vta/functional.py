@@ -35,6 +35,9 @@ from retune.vta.timing import simulate
 
 _LOAD, _COMPUTE, _STORE = range(3)
 
+MOST_OPERATIONS = 1 << 23
+"""Micro-ops times iterations of an instruction: more would take this program's memory."""
+
 
 def execute(
     module: VtaModule, arrays: Mapping[str, np.ndarray], course: Course | None = None
@@ -107,11 +110,12 @@ class _Machine:
         chips = {UOP: self.uop, WGT: self.wgt, INP: self.inp, ACC: self.acc, ACC8: self.acc}
         if memory not in chips:
             raise self._refused(number, f"expected a memory that is loaded, got type {memory}")
-        chip, (at, rows) = chips[memory], self._rows(number, entry)
+        chip = chips[memory]
         top, left = entry["y_pad_top"], entry["x_pad_left"]
         high = top + entry["y_size"] + entry["y_pad_bottom"]
         wide = left + entry["x_size"] + entry["x_pad_right"]
         place = self._range(number, chip, entry["sram_base"], high * wide)
+        at, rows = self._rows(number, entry)
         self._may_write(number, chip, place)
         element = chip.data.shape[1:]
         whole = np.zeros((high, wide, *element), chip.data.dtype)
@@ -126,9 +130,9 @@ class _Machine:
             raise self._refused(number, f"expected memory out, which alone is stored, got {name}")
         if any(entry[pad] for pad in ("y_pad_top", "y_pad_bottom", "x_pad_left", "x_pad_right")):
             raise self._refused(number, "expected no padding, which is for loads")
-        at, rows = self._rows(number, entry)
         count = entry["y_size"] * entry["x_size"]
         place = self._range(number, self.out, entry["sram_base"], count)
+        at, rows = self._rows(number, entry)
         if at is None:
             return
         self._may_read(number, self.out, place)
@@ -206,6 +210,8 @@ class _Machine:
         counts = entry["iter_out"], entry["iter_in"]
         if min(counts) < 1:
             raise self._refused(number, f"expected loops of one iteration at least, got {counts}")
+        if len(micro) * counts[0] * counts[1] > MOST_OPERATIONS:
+            raise self._refused(number, f"expected at most {MOST_OPERATIONS} operations of one")
         dst, src, wgt = (
             indices(micro, name, counts, (entry[f"{name}_out"], entry[f"{name}_in"]))
             for name in ("dst", "src", "wgt")

@@ -19,6 +19,7 @@ from retune.schedule.space import Space, sketch_of
 from retune.vta.config import ITER_BITS, VtaConfig
 from retune.vta.expression import SUMS, expression
 from retune.vta.folding import LATENCY
+from retune.vta.intrinsics import gemm_name
 from retune.vta.workload import OUTPUT, Convolution
 
 NAME = "vta.conv2d_packed"
@@ -73,6 +74,7 @@ def packed(s: Schedule, work: Convolution, config: VtaConfig) -> None:
     own = {loop.rsplit(".", 1)[-1]: loop for loop in s.loops(SUMS)}
     inner = [own[name] for name in ("d_i", "d_j", "bo", "co", "i", "j", "bi", "ci", "k_i")]
     s.reorder(k_o, k_o_, *(loop for loop in inner if loop in s.loops(SUMS)))
+    s.tensorize(own["k_i"], gemm_name(config))
 
 
 def _divisor(s: Schedule, loop: str, name: str) -> Expr:
