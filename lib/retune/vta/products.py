@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from retune.vta.folding import LATENCY
+from retune.vta.workload import alu
 
 _EXACT = 64
 """Tensor products of 16 x 16 that float32 sums exactly: 64 * 16 * 128 * 128 is 2**24."""
@@ -121,9 +122,6 @@ def _same_count(weights: np.ndarray, dst: np.ndarray, src: np.ndarray) -> Iterat
 # -- the ALU -----------------------------------------------------------------------------------
 
 
-_UFUNC = {"min": np.minimum, "max": np.maximum, "add": np.add, "mul": np.multiply}
-
-
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Alu:
     """An ALU instruction."""
@@ -138,10 +136,10 @@ class Alu:
         """`acc[dst] = op(acc[dst], acc[src])`, or with an immediate, in the order of execution."""
         by = None if imm is None else np.int32(imm)
         if self.at_once:
-            acc[self.dst] = operate(op, acc[self.dst], acc[self.src] if by is None else by)
+            acc[self.dst] = alu(op, acc[self.dst], acc[self.src] if by is None else by)
             return
         for d, s in zip(self.dst.tolist(), self.src.tolist(), strict=True):
-            acc[d] = operate(op, acc[d], acc[s] if by is None else by)
+            acc[d] = alu(op, acc[d], acc[s] if by is None else by)
 
 
 def plan_alu(dst: np.ndarray, src: np.ndarray, *, immediate: bool) -> Alu:
@@ -152,11 +150,3 @@ def plan_alu(dst: np.ndarray, src: np.ndarray, *, immediate: bool) -> Alu:
     none = np.zeros(0, np.int64)
     touched = Touched(dst=writes, src=reads, wgt=none)
     return Alu(touched=touched, dst=dst, src=src, at_once=len(writes) == len(dst) and apart)
-
-
-def operate(op: str, a: np.ndarray, b: np.ndarray | np.int32) -> np.ndarray:
-    """In int32, of which sums and products keep the low bits; a negative shift goes left."""
-    if op in _UFUNC:
-        return _UFUNC[op](a, b)
-    right = a >> np.clip(b, 0, 31)
-    return np.where(b < 0, np.left_shift(a, np.clip(np.negative(b), 0, 31)), right)

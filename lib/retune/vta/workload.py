@@ -175,20 +175,15 @@ def epilogue(work: Convolution, total: np.ndarray, arrays: Mapping[str, np.ndarr
     return total.astype(np.int8)
 
 
+_SAME = {"min": np.minimum, "max": np.maximum, "add": np.add, "mul": np.multiply}
+
+
 def alu(op: str, a: np.ndarray, b: np.ndarray | np.int32) -> np.ndarray:
     """What the ALU makes of two operands of int32; sums and products keep their low 32 bits."""
-    match op:
-        case "min":
-            return np.minimum(a, b)
-        case "max":
-            return np.maximum(a, b)
-        case "add":
-            return a + b
-        case "mul":
-            return a * b
-        case _:
-            right = a >> np.maximum(b, 0)
-            return np.where(b < 0, np.left_shift(a, np.maximum(-b, 0)), right)
+    if op in _SAME:
+        return _SAME[op](a, b)
+    right = a >> np.clip(b, 0, 31)
+    return np.where(b < 0, np.left_shift(a, np.clip(np.negative(b), 0, 31)), right)
 
 
 def sums(work: Convolution, data: np.ndarray, weight: np.ndarray) -> np.ndarray:
