@@ -102,7 +102,8 @@ def _steps(work: Convolution, total: Tensor, read: dict[str, Tensor]) -> Callabl
     def body(*i: Expr) -> Expr:
         values: dict[str | None, Expr] = {None: total[i]}
         for operand in work.operands:
-            at = i if operand.reach == "image" else (i[1], i[5])
+            vector = (i[1], i[5]) if len(read[operand.name].shape) == 2 else (i[1], i[4], i[5])
+            at = i if operand.reach == "image" else vector
             values[operand.name] = cast(read[operand.name][at], "int32")
         for step in work.steps:
             by = const(step.imm) if step.imm is not None else values[step.operand]

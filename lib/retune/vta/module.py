@@ -169,7 +169,7 @@ class VtaModule:
         return VtaModule.from_bytes(content, str(path))
 
 
-def place(
+def laid_out(
     arrays: Mapping[str, tuple[Memory, tuple[int, ...]]], config: VtaConfig
 ) -> tuple[DramBuffer, ...]:
     """Buffers one after the other in DRAM, for arrays with these memories and shapes."""

@@ -16,8 +16,10 @@ from retune.ir.expr import Expr, Operand, as_expr, binary, ceildiv, const, equal
 from retune.ir.stmt import Program, from_dag
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import Space, sketch_of
-from retune.vta.config import VtaConfig
+from retune.vta.config import ITER_BITS, VtaConfig
 from retune.vta.expression import SUMS, expression
+from retune.vta.folding import LATENCY
+from retune.vta.intrinsics import gemm_name
 from retune.vta.workload import OUTPUT, Convolution
 
 NAME = "vta.conv2d_packed"
@@ -25,13 +27,10 @@ NAME = "vta.conv2d_packed"
 
 KNOBS = ("tile_b", "tile_h", "tile_w", "tile_ci", "tile_co", "oc_nthread", "h_nthread")
 
-MOST_STEPS = 4096
+MOST_STEPS = 512
 """Products of tiles in a layer at most. More are smaller ones than pay for their instructions."""
 
-LATENCY = 3
-"""A micro-op writes another sum than as many minus one before it: sums are that long in a pipe."""
-
-_LONGEST = 1 << 14
+_LONGEST = (1 << ITER_BITS) - 1
 """More iterations than an instruction has are tiles of their own."""
 
 Decisions = Mapping[str, Sequence[int]]
@@ -75,6 +74,7 @@ def packed(s: Schedule, work: Convolution, config: VtaConfig) -> None:
     own = {loop.rsplit(".", 1)[-1]: loop for loop in s.loops(SUMS)}
     inner = [own[name] for name in ("d_i", "d_j", "bo", "co", "i", "j", "bi", "ci", "k_i")]
     s.reorder(k_o, k_o_, *(loop for loop in inner if loop in s.loops(SUMS)))
+    s.tensorize(own["k_i"], gemm_name(config))
 
 
 def _divisor(s: Schedule, loop: str, name: str) -> Expr:
@@ -109,6 +109,7 @@ def limits(
             threads * tile * (1 + len(work.images())) + vectors <= config.acc_depth,
             "its sums exceed their memory",
         ),
+        (tile <= _LONGEST, "its sums exceed an instruction's loop"),
         (uops(work, knob) <= config.uop_depth, "its micro-ops exceed their memory"),
         (_least_written(work, knob) >= LATENCY, "a sum is added to before it is out of the pipe"),
         (equal(const(work.o) // co % oc, 0), "its threads share out the channels unevenly"),

@@ -30,8 +30,8 @@ class Operand:
 
     name: str
     reach: Reach
-    """`channel`: one number for each output channel, int32 [o/C, C]. `image`: as the output,
-    [n/B, o/C, h, w, B, C]."""
+    """`channel`: one number for each output channel, int32 [o/C, C]; with batches of more than one
+    row [o/C, B, C], the same in each row. `image`: as the output, [n/B, o/C, h, w, B, C]."""
     dtype: Literal["int8", "int32"] = "int32"
     """int8 only for images, which are widened while they are read."""
 
@@ -127,7 +127,8 @@ class Convolution:
             WEIGHT: ((self.o, self.c, *self.kernel, c, c), "int8"),
         }
         for operand in self.operands:
-            shape = out if operand.reach == "image" else (self.o, c)
+            rows = (b,) if b > 1 else ()
+            shape = out if operand.reach == "image" else (self.o, *rows, c)
             found[operand.name] = (shape, operand.dtype)
         return {**found, OUTPUT: (out, "int8")}
 
@@ -160,7 +161,7 @@ def epilogue(work: Convolution, total: np.ndarray, arrays: Mapping[str, np.ndarr
     values = {
         operand.name: arrays[operand.name].astype(np.int32)
         if operand.reach == "image"
-        else arrays[operand.name][None, :, None, None, None, :]
+        else arrays[operand.name].reshape(1, work.o, 1, 1, -1, total.shape[-1])
         for operand in work.operands
     }
     for step in work.steps:
@@ -174,20 +175,15 @@ def epilogue(work: Convolution, total: np.ndarray, arrays: Mapping[str, np.ndarr
     return total.astype(np.int8)
 
 
+_SAME = {"min": np.minimum, "max": np.maximum, "add": np.add, "mul": np.multiply}
+
+
 def alu(op: str, a: np.ndarray, b: np.ndarray | np.int32) -> np.ndarray:
     """What the ALU makes of two operands of int32; sums and products keep their low 32 bits."""
-    match op:
-        case "min":
-            return np.minimum(a, b)
-        case "max":
-            return np.maximum(a, b)
-        case "add":
-            return a + b
-        case "mul":
-            return a * b
-        case _:
-            right = a >> np.maximum(b, 0)
-            return np.where(b < 0, np.left_shift(a, np.maximum(-b, 0)), right)
+    if op in _SAME:
+        return _SAME[op](a, b)
+    right = a >> np.clip(b, 0, 31)
+    return np.where(b < 0, np.left_shift(a, np.clip(np.negative(b), 0, 31)), right)
 
 
 def sums(work: Convolution, data: np.ndarray, weight: np.ndarray) -> np.ndarray:
