@@ -1,7 +1,8 @@
 """The door to devices by name: their specs, what measures on them, and what runs on them.
 
 A name is one that `retune devices` lists, or `sim:PATH` for the simulated device (`board`) that a
-TOML file describes. Several names with commas between them are equal devices that share a run.
+TOML file describes; `vta-sim` is the simulated accelerator (`accelerator`). Several names with
+commas between them are equal devices that share a run.
 """
 
 from collections.abc import Generator
@@ -11,6 +12,14 @@ from pathlib import Path
 from retune.core.errors import InputError
 from retune.core.target import DeviceSpec
 from retune.device import runtime
+from retune.device.accelerator import (
+    BASE,
+    NAME,
+    AcceleratorDevice,
+    AcceleratorRunner,
+    described,
+    is_accelerator,
+)
 from retune.device.board import SIMULATED, Board, read_board
 from retune.device.catalogue import device_spec, find_device
 from retune.device.device_pool import DevicePool
@@ -50,9 +59,12 @@ def open_runner(name: str) -> Runner:
 def open_device(name: str = "pocl") -> Device:
     """The device of that name, open; of several the first. Raises: InputError as `spec_of`.
 
-    One that is simulated is a SimulatedDevice.
+    One that is simulated is a SimulatedDevice, or an AcceleratorDevice.
     """
     first = _devices(name)[0]
+    if is_accelerator(first):
+        base, handle = find_device(BASE)
+        return AcceleratorDevice(handle, base, first)
     board = _board(first)
     if board is None:
         return runtime.open_device(first)
@@ -66,9 +78,25 @@ def base_leased(name: str) -> Generator[None]:
 
     Of several the first. Raises: InputError if its file cannot be used.
     """
-    board = board_of(name)
-    with lease(device_spec(board.base)) if board else nullcontext():
+    board, base = board_of(name), None
+    if board is not None or is_simulated(name):
+        base = board.base if board else BASE
+    with lease(device_spec(base)) if base else nullcontext():
         yield
+
+
+def list_simulated() -> tuple[DeviceSpec, ...]:
+    """The devices without hardware that are always there; none without the base's."""
+    try:
+        return (spec_of(NAME),)
+    except InputError:
+        return ()
+
+
+def is_simulated(name: str) -> bool:
+    """Whether times there are counted and not measured."""
+    first = _devices(name)[0]
+    return is_accelerator(first) or _board(first) is not None
 
 
 def board_of(name: str) -> Board | None:
@@ -100,10 +128,14 @@ def _board(device: str) -> Board | None:
 
 
 def _spec(device: str) -> DeviceSpec:
+    if is_accelerator(device):
+        return described(device, device_spec(BASE))
     board = _board(device)
     return board.described(device_spec(board.base)) if board else device_spec(device)
 
 
 def _runner(device: str) -> Runner:
+    if is_accelerator(device):
+        return AcceleratorRunner(_spec(device))
     board = _board(device)
     return SimulatedRunner(board, device_spec(board.base)) if board else LocalRunner(device)

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from retune.graph.fuse import ALIAS
-from retune.graph.ops.host import HOST
 from retune.ir.storage import Storage, row_major
 from retune.search.extract import Network, PlacedGroup
 from retune.search.task import Task
@@ -60,13 +59,13 @@ def _in_rows(network: Network) -> Iterator[str]:
     """Values around whatever is no kernel, or has values that lie in each other."""
     for placed in network.groups:
         group = placed.group
-        if group.kind in (ALIAS, HOST) or any(n.op in _MOVES_COLUMNS for n in group.nodes):
+        if group.aside or group.kind == ALIAS or any(n.op in _MOVES_COLUMNS for n in group.nodes):
             yield from (*group.inputs, *group.outputs)
 
 
 def _shapes(network: Network, placed: PlacedGroup) -> Iterator[tuple[str, tuple[int, ...]]]:
     """The group's values, with the shape in which its task has them; () for what it has not."""
-    if placed.task_key is None:
+    if placed.task_key is None or placed.group.aside:
         return
     task = network.tasks[placed.task_key]
     tensors = {t.name: t.shape for t in (*task.dag.placeholders, *task.dag.outputs)}

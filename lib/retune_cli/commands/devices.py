@@ -7,10 +7,11 @@ from retune_cli.options import Json
 
 
 def devices(json: Json = False) -> None:
-    """List the OpenCL devices of this machine."""
+    """List the OpenCL devices of this machine, and the simulated accelerator."""
     from retune.device.catalogue import driver_problems, list_devices
+    from retune.device.opening import list_simulated
 
-    found = list_devices()
+    found = (*list_devices(), *list_simulated())
     for problem in driver_problems():
         say(problem)
     if json:

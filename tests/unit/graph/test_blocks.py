@@ -1,9 +1,7 @@
 """A packed network computes what the network of integers does, bit for bit."""
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,9 +11,7 @@ from retune.graph.blocks import PackOptions, pack
 from retune.graph.evaluate import run_graph
 from retune.graph.fuse import partition
 from retune.graph.graph import Graph
-from retune.graph.models import load_model
 from retune.graph.onnx_import import import_model
-from retune.graph.ops import lookup
 from retune.graph.ops.blocked import BLOCKED_CONV
 from retune.graph.passes import optimise
 from retune.graph.quantize.recipe import quantize
@@ -23,7 +19,6 @@ from retune.graph.quantize.settings import POWER2, QuantizeSettings
 from tests.device.networks import Net
 from tests.unit.graph.quantize_networks import samples
 
-EXPECTED = Path(__file__).parents[2] / "expected" / "resnet18_vta_tasks.json"
 SETTINGS = replace(POWER2, skip_conv_layers=(0,), bias_correction=False)
 
 
@@ -132,25 +127,3 @@ def test_maxima_of_codes_are_codes_of_maxima():
     one = {name: array[:1] for name, array in data.items()}
     expected, found = (run_graph(g, one)[graph.outputs[0]] for g in (of_floats, of_codes))
     np.testing.assert_array_equal(found, expected)
-
-
-def test_resnet18_packs_into_the_ten_convolutions_of_autotvm(models):
-    graph = load_model("zoo:resnet18_v1", None, models)
-    data = {name: np.zeros(graph.types[name].shape, np.float32) for name in graph.inputs}
-    packed = pack(quantize(graph, data, SETTINGS))
-    stages = [node for node in packed.nodes if lookup(node.op).kind == "offload"]
-    assert len(stages) == 19
-    found = {
-        (*map(_shape(packed), s.inputs[:2]), s.attrs["strides"], s.attrs["pads"]) for s in stages
-    }
-    tasks = json.loads(EXPECTED.read_text(encoding="utf-8"))["tasks"]
-    expected = {
-        (*(tuple(t[n]) for n in ("data", "kernel", "strides")), tuple(t["padding"] * 2))
-        for t in tasks
-    }
-    assert found == expected
-    assert len(expected) == len(tasks) == 10
-
-
-def _shape(graph: Graph) -> Callable[[str], tuple[int, ...]]:
-    return lambda value: graph.types[value].shape
