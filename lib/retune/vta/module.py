@@ -146,7 +146,7 @@ class VtaModule:
             raise RecordError(f"{where}: expected micro-ops of 32 bits")
         return VtaModule(
             name=made.name,
-            config=VtaConfig.from_dict(cast("dict[str, object]", json.loads(made.config))),
+            config=_config(made.config, where),
             words=words,
             uops=uops,
             buffers=made.buffers,
@@ -195,6 +195,16 @@ class _Header:
     config: str
     buffers: tuple[DramBuffer, ...]
     macs: int
+
+
+def _config(text: str, where: str) -> VtaConfig:
+    try:
+        fields = json.loads(text)
+    except ValueError as error:
+        raise RecordError(f"{where}: expected a configuration in JSON, got {text!r}") from error
+    if not isinstance(fields, dict):
+        raise RecordError(f"{where}: expected a configuration by fields, got {text!r}")
+    return VtaConfig.from_dict(cast("dict[str, object]", fields))
 
 
 def _from_header(text: bytes, where: str) -> _Header:

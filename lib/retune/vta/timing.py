@@ -7,7 +7,7 @@ Source: Apache TVM, 3rdparty/vta-hw/hardware/chisel (Load, Store, TensorGemm, Te
 """
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -90,8 +90,11 @@ class Timing:
         return np.stack([self.course.start[mine], self.course.end[mine]], axis=1)
 
 
+@lru_cache(maxsize=8)
 def simulate(module: VtaModule) -> Timing:
     """The course of a module; the same for the same module, always.
+
+    Those of the last few modules are kept, as who times a module also executes it.
 
     Raises: InputError as `queues.run_queues`.
     """

@@ -1,5 +1,6 @@
 """A module's file is plain arrays; what is damaged is refused."""
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,24 @@ def test_damage_is_refused(tmp_path: Path):
     for content in (b"", b"text", whole[:100], whole[: len(whole) // 2]):
         with pytest.raises(RecordError, match="expected a VTA module"):
             VtaModule.from_bytes(content)
-    newer = whole.replace(b'"version": 1,', b'"version": 9,')
-    with pytest.raises(RecordError):
-        VtaModule.from_bytes(newer)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (b'"version": 1,', b'"version": 9,', "format 9 is newer than 1; update retune"),
+        (b'"version": 1,', b'"version": "1",', "version: expected int, got '1'"),
+        (b'"config": "{', b'"config": "!{', "expected a configuration in JSON"),
+        (b'"name"', b'"nome"', "name: expected a value"),
+    ],
+)
+def test_headers_of_other_programs_are_refused(old: bytes, new: bytes, message: str):
+    with np.load(io.BytesIO(lower(WHOLE, DECIDED, SMALL).to_bytes())) as parts:
+        arrays = dict(parts)
+    header = arrays["header"].tobytes()
+    assert old in header
+    arrays["header"] = np.frombuffer(header.replace(old, new, 1), np.uint8)
+    stream = io.BytesIO()
+    np.savez(stream, **arrays)
+    with pytest.raises(RecordError, match=message):
+        VtaModule.from_bytes(stream.getvalue())
