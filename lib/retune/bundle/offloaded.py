@@ -18,6 +18,8 @@ from retune.vta.functional import execute
 from retune.vta.module import DramBuffer, VtaModule
 from retune.vta.timing import simulate
 
+TITLE = "VTA (simulated)"
+"""What its steps are called in profiles."""
 _KEPT = 512
 """Steps that are kept ready."""
 
@@ -31,7 +33,7 @@ class OffloadedStep:
     @property
     def ops(self) -> tuple[str, ...]:
         """What it is called where host steps name their ops."""
-        return ("VTA (simulated)",)
+        return (TITLE,)
 
     @property
     def title(self) -> str:

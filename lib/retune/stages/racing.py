@@ -16,7 +16,7 @@ from retune.bundle.racer import ContestChild, Passes
 from retune.core.errors import DeviceError
 from retune.core.target import DeviceSpec
 from retune.device.child import ChildLostError
-from retune.device.opening import is_simulated
+from retune.device.opening import board_of, is_simulated
 from retune.records.schema import Measurement, TuningRecord, succeeded
 from retune.rules.cost.estimate import default_candidate
 from retune.schedule.space import Candidate
@@ -77,7 +77,9 @@ def race_finalists(
     where the network with its finalists cannot run: a line in the log says why.
     """
     if is_simulated(request.device):
-        _LOG.info("%s is simulated: finalists are chosen by their records", request.device)
+        board = board_of(request.device)
+        name = board.name if board else request.device
+        _LOG.info("%s is simulated: finalists are chosen by their records", name)
         return FinalistsManifest()
     finalists = choose_finalists(session, budget_s, without)
     chosen = {key: [f.candidate for f in found] for key, found in finalists.items()}
