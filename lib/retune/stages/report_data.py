@@ -17,7 +17,7 @@ from retune.report import (
     Verification,
 )
 from retune.report.vta import queue_chart
-from retune.stages.manifest import TaskResult, TuneRequest
+from retune.stages.manifest import KernelTime, TaskResult, TuneRequest
 from retune.stages.results import FinishedRun
 from retune.stages.summary import accelerated, event_of, failed_tasks, quality_text, task_results
 from retune.vta.timing import simulate
@@ -50,17 +50,7 @@ def report_data(
             )
             for row in run.bench.rows
         ),
-        profile=tuple(
-            KernelShare(
-                label=row.kernel if row.host and row.kernel != TITLE else row.label,
-                us=row.us,
-                flops=row.flops,
-                roofline=row.roofline,
-                host=row.host,
-                simulated=row.kernel == TITLE,
-            )
-            for row in run.bench.profile
-        ),
+        profile=tuple(_share(row) for row in run.bench.profile),
         verification=Verification(
             oracle=run.verified.oracle,
             samples=run.verified.samples,
@@ -74,6 +64,18 @@ def report_data(
         queues=_queues(run),
         integers=quality_text(run.quantized) if run.quantized else "",
         layers=_layers(run),
+    )
+
+
+def _share(row: KernelTime) -> KernelShare:
+    simulated = row.kernel == TITLE
+    return KernelShare(
+        label=row.kernel if row.host and not simulated else row.label,
+        us=row.us,
+        flops=row.flops,
+        roofline=row.roofline,
+        host=row.host,
+        simulated=simulated,
     )
 
 
