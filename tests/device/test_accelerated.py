@@ -1,5 +1,6 @@
 """A network tuned for the simulated accelerator: packed, searched, compiled, run, and exact."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,10 +9,19 @@ import pytest
 
 import retune.api
 from retune.bundle.bench import BenchOptions
+from retune.bundle.by_parts import PartValue
 from retune.bundle.format import read_bundle
 from retune.bundle.module import Module
+from retune.bundle.packed_parts import packed_parts
+from retune.bundle.plan import RECIPE_NOTE
+from retune.bundle.verify import compare
+from retune.core.codec import from_json
 from retune.core.errors import InputError, RecordError
+from retune.graph.blocks import pack
+from retune.graph.onnx_import import load_file
 from retune.graph.ops.blocked import blocked_conv2d
+from retune.graph.passes import optimise
+from retune.graph.quantize.recipe import Recipe, quantized
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
 from retune.records.store import RecordStore
 from retune.stages import delivery, settling
@@ -110,3 +120,33 @@ def test_only_networks_of_powers_of_two_are_taken(quantize, tmp_path: Path):
             quantize=quantize,
             calibration="random" if quantize else "",
         )
+
+
+def parts(tuned: TuneResult, module: object) -> list[PartValue]:
+    """The parts of the network on some inputs, with numpy's beside them."""
+    plan = read_bundle(Path(tuned.module))
+    recipe = from_json(Recipe, plan.notes[RECIPE_NOTE])
+    graph = optimise(pack(quantized(load_file(Path(tuned.model), {}), recipe)), "NHWC")
+    inputs = Module.load(tuned.module).random_inputs(3)
+    return list(packed_parts(module, graph)(inputs))  # pyright: ignore[reportArgumentType]
+
+
+class Spoiled:
+    """The module, whose first accelerator step makes one code that is one off."""
+
+    def __init__(self, module: Module) -> None:
+        self._module = module
+
+    def observe(self, inputs: dict[str, np.ndarray]):
+        outputs, (first, *rest) = self._module.observe(inputs)
+        made = first.outputs[0].copy()
+        made.reshape(-1)[0] ^= 1
+        return outputs, (replace(first, outputs=(made,)), *rest)
+
+
+def test_each_part_is_judged_by_what_it_read(tuned: TuneResult):
+    module = Module.load(tuned.module)
+    right, wrong = parts(tuned, module), parts(tuned, Spoiled(module))
+    assert len(right) == 3 + 1 + 4 + 1 + 1  # read and made by both steps, and the scores
+    assert max(compare(p.name, p.got, p.expected).max_rel_range for p in right) < 1e-5
+    assert max(compare(p.name, p.got, p.expected).max_rel_range for p in wrong) == np.inf
