@@ -35,6 +35,7 @@ from retune_cli.commands import (
     tasks,
     tune,
     verify,
+    vta,
 )
 from retune_cli.console import print_line, say
 
@@ -83,6 +84,7 @@ app.command("rollback")(rollback.rollback)
 app.add_typer(records.app, name="records")
 app.add_typer(model.app, name="model")
 app.add_typer(nightly.app, name="nightly")
+app.add_typer(vta.app, name="vta")
 
 
 def main() -> None:

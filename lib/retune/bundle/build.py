@@ -41,7 +41,9 @@ from retune.rules.devices import target_of
 from retune.schedule.space import Candidate
 from retune.search.extract import Network, PlacedGroup
 from retune.search.layouts import bound_values
+from retune.search.packed import work_of
 from retune.search.task import Task
+from retune.vta.lower import lower as lower_packed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +106,9 @@ def build_contest(
             parts.without_kernel(placed.group)
             continue
         task = network.tasks[placed.task_key]
+        if placed.group.offloaded:
+            parts.offload(placed.group, task, sources.first(task))
+            continue
         made = sources.of(task, parts.storages(placed, task))
         ranges = tuple(parts.launch(placed, task, source, i) for i, source in enumerate(made))
         if all(ranges):
@@ -178,6 +183,11 @@ class _Sources:
             self._made[key] = [lower(program, self._target) for program in programs]
         return self._made[key]
 
+    def first(self, task: Task) -> Candidate:
+        """The first contender, or the default schedule."""
+        given = self._contenders.get(task.key)
+        return given[0] if given else default_candidate(task.space(self._spec), self._spec)
+
     def _programs_of(self, task: Task) -> list[Program]:
         """Programs under different names, from which those of their kernels derive."""
         if task.key not in self._programs:
@@ -249,6 +259,27 @@ class _Parts:
                 inputs=tuple(self._value(value) for value in node.inputs),
                 outputs=tuple(self._value(v) if v in read else "" for v in node.outputs),
                 after=len(self.launches),
+            )
+        )
+
+    def offload(self, group: Group, task: Task, candidate: Candidate) -> None:
+        """A step of the accelerator, with the node's own shifts and limits.
+
+        Raises: ScheduleError if the candidate is not one for the node.
+        """
+        assert task.packed is not None, "the task is an accelerator's"
+        node = group.anchor
+        module = lower_packed(
+            work_of(self.graph, node), dict(candidate.decisions), task.packed.config
+        )
+        self.hosts.append(
+            PlanHost(
+                label=group.name,
+                model=module.to_bytes(),
+                inputs=tuple(self._value(value) for value in node.inputs),
+                outputs=tuple(self._value(value) for value in node.outputs),
+                after=len(self.launches),
+                engine="vta",
             )
         )
 

@@ -9,23 +9,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
-from retune.bundle.bench import Benchmark, BenchOptions, compare_times
+from retune.bundle.bench import Benchmark, BenchOptions, CountingClock, compare_times
 from retune.bundle.by_parts import Parts, parts_of
 from retune.bundle.format import read_bundle
 from retune.bundle.forms import best_form, forms_worth_timing
 from retune.bundle.module import Module
+from retune.bundle.packed_parts import packed_parts
 from retune.bundle.peers import Peer, has_onnxruntime, numpy_peer, open_peer, open_reference
 from retune.bundle.plan import INTEGERS_NOTE, Form
 from retune.bundle.simulated import module_on, simulated_times
 from retune.bundle.verify import Verification, verify
 from retune.core.errors import DeviceError, RetuneError
+from retune.device.accelerator import config_of
 from retune.device.ceilings import Ceilings
+from retune.device.opening import open_device
 from retune.device.runtime import Device
 from retune.device.simulated import SimulatedDevice
 from retune.device.worker import serve
+from retune.graph.blocks import PackOptions, pack
 from retune.graph.graph import Graph
 from retune.graph.half import HALF, widen_half
 from retune.graph.onnx_import import load_file
+from retune.graph.passes import optimise
 from retune.graph.quantize.recipe import Recipe, quantized
 
 
@@ -182,6 +187,19 @@ class BundleWorker:
         peer = self._peers[key]
         return lambda: peer(feeds)
 
+    def _timed(self, entrant: Entrant, bundle: Path, clock: CountingClock) -> Callable[[], object]:
+        """The same, to be timed by that clock: what an accelerator does is counted, not run."""
+        module = self._module(entrant) if isinstance(entrant, Path) else None
+        if module is None or not module.plan.simulated_s:
+            return self._call(entrant, bundle)
+        counted_s = module.plan.simulated_s
+
+        def call() -> None:
+            module.run_launches()
+            clock.count(counted_s)
+
+        return call
+
     def _open(self, request: Open) -> Opened:
         call = self._call(request.entrant, request.bundle)
         call()
@@ -207,12 +225,23 @@ class BundleWorker:
         """The oracle, and the comparison by parts where the network has some."""
         coded = network.integers and INTEGERS_NOTE in module.plan.notes
         if coded or network.recipe is not None:  # notes of older bundles do not say it
-            return numpy_peer(self._graph(network)), None
+            graph = self._graph(network)
+            parts = self._packed_parts(module, graph) if module.plan.simulated_s else None
+            return numpy_peer(graph), parts
         if has_onnxruntime() and not module.plan.hosts:  # nobody asks for the graph
             return open_peer("onnxruntime", network.onnx, shapes=network.shapes), None
         graph = self._graph(network)
         oracle = open_reference(network.onnx, graph, shapes=network.shapes)
         return oracle, parts_of(module, network.onnx, graph)
+
+    def _packed_parts(self, module: Module, graph: Graph) -> Parts | None:
+        """The comparison of the parts beside and on the accelerator; None where there is none."""
+        config = config_of(module.plan.device)
+        if config is None:
+            return None
+        order = "NCHW" if module.plan.notes.get("layout") == "NCHW" else "NHWC"
+        packed = pack(graph, PackOptions(batch=config.batch, block=config.block))
+        return packed_parts(module, optimise(packed, order))
 
     def _graph(self, network: Original) -> Graph:
         """The network, in float32 where the device computes what is of float16 so."""
@@ -226,10 +255,12 @@ class BundleWorker:
             bundles = {n: e for n, e in request.entrants.items() if isinstance(e, Path)}
             plans = {name: self._module(bundle).plan for name, bundle in bundles.items()}
             return simulated_times(plans, self._device.board, baseline=request.baseline)
+        clock = CountingClock()
         calls = {
-            name: self._call(entrant, request.bundle) for name, entrant in request.entrants.items()
+            name: self._timed(entrant, request.bundle, clock)
+            for name, entrant in request.entrants.items()
         }
-        return compare_times(calls, baseline=request.baseline, options=request.options)
+        return compare_times(calls, baseline=request.baseline, options=request.options, clock=clock)
 
     def _best_form(self, bundle: Path) -> Form:
         self._modules.pop(bundle, None)  # each form holds the weights once more
@@ -238,4 +269,4 @@ class BundleWorker:
 
 def main(channel: int, lifeline: int, device: str) -> None:
     """Serves an Examiner until it closes the `channel`, or is gone."""
-    serve(channel, lifeline, device, BundleWorker)
+    serve(channel, lifeline, device, BundleWorker, open_device)

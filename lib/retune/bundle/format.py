@@ -1,6 +1,7 @@
 """A bundle on disk: a folder (or a zip of it) with module.json, kernels.cl, weights.safetensors.
 
-A network with host steps has one more file for each: host0.onnx, host1.onnx, and so on.
+A network with host steps has one more file for each: host0.onnx, host1.onnx, and so on; steps of an
+accelerator are host2.vta and the like.
 
 Read `write_bundle` and `read_bundle`. Loading executes nothing: JSON, text and plain arrays. Every
 part's size and hash stands in module.json, and module.json carries a key of itself, so that damage
@@ -24,6 +25,7 @@ from retune.bundle.manifest import (
     Malformed,
     child,
     children,
+    engine_of,
     from_manifest,
     host_entries,
     text,
@@ -31,14 +33,14 @@ from retune.bundle.manifest import (
     whole,
 )
 from retune.bundle.memory import plan_memory
-from retune.bundle.plan import NetworkPlan
+from retune.bundle.plan import Engine, NetworkPlan
 from retune.bundle.weights import map_file, save_weights, view_weights
 from retune.core.errors import InputError, RecordError, VerifyError
 from retune.core.keys import content_key
 from retune.core.replacing import replacing, whole_folder
 
 FORMAT = "retune-bundle"
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 """Raised when an older program could misread what this one writes."""
 
 MANIFEST, KERNELS, WEIGHTS = "module.json", "kernels.cl", "weights.safetensors"
@@ -80,8 +82,9 @@ def read_bundle(path: Path) -> NetworkPlan:
         kernels = _read_part(parts, manifest, KERNELS)
         weights = _read_part(parts, manifest, WEIGHTS)
         try:
-            count = len(host_entries(manifest))
-            models = [bytes(_read_part(parts, manifest, _host_part(i))) for i in range(count)]
+            entries = enumerate(host_entries(manifest))
+            names = [_host_part(number, engine_of(entry)) for number, entry in entries]
+            models = [bytes(_read_part(parts, manifest, name)) for name in names]
             texts, arrays = _split_kernels(manifest, kernels), view_weights(weights)
             plan = from_manifest(manifest, texts, arrays, models)
             verify_plan(plan)
@@ -117,7 +120,7 @@ def pack_zip(folder: Path, path: Path) -> Path:
     """
     folder = folder.resolve()
     plan = read_bundle(folder)
-    hosts = (_host_part(number) for number in range(len(plan.hosts)))
+    hosts = (_host_part(number, host.engine) for number, host in enumerate(plan.hosts))
     with replacing(path) as whole_file, zipfile.ZipFile(whole_file, "w") as archive:
         for name in (MANIFEST, KERNELS, WEIGHTS, *hosts):
             entry = zipfile.ZipInfo(name, date_time=_ZIP_TIME)
@@ -145,9 +148,11 @@ def check_replaceable(folder: Path) -> None:
 
 def _least_version(plan: NetworkPlan) -> int:
     """The oldest version that can hold the plan, so that older programs read it as well."""
+    if any(host.engine != "onnx" for host in plan.hosts):
+        return FORMAT_VERSION
     storages = [alias.storage for alias in plan.aliases if alias.storage is not None]
     if storages:
-        return 3 if all(storage.is_columns for storage in storages) else FORMAT_VERSION
+        return 3 if all(storage.is_columns for storage in storages) else 4
     return 2 if plan.hosts else 1
 
 
@@ -155,7 +160,7 @@ def _write_parts(plan: NetworkPlan, folder: Path) -> None:
     kernels, pieces = _join_kernels(plan.kernels)
     (folder / KERNELS).write_bytes(kernels)
     save_weights(plan.weights, folder / WEIGHTS)
-    hosts = {_host_part(number): host.model for number, host in enumerate(plan.hosts)}
+    hosts = {_host_part(i, host.engine): host.model for i, host in enumerate(plan.hosts)}
     for name, model in hosts.items():
         (folder / name).write_bytes(model)
     memory = plan_memory(plan)
@@ -177,9 +182,9 @@ def _write_parts(plan: NetworkPlan, folder: Path) -> None:
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
 
 
-def _host_part(number: int) -> str:
-    """Name of the file with the model of that host step."""
-    return f"host{number}.onnx"
+def _host_part(number: int, engine: Engine) -> str:
+    """Name of the file with the model of that host step, or the module of an accelerator."""
+    return f"host{number}.{engine}"
 
 
 def _file_facts(path: Path) -> dict[str, Json]:

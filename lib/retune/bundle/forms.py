@@ -32,7 +32,7 @@ OPTIONS = BenchOptions(budget_s=2.0, min_rounds=9, min_sample_s=2e-3)
 def forms_worth_timing(plan: NetworkPlan, device: Device) -> tuple[Form, ...]:
     """The usual form, and where launches could run in another one also that; nothing is run."""
     forms = forms_here(plan, device)
-    return forms if plan.launches else forms[:1]
+    return forms if plan.launches and not plan.simulated_s else forms[:1]
 
 
 def best_form(

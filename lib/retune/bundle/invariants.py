@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Container, Iterable, Mapping
 from math import prod
 
+from retune.bundle.offloaded import OffloadedStep
 from retune.bundle.plan import (
     NetworkPlan,
     PlanBuffer,
@@ -219,7 +220,7 @@ def check_hosts(plan: NetworkPlan) -> None:
         _check_host_types(plan, host, step)
 
 
-def _check_host_types(plan: NetworkPlan, host: PlanHost, step: HostModel) -> None:
+def _check_host_types(plan: NetworkPlan, host: PlanHost, step: HostModel | OffloadedStep) -> None:
     """What the step reads and makes is what its model takes and makes."""
     where = _where(host)
     sides = (("inputs", host.inputs, step.inputs), ("outputs", host.outputs, step.outputs))

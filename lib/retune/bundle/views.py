@@ -14,7 +14,6 @@ from retune.core.dtypes import itemsize
 from retune.core.target import DeviceSpec
 from retune.graph.fuse import ALIAS
 from retune.graph.graph import Graph, Node
-from retune.graph.ops.host import HOST
 from retune.graph.ops.registry import ints
 from retune.ir.storage import Storage, row_major
 from retune.search.extract import Network, PlacedGroup
@@ -215,7 +214,7 @@ class _Forest:
     def _by_rows(self, placed: PlacedGroup, value: str) -> bool:
         """Whether the value's last axis is still an axis of its own after axes were merged."""
         group = placed.group
-        if placed.task_key is None or group.kind in (ALIAS, HOST):
+        if placed.task_key is None or group.aside or group.kind == ALIAS:
             return False
         task = self.network.tasks[placed.task_key]
         names = dict(zip((*group.inputs, *group.params), task.inputs, strict=True))

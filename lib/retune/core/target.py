@@ -45,6 +45,8 @@ class DeviceSpec:
     launches from one address."""
     host: str = ""
     """Processor, cores and caches of the machine that it is in."""
+    accelerator: str = ""
+    """What stands beside it and runs packed parts of networks: a VTA variant and its board."""
     affinity: str = ""
     """Cores of the machine on which its kernels may run; empty if it has cores of its own."""
     computed_by: str = ""

@@ -1,8 +1,9 @@
 """The door to devices by name: their specs, what measures on them, and what runs on them.
 
 A name is one that `retune devices` lists, `sim:PATH` for the simulated device (`board`) that a TOML
-file describes, or `profile:NAME` for a device that is not here (`profiles`). Parameters may follow
-it (`core.parameters`). Several names with commas between them are equal devices that share a run.
+file describes, `vta-sim` for the simulated accelerator (`accelerator`), or `profile:NAME` for a
+device that is not here (`profiles`). Parameters may follow it (`core.parameters`). Several names
+with commas between them are equal devices that share a run.
 """
 
 from collections.abc import Generator
@@ -13,6 +14,14 @@ from retune.core.errors import InputError
 from retune.core.parameters import named, split_name, with_parameters
 from retune.core.target import DeviceSpec
 from retune.device import runtime
+from retune.device.accelerator import (
+    BASE,
+    NAME,
+    AcceleratorDevice,
+    AcceleratorRunner,
+    described,
+    is_accelerator,
+)
 from retune.device.board import SIMULATED, Board, read_board
 from retune.device.catalogue import device_spec, find_device
 from retune.device.described import DescribedDevice
@@ -56,10 +65,13 @@ def open_runner(name: str) -> Runner:
 def open_device(name: str = "pocl") -> Device:
     """The device of that name, open; of several the first. Raises: InputError as `spec_of`.
 
-    One that is simulated is a SimulatedDevice, one that passes for another a DescribedDevice.
-    Raises: InputError also for a profile that no device plays.
+    One that is simulated is a SimulatedDevice or an AcceleratorDevice, one that passes for another
+    a DescribedDevice. Raises: InputError also for a profile that no device plays.
     """
     first = _devices(name)[0]
+    if is_accelerator(first):
+        base, handle = find_device(BASE)
+        return AcceleratorDevice(handle, base, first)
     board = _board(first)
     if board is not None:
         base, handle = find_device(board.base)
@@ -94,9 +106,25 @@ def base_leased(name: str) -> Generator[None]:
 
     Of several the first. Raises: InputError if its file cannot be used.
     """
-    board = board_of(name)
-    with lease(device_spec(board.base)) if board else nullcontext():
+    board, base = board_of(name), None
+    if board is not None or is_simulated(name):
+        base = board.base if board else BASE
+    with lease(device_spec(base)) if base else nullcontext():
         yield
+
+
+def list_simulated() -> tuple[DeviceSpec, ...]:
+    """The devices without hardware that are always there; none without the base's."""
+    try:
+        return (spec_of(NAME),)
+    except InputError:
+        return ()
+
+
+def is_simulated(name: str) -> bool:
+    """Whether times there are counted and not measured."""
+    first = _devices(name)[0]
+    return is_accelerator(first) or _board(first) is not None
 
 
 def board_of(name: str) -> Board | None:
@@ -128,6 +156,8 @@ def _board(device: str) -> Board | None:
 
 
 def _spec(device: str) -> DeviceSpec:
+    if is_accelerator(device):
+        return described(device, device_spec(BASE))
     board = _board(device)
     if board:
         return board.described(device_spec(board.base))
@@ -159,5 +189,7 @@ def _check_present(device: str) -> None:
 
 
 def _runner(device: str) -> Runner:
+    if is_accelerator(device):
+        return AcceleratorRunner(_spec(device))
     board = _board(device)
     return SimulatedRunner(board, device_spec(board.base)) if board else LocalRunner(device)

@@ -14,12 +14,13 @@ import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from retune.core.dtypes import TensorType, numpy_dtype
 from retune.core.errors import DeviceError, InputError
+from retune.core.target import DeviceSpec
 from retune.device.jobs import BoundJob, BuiltJob, build_jobs
 from retune.device.messages import (
     Broken,
@@ -176,7 +177,19 @@ class Worker:
 
 def main(channel: int, lifeline: int, device: str) -> None:
     """Serves requests from the `channel` descriptor until it closes or the lifeline does."""
-    serve(channel, lifeline, device, Worker)
+    serve(channel, lifeline, device, Worker, open_device)
+
+
+class Described(Protocol):
+    """What a process has open."""
+
+    @property
+    def spec(self) -> DeviceSpec:
+        """What it is."""
+        ...
+
+
+D = TypeVar("D", bound=Described)
 
 
 class Handler(Protocol):
@@ -187,18 +200,29 @@ class Handler(Protocol):
         ...
 
 
-def serve(channel: int, lifeline: int, device: str, handler: Callable[[Device], Handler]) -> None:
-    """Serves requests as `main` does, by a handler on the opened device."""
+def serve(
+    channel: int,
+    lifeline: int,
+    device: str,
+    handler: Callable[[D], Handler],
+    opening: Callable[[str], D],
+) -> None:
+    """Serves requests as `main` does, by a handler on what `opening` makes of the device's name."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _die_with_parent(lifeline)
     connection = Connection(channel)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        _serve(connection, device, handler)
+        _serve(connection, device, handler, opening)
 
 
-def _serve(connection: Connection, device: str, handler: Callable[[Device], Handler]) -> None:
+def _serve(
+    connection: Connection,
+    device: str,
+    handler: Callable[[D], Handler],
+    opening: Callable[[str], D],
+) -> None:
     try:
-        worker = handler(opened := open_device(device))
+        worker = handler(opened := opening(device))
         connection.send(Ready(spec=opened.spec))
         while True:
             connection.send(worker.handle(connection.recv()))

@@ -73,12 +73,13 @@ class MeasureOptions:
 
 def measuring_conditions(spec: DeviceSpec, options: MeasureOptions) -> Conditions:
     """The conditions under which a runner of that device times candidates with these options."""
-    spread = options.spread_bytes if spec.device_class == "cpu" else 0  # queues read the same
+    timed = spec.device_class == "cpu" and not spec.accelerator
+    spread = options.spread_bytes if timed else 0  # queues read the same, and so do simulators
     return Conditions(
         device=spec.fingerprint,
         instance=spec.name,
         host=spec.host,
-        compute_units=spec.compute_units,
+        compute_units=1 if spec.accelerator else spec.compute_units,
         affinity=spec.affinity,
         spread_bytes=spread,
         constants=constants_from(spec, spread),

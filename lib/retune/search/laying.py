@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 from retune.graph.fuse import ALIAS, Group, partition
 from retune.graph.graph import Graph, Node
-from retune.graph.ops.host import HOST
 from retune.ir.storage import Storage
 from retune.records.conditions import ROWS
 from retune.search.extract import Network, PlacedGroup
@@ -58,12 +57,13 @@ class LayoutChoice:
 def moves_rows(placed: PlacedGroup) -> bool:
     """Whether the group has no kernel, or has values that are columns of each other."""
     group = placed.group
-    return group.kind in (ALIAS, HOST) or any(n.op in _MOVES_COLUMNS for n in group.nodes)
+    moves = any(node.op in _MOVES_COLUMNS for node in group.nodes)
+    return group.aside or group.kind == ALIAS or moves
 
 
 def group_images(network: Network, placed: PlacedGroup) -> list[tuple[str, bool]]:
     """The images that a group's task reads and makes, in the task's order: is it made?"""
-    if placed.task_key is None:
+    if placed.task_key is None or placed.group.aside:
         return []
     task = network.tasks[placed.task_key]
     bound = bound_values(placed, task)

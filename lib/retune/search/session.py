@@ -297,7 +297,7 @@ class Session:
             self.runner.prepare(run.task.workload(self.settings.seed))
             self._prepared.add(workload_key)
         scorer = self._scorers[run.task.key]
-        return make_batch(run.space, scorer, candidates, target_of(self.spec))
+        return make_batch(run.task, run.space, scorer, candidates, target_of(self.spec))
 
     def _measure(self, run: TaskRun, batch: Batch) -> Sequence[Measurement]:
         workload_key = run.task.workload_key(self.settings.seed)
@@ -348,7 +348,7 @@ class Session:
             Budget(trials=settings.trials, seconds=settings.seconds, batch=settings.batch),
             changed=self._changed,
             devices=self.runner.capacity,
-            ahead=self.spec.device_class != "cpu",
+            ahead=self.spec.device_class != "cpu" or bool(self.spec.accelerator),
             awaited=awaited,
             grace_s=grace_s,
             clock=clock,

@@ -15,7 +15,7 @@ from retune.bundle.peers import oracle_version, peer_versions
 from retune.bundle.plan import LARGEST_ERROR_NOTE, MAX_ERROR_NOTE, RECIPE_NOTE, NetworkPlan
 from retune.bundle.versions import promote, prune
 from retune.core.codec import to_json
-from retune.device.opening import board_of, is_absent, playing, spec_of
+from retune.device.opening import is_absent, is_simulated, playing, spec_of
 from retune.records.conditions import Conditions
 from retune.search.conditions import network_conditions
 from retune.stages.manifest import (
@@ -107,7 +107,9 @@ def stage_compile(
         from_defaults=tuned - len(chosen),
         form=plan.form,
         largest_error=plan.notes[LARGEST_ERROR_NOTE],
-        host_steps=tuple(step.opened.title for step in plan.hosts),
+        host_steps=tuple(h.opened.title for h in plan.hosts if h.simulated_s is None),
+        offloaded=sum(step.simulated_s is not None for step in plan.hosts),
+        simulated_us=1e6 * plan.simulated_s,
     )
 
 
@@ -195,7 +197,7 @@ def stage_bench(
         return BenchManifest(rows=(), profile=())
     bundles = {made.variant: made.file(made.module) for made in (untuned, tuned)}
     original = _original(network)
-    peers = () if board_of(request.device) else peer_versions(_PEERS)  # they run on no board
+    peers = () if is_simulated(request.device) else peer_versions(_PEERS)  # they run on no board
     rivals = {name: Rival(peer=name, network=original) for name in peers}
     entrants: dict[str, Entrant] = {**bundles, **rivals}
     with Examiner(request.device) as examiner:

@@ -7,7 +7,7 @@ from pathlib import Path
 from time import perf_counter
 
 from retune.core.layouts import MEASURED
-from retune.device.opening import board_of
+from retune.device.opening import is_absent, is_simulated
 from retune.layout.pbqp import reduce
 from retune.search.extract import Network
 from retune.search.laying import Kept, LayoutChoice, uniform
@@ -41,7 +41,8 @@ def stage_layout(request: TuneRequest, tuned: Tuned) -> LayoutManifest:
     def body(_: Path) -> LayoutManifest:
         if request.layout == BLOCKS:
             return LayoutManifest(plan=plan_of(uniform(open_network(request).network, BLOCKS)))
-        if request.layout != MEASURED or board_of(request.device) is not None:
+        unmeasured = is_simulated(request.device) or is_absent(request.device)
+        if request.layout != MEASURED or unmeasured:
             return LayoutManifest()
         with searched_session(request, tuned) as session:
             return _measured(request, session)

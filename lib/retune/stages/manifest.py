@@ -373,6 +373,10 @@ class CompileManifest(Manifest):
     """Of the strategies used, as they state it: a part of a layer's output range, and how often."""
     host_steps: tuple[str, ...] = ()
     """The ops of each part that runs in numpy, on the host."""
+    offloaded: int = 0
+    """Steps that an accelerator runs."""
+    simulated_us: float = 0.0
+    """What these take there in all: counted, not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,13 +14,15 @@ Profiles = Annotated[
 
 
 def devices(profiles: Profiles = False, json: Json = False) -> None:
-    """List the OpenCL devices of this machine, and the profiles of devices that are not here."""
+    """List the OpenCL devices of this machine, the simulated accelerator, and the profiles of devices
+    that are not here."""
     if profiles:
         _print_sources(json=json)
         return
     from retune.device.catalogue import driver_problems, list_devices
+    from retune.device.opening import list_simulated
 
-    found = list_devices()
+    found = (*list_devices(), *list_simulated())
     for problem in driver_problems():
         say(problem)
     if json:

@@ -18,11 +18,12 @@ Array: TypeAlias = npt.NDArray[Any]
 AttrValue: TypeAlias = bool | int | float | str | bytes | tuple[int, ...] | tuple[float, ...]
 Attrs: TypeAlias = Mapping[str, AttrValue]
 OpKind = Literal[
-    "elementwise", "broadcast", "table", "reduction", "heavy", "injective", "opaque", "host"
-]
+    "elementwise", "broadcast", "table", "reduction", "heavy", "injective", "opaque", "host",
+    "offload",
+]  # fmt: skip
 """How an op is fused. `table`: element by element of its first input, by other inputs whose shapes
 have nothing to do with it. `host`: never, as it runs in numpy between the kernels; it alone may
-have several outputs, and outputs of unknown extents."""
+have several outputs, and outputs of unknown extents. `offload`: never, an accelerator runs it."""
 
 Infer: TypeAlias = Callable[[Sequence[TensorType | None], Attrs], tuple[TensorType, ...]]
 Reference: TypeAlias = Callable[[Sequence[Array | None], Attrs], tuple[Array, ...]]

@@ -93,6 +93,8 @@ def annotate(graph: Graph, settings: QuantizeSettings, apart: Collection[str] = 
         if node.outputs[0] in skipped or node.outputs[0] in inside:
             continue
         region = _function(node, integers, functions) or _region(graph, uses, node, integers)
+        if region is None and settings.pools_of_codes and _pools_for(graph, uses, node, skipped):
+            region = Region(kind="move", node=node, reads=node.inputs)
         if region is not None:
             regions[node.outputs[0]] = region
             integers.add(region.output)
@@ -128,6 +130,16 @@ def _region(
         limit = _follower(graph, uses, bias or node, ACTIVATIONS)
     reads = node.inputs[:1] if constant else node.inputs
     return Region(kind=kind, node=node, reads=reads, bias=bias, limit=limit)
+
+
+def _pools_for(
+    graph: Graph, uses: Mapping[str, tuple[Node, ...]], node: Node, skipped: Container[str]
+) -> bool:
+    """Whether the node takes maxima of floats for a layer that will read their codes."""
+    if node.op != "max_pool2d" or graph.types[node.outputs[0]].dtype != "float32":
+        return False
+    readers = uses.get(node.outputs[0], ())
+    return any(r.outputs[0] not in skipped and _kind(graph, r, set()) == "layer" for r in readers)
 
 
 def _needed(regions: Mapping[str, Region], apart: Container[str]) -> dict[str, Region]:
