@@ -174,6 +174,14 @@ def test_a_device_is_asked_by_trying(device: Device, monkeypatch: pytest.MonkeyP
     assert WAYS.keys().isdisjoint(open_device("pocl").spec.instructions)
 
 
+def test_atomics_that_a_device_does_not_state_are_not_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    other = open_device("pocl")
+    monkeypatch.setitem(other.__dict__, "has_atomics", False)
+    assert not staying.groups_stay(other, WAY, PLAIN)
+
+
 def test_what_does_not_build_does_not_work(device: Device) -> None:
     tried: Sequence[str] = [name for name in WAYS if name != WAY]
     for name in tried:  # PTX, on a processor

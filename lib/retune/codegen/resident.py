@@ -53,6 +53,9 @@ class Way:
     text: str
     options: tuple[str, ...] = ()
     """Build options that it needs."""
+    stated: bool = False
+    """Whether the device has to state atomics that order memory for all of it: NVIDIA's compiler
+    takes them, and does not promise that."""
 
 
 _ATOMICS = """
@@ -106,7 +109,7 @@ static void resident_clear(__global resident_counter* counter) {
 Source: PTX ISA, 8, Memory Consistency Model: release and acquire patterns on the fence."""
 
 WAYS: Mapping[str, Way] = {
-    "launch.groups_stay.atomics": Way(text=_ATOMICS, options=("-cl-std=CL3.0",)),
+    "launch.groups_stay.atomics": Way(text=_ATOMICS, options=("-cl-std=CL3.0",), stated=True),
     "launch.groups_stay.ptx": Way(
         text=_FENCES, options=("-DTILE_FUNCTION=__attribute__((noinline))",)
     ),
