@@ -21,7 +21,7 @@ compilers do not know whether it is (seen in NVIDIA's PTX: no `ld.global.nc` in 
 
 What it costs: one kernel has the registers of the hungriest, so fewer groups than launches of
 their own would have share a unit. H100, two groups a unit: 1.3 to 2.1 us from step to step; whole
-networks between 0.5 (many small kernels) and 1.4 (few large ones) of the time of launches.
+networks between 0.5 (many small kernels) and 1.2 (few large ones) of the time of launches.
 """
 
 from collections.abc import Mapping, Sequence
