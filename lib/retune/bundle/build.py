@@ -27,6 +27,7 @@ from retune.codegen.views import view
 from retune.core.errors import InputError
 from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
+from retune.device.resident import way_of
 from retune.graph.fuse import Group
 from retune.graph.graph import Graph, Node
 from retune.graph.half import HALF, WIDE
@@ -117,7 +118,7 @@ def build_contest(
     plan = NetworkPlan(
         name=network.graph.name,
         model_key=model_key,
-        kernels={k.name: k.text for k in parts.kernels.values()},
+        kernels={k.name: k.text + k.called for k in parts.kernels.values()},
         options=target_of(spec).options,
         buffers=tuple(parts.buffers.values()),
         launches=tuple(parts.launches),
@@ -127,6 +128,7 @@ def build_contest(
         device=spec,
         notes={**notes, **sources.notes(), **_integers(network.graph)},
         aliases=tuple(parts.aliases),
+        form="queued" if way_of(spec) else "persistent",
         hosts=tuple(parts.hosts),
         counts=index_counts(network.graph),
     )

@@ -41,8 +41,8 @@ class DeviceSpec:
     """Work-items of one work-group at most."""
     extensions: tuple[str, ...] = ()
     instructions: tuple[str, ...] = ()
-    """What was built, run and found right there, see `device.probing`: ways of intrinsics, and
-    launches from one address."""
+    """What was built, run and found right there, see `device.probing`: ways of intrinsics, launches
+    from one address, and groups that stay."""
     host: str = ""
     """Processor, cores and caches of the machine that it is in."""
     accelerator: str = ""
