@@ -14,8 +14,7 @@ Profiles = Annotated[
 
 
 def devices(profiles: Profiles = False, json: Json = False) -> None:
-    """List the OpenCL devices of this machine, the simulated accelerator, and the profiles of devices
-    that are not here."""
+    """List this machine's OpenCL devices, the simulated accelerator, and profiles of other devices."""
     if profiles:
         _print_sources(json=json)
         return
