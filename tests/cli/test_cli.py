@@ -93,7 +93,7 @@ def test_bad_shapes_say_what_was_meant(values: list[str], message: str):
 
 def test_layout_is_checked():
     assert parse_layout("nchw") == "NCHW"
-    with pytest.raises(InputError, match="expected NHWC, NCHW, NCHW16c; got 'HWC'"):
+    with pytest.raises(InputError, match="expected auto, NHWC, NCHW, NCHW16c; got 'HWC'"):
         parse_layout("HWC")
 
 
@@ -132,7 +132,7 @@ def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]):
         (["tune", "zoo:x", "--out", "o", "--records", "/dev/null/r"], "records /dev/null/r: exp"),
         (["records", "export", "/dev/null/x.csv"], "output /dev/null: expected a folder"),
         (["tune", "zoo:x"], "--out"),
-        (["tasks", "zoo:x", "--layout", "HW"], "expected NHWC, NCHW, NCHW16c"),
+        (["tasks", "zoo:x", "--layout", "HW"], "expected auto, NHWC, NCHW, NCHW16c"),
         (["nonsense"], "nonsense"),
         (["run", "nowhere", "--input", "a.npz", "--output", "b.npz"], "expected a bundle"),
         (["bench", "nowhere"], "expected a bundle"),

@@ -5,6 +5,8 @@ from typing import Literal, get_args
 LAYOUTS = ("auto", "NHWC", "NCHW", "NCHW16c")
 """What measuring finds for each image; or all of them as pixels of all channels, planes of one
 channel, or planes of pixels of 16 channels."""
+ROWS = "rows"
+"""How data lie that lie as they are written down, the last axis side by side."""
 MEASURED = "auto"
 """The layout that stands for a choice."""
 

@@ -193,11 +193,14 @@ class Storage:
                 raise ValueError(f"storage: {self.shape}, {self}, cannot be one of {shape}")
             made |= dict.fromkeys(own, ())
             made[own[0]] = tuple(Part(dim, 1, shape[dim], 0, shape[dim]) for dim in new)
-        if any(part not in made for part in parts):
-            raise ValueError(f"storage: {self.shape}, {self}, cannot be one of {shape}")
+        single = [dim for dim, extent in enumerate(shape) if extent == 1]
+        for part in [p for p in parts if p not in made]:  # a single column of a wider buffer, say
+            if part.extent > 1 or not single:
+                raise ValueError(f"storage: {self.shape}, {self}, cannot be one of {shape}")
+            made[part] = (replace(part, dim=single.pop()),)
         found = [part for old in parts for part in made[old]]
-        for dim, extent in enumerate(shape):
-            if extent == 1:  # where it would be in row-major order, if the rest is in that
+        for dim in range(len(shape)):
+            if dim in single:  # where it would be in row-major order, if the rest is in that
                 after = (n for n, part in enumerate(found) if part.dim > dim)
                 found.insert(next(after, len(found)), Part(dim, 1, 1, 0, 1))
         return Storage(shape, tuple(found))

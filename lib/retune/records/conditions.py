@@ -4,12 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from retune.core.keys import content_key
+from retune.core.layouts import ROWS
 from retune.core.target import DeviceSpec
 
 ALONE = "alone"
 """Place of a kernel that is timed by itself, call after call."""
-ROWS = "rows"
-"""Layout of data that lie as the task writes them down, the last axis side by side."""
 WARM = "warm"
 """Source of constants that each call reads again: whichever caches they fit into."""
 

@@ -7,10 +7,10 @@ moves columns of rows, and whoever is no kernel, finds it in rows. Read `laid_ou
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from retune.core.layouts import ROWS
 from retune.graph.fuse import ALIAS, Group, partition
 from retune.graph.graph import Graph, Node
 from retune.ir.storage import Storage
-from retune.records.conditions import ROWS
 from retune.search.extract import Network, PlacedGroup
 from retune.search.layouts import (
     IN_ROWS,

@@ -4,8 +4,8 @@ may be asked for."""
 from dataclasses import dataclass, field
 
 from retune.core.dtypes import TensorType
+from retune.core.layouts import ROWS
 from retune.core.target import DeviceSpec
-from retune.records.conditions import ROWS
 from retune.search.extract import Network, PlacedGroup
 from retune.search.laying import group_images, moves_rows
 from retune.search.layouts import IMAGE_RANK, IN_ROWS, Ends, layouts_for, storages_of

@@ -15,9 +15,9 @@ from math import inf
 import numpy as np
 
 from retune.core.dtypes import TensorType
+from retune.core.layouts import ROWS
 from retune.core.target import DeviceSpec
 from retune.layout.table import CostTable, TableBuilder
-from retune.records.conditions import ROWS
 from retune.search.extract import Network
 from retune.search.laying import Kept, LayoutChoice
 from retune.search.layout_options import (

@@ -13,13 +13,13 @@ import numpy as np
 from retune.core.dtypes import TensorType, itemsize
 from retune.core.errors import InputError
 from retune.core.keys import content_key
+from retune.core.layouts import ROWS
 from retune.core.target import DeviceSpec
 from retune.device.workload import Workload
 from retune.graph.fuse import partition
 from retune.graph.graph import Graph, Node
 from retune.graph.lower import group_tensors
 from retune.ir.storage import Storage, row_major
-from retune.records.conditions import ROWS
 from retune.search.extract import PlacedGroup, make_task
 from retune.search.task import Task
 

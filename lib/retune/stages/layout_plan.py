@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from retune.search.laying import Kept, LayoutChoice
-from retune.search.layouts import Ends
+from retune.core.layouts import ROWS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +42,7 @@ class LayoutPlan:
     @property
     def placement(self) -> "LayoutPlan":
         """The same without times, and without kernels whose images lie in rows."""
-        ends = [k for k in self.kernels if Ends(k.read, k.made) != Ends()]
+        ends = [k for k in self.kernels if not k.read == k.made == ROWS]
         return LayoutPlan(
             images=tuple(replace(image, us=0.0) for image in self.images),
             kernels=tuple(replace(k, task_key="", us=0.0, rows_us=0.0) for k in ends),
@@ -64,12 +63,3 @@ class LayoutTotal:
 
 IN_ROWS = LayoutPlan()
 """All images in rows."""
-
-
-def choice_of(plan: LayoutPlan) -> LayoutChoice:
-    """The plan as what a network is laid out by."""
-    ends = {kernel.group: Ends(kernel.read, kernel.made) for kernel in plan.kernels}
-    return LayoutChoice(
-        kept={image.image: Kept(image.made, image.copies) for image in plan.images},
-        ends={group: found for group, found in ends.items() if found != Ends()},
-    )

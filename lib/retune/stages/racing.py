@@ -27,7 +27,8 @@ from retune.search.race import Race
 from retune.search.session import Session
 from retune.search.task import Task
 from retune.search.task_run import TaskRun
-from retune.stages.layout_plan import IN_ROWS, LayoutPlan, choice_of
+from retune.stages.layout_choice import choice_of
+from retune.stages.layout_plan import IN_ROWS, LayoutPlan
 from retune.stages.manifest import FinalistsManifest, ImportManifest, TuneRequest, Winner
 from retune.stages.network import open_network
 

@@ -13,8 +13,9 @@ from retune.search.conditions import network_conditions
 from retune.search.extract import Network
 from retune.search.history import best_candidate, candidate_of
 from retune.search.laying import laid_out
+from retune.stages.layout_choice import choice_of
 from retune.stages.layout_manifest import LayoutManifest
-from retune.stages.layout_plan import LayoutPlan, choice_of
+from retune.stages.layout_plan import LayoutPlan
 from retune.stages.manifest import (
     BestRecord,
     FinalistsManifest,

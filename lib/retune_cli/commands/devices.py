@@ -14,7 +14,7 @@ Profiles = Annotated[
 
 
 def devices(profiles: Profiles = False, json: Json = False) -> None:
-    """List this machine's OpenCL devices, the simulated accelerator, and profiles of other devices."""
+    """List this machine's OpenCL devices, the simulated accelerator, and profiles of others."""
     if profiles:
         _print_sources(json=json)
         return

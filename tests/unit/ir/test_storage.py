@@ -198,3 +198,13 @@ def test_all_digits_of_every_index_are_there(storage: Storage):
     assert storage.covers
     others = tuple(part for part in storage.parts if part.dim)
     assert not Storage(storage.shape, others).covers
+
+
+def test_a_single_column_of_a_wider_buffer_keeps_its_place():
+    column = row_major((1, 1, 4, 1)).columns(2, 5)
+    array = np.arange(4.0).reshape(1, 1, 4, 1)
+    for shape in ((4, 1), (1, 4, 1), (2, 2, 1)):
+        assert not column.can_be((4,))
+        np.testing.assert_array_equal(
+            column.reshaped(shape).pack(array.reshape(shape)), column.pack(array)
+        )

@@ -9,12 +9,12 @@ import pytest
 
 from retune.core.dtypes import TensorType
 from retune.core.errors import InputError
+from retune.core.layouts import ROWS
 from retune.core.target import GENERIC_CPU
 from retune.device.workload import measuring_conditions
 from retune.graph.onnx_import import load_file
 from retune.graph.passes import optimise
 from retune.layout.solve import solve
-from retune.records.conditions import ROWS
 from retune.records.store import RecordStore
 from retune.search.extract import Network, extract
 from retune.search.laid import LaidTrials
