@@ -22,6 +22,7 @@ from retune.core.errors import RetuneError, ShapesMissing
 from retune_cli.commands import (
     bench,
     devices,
+    farm,
     model,
     nightly,
     ops,
@@ -81,6 +82,7 @@ app.command("rollback")(rollback.rollback)
 app.add_typer(records.app, name="records")
 app.add_typer(model.app, name="model")
 app.add_typer(nightly.app, name="nightly")
+app.add_typer(farm.app, name="farm")
 
 
 def main() -> None:

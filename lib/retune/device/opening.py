@@ -1,12 +1,16 @@
 """The door to devices by name: their specs, what measures on them, and what runs on them.
 
-A name is one that `retune devices` lists, or `sim:PATH` for the simulated device (`board`) that a
-TOML file describes. Several names with commas between them are equal devices that share a run.
+A name is one that `retune devices` lists, `sim:PATH` for the simulated device (`board`) that a TOML
+file describes, or `farm:KEY@ADDRESS` for the boards of a farm. Several names with commas between
+them are equal devices that share a run.
 """
 
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 from retune.core.errors import InputError
 from retune.core.target import DeviceSpec
@@ -14,6 +18,7 @@ from retune.device import runtime
 from retune.device.board import SIMULATED, Board, read_board
 from retune.device.catalogue import device_spec, find_device
 from retune.device.device_pool import DevicePool
+from retune.device.farm.names import farm_name, is_farm
 from retune.device.lease import lease
 from retune.device.measure import LocalRunner
 from retune.device.runtime import Device
@@ -26,6 +31,8 @@ def spec_of(name: str) -> DeviceSpec:
 
     Raises: InputError if one of them is not known, or they are not of one kind.
     """
+    if is_farm(name):
+        return _farm().spec_in_farm(farm_name(name))
     specs = [_spec(device) for device in _devices(name)]
     for spec in specs[1:]:
         if spec.fingerprint != specs[0].fingerprint:
@@ -42,6 +49,8 @@ def open_runner(name: str) -> Runner:
 
     Raises: InputError as `spec_of`.
     """
+    if is_farm(name):
+        return _farm().FarmRunner(farm_name(name))
     spec_of(name)
     runners = [_runner(device) for device in _devices(name)]
     return runners[0] if len(runners) == 1 else DevicePool(runners)
@@ -50,14 +59,27 @@ def open_runner(name: str) -> Runner:
 def open_device(name: str = "pocl") -> Device:
     """The device of that name, open; of several the first. Raises: InputError as `spec_of`.
 
-    One that is simulated is a SimulatedDevice.
+    One that is simulated is a SimulatedDevice. A farm's is opened on its board alone.
     """
+    if is_farm(name):
+        raise InputError(
+            f"device {name!r}: expected a device of this machine, got a farm's; take the bundle to "
+            "a board and run it there, or name a device of `retune devices`"
+        )
     first = _devices(name)[0]
     board = _board(first)
     if board is None:
         return runtime.open_device(first)
     base, handle = find_device(board.base)
     return SimulatedDevice(handle, base, board)
+
+
+def races_networks(name: str) -> bool:
+    """Whether finalists can be raced inside their network there; else records decide.
+
+    They cannot on simulated devices, and not on a farm's. Raises: InputError as `board_of`.
+    """
+    return not is_farm(name) and board_of(name) is None
 
 
 @contextmanager
@@ -72,11 +94,18 @@ def base_leased(name: str) -> Generator[None]:
 
 
 def board_of(name: str) -> Board | None:
-    """What is simulated under that name, of several the first; None for a real device.
+    """What is simulated under that name, of several the first; None for any other device.
 
     Raises: InputError if its file cannot be used.
     """
-    return _board(_devices(name)[0])
+    return None if is_farm(name) else _board(_devices(name)[0])
+
+
+def _farm() -> ModuleType:
+    """What knows farms. Raises: InputError where distributed is not installed."""
+    if find_spec("distributed") is None:
+        raise InputError("a farm needs more than is installed; type: pip install 'retune[farm]'")
+    return import_module("retune.device.farm.runner")
 
 
 def _devices(name: str) -> list[str]:

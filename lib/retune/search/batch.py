@@ -46,5 +46,5 @@ def measure_batch(
 ) -> Sequence[Measurement]:
     """A row for each candidate. The runner knows the workload."""
     sources = [item for item in batch.programs if isinstance(item, ProgramSource)]
-    measured = iter(runner.measure(workload_key, sources, options))
+    measured = iter(runner.submit(workload_key, sources, options).result())
     return [next(measured) if isinstance(item, ProgramSource) else item for item in batch.programs]

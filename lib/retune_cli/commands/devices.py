@@ -1,13 +1,17 @@
-"""`retune devices`: what can be tuned for on this machine."""
+"""`retune devices`: what can be tuned for on this machine, or in a farm."""
 
 from dataclasses import asdict
 
+from retune_cli.commands.farm import Certs, Scheduler, print_boards
 from retune_cli.console import print_json, print_table, say
 from retune_cli.options import Json
 
 
-def devices(json: Json = False) -> None:
-    """List the OpenCL devices of this machine."""
+def devices(scheduler: Scheduler = "", certs: Certs = None, json: Json = False) -> None:
+    """List the OpenCL devices of this machine, or with --scheduler the keys of a farm's boards."""
+    if scheduler:
+        print_boards(scheduler, certs, json=json)
+        return
     from retune.device.catalogue import driver_problems, list_devices
 
     found = list_devices()
