@@ -113,7 +113,10 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module_name: str, global_name: str, /) -> Any:
         if (module_name, global_name) not in ALLOWED_GLOBALS:
             name = f"{module_name}.{global_name}"[:200]
-            raise refuse(f"a message{_from()} that names {name}; only batches of kernels are taken")
+            what = f"a message{_from()} that names {name}; only batches of kernels are taken"
+            if sys.exc_info()[1] is not None:
+                raise RefusedError(what)  # distributed tries whether its own error can be read
+            raise refuse(what)
         return super().find_class(module_name, global_name)
 
 

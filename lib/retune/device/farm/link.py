@@ -4,6 +4,7 @@ Read `Link`. A scheduler that is gone is waited for; what was lost with it is as
 those who asked. No other file of the client's knows distributed.
 """
 
+import contextlib
 import logging
 import threading
 import time
@@ -12,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, cast
 
 from distributed import Client, Future
@@ -110,12 +112,16 @@ class AwayError(DeviceError):
 class Link:
     """A connection to one scheduler, made anew when it breaks. For any threads."""
 
-    def __init__(self, address: str, *, patience_s: float = PATIENCE_S) -> None:
-        """Connects at the first question. Raises: InputError for an address or certificates that
-        cannot be used."""
+    def __init__(
+        self, address: str, *, certs: Path | None = None, patience_s: float = PATIENCE_S
+    ) -> None:
+        """Connects at the first question; `certs` is RETUNE_CERTS by default.
+
+        Raises: InputError for an address or certificates that cannot be used.
+        """
         self.address = check_address(address)
         self.patience_s = patience_s
-        self._security = security_of(self.address)
+        self._security = security_of(self.address, certs)
         self._client: Client | None = None
         self._lock = threading.Lock()
         close_door(MOST_BYTES)
@@ -166,7 +172,7 @@ class Link:
         with self._lock:
             client, self._client = self._client, None
         if client is not None:
-            client.close(timeout=_CONNECT_S)
+            _close(client)
 
     def _result(self, future: Future[Any], resource: str) -> bytes:
         alone_since: float | None = None
@@ -213,8 +219,8 @@ class Link:
             if self._client is not None and self._client.status == "running":
                 return self._client
             if self._client is not None:
-                self._client.close(timeout=0)
-                self._client = None
+                broken, self._client = self._client, None
+                _close(broken)
             self._client = self._opened()
             return self._client
 
@@ -229,6 +235,12 @@ class Link:
                 f"{self.address}: expected a farm's scheduler, got none ({error or 'no answer'}); "
                 "start `retune farm scheduler` there, or check address and certificates"
             ) from error
+
+
+def _close(client: Client) -> None:
+    """One whose scheduler is gone is left to itself."""
+    with contextlib.suppress(OSError, TimeoutError, RuntimeError):
+        client.close(timeout=_CONNECT_S)
 
 
 def persevere(
@@ -258,13 +270,13 @@ def link_to(address: str) -> Link:
     return Link(address)
 
 
-def boards_of(name: FarmName) -> tuple[Board, ...]:
-    """The boards of that key, all of one kind: there is one at least.
+def boards_of(name: FarmName, link: Link | None = None) -> tuple[Board, ...]:
+    """The boards of that key, all of one kind: there is one at least. By the process's own link.
 
     Raises: InputError for a key that no board has, or boards that differ; AwayError if there is no
     scheduler.
     """
-    boards = link_to(name.scheduler).boards()
+    boards = (link or link_to(name.scheduler)).boards()
     mine = boards.of(name.key)
     if not mine:
         known = ", ".join(sorted({board.key for board in boards.found})) or "none"

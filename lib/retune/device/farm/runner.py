@@ -22,8 +22,6 @@ from retune.core.target import DeviceSpec
 from retune.device.farm.batches import MEASURE, pack_batch, pack_workload, unpack_rows
 from retune.device.farm.link import (
     AwayError,
-    Board,
-    Boards,
     Link,
     LostError,
     boards_of,
@@ -74,7 +72,7 @@ class FarmRunner:
         """Raises: InputError for a key that no board has; DeviceError if there is no scheduler."""
         self._name = name
         self._link = link or link_to(name.scheduler)
-        boards = boards_of(name) if link is None else _boards_by(link, name)
+        boards = boards_of(name, self._link)
         self._board = boards[0]
         self._number = len(boards)
         self._closed = threading.Event()
@@ -266,14 +264,6 @@ class Asking:
             raise DeviceError(
                 f"a board of {self.resource} does not answer as one: {error}"
             ) from error
-
-
-def _boards_by(link: Link, name: FarmName) -> tuple[Board, ...]:
-    boards: Boards = link.boards()
-    found = boards.of(name.key)
-    if not found:
-        raise InputError(f"device {str(name)!r}: no board has that key")
-    return found
 
 
 @cache
