@@ -11,6 +11,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from retune.core.errors import InputError
 from retune.core.target import DeviceSpec
@@ -24,6 +25,9 @@ from retune.device.measure import LocalRunner
 from retune.device.runtime import Device
 from retune.device.simulated import SimulatedDevice, SimulatedRunner
 from retune.device.workload import Runner
+
+if TYPE_CHECKING:
+    from retune.device.farm.runner import Asking
 
 
 def spec_of(name: str) -> DeviceSpec:
@@ -56,6 +60,11 @@ def open_runner(name: str) -> Runner:
     return runners[0] if len(runners) == 1 else DevicePool(runners)
 
 
+def asking_of(name: str) -> "Asking":
+    """Who asks the boards of a farm's device. Raises: InputError as `spec_of`."""
+    return _farm().asking_of(farm_name(name))
+
+
 def open_device(name: str = "pocl") -> Device:
     """The device of that name, open; of several the first. Raises: InputError as `spec_of`.
 
@@ -74,12 +83,15 @@ def open_device(name: str = "pocl") -> Device:
     return SimulatedDevice(handle, base, board)
 
 
-def races_networks(name: str) -> bool:
-    """Whether finalists can be raced inside their network there; else records decide.
+def unraced(name: str) -> str:
+    """Why finalists are not raced inside their network there, so that records decide.
 
-    They cannot on simulated devices, and not on a farm's. Raises: InputError as `board_of`.
+    Empty where they are. Raises: InputError as `board_of`.
     """
-    return not is_farm(name) and board_of(name) is None
+    if is_farm(name):
+        return f"{name} is a farm's"
+    board = board_of(name)
+    return f"{board.name} is simulated" if board else ""
 
 
 @contextmanager

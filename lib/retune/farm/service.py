@@ -30,7 +30,7 @@ _LOG = logging.getLogger("retune.farm")
 
 _KEPT_BYTES = 256 << 20
 """Blobs that a board keeps; one that is larger is kept alone."""
-KINDS = {"measure": "retune.farm.measuring"}
+KINDS = {"measure": "retune.farm.measuring", "bundle": "retune.farm.bundles"}
 """Kind of a job -> module whose `open_handler` makes who carries it out."""
 
 

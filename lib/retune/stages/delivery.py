@@ -7,7 +7,8 @@ import numpy as np
 
 from retune.bundle.bench import BenchOptions, Timing
 from retune.bundle.build import build_plan
-from retune.bundle.examiner import Entrant, Examiner, Original, Rival
+from retune.bundle.examination import Entrant, Original, Rival
+from retune.bundle.farm_examiner import open_examiner
 from retune.bundle.format import write_bundle
 from retune.bundle.memory import plan_memory
 from retune.bundle.module import LaunchProfile
@@ -15,7 +16,7 @@ from retune.bundle.peers import oracle_version, peer_versions
 from retune.bundle.plan import LARGEST_ERROR_NOTE, MAX_ERROR_NOTE, RECIPE_NOTE, NetworkPlan
 from retune.bundle.versions import promote, prune
 from retune.core.codec import to_json
-from retune.device.opening import board_of, spec_of
+from retune.device.opening import spec_of, unraced
 from retune.records.conditions import Conditions
 from retune.search.conditions import network_conditions
 from retune.stages.manifest import (
@@ -116,7 +117,7 @@ def _recipe_note(network: ImportManifest) -> dict[str, str]:
 def _write_best_form(plan: NetworkPlan, bundle: Path, device: str) -> NetworkPlan:
     """The bundle holds the plan in the form that is the fastest one there; that plan."""
     write_bundle(plan, bundle)
-    with Examiner(device) as examiner:
+    with open_examiner(device) as examiner:
         best = replace(plan, form=examiner.best_form(bundle))
     if best.form != plan.form:
         write_bundle(best, bundle)
@@ -135,7 +136,7 @@ def stage_verify(
     _: Path, request: TuneRequest, network: ImportManifest, compiled: CompileManifest
 ) -> VerifyManifest:
     """The bundle's outputs against the oracle's, on seeded samples."""
-    with Examiner(request.device) as examiner:
+    with open_examiner(request.device) as examiner:
         bundle = compiled.file(compiled.module)
         verdict = examiner.verify(bundle, _original(network), samples=request.samples)
     outcome = verdict.found
@@ -182,10 +183,10 @@ def stage_bench(
     """
     bundles = {made.variant: made.file(made.module) for made in (untuned, tuned)}
     original = _original(network)
-    peers = () if board_of(request.device) else peer_versions(_PEERS)  # they run on no board
+    peers = () if unraced(request.device) else peer_versions(_PEERS)  # they run on no board
     rivals = {name: Rival(peer=name, network=original) for name in peers}
     entrants: dict[str, Entrant] = {**bundles, **rivals}
-    with Examiner(request.device) as examiner:
+    with open_examiner(request.device) as examiner:
         outcome = examiner.compare(entrants, options=BenchOptions(budget_s=_BENCH_SECONDS))
         steps = examiner.profile(bundles["tuned"])
     return BenchManifest(

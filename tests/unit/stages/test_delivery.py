@@ -163,7 +163,7 @@ def examined(monkeypatch: pytest.MonkeyPatch) -> type[FakeExaminer]:
     class Own(FakeExaminer):
         asked: list[str] = []  # noqa: RUF012
 
-    monkeypatch.setattr(delivery, "Examiner", Own)
+    monkeypatch.setattr(delivery, "open_examiner", Own)
     return Own
 
 

@@ -266,6 +266,11 @@ class Asking:
             ) from error
 
 
+def asking_of(name: FarmName) -> Asking:
+    """Who asks the boards of that key. Raises: as FarmRunner."""
+    return Asking(link_to(name.scheduler), boards_of(name)[0].resource)
+
+
 @cache
 def spec_in_farm(name: FarmName) -> DeviceSpec:
     """The device of the boards of that key, the same for all of a process' questions.

@@ -60,5 +60,5 @@ def test_a_farms_device_is_opened_on_no_other_machine():
     with pytest.raises(InputError, match="got a farm's; take the bundle to a board"):
         opening.open_device("farm:a@tls://farm:1")
     assert opening.board_of("farm:a@tls://farm:1") is None
-    assert not opening.races_networks("farm:a@tls://farm:1")
-    assert opening.races_networks("pocl")
+    assert opening.unraced("farm:a@tls://farm:1") == "farm:a@tls://farm:1 is a farm's"
+    assert opening.unraced("pocl") == ""
