@@ -334,7 +334,7 @@ def _buffer(spec: _Buffer, arrays: Mapping[str, np.ndarray]) -> BufferSpec:
         elements=spec.elements,
         role=spec.role,
         pack=pack,
-        computed_from=() if spec.packed else spec.computed_from,
+        computed_from=spec.computed_from,
     )
 
 

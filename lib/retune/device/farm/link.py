@@ -14,7 +14,7 @@ from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from distributed import Client, Future
 
@@ -26,6 +26,8 @@ from retune.device.farm.names import FarmName, check_address
 from retune.device.farm.security import security_of
 from retune.device.farm.wire import MOST_BYTES, WIRE
 from retune.device.farm.work import carry_out
+
+T = TypeVar("T")
 
 _LOG = logging.getLogger("retune.farm")
 
@@ -243,12 +245,10 @@ def _close(client: Client) -> None:
         client.close(timeout=_CONNECT_S)
 
 
-def persevere(
-    link: Link, ask: Callable[[], Any], wait: Callable[[float], object] = time.sleep
-) -> Any:
+def persevere(link: Link, ask: Callable[[], T], given_up: threading.Event) -> T:
     """What `ask` returns; while the scheduler is away it is asked again, for the link's patience.
 
-    Raises: AwayError after that.
+    Raises: AwayError after that, or once it is `given_up`.
     """
     away_since: float | None = None
     while True:
@@ -259,9 +259,8 @@ def persevere(
             if away_since is None:
                 away_since = now
                 _LOG.warning("%s; trying again", error)
-            if now - away_since > link.patience_s:
+            if now - away_since > link.patience_s or given_up.wait(_GLANCE_S):
                 raise
-            wait(_GLANCE_S)
 
 
 @cache

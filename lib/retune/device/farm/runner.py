@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 
 from retune.codegen.source import ProgramSource
@@ -76,7 +76,7 @@ class FarmRunner:
         self._board = boards[0]
         self._number = len(boards)
         self._closed = threading.Event()
-        """Boards are counted until then."""
+        """Boards are counted until then, and a scheduler that is away is waited for."""
         self._flight = 0
         self._places = threading.Condition()
         self._workloads: dict[str, Workload] = {}
@@ -205,7 +205,7 @@ class FarmRunner:
         def read(answer: Answer) -> list[Measurement]:
             return unpack_rows(answer.body, answer.board, len(sources))
 
-        asking = Asking(self._link, self._board.resource)
+        asking = Asking(self._link, self._board.resource, self._closed)
         return read(asking.answer(MEASURE, body, Parts(arrays=arrays), (digest,), blobs))
 
 
@@ -215,6 +215,8 @@ class Asking:
 
     link: Link
     resource: str
+    given_up: threading.Event = field(default_factory=threading.Event)
+    """Once it is set, a scheduler that is away is waited for no longer."""
 
     def answer(
         self,
@@ -257,7 +259,9 @@ class Asking:
                         )
 
     def _asked(self, job: bytes, avoid: Sequence[str]) -> tuple[Reply, Parts]:
-        answer = persevere(self.link, lambda: self.link.ask(job, self.resource, avoid))
+        answer = persevere(
+            self.link, lambda: self.link.ask(job, self.resource, avoid), self.given_up
+        )
         try:
             return unpack(Reply, answer)
         except RefusedError as error:

@@ -75,6 +75,21 @@ def test_packed_constants_travel_packed_and_once():
         np.testing.assert_array_equal(packed, [3, 2, 1, 0])
 
 
+def test_constants_that_are_computed_travel_as_what_came_of_them():
+    """Winograd's filters, say, are none of the workload's arrays."""
+    source = program("a")
+    buffers = [
+        replace(spec, name="w.filter", computed_from=("w",)) if spec.name == "w" else spec
+        for spec in source.buffers
+    ]
+    args = [replace(a, buffer="w.filter") if a.buffer == "w" else a for a in source.kernels[0].args]
+    kernel = replace(source.kernels[0], args=tuple(args))
+    given = replace(source, buffers=tuple(buffers), kernels=(kernel,))
+    batch, workload = received(job(given))
+    (packed,) = make_candidate(workload, batch.sources[0]).constants(workload).values()
+    np.testing.assert_array_equal(packed, [3, 2, 1, 0])
+
+
 @pytest.mark.parametrize("dtype", NUMPY_DTYPES)
 def test_arrays_of_every_type_travel(dtype: str):
     arrays = {"a": np.ones((2, 3), dtype), "scalar": np.array(1, dtype), "none": np.empty(0, dtype)}

@@ -1,7 +1,7 @@
 """FarmRunner's decisions: what is tried again, where, and what is a candidate's own fault."""
 
 from collections.abc import Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import replace
 from threading import Barrier, Event, Lock
 
@@ -140,6 +140,16 @@ def test_a_scheduler_that_stays_away_is_an_error(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(links, "_GLANCE_S", 0.0)
     with pytest.raises(AwayError):
         runner_of(FakeLink(script=(away,) * 99)).measure("task", [program("x")], OPTIONS)
+
+
+def test_a_runner_that_is_closed_waits_for_nobody():
+    link = FakeLink(script=(away,) * 99)
+    link.patience_s = DEADLINE_S
+    runner = runner_of(link)
+    future = runner.submit("task", [program("x")], OPTIONS)
+    runner.close()
+    with pytest.raises((AwayError, CancelledError)):  # it may not have begun
+        future.result(DEADLINE_S)
 
 
 def test_a_lost_batch_is_taken_apart_and_innocent_candidates_have_their_rows():
