@@ -23,11 +23,13 @@ KEY = "sim"
 class Process:
     """A process whose lines of stderr can be waited for."""
 
-    def __init__(self, arguments: Sequence[str], folder: Path) -> None:
+    def __init__(
+        self, arguments: Sequence[str], folder: Path, python: str = sys.executable
+    ) -> None:
         self.lines: list[str] = []
         self._changed = threading.Condition()
         self._process = subprocess.Popen(
-            [sys.executable, *arguments],
+            [python, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -128,11 +130,13 @@ class Farm:
         board.wait_for(f"board {name} serves")
         return board
 
-    def begin_board(self, name: str, device: str, key: str = KEY) -> Process:
+    def begin_board(
+        self, name: str, device: str, key: str = KEY, python: str = sys.executable
+    ) -> Process:
         """A board that is not there yet."""
         arguments = ["-m", "retune.farm.serve", "--key", key, "--scheduler", self.address]
         arguments += ["--device", device, "--name", name, "--certs", str(self.certs / "board")]
-        return self._started([*arguments, "--most-mb", str(self.most_mb)])
+        return self._started([*arguments, "--most-mb", str(self.most_mb)], python)
 
     def link(self) -> Link:
         return Link(self.address, certs=self.certs / "client")
@@ -140,8 +144,8 @@ class Farm:
     def runner(self, link: Link, key: str = KEY) -> FarmRunner:
         return FarmRunner(FarmName(key, self.address), link=link)
 
-    def _started(self, arguments: Sequence[str]) -> Process:
-        process = Process(arguments, self.folder)
+    def _started(self, arguments: Sequence[str], python: str = sys.executable) -> Process:
+        process = Process(arguments, self.folder, python)
         self.processes.append(process)
         return process
 

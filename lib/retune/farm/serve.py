@@ -20,17 +20,16 @@ from typing import Any
 
 from distributed import Worker
 
-from retune import __version__
 from retune.core.codec import to_json
 from retune.core.config import knob
 from retune.core.errors import RetuneError, sentence
 from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
 from retune.device.farm.door import BOARD_MESSAGES, BOARD_OPERATIONS, close_door, keep_only
-from retune.device.farm.link import AboutBoard
+from retune.device.farm.link import AboutBoard, about_board
 from retune.device.farm.names import check_address, check_key
 from retune.device.farm.security import security_of
-from retune.device.farm.wire import MOST_BYTES, WIRE
+from retune.device.farm.wire import MOST_BYTES
 from retune.device.opening import spec_of
 from retune.farm.logs import log_lines
 from retune.farm.scheduler import stop_event
@@ -95,7 +94,7 @@ def serve(settings: BoardSettings, *, ready: Callable[[str], None] = lambda name
     security = security_of(address, settings.certs)
     spec = spec_of(settings.device)
     close_door(settings.most_bytes)
-    about = AboutBoard(wire=WIRE, retune=__version__, spec=spec)
+    about = about_board(spec)
     name = settings.name or socket.gethostname()
 
     async def main(folder: str, service: Service) -> None:

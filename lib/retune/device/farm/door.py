@@ -12,6 +12,7 @@ import logging
 import pickle
 import sys
 import types
+import warnings
 from collections.abc import Iterable, MutableMapping
 from contextvars import ContextVar
 from typing import Any
@@ -23,6 +24,7 @@ import distributed.protocol.compression
 import distributed.protocol.pickle
 import distributed.scheduler
 from distributed.comm.core import CommClosedError
+from distributed.versions import VersionMismatchWarning
 
 from retune.device.farm import work
 from retune.device.farm.wire import MOST_BYTES, RefusedError
@@ -83,6 +85,7 @@ def close_door(most_bytes: int = MOST_BYTES) -> None:
     Messages have so many bytes at most. For the whole process: its other uses of Dask end.
     """
     dask.config.set(_CONFIG)
+    warnings.filterwarnings("ignore", category=VersionMismatchWarning)  # `link` compares them
     for module in (distributed.protocol.pickle, distributed.scheduler, distributed.client):
         module.pickle = _RESTRICTED  # pyright: ignore[reportAttributeAccessIssue]  their name for it
     known = distributed.protocol.compression.compressions

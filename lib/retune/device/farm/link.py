@@ -13,11 +13,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from distributed import Client, Future
 
+import retune
 from retune.core.codec import from_json
 from retune.core.errors import DeviceError, InputError, RecordError
 from retune.core.target import DeviceSpec
@@ -44,7 +46,14 @@ class AboutBoard:
 
     wire: int
     retune: str
+    distributed: str
+    """Versions: client and board have the same wire and the same distributed."""
     spec: DeviceSpec
+
+    @property
+    def versions(self) -> tuple[int, str]:
+        """What has to be the same on both sides."""
+        return self.wire, self.distributed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,22 +186,22 @@ class Link:
             _close(client)
 
     def _result(self, future: Future[Any], resource: str) -> bytes:
+        done = threading.Event()
+        future.add_done_callback(lambda _: done.set())
         alone_since: float | None = None
-        while True:
-            try:
-                answer: object = future.result(timeout=_GLANCE_S)
-            except TimeoutError:
-                alone_since = self._looked_after(future, resource, alone_since)
-                continue
-            except CancelledError as error:
-                raise AwayError(f"{self.address}: the farm's scheduler is gone") from error
-            except Exception as error:
-                raise LostError(
-                    f"a job was lost with its boards ({type(error).__name__})"
-                ) from error
-            if not isinstance(answer, bytes):
-                raise LostError(f"expected bytes of a board, got {type(answer).__name__}")
-            return answer
+        while not done.wait(_GLANCE_S):
+            alone_since = self._looked_after(future, resource, alone_since)
+        if future.status not in ("finished", "error"):
+            raise AwayError(f"{self.address}: the farm's scheduler is gone")
+        try:
+            answer: object = future.result()
+        except CancelledError as error:
+            raise AwayError(f"{self.address}: the farm's scheduler is gone") from error
+        except Exception as error:
+            raise LostError("a job was lost with its boards") from error
+        if not isinstance(answer, bytes):
+            raise LostError(f"expected bytes of a board, got {type(answer).__name__}")
+        return answer
 
     def _looked_after(
         self, future: Future[Any], resource: str, alone_since: float | None
@@ -295,12 +304,22 @@ def one_kind(name: FarmName, boards: Sequence[Board]) -> None:
             f"device {str(name)!r}: expected boards of one kind, got {len(kinds)} "
             f"({'; '.join(kinds)}); give each kind a key of its own"
         )
-    strange = next((board for board in boards if board.about.wire != WIRE), None)
+    ours = about_board(boards[0].about.spec)
+    strange = next((board for board in boards if board.about.versions != ours.versions), None)
     if strange is not None:
+        theirs = strange.about
         raise InputError(
-            f"board {strange.name}: expected version {WIRE} of what travels, got "
-            f"{strange.about.wire} (retune {strange.about.retune}); install one retune on both"
+            f"board {strange.name}: expected retune {ours.retune} with distributed "
+            f"{ours.distributed}, as here, got retune {theirs.retune} with distributed "
+            f"{theirs.distributed}; install the same on both"
         )
+
+
+def about_board(spec: DeviceSpec) -> AboutBoard:
+    """What a board with that device says of itself, installed as this process is."""
+    return AboutBoard(
+        wire=WIRE, retune=retune.__version__, distributed=version("distributed"), spec=spec
+    )
 
 
 def _boards(answer: object) -> Boards:

@@ -14,10 +14,10 @@ from retune.core.errors import DeviceError, InputError
 from retune.core.target import GENERIC_CPU
 from retune.device.farm import link as links
 from retune.device.farm.batches import Limits, pack_rows, unpack_batch
-from retune.device.farm.link import AboutBoard, AwayError, Board, Boards, LostError
+from retune.device.farm.link import AwayError, Board, Boards, LostError, about_board
 from retune.device.farm.names import FarmName
 from retune.device.farm.runner import FarmRunner
-from retune.device.farm.wire import WIRE, Envelope, Reply, pack, unpack
+from retune.device.farm.wire import Envelope, Reply, pack, unpack
 from retune.device.vitals import Vitals
 from retune.device.workload import MeasureOptions
 from tests.unit.device.test_measure import WORKLOAD, program
@@ -32,7 +32,7 @@ Deed = Callable[["FakeLink", tuple[ProgramSource, ...]], Reply | None]
 
 
 def board(name: str, **fields: object) -> Board:
-    about = AboutBoard(wire=WIRE, retune="1", spec=GENERIC_CPU)
+    about = about_board(GENERIC_CPU)
     given = {"address": f"tls://{name}", "resource": "k/1", "jobs": 0, "about": about, **fields}
     return Board(name=name, **given)  # type: ignore[arg-type]
 
@@ -217,11 +217,11 @@ def test_unknown_workloads_and_strange_candidates_are_errors_before_anything_is_
 def test_a_key_is_of_boards_of_one_kind_and_version():
     with pytest.raises(InputError, match="a key that a board has, got 'k'; boards there have: z"):
         FarmRunner(NAME, link=FakeLink(board("a", resource="z/1")))  # type: ignore[arg-type]
-    other = AboutBoard(wire=WIRE, retune="1", spec=replace(GENERIC_CPU, driver="2"))
+    other = about_board(replace(GENERIC_CPU, driver="2"))
     with pytest.raises(InputError, match="expected boards of one kind, got 2"):
         FarmRunner(NAME, link=FakeLink(board("a"), board("b", about=other)))  # type: ignore[arg-type]
-    newer = AboutBoard(wire=WIRE + 1, retune="9", spec=GENERIC_CPU)
-    with pytest.raises(InputError, match="install one retune on both"):
+    newer = replace(about_board(GENERIC_CPU), distributed="1.0")
+    with pytest.raises(InputError, match=r"got retune .* with distributed 1.0; install the same"):
         FarmRunner(NAME, link=FakeLink(board("a", about=newer)))  # type: ignore[arg-type]
 
 
