@@ -87,6 +87,10 @@ class Process:
         self._process.stderr.close()
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def alive(self) -> bool:
         return self._process.poll() is None
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import psutil
 import pytest
 
 from retune.core.errors import InputError
@@ -84,6 +85,15 @@ def test_a_member_who_wants_more_is_refused(farm: Farm, deed: str, who: str, lin
     process.wait_for(line)
     assert len(process.matching("refused")) == before[1] + 1
     check_alive(farm)
+
+
+def test_nobody_listens_but_to_this_machine_and_with_one_door(farm: Farm):
+    """No web page, and nothing off loopback where the scheduler is on it."""
+    for process in farm.processes:
+        (door,) = [
+            c.laddr for c in psutil.Process(process.pid).net_connections() if c.status == "LISTEN"
+        ]
+        assert door.ip == "127.0.0.1"
 
 
 def test_who_has_no_certificate_is_refused(farm: Farm):

@@ -27,7 +27,7 @@ from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
 from retune.device.farm.door import BOARD_MESSAGES, BOARD_OPERATIONS, close_door, keep_only
 from retune.device.farm.link import AboutBoard, about_board
-from retune.device.farm.names import check_address, check_key
+from retune.device.farm.names import check_address, check_key, loopback_of
 from retune.device.farm.security import security_of
 from retune.device.farm.wire import MOST_BYTES
 from retune.device.opening import spec_of
@@ -100,6 +100,7 @@ def serve(settings: BoardSettings, *, ready: Callable[[str], None] = lambda name
     async def main(folder: str, service: Service) -> None:
         stop = stop_event()
         options: dict[str, Any] = {"security": security} if security else {}
+        options["host"] = loopback_of(address)  # else all of the board's addresses, behind TLS
         while not stop.is_set():
             worker = BoardWorker(address, service, about, local_directory=folder, **options)
             if await _started(worker, address):

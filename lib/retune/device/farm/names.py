@@ -88,5 +88,11 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def loopback_of(address: str) -> str | None:
+    """The address's host where only this machine can reach it; None for any other."""
+    host = urlsplit(address).hostname or ""
+    return host if is_loopback(host) else None
+
+
 def _bad_address(address: str, got: str) -> InputError:
     return InputError(f"scheduler {address!r}: expected tls://HOST:PORT, got {got}")
