@@ -1,6 +1,7 @@
 """A whole run on a farm: measured, verified and timed on boards, published here."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -59,6 +60,8 @@ def test_a_network_is_tuned_on_simulated_boards(tmp_path: Path):
         assert set(rows["target"]) == {"simulated farmed"}
         assert [row["name"] for row in result["latency"]] == ["untuned", "tuned"]
         assert result["verification"]["passed"]
+        report = (tmp_path / "build" / "report.html").read_text(encoding="utf-8")
+        assert re.search(r"board</[^>]+>\s*<[^>]+>[ab]\b", report)
         assert read_bundle(tmp_path / "build" / "module").device.model == "simulated farmed"
         unknown = tuned(farm, tmp_path / "other", "--trials", "1", "--device", "farm:nosuch")
         assert unknown.returncode == 2

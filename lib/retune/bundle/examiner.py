@@ -113,6 +113,11 @@ class Examiner:
         """The device. Raises: InputError, DeviceError."""
         return self._child.spec
 
+    @property
+    def where(self) -> str:
+        """Empty: on this machine."""
+        return ""
+
     def verify(
         self,
         bundle: Path,

@@ -43,6 +43,11 @@ _LOG = logging.getLogger("retune.farm")
 class BundleExaminer(Protocol):
     """What is asked of bundles: `Examiner` on this machine, `FarmExaminer` on boards."""
 
+    @property
+    def where(self) -> str:
+        """The board that answered last, and how it was then; empty for this machine."""
+        ...
+
     def verify(
         self,
         bundle: Path,
@@ -96,11 +101,17 @@ class FarmExaminer:
         self._asking = asking_of(device)
         self._sent: dict[Path, tuple[str, bytes]] = {}
         """Digest and zip of each bundle."""
+        self._where = ""
 
     @property
     def spec(self) -> DeviceSpec:
         """The boards' device."""
         return self._spec
+
+    @property
+    def where(self) -> str:
+        """The board that answered last; its clock, temperature and governor, if it shows them."""
+        return self._where
 
     def verify(
         self,
@@ -197,8 +208,9 @@ class FarmExaminer:
             found = read_json(BundleAnswer, answer.body)
         except RefusedError as error:
             raise _strange(answer) from error
-        vitals = found.vitals
-        _LOG.info("board %s: %s of %s; %s", answer.board, job.deed, bundles[0], vitals)
+        vitals = str(found.vitals)
+        self._where = f"{answer.board} ({vitals})" if vitals else answer.board
+        _LOG.info("%s of %s on board %s", job.deed, bundles[0], self._where)
         return answer, found
 
 

@@ -26,6 +26,14 @@ class Vitals:
     governor: str = ""
     """Those of all cores, each once, with commas between them."""
 
+    def __str__(self) -> str:
+        shown = (
+            f"{self.clock_mhz:.0f} MHz" if self.clock_mhz is not None else "",
+            f"{self.temperature_c:.1f} C" if self.temperature_c is not None else "",
+            self.governor,
+        )
+        return ", ".join(text for text in shown if text)
+
 
 def read_vitals(system: Path = SYSTEM) -> Vitals:
     """The board's vitals now; whatever cannot be read is left out."""

@@ -188,10 +188,12 @@ def stage_bench(
     entrants: dict[str, Entrant] = {**bundles, **rivals}
     with open_examiner(request.device) as examiner:
         outcome = examiner.compare(entrants, options=BenchOptions(budget_s=_BENCH_SECONDS))
+        board = examiner.where
         steps = examiner.profile(bundles["tuned"])
     return BenchManifest(
         rows=tuple(latency_of(timing) for timing in outcome.timings),
         profile=tuple(_kernel_time(step) for step in steps),
+        board=board,
     )
 
 

@@ -134,6 +134,8 @@ def _facts(request: TuneRequest, run: FinishedRun, published: str) -> tuple[tupl
     }
     if tuned.host_steps:
         facts = {**facts, "host steps": "; ".join(tuned.host_steps)}
+    if run.bench.board:
+        facts = {**facts, "board": run.bench.board}
     if published:
         facts = {**facts, "published": published}
     if failed := failed_tasks(run):

@@ -28,3 +28,10 @@ def test_a_gpu_shows_its_clock_where_no_core_does(tmp_path: Path):
 
 def test_a_system_that_shows_nothing(tmp_path: Path):
     assert read_vitals(tmp_path / "none") == Vitals()
+    assert str(Vitals()) == ""
+
+
+def test_vitals_in_words():
+    found = Vitals(clock_mhz=1800.4, temperature_c=71.55, governor="performance")
+    assert str(found) == "1800 MHz, 71.5 C, performance"
+    assert str(Vitals(governor="schedutil")) == "schedutil"

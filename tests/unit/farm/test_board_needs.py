@@ -39,9 +39,11 @@ def test_a_board_imports_nothing_else():
 
 
 def test_what_a_board_installs_is_what_retune_was_tried_with():
-    lines = [line.strip() for line in (ROOT / "boards.txt").read_text().splitlines()]
-    wanted = {line for line in lines if line and not line.startswith("#")}
+    """PoCL, which has no wheel for aarch64, is left out there."""
+    lines = [line.partition(";")[0] for line in (ROOT / "boards.txt").read_text().splitlines()]
+    wanted = {line.strip() for line in lines if line and not line.startswith("#")}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     known = {*project["dependencies"], *project["optional-dependencies"]["farm"]}
-    assert wanted <= known
+    assert wanted - {"pyopencl>=2026.1.4,<2027"} <= known
+    assert "pyopencl[pocl]>=2026.1.4,<2027" in known
     assert {line.partition(">")[0].partition("[")[0] for line in wanted} == NEEDED

@@ -112,6 +112,7 @@ class FakeExaminer:
     """Finds everything right, and each entrant slower than the one before it."""
 
     form: Form = "persistent"
+    where = ""
     asked: list[str] = []  # noqa: RUF012 - of a class that each test has for itself
 
     def __init__(self, device: str) -> None:
