@@ -31,13 +31,20 @@ def certs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def tuned(farm: Farm, out: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    """`retune tune` in a process of its own."""
+    """`retune tune` of a network."""
+    return asked(farm, "tune", "zoo:mlp", "--out", str(out), "--no-prefect", *more)
+
+
+def asked(farm: Farm, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command of retune about the farm's boards, in a process of its own."""
     main = (
         "import sys; from retune_cli.main import run_command; sys.exit(run_command(sys.argv[1:]))"
     )
-    options = ["--device", "farm:sim", "--scheduler", farm.address, "--no-prefect", "--json"]
+    options = ["--scheduler", farm.address, "--json"]
+    if "--device" not in arguments:
+        options += ["--device", "farm:sim"]
     return subprocess.run(
-        [sys.executable, "-c", main, "tune", "zoo:mlp", "--out", out, *options, *more],
+        [sys.executable, "-c", main, *arguments, *options],
         capture_output=True,
         text=True,
         check=False,
@@ -63,6 +70,9 @@ def test_a_network_is_tuned_on_simulated_boards(tmp_path: Path):
         report = (tmp_path / "build" / "report.html").read_text(encoding="utf-8")
         assert re.search(r"board</[^>]+>\s*<[^>]+>[ab]\b", report)
         assert read_bundle(tmp_path / "build" / "module").device.model == "simulated farmed"
+        for command in (["bench"], ["verify", "--model", "zoo:mlp"]):
+            told = asked(farm, command[0], str(tmp_path / "build" / "module"), *command[1:])
+            assert told.returncode == 0, told.stderr
         unknown = tuned(farm, tmp_path / "other", "--trials", "1", "--device", "farm:nosuch")
         assert unknown.returncode == 2
         assert "expected a key that a board has, got 'nosuch'" in unknown.stderr

@@ -210,7 +210,7 @@ class FarmExaminer:
             raise _strange(answer) from error
         vitals = str(found.vitals)
         self._where = f"{answer.board} ({vitals})" if vitals else answer.board
-        _LOG.info("%s of %s on board %s", job.deed, bundles[0], self._where)
+        _LOG.debug("%s of %s on board %s", job.deed, bundles[0], self._where)
         return answer, found
 
 

@@ -22,6 +22,13 @@ Certs = Annotated[
         help="Folder with ca.pem, cert.pem and key.pem. Default: RETUNE_CERTS.", show_default=False
     ),
 ]
+Device = Annotated[
+    str,
+    typer.Option(
+        help="Where: a device of `retune devices`, or farm:KEY. Default: the bundle's own.",
+        show_default=False,
+    ),
+]
 MostMb = Annotated[float, typer.Option(help="Largest message that is taken, in MiB.")]
 
 
