@@ -156,3 +156,11 @@ def test_keys_are_counted(farm: Farm):
             ("lab", 1, 1, 0),
             (KEY, 2, 2, 0),
         ]
+
+
+def test_two_boards_do_not_share_a_name(farm: Farm):
+    first = farm.start_board("a")
+    second = farm.begin_board("a", f"sim:{farm.folder / 'a.toml'}")
+    second.wait_for(r"board a is not in the farm \(a board of that name is there; give this one")
+    first.kill()
+    second.wait_for("board a serves")  # a board that restarts before it is missed comes back so

@@ -22,7 +22,7 @@ from distributed import Worker
 
 from retune.core.codec import to_json
 from retune.core.config import knob
-from retune.core.errors import RetuneError, sentence
+from retune.core.errors import RetuneError
 from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
 from retune.device.farm.door import BOARD_MESSAGES, BOARD_OPERATIONS, close_door, keep_only
@@ -101,9 +101,17 @@ def serve(settings: BoardSettings, *, ready: Callable[[str], None] = lambda name
         stop = stop_event()
         options: dict[str, Any] = {"security": security} if security else {}
         options["host"] = loopback_of(address)  # else all of the board's addresses, behind TLS
+        refused = ""
         while not stop.is_set():
             worker = BoardWorker(address, service, about, local_directory=folder, **options)
-            if await _started(worker, address):
+            if why := await _not_started(worker):
+                if why != refused:
+                    _LOG.warning(
+                        "%s: board %s is not in the farm (%s); trying on", address, name, why
+                    )
+                refused = why
+            else:
+                refused = ""
                 _LOG.info("board %s serves %s at %s", name, settings.key, address)
                 ready(name)
                 await _first(stop.wait(), worker.finished())
@@ -121,14 +129,17 @@ def serve(settings: BoardSettings, *, ready: Callable[[str], None] = lambda name
         asyncio.run(main(folder, service))
 
 
-async def _started(worker: BoardWorker, address: str) -> bool:
+async def _not_started(worker: BoardWorker) -> str:
+    """Why it is not; empty once it serves."""
     try:
         await worker
     except (OSError, TimeoutError, RuntimeError) as error:
-        _LOG.warning("%s: no farm's scheduler answers (%s); trying again", address, sentence(error))
         await worker.close(reason="no scheduler", executor_wait=False)
-        return False
-    return True
+        why = str(error.__cause__ or error).strip().partition("\n")[0]
+        if "name taken" in why:
+            return "a board of that name is there; give this one --name"
+        return why or "no scheduler answers; check address and certificates"
+    return ""
 
 
 async def _first(*waits: Any) -> None:

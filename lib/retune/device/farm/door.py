@@ -194,6 +194,8 @@ class _OneLine(logging.Filter):
             if isinstance(raised, RefusedError):
                 return False
             raised = raised.__cause__ or raised.__context__
+        if str(record.msg).startswith("Unable to connect to scheduler"):
+            return False  # `retune.farm.serve` says why, once
         if str(record.msg).startswith("No handler") and record.args:
             operation = record.args[0] if isinstance(record.args, tuple) else record.args
             record.msg, record.args = "refused: the operation %.80r; a farm has none", (operation,)

@@ -51,7 +51,7 @@ _TRIES = 4
 """A batch that boards cannot do, without a fault of its own, is given up after so many."""
 _CRASHES = 2
 """A candidate that was lost with its boards so often while it was alone has crashed them."""
-_MOST_THREADS = 64
+_MOST_THREADS = 512
 _GLANCE_S = 1.0
 """Boards are counted so often."""
 
