@@ -6,10 +6,11 @@
 Each network is quantized here (per channel, the range of random samples) and compiled with default
 schedules, or with the best of the record store; it runs in turns with the same network in float32
 by direct kernels. On CPUs onnxruntime runs the network that its own quantizer wrote (static, QDQ,
-per channel), and OpenVINO the same file, where they are installed. Every run's integers are first
+per channel), and OpenVINO the same file, where they are installed; with `--given` ours is imported
+from that file too, and all three compute with the same integers. Every run's integers are first
 compared with the numpy meaning of the quantized network. On GPUs launches are timed, without
-copies from and to the host. Prints medians and ratios, the
-instructions that the device has, and geometric means at the end.
+copies from and to the host. Prints medians and ratios, the instructions that the device has, and
+geometric means at the end.
 """
 
 from argparse import Namespace
@@ -35,6 +36,7 @@ from retune.device.runtime import Device, open_device
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph, without_dead
 from retune.graph.models import load_model, resolve_model
+from retune.graph.onnx_import import load_file
 from retune.graph.passes import optimise
 from retune.graph.quantize.recipe import quantize
 from retune.graph.quantize.settings import QuantizeSettings
@@ -83,8 +85,8 @@ def is_exact(graph: Graph, device: Device, records: Path, inputs: Arrays) -> boo
     return bool(np.array_equal(found, run_graph(last, inputs)[whole[-1]]))
 
 
-def quantized_file(model: str, samples: Arrays, folder: Path, weight_bits: int) -> Path:
-    """The network as onnxruntime's quantizer writes it."""
+def write_quantized(model: str, samples: Arrays, made: Path, weight_bits: int) -> None:
+    """The file holds the network as onnxruntime's quantizer writes it."""
     from onnxruntime.quantization import (
         CalibrationDataReader,
         QuantFormat,
@@ -106,14 +108,13 @@ def quantized_file(model: str, samples: Arrays, folder: Path, weight_bits: int) 
         def get_next(self) -> Any:
             return next(self._left, None)
 
-    plain, made = folder / "plain.onnx", folder / "quantized.onnx"
+    plain = made.with_name("plain.onnx")
     quant_pre_process(str(resolve_model(model)), str(plain), skip_symbolic_shape=True)
     quantize_static(
         str(plain), str(made), Reader(), quant_format=QuantFormat.QDQ, per_channel=True,
         activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
         reduce_range=weight_bits == 7,
     )  # fmt: skip
-    return made
 
 
 def runs(module: Module, inputs: Arrays) -> Callable[[], object]:
@@ -128,23 +129,28 @@ def measure(model: str, device: Device, options: Namespace) -> dict[str, float]:
     """Medians in milliseconds by contender."""
     graph = load_model(model)
     samples = samples_of(graph)
-    settings = QuantizeSettings(weight_bits=options.weight_bits)
-    made, inputs = quantize(graph, samples, settings), first_of(graph, samples)
-    if not is_exact(made, device, options.records, inputs):
-        raise SystemExit(f"{model}: the quantized network is not what numpy computes")
-    modules = {
-        "int8": compiled(made, device, options.records),
-        "float32": compiled(graph, device, options.records),
-    }
-    contenders: dict[str, Callable[[], object]] = {
-        name: runs(module, inputs) for name, module in modules.items()
-    }
+    inputs = first_of(graph, samples)
+    peers = [name for name in PEERS if find_spec(name) is not None]
+    if device.spec.device_class != "cpu" or find_spec("onnxruntime") is None:
+        peers = []
     with TemporaryDirectory() as folder:
-        if device.spec.device_class == "cpu" and find_spec("onnxruntime") is not None:
-            file = quantized_file(model, samples, Path(folder), options.weight_bits)
-            for name in PEERS:
-                if find_spec(name) is not None:
-                    contenders[name] = partial(open_peer(name, file), inputs)
+        file = Path(folder) / "quantized.onnx"
+        if peers or options.given:
+            write_quantized(model, samples, file, options.weight_bits)
+        if options.given:
+            made = load_file(file)
+        else:
+            made = quantize(graph, samples, QuantizeSettings(weight_bits=options.weight_bits))
+        if not is_exact(made, device, options.records, inputs):
+            raise SystemExit(f"{model}: the quantized network is not what numpy computes")
+        modules = {
+            "int8": compiled(made, device, options.records),
+            "float32": compiled(graph, device, options.records),
+        }
+        contenders: dict[str, Callable[[], object]] = {
+            name: runs(module, inputs) for name, module in modules.items()
+        }
+        contenders |= {name: partial(open_peer(name, file), inputs) for name in peers}
         outcome = compare_times(contenders, options=BenchOptions(budget_s=options.seconds))
     return {timing.name: 1e3 * timing.median_s for timing in outcome.timings}
 
@@ -167,6 +173,7 @@ def main() -> None:
     parser.add_argument("--records", type=Path, default=records_root())
     parser.add_argument("--device", default="pocl")
     parser.add_argument("--seconds", type=float, default=15.0, help="for each network")
+    parser.add_argument("--given", action="store_true", help="the integers of the peers' file")
     parser.add_argument("--weight-bits", type=int, choices=(7, 8), default=8)
     options = parser.parse_args()
     device = open_device(options.device)

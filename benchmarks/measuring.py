@@ -65,6 +65,7 @@ class Trial:
         load = Load(
             inputs=self._workload.inputs,
             outputs=self._workload.outputs,
+            places=self._workload.places,
             rtol=self._workload.rtol,
             atol=self._workload.atol,
         )

@@ -1,7 +1,8 @@
 """The stages as Prefect tasks: one file for each, in the order of the chain.
 
-import_network, quantize, extract, tune, select, compile_bundle, verify, benchmark, report, promote;
-and for nights plan, retrain, compact. TASKS holds each under its stage, as `AsTasks` wants them.
+import_network, quantize, extract, tune, layout, select, compile_bundle, verify, benchmark, report,
+promote; and for nights plan, retrain, compact. TASKS holds each under its stage, as `AsTasks` wants
+them.
 """
 
 from retune_prefect.stage_task import TASKS
@@ -11,6 +12,7 @@ from tasks import (
     compile_bundle,
     extract,
     import_network,
+    layout,
     plan,
     promote,
     quantize,
@@ -28,6 +30,7 @@ __all__ = [
     "compile_bundle",
     "extract",
     "import_network",
+    "layout",
     "plan",
     "promote",
     "quantize",

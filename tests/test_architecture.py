@@ -72,6 +72,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("retune.device",),
     ("retune.records",),
     ("retune.rules",),
+    ("retune.vta",),
     ("retune.graph", "retune.schedule", "retune.codegen"),
     ("retune.instructions",),
     ("retune.ir", "retune.layout"),

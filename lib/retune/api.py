@@ -15,6 +15,7 @@ from retune.bundle.module import Module
 from retune.core.config import cache_root, records_root
 from retune.core.errors import InputError
 from retune.core.keys import content_key
+from retune.core.layouts import Solver
 from retune.device.opening import open_device
 from retune.device.runtime import Device
 from retune.graph.quantize.settings import QuantizeSettings
@@ -93,6 +94,7 @@ def tune_network(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     records: Path | None = None,
     layout: str = "NHWC",
+    layout_solver: Solver = "auto",
     max_error: float = DEFAULT_MAX_ERROR,
     quantize: QuantizeSettings | None = None,
     calibration: Path | str = "",
@@ -128,6 +130,7 @@ def tune_network(
         seed=seed,
         shapes=tuple(sorted((shapes or {}).items())),
         layout=layout,
+        layout_solver=layout_solver,
         max_error=max_error,
         quantize=quantize,
         calibration=str(calibration),

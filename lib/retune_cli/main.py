@@ -22,6 +22,7 @@ from retune.core.errors import RetuneError, ShapesMissing
 from retune_cli.commands import (
     bench,
     devices,
+    export,
     farm,
     model,
     nightly,
@@ -35,6 +36,7 @@ from retune_cli.commands import (
     tasks,
     tune,
     verify,
+    vta,
 )
 from retune_cli.console import print_line, say
 
@@ -77,12 +79,14 @@ app.command("run")(run.run)
 app.command("bench")(bench.bench)
 app.command("verify")(verify.verify)
 app.command("pack")(pack.pack)
+app.command("export")(export.export)
 app.command("versions")(rollback.versions)
 app.command("rollback")(rollback.rollback)
 app.add_typer(records.app, name="records")
 app.add_typer(model.app, name="model")
 app.add_typer(nightly.app, name="nightly")
 app.add_typer(farm.app, name="farm")
+app.add_typer(vta.app, name="vta")
 
 
 def main() -> None:

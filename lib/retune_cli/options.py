@@ -8,7 +8,7 @@ import typer
 
 from retune.core.config import records_root
 from retune.core.errors import InputError
-from retune.core.layouts import LAYOUTS
+from retune.core.layouts import LAYOUTS, SOLVERS, Solver
 
 if TYPE_CHECKING:
     from retune.records.store import RecordStore
@@ -20,7 +20,13 @@ ShapeList = Annotated[
     list[str] | None,
     typer.Option("--shape", help="Bind an input's shape: name=1,3,224,224. Repeatable."),
 ]
-Layout = Annotated[str, typer.Option(help="How images lie: NHWC, NCHW or NCHW16c.")]
+Layout = Annotated[
+    str,
+    typer.Option(help="How images lie: NHWC, NCHW, NCHW16c, or auto: what measuring finds."),
+]
+LayoutSolver = Annotated[
+    str, typer.Option(help="How a plan of layouts is found: auto, exact, pbqp or greedy.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print data instead of tables.")]
 Records = Annotated[
     Path | None,
@@ -47,6 +53,14 @@ def parse_layout(value: str) -> str:
         if layout.upper() == value.upper():
             return layout
     raise InputError(f"--layout {value}: expected {', '.join(LAYOUTS)}; got {value!r}")
+
+
+def parse_solver(value: str) -> Solver:
+    """The solver of layouts. Raises: InputError."""
+    for solver in SOLVERS:
+        if solver == value.lower():
+            return solver
+    raise InputError(f"--layout-solver {value}: expected {', '.join(SOLVERS)}; got {value!r}")
 
 
 def check_model(model: str) -> None:

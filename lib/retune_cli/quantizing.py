@@ -91,7 +91,8 @@ def settings_of(
     given["skip_conv_layers"] = numbers
     given["skip"] = tuple(name for name in names if not name.startswith("#"))
     start = POWER2 if scheme == "power2" else QuantizeSettings()
-    kept = {name: getattr(start, name) for name in ("scheme", "method", "weights", "activations")}
+    own = ("scheme", "method", "weights", "activations", "pools_of_codes")
+    kept = {name: getattr(start, name) for name in own}
     return QuantizeSettings(**(kept | given))
 
 

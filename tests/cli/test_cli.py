@@ -27,7 +27,7 @@ from tests.unit.records.test_store import record
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {"PYTHONPATH": f"{ROOT / 'lib'}:{ROOT}", "PATH": "/usr/bin:/bin"}
 COMMANDS = (
-    *("devices", "tasks", "ops", "tune", "resume", "run", "bench", "verify", "pack"),
+    *("devices", "tasks", "ops", "tune", "resume", "run", "bench", "verify", "pack", "export"),
     *("records", "model", "nightly", "farm", "versions", "rollback"),
 )
 HELP = """

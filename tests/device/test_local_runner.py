@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -243,3 +244,19 @@ def test_the_measuring_process_has_the_conditions_that_records_are_looked_up_by(
     here = measuring_conditions(device_spec(runner.spec.name), MeasureOptions())
     assert measuring_conditions(runner.spec, MeasureOptions()) == here
     assert here.host and here.affinity
+
+
+def test_an_output_that_lies_elsewhere_is_compared_where_it_lies():
+    laid = replace(WORKLOAD, key="laid", places={"y": np.arange(2 * N)[::-2][:N]})
+    there = program("y[511 - 2 * i] = 2 * x[i] + w[i];")
+    wide = replace(there, buffers=tuple(
+        replace(b, elements=2 * N) if b.name == "y" else b for b in there.buffers
+    ))  # fmt: skip
+    beside = replace(wide, kernels=program("y[i] = 2 * x[i] + w[i];").kernels)
+    with_runner = LocalRunner("pocl")
+    try:
+        with_runner.prepare(laid)
+        found = with_runner.measure(laid.key, [wide, beside], QUICK)
+    finally:
+        with_runner.close()
+    assert [m.status for m in found] == ["ok", "wrong_result"]

@@ -13,7 +13,7 @@ from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.onnx_import import load_file
 from retune.graph.passes import Layout, optimise
 from retune.search.extract import extract
-from retune.search.layouts import in_blocks
+from retune.search.laying import laid_out, uniform
 from tests.device.networks import NETWORKS, write
 from tests.external.on_device import compile_graph, compile_network
 from tests.unit.graph.networks import random_network
@@ -62,6 +62,7 @@ BLOCKED = ("grouped", "depthwise", "dense_block", "bottleneck", "pools", "neighb
 @pytest.mark.parametrize("name", BLOCKED)
 def test_a_network_in_blocks_of_channels_agrees_with_onnxruntime(name: str, tmp_path: Path):
     path = write(name, tmp_path)
-    module = compile_network(in_blocks(extract(optimise(load_file(path)))))
+    network = extract(optimise(load_file(path)))
+    module = compile_network(laid_out(network, uniform(network, "NCHW16c")))
     outcome = verify(module, open_peer("onnxruntime", path), module.random_inputs, samples=2)
     assert outcome.passed, outcome

@@ -1,10 +1,16 @@
 """A quantized network's bundle computes exactly the integers that numpy computes."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
+import onnx
 import pytest
+from onnxruntime.quantization import QuantType
 
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph
+from retune.graph.onnx_import import import_model
 from retune.graph.passes import Layout
 from retune.graph.quantize.recipe import quantize
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
@@ -18,8 +24,36 @@ from tests.unit.graph.quantize_networks import (
     samples,
     squeezing,
 )
+from tests.unit.graph.test_bytewise import dynamically
+from tests.unit.graph.test_onnx_pairs import inputs_of, peer, quantized, small
+from tests.unit.graph.test_onnx_qoperator import OPERATORS, WAYS, codes, lines, without_floats
 
 pytestmark = pytest.mark.device
+
+
+def test_ranges_that_are_found_while_it_runs_multiply_by_instructions(tmp_path: Path) -> None:
+    """A network as onnxruntime's dynamic quantizer writes it."""
+    model = dynamically(tmp_path, weight_type=QuantType.QInt8, reduce_range=True)
+    module, inputs = compile_graph(import_model(model)), inputs_of(model, 9)
+    if module.device.spec.instructions:
+        assert any("dot4_u" in text for text in module.plan.kernels.values())
+    (found,) = module.run(inputs).values()
+    np.testing.assert_allclose(found, peer(model, inputs), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("way", ["per channel", "signed"])
+@pytest.mark.parametrize("network", [small, lines])
+def test_networks_of_operators_are_exact_from_codes_to_codes(
+    network: Callable[[], onnx.ModelProto], way: str, tmp_path: Path
+) -> None:
+    """Signed codes too go by the instructions for unsigned ones, which more devices have."""
+    graph = import_model(without_floats(quantized(network(), tmp_path, **(OPERATORS | WAYS[way]))))
+    module, entry = compile_graph(graph), graph.types[graph.inputs[0]]
+    if module.device.spec.instructions:
+        assert any("dot4_u" in text for text in module.plan.kernels.values())
+    inputs = {graph.inputs[0]: codes(*entry.shape, dtype=entry.dtype)}
+    for name, array in run_graph(graph, inputs).items():
+        np.testing.assert_array_equal(module.run(inputs)[name], array)
 
 
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])

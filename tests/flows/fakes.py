@@ -17,6 +17,7 @@ from retune.core.errors import DeviceError, InputError
 from retune.core.replacing import replacing
 from retune.core.target import GENERIC_CPU
 from retune.stages import chain
+from retune.stages.layout_manifest import LayoutManifest
 from retune.stages.manifest import (
     BenchManifest,
     BestRecord,
@@ -91,7 +92,9 @@ class FakeStages:
         tasks = self.stage_extract(request, network)
         found = {t.key: self.stage_search(request, network, tasks, t.key) for t in TASKS}
         searched = self.joined(request, network, tasks, found)
-        selection = selection or self.stage_select(request, tasks, FinalistsManifest())
+        selection = selection or self.stage_select(
+            request, tasks, FinalistsManifest(), LayoutManifest()
+        )
         tuned = self.stage_compile(request, network, tasks, selection, "tuned")
         return FinishedRun(
             network=network,
@@ -178,7 +181,11 @@ class FakeStages:
         )
 
     def stage_finalists(
-        self, request: TuneRequest, network: ImportManifest, tuned: Tuned
+        self,
+        request: TuneRequest,
+        network: ImportManifest,
+        tuned: Tuned,
+        layouts: LayoutManifest,
     ) -> FinalistsManifest:
         def body(_folder: Path) -> FinalistsManifest:
             ran(request, "finalists")
@@ -190,7 +197,11 @@ class FakeStages:
         )
 
     def stage_select(
-        self, request: TuneRequest, tasks: TaskManifest, finalists: FinalistsManifest
+        self,
+        request: TuneRequest,
+        tasks: TaskManifest,
+        finalists: FinalistsManifest,
+        layouts: LayoutManifest,
     ) -> Selection:
         best = tuple(BestRecord(task_key=t.key, record_id="r", time_us=33.0) for t in tasks.tasks)
         return Selection(target="fake device", best=best)

@@ -16,7 +16,18 @@ from retune.records.store import RecordStore
 
 ROOT = Path(__file__).resolve().parents[2]
 BOARD = 'name = "board"\nbase = "pocl"\n'
-STAGES = ["import", "extract", "tune", "finalists", "settle", "mend", "compile", "verify", "bench"]
+STAGES = [
+    "import",
+    "extract",
+    "tune",
+    "layout",
+    "finalists",
+    "settle",
+    "mend",
+    "compile",
+    "verify",
+    "bench",
+]
 APPENDS = ["1", "1+", "3", "3+"]
 POINTS = [
     *(("inside", name) for name in STAGES),

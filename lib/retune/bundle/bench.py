@@ -28,6 +28,21 @@ _LONGEST_SETTLE_S = 1.0
 """Threads that spin for longer than this spin for ever."""
 
 
+class CountingClock:
+    """The time that passes, and what was counted beside it: seconds on a simulated device."""
+
+    def __init__(self, clock: Clock = time.perf_counter) -> None:
+        self._clock = clock
+        self._counted_s = 0.0
+
+    def count(self, seconds: float) -> None:
+        """As if so many seconds had passed."""
+        self._counted_s += seconds
+
+    def __call__(self) -> float:
+        return self._clock() + self._counted_s
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
     """When to stop, and how long one sample takes."""

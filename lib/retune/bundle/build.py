@@ -27,6 +27,7 @@ from retune.codegen.views import view
 from retune.core.errors import InputError
 from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
+from retune.device.resident import way_of
 from retune.graph.fuse import Group
 from retune.graph.graph import Graph, Node
 from retune.graph.half import HALF, WIDE
@@ -41,7 +42,9 @@ from retune.rules.devices import target_of
 from retune.schedule.space import Candidate
 from retune.search.extract import Network, PlacedGroup
 from retune.search.layouts import bound_values
+from retune.search.packed import work_of
 from retune.search.task import Task
+from retune.vta.lower import lower as lower_packed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +107,9 @@ def build_contest(
             parts.without_kernel(placed.group)
             continue
         task = network.tasks[placed.task_key]
+        if placed.group.offloaded:
+            parts.offload(placed.group, task, sources.first(task))
+            continue
         made = sources.of(task, parts.storages(placed, task))
         ranges = tuple(parts.launch(placed, task, source, i) for i, source in enumerate(made))
         if all(ranges):
@@ -112,7 +118,7 @@ def build_contest(
     plan = NetworkPlan(
         name=network.graph.name,
         model_key=model_key,
-        kernels={k.name: k.text for k in parts.kernels.values()},
+        kernels={k.name: k.text + k.called for k in parts.kernels.values()},
         options=target_of(spec).options,
         buffers=tuple(parts.buffers.values()),
         launches=tuple(parts.launches),
@@ -122,6 +128,7 @@ def build_contest(
         device=spec,
         notes={**notes, **sources.notes(), **_integers(network.graph)},
         aliases=tuple(parts.aliases),
+        form="queued" if way_of(spec) else "persistent",
         hosts=tuple(parts.hosts),
         counts=index_counts(network.graph),
     )
@@ -177,6 +184,11 @@ class _Sources:
             programs = [view(program, storages) for program in self._programs_of(task)]
             self._made[key] = [lower(program, self._target) for program in programs]
         return self._made[key]
+
+    def first(self, task: Task) -> Candidate:
+        """The first contender, or the default schedule."""
+        given = self._contenders.get(task.key)
+        return given[0] if given else default_candidate(task.space(self._spec), self._spec)
 
     def _programs_of(self, task: Task) -> list[Program]:
         """Programs under different names, from which those of their kernels derive."""
@@ -249,6 +261,27 @@ class _Parts:
                 inputs=tuple(self._value(value) for value in node.inputs),
                 outputs=tuple(self._value(v) if v in read else "" for v in node.outputs),
                 after=len(self.launches),
+            )
+        )
+
+    def offload(self, group: Group, task: Task, candidate: Candidate) -> None:
+        """A step of the accelerator, with the node's own shifts and limits.
+
+        Raises: ScheduleError if the candidate is not one for the node.
+        """
+        assert task.packed is not None, "the task is an accelerator's"
+        node = group.anchor
+        module = lower_packed(
+            work_of(self.graph, node), dict(candidate.decisions), task.packed.config
+        )
+        self.hosts.append(
+            PlanHost(
+                label=group.name,
+                model=module.to_bytes(),
+                inputs=tuple(self._value(value) for value in node.inputs),
+                outputs=tuple(self._value(value) for value in node.outputs),
+                after=len(self.launches),
+                engine="vta",
             )
         )
 

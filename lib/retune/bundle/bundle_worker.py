@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 
-from retune.bundle.bench import Benchmark, compare_times
+from retune.bundle.bench import Benchmark, CountingClock, compare_times
 from retune.bundle.examination import (
     Compare,
     Entrant,
@@ -28,6 +28,7 @@ from retune.bundle.plan import Form
 from retune.bundle.simulated import module_on, simulated_times
 from retune.core.errors import DeviceError, InputError, RetuneError
 from retune.device.ceilings import Ceilings
+from retune.device.opening import open_device
 from retune.device.runtime import Device
 from retune.device.simulated import SimulatedDevice
 from retune.device.worker import serve
@@ -80,6 +81,19 @@ class BundleWorker:
         module = self._module(entrant)
         return lambda: module.run(feeds)
 
+    def _timed(self, entrant: Entrant, bundle: Path, clock: CountingClock) -> Callable[[], object]:
+        """The same, to be timed by that clock: what an accelerator does is counted, not run."""
+        module = self._module(entrant) if isinstance(entrant, Path) else None
+        if module is None or not module.plan.simulated_s:
+            return self._call(entrant, bundle)
+        counted_s = module.plan.simulated_s
+
+        def call() -> None:
+            module.run_launches()
+            clock.count(counted_s)
+
+        return call
+
     def _open(self, request: Open) -> Opened:
         call = self._call(request.entrant, request.bundle)
         call()
@@ -92,10 +106,12 @@ class BundleWorker:
             bundles = {n: e for n, e in request.entrants.items() if isinstance(e, Path)}
             plans = {name: self._module(bundle).plan for name, bundle in bundles.items()}
             return simulated_times(plans, self._device.board, baseline=request.baseline)
+        clock = CountingClock()
         calls = {
-            name: self._call(entrant, request.bundle) for name, entrant in request.entrants.items()
+            name: self._timed(entrant, request.bundle, clock)
+            for name, entrant in request.entrants.items()
         }
-        return compare_times(calls, baseline=request.baseline, options=request.options)
+        return compare_times(calls, baseline=request.baseline, options=request.options, clock=clock)
 
     def _best_form(self, bundle: Path) -> Form:
         self._modules.pop(bundle, None)  # each form holds the weights once more
@@ -104,4 +120,4 @@ class BundleWorker:
 
 def main(channel: int, lifeline: int, device: str) -> None:
     """Serves an Examiner until it closes the `channel`, or is gone."""
-    serve(channel, lifeline, device, BundleWorker)
+    serve(channel, lifeline, device, BundleWorker, open_device)

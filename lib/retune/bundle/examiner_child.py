@@ -11,15 +11,20 @@ from retune.bundle.bundle_worker import BundleWorker
 from retune.bundle.by_parts import Parts, parts_of
 from retune.bundle.examination import Entrant, Original, Verdict, Verify
 from retune.bundle.module import Module
+from retune.bundle.packed_parts import packed_parts
 from retune.bundle.peers import Peer, has_onnxruntime, numpy_peer, open_peer, open_reference
 from retune.bundle.plan import INTEGERS_NOTE, NetworkPlan
 from retune.bundle.verify import verify
 from retune.core.target import DeviceSpec
+from retune.device.accelerator import config_of
+from retune.device.opening import open_device
 from retune.device.runtime import Device
 from retune.device.worker import serve
+from retune.graph.blocks import PackOptions, pack
 from retune.graph.graph import Graph
 from retune.graph.half import HALF, widen_half
 from retune.graph.onnx_import import load_file
+from retune.graph.passes import optimise
 from retune.graph.quantize.recipe import quantized
 
 
@@ -62,9 +67,23 @@ class OracleWorker(BundleWorker):
     def _oracle(self, module: Module, network: Original) -> tuple[Peer, Parts | None]:
         """The oracle, and the comparison by parts where the network has some."""
         oracle, graph = oracle_of(module.plan, network, self._device.spec)
-        if not module.plan.hosts or graph is None or _is_coded(module.plan, network):
+        if _is_coded(module.plan, network):
+            if graph is None or not module.plan.simulated_s:
+                return oracle, None
+            return oracle, _packed_parts(module, graph)
+        if not module.plan.hosts or graph is None:
             return oracle, None
         return oracle, parts_of(module, network.onnx, graph)
+
+
+def _packed_parts(module: Module, graph: Graph) -> Parts | None:
+    """The comparison of the parts beside and on the accelerator; None where there is none."""
+    config = config_of(module.plan.device)
+    if config is None:
+        return None
+    order = "NCHW" if module.plan.notes.get("layout") == "NCHW" else "NHWC"
+    packed = pack(graph, PackOptions(batch=config.batch, block=config.block))
+    return packed_parts(module, optimise(packed, order))
 
 
 def oracle_of(plan: NetworkPlan, network: Original, spec: DeviceSpec) -> tuple[Peer, Graph | None]:
@@ -91,4 +110,4 @@ def _is_coded(plan: NetworkPlan, network: Original) -> bool:
 
 def main(channel: int, lifeline: int, device: str) -> None:
     """Serves an Examiner until it closes the `channel`, or is gone."""
-    serve(channel, lifeline, device, OracleWorker)
+    serve(channel, lifeline, device, OracleWorker, open_device)

@@ -1,22 +1,25 @@
 """How a plan's launches get onto the device: its form, and the launches of that form.
 
-Read `settle` and `make_executor`. One kernel of persistent workers (codegen/persistent.py says why)
-or of one thread (codegen/inline.py) where the device allows it; single steps of it can be run as
-well, so a profile shows the same code and the same workers as a run. Other devices get the launches
-in order on one queue.
+Read `settle` and `make_executor`. One kernel of persistent workers (codegen/persistent.py says why,
+codegen/resident.py for groups of several items) or of one thread (codegen/inline.py) where the
+device allows it; single steps of it can be run as well, so a profile shows the same code and the
+same workers as a run. Other devices get the launches in order on one queue.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from retune.bundle.placement import Placement, touched
 from retune.bundle.plan import Form, NetworkPlan
 from retune.codegen import inline
 from retune.codegen.hazards import waits
-from retune.codegen.opencl_kernels import defines_group
+from retune.codegen.opencl_kernels import arena_bytes, defines_group
 from retune.codegen.persistent import Callee, Step
+from retune.codegen.resident import MOST_BYTES, Tiles, table_bytes
 from retune.device.launching import prepare_launches
 from retune.device.persistent import Persistent, can_persist
+from retune.device.resident import Resident, way_of
 from retune.device.runtime import Buffer, Device, Launch
 
 
@@ -33,6 +36,8 @@ class Executor:
 
 def forms_here(plan: NetworkPlan, device: Device) -> tuple[Form, ...]:
     """The forms that this device and these kernels allow, at least one; the usual one first."""
+    if way_of(device.spec) and can_stay(plan):
+        return ("queued", "persistent")
     solitary = is_solitary(plan)
     usual: Form = "persistent" if solitary and can_persist(device) else "queued"
     return (usual, "inline") if solitary and device.in_caller else (usual,)
@@ -64,6 +69,8 @@ def _resident(
     plan: NetworkPlan, placement: Placement, bases: Sequence[Buffer], device: Device
 ) -> Executor:
     """The plan as one launch of persistent workers."""
+    if not can_persist(device):
+        return _staying(plan, placement, bases, device)
     steps = steps_of(plan, placement, waits(touched(plan, placement)))
     kernel = Persistent(device, [text_of(plan)], plan.options, callees_of(plan), steps, len(bases))
     return Executor(
@@ -71,6 +78,18 @@ def _resident(
         part=lambda first, end, rounds: (
             kernel.launch(bases, first=first, last=end, rounds=rounds),
         ),
+    )
+
+
+def _staying(
+    plan: NetworkPlan, placement: Placement, bases: Sequence[Buffer], device: Device
+) -> Executor:
+    """The plan as one launch of groups of items that stay."""
+    steps = steps_of(plan, placement, waits(touched(plan, placement)))
+    kernel = Resident(device, [text_of(plan)], plan.options, tiles_of(plan), steps, len(bases))
+    return Executor(
+        whole=(kernel.launch(bases),),
+        part=lambda first, end, rounds: (kernel.launch(bases, first=first, last=end),) * rounds,
     )
 
 
@@ -131,6 +150,16 @@ def is_solitary(plan: NetworkPlan) -> bool:
     return all(defines_group(name, text) for name, text in plan.kernels.items())
 
 
+def can_stay(plan: NetworkPlan) -> bool:
+    """Whether groups that stay can run every kernel of the plan, where there are such groups."""
+    if not plan.launches or not all(
+        defines_group(name, text) or arena_bytes(name, text) is not None
+        for name, text in plan.kernels.items()
+    ):
+        return False
+    return table_bytes(tiles_of(plan), len(plan.launches)) <= MOST_BYTES
+
+
 def text_of(plan: NetworkPlan) -> str:
     """The plan's kernels as one text."""
     return "\n".join(dict.fromkeys(plan.kernels.values()))
@@ -145,6 +174,22 @@ def callees_of(plan: NetworkPlan) -> list[Callee]:
             kernel=launch.kernel,
             parameters=len(launch.args),
             groups=(x, y, z),
+        )
+    return list(found.values())
+
+
+def tiles_of(plan: NetworkPlan) -> list[Tiles]:
+    """The plan's kernels, each once, by the functions of their groups."""
+    found: dict[str, Tiles] = {}
+    for launch in plan.launches:
+        pairs = zip(launch.global_size, launch.local_size, strict=True)
+        x, y, z = (*(size // local for size, local in pairs), 1, 1)[:3]
+        found[launch.kernel] = Tiles(
+            kernel=launch.kernel,
+            parameters=len(launch.args),
+            groups=(x, y, z),
+            items=prod(launch.local_size),
+            arena=arena_bytes(launch.kernel, plan.kernels[launch.kernel]) or 0,
         )
     return list(found.values())
 

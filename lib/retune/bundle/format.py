@@ -1,6 +1,7 @@
 """A bundle on disk: a folder (or a zip of it) with module.json, kernels.cl, weights.safetensors.
 
-A network with host steps has one more file for each: host0.onnx, host1.onnx, and so on.
+A network with host steps has one more file for each: host0.onnx, host1.onnx, and so on; steps of an
+accelerator are host2.vta and the like.
 
 Read `write_bundle` and `read_bundle`. Loading executes nothing: JSON, text and plain arrays. Every
 part's size and hash stands in module.json, and module.json carries a key of itself, so that damage
@@ -11,6 +12,7 @@ import hashlib
 import json
 import shutil
 import zipfile
+import zlib
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +25,7 @@ from retune.bundle.manifest import (
     Malformed,
     child,
     children,
+    engine_of,
     from_manifest,
     host_entries,
     text,
@@ -30,14 +33,14 @@ from retune.bundle.manifest import (
     whole,
 )
 from retune.bundle.memory import plan_memory
-from retune.bundle.plan import NetworkPlan
+from retune.bundle.plan import Engine, NetworkPlan
 from retune.bundle.weights import map_file, save_weights, view_weights
 from retune.core.errors import InputError, RecordError, VerifyError
 from retune.core.keys import content_key
 from retune.core.replacing import replacing, whole_folder
 
 FORMAT = "retune-bundle"
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 """Raised when an older program could misread what this one writes."""
 
 MANIFEST, KERNELS, WEIGHTS = "module.json", "kernels.cl", "weights.safetensors"
@@ -47,6 +50,10 @@ _ABOUT = ("name", "notes", "target")
 
 _MANIFEST_LIMIT_BYTES = 64 << 20
 """A manifest takes some kilobytes for each layer; a larger one is not a manifest."""
+
+_ENCRYPTED = 1
+"""Bit of a zip entry's flags. Source: PKWARE's APPNOTE, 4.4.4."""
+_LONGEST_REASON = 200
 
 _ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 """The same bundle gives the same zip, byte for byte."""
@@ -75,8 +82,9 @@ def read_bundle(path: Path) -> NetworkPlan:
         kernels = _read_part(parts, manifest, KERNELS)
         weights = _read_part(parts, manifest, WEIGHTS)
         try:
-            count = len(host_entries(manifest))
-            models = [bytes(_read_part(parts, manifest, _host_part(i))) for i in range(count)]
+            entries = enumerate(host_entries(manifest))
+            names = [_host_part(number, engine_of(entry)) for number, entry in entries]
+            models = [bytes(_read_part(parts, manifest, name)) for name in names]
             texts, arrays = _split_kernels(manifest, kernels), view_weights(weights)
             plan = from_manifest(manifest, texts, arrays, models)
             verify_plan(plan)
@@ -112,7 +120,7 @@ def pack_zip(folder: Path, path: Path) -> Path:
     """
     folder = folder.resolve()
     plan = read_bundle(folder)
-    hosts = (_host_part(number) for number in range(len(plan.hosts)))
+    hosts = (_host_part(number, host.engine) for number, host in enumerate(plan.hosts))
     with replacing(path) as whole_file, zipfile.ZipFile(whole_file, "w") as archive:
         for name in (MANIFEST, KERNELS, WEIGHTS, *hosts):
             entry = zipfile.ZipInfo(name, date_time=_ZIP_TIME)
@@ -140,9 +148,11 @@ def check_replaceable(folder: Path) -> None:
 
 def _least_version(plan: NetworkPlan) -> int:
     """The oldest version that can hold the plan, so that older programs read it as well."""
+    if any(host.engine != "onnx" for host in plan.hosts):
+        return FORMAT_VERSION
     storages = [alias.storage for alias in plan.aliases if alias.storage is not None]
     if storages:
-        return 3 if all(storage.is_columns for storage in storages) else FORMAT_VERSION
+        return 3 if all(storage.is_columns for storage in storages) else 4
     return 2 if plan.hosts else 1
 
 
@@ -150,7 +160,7 @@ def _write_parts(plan: NetworkPlan, folder: Path) -> None:
     kernels, pieces = _join_kernels(plan.kernels)
     (folder / KERNELS).write_bytes(kernels)
     save_weights(plan.weights, folder / WEIGHTS)
-    hosts = {_host_part(number): host.model for number, host in enumerate(plan.hosts)}
+    hosts = {_host_part(i, host.engine): host.model for i, host in enumerate(plan.hosts)}
     for name, model in hosts.items():
         (folder / name).write_bytes(model)
     memory = plan_memory(plan)
@@ -172,9 +182,9 @@ def _write_parts(plan: NetworkPlan, folder: Path) -> None:
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
 
 
-def _host_part(number: int) -> str:
-    """Name of the file with the model of that host step."""
-    return f"host{number}.onnx"
+def _host_part(number: int, engine: Engine) -> str:
+    """Name of the file with the model of that host step, or the module of an accelerator."""
+    return f"host{number}.{engine}"
 
 
 def _file_facts(path: Path) -> dict[str, Json]:
@@ -234,10 +244,17 @@ class _ZipParts:
     archive: zipfile.ZipFile
 
     def read(self, name: str, limit: int) -> memoryview | None:
-        if name not in self.archive.namelist():
+        entries = [entry for entry in self.archive.infolist() if entry.filename == name]
+        if not entries:
             return None
-        with self.archive.open(name) as stream:
-            return memoryview(stream.read(limit + 1))
+        if len(entries) > 1 or entries[0].flag_bits & _ENCRYPTED:
+            raise _damaged(self, name, "one part of that name, not encrypted", "another")
+        try:
+            with self.archive.open(entries[0]) as stream:
+                return memoryview(stream.read(limit + 1))
+        except (OSError, zlib.error, EOFError, RuntimeError, zipfile.BadZipFile) as error:
+            got = f"what cannot be unpacked ({_brief(error)})"
+            raise _damaged(self, name, "a part that can be unpacked", got) from error
 
 
 @contextmanager
@@ -250,11 +267,17 @@ def _open_parts(path: Path) -> Generator[_Parts, None, None]:
     try:
         with zipfile.ZipFile(path) as archive:
             yield _ZipParts(path=path, archive=archive)
-    except (zipfile.BadZipFile, EOFError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, UnicodeDecodeError) as error:
         raise RecordError(
             f"{path}: expected a bundle folder or zip; got a file that is neither, or is damaged "
-            f"({error}); write the bundle again"
+            f"({_brief(error)}); write the bundle again"
         ) from error
+
+
+def _brief(error: Exception) -> str:
+    """zipfile quotes what it found, however long that is."""
+    text = str(error)
+    return text if len(text) < _LONGEST_REASON else f"{text[:_LONGEST_REASON]}..."
 
 
 def _read_manifest(parts: _Parts) -> dict[str, Json]:
@@ -264,7 +287,7 @@ def _read_manifest(parts: _Parts) -> dict[str, Json]:
         raise _damaged(parts, MANIFEST, "a part of that name", "none")
     try:
         manifest = json.loads(bytes(raw))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _damaged(parts, MANIFEST, "JSON", str(error)) from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:  # pyright: ignore[reportUnknownMemberType]
         raise _damaged(parts, MANIFEST, f'"format": "{FORMAT}"', "another kind of file")

@@ -2,10 +2,12 @@
 
 Read `best_form`. A network's size does not say it: waking the device's threads costs as much as
 some hundred thousand multiply-adds, and how far several threads shorten a network depends on its
-steps.
+steps. Nor does it on a GPU: groups that stay save launches, and give up what a driver has beside
+them, groups of the size and the registers that each kernel wants.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from statistics import median
 
@@ -13,7 +15,7 @@ from retune.bundle.bench import Benchmark, BenchOptions, Contender, compare_time
 from retune.bundle.executor import forms_here
 from retune.bundle.module import Module
 from retune.bundle.plan import Form, NetworkPlan
-from retune.device.runtime import Device
+from retune.device.runtime import BuildFailed, Device, LaunchFailed
 
 WAKE_S = 40e-6
 """What waking and awaiting the device's threads costs a call, and about the most that one thread
@@ -32,7 +34,7 @@ OPTIONS = BenchOptions(budget_s=2.0, min_rounds=9, min_sample_s=2e-3)
 def forms_worth_timing(plan: NetworkPlan, device: Device) -> tuple[Form, ...]:
     """The usual form, and where launches could run in another one also that; nothing is run."""
     forms = forms_here(plan, device)
-    return forms if plan.launches else forms[:1]
+    return forms if plan.launches and not plan.simulated_s else forms[:1]
 
 
 def best_form(
@@ -42,21 +44,26 @@ def best_form(
 ) -> NetworkPlan:
     """The plan in the form whose whole calls, copies included, take the least time on the device.
 
-    The usual form where there is no other, or where no other can gain a worthwhile part. The
-    caller holds the device's lease. For a plan that may hang there is `examiner.Examiner`.
+    The usual form where there is no other that the device builds, or where no other can gain a
+    worthwhile part. The caller holds the device's lease. For a plan that may hang there is
+    `examiner.Examiner`.
     """
     forms = forms_worth_timing(plan, device)
     usual = replace(plan, form=forms[0])
     if len(forms) == 1:
         return usual
-    modules: dict[str, Module] = {forms[0]: Module(usual, device)}
-    if median(modules[forms[0]].benchmark()) > LONGEST_S:
+    modules: dict[Form, Module] = {forms[0]: Module(usual, device)}
+    if forms[0] == "persistent" and median(modules[forms[0]].benchmark()) > LONGEST_S:
         return usual
-    modules |= {form: Module(replace(plan, form=form), device) for form in forms[1:]}
+    for form in forms[1:]:
+        with suppress(BuildFailed, LaunchFailed):  # one kernel of many may ask too much of a device
+            modules[form] = Module(replace(plan, form=form), device)
+    if len(modules) == 1:
+        return usual
     feeds = modules[forms[0]].random_inputs()
     calls = {form: lambda module=module: module.run(feeds) for form, module in modules.items()}
     outcome = (compare or _compare)(calls)
-    best: Form = min(forms, key=lambda form: outcome.timing(form).median_s)
+    best: Form = min(modules, key=lambda form: outcome.timing(form).median_s)
     return replace(plan, form=best)
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Container, Iterable, Mapping
 from math import prod
 
+from retune.bundle.offloaded import OffloadedStep
 from retune.bundle.plan import (
     NetworkPlan,
     PlanBuffer,
@@ -176,7 +177,12 @@ def check_kernel_texts(plan: NetworkPlan) -> None:
     for entry, text in plan.kernels.items():
         if not re.search(rf"\b{re.escape(entry)}\s*\(", text):
             expected = f"a text that defines {entry}"
-            raise broken_plan(plan, f"kernel {entry}", expected, text[:60] or "an empty text")
+            raise broken_plan(
+                plan,
+                f"kernel {entry}",
+                expected,
+                text.lstrip().partition("\n")[0][:60] or "an empty text",
+            )
 
 
 def check_writable(plan: NetworkPlan) -> None:
@@ -214,7 +220,7 @@ def check_hosts(plan: NetworkPlan) -> None:
         _check_host_types(plan, host, step)
 
 
-def _check_host_types(plan: NetworkPlan, host: PlanHost, step: HostModel) -> None:
+def _check_host_types(plan: NetworkPlan, host: PlanHost, step: HostModel | OffloadedStep) -> None:
     """What the step reads and makes is what its model takes and makes."""
     where = _where(host)
     sides = (("inputs", host.inputs, step.inputs), ("outputs", host.outputs, step.outputs))

@@ -13,6 +13,7 @@ import numpy as np
 from retune.bundle.plan import (
     Alias,
     BufferRole,
+    Engine,
     Form,
     NetworkPlan,
     PlanBuffer,
@@ -128,6 +129,17 @@ def host_entries(manifest: Mapping[str, Json]) -> tuple[dict[str, Json], ...]:
     return children(manifest, "hosts") if "hosts" in manifest else ()
 
 
+def engine_of(entry: Mapping[str, Json]) -> Engine:
+    """What runs a step aside from kernels; nothing is stated where the host does.
+
+    Raises: Malformed.
+    """
+    engine = text(entry, "engine") if "engine" in entry else "onnx"
+    if engine not in get_args(Engine):
+        raise Malformed(f"engine: expected one of {', '.join(get_args(Engine))}; got {engine}")
+    return cast("Engine", engine)
+
+
 def text(values: Mapping[str, Json], field: str) -> str:
     """The string of that field. Raises: Malformed."""
     value = values.get(field)
@@ -226,6 +238,7 @@ def _host_entry(host: PlanHost) -> dict[str, Json]:
         "inputs": list(host.inputs),
         "outputs": list(host.outputs),
         "after": host.after,
+        **({} if host.engine == "onnx" else {"engine": host.engine}),
     }
 
 
@@ -236,6 +249,7 @@ def _host(entry: Mapping[str, Json], model: bytes) -> PlanHost:
         inputs=_texts(entry, "inputs"),
         outputs=_texts(entry, "outputs"),
         after=whole(entry, "after"),
+        engine=engine_of(entry),
     )
 
 

@@ -40,6 +40,7 @@ from retune.core.target import DeviceSpec
 from retune.device.ceilings import Roofline
 from retune.device.inputs import random_array
 from retune.device.opening import open_device
+from retune.device.profiles import plays
 from retune.device.runtime import Device
 
 
@@ -200,13 +201,24 @@ class Module:
 
         return run
 
+    def run_launches(self) -> None:
+        """All launches run, on whatever the buffers hold; steps between them do not. For timing."""
+        for part in self._parts:
+            self._host.enqueue(part.launches)
+        self._host.finish()
+
     def benchmark(
         self,
         repeat: int = 20,
         warmup: int = 3,
         inputs: Mapping[str, np.ndarray] | None = None,
     ) -> list[float]:
-        """Seconds of each of `repeat` whole runs, copies included, after `warmup` untimed ones."""
+        """Seconds of each of `repeat` whole runs, copies included, after `warmup` untimed ones.
+
+        Beside an accelerator those of the launches, and what the accelerator's steps take there.
+        """
+        if self.plan.simulated_s:
+            return [self._beside_accelerator() for _ in range(warmup + repeat)][warmup:]
         feeds = self.random_inputs() if inputs is None else inputs
         for _ in range(warmup):
             self.run(feeds)
@@ -216,6 +228,11 @@ class Module:
             self.run(feeds)
             times_s.append(time.perf_counter() - start)
         return times_s
+
+    def _beside_accelerator(self) -> float:
+        start = time.perf_counter()
+        self.run_launches()
+        return time.perf_counter() - start + self.plan.simulated_s
 
     def profile(
         self,
@@ -297,8 +314,8 @@ def _check_device(plan: NetworkPlan, spec: DeviceSpec) -> None:
 
 
 def warn_if_foreign(plan: NetworkPlan, spec: DeviceSpec) -> None:
-    """Warns with BundleWarning if that device is not what the plan was tuned for."""
-    if plan.device.fingerprint == spec.fingerprint:
+    """Warns with BundleWarning if that device is not what the plan was tuned for, nor plays it."""
+    if plan.device.fingerprint == spec.fingerprint or plays(spec, plan.device.name):
         return
     warnings.warn(
         f"module {plan.name} was tuned for {plan.device.fingerprint}; this is {spec.fingerprint}: "

@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 
+from retune.bundle.offloaded import OffloadedStep, open_offloaded
 from retune.core.dtypes import itemsize
 from retune.core.errors import VerifyError
 from retune.core.target import DeviceSpec
@@ -28,6 +29,9 @@ LARGEST_ERROR_NOTE = "largest_error"
 """The note that says the largest error of the strategies that the plan uses; 0: all are direct."""
 
 BufferRole = Literal["input", "output", "weight", "temp"]
+
+Engine = Literal["onnx", "vta"]
+"""What runs a step aside from the kernels."""
 
 Form = Literal["persistent", "inline", "queued"]
 """How the launches get onto the device: as one launch of workers that stay for all of them, in a
@@ -84,7 +88,8 @@ class PlanLaunch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanHost:
-    """One step in numpy, on the host: an ONNX model (`graph.ops.host`) on some buffers."""
+    """One step aside from the device's kernels, on some buffers: an ONNX model (`graph.ops.host`)
+    in numpy, on the host, or a module of an accelerator (`bundle.offloaded`)."""
 
     label: str
     """Name of the group that the step is."""
@@ -96,6 +101,8 @@ class PlanHost:
     """Buffer names; '' for what nobody reads."""
     after: int
     """Launches that run before it."""
+    engine: Engine = "onnx"
+    """What runs it."""
 
     @property
     def read(self) -> tuple[str, ...]:
@@ -108,9 +115,15 @@ class PlanHost:
         return tuple(name for name in self.outputs if name)
 
     @property
-    def opened(self) -> HostModel:
+    def opened(self) -> HostModel | OffloadedStep:
         """The step, ready to run. Raises: ModelError if it is no host step."""
-        return open_host(self.model)
+        return open_host(self.model) if self.engine == "onnx" else open_offloaded(self.model)
+
+    @property
+    def simulated_s(self) -> float | None:
+        """Seconds of a run on the accelerator; None for a step that the host takes time for."""
+        step = self.opened
+        return step.seconds if isinstance(step, OffloadedStep) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +196,11 @@ class NetworkPlan:
             for part in self.parts
             for step in (*self.launches[part.first : part.end], *part.hosts)
         )
+
+    @property
+    def simulated_s(self) -> float:
+        """Seconds of a run that are counted on an accelerator, and not measured."""
+        return sum(host.simulated_s or 0.0 for host in self.hosts)
 
     @property
     def input_shapes(self) -> dict[str, tuple[int, ...]]:

@@ -15,6 +15,7 @@ from retune.core.target import DeviceSpec
 from retune.device.child import Child
 from retune.device.lease import lease
 from retune.device.messages import Refused
+from retune.device.opening import open_device
 from retune.device.reference import Reference
 from retune.device.runtime import BuildFailed, Device, LaunchFailed
 from retune.device.worker import serve
@@ -136,4 +137,4 @@ class _Racer:
 
 def main(channel: int, lifeline: int, device: str) -> None:
     """Serves a ContestChild until it closes the `channel`, or is gone."""
-    serve(channel, lifeline, device, _Racer)
+    serve(channel, lifeline, device, _Racer, open_device)

@@ -14,17 +14,10 @@ from retune.core.dtypes import itemsize
 from retune.core.target import DeviceSpec
 from retune.graph.fuse import ALIAS
 from retune.graph.graph import Graph, Node
-from retune.graph.ops.host import HOST
 from retune.graph.ops.registry import ints
 from retune.ir.storage import Storage, row_major
 from retune.search.extract import Network, PlacedGroup
-
-CROWDED_BYTES = 2048
-"""Rows of a multiple of it begin in one or two sets of a first-level cache whose ways are pages.
-
-Depthwise layers read a window of them at once. With rows a line longer they take, by
-`benchmarks.pitch` (AMD EPYC of 32 KiB first caches, PoCL, medians of paired ratios): 1024 channels
-0.71 of the time at 14x14 and 0.66 at 7x7, 512 channels 0.85 and 0.97; other convolutions 1.00."""
+from retune.search.layouts import CROWDED_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +214,7 @@ class _Forest:
     def _by_rows(self, placed: PlacedGroup, value: str) -> bool:
         """Whether the value's last axis is still an axis of its own after axes were merged."""
         group = placed.group
-        if placed.task_key is None or group.kind in (ALIAS, HOST):
+        if placed.task_key is None or group.aside or group.kind == ALIAS:
             return False
         task = self.network.tasks[placed.task_key]
         names = dict(zip((*group.inputs, *group.params), task.inputs, strict=True))

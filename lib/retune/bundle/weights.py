@@ -71,7 +71,7 @@ def view_weights(data: memoryview) -> dict[str, np.ndarray]:
         raise Malformed(f"header: expected at most {len(data)} bytes; got {header_bytes}")
     try:
         header = json.loads(bytes(data[_LENGTH_BYTES:start]))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Malformed(f"header: expected JSON; got {error}") from error
     if not isinstance(header, dict):
         raise Malformed("header: expected an object")

@@ -210,6 +210,14 @@ class Array:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """An array in the memory that the caller of a function gives it, from that byte on."""
+
+    memory: Memory
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
 class Assign:
     """Registers set to one value."""
 
@@ -297,7 +305,7 @@ class OnMatrices:
 
 
 Statement = (
-    Declare | Registers | Array | Assign | Store | Wait | Prefetch | Number | Loop | If
+    Declare | Registers | Array | Part | Assign | Store | Wait | Prefetch | Number | Loop | If
     | Matrices | OnMatrices
 )  # fmt: skip
 
@@ -333,6 +341,8 @@ class Kernel:
     """Its arguments are one address, and a structure of all parameters' distances from it."""
     local_size: tuple[int, int, int]
     body: tuple[Statement, ...]
+    called: bool = False
+    """No kernel, but a function that a part of a larger group calls, see `tile_functions`."""
     functions: tuple[Function, ...] = ()
     comment: tuple[str, ...] = ()
 
@@ -364,8 +374,10 @@ def _shown(statement: Statement) -> str:
             return f"let {name} = {value}"
         case Registers(names):
             return f"registers {', '.join(map(str, names))}"
-        case Array(memory, size):
-            return f"{memory.scope} {memory.name}[{size}]"
+        case Array(memory) | Part(memory):
+            size = f"[{statement.elements}]" if isinstance(statement, Array) else ""
+            place = f" from byte {statement.first}" if isinstance(statement, Part) else ""
+            return f"{memory.scope} {memory.name}{size}{place}"
         case Assign(targets, value):
             return f"{' = '.join(map(str, targets))} = {value}"
         case Store(at, value):

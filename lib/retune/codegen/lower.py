@@ -14,9 +14,11 @@ from retune.codegen.kernel import Function, Kernel, Parameter
 from retune.codegen.masks import masks_to_guards
 from retune.codegen.matrix_registers import by_number
 from retune.codegen.names import identifier
+from retune.codegen.opencl_kernels import arena_line
 from retune.codegen.passes import drop_unit_loops, pack_constants, simplify_indices
 from retune.codegen.peeling import peel_borders
 from retune.codegen.printing import render
+from retune.codegen.resident import WAYS
 from retune.codegen.source import (
     BufferSpec,
     KernelArg,
@@ -26,6 +28,7 @@ from retune.codegen.source import (
     Role,
 )
 from retune.codegen.target import LEAST_BASED, ONE_BASE, Target
+from retune.codegen.tile_functions import tile_function
 from retune.codegen.widths import check_sizes
 from retune.core.config import knob
 from retune.core.dtypes import itemsize
@@ -168,12 +171,21 @@ def _kernel(part: Program, root: Stmt, position: int, target: Target) -> KernelS
     return KernelSource(
         name=name,
         text=render(kernel, target.renderer),
+        called=_called(kernel, target),
         args=tuple(KernelArg(buffer=b.name, written=b in written) for b in touched),
         global_size=(sizes[0] * local[0], sizes[1] * local[1], sizes[2] * local[2]),
         local_size=local,
         flops=_flops(root),
         bytes=sum(elements(b) * itemsize(b.dtype) for b in _touched(root)),
     )
+
+
+def _called(kernel: Kernel, target: Target) -> str:
+    """The group of a kernel as a function of its own, for devices on which groups may stay."""
+    if kernel.solitary or not any(way in target.offers for way in WAYS):
+        return ""
+    function, arena = tile_function(replace(kernel, functions=(), comment=()))
+    return f"{arena_line(kernel.name, arena)}\n{render(function, target.renderer)}"
 
 
 def _comment(root: Stmt, body: KernelBody) -> list[str]:

@@ -27,6 +27,7 @@ from retune.codegen.kernel import (
     Number,
     OnMatrices,
     Operation,
+    Part,
     Prefetch,
     Registers,
     Store,
@@ -87,7 +88,7 @@ _WORDS = """
     imaginary true false kernel global local constant private generic read_only write_only
     read_write uniform pipe image1d_t image2d_t image3d_t sampler_t event_t queue_t NULL NAN
     INFINITY HUGE_VALF MAXFLOAT INT_MIN INT_MAX LONG_MIN LONG_MAX fma select group get_group_id
-    get_local_id get_global_id barrier CLK_LOCAL_MEM_FENCE main base at matrices
+    get_local_id get_global_id barrier CLK_LOCAL_MEM_FENCE main base at matrices item arena
     tile0 tile1 tile2 tile3 tile4 tile5 tile6 tile7
 """
 RESERVED = frozenset(_WORDS.split()) | frozenset(FUNCTION.values())
@@ -297,6 +298,11 @@ def _array(s: Array, _to: Printer) -> list[str]:
     return [f"{space}{kind} {size} __attribute__((aligned({_ALIGNMENT})));"]
 
 
+def _part(s: Part, _to: Printer) -> list[str]:
+    pointer = f"{_SPACE[s.memory.scope]} {type_name(s.memory.dtype)}*"
+    return [f"{pointer} {s.memory.name} = ({pointer})(arena + {s.first});"]
+
+
 def _lines_of(names: Sequence[Name]) -> list[Sequence[Name]]:
     return [names[i : i + _NAMES_A_LINE] for i in range(0, len(names), _NAMES_A_LINE)]
 
@@ -416,6 +422,7 @@ OPENCL = Renderer(
         Declare: _declare,
         Registers: _registers,
         Array: _array,
+        Part: _part,
         Assign: _assign,
         Store: _store,
         Wait: _wait,

@@ -5,6 +5,7 @@ see `target.ONE_BASE`. Groups of several work-items are one function, groups of 
 that others may call, and a kernel that does. Read `kernel_lines`.
 """
 
+import re
 from collections.abc import Sequence
 
 from retune.codegen.kernel import Kernel, Parameter
@@ -15,6 +16,8 @@ def kernel_lines(kernel: Kernel, body: list[str]) -> list[str]:
     """The functions of a kernel, given the lines of its body."""
     name, parameters = kernel.name, kernel.parameters
     arguments = [f"{_space(p)}* restrict {p.memory.name}" for p in parameters]
+    if kernel.called:
+        return tile_function_lines(name, arguments, body)
     given = _based_arguments(name) if kernel.based else arguments
     if kernel.solitary:
         passed = [_from_base(p) if kernel.based else p.memory.name for p in parameters]
@@ -34,6 +37,36 @@ def group_function(kernel: str) -> str:
 def defines_group(kernel: str, text: str) -> bool:
     """Whether the text defines the kernel by a function of one work-group."""
     return f"static void {group_function(kernel)}(" in text
+
+
+def tile_name(kernel: str) -> str:
+    """The name of the function that a part of a larger group calls as a group of the kernel."""
+    return f"{kernel}_tile"
+
+
+def arena_bytes(kernel: str, text: str) -> int | None:
+    """The local memory that such a function is to be given; None where the text has none."""
+    found = re.search(rf"^#define {tile_name(kernel)}_arena (\d+)$", text, re.MULTILINE)
+    return found and int(found[1])
+
+
+def arena_line(kernel: str, size_bytes: int) -> str:
+    """What `arena_bytes` reads."""
+    return f"#define {tile_name(kernel)}_arena {size_bytes}"
+
+
+def tile_function_lines(name: str, arguments: list[str], body: list[str]) -> list[str]:
+    """A function of a group's number, an item's, and local memory."""
+    own = ("const int3 group", "const int item", "__local uchar* arena")
+    return [
+        "#ifndef TILE_FUNCTION",
+        "#define TILE_FUNCTION",
+        "#endif",
+        "TILE_FUNCTION",
+        f"static void {tile_name(name)}(",
+        ",\n".join(f"    {a}" for a in (*arguments, *own)) + ")",
+        *_braced(body),
+    ]
 
 
 def cooperative_kernel(

@@ -82,11 +82,13 @@ def persistent_text(
     callees: Sequence[Callee],
     steps: Sequence[Step],
     bases: int,
-    threads: int,
+    threads: int | str,
     *,
     moving: bool = False,
 ) -> str:
     """OpenCL C of the kernel; the callees' own texts go before it.
+
+    `threads` is the device's number of them, or the name of a macro that will be.
 
     Arguments: `bases` pointers, the counters, then the first step to run, the step to stop before,
     and how many times over: (last - first) * rounds <= MAX_STEPS, or one round. If `moving`, two
@@ -146,11 +148,12 @@ def comment(label: str) -> str:
     return "".join(c if c.isprintable() and c != "\\" else "?" for c in label)
 
 
-def support_lines(threads: int) -> list[str]:
+def support_lines(threads: int | str) -> list[str]:
     """How workers take groups and wait: COUNTERS, retune_read, _add, _wait and _take."""
+    counters = threads + 1 if isinstance(threads, int) else f"({threads} + 1)"
     return f"""\
 // Counters have a cache line each: of a step, the groups done, then those taken of each share.
-#define COUNTERS(step) (state + {LINE_INTS} * (2 + (step) * {threads + 1}))
+#define COUNTERS(step) (state + {LINE_INTS} * (2 + (step) * {counters}))
 
 static int retune_read(__global atomic_int* counter) {{
   return atomic_load_explicit(counter, memory_order_relaxed, memory_scope_device);

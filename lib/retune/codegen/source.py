@@ -46,6 +46,9 @@ class KernelSource:
     """Arithmetic operations of one launch, counted from the tensor expression."""
     bytes: int
     """Bytes of the distinct elements read and written: the least traffic of one launch."""
+    called: str = ""
+    """The text of its group as a function that groups which stay call, see `codegen.resident`; ''
+    where the device has no such groups, or groups are single items."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

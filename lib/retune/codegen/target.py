@@ -58,7 +58,8 @@ class Target:
     renderer: Renderer = OPENCL
     """What writes them."""
     offers: tuple[str, ...] = ()
-    """The ways of intrinsics that are there beside those that all devices have; `ONE_BASE`."""
+    """The ways of intrinsics that are there beside those that all devices have; `ONE_BASE`; those
+    of `resident.WAYS` by which groups may stay."""
 
     def groups(self, nest: Stmt) -> Groups:
         """How the groups of a nest run."""

@@ -6,8 +6,17 @@ says which errors are worth another try.
 """
 
 import errno
+import re
 from collections.abc import Sequence
 from typing import ClassVar
+
+_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]|\n(?!  \S)")
+"""What would end a line, or cannot be printed; but for lines of a list below the sentence, which
+are indented."""
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()
 
 
 class RetuneError(Exception):
@@ -19,9 +28,15 @@ class RetuneError(Exception):
 
 
 class InputError(RetuneError):
-    """The user's input cannot be used: a file, an option, a name."""
+    """The user's input cannot be used: a file, an option, a name.
+
+    Its message is one sentence, whatever is quoted in it: names in files may have line ends.
+    """
 
     exit_code = 2
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(_CONTROL.sub(_escaped, message))
 
 
 class ModelError(InputError):

@@ -41,12 +41,17 @@ class DeviceSpec:
     """Work-items of one work-group at most."""
     extensions: tuple[str, ...] = ()
     instructions: tuple[str, ...] = ()
-    """What was built, run and found right there, see `device.probing`: ways of intrinsics, and
-    launches from one address."""
+    """What was built, run and found right there, see `device.probing`: ways of intrinsics, launches
+    from one address, and groups that stay."""
     host: str = ""
     """Processor, cores and caches of the machine that it is in."""
+    accelerator: str = ""
+    """What stands beside it and runs packed parts of networks: a VTA variant and its board."""
     affinity: str = ""
     """Cores of the machine on which its kernels may run; empty if it has cores of its own."""
+    computed_by: str = ""
+    """Name and fingerprint, with a bar between them, of the device that computes in its place: one
+    with other limits, see `core.parameters`, or one that plays it, see `device.profiles`."""
 
     @property
     def fingerprint(self) -> str:

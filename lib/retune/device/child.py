@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from multiprocessing.connection import Connection
 from typing import IO
 
@@ -41,12 +41,19 @@ class Child:
     """A process with one open device. After a loss the next request starts a new process."""
 
     def __init__(
-        self, device: str, *, pinned: bool = True, entry: str = "retune.device.worker"
+        self,
+        device: str,
+        *,
+        pinned: bool = True,
+        entry: str = "retune.device.worker",
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         """Starts nothing yet. A child that is not pinned compiles, and is not to be timed.
 
-        `entry` names the module whose `main` the process runs; see `worker.serve`.
+        `entry` names the module whose `main` the process runs, see `worker.serve`, with the
+        `environment` beside this process's own.
         """
+        self._environment = dict(environment or {})
         self._device = device
         self._entry = entry
         self._pinned = pinned
@@ -122,7 +129,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,
-                env={**os.environ, **({} if self._pinned else pocl.UNPINNED)},
+                env=os.environ | self._environment | ({} if self._pinned else dict(pocl.UNPINNED)),
                 start_new_session=True,
             )
         os.close(read_end)

@@ -8,8 +8,14 @@ from retune.core.target import DeviceSpec
 
 
 def lock_path(spec: DeviceSpec) -> Path:
-    """The device's lock file, the same for every process of this machine."""
-    return machine_lock("device", spec.name, spec.fingerprint)
+    """The device's lock file, the same for every process of this machine.
+
+    Devices by different descriptions that one device computes for share it.
+    """
+    name, _, fingerprint = spec.computed_by.partition("|")
+    if not name:
+        name, fingerprint = spec.name, spec.fingerprint
+    return machine_lock("device", name, fingerprint)
 
 
 def lease(spec: DeviceSpec) -> AbstractContextManager[None]:

@@ -298,6 +298,7 @@ class LocalRunner:
             load = Load(
                 inputs=dict(workload.inputs),
                 outputs=dict(workload.outputs),
+                places=dict(workload.places),
                 rtol=workload.rtol,
                 atol=workload.atol,
             )

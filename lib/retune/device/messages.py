@@ -16,6 +16,8 @@ class Load:
 
     inputs: Mapping[str, np.ndarray]
     outputs: Mapping[str, np.ndarray]
+    places: Mapping[str, np.ndarray]
+    """See `Workload.places`."""
     rtol: float
     atol: float
 

@@ -1,8 +1,9 @@
 """The door to devices by name: their specs, what measures on them, and what runs on them.
 
 A name is one that `retune devices` lists, `sim:PATH` for the simulated device (`board`) that a TOML
-file describes, or `farm:KEY@ADDRESS` for the boards of a farm. Several names with commas between
-them are equal devices that share a run.
+file describes, `vta-sim` for the simulated accelerator (`accelerator`), `profile:NAME` for a device
+that is not here (`profiles`), or `farm:KEY@ADDRESS` for the boards of a farm. Parameters may follow
+it (`core.parameters`). Several names with commas between them are equal devices that share a run.
 """
 
 from collections.abc import Generator
@@ -14,14 +15,25 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from retune.core.errors import InputError
+from retune.core.parameters import named, split_name, with_parameters
 from retune.core.target import DeviceSpec
 from retune.device import runtime
+from retune.device.accelerator import (
+    BASE,
+    NAME,
+    AcceleratorDevice,
+    AcceleratorRunner,
+    described,
+    is_accelerator,
+)
 from retune.device.board import SIMULATED, Board, read_board
 from retune.device.catalogue import device_spec, find_device
+from retune.device.described import DescribedDevice
 from retune.device.device_pool import DevicePool
 from retune.device.farm.names import farm_name, is_farm
 from retune.device.lease import lease
 from retune.device.measure import LocalRunner
+from retune.device.profiles import PLAYED, is_profile, played, split_profile
 from retune.device.runtime import Device
 from retune.device.simulated import SimulatedDevice, SimulatedRunner
 from retune.device.workload import Runner
@@ -56,6 +68,8 @@ def open_runner(name: str) -> Runner:
     if is_farm(name):
         return _farm().FarmRunner(farm_name(name))
     spec_of(name)
+    for device in _devices(name):
+        _check_present(device)
     runners = [_runner(device) for device in _devices(name)]
     return runners[0] if len(runners) == 1 else DevicePool(runners)
 
@@ -68,7 +82,9 @@ def asking_of(name: str) -> "Asking":
 def open_device(name: str = "pocl") -> Device:
     """The device of that name, open; of several the first. Raises: InputError as `spec_of`.
 
-    One that is simulated is a SimulatedDevice. A farm's is opened on its board alone.
+    One that is simulated is a SimulatedDevice or an AcceleratorDevice, one that passes for another
+    a DescribedDevice; a farm's is opened on its board alone. Raises: InputError also for a profile
+    that no device plays.
     """
     if is_farm(name):
         raise InputError(
@@ -76,11 +92,35 @@ def open_device(name: str = "pocl") -> Device:
             "a board and run it there, or name a device of `retune devices`"
         )
     first = _devices(name)[0]
+    if is_accelerator(first):
+        base, handle = find_device(BASE)
+        return AcceleratorDevice(handle, base, first)
     board = _board(first)
-    if board is None:
-        return runtime.open_device(first)
-    base, handle = find_device(board.base)
-    return SimulatedDevice(handle, base, board)
+    if board is not None:
+        base, handle = find_device(board.base)
+        return SimulatedDevice(handle, base, board)
+    _check_present(first)
+    spec, own = _spec(first), _computing(first)
+    if spec.name == own:
+        return runtime.open_device(own)
+    base, handle = find_device(own)
+    return DescribedDevice(handle, base, spec)
+
+
+def playing(name: str) -> str:
+    """The device that shows whether kernels for the named one are right: itself if it is here.
+
+    A profile's is played by PoCL. Raises: InputError as `spec_of`.
+    """
+    own, parameters = split_name(_devices(name)[0])
+    if is_farm(name) or not is_profile(own) or split_profile(own)[1]:
+        return name
+    return named(f"{own}{PLAYED}pocl", parameters)
+
+
+def is_absent(name: str) -> bool:
+    """Whether it is a profile that no device plays: nothing can run on it, or be timed."""
+    return playing(name) != name
 
 
 def unraced(name: str) -> str:
@@ -90,8 +130,10 @@ def unraced(name: str) -> str:
     """
     if is_farm(name):
         return f"{name} is a farm's"
+    if not is_simulated(name):
+        return ""
     board = board_of(name)
-    return f"{board.name} is simulated" if board else ""
+    return f"{board.name if board else name} is simulated"
 
 
 @contextmanager
@@ -100,9 +142,25 @@ def base_leased(name: str) -> Generator[None]:
 
     Of several the first. Raises: InputError if its file cannot be used.
     """
-    board = board_of(name)
-    with lease(device_spec(board.base)) if board else nullcontext():
+    board, base = board_of(name), None
+    if board is not None or is_simulated(name):
+        base = board.base if board else BASE
+    with lease(device_spec(base)) if base else nullcontext():
         yield
+
+
+def list_simulated() -> tuple[DeviceSpec, ...]:
+    """The devices without hardware that are always there; none without the base's."""
+    try:
+        return (spec_of(NAME),)
+    except InputError:
+        return ()
+
+
+def is_simulated(name: str) -> bool:
+    """Whether times there are counted and not measured."""
+    first = _devices(name)[0]
+    return is_accelerator(first) or _board(first) is not None
 
 
 def board_of(name: str) -> Board | None:
@@ -141,10 +199,40 @@ def _board(device: str) -> Board | None:
 
 
 def _spec(device: str) -> DeviceSpec:
+    if is_accelerator(device):
+        return described(device, device_spec(BASE))
     board = _board(device)
-    return board.described(device_spec(board.base)) if board else device_spec(device)
+    if board:
+        return board.described(device_spec(board.base))
+    own, parameters = split_name(device)
+    return with_parameters(_plain_spec(own), parameters)
+
+
+def _plain_spec(own: str) -> DeviceSpec:
+    """The device of a name without parameters."""
+    if not is_profile(own):
+        return device_spec(own)
+    profile, base = split_profile(own)
+    return played(profile, device_spec(base)) if base else profile.spec
+
+
+def _computing(device: str) -> str:
+    """The name of the device of this machine on which kernels run."""
+    own = split_name(device)[0]
+    return split_profile(own)[1] if is_profile(own) else own
+
+
+def _check_present(device: str) -> None:
+    if not _board(device) and not _computing(device):
+        raise InputError(
+            f"device {device!r}: expected a device that is here, got a profile, for which bundles "
+            f"are only compiled (--trials 0); {playing(device)} runs its kernels on PoCL, and on "
+            "the board itself `retune devices` says the device's own name"
+        )
 
 
 def _runner(device: str) -> Runner:
+    if is_accelerator(device):
+        return AcceleratorRunner(_spec(device))
     board = _board(device)
     return SimulatedRunner(board, device_spec(board.base)) if board else LocalRunner(device)

@@ -9,12 +9,14 @@ from math import prod
 import numpy as np
 
 from retune.codegen.opencl_intrinsics import function_name
+from retune.codegen.resident import WAYS
 from retune.codegen.target import ONE_BASE
 from retune.core.dtypes import INTEGER_LIMITS, TensorType, numpy_dtype
 from retune.core.errors import DeviceError
 from retune.device import catalogue
 from retune.device.probing import BASED_PROGRAM, program_of, shapes_of, tile_kernel, ways
 from retune.device.runtime import Device
+from retune.device.staying import groups_stay
 from retune.instructions import Intrinsic, Shape, Way
 
 _LOG = logging.getLogger(__name__)
@@ -27,7 +29,9 @@ def main(device: str, names: Sequence[str]) -> None:
     spec, handle = catalogue.find_bare(device)
     opened = Device(handle, spec)
     trials = {name: partial(_has_way, opened, entry, way) for name, entry, way in ways()}
-    for name, trial in (trials | {ONE_BASE: partial(has_one_base, opened)}).items():
+    trials |= {ONE_BASE: partial(has_one_base, opened)}
+    trials |= {name: partial(groups_stay, opened, name) for name in WAYS}
+    for name, trial in trials.items():
         if name in names:
             sys.stdout.write(f"{'works' if _works(name, trial) else 'fails'} {name}\n")
             sys.stdout.flush()

@@ -1,4 +1,5 @@
-"""What a device offers beside OpenCL's own: ways of intrinsics, and launches from one address.
+"""What a device offers beside OpenCL's own: ways of intrinsics, launches from one address, and
+groups that may stay.
 
 Each is built there, run, and compared.
 
@@ -17,6 +18,7 @@ from dataclasses import replace
 from retune.codegen.kernel import Function
 from retune.codegen.lower import lower
 from retune.codegen.opencl_intrinsics import LANGUAGE, function_lines, function_name
+from retune.codegen.resident import WAYS
 from retune.codegen.source import KernelSource
 from retune.codegen.target import CPU, ONE_BASE
 from retune.core.keys import content_key
@@ -50,12 +52,15 @@ _BOOT = (
 
 
 def offered(spec: DeviceSpec) -> tuple[str, ...]:
-    """The ways that the device has, by their full names, the best of each intrinsic first; and
-    `ONE_BASE`, where kernels reach all memory from one address.
+    """The ways that the device has, by their full names, the best of each intrinsic first; then
+    `ONE_BASE`, where kernels reach all memory from one address, and of `resident.WAYS` those by
+    which groups may stay for a whole run.
 
     Probes it if this machine has not done so yet, which takes a second or two.
     """
     names = [*(name for name, _, _ in ways()), ONE_BASE]
+    if spec.device_class != "cpu":  # where `persistent` does the same for groups of one item
+        names += WAYS
     path = machine_file("instructions", ".json", spec.fingerprint, spec.host, _texts())
     try:
         known = json.loads(path.read_text(encoding="utf-8"))
@@ -81,7 +86,8 @@ def ways() -> Iterator[tuple[str, Intrinsic, Way]]:
 
 def _texts() -> str:
     """A digest of all that is tried."""
-    return content_key(*(program_of(entry, way) for _, entry, way in ways()), BASED_PROGRAM)
+    tried = [program_of(entry, way) for _, entry, way in ways()]
+    return content_key(*tried, BASED_PROGRAM, *(way.text for way in WAYS.values()))
 
 
 def _probe(device: str, names: Sequence[str]) -> list[str]:

@@ -6,6 +6,8 @@ others: two 128-bit loads, one of 256 bits, and two shuffles for each operand of
 Access through a vector type that is aligned like its elements is one instruction.
 """
 
+import re
+
 LANES = (4, 8, 16)
 _TYPES = {"float": 4, "int": 4, "uint": 4, "char": 1, "uchar": 1}
 """Types of elements, and their bytes."""
@@ -14,6 +16,13 @@ _INLINE = "__attribute__((overloadable, always_inline))"
 
 NAMES = frozenset(f"{verb}{lanes}" for verb in ("vload", "vstore") for lanes in LANES)
 """What is defined anew."""
+
+_WORD = re.compile(r"\w+")
+
+
+def used_in(text: str) -> frozenset[str]:
+    """Those of NAMES that a program uses."""
+    return NAMES.intersection(_WORD.findall(text))
 
 
 def definitions(used: frozenset[str]) -> list[str]:

@@ -14,12 +14,13 @@ import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from retune.core.dtypes import TensorType, numpy_dtype
 from retune.core.errors import DeviceError, InputError
+from retune.core.target import DeviceSpec
 from retune.device.jobs import BoundJob, BuiltJob, build_jobs
 from retune.device.messages import (
     Broken,
@@ -58,7 +59,7 @@ class Worker:
         self._reference: Reference | None = None
         self._pool = ConstantPool(device)
         self._jobs: dict[int, tuple[BuiltJob, Job]] = {}
-        self._workload = Load(inputs={}, outputs={}, rtol=0.0, atol=0.0)
+        self._workload = Load(inputs={}, outputs={}, places={}, rtol=0.0, atol=0.0)
         self._uploaded: dict[str, Buffer] = {}
         self._bound: BoundJob | None = None
         self._flush: np.ndarray | None = None
@@ -112,10 +113,7 @@ class Worker:
         bound = built.bind(buffers, self._constants(job, request), request.spread_bytes)
         seconds = bound.time()
         found = {
-            spec.name: self._device.read(
-                buffers[spec.name],
-                TensorType((spec.elements,), spec.dtype),  # pyright: ignore[reportArgumentType]
-            )
+            spec.name: self._result(buffers[spec.name], spec)
             for spec in job.buffers
             if spec.role == "output"
         }
@@ -125,6 +123,12 @@ class Worker:
             return Refused(status="wrong_result", error=off.problem, max_abs_err=off.largest)
         self._bound = bound
         return Checked(max_abs_err=off.largest, first_s=seconds)
+
+    def _result(self, buffer: Buffer, spec: JobBuffer) -> np.ndarray:
+        """The elements of an output, in the order of the reference."""
+        kind = TensorType((spec.elements,), spec.dtype)  # pyright: ignore[reportArgumentType]
+        array, places = self._device.read(buffer, kind), self._workload.places.get(spec.name)
+        return array if places is None else array[places]
 
     def _time(self, request: Time) -> Reply:
         if self._reference is None:
@@ -173,7 +177,19 @@ class Worker:
 
 def main(channel: int, lifeline: int, device: str) -> None:
     """Serves requests from the `channel` descriptor until it closes or the lifeline does."""
-    serve(channel, lifeline, device, Worker)
+    serve(channel, lifeline, device, Worker, open_device)
+
+
+class Described(Protocol):
+    """What a process has open."""
+
+    @property
+    def spec(self) -> DeviceSpec:
+        """What it is."""
+        ...
+
+
+D = TypeVar("D", bound=Described)
 
 
 class Handler(Protocol):
@@ -184,18 +200,29 @@ class Handler(Protocol):
         ...
 
 
-def serve(channel: int, lifeline: int, device: str, handler: Callable[[Device], Handler]) -> None:
-    """Serves requests as `main` does, by a handler on the opened device."""
+def serve(
+    channel: int,
+    lifeline: int,
+    device: str,
+    handler: Callable[[D], Handler],
+    opening: Callable[[str], D],
+) -> None:
+    """Serves requests as `main` does, by a handler on what `opening` makes of the device's name."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _die_with_parent(lifeline)
     connection = Connection(channel)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        _serve(connection, device, handler)
+        _serve(connection, device, handler, opening)
 
 
-def _serve(connection: Connection, device: str, handler: Callable[[Device], Handler]) -> None:
+def _serve(
+    connection: Connection,
+    device: str,
+    handler: Callable[[D], Handler],
+    opening: Callable[[str], D],
+) -> None:
     try:
-        worker = handler(opened := open_device(device))
+        worker = handler(opened := opening(device))
         connection.send(Ready(spec=opened.spec))
         while True:
             connection.send(worker.handle(connection.recv()))

@@ -23,9 +23,12 @@ class Workload:
 
     key: str
     inputs: Mapping[str, np.ndarray]
-    """Every input and constant buffer of the candidates, by name; constants are not packed."""
+    """Every input and constant buffer of the candidates, by name; constants are not packed, inputs
+    lie as the candidates read them."""
     outputs: Mapping[str, np.ndarray]
     """The reference result of every output buffer, by name."""
+    places: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
+    """Of outputs that do not lie row by row: where in its buffer each element does. int64"""
     rtol: float = 1e-4
     """Allowed deviation as a share of the largest reference value of that output."""
     atol: float = 1e-6
@@ -71,12 +74,13 @@ class MeasureOptions:
 
 def measuring_conditions(spec: DeviceSpec, options: MeasureOptions) -> Conditions:
     """The conditions under which a runner of that device times candidates with these options."""
-    spread = options.spread_bytes if spec.device_class == "cpu" else 0  # queues read the same
+    timed = spec.device_class == "cpu" and not spec.accelerator
+    spread = options.spread_bytes if timed else 0  # queues read the same, and so do simulators
     return Conditions(
         device=spec.fingerprint,
         instance=spec.name,
         host=spec.host,
-        compute_units=spec.compute_units,
+        compute_units=1 if spec.accelerator else spec.compute_units,
         affinity=spec.affinity,
         spread_bytes=spread,
         constants=constants_from(spec, spread),
@@ -242,7 +246,7 @@ def make_candidate(workload: Workload, source: ProgramSource) -> Candidate:
                     f"workload {workload.key}: candidate reads or writes {spec.role} {name!r}, "
                     f"the workload has {', '.join(sorted(given)) or 'none'}"
                 )
-        if spec.pack is None:
+        if spec.pack is None and spec.name not in workload.places:
             _check_size(spec.name, given[spec.name].size, spec.elements, "the workload has")
     buffers = tuple(
         JobBuffer(

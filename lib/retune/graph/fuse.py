@@ -6,8 +6,8 @@ takes in what only moves its data, too (`graph/moves.py`). Element-wise ops that
 groups in the same way. Ops over the same rows are a group, sums along the rows and what is made of
 them included, as a norm that an exporter wrote in parts. Reshapes of contiguous data move nothing:
 they are aliases, unless an input or output of the network would have to share its memory with an
-output. A host step is a group of its own. Host steps come as late as they can, so that the device's
-work has few parts.
+output. A host step is a group of its own, and so is what an accelerator computes. They come as late
+as they can, so that the device's work has few parts.
 """
 
 import re
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from retune.graph.graph import Graph, Node
 from retune.graph.moves import find_moves
 from retune.graph.ops import lookup
+from retune.graph.ops.blocked import OFFLOADED
 from retune.graph.ops.host import HOST
 
 ALIAS = "alias"
@@ -47,6 +48,16 @@ class Group:
         It is that of the loop nest, but for groups over rows.
         """
         return _main(self.nodes)
+
+    @property
+    def aside(self) -> bool:
+        """Whether it runs between the device's kernels: on the host, or on an accelerator."""
+        return runs_aside(self.nodes[0])
+
+    @property
+    def offloaded(self) -> bool:
+        """Whether an accelerator runs it."""
+        return lookup(self.nodes[0].op).kind == OFFLOADED
 
     @property
     def epilogue(self) -> tuple[Node, ...]:
@@ -89,13 +100,18 @@ def group_graph(graph: Graph, group: Group) -> Graph:
     )
 
 
+def runs_aside(node: Node) -> bool:
+    """Whether no kernel of the device computes the node."""
+    return lookup(node.op).kind in (HOST, OFFLOADED)
+
+
 def _in_parts(groups: Iterable[Group]) -> tuple[Group, ...]:
-    """In turns all that the device can do and all that the host can then do; else their order."""
+    """In turns all that the device can do and all that others can then do; else their order."""
     turns: dict[str, int] = {}  # of each value: even ones are the device's
     found: list[tuple[int, Group]] = []
     for group in groups:
         turn = max((turns.get(value, 0) for value in group.inputs), default=0)
-        if group.kind != ALIAS and turn % 2 != (group.kind == HOST):
+        if group.kind != ALIAS and turn % 2 != group.aside:
             turn += 1
         turns.update(dict.fromkeys((v for node in group.nodes for v in node.outputs), turn))
         found.append((turn, group))

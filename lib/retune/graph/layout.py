@@ -131,6 +131,16 @@ def _window(c: _Converter, node: Node) -> None:
     c.put(node, node.op, inputs, {**node.attrs, "layout": layout}, 1)
 
 
+def _pack(c: _Converter, node: Node) -> None:
+    """Channels that are taken into blocks come from the end; blocks have one order only."""
+    c.put(node, node.op, (c.want(node.inputs[0], 1),), {**node.attrs, "layout": "NHWC"}, 0)
+
+
+def _unpack(c: _Converter, node: Node) -> None:
+    """The way back."""
+    c.put(node, node.op, (c.want(node.inputs[0], 0),), {**node.attrs, "layout": "NHWC"}, 1)
+
+
 def _images(c: _Converter, node: Node) -> None:
     """As pooling, but volumes and what nobody has moved stay as they are."""
     if len(c.old_shape(node.inputs[0])) == 4 and c.moved(node.inputs[0]) == 1:
@@ -300,6 +310,8 @@ HANDLERS: dict[str, Convert] = {
     "transpose": _transpose,
     "reshape": _reshape,
     HOST: _host,
+    "pack_blocks": _pack,
+    "unpack_blocks": _unpack,
     **dict.fromkeys(("cumulative_sum", "cumulative_product", "top_indices"), _along_axis),
     **dict.fromkeys(("reduce_mean", "reduce_sum", "reduce_prod", "reduce_max"), _reduce),
     **dict.fromkeys(("reduce_min", "argmax", "argmin"), _reduce),

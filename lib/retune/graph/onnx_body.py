@@ -20,6 +20,7 @@ from retune.graph.onnx_functions import (
     Functions,
     call_attributes,
     has_schema_function,
+    input_problem,
     local_function,
     schema_function,
 )
@@ -37,6 +38,8 @@ from retune.graph.onnx_scope import (
     standard,
 )
 
+_MALFORMED = (IndexError, ValueError, KeyError, TypeError, ZeroDivisionError, OverflowError)
+"""What handlers run into where inputs and attributes are not as ONNX defines them."""
 _DEEPEST = 64
 """Bodies in bodies: a function that calls itself has no end."""
 
@@ -112,7 +115,11 @@ class BodyImporter:
         elif read & self.host.kept_values:
             self.run_on_host(call, scope, keep=True)
         else:
-            self._import(call, scope)
+            try:
+                self._import(call, scope)
+            except MemoryError as error:  # an array of constants, folded while importing
+                where = f"{self._build.name}: node '{call.name}' ({call.op_type})"
+                raise ModelError(f"{where}: its values do not fit into memory ({error})") from error
 
     def _count(self, call: onnx.NodeProto, scope: Scope) -> None:
         """The node cannot be imported, for what it reads; what it would lack itself is counted."""
@@ -129,6 +136,12 @@ class BodyImporter:
 
     def _import(self, call: onnx.NodeProto, scope: Scope) -> None:
         handler, version = _handler(call, scope), scope.version(call.domain)
+        problem = input_problem(call, version)
+        if problem:
+            raise ModelError(
+                f"{self._build.name}: node '{call.name}' ({call.op_type}): {problem}; ONNX opset "
+                f"{version} does not allow that; export the model again"
+            )
         if handler is not None:
             try:
                 return self._handle(handler, call, scope)
@@ -186,7 +199,7 @@ class BodyImporter:
             handler(node, Emitter(self._build, node, around, self.values))
         except ModelError as error:
             raise type(error)(f"{where}: {error}") from error
-        except (IndexError, ValueError, KeyError) as error:
+        except _MALFORMED as error:
             raise ModelError(
                 f"{where}: malformed ({error}); expected inputs and attributes as ONNX opset "
                 f"{version} defines them; got inputs {list(node.inputs)} and attributes "
@@ -204,6 +217,11 @@ class BodyImporter:
 
     def _expand(self, function: onnx.FunctionProto, call: onnx.NodeProto, scope: Scope) -> None:
         """The function's body takes the node's place; its outputs have the node's names."""
+        if len(call.input) > len(function.input):
+            raise ModelError(
+                f"{self._build.name}: node '{call.name}' ({call.op_type}): expected at most "
+                f"{len(function.input)} inputs, as its function takes, got {len(call.input)}"
+            )
         given = [*call.input, *[""] * (len(function.input) - len(call.input))]
         names = dict(zip(function.input, given, strict=True))
         made = dict(zip(function.output, call.output, strict=False))

@@ -4,6 +4,7 @@ Read `read_onnx`, `initializers` and `tensor_array`.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any, cast
@@ -21,9 +22,36 @@ from retune.graph.ops import Array
 OLDEST_OPSET = 7
 """Opset 7 brought numpy's broadcasting; older models mean other things by the same names."""
 
+
+@dataclass(frozen=True, slots=True)
+class Narrow:
+    """Integers of fewer than eight bits."""
+
+    dtype: str
+    """What holds them."""
+    least: int
+    most: int
+
+    @property
+    def bits(self) -> int:
+        """Of each."""
+        return (self.most - self.least).bit_length()
+
+
+NARROW: dict[int, Narrow] = {
+    onnx.TensorProto.INT4: Narrow("int8", -8, 7),
+    onnx.TensorProto.UINT4: Narrow("uint8", 0, 15),
+    onnx.TensorProto.INT2: Narrow("int8", -2, 1),
+    onnx.TensorProto.UINT2: Narrow("uint8", 0, 3),
+}
+"""By ONNX's number of the element type."""
+
 _MAPPED_BYTES = 256 << 20
 """External data of so many bytes are mapped: memory may not hold them twice. Smaller ones are read:
 a file that is written anew does not change a network in memory then."""
+
+_NO_OPSET = 1 << 31
+"""onnx's own registry of operators counts versions up to here."""
 
 _LARGEST_FILE_BYTES = (2 << 30) - 1
 """What a protobuf message can hold. Larger weights lie in files beside it."""
@@ -56,7 +84,13 @@ def read_onnx(path: Path) -> onnx.ModelProto:
             f"{path}: no network in the file; expected a graph with nodes and an opset; got "
             f"{len(model.graph.node)} nodes: the file is empty or truncated, export it again"
         )
-    for name in _names(model.graph):
+    for entry in (*model.opset_import, *(e for f in model.functions for e in f.opset_import)):
+        if not 0 <= entry.version < _NO_OPSET:
+            raise ModelError(
+                f"{path}: operator set {entry.version} of '{entry.domain}'; expected a version "
+                "that there is; the file is damaged, copy or export it again"
+            )
+    for name in _names(model):
         if isinstance(name, bytes):  # what protobuf gives for text that is not UTF-8
             raise ModelError(
                 f"{path}: the name {name[:40]!r} is no text; expected UTF-8; the file is damaged, "
@@ -65,16 +99,38 @@ def read_onnx(path: Path) -> onnx.ModelProto:
     return model
 
 
-def _names(graph: onnx.GraphProto) -> Iterator[str | bytes]:
+def _names(model: onnx.ModelProto) -> Iterator[str | bytes]:
     """Every name that somebody may look up or print."""
+    for entry in model.opset_import:
+        yield entry.domain
+    for function in model.functions:
+        yield from (function.name, function.domain, function.overload, *function.attribute)
+        yield from (*function.input, *function.output)
+        yield from _names_of_nodes(function.node)
+        for entry in function.opset_import:
+            yield entry.domain
+    yield from _names_of_graph(model.graph)
+
+
+def _names_of_graph(graph: onnx.GraphProto) -> Iterator[str | bytes]:
+    yield graph.name
     for tensor in graph.initializer:
         yield tensor.name
+    for sparse in graph.sparse_initializer:
+        yield sparse.values.name
     for entry in (*graph.input, *graph.output):
         yield entry.name
-    for node in graph.node:
-        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+    yield from _names_of_nodes(graph.node)
+
+
+def _names_of_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[str | bytes]:
+    for node in nodes:
+        yield from (node.name, node.op_type, node.domain, node.overload)
+        yield from (*node.input, *node.output)
+        for attribute in node.attribute:
+            yield from (attribute.name, attribute.ref_attr_name)
         for body in bodies_of(node):
-            yield from _names(body)
+            yield from _names_of_graph(body)
 
 
 def without_shared_names(model: onnx.ModelProto) -> onnx.ModelProto | None:
@@ -127,23 +183,42 @@ def initializer_names(graph: onnx.GraphProto) -> set[str]:
 def tensor_array(tensor: onnx.TensorProto, folder: Path, where: str) -> Array:
     """The tensor's contents in its own shape and type; `folder` holds what lies outside the file.
 
-    bfloat16 comes as float32, which has each of its values.
+    bfloat16 comes as float32, which has each of its values, and so do integers of fewer than eight
+    bits as those of eight.
     Raises: ModelError naming `where` for data that are damaged, unsafe to open, or of unknown type.
     """
+    if tensor.data_type in NARROW:
+        return _narrow_array(tensor, folder, where)
     brief = tensor.data_type == onnx.TensorProto.BFLOAT16
     dtype = "bfloat16" if brief else element_type(tensor.data_type, where)
     if external_data_helper.uses_external_data(tensor):
         # the upper half of a float32 is a bfloat16
         array = _external_array(tensor, folder, where, np.dtype("<u2" if brief else dtype))
         return (array.astype(np.uint32) << 16).view(np.float32) if brief else array
+    array = _own_array(tensor, where)
+    return array.astype(np.float32) if brief else array
+
+
+def _own_array(tensor: onnx.TensorProto, where: str) -> Array:
+    """What the tensor itself holds."""
     try:
-        array = np.asarray(numpy_helper.to_array(tensor))
+        return np.asarray(numpy_helper.to_array(tensor))
     except ValueError as error:
         raise ModelError(
             f"{where}: its data does not fill the shape {list(tensor.dims)} ({error}); "
             "the file is damaged, export it again"
         ) from None
-    return array.astype(np.float32) if brief else array
+
+
+def _narrow_array(tensor: onnx.TensorProto, folder: Path, where: str) -> Array:
+    """Integers of fewer than eight bits, several of which share a byte."""
+    found = NARROW[tensor.data_type]
+    if external_data_helper.uses_external_data(tensor):
+        needed = -(-prod(tensor.dims) * found.bits // 8)
+        raw = _external_array(tensor, folder, where, np.dtype(np.uint8), (needed,)).tobytes()
+        name, kind, dims = tensor.name, tensor.data_type, tensor.dims
+        tensor = onnx.TensorProto(name=name, data_type=kind, dims=dims, raw_data=raw)
+    return _own_array(tensor, where).astype(found.dtype)
 
 
 def sparse_array(sparse: onnx.SparseTensorProto, folder: Path, where: str) -> Array:
@@ -210,13 +285,18 @@ def _external_info(tensor: onnx.TensorProto, where: str) -> Any:
 
 
 def _external_array(
-    tensor: onnx.TensorProto, folder: Path, where: str, dtype: np.dtype[Any]
+    tensor: onnx.TensorProto,
+    folder: Path,
+    where: str,
+    dtype: np.dtype[Any],
+    stored_shape: tuple[int, ...] | None = None,
 ) -> Array:
     """Large data are views of the mapped file, read when the array is used."""
+    shape = tuple(tensor.dims) if stored_shape is None else stored_shape
     path = external_path(tensor, folder, where)
     info = _external_info(tensor, where)
     offset = int(info.offset or 0)
-    needed = prod(tensor.dims) * dtype.itemsize
+    needed = prod(shape) * dtype.itemsize
     stored = path.stat().st_size
     length = int(info.length or needed)
     if offset < 0 or length != needed or offset + needed > stored:
@@ -228,7 +308,7 @@ def _external_array(
         raw = np.asarray(np.memmap(path, np.uint8, "r", offset, (needed,)))
     else:
         raw = np.fromfile(path, np.uint8, needed, offset=offset)
-    values = raw.view(dtype.newbyteorder("<")).reshape(tuple(tensor.dims))
+    values = raw.view(dtype.newbyteorder("<")).reshape(shape)
     return np.require(values, requirements="A")
 
 

@@ -28,6 +28,24 @@ def local_function(proto: onnx.NodeProto, functions: Functions) -> onnx.Function
     return functions.get((standard(proto.domain), proto.op_type, proto.overload))
 
 
+def input_problem(proto: onnx.NodeProto, version: int) -> str:
+    """What of the node's inputs the specification does not allow; '' if it allows them."""
+    schema = _schema(proto, version)
+    if schema is None:
+        return ""
+    if len(proto.input) > schema.max_input:
+        return f"{len(proto.input)} inputs, of which there are at most {schema.max_input}"
+    optional = defs.OpSchema.FormalParameterOption.Optional
+    formal = [schema.inputs[min(i, len(schema.inputs) - 1)] for i in range(len(proto.input))]
+    needed = (
+        (i, name)
+        for i, (name, stated) in enumerate(zip(proto.input, formal, strict=True))
+        if stated.option != optional
+    )
+    omitted = [i for i, name in needed if not name]
+    return f"input {omitted[0]} is missing" if omitted else ""
+
+
 def has_schema_function(proto: onnx.NodeProto, version: int) -> bool:
     """True if the specification states the operator as a function, for some types at least."""
     schema = _schema(proto, version)

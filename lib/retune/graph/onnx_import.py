@@ -15,8 +15,10 @@ from retune.graph.onnx_body import BodyImporter
 from retune.graph.onnx_file import initializer_names, initializers, opset_of, read_onnx
 from retune.graph.onnx_functions import functions_of
 from retune.graph.onnx_inputs import Shapes, check_outputs, input_types
+from retune.graph.onnx_narrow import widened
 from retune.graph.onnx_order import needed_nodes, read_of, sorted_nodes
 from retune.graph.onnx_pairs import take_pairs
+from retune.graph.onnx_qoperator import MICROSOFT, in_pairs
 from retune.graph.onnx_scope import Scope, opsets_of
 from retune.graph.quantize.given import realize_given
 
@@ -35,18 +37,19 @@ def import_model(
 ) -> Graph:
     """The ONNX model as a verified graph; external weights are read from inside `folder`.
 
-    A model that is quantized already, with pairs of QuantizeLinear and DequantizeLinear, computes
-    with its integers. Raises: ModelError that names the place, what was expected, what was found
-    and the remedy.
+    A model that is quantized already, with pairs of QuantizeLinear and DequantizeLinear or with
+    operators on integers, computes with its integers. Raises: ModelError that names the place,
+    what was expected, what was found and the remedy.
     """
-    pairs = take_pairs(model, folder)
+    model = widened(model)
+    pairs = take_pairs(in_pairs(model, folder), folder)
     if pairs is not None:
         floats = _import(pairs.model, shapes, folder, name)
         lost = pairs.codes.keys() - floats.types.keys()
         made = None if lost else realize_given(floats, pairs.given)
         if made is not None:
             return made
-    return _import(model, shapes, folder, name)
+    return _import(in_pairs(model, folder, (MICROSOFT,)), shapes, folder, name)
 
 
 def _import(model: onnx.ModelProto, shapes: Shapes | None, folder: Path, name: str) -> Graph:

@@ -8,6 +8,9 @@ from retune.core.errors import ModelError
 from retune.graph.onnx_file import initializer_names
 from retune.graph.onnx_scope import label_of, read_by
 
+_SHOWN = 8
+"""Nodes of a cycle that are named."""
+
 
 def sorted_nodes(graph: onnx.GraphProto, where: str) -> list[onnx.NodeProto]:
     """The nodes, producers first, in the file's order where that is possible.
@@ -92,7 +95,9 @@ def _unmet(
 
 def _cycle(protos: Iterable[onnx.NodeProto], where: str) -> ModelError:
     names = [f"'{label_of(proto)}'" for proto in protos]
+    between = ["..."] if len(names) > _SHOWN else []
+    chain = [*names[:_SHOWN], *between, names[0]]
     return ModelError(
-        f"{where}: the nodes {' -> '.join([*names, names[0]])} form a cycle; expected an acyclic "
+        f"{where}: the nodes {' -> '.join(chain)} form a cycle; expected an acyclic "
         "network; unroll the loop when exporting"
     )

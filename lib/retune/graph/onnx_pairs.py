@@ -33,11 +33,15 @@ class Pairs:
     codes: Mapping[str, Codes]
     """Value of the model -> its codes."""
     weights: GivenWeights
+    sources: Mapping[str, str]
+    """Value of the model -> the integers, of a type of their own, that it is made of."""
+    outputs: Mapping[str, tuple[str, str]]
+    """Output of the model, in floats here -> the output that is its codes, and its type."""
 
     @property
     def given(self) -> GivenCodes:
         """What realizing the network needs of it."""
-        return GivenCodes(self.codes, self.weights)
+        return GivenCodes(self.codes, self.weights, self.sources, self.outputs)
 
 
 def take_pairs(model: onnx.ModelProto, folder: Path) -> Pairs | None:
@@ -51,7 +55,9 @@ def take_pairs(model: onnx.ModelProto, folder: Path) -> Pairs | None:
         return None
     found = _Taking(graph, folder)
     found.take()
-    return Pairs(found.without(model), found.codes, found.weights) if found.codes else None
+    if not found.codes:
+        return None
+    return Pairs(found.without(model), found.codes, found.weights, found.sources, found.coded)
 
 
 @dataclass(slots=True)
@@ -66,11 +72,16 @@ class _Taking:
     """Constants that nodes made of integers."""
     renamed: dict[str, str] = field(default_factory=dict[str, str])
     """What a node read -> what it reads instead."""
+    sources: dict[str, str] = field(default_factory=dict[str, str])
+    coded: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
+    """Value whose codes are an output -> that output, and its type."""
     gone: set[str] = field(default_factory=set[str])
     """Outputs of nodes that are not there any more."""
     known: dict[str, Array] = field(init=False)
     readers: Counter[str] = field(init=False)
     outputs: set[str] = field(init=False)
+    computed: set[str] = field(init=False)
+    decoded: set[str] = field(init=False)
     quantizers: dict[str, list[onnx.NodeProto]] = field(init=False)
     """Those of each value."""
 
@@ -83,6 +94,8 @@ class _Taking:
             if value is not None and node.attribute[0].name == "value" and node.output[0] in own:
                 self.known[node.output[0]] = numpy_helper.to_array(value)
         self.readers = Counter(value for node in nodes for value in node.input)
+        self.computed = {value for node in nodes for value in node.output}
+        self.decoded = {v for n in nodes if n.op_type == _DEQUANTIZE for v in n.output}
         self.outputs = {entry.name for entry in self.graph.output}
         self.quantizers = {}
         for node in nodes:
@@ -104,6 +117,10 @@ class _Taking:
             maker = makers.get(source)
             quantizer = maker if maker is not None and maker.op_type == _QUANTIZE else None
             self.pair(quantizer, nodes)
+        for quantizers in self.quantizers.values():
+            for quantizer in quantizers:
+                if quantizer.output[0] not in makes:
+                    self.pair(quantizer, [])
 
     def constant(self, node: onnx.NodeProto, codes: Array) -> None:
         """The node's output becomes a constant of floats."""
@@ -126,41 +143,57 @@ class _Taking:
 
     def pair(self, quantizer: onnx.NodeProto | None, nodes: list[onnx.NodeProto]) -> None:
         """What some nodes make of the codes that the quantizer, or anything else, makes."""
-        found = {self.codes_of(node) for node in nodes}
+        found = {self.codes_of(node) for node in (nodes or [quantizer]) if node}
         codes = next(iter(found))
         if len(found) > 1 or codes is None:
             return
-        own = quantizer and self.codes_of(quantizer)
-        if quantizer and own == codes and self.is_alone(quantizer, len(nodes)):
-            value = quantizer.input[0]
-            self.codes[value] = codes
-            self.gone.add(quantizer.output[0])
-            for node in nodes:
-                self.gone.add(node.output[0])
-                self.renamed[node.output[0]] = value
-        else:
-            self.codes.update((node.output[0], codes) for node in nodes)
-
-    def is_alone(self, quantizer: onnx.NodeProto, count: int) -> bool:
-        """Whether nobody else reads what is coded, or its codes, than so many nodes.
-
-        Several quantizers to the same codes, one for each reader, are as good as one.
-        """
+        if quantizer is None or self.codes_of(quantizer) != codes or not self.is_coded(quantizer):
+            if quantizer is not None or all(map(_is_typed, nodes)):
+                self.codes.update((node.output[0], codes) for node in nodes)
+                self.sources.update((node.output[0], node.input[0]) for node in nodes)
+            return
         value, made = quantizer.input[0], quantizer.output[0]
-        codes = self.codes_of(quantizer)
+        self.codes[value] = codes
+        if self.readers[made] == len(nodes) and self.is_left(quantizer):
+            self.gone.add(made)
+        for node in nodes:
+            self.gone.add(node.output[0])
+            self.renamed[node.output[0]] = value
+
+    def is_coded(self, quantizer: onnx.NodeProto) -> bool:
+        """Whether nobody reads what is coded but quantizers to the same codes.
+
+        Whoever else reads the codes may as well make them of what they stand for. What a pair makes
+        has codes already: coding it again is what the quantizer says.
+        """
+        value, codes = quantizer.input[0], self.codes_of(quantizer)
         twins = [n for n in self.quantizers.get(value, ()) if self.codes_of(n) == codes]
-        read = (self.readers[value], self.readers[made])
-        whole = {value, *(n.output[0] for n in twins)}
-        return read == (len(twins), count) and not whole & (self.outputs | self.known.keys())
+        others = self.outputs | self.known.keys() | self.decoded
+        return self.readers[value] == len(twins) and value not in others
+
+    def is_left(self, quantizer: onnx.NodeProto) -> bool:
+        """Whether the graph can do without the codes; an output is made of its value's."""
+        value, made = quantizer.input[0], quantizer.output[0]
+        if made not in self.outputs:
+            return True
+        if value in self.coded or value not in self.computed:
+            return False
+        self.coded[value] = made, self.scale_of(quantizer)[1].dtype.name
+        return True
 
     def codes_of(self, node: onnx.NodeProto) -> Codes | None:
-        """The eight bits of a node of one scale for all; None for others."""
+        """The eight bits of a node of one scale for all; None for others.
+
+        Signed codes stand for the same numbers as unsigned ones with another zero point, and these
+        are what more instructions multiply with signed weights.
+        """
         scale, zero = self.scale_of(node)
         if not _is_plain(node) or scale is None or scale.size != 1 or zero.size != 1:
             return None
         if zero.dtype.name not in _BYTES or float(scale.flat[0]) <= 0:
             return None
-        return Codes(scale=float(scale.flat[0]), zero=int(zero.flat[0]), dtype=zero.dtype.name)
+        shift = 128 if zero.dtype == np.int8 else 0
+        return Codes(scale=float(scale.flat[0]), zero=int(zero.flat[0]) + shift, dtype="uint8")
 
     def scale_of(self, node: onnx.NodeProto) -> tuple[Array | None, Array]:
         """The scale in float32, if it is known, and the zero points."""
@@ -185,6 +218,9 @@ class _Taking:
             for old, value in self.renamed.items()
             if old in self.outputs
         ]
+        for value, (output, _) in self.coded.items():
+            (entry,) = (entry for entry in graph.output if entry.name == output)
+            entry.name, entry.type.tensor_type.elem_type = value, onnx.TensorProto.FLOAT
         copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept]
         del graph.node[:]
         graph.node.extend([*copies, *named])
@@ -198,3 +234,8 @@ class _Taking:
 def _is_plain(node: onnx.NodeProto) -> bool:
     """Whether nothing but an axis is stated: no blocks, and no other types."""
     return all(a.name == "axis" or not a.i for a in node.attribute if a.name != "saturate")
+
+
+def _is_typed(node: onnx.NodeProto) -> bool:
+    """Whether a zero point says of which type the codes are."""
+    return len(node.input) > 2 and bool(node.input[2])

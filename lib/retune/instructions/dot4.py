@@ -11,6 +11,7 @@ from retune.ir.te import compute, placeholder, reduce_axis
 
 WIDTH = 4
 """Bytes of a word: products that one instruction adds."""
+_LANES_OF_NEON = 4
 _MOST_CALLS = 4
 """Lanes that are worth a call each."""
 
@@ -70,6 +71,22 @@ def _avx2_narrow(_: Shape) -> list[str]:
         "const pairs products = __builtin_ia32_pmaddubsw256(a_bytes, b_bytes);",
         "const pairs ones = __builtin_astype((short16)(1), pairs);",
         "return sum + __builtin_astype(__builtin_ia32_pmaddwd256(products, ones), int8);",
+    ]
+
+
+def _sdot(shape: Shape) -> list[str]:
+    """As assembly that names its extension, since compilers may not know the processor's.
+
+    Source: Arm Architecture Reference Manual for A-profile, SDOT (vector) and USDOT (vector).
+    """
+    name, extension = ("usdot", "i8mm") if _unsigned(shape) else ("sdot", "dotprod")
+    values = (f"{value}_128 = __builtin_astype({value}, lanes)" for value in ("sum", "a", "b"))
+    return [
+        "typedef int lanes __attribute__((__vector_size__(16)));",
+        f"lanes {', '.join(values)};",
+        f'__asm__(".arch_extension {extension}\\n\\t{name} %0.4s, %1.16b, %2.16b"',
+        '    : "+w"(sum_128) : "w"(a_128), "w"(b_128));',
+        "return __builtin_astype(sum_128, int4);",
     ]
 
 
@@ -151,6 +168,16 @@ DOT4 = register_intrinsic(
                 first_slots=1.0,
                 second_slots=1.5,
                 registers=2,
+            ),
+            Way(
+                name="usdot",
+                takes=lambda shape: _unsigned(shape) and shape.lanes == _LANES_OF_NEON,
+                text={"OpenCL C": _sdot},
+            ),
+            Way(
+                name="sdot",
+                takes=lambda shape: not _unsigned(shape) and shape.lanes == _LANES_OF_NEON,
+                text={"OpenCL C": _sdot},
             ),
             Way(
                 name="dp4a",

@@ -3,17 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Literal, get_args
 
 import numpy as np
 
 from retune.core.errors import InputError
+from retune.core.layouts import Solver
 from retune.layout.exact import MOST_ELEMENTS, eliminate, elimination_order, largest_table
 from retune.layout.pbqp import reduce
 from retune.layout.table import CostTable
-
-Solver = Literal["auto", "exact", "pbqp", "greedy"]
-SOLVERS: tuple[Solver, ...] = get_args(Solver)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ import numpy as np
 
 from retune.records.conditions import Conditions
 from retune.records.cost import COST_COLUMNS, recorded_costs
+from retune.records.schema import BESIDE_SEARCH
 from retune.records.store import RecordStore
 from retune.stages.manifest import TaskEntry
 
@@ -104,7 +105,7 @@ def read_curves(store: RecordStore, networks: Sequence[Conditioned]) -> list[Cur
     wanted = {task.key for tasks, _ in networks for task in tasks if task.tunable}
     devices = {conditions.device for _, conditions in networks}
     rows = store.scan({"task_key": sorted(wanted), "device": sorted(devices)}, list(_COLUMNS))
-    searched = ~(rows["phase"] == "final").to_numpy(bool, na_value=False)
+    searched = ~rows["phase"].isin(BESIDE_SEARCH).to_numpy(bool, na_value=False)
     searched &= (rows["status"] != "skipped").to_numpy(bool)
     rows = rows.loc[searched].sort_values(by="timestamp", kind="stable")
     costs = recorded_costs(rows)[1]

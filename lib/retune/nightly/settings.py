@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from retune.core.errors import InputError
+from retune.core.layouts import Solver
 from retune.graph.quantize.settings import QuantizeSettings
 from retune.nightly.window import Window
 from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_MAX_ERROR, DEFAULT_TUNER
@@ -35,6 +36,7 @@ class SearchOptions:
     seed: int = 0
     max_error: float = DEFAULT_MAX_ERROR
     layout: str = "NHWC"
+    layout_solver: Solver = "auto"
     samples: int = 2
     quantize: QuantizeSettings | None = None
     calibration: str = ""

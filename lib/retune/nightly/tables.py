@@ -10,9 +10,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import date, time
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TypeGuard, cast
+from typing import TypeGuard, TypeVar, cast
 
 from retune.core.errors import InputError
+
+Word = TypeVar("Word", bound=str)
 
 _SHOWN_CHARS = 80
 """Of a wrong value in an error."""
@@ -84,12 +86,13 @@ class Table:
             raise self.wrong(key, f"a whole number of at least {least}", value)
         return value
 
-    def choice(self, key: str, choices: Collection[str], default: str) -> str:
+    def choice(self, key: str, choices: Collection[Word], default: Word) -> Word:
         """One of these texts."""
         value = self._get(key, default, "")
-        if not isinstance(value, str) or value not in choices:
-            raise self.wrong(key, f"one of {', '.join(choices)}", value, choices)
-        return value
+        for known in choices:
+            if value == known:
+                return known
+        raise self.wrong(key, f"one of {', '.join(choices)}", value, choices)
 
     def texts(self, key: str, default: Sequence[str] | None = None) -> tuple[str, ...]:
         """A list of texts that are not empty, at least one. Without a default it is required."""

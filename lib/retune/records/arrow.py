@@ -8,6 +8,7 @@ file to file.
 # pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
 
 import dataclasses
+import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, get_type_hints
@@ -22,6 +23,13 @@ PARTITION_COLUMNS = ("target", "model", "date")
 """Stored in the folder names, and nowhere inside the files."""
 
 VERSION_KEY = b"retune.schema_version"
+_VERSION_DIGITS = 10
+"""No version has as many; Python refuses to read a number of thousands."""
+
+_NO_VALUE = (ValueError, OverflowError)
+"""Text that is no UTF-8, a date of the year 300,000."""
+
+_LOG = logging.getLogger(__name__)
 
 _TEXT = pa.string()
 _ENV = pa.struct([(name, _TEXT) for name in ("driver", "opencl", "retune")])
@@ -59,6 +67,8 @@ _COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
     ("constants", _TEXT, "memory level"),
     ("flush", pa.bool_(), ""),
     ("place", _TEXT, ""),
+    ("layout_in", _TEXT, "rows, or as NCHW16c"),
+    ("layout_out", _TEXT, "rows, or as NCHW16c"),
     ("env", _ENV, "versions"),
     ("features", pa.list_(pa.float32()), "see feature_set"),
     ("feature_set", _TEXT, ""),
@@ -91,6 +101,10 @@ READ_SCHEMA = pa.schema([*FILE_SCHEMA, *(pa.field(name, _TEXT) for name in PARTI
 """What a reader sees: the file's columns and those of its folder."""
 
 _CONDITIONS = tuple(f.name for f in dataclasses.fields(Conditions) if f.name != "device")
+_STATED = tuple(
+    field.name for field in dataclasses.fields(Conditions) if field.default is dataclasses.MISSING
+)
+"""Columns of conditions that every record with conditions has; the others came later."""
 _MEASURED = tuple(f.name for f in dataclasses.fields(Measurement) if f.name != "instance")
 _TUPLES = ("decisions", "features", "run_times_us", "output_shape", "dtypes")
 
@@ -114,8 +128,20 @@ def to_table(records: Sequence[TuningRecord]) -> pa.Table:
 
 
 def to_records(table: pa.Table) -> list[TuningRecord]:
-    """The rows of a table of READ_SCHEMA as records. Meant for a handful of rows."""
-    return [_record(row) for row in table.to_pylist()]
+    """The rows of a table of READ_SCHEMA as records. Meant for a handful of rows.
+
+    Rows that are none, as somebody else's file may have them, are left out, and the log says so.
+    """
+    found = [_known_record(row) for row in _rows(table)]
+    records = [record for record in found if record is not None]
+    if len(records) < len(found):
+        _LOG.warning(
+            "%d of %d rows are no records: they lack a task, a schedule or a result, or hold what "
+            "is none; their file was not written by retune, or is damaged",
+            len(found) - len(records),
+            len(found),
+        )
+    return records
 
 
 def as_frame(table: pa.Table) -> pd.DataFrame:
@@ -126,7 +152,26 @@ def as_frame(table: pa.Table) -> pd.DataFrame:
 def schema_version(metadata: Mapping[bytes, bytes] | None) -> int:
     """The version that a file says it has; a file that says nothing is of version 1."""
     text = (metadata or {}).get(VERSION_KEY, b"1")
-    return int(text) if text.isdigit() else 1
+    if not text.isdigit():
+        return 1
+    return int(text) if len(text) < _VERSION_DIGITS else 10**_VERSION_DIGITS
+
+
+def _rows(table: pa.Table) -> list[dict[str, Any]]:
+    """The rows as Python's values; one that holds what has none is empty."""
+    try:
+        return table.to_pylist()
+    except _NO_VALUE:
+        if table.num_rows == 1:
+            return [{}]
+        return [row for number in range(table.num_rows) for row in _rows(table.slice(number, 1))]
+
+
+def _known_record(row: Mapping[str, Any]) -> TuningRecord | None:
+    try:
+        return _record(row)
+    except (KeyError, TypeError, *_NO_VALUE):
+        return None
 
 
 def _record(row: Mapping[str, Any]) -> TuningRecord:
@@ -140,8 +185,8 @@ def _record(row: Mapping[str, Any]) -> TuningRecord:
         values.pop("timestamp", None)
     measurement = Measurement(**{name: values[name] for name in _MEASURED if name in values})
     identity = {name: values[name] for name in get_type_hints(TuningRecord) if name in values}
-    known = values.get("conditions") and all(name in values for name in _CONDITIONS)
-    given = {name: values[name] for name in ("device", *_CONDITIONS)} if known else None
+    known = values.get("conditions") and all(name in values for name in _STATED)
+    given = {n: values[n] for n in ("device", *_CONDITIONS) if n in values} if known else None
     identity["conditions"] = given and Conditions(**given)
     identity["env"] = Environment(**{k: v or "" for k, v in (row["env"] or {}).items()})
     return TuningRecord(**identity, measurement=measurement)

@@ -8,6 +8,8 @@ from retune.core.target import DeviceSpec
 
 ALONE = "alone"
 """Place of a kernel that is timed by itself, call after call."""
+ROWS = "rows"
+"""Layout of data that lie as the task writes them down, the last axis side by side."""
 WARM = "warm"
 """Source of constants that each call reads again: whichever caches they fit into."""
 
@@ -35,30 +37,37 @@ class Conditions:
     """The caches were emptied before each repeat."""
     place: str = ALONE
     """ALONE, or in its network: see `within`."""
+    layout_in: str = ROWS
+    """How the image that the task reads lay: `NCHW16c`, say."""
+    layout_out: str = ROWS
+    """How the image that it makes lay, and what is added to it."""
 
     @property
     def key(self) -> str:
         """Equal where times are comparable.
 
-        Part of it are device, compute units, `constants`, flush and place. So are host and affinity
-        where the host's cores compute; a kernel on a GPU knows nothing of either. Not part of it
-        are `spread_bytes`, which differs for each network and tells only by the memory it leads to,
-        and the instance: equal devices differ by their clocks, which costs make up for, and one of
-        eight GPUs should not have to be tuned again for the others.
+        Part of it are device, compute units, `constants`, flush, place and layouts. So are host and
+        affinity where the host's cores compute; a kernel on a GPU knows nothing of either. Not part
+        of it are `spread_bytes`, which differs for each network and tells only by the memory it
+        leads to, and the instance: equal devices differ by their clocks, which costs make up for,
+        and one of eight GPUs should not have to be tuned again for the others.
         """
         host = (self.host, self.affinity) if self.affinity else ()
         how = (self.constants, self.flush, self.place)
-        return content_key(self.device, self.compute_units, host, how)
+        ends = (self.layout_in, self.layout_out)
+        laid = () if ends == (ROWS, ROWS) else (ends,)
+        return content_key(self.device, self.compute_units, host, how, *laid)
 
     @property
     def comparable(self) -> Mapping[str, str | Sequence[str | None]]:
         """Filter of a store: records of these conditions, and those that may be.
 
         Records of before this column say which device they are of, and nothing else. They count for
-        every condition of that device: nobody's measurements are lost, and two records whose
-        conditions are both known are never mixed.
+        every condition of that device, but for layouts, which there were none of: nobody's
+        measurements are lost, and two records whose conditions are both known are never mixed.
         """
-        return {"device": self.device, "conditions": [self.key, None]}
+        laid = (self.layout_in, self.layout_out) != (ROWS, ROWS)
+        return {"device": self.device, "conditions": [self.key] if laid else [self.key, None]}
 
 
 def within(model_key: str) -> str:

@@ -17,8 +17,12 @@ from retune.records.conditions import Conditions
 SCHEMA_VERSION = 1
 """Of the record files. Columns are only ever added; a file of a newer version is refused."""
 
-Phase = Literal["search", "final"]
-"""Why a candidate was measured: to find better ones, or once more to be certain of the winner."""
+Phase = Literal["search", "final", "layout"]
+"""Why a candidate was measured: to find better ones, once more to be certain of the winner, or with
+images in other layouts."""
+
+BESIDE_SEARCH: tuple[Phase, ...] = ("final", "layout")
+"""Phases whose records are no trials of a search."""
 
 Status = Literal[
     "ok", "compile_error", "launch_error", "wrong_result", "timeout", "crash", "skipped"

@@ -35,7 +35,7 @@ from retune.records.arrow import (
     to_table,
 )
 from retune.records.quarantine import JUDGED, NAMING, as_wrong, quarantined
-from retune.records.schema import SCHEMA_VERSION, TuningRecord
+from retune.records.schema import BESIDE_SEARCH, SCHEMA_VERSION, TuningRecord
 
 Filter = str | int | float | Sequence[str | None] | Sequence[int]
 """A value that a column equals, or several of which it equals one; None is a missing value."""
@@ -134,8 +134,9 @@ class RecordStore:
         What finalists were measured again for is no trial.
         """
         wanted: dict[str, Filter] = {"run_id": run_id, "task_key": task_key, "device": device}
-        found = [item for item in to_records(self.table(wanted, None)) if item.phase != "final"]
-        return sorted(found, key=lambda item: item.trial)
+        found = to_records(self.table(wanted, None))
+        trials = [item for item in found if item.phase not in BESIDE_SEARCH]
+        return sorted(trials, key=lambda item: item.trial)
 
     def tasks(self) -> pd.DataFrame:
         """One row for each task and its conditions: trials, right ones, the best time in us."""
@@ -144,6 +145,8 @@ class RecordStore:
         columns = [*identity, *about, "status", "median_us", "timestamp"]
         table = self.table(None, columns)
         right = pc.cast(pc.equal(table.column("status"), "ok"), pa.int64())
+        flops = pc.cast(table.column("flops"), pa.float64(), safe=False)
+        table = table.set_column(columns.index("flops"), "flops", flops)
         grouped = table.append_column("right", right).group_by(identity)
         result = grouped.aggregate(
             [
@@ -295,7 +298,9 @@ def _read_all(
     if not fragments:
         return schema.empty_table().select(columns or schema.names)
     dataset = ds.FileSystemDataset(fragments, schema, _FORMAT, fragments[0].filesystem)
-    return dataset.to_table(columns=columns, filter=condition)
+    table = dataset.to_table(columns=columns, filter=condition)
+    table.validate(full=True)  # text of somebody else's file may be no UTF-8
+    return table
 
 
 def _once(table: pa.Table) -> pa.Table:

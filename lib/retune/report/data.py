@@ -53,6 +53,8 @@ class KernelShare:
     """Share of what the machine's ceilings allow."""
     host: bool = False
     """True for a host step."""
+    simulated: bool = False
+    """True for a step of a simulated accelerator, whose time is counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +103,8 @@ class ReportData:
     verification: Verification
     facts: tuple[tuple[str, str], ...]
     """Name -> value: the run's settings and the bundle's sizes."""
+    queues: tuple[str, str] | None = None
+    """The longest step of a simulated accelerator, and a picture of its queues over time (SVG)."""
     integers: str = ""
     """How far the network of integers is from the float one; empty for a network of floats."""
     layers: tuple[QuantizedLayer, ...] = ()

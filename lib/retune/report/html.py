@@ -34,7 +34,7 @@ def render(data: ReportData) -> str:
         failures=bar_chart(_failure_bars(data), "outcomes of measurements"),
         profile=bar_chart(_profile_bars(data), "time by kernel"),
         hidden_kernels=max(0, len(data.profile) - KERNELS),
-        on_host=any(kernel.host for kernel in data.profile),
+        on_host=any(kernel.host and not kernel.simulated for kernel in data.profile),
     )
 
 
@@ -113,7 +113,9 @@ def _profile_bars(data: ReportData) -> list[Bar]:
 
 def _profile_text(kernel: KernelShare, total: float) -> str:
     parts = [time_text(kernel.us), f"{100 * kernel.us / total:.1f} %"]
-    if kernel.host:
+    if kernel.simulated:
+        parts.append("on the accelerator, simulated")
+    elif kernel.host:
         parts.append("on the host")
     if kernel.flops:
         parts.append(f"{kernel.flops / kernel.us / 1e3:.0f} GFLOP/s")

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from retune.codegen.lower import lower
 from retune.codegen.source import ProgramSource
 from retune.codegen.target import Target
 from retune.core.errors import ScheduleError
@@ -13,6 +12,7 @@ from retune.device.workload import MeasureOptions, Runner
 from retune.records.schema import Measurement, failed
 from retune.schedule.space import Candidates, Space
 from retune.search.learning import ModelScorer
+from retune.search.task import Task
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -29,12 +29,14 @@ class Batch:
         return len(self.programs)
 
 
-def make_batch(space: Space, scorer: ModelScorer, candidates: Candidates, target: Target) -> Batch:
-    """The candidates of that space as programs for a target."""
+def make_batch(
+    task: Task, space: Space, scorer: ModelScorer, candidates: Candidates, target: Target
+) -> Batch:
+    """The candidates of the task's space as programs for a target."""
     programs: list[ProgramSource | Measurement] = []
     for index in range(len(candidates)):
         try:
-            programs.append(lower(space.instantiate(space.candidate(candidates, index)), target))
+            programs.append(task.source(space, space.candidate(candidates, index), target))
         except ScheduleError as error:
             programs.append(failed("skipped", str(error)))
     features = scorer.features(candidates)
@@ -45,6 +47,16 @@ def measure_batch(
     runner: Runner, workload_key: str, batch: Batch, options: MeasureOptions
 ) -> Sequence[Measurement]:
     """A row for each candidate. The runner knows the workload."""
-    sources = [item for item in batch.programs if isinstance(item, ProgramSource)]
+    return measure_programs(runner, workload_key, batch.programs, options)
+
+
+def measure_programs(
+    runner: Runner,
+    workload_key: str,
+    programs: Sequence[ProgramSource | Measurement],
+    options: MeasureOptions,
+) -> Sequence[Measurement]:
+    """A row for each program of a workload that the runner knows, or the one that there is."""
+    sources = [item for item in programs if isinstance(item, ProgramSource)]
     measured = iter(runner.submit(workload_key, sources, options).result())
-    return [next(measured) if isinstance(item, ProgramSource) else item for item in batch.programs]
+    return [next(measured) if isinstance(item, ProgramSource) else item for item in programs]

@@ -18,7 +18,10 @@ def usual_options(spec: DeviceSpec) -> MeasureOptions:
     """How candidates are timed on a device where nobody asks for more.
 
     A GPU's times scatter little, and its neighbours do not disturb it: fewer and shorter repeats.
+    Cycles of a simulated accelerator are counted once.
     """
+    if spec.accelerator:
+        return MeasureOptions(repeat=1, disturbed_retries=0)
     if spec.device_class == "gpu":
         return MeasureOptions(repeat=3, min_repeat_ms=1.0, disturbed_retries=0, give_up_factor=3.0)
     return MeasureOptions()

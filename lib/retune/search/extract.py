@@ -1,18 +1,22 @@
 """From an optimised graph to tuning tasks: groups, de-duplicated by what they compute."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from retune.graph.fuse import ALIAS, Group, group_graph, partition
 from retune.graph.graph import Graph
 from retune.graph.lower import group_tensors
+from retune.graph.ops.blocked import BLOCKED_CONV
 from retune.graph.ops.host import HOST, step_of
 from retune.ir.merge import merge_axes
 from retune.ir.order import made_as_read
 from retune.ir.patches import split_patches
 from retune.ir.storage import Storage
 from retune.search.defaults import DEFAULT_MAX_ERROR
+from retune.search.packed import INPUTS, Packed, canonical, shape_of, work_of
 from retune.search.task import Task
+from retune.vta.config import VtaConfig
+from retune.vta.expression import SUMS, expression
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +47,25 @@ class Network:
         return tuple(step_of(g.anchor.attrs).title for g in groups if g.kind == HOST)
 
 
-def extract(graph: Graph, *, max_error: float = DEFAULT_MAX_ERROR) -> Network:
+def extract(
+    graph: Graph, *, max_error: float = DEFAULT_MAX_ERROR, accelerator: VtaConfig | None = None
+) -> Network:
     """The network's groups in execution order; equal groups share a task, with their number.
 
-    `max_error` is what its tasks may use, see `Task`.
+    `max_error` is what its tasks may use, see `Task`. Beside an accelerator, only its tasks are
+    tuned. Raises: ScheduleError if something packed does not fit the accelerator.
     """
     tasks: dict[str, Task] = {}
     placed: list[PlacedGroup] = []
-    for group in partition(graph):
+    groups = partition(graph)
+    offloaded = packed_tasks(graph, groups, accelerator) if accelerator else {}
+    for group in groups:
         if group.kind in (ALIAS, HOST):
             placed.append(PlacedGroup(group, None))
             continue
-        task = replace(make_task(graph, group), max_error=max_error)
+        task = offloaded.get(group.name) or replace(
+            make_task(graph, group), max_error=max_error, searched=accelerator is None
+        )
         found = tasks.get(task.key)
         tasks[task.key] = replace(found, weight=found.weight + 1) if found else task
         placed.append(PlacedGroup(group, task.key))
@@ -82,6 +93,45 @@ def make_task(graph: Graph, group: Group) -> Task:
         output_shape=tuple(graph.types[group.outputs[0]].shape),
         epilogue=tuple(f"T_{node.op}" for node in group.epilogue),
         stride=int(strides[0]) if isinstance(strides, tuple) else None,
+    )
+
+
+def packed_tasks(graph: Graph, groups: Iterable[Group], config: VtaConfig) -> dict[str, Task]:
+    """The task of each group that the accelerator runs, by the group's name.
+
+    Groups of one shape have one task, which takes in another image if one of them does.
+    """
+    alike: dict[tuple[object, ...], list[Group]] = {}
+    for group in groups:
+        if group.offloaded:
+            alike.setdefault(shape_of(graph, group.anchor), []).append(group)
+    found: dict[str, Task] = {}
+    for same in alike.values():
+        summed = any(len(group.anchor.inputs) == len(INPUTS) for group in same)
+        task = _packed_task(canonical(graph, same[0].anchor, summed=summed), config)
+        found.update((group.name, task) for group in same)
+    return found
+
+
+def _packed_task(alone: Graph, config: VtaConfig) -> Task:
+    (node,), (made,) = alone.nodes, alone.outputs
+    work = work_of(alone, node)
+    dag = expression(work, config)
+    return Task(
+        key=dag.key,
+        name=f"{BLOCKED_CONV}_{work.c * config.block}x{work.h}x{work.w}_{work.o * config.block}",
+        op=SUMS,
+        weight=1,
+        graph=alone,
+        dag=dag,
+        text=str(dag),
+        inputs=alone.inputs,
+        outputs=alone.outputs,
+        input_shapes=tuple(alone.types[value].shape for value in alone.inputs),
+        output_shape=alone.types[made].shape,
+        epilogue=tuple(f"vta_{step.op}" for step in work.steps),
+        stride=work.strides[0],
+        packed=Packed(work=work, config=config),
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from retune.core.errors import RecordError, ScheduleError
 from retune.records.cost import COST_COLUMNS, recorded_costs
 from retune.records.ranking import Where, top
-from retune.records.schema import TuningRecord
+from retune.records.schema import BESIDE_SEARCH, TuningRecord
 from retune.records.store import RecordStore
 from retune.schedule.space import Candidate, Candidates, Sketch, Space, join
 from retune.schedule.trace import Trace
@@ -44,8 +44,8 @@ def split_run(rows: "Table", run_id: str) -> "tuple[Table, Table]":
     interrupted. A skipped candidate counts for the run that skipped it alone.
     """
     mine = (rows["run_id"] == run_id).to_numpy(bool)
-    final = (rows["phase"] == "final").to_numpy(bool, na_value=False)
-    own = rows.loc[mine & ~final].sort_values(by="trial")
+    beside = rows["phase"].isin(BESIDE_SEARCH).to_numpy(bool, na_value=False)
+    own = rows.loc[mine & ~beside].sort_values(by="trial")
     tried = ~mine & (rows["status"] != "skipped").to_numpy(bool)
     if len(own):
         tried &= (rows["timestamp"] < own["timestamp"].min()).to_numpy(bool)

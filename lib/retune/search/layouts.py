@@ -1,52 +1,98 @@
-"""Which values of a network lie otherwise than in rows: channels in blocks.
+"""How the images between kernels may lie, by name: rows of pixels, planes, blocks of channels.
 
-A value that lies so has memory of its own, and whoever makes or reads it does so where it lies:
-nothing is transposed. Read `in_blocks`.
+A layout is a storage map with a name. `Ends` says how a task finds its images and how it leaves
+them; no kernel is written for it: whoever reads or writes a buffer does so where it lies.
 """
 
+import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from retune.graph.fuse import ALIAS
-from retune.graph.ops.host import HOST
+import numpy as np
+
+from retune.core.dtypes import TensorType, itemsize
+from retune.core.errors import InputError
+from retune.core.keys import content_key
+from retune.core.target import DeviceSpec
+from retune.device.workload import Workload
+from retune.graph.fuse import partition
+from retune.graph.graph import Graph, Node
+from retune.graph.lower import group_tensors
 from retune.ir.storage import Storage, row_major
-from retune.search.extract import Network, PlacedGroup
+from retune.records.conditions import ROWS
+from retune.search.extract import PlacedGroup, make_task
 from retune.search.task import Task
 
-LANES = 16
-"""Channels of a block: the floats of a vector of 64 bytes."""
+CROWDED_BYTES = 2048
+"""Rows of a multiple of it begin in one or two sets of a first-level cache whose ways are pages.
 
-_RANK = 4
-_MOVES_COLUMNS = ("concat", "slice")
-"""Ops whose values lie in each other, as columns of rows, so that nobody copies them."""
+Depthwise layers read a window of them at once. With rows a line longer they take, by
+`benchmarks.pitch` (AMD EPYC of 32 KiB first caches, PoCL, medians of paired ratios): 1024 channels
+0.71 of the time at 14x14 and 0.66 at 7x7, 512 channels 0.85 and 0.97; other convolutions 1.00."""
+IMAGE_RANK = 4
+"""Batch, height, width, channels."""
+TRANSFORM = "layout_transform"
+"""Operator of the tasks that copy an image from one layout to another."""
+
+_BLOCKS = re.compile(r"NCHW([1-9]\d*)c")
+_LONGER = re.compile(r"rows\+([1-9]\d*)")
 
 
-def in_blocks(network: Network) -> Network:
-    """The network of NHWC data whose images of floats lie as NCHW16c wherever they can.
+@dataclass(frozen=True, slots=True, order=True)
+class Ends:
+    """How the images at a task's ends lie, by the names of layouts."""
 
-    They can between kernels: not as inputs or outputs of the network, nor where a host step or a
-    reshape reads them, nor with fewer channels than a block has. What is joined or cut stays in
-    rows.
+    read: str = ROWS
+    """Of its first image."""
+    made: str = ROWS
+    """Of what it makes, and of all other images that it reads: residual sums, say."""
+
+    def __str__(self) -> str:
+        return f"{self.read} -> {self.made}"
+
+
+IN_ROWS = Ends()
+
+
+def image_storage(layout: str, shape: tuple[int, ...]) -> Storage:
+    """How an image of shape [batch, height, width, channels] lies in a layout.
+
+    `rows`: all channels of a pixel side by side; `rows+16`: and room for 16 more behind them;
+    `NCHW`: planes of a channel; `NCHW16c`: planes of pixels of 16 channels, the last block filled
+    up. Raises: InputError for another name.
     """
-    graph = network.graph
-    fixed = {*graph.inputs, *graph.outputs, *graph.constants, *_in_rows(network)}
-    found: dict[str, Storage] = {}
-    for placed in network.groups:
-        for value in placed.group.outputs:
-            kind = graph.types[value]
-            large = len(kind.shape) == _RANK and kind.shape[-1] >= LANES and kind.elements
-            if large and kind.dtype == "float32" and value not in fixed:
-                found[value] = blocked(kind.shape)
-    for placed in network.groups:
-        for value, shape in _shapes(network, placed):
-            if value in found and not found[value].can_be(shape):
-                del found[value]
-    return replace(network, layouts=found)
+    rows = row_major(shape)
+    if layout == ROWS:
+        return rows
+    if layout == "NCHW":
+        return rows.ordered((0, 3, 1, 2))
+    if match := _BLOCKS.fullmatch(layout):
+        return rows.tiled(3, int(match[1])).ordered((0, 3, 1, 2, 4))
+    if match := _LONGER.fullmatch(layout):
+        return rows.within(3, 0, shape[3] + int(match[1]))
+    raise InputError(f"layout {layout!r}: expected rows, rows+16, NCHW or blocks such as NCHW16c")
 
 
-def blocked(shape: tuple[int, ...]) -> Storage:
-    """How an image [batch, height, width, channels] lies as NCHW16c; the last block is whole."""
-    return row_major(shape).tiled(3, LANES).ordered((0, 3, 1, 2, 4))
+def least_channels(layout: str) -> int:
+    """Channels that an image has to have to fill one block."""
+    match = _BLOCKS.fullmatch(layout)
+    return int(match[1]) if match else 1
+
+
+def layouts_for(spec: DeviceSpec, kind: TensorType) -> tuple[str, ...]:
+    """The layouts that are worth trying for an image on a device; rows come first.
+
+    Blocks have as many channels as a vector of the device has floats. Rows that crowd a few sets of
+    a CPU's first cache may be a cache line longer. Images of one pixel, or of fewer channels than a
+    block has, have rows alone.
+    """
+    _, height, width, channels = kind.shape
+    if spec.lanes_f32 == 1 or height * width == 1 or channels < spec.lanes_f32:
+        return (ROWS,)
+    found = [ROWS, f"NCHW{spec.lanes_f32}c"]
+    if spec.device_class == "cpu" and channels * itemsize(kind.dtype) % CROWDED_BYTES == 0:
+        found.append(f"{ROWS}+{spec.cache_line_bytes // itemsize(kind.dtype)}")
+    return tuple(found)
 
 
 def bound_values(placed: PlacedGroup, task: Task) -> dict[str, str]:
@@ -56,19 +102,89 @@ def bound_values(placed: PlacedGroup, task: Task) -> dict[str, str]:
     return bound | dict(zip(task.outputs, group.outputs, strict=True))
 
 
-def _in_rows(network: Network) -> Iterator[str]:
-    """Values around whatever is no kernel, or has values that lie in each other."""
-    for placed in network.groups:
-        group = placed.group
-        if group.kind in (ALIAS, HOST) or any(n.op in _MOVES_COLUMNS for n in group.nodes):
-            yield from (*group.inputs, *group.outputs)
+def images_of(task: Task) -> dict[str, bool]:
+    """Names of the inputs and outputs of the task that are images, in its order: is it made?"""
+    if task.graph is None:
+        return {}
+    constants = {t.name for t in task.dag.placeholders if t.buffer.scope == "constant"}
+    read = zip(task.inputs, task.graph.inputs, strict=True)
+    made = zip(task.outputs, task.graph.outputs, strict=True)
+    return {
+        name: output
+        for pairs, output in ((read, False), (made, True))
+        for name, value in pairs
+        if name not in constants and len(task.graph.types[value].shape) == IMAGE_RANK
+    }
 
 
-def _shapes(network: Network, placed: PlacedGroup) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """The group's values, with the shape in which its task has them; () for what it has not."""
-    if placed.task_key is None:
-        return
-    task = network.tasks[placed.task_key]
-    tensors = {t.name: t.shape for t in (*task.dag.placeholders, *task.dag.outputs)}
-    for name, value in bound_values(placed, task).items():
-        yield value, tensors.get(name, ())
+def storages_of(task: Task, ends: Ends) -> dict[str, Storage] | None:
+    """How the task's images lie, by the names of its inputs and outputs; those in rows are left
+    out.
+
+    None where the task has axes that cut across the layout's.
+    """
+    if task.graph is None:
+        return {}
+    values = dict(zip((*task.inputs, *task.outputs), _values(task), strict=True))
+    shapes = {t.name: t.shape for t in (*task.dag.placeholders, *task.dag.outputs)}
+    found: dict[str, Storage] = {}
+    for number, (name, output) in enumerate(images_of(task).items()):
+        layout = ends.made if output or number else ends.read
+        if layout == ROWS:
+            continue
+        storage = image_storage(layout, task.graph.types[values[name]].shape)
+        if not storage.can_be(shapes[name]):
+            return None
+        found[name] = storage.reshaped(shapes[name])
+    return found
+
+
+def laid_workload(workload: Workload, task: Task, ends: Ends) -> Workload:
+    """The task's workload in rows, with its images lying so.
+
+    Raises: InputError where they cannot.
+    """
+    storages = storages_of(task, ends)
+    if storages is None:
+        raise InputError(f"task {task.name}: its images cannot lie as {ends}")
+    inputs = {
+        name: storages[name].pack(array) if name in storages else array
+        for name, array in workload.inputs.items()
+    }
+    places = {
+        name: storages[name].unpack(np.arange(storages[name].elements)).ravel()
+        for name in workload.outputs
+        if name in storages
+    }
+    return Workload(
+        key=content_key(workload.key, str(ends)),
+        inputs=inputs,
+        outputs=workload.outputs,
+        places=places,
+        rtol=workload.rtol,
+        atol=workload.atol,
+    )
+
+
+def transform_task(kind: TensorType) -> Task:
+    """The task that copies an image of that type; `Ends` say from which layout to which.
+
+    Its axes are those of the image, as no layout keeps them all in one piece.
+    """
+    node = Node(op="identity", name="copy", inputs=("image",), outputs=("copy",))
+    alone = Graph(
+        name=TRANSFORM,
+        inputs=("image",),
+        outputs=("copy",),
+        nodes=(node,),
+        types={"image": kind, "copy": kind},
+    )
+    (group,) = partition(alone)
+    dag = group_tensors(alone).dag
+    return replace(make_task(alone, group), key=dag.key, dag=dag, name=TRANSFORM, op=TRANSFORM)
+
+
+def _values(task: Task) -> Iterator[str]:
+    assert task.graph is not None
+    yield from task.graph.inputs
+    yield from task.graph.outputs

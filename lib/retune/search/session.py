@@ -25,7 +25,7 @@ from retune.records.store import RecordStore
 from retune.rules.cost.estimate import default_candidate
 from retune.rules.devices import target_of
 from retune.rules.spaces import strategy
-from retune.schedule.space import Candidate, Candidates
+from retune.schedule.space import Candidate, Candidates, Space
 from retune.search.allocate import ROUND, check_allocator, next_task
 from retune.search.batch import Batch, make_batch, measure_batch
 from retune.search.conditions import network_options
@@ -253,6 +253,38 @@ class Session:
             self.store.append(made)
         return made
 
+    def record_of(
+        self, task: Task, space: Space, candidate: Candidate, measured: Measurement
+    ) -> TuningRecord:
+        """The record of a measurement in this session, of a task of its network or beside it."""
+        spec, settings = self.spec, self.settings
+        return TuningRecord(
+            run_id=settings.run_id,
+            model=settings.model,
+            target=spec.model,
+            task_key=task.key,
+            task_name=task.name,
+            op=task.op,
+            flops=task.flops,
+            bytes=task.least_bytes,
+            input_shapes=task.input_shapes,
+            output_shape=task.output_shape,
+            dtypes=task.dtypes,
+            tuner=settings.tuner,
+            seed=settings.seed,
+            sketch=candidate.sketch,
+            decisions=tuple(v for _, values in candidate.decisions for v in values),
+            knobs=candidate.decisions,
+            trace=space.trace(candidate).to_json(),
+            config_hash=candidate.key,
+            strategy=strategy(candidate.sketch),
+            layout=settings.layout,
+            device=spec.fingerprint,
+            conditions=self._conditions_of(measured),
+            env=Environment.of(spec, settings.retune),
+            measurement=measured,
+        )
+
     # -- one batch -----------------------------------------------------------------------------
 
     def _propose(self, run: TaskRun, most: int) -> Batch:
@@ -265,7 +297,7 @@ class Session:
             self.runner.prepare(run.task.workload(self.settings.seed))
             self._prepared.add(workload_key)
         scorer = self._scorers[run.task.key]
-        return make_batch(run.space, scorer, candidates, target_of(self.spec))
+        return make_batch(run.task, run.space, scorer, candidates, target_of(self.spec))
 
     def _measure(self, run: TaskRun, batch: Batch) -> Sequence[Measurement]:
         workload_key = run.task.workload_key(self.settings.seed)
@@ -302,33 +334,7 @@ class Session:
             self._statuses[run.task.key].update(statuses)
 
     def _row(self, run: TaskRun, candidate: Candidate, measured: Measurement) -> TuningRecord:
-        spec, settings, task = self.spec, self.settings, run.task
-        return TuningRecord(
-            run_id=settings.run_id,
-            model=settings.model,
-            target=spec.model,
-            task_key=task.key,
-            task_name=task.name,
-            op=task.op,
-            flops=task.flops,
-            bytes=task.least_bytes,
-            input_shapes=task.input_shapes,
-            output_shape=task.output_shape,
-            dtypes=task.dtypes,
-            tuner=settings.tuner,
-            seed=settings.seed,
-            sketch=candidate.sketch,
-            decisions=tuple(v for _, values in candidate.decisions for v in values),
-            knobs=candidate.decisions,
-            trace=run.space.trace(candidate).to_json(),
-            config_hash=candidate.key,
-            strategy=strategy(candidate.sketch),
-            layout=settings.layout,
-            device=spec.fingerprint,
-            conditions=self._conditions_of(measured),
-            env=Environment.of(spec, settings.retune),
-            measurement=measured,
-        )
+        return self.record_of(run.task, run.space, candidate, measured)
 
     def _conditions_of(self, measured: Measurement) -> Conditions:
         """The session's, on the device that took the measurement."""

@@ -6,11 +6,15 @@ from functools import lru_cache
 
 import numpy as np
 
+from retune.codegen.lower import lower
+from retune.codegen.source import ProgramSource
+from retune.codegen.target import Target
 from retune.core.dtypes import DTYPES, DType, TensorType, is_float
 from retune.core.errors import InputError
 from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
 from retune.device.inputs import random_array
+from retune.device.packed_source import packed_source
 from retune.device.workload import Workload
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph
@@ -21,8 +25,9 @@ from retune.ir.merge import merge_axes
 from retune.ir.stmt import Program, from_dag
 from retune.ir.te import Compute, Dag, stage_flops
 from retune.rules.spaces import space_of
-from retune.schedule.space import Space
+from retune.schedule.space import Candidate, Space
 from retune.search.defaults import DEFAULT_MAX_ERROR
+from retune.search.packed import Packed, packed_space, random_arrays
 
 _POSITIVE = frozenset({"log", "sqrt"})
 """Functions whose argument must be positive for a finite result."""
@@ -56,10 +61,16 @@ class Task:
     """Largest error of the strategies of `space`, as a part of the output's range."""
     own_space: Space | None = None
     """The user's space; None: all that rules and templates know."""
+    packed: Packed | None = None
+    """What makes it an accelerator's task; None: kernels do it."""
+    searched: bool = True
+    """False: it is not tuned on this device, beside whose accelerator it runs."""
 
     @property
     def flops(self) -> int:
-        """Arithmetic operations of one run."""
+        """Arithmetic operations of one run; of an accelerator's those of its products."""
+        if self.packed is not None:
+            return 2 * self.packed.work.macs(self.packed.config)
         return self.dag.flops
 
     @property
@@ -85,9 +96,12 @@ class Task:
     def tunable(self) -> bool:
         """True for a user's expression, and for a group with a reduction: all other groups run at
         memory speed as they are."""
-        return self.graph is None or any(
-            isinstance(s.op, Compute) and s.op.reducer for s in self.dag.stages
-        )
+        return self.searched and (self.graph is None or self.reduces)
+
+    @property
+    def reduces(self) -> bool:
+        """Whether one of its stages is a reduction."""
+        return any(isinstance(s.op, Compute) and s.op.reducer for s in self.dag.stages)
 
     @property
     def program(self) -> Program:
@@ -98,12 +112,23 @@ class Task:
         """The user's schedules, or all that the rules and templates for this device know."""
         return self.own_space or _known_space(self, spec)
 
+    def source(self, space: Space, candidate: Candidate, target: Target) -> ProgramSource:
+        """What a Runner measures of a candidate of that space.
+
+        Raises: ScheduleError, CodegenError where it has no program.
+        """
+        if self.packed is None:
+            return lower(space.instantiate(candidate), target)
+        return packed_source(self.packed.work, dict(candidate.decisions), self.packed.config)
+
     def workload_key(self, seed: int = 0) -> str:
         """The key of `workload(seed)`, without its arrays."""
         return content_key(self.key, seed)
 
     def workload(self, seed: int = 0) -> Workload:
         """Random inputs by type, and the outputs that numpy computes from them."""
+        if self.packed is not None:
+            return self._exact_workload(seed)
         positive = any(
             isinstance(node, Call) and node.function in _POSITIVE
             for stage in self.dag.stages
@@ -123,6 +148,14 @@ class Task:
             outputs=outputs,
             rtol=_TOLERANCE,
             atol=_TOLERANCE,
+        )
+
+    def _exact_workload(self, seed: int) -> Workload:
+        """That of integers, which agree or do not."""
+        arrays = random_arrays(self._input_types(), seed)
+        outputs = self._reference(arrays)
+        return Workload(
+            key=self.workload_key(seed), inputs=arrays, outputs=outputs, rtol=0.0, atol=0.0
         )
 
     def _index_counts(self) -> dict[str, int]:
@@ -173,6 +206,8 @@ class Task:
 @lru_cache(maxsize=1024)
 def _known_space(task: Task, spec: DeviceSpec) -> Space:
     """Made once: every stage of a run asks, and that of a 3x3 convolution takes half a second."""
+    if task.packed is not None:
+        return packed_space(task.packed.work, task.packed.config)
     return space_of(task.program, task.op, spec, max_error=task.max_error)
 
 

@@ -5,12 +5,12 @@ run of each call. A new stage is one line here, beside its own file.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import ParamSpec, TypeVar
 
 from retune.device.opening import spec_of
 from retune.stages.calling import Caller
 from retune.stages.delivery import stage_bench, stage_compile, stage_report, stage_verify
+from retune.stages.layouts import stage_layout
 from retune.stages.manifest import ImportManifest, QuantizeManifest, TuneRequest
 from retune.stages.mending import stage_mend
 from retune.stages.network import stage_extract, stage_import
@@ -19,7 +19,7 @@ from retune.stages.quantization import quantized_network, stage_quantize
 from retune.stages.request import check_request
 from retune.stages.results import FinishedRun, TuneResult
 from retune.stages.running import Run, recorded_run
-from retune.stages.selection import stage_select
+from retune.stages.selection import stage_select, untuned
 from retune.stages.stage import Stage
 from retune.stages.summary import check_verified, event_of, summarize
 from retune.stages.tuning import join_searches, run_id, stage_finalists, stage_search
@@ -60,20 +60,21 @@ def _chain(
     keys = [entry.key for entry in tasks.tasks if entry.tunable]
     found = by.together(stage_search, [(request, network, tasks, key) for key in keys])
     searched = join_searches(request, network, tasks, dict(zip(keys, found, strict=True)))
-    finalists = by.call(stage_finalists, request, network, searched)
-    if finalists.stopped or searched.stopped:
+    layouts = by.call(stage_layout, request, searched)
+    finalists = by.call(stage_finalists, request, network, searched, layouts)
+    if finalists.stopped or searched.stopped or layouts.stopped:
         run.cut_short(searched.reason)
-    chosen = by.call(stage_select, request, tasks, finalists)
+    chosen = by.call(stage_select, request, tasks, finalists, layouts)
     settled = by.call(stage_mend, request, network, tasks, chosen).settled
     tell(event_of(settled))
-    nothing = replace(settled.selection, best=())
-    untuned = by.call(stage_compile, request, network, tasks, nothing, "untuned")
+    nothing = untuned(request, settled.selection)
+    plain = by.call(stage_compile, request, network, tasks, nothing, "untuned")
     tuned = by.call(stage_compile, request, network, tasks, settled.selection, "tuned")
     tell(event_of(tuned))
     verified = by.call(stage_verify, request, network, tuned)
     if request.publish == "always":  # otherwise what is published stays, and the result says why
         check_verified(tuned, verified)
-    bench = by.call(stage_bench, request, network, untuned, tuned)
+    bench = by.call(stage_bench, request, network, plain, tuned)
     finished = FinishedRun(
         network=network,
         tasks=tasks,
@@ -83,6 +84,7 @@ def _chain(
         verified=verified,
         bench=bench,
         quantized=quantized,
+        layouts=layouts,
     )
     publish = stage_promote if request.publish == "faster" else stage_report
     return summarize(request, finished, by.call(publish, request, finished))

@@ -16,7 +16,7 @@ from retune.bundle.peers import oracle_version, peer_versions
 from retune.bundle.plan import LARGEST_ERROR_NOTE, MAX_ERROR_NOTE, RECIPE_NOTE, NetworkPlan
 from retune.bundle.versions import promote, prune
 from retune.core.codec import to_json
-from retune.device.opening import spec_of, unraced
+from retune.device.opening import is_absent, playing, spec_of, unraced
 from retune.records.conditions import Conditions
 from retune.search.conditions import network_conditions
 from retune.stages.manifest import (
@@ -45,8 +45,11 @@ _BENCH_SECONDS = 20.0
 
 
 def device_conditions(request: TuneRequest) -> Conditions:
-    """What of the device a measured output follows from: driver, processor, cores in use."""
-    return network_conditions(spec_of(request.device), ())
+    """What of the device a measured output follows from: driver, processor, cores in use.
+
+    For a device that is not here those are of the one that plays it.
+    """
+    return network_conditions(spec_of(playing(request.device)), ())
 
 
 def _compile_inputs(
@@ -105,7 +108,9 @@ def stage_compile(
         from_defaults=tuned - len(chosen),
         form=plan.form,
         largest_error=plan.notes[LARGEST_ERROR_NOTE],
-        host_steps=tuple(step.opened.title for step in plan.hosts),
+        host_steps=tuple(h.opened.title for h in plan.hosts if h.simulated_s is None),
+        offloaded=sum(step.simulated_s is not None for step in plan.hosts),
+        simulated_us=1e6 * plan.simulated_s,
     )
 
 
@@ -117,6 +122,8 @@ def _recipe_note(network: ImportManifest) -> dict[str, str]:
 def _write_best_form(plan: NetworkPlan, bundle: Path, device: str) -> NetworkPlan:
     """The bundle holds the plan in the form that is the fastest one there; that plan."""
     write_bundle(plan, bundle)
+    if is_absent(device):
+        return plan
     with open_examiner(device) as examiner:
         best = replace(plan, form=examiner.best_form(bundle))
     if best.form != plan.form:
@@ -135,13 +142,18 @@ def _verify_inputs(
 def stage_verify(
     _: Path, request: TuneRequest, network: ImportManifest, compiled: CompileManifest
 ) -> VerifyManifest:
-    """The bundle's outputs against the oracle's, on seeded samples."""
-    with open_examiner(request.device) as examiner:
+    """The bundle's outputs against the oracle's, on seeded samples.
+
+    Those of a bundle for a device that is not here are of the one that plays it.
+    """
+    player = playing(request.device)
+    with open_examiner(player) as examiner:
         bundle = compiled.file(compiled.module)
         verdict = examiner.verify(bundle, _original(network), samples=request.samples)
     outcome = verdict.found
+    where = "" if player == request.device else f" (kernels ran on {player}, not on the device)"
     return VerifyManifest(
-        oracle=f"{verdict.oracle} {verdict.version}",
+        oracle=f"{verdict.oracle} {verdict.version}{where}",
         samples=outcome.samples,
         max_abs=_finite(outcome.max_abs),
         max_rel=_finite(outcome.max_rel_range),
@@ -179,8 +191,11 @@ def stage_bench(
 ) -> BenchManifest:
     """Latencies of the untuned and the tuned bundle and the installed peers, measured in turns.
 
-    With the tuned bundle's profile, step by step, against the roofline of the device now.
+    With the tuned bundle's profile, step by step, against the roofline of the device now. A device
+    that is not here has no times, and nobody else's are given for its own.
     """
+    if is_absent(request.device):
+        return BenchManifest(rows=(), profile=())
     bundles = {made.variant: made.file(made.module) for made in (untuned, tuned)}
     original = _original(network)
     peers = () if unraced(request.device) else peer_versions(_PEERS)  # they run on no board

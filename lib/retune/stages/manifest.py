@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from retune.core.layouts import Solver
 from retune.graph.quantize.settings import QuantizeSettings
 from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_MAX_ERROR, DEFAULT_TUNER
+from retune.stages.layout_plan import LayoutPlan
 
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 """Bindings of input names to shapes, sorted by name."""
@@ -47,6 +49,8 @@ class TuneRequest:
     seed: int = 0
     shapes: Shapes = ()
     layout: str = "NHWC"
+    layout_solver: Solver = "auto"
+    """How a plan of layouts is found, where it is left to measuring."""
     max_error: float = DEFAULT_MAX_ERROR
     """Largest error of a layer, as a part of its output's range; 0: only direct convolutions."""
     samples: int = 2
@@ -305,6 +309,8 @@ class Selection:
     limits: tuple[tuple[str, float], ...] = ()
     """Task key -> largest error, for tasks that may not have what the request allows: the network
     as a whole deviated too far."""
+    layouts: LayoutPlan = LayoutPlan()
+    """Where its images lie."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,6 +324,9 @@ class SettledManifest(Manifest):
     """Time of the bundle over that of default schedules, in turns; None: both are the same."""
     deviation: float = 0.0
     """Of its outputs from the oracle's, as a part of their range."""
+    rows_ratio: float | None = None
+    """Time of the bundle with the planned layouts over the same in rows, in turns; None: they were
+    not compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -364,6 +373,10 @@ class CompileManifest(Manifest):
     """Of the strategies used, as they state it: a part of a layer's output range, and how often."""
     host_steps: tuple[str, ...] = ()
     """The ops of each part that runs in numpy, on the host."""
+    offloaded: int = 0
+    """Steps that an accelerator runs."""
+    simulated_us: float = 0.0
+    """What these take there in all: counted, not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

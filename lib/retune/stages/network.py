@@ -10,7 +10,9 @@ from retune.core.config import cache_root
 from retune.core.errors import InputError
 from retune.core.keys import file_key
 from retune.core.layouts import LAYOUTS
+from retune.device.accelerator import config_of
 from retune.device.opening import spec_of
+from retune.graph.blocks import PackOptions, pack
 from retune.graph.models import resolve_model
 from retune.graph.onnx_file import external_files
 from retune.graph.onnx_import import load_file
@@ -18,7 +20,6 @@ from retune.graph.passes import Layout, optimise, passes_for
 from retune.graph.quantize.recipe import quantized
 from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.search.extract import Network, extract
-from retune.search.layouts import in_blocks
 from retune.stages.manifest import (
     ImportManifest,
     TaskEntry,
@@ -28,6 +29,7 @@ from retune.stages.manifest import (
 )
 from retune.stages.quantization import quantized_network, read_recipe, stage_quantize
 from retune.stages.stage import Inputs, stage
+from retune.vta.config import VtaConfig
 
 Version = tuple[int, ...]
 Bindings = tuple[tuple[str, tuple[int, ...]], ...]
@@ -52,13 +54,15 @@ def import_network(
     max_error: float = DEFAULT_MAX_ERROR,
     half: bool = False,
     recipe: Path | None = None,
+    accelerator: VtaConfig | None = None,
 ) -> ImportedNetwork:
     """The model (`FILE`, `zoo:NAME`, `light:NAME`) imported, optimised and cut into tasks.
 
     Models that are built rather than read lie in `cache` (default: the RETUNE_CACHE folder).
     `max_error` is the largest error of a layer, as a part of its output's range. `half` says that
     the device computes with float16; what is of that type is computed in float32 otherwise.
-    By a `recipe`, which stage quantize writes, the network is one of integers.
+    By a `recipe`, which stage quantize writes, the network is one of integers; then the part of it
+    that the `accelerator` can run is packed.
 
     Raises: ModelError for a model that cannot be used, LookupFailed for an unknown name.
     """
@@ -67,7 +71,8 @@ def import_network(
     own = {} if model.startswith("zoo:") else given
     beside = _external_files(path, _version(path))
     versions = tuple(_version(file) for file in (path, *beside))
-    return _import(path, versions, tuple(sorted(own.items())), layout, max_error, half, recipe)
+    shapes_ = tuple(sorted(own.items()))
+    return _import(path, versions, shapes_, layout, max_error, half, recipe, accelerator)
 
 
 def _version(path: Path) -> Version:
@@ -100,15 +105,20 @@ def _import(
     max_error: float,
     half: bool,
     recipe: Path | None,
+    accelerator: VtaConfig | None,
 ) -> ImportedNetwork:
     """Large, so that only the last two are kept; `versions` are those of the model's files."""
     del versions
     graph = load_file(path, dict(shapes))
     if recipe is not None:
         graph = quantized(graph, read_recipe(recipe))
-    network = extract(optimise(graph, _order(layout), half=half), max_error=max_error)
-    if layout == "NCHW16c":
-        network = in_blocks(network)
+        if accelerator is not None:
+            graph = pack(graph, PackOptions(batch=accelerator.batch, block=accelerator.block))
+    network = extract(
+        optimise(graph, _order(layout), half=half),
+        max_error=max_error,
+        accelerator=accelerator if recipe is not None else None,
+    )
     flops = sum(task.flops * task.weight for task in network.tasks.values())
     return ImportedNetwork(path, network, len(network.graph.nodes), flops)
 
@@ -118,7 +128,7 @@ def _order(layout: str) -> Layout:
     match layout:
         case "NHWC" | "NCHW":
             return layout
-        case "NCHW16c":
+        case "auto" | "NCHW16c":  # images lie otherwise than the graph is written: stage layout
             return "NHWC"
         case _:
             raise InputError(f"layout {layout!r} is not known; choose {', '.join(LAYOUTS)}")
@@ -141,6 +151,7 @@ def _open(request: TuneRequest, recipe: Path | None = None) -> ImportedNetwork:
         max_error=request.max_error,
         half=_computes_half(request),
         recipe=recipe,
+        accelerator=config_of(spec_of(request.device)),
     )
 
 

@@ -52,20 +52,27 @@ class OpenRuns:
                     entry.session.runner.close()
 
     @contextmanager
-    def searched(self, run: str, make: Callable[[], Session]) -> Generator[Session]:
+    def searched(
+        self, run: str, make: Callable[[], Session], *, last: bool = True
+    ) -> Generator[Session]:
         """The session of a run that nobody searches any more: it knows all that was recorded.
 
-        It is made if there is none, and forgotten after the context.
+        It is made if there is none, or if its measuring processes have ended and it is not the
+        `last` time; after that it is forgotten.
         """
         with self._lock:
-            entry = self._runs.get(run) or _Open(make())
+            entry = self._runs.get(run)
+            if entry is None or (entry.closed and not last):
+                self._runs[run] = entry = _Open(make())
         try:
             entry.session.settle()
             yield entry.session
         finally:
             if not entry.closed:
+                entry.closed = True
                 entry.session.runner.close()
-            self.forget(run)
+            if last:
+                self.forget(run)
 
     def forget(self, run: str) -> None:
         """No session of that run is kept."""

@@ -13,6 +13,7 @@ from retune.core.codec import from_json, to_json
 from retune.core.errors import InputError
 from retune.core.keys import file_key
 from retune.core.replacing import replacing
+from retune.device.accelerator import is_accelerator
 from retune.device.opening import spec_of
 from retune.graph.graph import Graph
 from retune.graph.onnx_import import load_file
@@ -36,6 +37,9 @@ from retune.stages.stage import Inputs, stage
 RANDOM = "random"
 """In place of a path to samples: random ones."""
 _RANDOM_PARTS = 8
+_LEFT_TO_CPU = (0,)
+"""Beside an accelerator the first convolution stays in floats: it has fewer channels than a block.
+"""
 _RECIPE = "recipe.json"
 _MOST_DECIBELS = 300.0
 """What stands for a layer without any error: JSON has no infinity."""
@@ -43,6 +47,14 @@ _MOST_DECIBELS = 300.0
 
 def check_quantization(request: TuneRequest) -> None:
     """Raises: InputError for options that do not go together, and for missing samples."""
+    if is_accelerator(request.device) and (
+        request.quantize is None or request.quantize.scheme != "power2"
+    ):
+        asked = request.quantize.scheme if request.quantize else "none"
+        raise InputError(
+            f"device {request.device!r} computes with integers whose scales are powers of two: "
+            f"expected quantize power2, got {asked}"
+        )
     check_settings(request.quantize, request.calibration, request.accuracy_drop)
 
 
@@ -57,7 +69,7 @@ def check_settings(
                 "int8 or power2 beside them"
             )
         return
-    if not calibration:
+    if not calibration and quantize.method != "global_scale":
         raise InputError(
             f"quantize {quantize.scheme}: expected samples of the network's inputs, got "
             "none; name an .npz file or a folder of them with an array for each input "
@@ -66,7 +78,7 @@ def check_settings(
     drop = accuracy_drop
     if drop is not None and not (isfinite(drop) and 0 <= drop <= 100):
         raise InputError(f"accuracy_drop: expected points from 0 to 100, got {drop:g}")
-    if calibration != RANDOM and not Path(calibration).exists():
+    if calibration not in (RANDOM, "") and not Path(calibration).exists():
         raise InputError(
             f"calibration {calibration}: expected an .npz file or a folder of them, got "
             "nothing there"
@@ -76,16 +88,22 @@ def check_settings(
 def _inputs(request: TuneRequest, network: ImportManifest) -> Inputs:
     path = Path(request.calibration)
     files = sorted(path.glob("*.npz")) if path.is_dir() else [path]
-    data = [] if request.calibration == RANDOM else [file_key(file) for file in files]
+    given = request.calibration not in (RANDOM, "")
+    data = [file_key(file) for file in files] if given else []
     return network.model_key, _settings(request), data, request.accuracy_drop
 
 
 def _settings(request: TuneRequest) -> QuantizeSettings:
     """What is asked for, with what is left to the device."""
     assert request.quantize is not None, "the chain asks for it only then"
-    if request.quantize.weight_bits is not None:
-        return request.quantize
-    return fitted(request.quantize, spec_of(request.device))
+    settings = request.quantize
+    if not request.calibration:  # nothing but the ranges, which are given
+        settings = replace(settings, bias_correction=False)
+    if is_accelerator(request.device):
+        return replace(
+            settings, weight_bits=8, skip_conv_layers=settings.skip_conv_layers or _LEFT_TO_CPU
+        )
+    return fitted(settings, spec_of(request.device))
 
 
 @stage(QuantizeManifest, "quantize", _inputs)
@@ -118,7 +136,7 @@ def stage_quantize(folder: Path, request: TuneRequest, network: ImportManifest) 
         scheme=settings.scheme,
         weight_bits=settings.weight_bits or 8,
         samples=sum(len(array) for array in list(data.values())[:1]),
-        random=request.calibration == RANDOM,
+        random=request.calibration in (RANDOM, ""),
         left=left,
         layers=_layers(graph, known, new, settings),
         calibration=_agreements(graph, made, known),
@@ -152,7 +170,7 @@ def write_qdq(network: ImportManifest, made: QuantizeManifest, path: Path) -> No
 
 
 def _samples(request: TuneRequest, graph: Graph) -> dict[str, Array]:
-    if request.calibration == RANDOM:
+    if request.calibration in (RANDOM, ""):
         return random_samples(graph, _RANDOM_PARTS, request.seed)
     return load_samples(Path(request.calibration), graph)
 

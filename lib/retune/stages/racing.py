@@ -22,10 +22,12 @@ from retune.rules.cost.estimate import default_candidate
 from retune.schedule.space import Candidate
 from retune.search.extract import Network
 from retune.search.history import best_candidates
+from retune.search.laying import laid_out
 from retune.search.race import Race
 from retune.search.session import Session
 from retune.search.task import Task
 from retune.search.task_run import TaskRun
+from retune.stages.layout_plan import IN_ROWS, LayoutPlan, choice_of
 from retune.stages.manifest import FinalistsManifest, ImportManifest, TuneRequest, Winner
 from retune.stages.network import open_network
 
@@ -68,10 +70,11 @@ def race_finalists(
     session: Session,
     budget_s: float,
     time_left: Callable[[], bool],
+    layouts: LayoutPlan = IN_ROWS,
     without: Collection[str] = (),
 ) -> FinalistsManifest:
-    """The winner of each tuned task but those `without`; every contender's times in place are
-    records afterwards.
+    """The winner of each tuned task but those `without`, with images lying as the layouts say;
+    every contender's times in place are records afterwards.
 
     A few rounds of passes run; further ones while `time_left`. No winners on simulated devices and
     boards of a farm, or where the network with its finalists cannot run: the log says why.
@@ -85,7 +88,7 @@ def race_finalists(
         return FinalistsManifest()
     try:
         raced = race_in_place(
-            open_network(request).network,
+            laid_out(open_network(request).network, choice_of(layouts)),
             chosen,
             session.spec,
             request.device,

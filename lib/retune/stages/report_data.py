@@ -4,6 +4,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
+from retune.bundle.format import read_bundle
+from retune.bundle.offloaded import TITLE, OffloadedStep
+from retune.records.schema import BESIDE_SEARCH
 from retune.records.store import RecordStore
 from retune.report import (
     Curve,
@@ -14,9 +17,11 @@ from retune.report import (
     ReportTask,
     Verification,
 )
-from retune.stages.manifest import TaskResult, TuneRequest
+from retune.report.vta import queue_chart
+from retune.stages.manifest import KernelTime, TaskResult, TuneRequest
 from retune.stages.results import FinishedRun
-from retune.stages.summary import event_of, failed_tasks, quality_text, task_results
+from retune.stages.summary import accelerated, event_of, failed_tasks, quality_text, task_results
+from retune.vta.timing import simulate
 
 
 def report_data(
@@ -46,16 +51,7 @@ def report_data(
             )
             for row in run.bench.rows
         ),
-        profile=tuple(
-            KernelShare(
-                label=row.kernel if row.host else row.label,
-                us=row.us,
-                flops=row.flops,
-                roofline=row.roofline,
-                host=row.host,
-            )
-            for row in run.bench.profile
-        ),
+        profile=tuple(_share(row) for row in run.bench.profile),
         verification=Verification(
             oracle=run.verified.oracle,
             samples=run.verified.samples,
@@ -66,9 +62,33 @@ def report_data(
             by_parts=run.verified.by_parts,
         ),
         facts=_facts(request, run, published),
+        queues=_queues(run),
         integers=quality_text(run.quantized) if run.quantized else "",
         layers=_layers(run),
     )
+
+
+def _share(row: KernelTime) -> KernelShare:
+    simulated = row.kernel == TITLE
+    return KernelShare(
+        label=row.kernel if row.host and not simulated else row.label,
+        us=row.us,
+        flops=row.flops,
+        roofline=row.roofline,
+        host=row.host,
+        simulated=simulated,
+    )
+
+
+def _queues(run: FinishedRun) -> tuple[str, str] | None:
+    """The accelerator's longest step, and its queues over time; None without an accelerator."""
+    if not run.tuned.offloaded:
+        return None
+    plan = read_bundle(run.tuned.file(run.tuned.module))
+    longest = max(plan.hosts, key=lambda host: host.simulated_s or 0.0)
+    step = longest.opened
+    assert isinstance(step, OffloadedStep), "it has a simulated time"
+    return longest.label, queue_chart(simulate(step.module))
 
 
 def measured_times(root: Path, run_id: str) -> dict[str, tuple[float | None, ...]]:
@@ -77,7 +97,7 @@ def measured_times(root: Path, run_id: str) -> dict[str, tuple[float | None, ...
         return {}
     columns = ["task_key", "timestamp", "status", "median_us", "phase"]
     rows = RecordStore(root).scan({"run_id": run_id}, columns)
-    searched = ~(rows["phase"] == "final").to_numpy(bool, na_value=False)
+    searched = ~rows["phase"].isin(BESIDE_SEARCH).to_numpy(bool, na_value=False)
     rows = rows.loc[searched].sort_values(by="timestamp", kind="stable")
     keys, statuses = rows["task_key"].tolist(), rows["status"].tolist()
     times: dict[str, list[float | None]] = {}
@@ -136,6 +156,9 @@ def _facts(request: TuneRequest, run: FinishedRun, published: str) -> tuple[tupl
         facts = {**facts, "host steps": "; ".join(tuned.host_steps)}
     if run.bench.board:
         facts = {**facts, "board": run.bench.board}
+    if tuned.offloaded:
+        text = f"{accelerated(tuned)}; times of the bundle are these and the measured rest"
+        facts = {**facts, "accelerator": text}
     if published:
         facts = {**facts, "published": published}
     if failed := failed_tasks(run):

@@ -6,6 +6,7 @@ from pathlib import Path
 from retune.bundle.versions import check_publishable
 from retune.core.errors import InputError
 from retune.core.files import check_file, check_folder
+from retune.device.opening import is_absent
 from retune.search.allocate import check_allocator
 from retune.search.tuners import check_tuner
 from retune.stages.manifest import TuneRequest
@@ -17,6 +18,8 @@ def check_request(request: TuneRequest) -> None:
 
     The model and the device are looked up by the first stages. Raises: InputError.
     """
+    if is_absent(request.device):
+        _check_absent(request)
     if request.trials is not None and request.trials < 0:
         raise InputError(f"trials: expected 0 or more, got {request.trials}")
     if request.minutes is not None and not (isfinite(request.minutes) and request.minutes > 0):
@@ -44,3 +47,16 @@ def check_request(request: TuneRequest) -> None:
         check_folder(what, Path(folder))
     check_file("out", request.report)
     check_publishable(Path(request.out))
+
+
+def _check_absent(request: TuneRequest) -> None:
+    """Nothing is measured on a device that is not here. Raises: InputError."""
+    if request.trials != 0:
+        raise InputError(
+            f"device {request.device}: expected --trials 0, as a profile's device is not here to "
+            "measure on; that compiles default schedules for it"
+        )
+    if request.publish != "always":
+        raise InputError(
+            f"device {request.device}: expected --publish always, as no bundle can be timed there"
+        )

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from retune.stages.layout_manifest import LayoutManifest
 from retune.stages.manifest import (
     BenchManifest,
     CompileManifest,
@@ -30,6 +31,7 @@ class FinishedRun:
     verified: VerifyManifest
     bench: BenchManifest
     quantized: QuantizeManifest | None = None
+    layouts: LayoutManifest = field(default_factory=LayoutManifest)
 
     @property
     def selection(self) -> Selection:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from retune.core.errors import RecordError
+from retune.core.layouts import MEASURED
 from retune.device.opening import spec_of
 from retune.records.schema import TuningRecord
 from retune.records.store import RecordStore
@@ -11,6 +12,9 @@ from retune.schedule.space import Candidate
 from retune.search.conditions import network_conditions
 from retune.search.extract import Network
 from retune.search.history import best_candidate, candidate_of
+from retune.search.laying import laid_out
+from retune.stages.layout_manifest import LayoutManifest
+from retune.stages.layout_plan import LayoutPlan, choice_of
 from retune.stages.manifest import (
     BestRecord,
     FinalistsManifest,
@@ -20,11 +24,17 @@ from retune.stages.manifest import (
 )
 from retune.stages.network import open_network
 
+IN_ROWS = LayoutManifest()
+
 
 def stage_select(
-    request: TuneRequest, tasks: TaskManifest, finalists: FinalistsManifest
+    request: TuneRequest,
+    tasks: TaskManifest,
+    finalists: FinalistsManifest,
+    layouts: LayoutManifest = IN_ROWS,
 ) -> Selection:
-    """The winner of each task; without one, the best record that today's spaces still know.
+    """The winner of each task; without one, the best record that today's spaces still know. Images
+    lie as the layouts say.
 
     A winner that came into quarantine since its race is none.
     """
@@ -49,7 +59,7 @@ def stage_select(
             record = found[1] if found else None
         if record:
             best.append(best_record(entry.key, record, winner.default_us if winner else None))
-    return Selection(target=spec.fingerprint, best=tuple(best))
+    return Selection(target=spec.fingerprint, best=tuple(best), layouts=layouts.plan.placement)
 
 
 def best_record(task_key: str, record: TuningRecord, default_us: float | None = None) -> BestRecord:
@@ -63,8 +73,16 @@ def best_record(task_key: str, record: TuningRecord, default_us: float | None = 
 
 
 def selected_network(request: TuneRequest, selection: Selection) -> Network:
-    """The request's network, whose tasks have the limits of the selection."""
-    return _limited(open_network(request).network, dict(selection.limits))
+    """The request's network, whose tasks have the limits of the selection, and its images their
+    layouts."""
+    limited = _limited(open_network(request).network, dict(selection.limits))
+    return laid_out(limited, choice_of(selection.layouts))
+
+
+def untuned(request: TuneRequest, selection: Selection) -> Selection:
+    """Default schedules; images lie otherwise than in rows only where that was asked for."""
+    laid = LayoutPlan() if request.layout == MEASURED else selection.layouts
+    return replace(selection, best=(), layouts=laid)
 
 
 def selected_candidates(request: TuneRequest, selection: Selection) -> dict[str, Candidate]:

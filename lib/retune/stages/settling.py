@@ -11,15 +11,17 @@ from dataclasses import replace
 from math import nextafter
 from pathlib import Path
 
-from retune.bundle.bench import Benchmark, BenchOptions
+from retune.bundle.bench import Benchmark, BenchOptions, Ratio
 from retune.bundle.farm_examiner import open_examiner
 from retune.bundle.peers import oracle_version
 from retune.bundle.verify import DEVIATION_OF_DIRECT
 from retune.core.errors import DeviceError
+from retune.core.layouts import MEASURED
 from retune.device.opening import spec_of
 from retune.rules.cost.estimate import default_candidate
 from retune.schedule.space import Candidate
 from retune.stages.delivery import device_conditions, stage_compile, stage_verify
+from retune.stages.layout_plan import LayoutPlan
 from retune.stages.manifest import (
     CompileManifest,
     ImportManifest,
@@ -30,7 +32,12 @@ from retune.stages.manifest import (
     Variant,
 )
 from retune.stages.racing import race_in_place
-from retune.stages.selection import more_exact, selected_candidates, selected_network
+from retune.stages.selection import (
+    more_exact,
+    selected_candidates,
+    selected_network,
+    untuned,
+)
 from retune.stages.stage import Inputs, stage
 
 _COMPARE = BenchOptions(budget_s=10.0, precision=0.005)
@@ -59,6 +66,7 @@ def stage_settle(
 ) -> SettledManifest:
     """The selection as it is published: exact enough, and faster than default schedules or equal.
 
+    Layouts that were found by measuring are kept if the bundle is faster with them, in turns.
     Tasks that lose time get their default schedule back; where the rest is not faster beyond the
     noise of the comparison either, all of them do.
     """
@@ -66,15 +74,32 @@ def stage_settle(
     def build(chosen: Selection, variant: Variant) -> CompileManifest:
         return stage_compile(request, network, tasks, chosen, variant)
 
-    exact, deviation = _exact_enough(request, network, selection, build)
+    laid, rows_ratio = _laid_or_rows(request, selection, build)
+    exact, deviation = _exact_enough(request, network, laid, build)
     settled, ratio = _faster_or_default(request, exact, build)
     if settled.best != exact.best:
         settled, deviation = _exact_enough(request, network, settled, build)
     kept = {best.task_key for best in settled.best}
     lost = (best.task_key for best in exact.best if best.task_key not in kept)
     return SettledManifest(
-        selection=settled, given_back=tuple(lost), ratio=ratio, deviation=deviation
+        selection=settled,
+        given_back=tuple(lost),
+        ratio=ratio,
+        deviation=deviation,
+        rows_ratio=rows_ratio,
     )
+
+
+def _laid_or_rows(
+    request: TuneRequest, selection: Selection, build: Build
+) -> tuple[Selection, float | None]:
+    """The selection with its layouts, or in rows; time of the one over that of the other."""
+    if request.layout != MEASURED or not selection.layouts.images:
+        return selection, None
+    rows = replace(selection, layouts=LayoutPlan())
+    plain = replace(build(rows, "tuned"), variant="untuned")
+    gain = compare_bundles(request, plain, build(selection, "tuned")).ratio("tuned")
+    return (selection if gain.low > 1.0 else rows), 1 / gain.ratio
 
 
 def _exact_enough(
@@ -114,16 +139,20 @@ def _faster_or_default(
     request: TuneRequest, selection: Selection, build: Build
 ) -> tuple[Selection, float | None]:
     """The selection without what makes the network slower, and its time over the defaults'."""
-    nothing = replace(selection, best=())
+    nothing = untuned(request, selection)
     if not selection.best:
         return nothing, None
-    untuned = build(nothing, "untuned")
-    gain = compare_bundles(request, untuned, build(selection, "tuned")).ratio("tuned")
+    plain = build(nothing, "untuned")
+
+    def compared(some: Selection) -> Ratio:
+        return compare_bundles(request, plain, build(some, "tuned")).ratio("tuned")
+
+    gain = compared(selection)
     if gain.low > 1.0:
         return selection, 1 / gain.ratio
     kept = _without_losers(request, selection)
     if kept.best and kept != selection:
-        gain = compare_bundles(request, untuned, build(kept, "tuned")).ratio("tuned")
+        gain = compared(kept)
         if gain.low > 1.0:
             return kept, 1 / gain.ratio
     return nothing, None

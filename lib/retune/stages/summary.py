@@ -44,7 +44,15 @@ def event_of(
             text = f"{done.kernels} kernels, {done.launches} launches"
             if done.host_steps:
                 text += f", on the host: {'; '.join(done.host_steps)}"
+            if done.offloaded:
+                text += f", on the accelerator: {accelerated(done)}"
             return TuneEvent(stage="compile", text=text)
+
+
+def accelerated(compiled: CompileManifest) -> str:
+    """What of a bundle's time is counted on an accelerator, and not measured."""
+    count = compiled.offloaded
+    return f"{count} step{'s' * (count > 1)}, simulated {compiled.simulated_us / 1e3:.3f} ms"
 
 
 def check_verified(compiled: CompileManifest, verified: VerifyManifest) -> None:

@@ -7,6 +7,7 @@ import logging
 import shutil
 from collections import Counter
 from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -15,6 +16,7 @@ from retune import __version__
 from retune.bundle.build import check_types
 from retune.core.errors import sentence
 from retune.core.keys import content_key
+from retune.core.layouts import MEASURED
 from retune.core.target import DeviceSpec
 from retune.device.opening import open_runner, spec_of
 from retune.device.workload import MeasureOptions, measuring_conditions
@@ -23,6 +25,7 @@ from retune.search.conditions import usual_batch, usual_options
 from retune.search.session import RunSettings, Session
 from retune.search.task_run import TaskRun
 from retune.search.turns import End
+from retune.stages.layout_manifest import LayoutManifest
 from retune.stages.manifest import (
     FinalistsManifest,
     ImportManifest,
@@ -46,6 +49,9 @@ _LOG = logging.getLogger("retune.stages")
 _RACE_SHARE = 0.15
 _RACE_SECONDS = 10.0
 """Time for the race of the finalists, as a share of the budget, and at least so many seconds."""
+_LAYOUT_SHARE = 0.12
+"""What of the budget goes into layouts, where they are measured."""
+IN_ROWS = LayoutManifest()
 _NOTHING_LEFT = "nothing is left to try"
 
 _OPEN = OpenRuns()
@@ -121,19 +127,34 @@ def join_searches(
     )
 
 
+def layout_share(request: TuneRequest) -> float:
+    """The part of a request's budget that is kept for measuring layouts."""
+    return _LAYOUT_SHARE if request.layout == MEASURED else 0.0
+
+
+def searched_session(
+    request: TuneRequest, tuned: Tuned, *, last: bool = False
+) -> AbstractContextManager[Session]:
+    """The session of a run whose searches have ended; the `last` one to ask for it closes it."""
+    return _OPEN.searched(tuned.run_id, lambda: _open_session(request, tuned.run_id), last=last)
+
+
 def stage_finalists(
-    request: TuneRequest, network: ImportManifest, tuned: Tuned
+    request: TuneRequest, network: ImportManifest, tuned: Tuned, layouts: LayoutManifest = IN_ROWS
 ) -> FinalistsManifest:
-    """The winner of each task, after their searches; every measurement is in the store.
+    """The winner of each task, after their searches; every measurement is in the store. Images lie
+    as the layouts say.
 
     Tasks whose search failed have their default schedule. When those who watch wish it so, no race
     begins, or it ends early, and the manifest is not stored.
     """
     failed = tuple(key for key, _ in tuned.failed)
-    key = stage_key("finalists", tuned.run_id, tuned.trials_done, failed)
+    key = stage_key("finalists", tuned.run_id, tuned.trials_done, failed, layouts.plan.placement)
 
     def body(_: Path) -> FinalistsManifest:
-        found = FinalistsManifest() if request.trials == 0 else _race(request, network, tuned)
+        found = (
+            FinalistsManifest() if request.trials == 0 else _race(request, network, tuned, layouts)
+        )
         defaults = tuple(Winner(task_key=key, record_id=None) for key in failed)
         return replace(found, winners=found.winners + defaults, stopped=stopping())
 
@@ -191,8 +212,8 @@ def _open_session(request: TuneRequest, run: str, ended: Collection[str] = ()) -
         tuner=request.tuner,
         allocator=request.allocator,
         seed=request.seed,
-        trials=request.trials,
-        seconds=_search_s(request.minutes) if request.minutes is not None else None,
+        trials=_search_trials(request),
+        seconds=_search_s(request),
         spent_s=Ledger(Path(request.work), run).read() if known else 0.0,
         patience=request.patience,
         retune=__version__,
@@ -272,29 +293,42 @@ def _nothing_to_measure(request: TuneRequest, run: str, task_key: str) -> Search
 # -- the race -------------------------------------------------------------------------------------
 
 
-def _race(request: TuneRequest, network: ImportManifest, tuned: Tuned) -> FinalistsManifest:
+def _race(
+    request: TuneRequest, network: ImportManifest, tuned: Tuned, layouts: LayoutManifest
+) -> FinalistsManifest:
     if stopping():
         return FinalistsManifest()
-    budget = max(_RACE_SECONDS, _race_share_s(request, tuned))
+    budget = max(_RACE_SECONDS, _race_share_s(request, tuned, layouts))
     without = [key for key, _ in tuned.failed]
 
-    with _OPEN.searched(tuned.run_id, lambda: _open_session(request, tuned.run_id)) as session:
+    with searched_session(request, tuned, last=True) as session:
         started = perf_counter()
 
         def time_left() -> bool:
             return perf_counter() - started < budget and not stopping()
 
         tell(TuneEvent(stage="finalists", text="finalists are built into the network"))
-        return race_finalists(request, network, session, budget, time_left, without)
+        return race_finalists(
+            request, network, session, budget, time_left, layouts.plan, without=without
+        )
 
 
-def _race_share_s(request: TuneRequest, tuned: Tuned) -> float:
+def _race_share_s(request: TuneRequest, tuned: Tuned, layouts: LayoutManifest) -> float:
     """What is left of the minutes, or as large a share of the time that the trials took."""
     if request.minutes is not None:
-        return 60 * request.minutes - tuned.seconds_done
+        return 60 * request.minutes - tuned.seconds_done - layouts.seconds
     return tuned.seconds_done * _RACE_SHARE / (1 - _RACE_SHARE)
 
 
-def _search_s(minutes: float) -> float:
-    """Seconds for searching; the rest is for the race."""
-    return 60 * minutes * (1 - _RACE_SHARE)
+def _search_s(request: TuneRequest) -> float | None:
+    """Seconds for searching; the rest is for layouts and for the race."""
+    if request.minutes is None:
+        return None
+    return 60 * request.minutes * (1 - _RACE_SHARE - layout_share(request))
+
+
+def _search_trials(request: TuneRequest) -> int | None:
+    """Measurements for searching; the rest is for layouts."""
+    if request.trials is None:
+        return None
+    return request.trials - round(request.trials * layout_share(request))

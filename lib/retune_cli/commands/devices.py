@@ -1,20 +1,39 @@
-"""`retune devices`: what can be tuned for on this machine, or in a farm."""
+"""`retune devices`: what can be tuned for here or in a farm, and which profiles there are."""
 
 from dataclasses import asdict
+from typing import Annotated
+
+import typer
 
 from retune_cli.commands.farm import Certs, Scheduler, print_boards
 from retune_cli.console import print_json, print_table, say
 from retune_cli.options import Json
 
+Profiles = Annotated[
+    bool, typer.Option("--profiles", help="The numbers of the profiles, each with its source.")
+]
 
-def devices(scheduler: Scheduler = "", certs: Certs = None, json: Json = False) -> None:
-    """List the OpenCL devices of this machine, or with --scheduler the keys of a farm's boards."""
+
+def devices(
+    scheduler: Scheduler = "",
+    certs: Certs = None,
+    profiles: Profiles = False,
+    json: Json = False,
+) -> None:
+    """List this machine's OpenCL devices, the simulated accelerator, and profiles of others.
+
+    With --scheduler, the keys of a farm's boards.
+    """
     if scheduler:
         print_boards(scheduler, certs, json=json)
         return
+    if profiles:
+        _print_sources(json=json)
+        return
     from retune.device.catalogue import driver_problems, list_devices
+    from retune.device.opening import list_simulated
 
-    found = list_devices()
+    found = (*list_devices(), *list_simulated())
     for problem in driver_problems():
         say(problem)
     if json:
@@ -35,3 +54,45 @@ def devices(scheduler: Scheduler = "", certs: Certs = None, json: Json = False) 
         for spec in found
     ]
     print_table(rows, "devices")
+    _print_profiles()
+
+
+def _print_profiles() -> None:
+    from retune.device.profiles import profile_names, read_profile
+
+    specs = [read_profile(name).spec for name in profile_names()]
+    rows = [
+        {
+            "profile": spec.name,
+            "model": spec.model,
+            "units": spec.compute_units,
+            "work-items": spec.max_work_group,
+            "local KiB": spec.local_memory_bytes / 1024,
+            "types": ", ".join(("float32", *(t for t in _TYPES if not spec.lacking(t)))),
+            "OpenCL": spec.opencl.split()[-1],
+        }
+        for spec in specs
+    ]
+    print_table(rows, "profiles: bundles are compiled for them with --trials 0")
+
+
+_TYPES = ("float16", "float64")
+"""Types that a device need not have."""
+
+
+def _print_sources(*, json: bool) -> None:
+    from retune.device.profiles import profile_names, read_profile
+
+    rows = [
+        {"profile": profile.name, "parameter": name, "value": fact.value, "source": fact.source}
+        for profile in map(read_profile, profile_names())
+        for name, fact in profile.facts.items()
+    ]
+    if json:
+        print_json(rows)
+        return
+    print_table([{**row, "value": _text(row["value"])} for row in rows], "profiles")
+
+
+def _text(value: object) -> str:
+    return ", ".join(value) or "none" if isinstance(value, tuple) else str(value)

@@ -8,6 +8,7 @@ import typer
 
 from retune.core.config import cache_root, records_root
 from retune.core.errors import InputError
+from retune.core.parameters import named, parse_parameters
 from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_MAX_ERROR, DEFAULT_TUNER
 from retune.stages.manifest import Publish, TuneRequest
 from retune.stages.results import TuneResult
@@ -18,12 +19,14 @@ from retune_cli.interrupt import ctrl_c_ends_measuring
 from retune_cli.options import (
     Json,
     Layout,
+    LayoutSolver,
     Model,
     Records,
     ShapeList,
     check_model,
     parse_layout,
     parse_shapes,
+    parse_solver,
     sorted_shapes,
 )
 from retune_cli.progress import progress_on_stderr
@@ -68,6 +71,13 @@ NoPrefect = Annotated[
 PublishWhen = Annotated[
     str, typer.Option(help="When the bundle takes the published one's place: always, or if faster.")
 ]
+DeviceParams = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--device-param",
+        help="A limit in place of the device's: max_local_bytes=32768. Repeatable.",
+    ),
+]
 Campaign = Annotated[
     str, typer.Option(help="Search on where the same command without it would be done already.")
 ]
@@ -77,8 +87,12 @@ def tune(
     model: Model,
     out: Annotated[Path, typer.Option(help="Folder for the bundle and the report.")],
     device: Annotated[
-        str, typer.Option(help="A device of `retune devices`, or farm:KEY for boards of a farm.")
+        str,
+        typer.Option(
+            help="A device or profile of `retune devices`, or farm:KEY for boards of a farm."
+        ),
     ] = "pocl",
+    device_param: DeviceParams = None,
     scheduler: Scheduler = "",
     certs: Certs = None,
     trials: Annotated[
@@ -94,6 +108,7 @@ def tune(
     shape: ShapeList = None,
     records: Records = None,
     layout: Layout = "NHWC",
+    layout_solver: LayoutSolver = "auto",
     max_error: MaxError = DEFAULT_MAX_ERROR,
     quantize: Annotated[
         str, typer.Option(help="Tune it as a network of integers: int8, power2; or none.")
@@ -119,7 +134,7 @@ def tune(
         out=str(out),
         records=str(records or records_root()),
         work=str(cache_root()),
-        device=farm_device(device, scheduler, certs),
+        device=farm_device(named(device, parse_parameters(device_param or ())), scheduler, certs),
         trials=trials,
         minutes=_minutes(trials, minutes),
         tuner=tuner,
@@ -128,6 +143,7 @@ def tune(
         seed=seed,
         shapes=sorted_shapes(parse_shapes(shape)),
         layout=parse_layout(layout),
+        layout_solver=parse_solver(layout_solver),
         max_error=max_error,
         quantize=settings_of(
             quantize,
@@ -168,6 +184,8 @@ def print_result(result: TuneResult) -> None:
     print_line(f"measured  {result.trials} in {result.seconds:.0f} s: {statuses}; {result.reason}")
     for number, line in enumerate(latency_lines(result)):
         print_line(f"{'latency' if number == 0 else '':9} {line}")
+    if not result.latency:
+        print_line(f"latency   none: {result.target} is not here to be timed")
     verified = result.verified
     print_line(
         f"deviation {verified.max_abs:.2e} from {verified.oracle} at most, "

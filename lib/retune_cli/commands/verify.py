@@ -39,6 +39,7 @@ def verify(
     from retune.bundle.format import read_bundle
     from retune.bundle.plan import INTEGERS_NOTE, RECIPE_NOTE
     from retune.core.codec import from_json
+    from retune.device.opening import playing
     from retune.graph.models import resolve_model
     from retune.graph.quantize.recipe import Recipe
 
@@ -49,7 +50,8 @@ def verify(
     original = Original(onnx=resolve_model(model, shapes=shapes), shapes=shapes, recipe=recipe)
     floats = None
     coded = recipe is not None or INTEGERS_NOTE in plan.notes
-    with open_examiner(farm_device(device or plan.device.name, scheduler, certs)) as examiner:
+    player = device or playing(plan.device.name)
+    with open_examiner(farm_device(player, scheduler, certs)) as examiner:
         judged = examiner.verify(module, original, samples=samples, seed=seed)
         if coded:
             original = replace(original, recipe=None, integers=False)
@@ -60,6 +62,8 @@ def verify(
         print_json({"module": str(module), "oracle": judged.oracle, **asdict(found), **apart})
     else:
         _print(str(module), judged, floats)
+        if player != plan.device.name:
+            print_line(f"its kernels ran on {player}; it was compiled for {plan.device.name}")
     if not found.passed:
         raise typer.Exit(1)
 

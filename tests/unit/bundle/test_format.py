@@ -346,3 +346,37 @@ def _same(found: NetworkPlan, expected: NetworkPlan) -> bool:
 def _refused(path: Path, message: str) -> None:
     with pytest.raises(RecordError, match=message):
         read_bundle(path)
+
+
+def test_a_manifest_of_lists_without_end_is_refused(folder: Path) -> None:
+    (folder / "module.json").write_text("[" * 100_000 + "]" * 100_000)
+    with pytest.raises(RecordError, match=r"module\.json: expected JSON"):
+        read_bundle(folder)
+
+
+def test_weights_with_a_header_of_lists_without_end_are_refused() -> None:
+    header = b"[" * 100_000 + b"]" * 100_000
+    with pytest.raises(Malformed, match="header: expected JSON"):
+        view_weights(memoryview(len(header).to_bytes(8, "little") + header))
+
+
+@pytest.mark.parametrize("how", ["bent", "encrypted", "twice", "elsewhere"])
+def test_a_part_that_cannot_be_unpacked_is_named(folder: Path, tmp_path: Path, how: str) -> None:
+    path = pack_zip(folder, tmp_path / "net.zip")
+    with zipfile.ZipFile(path, "a") as archive:
+        if how == "twice":
+            with pytest.warns(UserWarning, match="Duplicate name"):
+                archive.writestr("kernels.cl", "void other() {}")
+        entry = archive.getinfo("kernels.cl")
+    data = bytearray(path.read_bytes())
+    listed = data.rindex(b"PK\x01\x02", 0, data.index(b"kernels.cl", data.index(b"PK\x01\x02")))
+    if how == "bent":
+        start = entry.header_offset + 30 + len("kernels.cl")
+        data[start : start + 8] = b"\xff" * 8
+    elif how == "encrypted":
+        data[listed + 8] |= 1
+    elif how == "elsewhere":
+        data[listed + 42 : listed + 46] = b"\xff\xff\xff\xf0"
+    path.write_bytes(bytes(data))
+    with pytest.raises(RecordError, match=r"kernels\.cl: expected|is neither, or is damaged"):
+        read_bundle(path)

@@ -10,7 +10,9 @@ from retune.bundle.bench import Benchmark, Contender, Timing
 from retune.bundle.executor import forms_here, settle
 from retune.bundle.forms import best_form
 from retune.bundle.plan import Form, NetworkPlan
-from retune.core.target import GENERIC_CPU, DeviceSpec
+from retune.codegen.opencl_kernels import arena_line
+from retune.codegen.resident import WAYS
+from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
 
 
 @dataclass
@@ -107,6 +109,19 @@ def test_long_networks_are_not_compared(
     device = FakeDevice(in_caller=FakeDevice())
     assert best_form(solitary, device, clock).form == "persistent"  # type: ignore[arg-type]
     assert clock.asked == []
+
+
+@pytest.mark.parametrize("best", ["queued", "persistent"])
+def test_networks_of_any_length_are_compared_where_groups_stay(
+    plan: NetworkPlan, loading: Callable[[float], None], best: str
+) -> None:
+    """There it is launches that cost, not waking: the longest networks have the most."""
+    loading(100 * forms.LONGEST_S)
+    device = FakeDevice(spec=replace(GENERIC_GPU, instructions=(next(iter(WAYS)),)))
+    called = replace(plan, kernels={n: arena_line(n, 64) for n in plan.kernels}, form="queued")
+    assert _forms(called, device) == ("queued", "persistent")
+    clock = FakeClock({"persistent": 2.0, "queued": 2.0, best: 1.0})
+    assert best_form(called, device, clock).form == best  # type: ignore[arg-type]
 
 
 def test_a_single_form_is_not_measured(plan: NetworkPlan, loading: Callable[[float], None]) -> None:

@@ -18,6 +18,8 @@ from retune.codegen.hazards import waits
 from retune.core.errors import VerifyError
 from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
 from retune.ir.storage import row_major
+from retune.search.extract import Network
+from retune.search.laying import laid_out, uniform
 from tests.device.networks import NETWORKS, Net, Networks, network, write
 
 CASES: Networks = {}
@@ -196,8 +198,13 @@ def images(n: Net) -> tuple[str, ...]:
     return (n("Flatten", n("GlobalAveragePool", z)),)
 
 
+def in_blocks(folder: Path) -> Network:
+    network = import_network(str(write("images", folder, CASES))).network
+    return laid_out(network, uniform(network, "NCHW16c"))
+
+
 def test_images_in_blocks_have_memory_of_their_own(tmp_path: Path):
-    network = import_network(str(write("images", tmp_path, CASES)), layout="NCHW16c").network
+    network = in_blocks(tmp_path)
     plan = build_plan(network, {}, GENERIC_CPU, model_key="", notes={})
     verify_plan(plan)
     blocks = {a.value: a.storage for a in plan.aliases if a.storage is not None}
@@ -221,7 +228,7 @@ def test_images_in_blocks_have_memory_of_their_own(tmp_path: Path):
 def test_what_the_file_says_of_blocks(
     tmp_path: Path, part: int, fields: dict[str, Json], message: str
 ):
-    network = import_network(str(write("images", tmp_path, CASES)), layout="NCHW16c").network
+    network = in_blocks(tmp_path)
     plan = build_plan(network, {}, GENERIC_CPU, model_key="", notes={})
     written = to_manifest(plan)
     aliases = cast("list[dict[str, Json]]", written["aliases"])

@@ -66,6 +66,18 @@ def test_products_that_cannot_saturate_take_half_as_many_instructions():
         assert f"// dot4.{way}\nstatic int8 dot4_{name}_8(" in text
 
 
+def test_the_instructions_of_arm(golden):
+    """Signed and unsigned bytes have each their own, of which a processor may lack one."""
+    found: list[str] = []
+    for first, way, other in (("int8", "sdot", "usdot"), ("uint8", "usdot", "sdot")):
+        s = tiled(byte_product(6, 12, 16, first=first), 4)
+        text = lower(s.program, replace(CPU, offers=("dot4.usdot", "dot4.sdot"))).text
+        found.append(text[: text.index("#endif")])
+        assert f"// dot4.{way}\n" in text
+        assert "// dot4.plain\n" in lower(s.program, replace(CPU, offers=(f"dot4.{other}",))).text
+    assert "".join(found) == golden
+
+
 def test_lanes_that_do_not_lie_side_by_side_are_put_together():
     dag = byte_product(6, 12, 16)
     s = tiled(dag, 4, pack=False)

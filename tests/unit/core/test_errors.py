@@ -1,5 +1,6 @@
 """Which failures may pass when the same is tried again."""
 
+import copy
 import errno
 
 import pytest
@@ -78,3 +79,20 @@ def test_others_that_may_pass(error: Exception):
 )
 def test_others_that_stay(error: BaseException):
     assert not may_pass(error)
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("plain: 'é' and \\n", "plain: 'é' and \\n"),
+        ("node 'a\nb'", "node 'a\\nb'"),
+        ("node '\x1b[2J\x00'", "node '\\x1b[2J\\x00'"),
+        ("name '\ud800'", "name '\\ud800'"),
+        ("missing:\n  Foo: 1 x\n  Bar: 2 x", "missing:\n  Foo: 1 x\n  Bar: 2 x"),
+        ("missing:\n  \n\nFoo", "missing:\\n  \\n\\nFoo"),
+    ],
+)
+def test_bad_input_is_one_printable_sentence_whatever_it_quotes(message: str, said: str):
+    error = RecordError(message)
+    assert str(error) == said
+    assert str(copy.copy(error)) == said

@@ -94,3 +94,27 @@ def test_a_script_is_read_when_the_device_is_opened(tmp_path: Path):
     for ask in (opening.spec_of, opening.open_runner, opening.board_of, opening.open_device):
         with pytest.raises(InputError, match="fault 1: at: expected more than 0"):
             ask(name)
+
+
+def test_limits_make_another_device_of_a_name():
+    spec = opening.spec_of("pocl?max_local_bytes=1024")
+    assert spec.local_memory_bytes == 1024 and spec.name == "pocl?max_local_bytes=1024"
+    assert isinstance(opening.open_runner("pocl?max_local_bytes=1024"), LocalRunner)
+    assert opening.playing("pocl?l2_bytes=0") == "pocl?l2_bytes=0"
+    with pytest.raises(InputError, match="expected NAME=NUMBER with one of the names"):
+        opening.spec_of("pocl?speed=2")
+
+
+def test_a_profile_is_a_device_that_is_not_here():
+    name = "profile:mali-g76"
+    assert opening.spec_of(name).model == "Mali-G76"
+    assert opening.spec_of(f"{name}?max_work_group=64").max_work_group == 64
+    assert opening.is_absent(name) and not opening.is_absent(f"{name}@pocl")
+    assert opening.playing(f"{name}?max_work_group=64") == f"{name}@pocl?max_work_group=64"
+    assert opening.spec_of(f"{name}@pocl").max_work_group == 384
+    assert isinstance(opening.open_runner(f"{name}@pocl"), LocalRunner)
+    for use in (opening.open_runner, opening.open_device):
+        with pytest.raises(InputError, match="expected a device that is here, got a profile"):
+            use(name)
+    with pytest.raises(InputError, match="'cuda' is not known; found here: pocl, gpu"):
+        opening.spec_of(f"{name}@cuda")

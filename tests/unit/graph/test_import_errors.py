@@ -14,6 +14,7 @@ from retune.graph.onnx_import import import_model, load_file
 from tests.unit.graph.networks import model, node
 
 RELU = node("Relu", ["x"], ["y"])
+INDEX = np.asarray(1)
 
 
 def test_a_cycle_names_its_nodes():
@@ -205,3 +206,76 @@ def test_dropping_at_random_is_refused():
     weights = {"ratio": np.asarray(0.5, np.float32), "training": np.asarray(True)}
     with pytest.raises(ModelError, match="training mode is not supported; export the model"):
         import_model(model(nodes, {"x": [1, 2]}, weights=weights))
+
+
+def test_an_attribute_without_a_value_is_named():
+    made = node("Shape", ["x"], ["y"], end=1)
+    made.attribute[0].ClearField("i")
+    made.attribute[0].type = onnx.AttributeProto.UNDEFINED
+    with pytest.raises(ModelError, match=r"'Shape_y' \(Shape\): malformed"):
+        import_model(model([made], {"x": [2]}))
+
+
+def test_an_input_that_may_not_be_omitted_is_named():
+    with pytest.raises(ModelError, match=r"'Concat_y' \(Concat\): input 1 is missing"):
+        import_model(model([node("Concat", ["x", ""], ["y"], axis=0)], {"x": [2]}))
+
+
+def test_a_range_that_does_not_move_is_named():
+    weights = {name: np.asarray(value) for name, value in zip("abd", (0, 5, 0), strict=True)}
+    with pytest.raises(ModelError, match=r"'Range_y' \(Range\): malformed"):
+        import_model(model([node("Range", ["a", "b", "d"], ["y"])], {}, weights=weights))
+
+
+def test_an_array_that_no_memory_holds_is_named():
+    weights = {"s": np.asarray([1 << 40, 1 << 20])}
+    with pytest.raises(ModelError, match="do not fit into memory"):
+        import_model(model([node("ConstantOfShape", ["s"], ["y"])], {}, weights=weights))
+
+
+def test_a_name_of_other_bytes_is_one_error(tmp_path: Path):
+    """Of an attribute, too: whoever lists the attributes prints their names."""
+    made = node("Shape", ["x"], ["y"], start=1)
+    data = model([made], {"x": [2]}).SerializeToString().replace(b"start", b"st\xff\xfet")
+    path = tmp_path / "bent.onnx"
+    path.write_bytes(data)
+    with pytest.raises(ModelError, match=r"is no text; expected UTF-8|not a readable ONNX file"):
+        load_file(path)
+
+
+def test_an_input_that_the_specification_asks_for_is_named():
+    with pytest.raises(ModelError, match=r"'Less_y' \(Less\): input 0 is missing; ONNX opset"):
+        import_model(model([node("Less", ["", "x"], ["y"])], {"x": [2]}))
+
+
+def test_a_scalar_has_no_slices():
+    with pytest.raises(ModelError, match=r"gather from float32\[\] along 0"):
+        import_model(model([node("Gather", ["x", "i"], ["y"])], {"x": []}, weights={"i": INDEX}))
+
+
+def test_an_opset_that_nobody_counts_to_is_one_error(tmp_path: Path):
+    made = model([RELU], {"x": [2]})
+    made.opset_import[0].version = (1 << 63) - 1
+    path = tmp_path / "late.onnx"
+    path.write_bytes(made.SerializeToString())
+    with pytest.raises(ModelError, match="operator set 9223372036854775807 of ''; expected"):
+        load_file(path)
+
+
+def test_a_loop_without_a_body_is_named():
+    made = node("Loop", ["n", "", "x"], ["y"], body=1)
+    with pytest.raises(ModelError, match="attribute 'body' is no graph"):
+        import_model(model([made], {"x": [2]}, weights={"n": INDEX}))
+
+
+def test_a_call_with_more_inputs_than_its_function_has_is_named():
+    weights = {"t": np.zeros(3, np.int64), "w": np.ones(5, np.float32)}
+    loss = node("NegativeLogLikelihoodLoss", ["x", "t", "w", "w"], ["y"])
+    with pytest.raises(ModelError, match="4 inputs, of which there are at most 3; ONNX opset"):
+        import_model(model([loss], {"x": [3, 5]}, weights=weights))
+
+
+def test_products_of_other_types_are_named():
+    weights = {"w": np.ones((5, 4), np.uint8)}
+    with pytest.raises(ModelError, match=r"products of float32\[3, 5\] and uint8\[4, 5\]"):
+        import_model(model([node("MatMul", ["x", "w"], ["y"])], {"x": [3, 5]}, weights=weights))

@@ -60,10 +60,9 @@ def quantized(model: onnx.ModelProto, folder: Path, **options: Any) -> onnx.Mode
 
     onnx.save(model, folder / "floats.onnx")
     made = folder / "integers.onnx"
-    types = {"activation_type": QuantType.QUInt8, "weight_type": QuantType.QInt8}
-    quantize_static(
-        folder / "floats.onnx", made, Reader(), quant_format=QuantFormat.QDQ, **(types | options)
-    )
+    usual: dict[str, Any] = {"activation_type": QuantType.QUInt8, "weight_type": QuantType.QInt8}
+    usual["quant_format"] = QuantFormat.QDQ
+    quantize_static(folder / "floats.onnx", made, Reader(), **(usual | options))
     return onnx.load(made)
 
 
@@ -192,6 +191,72 @@ def test_pairs_around_no_layer_mean_what_they_say() -> None:
     model = typed_model(nodes, {"x": X}, ["y"], WEIGHTS)
     graph = import_model(model)
     np.testing.assert_array_equal(run_graph(graph, {"x": X})["y"], peer(model, {"x": X}))
+
+
+def test_codes_of_sixteen_bits_are_rounded_in_floats(tmp_path: Path) -> None:
+    """They mean what they say; no instruction multiplies them."""
+    model = quantized(small(), tmp_path, activation_type=QuantType.QUInt16)
+    graph = import_model(model)
+    assert layers(graph) == {"float32"}
+    inputs = inputs_of(model, 9)
+    found = run_graph(graph, inputs)[graph.outputs[0]]
+    assert np.abs(found - peer(model, inputs)).max() <= 2 * last_scale(model)
+
+
+LAYER = [
+    *pair("x", "rounded"),
+    node("DequantizeLinear", ["w", "ws", "wz"], ["weight"], axis=0),
+    node("Conv", ["rounded", "weight"], ["c"]),
+]
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_codes_that_are_coded_again_keep_their_layers_in_integers(kept: bool) -> None:
+    """With another scale for the next reader; what was coded first may be an output too."""
+    nodes = [*LAYER, *pair("c", "d"), *pair("d", "e", "t", "u"), node("Relu", ["e"], ["r"])]
+    nodes += [*pair("r", "rounded again", "t", "u"), node("Add", ["rounded again", "e"], ["y"])]
+    names = ["y", "e.codes"] if kept else ["y"]
+    model = typed_model(nodes, {"x": X}, names, WEIGHTS | OTHER)
+    graph = import_model(model)
+    assert layers(graph) == {"int32"}
+    found = run_graph(graph, {"x": X})["y"]
+    step = float(WEIGHTS["s"] + OTHER["t"]) / 2  # as below, of each of the sum's two terms
+    assert np.abs(found - peer(model, {"x": X})).max() <= 2 * 2 * step
+
+
+OTHER = {"t": np.asarray(0.03, np.float32), "u": np.asarray(-128, np.int8)}
+LIMITS = {
+    "Relu": node("Relu", ["d"], ["r"]),
+    "Clip": node("Clip", ["d", "low", "high"], ["r"]),
+}
+BETWEEN = {"low": np.asarray(-0.3, np.float32), "high": np.asarray(0.4, np.float32)}
+
+
+@pytest.mark.parametrize("op", LIMITS)
+def test_a_limit_between_two_pairs_of_the_same_codes_is_that_of_the_first(op: str) -> None:
+    nodes = [*LAYER, *pair("c", "d"), LIMITS[op], *pair("r", "y")]
+    model = typed_model(nodes, {"x": X}, ["y"], WEIGHTS | BETWEEN)
+    graph = import_model(model)
+    assert [n.op for n in graph.nodes if n.op in ("requantize", "relu", "lookup_codes")] == [
+        "requantize"
+    ]
+    assert [op for op in float_ops(graph) if op != "identity"] == CODING + DECODING
+    found = run_graph(graph, {"x": X})["y"]
+    assert np.abs(found - peer(model, {"x": X})).max() <= 1.001 * float(WEIGHTS["s"])
+
+
+@pytest.mark.parametrize("op", LIMITS)
+def test_a_limit_between_other_codes_rescales_them(op: str) -> None:
+    """As quantizers to symmetric codes write it: rounded once before the limit, and once after."""
+    nodes = [*LAYER, *pair("c", "d"), LIMITS[op], *pair("r", "y", "t", "u")]
+    model = typed_model(nodes, {"x": X}, ["y"], WEIGHTS | BETWEEN | OTHER)
+    graph = import_model(model)
+    assert [n.op for n in graph.nodes if n.op in ("requantize", "relu", "lookup_codes")] == [
+        *["requantize"] * 2
+    ]
+    found = run_graph(graph, {"x": X})["y"]
+    step = float(WEIGHTS["s"] + OTHER["t"]) / 2  # as far as one step before can lead, and a tie
+    assert np.abs(found - peer(model, {"x": X})).max() <= 2 * step
 
 
 @pytest.mark.slow

@@ -3,15 +3,25 @@
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from retune.core.errors import ModelError
+from retune.graph.evaluate import run_graph
 from retune.graph.onnx_import import import_model
+from retune.graph.passes import optimise
 from tests.unit.graph.networks import node
-from tests.unit.graph.peer import assert_as_peer, assert_computes, typed_model
+from tests.unit.graph.peer import (
+    assert_as_peer,
+    assert_computes,
+    peer_outputs,
+    typed_model,
+)
 
 RNG = np.random.default_rng(7)
 BYTES = ("uint8", "int8")
+
+Arrays = dict[str, np.ndarray]
 
 
 def whole(dtype: str, *shape: int, low: int = -60, high: int = 60) -> np.ndarray:
@@ -134,11 +144,24 @@ def test_quantized_convolution(own, kernel_type, shape, kernel, attrs, by_channe
         "yz": whole(own),
         "b": whole("int32", kernel[0], low=-500, high=500),
     }
-    x = whole(own, *shape)
-    made = typed_model(
-        [node("QLinearConv", ["x", *weights], ["y"], **attrs)], {"x": x}, ["y"], weights
-    )
-    assert_as_peer(made, {"x": x}, 0)
+    made = node("QLinearConv", ["x", *weights], ["y"], **attrs)
+    assert_both_ways(made, {"x": whole(own, *shape)}, weights, ("xs", "ys"))
+
+
+def assert_both_ways(
+    made: onnx.NodeProto, inputs: Arrays, weights: Arrays, scales: tuple[str, str]
+) -> None:
+    """Exact as what it means; with rescaling by integers, for scales that are known, one step."""
+    given = {name: np.asarray(weights[name]) for name in scales}
+    rest = {name: array for name, array in weights.items() if name not in scales}
+    assert_as_peer(typed_model([made], inputs | given, ["y"], rest), inputs | given, 0)
+    model = typed_model([made], inputs, ["y"], weights)
+    (expected,) = peer_outputs(model, inputs).values()
+    graph = import_model(model)
+    for network in (graph, optimise(graph, "NHWC")):
+        found = run_graph(network, inputs)["y"]
+        assert found.dtype == expected.dtype
+        assert np.abs(found.astype(np.int32) - expected).max() <= 1
 
 
 @pytest.mark.parametrize(("shape", "kernel", "attrs"), CONVOLUTIONS)
@@ -186,9 +209,8 @@ def test_quantized_products(dtype, left, right, by_column):
         "ys": np.asarray(0.1, np.float32),
         "yz": whole(dtype),
     }
-    a = whole(dtype, *left)
-    made = typed_model([node("QLinearMatMul", ["a", *weights], ["y"])], {"a": a}, ["y"], weights)
-    assert_as_peer(made, {"a": a}, 0)
+    made = node("QLinearMatMul", ["a", *weights], ["y"])
+    assert_both_ways(made, {"a": whole(dtype, *left)}, weights, ("as", "ys"))
 
 
 def test_rows_of_the_left_may_have_zero_points_and_scales():

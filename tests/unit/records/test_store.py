@@ -338,3 +338,45 @@ def test_importing_records_loads_no_table_library():
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "set()"
+
+
+def test_a_version_of_thousands_of_digits_is_newer(store: Path):
+    path = RecordStore(store).append([record(1)])
+    table = pq.read_table(path)
+    pq.write_table(table.replace_schema_metadata({b"retune.schema_version": b"9" * 5000}), path)
+    with pytest.raises(RecordError, match="this program reads up to"):
+        RecordStore(store).scan()
+
+
+def test_rows_of_others_are_no_records(store: Path, caplog: pytest.LogCaptureFixture):
+    """They are rows for who reads the table; nobody takes them for measurements."""
+    path = RecordStore(store).append([record(1), record(2)])
+    table = pq.read_table(path)
+    stamps = pa.array([1 << 62, 0], pa.timestamp("us", tz="UTC"))
+    for name, column, left in (
+        ("task_key", pa.nulls(2, pa.string()), 0),
+        ("timestamp", stamps, 1),
+    ):
+        at = table.schema.get_field_index(name)
+        pq.write_table(table.set_column(at, table.schema.field(name), column), path)
+        caplog.clear()
+        assert len(to_records(RecordStore(store).table())) == left
+        assert "rows are no records: they lack a task" in caplog.text
+        assert len(RecordStore(store).scan(columns=["record_id"])) == 2
+
+
+def test_a_file_with_text_that_is_none_is_skipped(store: Path, caplog: pytest.LogCaptureFixture):
+    whole = RecordStore(store).append([record(1)])
+    table = pq.read_table(whole)
+    names = pa.array([b"\xff\xfe"]).cast(pa.binary())
+    text = pa.Array.from_buffers(pa.string(), 1, names.buffers())
+    at = table.schema.get_field_index("task_name")
+    pq.write_table(table.set_column(at, table.schema.field("task_name"), text), whole)
+    RecordStore(store).append([record(2)])
+    assert [row.decisions[0] for row in to_records(RecordStore(store).table())] == [2]
+    assert "cannot be read and is skipped" in caplog.text
+
+
+def test_a_count_that_no_float_holds_is_summed_up_all_the_same(store: Path):
+    RecordStore(store).append([record(1, flops=(1 << 62) + 1)])
+    assert RecordStore(store).tasks()["trials"].tolist() == [1]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from retune.codegen.lower import lower
 from retune.codegen.source import ProgramSource
 from retune.core.errors import LookupFailed, ScheduleError
 from retune.core.target import GENERIC_CPU
@@ -18,7 +19,8 @@ from retune.records.schema import Measurement, failed, succeeded
 from retune.records.store import RecordStore
 from retune.rules.cost.estimate import default_candidate
 from retune.rules.devices import target_of
-from retune.search import batch, task_run
+from retune.search import task as task_module
+from retune.search import task_run
 from retune.search.extract import extract
 from retune.search.history import candidate_of
 from retune.search.session import RunSettings, Session, search_all
@@ -222,7 +224,7 @@ def test_the_end_of_all_spaces_ends_the_run(store: Path):
 
 
 def test_a_candidate_that_cannot_be_made_is_skipped(store: Path, monkeypatch: pytest.MonkeyPatch):
-    lowered = batch.lower
+    lowered = lower
     calls = []
 
     def sometimes(program, target):
@@ -231,7 +233,7 @@ def test_a_candidate_that_cannot_be_made_is_skipped(store: Path, monkeypatch: py
             raise ScheduleError("no such loop")
         return lowered(program, target)
 
-    monkeypatch.setattr(batch, "lower", sometimes)
+    monkeypatch.setattr(task_module, "lower", sometimes)
     runner = FakeRunner()
     assert statuses(searched(store, 12, runner)) == {"ok": 8, "skipped": 4}
     assert len(runner.measured) == 8
@@ -250,7 +252,7 @@ def test_rows_and_measurements_stay_paired(store: Path):
             candidate = candidate_of(record, space)
             assert candidate is not None
             assert candidate.key == record.config_hash
-            source = batch.lower(space.instantiate(candidate), target_of(session.spec))
+            source = lower(space.instantiate(candidate), target_of(session.spec))
             assert measured(source).median_us == pytest.approx(record.measurement.median_us)
 
 

@@ -74,3 +74,18 @@ def test_the_default_store_is_the_one_of_the_environment(
     api.tune_network("zoo:mlp", tmp_path)
     api.tune_network("zoo:mlp", tmp_path, records=tmp_path / "mine")
     assert [Path(r.records).name for r in seen] == ["elsewhere", "mine"]
+
+
+def test_nothing_is_measured_on_a_device_that_is_not_here(request_: TuneRequest):
+    there = replace(request_, device="profile:mali-g76", trials=0)
+    check_request(there)
+    check_request(replace(there, device="profile:mali-g76@pocl", trials=5))
+    for wrong, message in (
+        (replace(there, trials=5), "expected --trials 0"),
+        (replace(there, trials=None, minutes=1.0), "expected --trials 0"),
+        (replace(there, publish="faster"), "expected --publish always"),
+        (replace(there, device="profile:mali"), "profile 'mali' is not known"),
+        (replace(there, device="pocl?speed=1"), "expected NAME=NUMBER"),
+    ):
+        with pytest.raises(InputError, match=message):
+            check_request(wrong)

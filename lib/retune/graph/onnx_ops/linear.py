@@ -51,7 +51,8 @@ def matrix_product(emit: Emitter, left: str, right: str, put: Callable[..., T]) 
     if not a or not b:
         raise ModelError("MatMul of a scalar; expected at least one dimension on each side")
     if len(a) >= 2 and len(b) == 2 and emit.known(right) is not None:
-        return _dense(emit, left, right, put)
+        weight = emit.temp("transpose", right, label="weight", perm=(1, 0))
+        return dense_rows(emit, left, weight, put)
     left = emit.reshaped(left, (1, *a)) if len(a) == 1 else left
     right = emit.reshaped(right, (*b, 1)) if len(b) == 1 else right
     if len(a) > 1 and len(b) > 1:
@@ -62,14 +63,14 @@ def matrix_product(emit: Emitter, left: str, right: str, put: Callable[..., T]) 
     return put("reshape", result, shape=keep)
 
 
-def _dense(emit: Emitter, left: str, right: str, put: Callable[..., T]) -> T:
+def dense_rows(emit: Emitter, left: str, weight: str, put: Callable[..., T]) -> T:
+    """Rows [..., k] times the transpose of a weight [m, k]; `put` makes the last op."""
     shape = emit.shape(left)
-    weight = emit.temp("transpose", right, label="weight", perm=(1, 0))
     if len(shape) == 2:
         return put("dense", left, weight)
     rows = emit.reshaped(left, (prod(shape[:-1]), shape[-1]))
     result = emit.temp("dense", rows, weight)
-    return put("reshape", result, shape=(*shape[:-1], emit.shape(right)[1]))
+    return put("reshape", result, shape=(*shape[:-1], emit.shape(weight)[0]))
 
 
 @onnx_op("Constant", folded=True, limits="no text")

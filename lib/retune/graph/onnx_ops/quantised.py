@@ -2,22 +2,28 @@
 
 Read `quantize` and `rescaled` first. Sums of products are taken in int32, of values less their zero
 points, and rescaled in float32. Quotients are rounded half to even, then shifted by the zero point
-and saturated; they are right to the last bit, since it decides where ties are.
+and saturated; they are right to the last bit, since it decides where ties are. Products with known
+bytes are those of `bytewise`, whatever the zero points and scales are.
 """
 
+from collections.abc import Callable
 from math import prod
+from typing import TypeVar
 
 import numpy as np
 
 from retune.core.dtypes import is_float, itemsize
 from retune.core.errors import ModelError
 from retune.graph.onnx_file import element_type
+from retune.graph.onnx_ops.bytewise import byte_convolution, byte_product, byte_weight
 from retune.graph.onnx_ops.linear import matrix_product
 from retune.graph.onnx_ops.registry import Emitter, OnnxNode, onnx_op, positive_axis
-from retune.graph.onnx_ops.windows import convolve
+from retune.graph.onnx_ops.windows import convolution, convolve, finished
+
+T = TypeVar("T")
 
 
-@onnx_op("QuantizeLinear")
+@onnx_op("QuantizeLinear", limits="to integers of at most 16 bits")
 def quantize(node: OnnxNode, emit: Emitter) -> None:
     """saturate(round(x / scale) + zero point), per tensor, along an axis, or in blocks of it."""
     data, scale = node.inputs[:2]
@@ -44,30 +50,25 @@ def dequantize(node: OnnxNode, emit: Emitter) -> None:
 @onnx_op("MatMulInteger")
 def matmul_integer(node: OnnxNode, emit: Emitter) -> None:
     """The int32 product of matrices; zero points for each row on the left, column on the right."""
-    left, right = node.inputs[:2]
-    rows = _column(emit, node.inputs[2], 1) if node.has_input(2) else ""
-    left = _less_zero(emit, left, rows)
-    right = _less_zero(emit, right, node.inputs[3] if node.has_input(3) else "")
-    matrix_product(emit, left, right, emit.out)
+    left = node.inputs[0], node.inputs[2] if node.has_input(2) else ""
+    right = node.inputs[1], node.inputs[3] if node.has_input(3) else ""
+    _product(emit, left, right, emit.out)
 
 
 @onnx_op("QLinearMatMul")
 def quantized_matmul(node: OnnxNode, emit: Emitter) -> None:
     """The product of quantized matrices, quantized; scales as the zero points of MatMulInteger."""
     a, a_scale, a_zero, b, b_scale, b_zero, scale, zero = node.inputs
-    left = _less_zero(emit, a, _column(emit, a_zero, 1))
-    total = matrix_product(emit, left, _less_zero(emit, b, b_zero), emit.temp)
+    total = _product(emit, (a, a_zero), (b, b_zero), emit.temp)
     rescaled(emit, total, (_column(emit, a_scale, 1), b_scale, scale), zero)
 
 
 @onnx_op("ConvInteger")
 def conv_integer(node: OnnxNode, emit: Emitter) -> None:
     """The int32 convolution of values less their zero points; padding counts as the zero point."""
-    data, kernel = node.inputs[:2]
-    sides = len(emit.shape(kernel)) - 1
-    own = _column(emit, node.inputs[3], sides) if node.has_input(3) else ""
-    data = _less_zero(emit, data, node.inputs[2] if node.has_input(2) else "")
-    convolve(node, emit, (data, _less_zero(emit, kernel, own), ""), emit.out)
+    data = node.inputs[0], node.inputs[2] if node.has_input(2) else ""
+    kernel = node.inputs[1], node.inputs[3] if node.has_input(3) else ""
+    _convolution(node, emit, data, kernel, "", emit.out)
 
 
 @onnx_op("QLinearConv")
@@ -75,11 +76,54 @@ def quantized_conv(node: OnnxNode, emit: Emitter) -> None:
     """A convolution of quantized data, quantized; the kernel's scale may differ by channel."""
     data, data_scale, data_zero, kernel, kernel_scale, kernel_zero, scale, zero = node.inputs[:8]
     bias = node.inputs[8] if node.has_input(8) else ""
-    sides = len(emit.shape(kernel)) - 1
-    weight = _less_zero(emit, kernel, _column(emit, kernel_zero, sides))
-    sources = (_less_zero(emit, data, data_zero), weight, bias)
-    total = convolve(node, emit, sources, emit.temp)
-    rescaled(emit, total, (data_scale, _column(emit, kernel_scale, sides - 1), scale), zero)
+    sides = len(emit.shape(kernel)) - 2
+    total = _convolution(node, emit, (data, data_zero), (kernel, kernel_zero), bias, emit.temp)
+    rescaled(emit, total, (data_scale, _column(emit, kernel_scale, sides), scale), zero)
+
+
+def _product(
+    emit: Emitter, left: tuple[str, str], right: tuple[str, str], put: Callable[..., T]
+) -> T:
+    """The int32 product of values less their zero points ('' for none).
+
+    A known matrix of bytes on the right is multiplied as instructions take it.
+    """
+    (a, a_zero), (b, b_zero) = left, right
+    rows = _column(emit, a_zero, 1) if a_zero else ""
+    whole = len(emit.shape(a)) > 1 and len(emit.shape(b)) == 2
+    weight = byte_weight(emit, a, b, b_zero) if whole else None
+    if weight is not None:
+        return byte_product(emit, (a, rows and _single(emit, rows)), weight, put)
+    return matrix_product(emit, _less_zero(emit, a, rows), _less_zero(emit, b, b_zero), put)
+
+
+def _convolution(
+    node: OnnxNode,
+    emit: Emitter,
+    data: tuple[str, str],
+    kernel: tuple[str, str],
+    bias: str,
+    put: Callable[..., T],
+) -> T:
+    """The int32 convolution of values less their zero points ('' for none), plus a bias.
+
+    A known kernel of bytes is multiplied as instructions take it.
+    """
+    (images, zero), (taps, taps_zero) = data, kernel
+    own = _column(emit, taps_zero, len(emit.shape(taps)) - 1) if taps_zero else ""
+    weight = byte_weight(emit, images, taps, own)
+    groups = node.integer("group", 1)
+    if weight is None or (groups > 1 and np.any(weight.rest)):
+        sources = _less_zero(emit, images, zero), _less_zero(emit, taps, own), bias
+        return convolve(node, emit, sources, put)
+    rank = weight.codes.ndim - 2
+    call, (shaped, _) = convolution(node, emit, images, taps)
+    weight = weight if rank > 1 else weight.flat()
+    around = zero and _single(emit, zero)
+    if not bias and rank > 1:
+        return byte_convolution(emit, call, (shaped, around), weight, put)
+    total = byte_convolution(emit, call, (shaped, around), weight, emit.temp)
+    return finished(emit, total, bias, rank, put)
 
 
 def rescaled(emit: Emitter, total: str, scales: tuple[str, str, str], zero: str) -> None:

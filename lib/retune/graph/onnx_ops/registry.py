@@ -111,9 +111,9 @@ class Emitter:
         """A constant of shape [] and the element type of value `like`."""
         return self.stored(label, np.asarray(value, self.type(like).dtype))
 
-    def stored(self, label: str, array: Array) -> str:
-        """A constant of the node's own, `<output>.<label>`."""
-        return self.build.constant(self.build.fresh(f"{self._stem}.{label}"), array)
+    def stored(self, label: str, array: Array, dtype: str = "") -> str:
+        """A constant of the node's own, `<output>.<label>`, of `dtype` if its elements have it."""
+        return self.build.constant(self.build.fresh(f"{self._stem}.{label}"), array, dtype)
 
     def temp(self, op: str, *inputs: str, label: str = "", **attrs: Any) -> str:
         """An intermediate value `<output>.<label>` made by a graph op."""
@@ -186,7 +186,10 @@ class Emitter:
 
     def body(self, key: str, inputs: Sequence[str], label: str = "") -> tuple[str, ...]:
         """The outputs of the body in attribute `key`, applied to these values."""
-        return self._around.body(self.node.attrs[key], inputs, label or key)
+        graph = self.node.attrs[key]
+        if not isinstance(graph, onnx.GraphProto):
+            raise ModelError(f"attribute '{key}' is no graph; expected the body of the op")
+        return self._around.body(graph, inputs, label or key)
 
     def host(self) -> None:
         """The node runs on the host, in numpy, as a step of its own: the last way, a slow one."""

@@ -134,9 +134,7 @@ def data_layout(rank: int) -> str:
     return "NCDHW" if rank == 3 else "NCHW"
 
 
-def convolution_of(
-    emit: Emitter, data: str, kernel: str, window: Window, groups: int
-) -> tuple[str, dict[str, Any]]:
+def convolution_of(emit: Emitter, data: str, kernel: str, window: Window, groups: int) -> "Call":
     """The graph op that convolves images or volumes with the kernel, and its attributes.
 
     One group for each channel is depthwise.
@@ -162,6 +160,9 @@ def conv(node: OnnxNode, emit: Emitter) -> None:
 
 T = TypeVar("T")
 
+Call = tuple[str, dict[str, Any]]
+"""A graph op and its attributes."""
+
 
 def convolve(
     node: OnnxNode, emit: Emitter, inputs: tuple[str, str, str], put: Callable[..., T]
@@ -171,6 +172,18 @@ def convolve(
     One group for each channel is depthwise. `put` (`emit.temp` or `emit.out`) makes the last op.
     """
     data, kernel, bias = inputs
+    (op, attrs), sources = convolution(node, emit, data, kernel)
+    rank = len(emit.shape(data)) - 2
+    if not bias and rank > 1:
+        return put(op, *sources, **attrs)
+    result = emit.temp(op, *sources, label="conv", **attrs)
+    return finished(emit, result, bias, rank, put)
+
+
+def convolution(
+    node: OnnxNode, emit: Emitter, data: str, kernel: str
+) -> tuple[Call, tuple[str, str]]:
+    """What convolves images or volumes by the node's attributes, and these: data and kernel."""
     extents = spatial_extents(emit, data)
     taps = emit.shape(kernel)[2:]
     if node.ints("kernel_shape", taps) != taps:
@@ -180,14 +193,18 @@ def convolve(
         )
     window = window_of(node, extents, taps).flat()
     sources = to_image(emit, data), to_image(emit, kernel)
-    op, attrs = convolution_of(emit, *sources, window, node.integer("group", 1))
-    if not bias and len(extents) > 1:
-        return put(op, *sources, **attrs)
-    result = emit.temp(op, *sources, label="conv", **attrs)
+    return convolution_of(emit, *sources, window, node.integer("group", 1)), sources
+
+
+def finished(emit: Emitter, result: str, bias: str, rank: int, put: Callable[..., T]) -> T:
+    """Convolved images with a bias ('' for none), as data of so many spatial dimensions.
+
+    There has to be a bias, or one dimension; `put` makes the last op.
+    """
     if bias:
         made = emit.shape(bias)
-        shaped = emit.reshaped(bias, (1, *made, *[1] * len(window.kernel)))
-        if len(extents) > 1:
+        shaped = emit.reshaped(bias, (1, *made, *[1] * max(rank, 2)))
+        if rank > 1:
             return put("add", result, shaped)
         result = emit.temp("add", result, shaped)
     return put("reshape", result, shape=without_height(emit.shape(result)))

@@ -1,6 +1,7 @@
 """Every op of the graph IR: importing this package registers them all."""
 
 from retune.graph.ops import (
+    blocked,
     broadcast,
     convolution,
     elementwise,
@@ -24,6 +25,7 @@ __all__ = [
     "Attrs",
     "OpDef",
     "OpKind",
+    "blocked",
     "broadcast",
     "convolution",
     "elementwise",

@@ -36,6 +36,7 @@ REFUSALS = (
 )
 """What `onnx.reference` raises for models and data that it cannot work with."""
 _SHOWN_OPS = 4
+_LONGEST_REASON = 300
 _KEPT = 512
 """Steps that are kept ready: every pass over a graph asks for each of its steps."""
 
@@ -175,7 +176,7 @@ def open_evaluator(proto: "onnx.ModelProto") -> "ReferenceEvaluator":
     try:
         return ReferenceEvaluator(proto, new_ops=list(OWN_RUNS))
     except REFUSALS as error:
-        reason = " ".join(str(error).split())
+        reason = " ".join(str(error).split())[:_LONGEST_REASON]
         raise _unusable(proto.graph.name, f"one that numpy cannot run ({reason})") from error
 
 

@@ -15,7 +15,11 @@ BYTES = ("uint8", "int8", "int7")
 
 
 def sum_type(left: TensorType, right: TensorType) -> DType:
-    """The type in which products of elements of both are summed."""
+    """The type in which products of elements of both are summed. Raises: ModelError."""
+    require(
+        left.dtype == right.dtype or (left.dtype in BYTES and right.dtype in BYTES),
+        lambda: f"products of {left} and {right}: expected one element type, or bytes in both",
+    )
     return "int32" if left.dtype in BYTES and right.dtype in BYTES else left.dtype
 
 

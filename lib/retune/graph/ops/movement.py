@@ -124,8 +124,8 @@ def strided_slice(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, 
 def _infer_gather(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
     data, indices, axis = present(types), present(types, 1), integer(attrs, "axis")
     require(
-        indices.dtype in ("int32", "int64"),
-        lambda: f"gather from {data}: expected integer indices, got {indices}",
+        indices.dtype in ("int32", "int64") and axis < len(data.shape),
+        lambda: f"gather from {data} along {axis}: expected integer indices, got {indices}",
     )
     shape = (*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :])
     return (TensorType(shape, data.dtype),)

@@ -12,17 +12,18 @@ from typing import Any, Literal, TypeAlias, cast
 import numpy.typing as npt
 
 from retune.core.dtypes import TensorType
-from retune.core.errors import LookupFailed
+from retune.core.errors import LookupFailed, ModelError
 
 Array: TypeAlias = npt.NDArray[Any]
 AttrValue: TypeAlias = bool | int | float | str | bytes | tuple[int, ...] | tuple[float, ...]
 Attrs: TypeAlias = Mapping[str, AttrValue]
 OpKind = Literal[
-    "elementwise", "broadcast", "table", "reduction", "heavy", "injective", "opaque", "host"
-]
+    "elementwise", "broadcast", "table", "reduction", "heavy", "injective", "opaque", "host",
+    "offload",
+]  # fmt: skip
 """How an op is fused. `table`: element by element of its first input, by other inputs whose shapes
 have nothing to do with it. `host`: never, as it runs in numpy between the kernels; it alone may
-have several outputs, and outputs of unknown extents."""
+have several outputs, and outputs of unknown extents. `offload`: never, an accelerator runs it."""
 
 Infer: TypeAlias = Callable[[Sequence[TensorType | None], Attrs], tuple[TensorType, ...]]
 Reference: TypeAlias = Callable[[Sequence[Array | None], Attrs], tuple[Array, ...]]
@@ -88,7 +89,8 @@ def number(attrs: Attrs, key: str) -> float:
 
 
 def present(items: Sequence[Any], index: int = 0) -> Any:
-    """The input at `index`, which the op does not allow to be omitted."""
+    """The input at `index`, which the op does not allow to be omitted. Raises: ModelError."""
     item = items[index]
-    assert item is not None, f"input {index} is required"
+    if item is None:
+        raise ModelError(f"input {index} is missing; the op does not allow that")
     return item

@@ -5,7 +5,7 @@ that a region reads. Moves and maxima leave integers as they are, so that what t
 has one scale, as all operands of a concatenation do.
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,8 +28,8 @@ WITH_TABLES = ("gather", "resample")
 ACTIVATIONS = ("relu", "clip")
 """Ops that only limit their input, so that the limits of the integers can do it."""
 
-Kind = Literal["layer", "sum", "product", "mean", "move", "scale", "table"]
-CODED = ("sum", "product", "move", "table")
+Kind = Literal["layer", "sum", "product", "mean", "move", "scale", "table", "limit"]
+CODED = ("sum", "product", "move", "table", "limit")
 """Kinds of regions that are worth it for their codes alone."""
 
 
@@ -38,8 +38,8 @@ class Region:
     """Nodes that compute one integer value.
 
     Sums of products, of two operands, or of what a mean or weights are of; products of two values;
-    moves; a product with a constant, as a batch norm is that follows no layer; or any function of
-    one value, element by element.
+    moves; a product with a constant, as a batch norm is that follows no layer; limits, where what
+    is limited has codes already; or any function of one value, element by element.
     """
 
     kind: Kind
@@ -63,6 +63,11 @@ class Region:
         """The value that the region makes."""
         return self.nodes[-1].outputs[0]
 
+    @property
+    def limiter(self) -> Node | None:
+        """The activation that says between which codes its value is."""
+        return self.node if self.kind == "limit" else self.limit
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Annotation:
@@ -73,26 +78,28 @@ class Annotation:
     """Every value that a region reads -> the value that stands for all with its scale."""
 
 
-def annotate(graph: Graph, settings: QuantizeSettings, apart: Container[str] = ()) -> Annotation:
+def annotate(graph: Graph, settings: QuantizeSettings, apart: Collection[str] = ()) -> Annotation:
     """The parts of a channels-first graph without batch norms that can be in integers.
 
-    Regions end at values that are `apart`: those have codes of their own.
+    Regions end at values that are `apart`: those have codes of their own, whoever makes them.
     """
     skipped = _skipped(graph, settings)
     functions = Finder(graph, skipped, apart)
     uses = {v: nodes for v, nodes in graph.uses().items() if v not in apart}
     regions: dict[str, Region] = {}
-    integers: set[str] = set()
+    integers = {*apart}
     inside: set[str] = set()
     for node in graph.nodes:
         if node.outputs[0] in skipped or node.outputs[0] in inside:
             continue
         region = _function(node, integers, functions) or _region(graph, uses, node, integers)
+        if region is None and settings.pools_of_codes and _pools_for(graph, uses, node, skipped):
+            region = Region(kind="move", node=node, reads=node.inputs)
         if region is not None:
             regions[node.outputs[0]] = region
             integers.add(region.output)
             inside.update(n.outputs[0] for n in region.nodes)
-    regions = _needed(regions)
+    regions = _needed(regions, apart)
     return Annotation(regions=regions, scales=_shared(regions))
 
 
@@ -102,7 +109,10 @@ def _function(node: Node, integers: Container[str], functions: Finder) -> Region
     if len(read) != 1:
         return None
     found = functions.follow(node, *read)
-    return Region(kind="table", node=node, rest=found[1:], reads=(*read,)) if found else None
+    if not found:
+        return None
+    kind = "limit" if len(found) == 1 and node.op in ACTIVATIONS else "table"
+    return Region(kind=kind, node=node, rest=found[1:], reads=(*read,))
 
 
 def _region(
@@ -122,15 +132,27 @@ def _region(
     return Region(kind=kind, node=node, reads=reads, bias=bias, limit=limit)
 
 
-def _needed(regions: Mapping[str, Region]) -> dict[str, Region]:
-    """The regions without tables and products that no other region reads.
+def _pools_for(
+    graph: Graph, uses: Mapping[str, tuple[Node, ...]], node: Node, skipped: Container[str]
+) -> bool:
+    """Whether the node takes maxima of floats for a layer that will read their codes."""
+    if node.op != "max_pool2d" or graph.types[node.outputs[0]].dtype != "float32":
+        return False
+    readers = uses.get(node.outputs[0], ())
+    return any(r.outputs[0] not in skipped and _kind(graph, r, set()) == "layer" for r in readers)
+
+
+def _needed(regions: Mapping[str, Region], apart: Container[str]) -> dict[str, Region]:
+    """The regions without tables, limits and products that no region reads, if they have no codes.
 
     Floats would read these, who may as well compute them: of sums, and not of codes.
     """
     kept: dict[str, Region] = {}
     read: set[str] = set()
+    droppable = ("table", "limit", "product")
     for name, region in reversed([*regions.items()]):
-        if region.kind not in ("table", "product") or region.output in read:
+        output = region.output
+        if region.kind not in droppable or output in read or output in apart:
             kept[name] = region
             read.update(region.reads)
     return dict(reversed(kept.items()))

@@ -117,6 +117,17 @@ def centred(build: GraphBuilder, value: str, codes: Codes) -> str:
     return build.add("subtract", (wide, zero))
 
 
+def retyped(build: GraphBuilder, value: str, dtype: str) -> str:
+    """Codes of eight bits as those of the other type, each at the same distance from the least."""
+    own = build.types[value].dtype
+    if own == dtype:
+        return value
+    shift = int(np.iinfo(dtype).min) - int(np.iinfo(own).min)
+    wide = build.add("cast", (value,), {"to": "int32"})
+    less = build.constant(f"{value}.shift", np.asarray(shift, np.int32))
+    return build.add("cast", (build.add("add", (wide, less)),), {"to": dtype})
+
+
 def dequantized(build: GraphBuilder, value: str, scale: Array) -> str:
     """The numbers that integers without a zero point stand for, as float32."""
     factor = build.constant(f"{value}.scale", np.asarray(scale, np.float32))

@@ -13,7 +13,16 @@ import numpy as np
 from retune.core.keys import content_key
 from retune.graph.graph import Graph
 from retune.graph.ops import Array
-from retune.graph.quantize.annotate import CODED, Annotation, Region, annotate
+from retune.graph.ops.registry import number
+from retune.graph.quantize.annotate import (
+    ACTIVATIONS,
+    CODED,
+    MOVES,
+    WITH_TABLES,
+    Annotation,
+    Region,
+    annotate,
+)
 from retune.graph.quantize.arithmetic import CodedWeight, Codes
 from retune.graph.quantize.realize import Coding, realize
 from retune.graph.quantize.settings import QuantizeSettings
@@ -29,7 +38,8 @@ class GivenWeights:
     def add(self, floats: Array, codes: Array, scale: Array, axis: int | None) -> None:
         """Remembers codes with a scale for each element along an axis, or one for all.
 
-        As they are, and matrices turned as well: output channels are then along the other axis.
+        As they are; matrices turned as well, whose output channels are then along the other axis;
+        and kernels of one dimension as those of images of height 1.
         """
         for made, whole, along in _turns(floats, codes, axis):
             if made.ndim and along in (None, 0):
@@ -47,6 +57,10 @@ class GivenCodes:
 
     values: Mapping[str, Codes]
     weights: GivenWeights
+    sources: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Value -> integers that are its codes, but for the type that they have."""
+    outputs: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
+    """Output that is wanted as its codes -> their name and type."""
 
 
 def realize_given(graph: Graph, given: GivenCodes) -> Graph | None:
@@ -55,21 +69,68 @@ def realize_given(graph: Graph, given: GivenCodes) -> Graph | None:
     Every value with codes is rounded to them, whoever reads it, as the pairs said that were there.
     """
     graph = absorb_names(graph, _alone(graph, given))
+    values = _without_limited(graph, _spread(graph, given.values))
     found: dict[str, Region] = {}
     weights: dict[str, CodedWeight] = {}
-    for name, region in annotate(graph, QuantizeSettings(), given.values).regions.items():
+    for name, region in annotate(graph, QuantizeSettings(), values).regions.items():
         codes = _weight(graph, region, given)
-        if not given.values.keys() >= {*region.reads} or (region.kind == "layer" and codes is None):
+        if not values.keys() >= {*region.reads} or (region.kind == "layer" and codes is None):
             continue
-        if region.kind in CODED and region.output not in given.values:
+        if region.kind in CODED and region.output not in values:
             continue
         found[name] = region
         if codes is not None:
             weights[region.node.inputs[1]] = codes
     if not weights:
         return None
-    coding = Coding(codes=given.values, settings=QuantizeSettings(), weights=weights, binding=True)
+    coding = Coding(
+        codes=values,
+        settings=QuantizeSettings(),
+        weights=weights,
+        binding=True,
+        sources=given.sources,
+        outputs=given.outputs,
+    )
     return realize(graph, Annotation(regions=found, scales={}), coding)
+
+
+def _spread(graph: Graph, values: Mapping[str, Codes]) -> dict[str, Codes]:
+    """The codes, also of what moves make of values with codes, or make those of.
+
+    An importer adds such moves, as to images of height 1 and back; they neither know nor change
+    what the elements stand for.
+    """
+    found = dict(values)
+    readers = Counter(value for node in graph.nodes for value in node.inputs)
+    made = {value for node in graph.nodes for value in node.outputs} - {*graph.outputs}
+    for node in reversed(graph.nodes):
+        codes, source = found.get(node.outputs[0]), node.inputs[0] if node.inputs else ""
+        if node.op == "reshape" and codes and source in made and readers[source] == 1:
+            found.setdefault(source, codes)
+    for node in graph.nodes:
+        data = node.inputs[:1] if node.op in WITH_TABLES else node.inputs
+        codes = {found.get(value) for value in data}
+        others = node.op == "pad" and number(node.attrs, "value")
+        if node.op in MOVES and not others and len(codes) == 1 and (one := next(iter(codes))):
+            found.setdefault(node.outputs[0], one)
+    return found
+
+
+def _without_limited(graph: Graph, values: Mapping[str, Codes]) -> dict[str, Codes]:
+    """The codes without those of what only an activation reads whose output has the same ones.
+
+    The limits of the codes are those of the activation then: rounding before it changes nothing.
+    """
+    readers = Counter(value for node in graph.nodes for value in node.inputs)
+    limited = {
+        node.inputs[0]
+        for node in graph.nodes
+        if node.op in ACTIVATIONS
+        and readers[node.inputs[0]] == 1
+        and node.inputs[0] not in graph.outputs
+        and values.get(node.inputs[0]) == values.get(node.outputs[0])
+    }
+    return {value: codes for value, codes in values.items() if value not in limited}
 
 
 def _alone(graph: Graph, given: GivenCodes) -> set[str]:
@@ -91,6 +152,8 @@ def _turns(
     yield floats, codes, axis
     if floats.ndim == 2:
         yield floats.T, codes.T, None if axis is None else 1 - axis
+    if floats.ndim == 3:
+        yield floats[:, :, None], codes[:, :, None], axis
 
 
 def _key(array: Array) -> str:

@@ -24,6 +24,7 @@ from retune.graph.quantize.arithmetic import (
     layer_weight,
     quantized,
     rescaled,
+    retyped,
     whole_weights,
 )
 from retune.graph.quantize.functions import table
@@ -45,6 +46,10 @@ class Coding:
     """What is added to biases, by layers' first nodes' outputs. [channels]"""
     binding: bool = False
     """Whether everybody reads a value with codes as they have it; else only integers do."""
+    sources: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Value with codes -> the value that is these codes, in its own type of eight bits."""
+    outputs: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
+    """Output with codes -> the name and the type of eight bits of these, which take its place."""
 
     def layer(self, graph: Graph, region: Region) -> tuple[CodedWeight, Array]:
         """The weight of a layer, and its bias as floats that broadcast with what it makes."""
@@ -122,10 +127,20 @@ class _Realizer:
                 self.compute(region)
             elif node.outputs[0] not in inside:
                 self.keep(node)
-        for output in self.old.outputs:
-            if self.floating(output) != output:
-                self.build.add("identity", (self.floating(output),), outputs=(output,))
-        return self.build.finish(self.old.outputs).verify()
+        outputs = [self.output(value) for value in self.old.outputs]
+        return self.build.finish(outputs).verify()
+
+    def output(self, value: str) -> str:
+        """The output that the value is, now made."""
+        output = value
+        if value in self.coding.outputs:
+            output, dtype = self.coding.outputs[value]
+            made = retyped(self.build, self.integer(value), dtype)
+        else:
+            made = self.floating(value)
+        if made != output:
+            self.build.add("identity", (made,), outputs=(output,))
+        return output
 
     def keep(self, node: Node) -> None:
         """The node as it is, in floats."""
@@ -162,13 +177,18 @@ class _Realizer:
             if np.any(made.bias):
                 stored = self.build.constant(f"{value}.bias", np.asarray(made.bias, np.float32))
                 found = self.build.add("add", (found, stored))
-        limit = region.limit
+        limit = region.limiter
         return self.build.add(limit.op, (found,), limit.attrs) if limit else found
 
     def integer(self, value: str) -> str:
         """The value's codes."""
         if value not in self.integers:
-            self.integers[value] = self.coded(value, self.codes[value])
+            codes, source = self.codes[value], self.coding.sources.get(value)
+            self.integers[value] = (
+                retyped(self.build, self.floats[source], codes.dtype)
+                if source is not None
+                else self.coded(value, codes)
+            )
         return self.integers[value]
 
     def recoded(self, value: str, codes: Codes) -> str:
@@ -193,10 +213,10 @@ class _Realizer:
         if value in self.added:
             region = self.added[value]
             terms = [(self.integer(term), self.codes[term]) for term in region.reads]
-            return added(self.build, terms, codes, _limits(region.limit, codes))
+            return added(self.build, terms, codes, _limits(region.limiter, codes))
         if value in self.sums:
             made = self.sums[value]
-            limits = _limits(made.region.limit, codes)
+            limits = _limits(made.region.limiter, codes)
             return rescaled(self.build, made.total, made.scale, codes, limits, made.bias)
         return quantized(self.build, self.floats[value], codes)
 
@@ -217,6 +237,10 @@ class _Realizer:
                 self.sums[region.output] = Sum(region, *self.mean(node))
             case "scale":
                 self.sums[region.output] = self.scaled(region)
+            case "limit":
+                (read,) = region.reads
+                whole = centred(self.build, self.integer(read), self.codes[read])
+                self.sums[region.output] = Sum(region, whole, np.asarray(self.codes[read].scale))
             case "product":
                 self.sums[region.output] = self.product(region)
             case "sum":

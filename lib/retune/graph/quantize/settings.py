@@ -37,6 +37,9 @@ class QuantizeSettings:
     """Convolutions that stay in floats, counted from 0 in the network's order."""
     skip: tuple[str, ...] = ()
     """Nodes that stay in floats, by the name of what they make or by op."""
+    pools_of_codes: bool = False
+    """Whether maxima of floats that a layer reads are taken of codes: what else reads them, such as
+    a residual sum, is in integers too then. The codes are the same."""
 
     def __post_init__(self) -> None:
         for what, value, known in (
@@ -69,6 +72,10 @@ class QuantizeSettings:
 
 
 POWER2 = QuantizeSettings(
-    scheme="power2", method="global_scale", weights="tensor", activations="int8"
+    scheme="power2",
+    method="global_scale",
+    weights="tensor",
+    activations="int8",
+    pools_of_codes=True,
 )
 """What hardware without multipliers for rescaling takes."""

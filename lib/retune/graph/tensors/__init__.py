@@ -1,6 +1,7 @@
 """Tensor expressions of every op: importing this package registers the rules."""
 
 from retune.graph.tensors import (
+    blocked,
     convolution,
     elementwise,
     images,
@@ -17,6 +18,7 @@ __all__ = [
     "RULES",
     "Names",
     "OpCall",
+    "blocked",
     "convolution",
     "elementwise",
     "images",

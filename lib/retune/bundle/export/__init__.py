@@ -1,0 +1,1 @@
+"""Bundles as programs in C, for machines without Python."""

@@ -1,0 +1,219 @@
+"""The header of an exported program: what the network is, as declarations and tables in C.
+
+Read `header_text`. It is deterministic: the same plan gives the same text.
+"""
+
+from collections.abc import Iterator, Sequence
+from math import prod
+
+from retune import __version__
+from retune.bundle.executor import is_solitary, text_of
+from retune.bundle.placement import Placement
+from retune.bundle.plan import Form, NetworkPlan, PlanLaunch
+from retune.codegen.opencl_intrinsics import ways_in
+from retune.codegen.persistent import comment
+from retune.core.dtypes import numpy_dtype
+from retune.device import declarations
+from retune.device.permissions import MATRIX_WAYS
+
+MARK = "/* A network that retune exported."
+"""What the header begins with: a folder that has one may be replaced."""
+
+_FORMS: dict[Form, str] = {
+    "persistent": "PERSISTENT",
+    "inline": "ONE_THREAD",
+    "queued": "QUEUED",
+}
+
+
+def header_text(plan: NetworkPlan, placement: Placement, peak_bytes: int, kernel_bytes: int) -> str:
+    """The text of network.h for the plan, whose values lie as the placement says."""
+    lines = [
+        *_interface(plan),
+        "#ifdef NETWORK_TABLES /* what network.c is told of it */",
+        "",
+        *_constants(plan, peak_bytes, kernel_bytes),
+        *_types(),
+        *_bases(placement),
+        *_values("network_inputs", plan.inputs, plan, placement),
+        *_values("network_outputs", plan.outputs, plan, placement),
+        *_arguments(plan, placement),
+        *_steps(plan),
+        "#endif",
+        "#endif",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _interface(plan: NetworkPlan) -> Iterator[str]:
+    device = plan.device
+    yield f"{MARK} retune {__version__}"
+    yield f"   name    {_remark(plan.name)}"
+    yield f"   model   {_remark(plan.model_key)}"
+    yield f"   device  {_remark(device.model)}, {_remark(device.driver)}, {_remark(device.opencl)}"
+    for role, names in (("input", plan.inputs), ("output", plan.outputs)):
+        for number, name in enumerate(names):
+            entry = plan.buffer(name)
+            shape = "x".join(map(str, entry.shape)) or "scalar"
+            yield f"   {role:7} {number}: {_remark(name)}, {entry.dtype}, {shape}"
+    yield "*/"
+    yield from _DECLARATIONS.splitlines()
+
+
+_DECLARATIONS = """\
+#ifndef RETUNE_NETWORK_H
+#define RETUNE_NETWORK_H
+
+struct network;
+
+/* The network, ready to run, from a folder with kernels.cl and weights.bin. The device is a number
+   or a part of a name, or NULL for the kind that it was compiled for. NULL if that fails. */
+struct network *network_open(const char *folder, const char *device);
+
+/* Runs it: a pointer for each input and for each output, in the order above, to as many bytes as
+   the value has, in C order. 0, or -1 if that fails. Not for two threads at once. */
+int network_run(struct network *network, const void *const *inputs, void *const *outputs);
+
+/* Gives back what it holds; NULL is allowed. */
+void network_close(struct network *network);
+
+/* After a failure one sentence that says what is wrong. */
+const char *network_problem(void);
+"""
+
+
+def _constants(plan: NetworkPlan, peak_bytes: int, kernel_bytes: int) -> Iterator[str]:
+    text = text_of(plan)
+    ways = ways_in(text)
+    numbers = {
+        "NETWORK_IS_FOR_CPU": int(plan.device.device_class == "cpu"),
+        "NETWORK_IS_SOLITARY": int(is_solitary(plan)),
+        "NEEDS_MATRIX_REGISTERS": int(not ways.isdisjoint(MATRIX_WAYS)),
+        "KERNEL_BYTES": kernel_bytes,
+        "PEAK_BYTES": f"{peak_bytes}UL",
+        "LARGEST_WORK_GROUP": max((prod(step.local_size) for step in plan.launches), default=1),
+        "INPUTS": len(plan.inputs),
+        "OUTPUTS": len(plan.outputs),
+        "STEPS": len(plan.launches),
+        "ARGUMENTS": sum(len(step.args) for step in plan.launches),
+        "MOST_ARGUMENTS": max((len(step.args) for step in plan.launches), default=1),
+    }
+    texts = {
+        "NETWORK_NAME": plan.name,
+        "NETWORK_DEVICE": plan.device.model,
+        "BUILD_OPTIONS": " ".join(plan.options),
+        "INSTRUCTIONS": ", ".join(sorted(ways)),
+        "VECTORS_FOR_DRIVER": declarations.DRIVER,
+    }
+    yield "enum form { PERSISTENT, ONE_THREAD, QUEUED };"
+    yield f"#define NETWORK_FORM {_FORMS[plan.form]}"
+    for name, string in texts.items():
+        yield f"#define {name} {_quoted(string)}"
+    for name, number in numbers.items():
+        yield f"#define {name} {number}"
+    yield ""
+
+
+def _types() -> Iterator[str]:
+    yield from """\
+#include <stddef.h>
+
+/* Bytes of one of the three allocations: 0 temporaries, 1 weights, 2 inputs and outputs. */
+struct place {
+  size_t base, offset, bytes;
+};
+
+/* Its element type and shape are as numpy writes them. */
+struct value {
+  const char *name, *type, *shape;
+  size_t bytes;
+  struct place place;
+};
+
+/* A kernel over a range; its arguments are places from `first` on. */
+struct step {
+  const char *kernel;
+  int first, arguments;
+  size_t global[3], local[3];
+};
+""".splitlines()
+    yield ""
+
+
+def _bases(placement: Placement) -> Iterator[str]:
+    sizes = ", ".join(map(str, placement.base_bytes))
+    yield f"static const size_t base_bytes[{len(placement.base_bytes)}] = {{{sizes}}};"
+    yield ""
+
+
+def _values(
+    table: str, names: Sequence[str], plan: NetworkPlan, placement: Placement
+) -> Iterator[str]:
+    rows: list[str] = []
+    for name in names:
+        entry = plan.buffer(name)
+        kind, shape = _quoted(numpy_dtype(entry.dtype).str), _quoted(str(entry.shape))
+        place = _place(name, placement)
+        rows.append(f"{{{_quoted(name)}, {kind}, {shape}, {entry.bytes}, {place}}}")
+    yield from _table(f"struct value {table}", rows, '{"", "", "", 0, {0, 0, 0}}')
+
+
+def _arguments(plan: NetworkPlan, placement: Placement) -> Iterator[str]:
+    rows = [_place(name, placement) for step in plan.launches for name in step.args]
+    notes = [name for step in plan.launches for name in step.args]
+    yield from _table("struct place places_of_arguments", rows, "{0, 0, 0}", notes)
+
+
+def _steps(plan: NetworkPlan) -> Iterator[str]:
+    rows: list[str] = []
+    first = 0
+    for step in plan.launches:
+        ranges = f"{_range(step.global_size)}, {_range(step.local_size)}"
+        rows.append(f"{{{_quoted(step.kernel)}, {first}, {len(step.args)}, {ranges}}}")
+        first += len(step.args)
+    notes = [_work(step) for step in plan.launches]
+    empty = '{"", 0, 0, {1, 1, 1}, {1, 1, 1}}'
+    yield from _table("struct step steps", rows, empty, notes)
+
+
+def _work(step: PlanLaunch) -> str:
+    return f"{step.label}: {step.flops} operations"
+
+
+def _table(
+    name: str, rows: Sequence[str], empty: str, notes: Sequence[str] | None = None
+) -> Iterator[str]:
+    """C has no tables without rows: one that needs none has one that nobody reads."""
+    yield f"static const {name}[] = {{"
+    for number, row in enumerate(rows or [empty]):
+        note = f" /* {_remark(notes[number])} */" if notes and rows else ""
+        yield f"    {row},{note}"
+    yield "};"
+    yield ""
+
+
+def _place(name: str, placement: Placement) -> str:
+    place = placement.places[name]
+    return f"{{{place.base}, {place.offset}, {max(1, place.bytes)}}}"
+
+
+def _range(sizes: Sequence[int]) -> str:
+    return f"{{{', '.join(map(str, (*sizes, 1, 1)[:3]))}}}"
+
+
+def _remark(text: str) -> str:
+    """The text as a comment of C may hold it."""
+    return comment(text).replace("*/", "* /").replace("/*", "/ *")
+
+
+def _quoted(text: str) -> str:
+    """The text as a literal of C, whatever is in it."""
+    plain = {ord(c) for c in _PLAIN}
+    return '"' + "".join(chr(b) if b in plain else f"\\{b:03o}" for b in text.encode()) + '"'
+
+
+_PLAIN = (
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 !#$%&'()*+,-./:;<=>@[]^_{|}~"
+)
+"""What stands for itself; a question mark may begin a trigraph."""

@@ -1,0 +1,919 @@
+/* Runs a network on an OpenCL device. What the network is says network.h; this file is the same
+   for every network that `retune export --c` writes. The last part is a command line: with
+   -DWITHOUT_MAIN the functions of network.h are what is left, for programs of your own.
+
+   The parts: OpenCL - problems - devices - PoCL - memory - kernels - network - files - command line
+
+   Numbers in files are little-endian, as on every device that it was made for. */
+
+#define _GNU_SOURCE
+#define NETWORK_TABLES
+#include "network.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ------------------------------------------------------------------------------------- OpenCL
+   What is used of it, for machines without its headers. With -DWITH_CL_H they are taken instead. */
+
+#ifdef WITH_CL_H
+#define CL_TARGET_OPENCL_VERSION 300
+#define CL_USE_DEPRECATED_OPENCL_1_2_APIS
+#include <CL/cl.h>
+#else
+typedef int32_t cl_int;
+typedef uint32_t cl_uint;
+typedef uint64_t cl_ulong;
+typedef struct _cl_platform_id *cl_platform_id;
+typedef struct _cl_device_id *cl_device_id;
+typedef struct _cl_context *cl_context;
+typedef struct _cl_command_queue *cl_command_queue;
+typedef struct _cl_program *cl_program;
+typedef struct _cl_kernel *cl_kernel;
+typedef struct _cl_mem *cl_mem;
+typedef struct _cl_event *cl_event;
+typedef struct {
+  size_t origin, size;
+} cl_buffer_region;
+
+#define CL_SUCCESS 0
+#define CL_TRUE 1
+#define CL_PLATFORM_NAME 0x0902
+#define CL_DEVICE_TYPE_CPU 0x2
+#define CL_DEVICE_TYPE_GPU 0x4
+#define CL_DEVICE_TYPE_ALL 0xFFFFFFFF
+#define CL_DEVICE_TYPE 0x1000
+#define CL_DEVICE_MAX_COMPUTE_UNITS 0x1002
+#define CL_DEVICE_MAX_WORK_GROUP_SIZE 0x1004
+#define CL_DEVICE_NAME 0x102B
+#define CL_DRIVER_VERSION 0x102D
+#define CL_DEVICE_VERSION 0x102F
+#define CL_DEVICE_SVM_CAPABILITIES 0x1053
+#define CL_DEVICE_SVM_COARSE_GRAIN_BUFFER 0x1
+#define CL_DEVICE_SVM_FINE_GRAIN_BUFFER 0x2
+#define CL_DEVICE_ATOMIC_MEMORY_CAPABILITIES 0x1063
+#define CL_DEVICE_ATOMIC_ORDER_ACQ_REL 0x2
+#define CL_DEVICE_ATOMIC_SCOPE_DEVICE 0x20
+#define CL_MEM_READ_WRITE 0x1
+#define CL_MEM_USE_HOST_PTR 0x8
+#define CL_MEM_COPY_HOST_PTR 0x20
+#define CL_MEM_SVM_FINE_GRAIN_BUFFER 0x400
+#define CL_BUFFER_CREATE_TYPE_REGION 0x1220
+#define CL_PROGRAM_BUILD_LOG 0x1183
+#define CL_KERNEL_NUM_ARGS 0x1191
+#define CL_KERNEL_EXEC_INFO_SVM_PTRS 0x11B6
+
+cl_int clGetPlatformIDs(cl_uint, cl_platform_id *, cl_uint *);
+cl_int clGetPlatformInfo(cl_platform_id, cl_uint, size_t, void *, size_t *);
+cl_int clGetDeviceIDs(cl_platform_id, cl_ulong, cl_uint, cl_device_id *, cl_uint *);
+cl_int clGetDeviceInfo(cl_device_id, cl_uint, size_t, void *, size_t *);
+cl_context clCreateContext(const intptr_t *, cl_uint, const cl_device_id *,
+                           void (*)(const char *, const void *, size_t, void *), void *, cl_int *);
+cl_command_queue clCreateCommandQueue(cl_context, cl_device_id, cl_ulong, cl_int *);
+cl_program clCreateProgramWithSource(cl_context, cl_uint, const char **, const size_t *, cl_int *);
+cl_int clBuildProgram(cl_program, cl_uint, const cl_device_id *, const char *,
+                      void (*)(cl_program, void *), void *);
+cl_int clGetProgramBuildInfo(cl_program, cl_device_id, cl_uint, size_t, void *, size_t *);
+cl_kernel clCreateKernel(cl_program, const char *, cl_int *);
+cl_int clGetKernelInfo(cl_kernel, cl_uint, size_t, void *, size_t *);
+cl_int clSetKernelArg(cl_kernel, cl_uint, size_t, const void *);
+cl_mem clCreateBuffer(cl_context, cl_ulong, size_t, void *, cl_int *);
+cl_mem clCreateSubBuffer(cl_mem, cl_ulong, cl_uint, const void *, cl_int *);
+cl_int clEnqueueWriteBuffer(cl_command_queue, cl_mem, cl_uint, size_t, size_t, const void *,
+                            cl_uint, const cl_event *, cl_event *);
+cl_int clEnqueueReadBuffer(cl_command_queue, cl_mem, cl_uint, size_t, size_t, void *, cl_uint,
+                           const cl_event *, cl_event *);
+cl_int clEnqueueNDRangeKernel(cl_command_queue, cl_kernel, cl_uint, const size_t *, const size_t *,
+                              const size_t *, cl_uint, const cl_event *, cl_event *);
+cl_int clFinish(cl_command_queue);
+cl_int clReleaseMemObject(cl_mem);
+cl_int clReleaseKernel(cl_kernel);
+cl_int clReleaseProgram(cl_program);
+cl_int clReleaseCommandQueue(cl_command_queue);
+cl_int clReleaseContext(cl_context);
+#endif
+
+/* Shared virtual memory came with OpenCL 2.0: libraries of before lack these, and do without. */
+#pragma weak clSVMAlloc
+#pragma weak clSVMFree
+#pragma weak clEnqueueSVMMemcpy
+#pragma weak clSetKernelArgSVMPointer
+#pragma weak clSetKernelExecInfo
+#ifndef WITH_CL_H
+void *clSVMAlloc(cl_context, cl_ulong, size_t, cl_uint);
+void clSVMFree(cl_context, void *);
+cl_int clEnqueueSVMMemcpy(cl_command_queue, cl_uint, void *, const void *, size_t, cl_uint,
+                          const cl_event *, cl_event *);
+cl_int clSetKernelArgSVMPointer(cl_kernel, cl_uint, const void *);
+cl_int clSetKernelExecInfo(cl_kernel, cl_uint, size_t, const void *);
+#endif
+
+/* ----------------------------------------------------------------------------------- problems */
+
+static char problem[4096];
+
+const char *network_problem(void) { return problem; }
+
+/* Keeps one sentence that says what is wrong. Always -1. */
+static int fail(const char *format, ...) {
+  va_list values;
+  va_start(values, format);
+  vsnprintf(problem, sizeof problem, format, values);
+  va_end(values);
+  return -1;
+}
+
+static int check(cl_int code, const char *what) {
+  static const struct {
+    cl_int code;
+    const char *meaning;
+  } known[] = {
+      {-1, "there is no such device"},      {-4, "the device has no memory left for it"},
+      {-5, "the device is out of resources"}, {-6, "this machine has no memory left for it"},
+      {-11, "the program does not build"},  {-30, "a value is not allowed"},
+      {-46, "there is no such kernel"},     {-52, "the kernel takes other arguments"},
+      {-54, "the work-group does not fit"}, {-1001, "no OpenCL driver is installed"},
+  };
+  if (code == CL_SUCCESS) return 0;
+  for (size_t i = 0; i < sizeof known / sizeof *known; ++i)
+    if (known[i].code == code) return fail("%s: OpenCL error %d: %s", what, code, known[i].meaning);
+  return fail("%s: OpenCL error %d", what, code);
+}
+
+/* ------------------------------------------------------------------------------------ devices */
+
+enum { MOST_DEVICES = 64 };
+
+struct device {
+  cl_platform_id platform;
+  cl_device_id id;
+  cl_ulong type;
+  char platform_name[128], name[128], version[256], driver[128];
+};
+
+static void device_text(cl_device_id id, cl_uint what, char *text, size_t bytes) {
+  if (clGetDeviceInfo(id, what, bytes, text, NULL) != CL_SUCCESS) snprintf(text, bytes, "unknown");
+  for (size_t end = strlen(text); end && isspace((unsigned char)text[end - 1]); --end)
+    text[end - 1] = 0;
+}
+
+/* PoCL's device without threads of its own: a kernel runs in the thread that enqueues it. */
+static int runs_in_caller(const struct device *device) {
+  return !strncmp(device->name, "basic", 5) || !strncmp(device->name, "cpu-minimal", 11);
+}
+
+/* All devices in the order of the drivers; their number, or -1. */
+static int find_devices(struct device *found) {
+  cl_platform_id platforms[16];
+  cl_device_id ids[16];
+  cl_uint platform_count = 0, count, total = 0;
+  if (check(clGetPlatformIDs(16, platforms, &platform_count), "search for devices")) return -1;
+  for (cl_uint p = 0; p < platform_count && p < 16; ++p) {
+    count = 0;
+    if (clGetDeviceIDs(platforms[p], CL_DEVICE_TYPE_ALL, 16, ids, &count) != CL_SUCCESS) continue;
+    for (cl_uint d = 0; d < count && d < 16 && total < MOST_DEVICES; ++d) {
+      struct device *device = &found[total++];
+      device->platform = platforms[p];
+      device->id = ids[d];
+      device->type = 0;
+      clGetPlatformInfo(platforms[p], CL_PLATFORM_NAME, sizeof device->platform_name,
+                        device->platform_name, NULL);
+      clGetDeviceInfo(ids[d], CL_DEVICE_TYPE, sizeof device->type, &device->type, NULL);
+      device_text(ids[d], CL_DEVICE_NAME, device->name, sizeof device->name);
+      device_text(ids[d], CL_DEVICE_VERSION, device->version, sizeof device->version);
+      device_text(ids[d], CL_DRIVER_VERSION, device->driver, sizeof device->driver);
+    }
+  }
+  return total ? (int)total : fail("search for devices: no OpenCL driver has a device");
+}
+
+/* The device of that number or with that text in its name; of NULL the kind that the network was
+   compiled for, or else the first of its class. NULL if there is none. */
+static const struct device *choose(const struct device *found, int count, const char *wanted) {
+  const cl_ulong type = NETWORK_IS_FOR_CPU ? CL_DEVICE_TYPE_CPU : CL_DEVICE_TYPE_GPU;
+  if (wanted && *wanted && strspn(wanted, "0123456789") == strlen(wanted)) {
+    const long number = strtol(wanted, NULL, 10);
+    if (number < count) return &found[number];
+  } else if (wanted) {
+    for (int i = 0; i < count; ++i)
+      if (strstr(found[i].name, wanted) || strstr(found[i].platform_name, wanted)) return &found[i];
+  } else {
+    for (int i = 0; i < count; ++i)
+      if (!strcmp(found[i].name, NETWORK_DEVICE)) return &found[i];
+    for (int i = 0; i < count; ++i)
+      if (found[i].type & type && !runs_in_caller(&found[i])) return &found[i];
+    return &found[0];
+  }
+  fail("device %s: there is no such device; --list shows those that there are", wanted);
+  return NULL;
+}
+
+/* --------------------------------------------------------------------------------------- PoCL
+   It comes with pyopencl, and wants to be asked nicely: threads that stay on their cores, and the
+   device without threads beside the other one. */
+
+static void prepare_environment(void) {
+#ifdef CPU_COUNT
+  cpu_set_t allowed;
+  const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+  if (!sched_getaffinity(0, sizeof allowed, &allowed) && CPU_COUNT(&allowed) >= cores)
+    setenv("POCL_AFFINITY", "1", 0);
+#endif
+  setenv("POCL_DEVICES", "pthread basic", 0);
+}
+
+#if defined(__linux__) && defined(__x86_64__) && defined(__GNUC__)
+
+/* Whether this process may read those bytes. */
+static int is_readable(uintptr_t address, size_t bytes) {
+  FILE *maps = fopen("/proc/self/maps", "r");
+  char line[512], rights[8];
+  unsigned long low, high;
+  int found = 0;
+  while (maps && !found && fgets(line, sizeof line, maps))
+    found = sscanf(line, "%lx-%lx %7s", &low, &high, rights) == 3 && rights[0] == 'r' &&
+            low <= address && address + bytes <= high;
+  if (maps) fclose(maps);
+  return found;
+}
+
+static const char *processor(void) {
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+    return __builtin_cpu_supports("avx512vnni") ? "cascadelake" : "skylake-avx512";
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return "haswell";
+  return __builtin_cpu_supports("avx") ? "sandybridge" : "x86-64";
+}
+
+/* PoCL 3.0 compiles for an x86-64 of 2003 where it does not know the processor: kernels are then
+   several times slower. It reads the processor's name from its device whenever it builds; where
+   that name is a doubtful one, it is given the one that the processor has. */
+static void repair_processor(const struct device *device) {
+  const char *given = strstr(device->version, "-linux-gnu-"), *wanted = processor();
+  const int own = strstr(device->version, " pthread-x86_64-") ||
+                  strstr(device->version, " basic-x86_64-");
+  if (!given || !own) return;
+  given += strlen("-linux-gnu-");
+  if (!strcmp(given, wanted)) return;
+  const char **slots = (const char **)device->id;
+  for (int i = 0; i < 400 && is_readable((uintptr_t)&slots[i], sizeof *slots); ++i)
+    if ((uintptr_t)slots[i] > 4096 && is_readable((uintptr_t)slots[i], strlen(given) + 1) &&
+        !strcmp(slots[i], given)) {
+      slots[i] = wanted;
+      return;
+    }
+}
+
+#else
+static void repair_processor(const struct device *device) { (void)device; }
+#endif
+
+/* Linux saves matrix registers for those processes alone that have asked (arch_prctl, x86-64). */
+static int ask_for_matrix_registers(void) {
+#if defined(SYS_arch_prctl)
+  if (!syscall(SYS_arch_prctl, 0x1023, 18)) return 0;
+#endif
+  return fail("this machine gives no matrix registers (AMX), which the kernels use");
+}
+
+/* ------------------------------------------------------------------------------------- memory */
+
+enum { ARENA, WEIGHTS, INTERFACE, BASES };
+
+struct memory {
+  cl_mem object;
+  unsigned char *pointer; /* shared virtual memory, instead of an object */
+  int in_place;           /* the host reads and writes it where it is */
+  void *pages;            /* the host's memory behind an object */
+  size_t bytes;
+};
+
+struct launch {
+  cl_kernel kernel;
+  size_t global[3], local[3];
+};
+
+struct network {
+  struct device device;
+  cl_context context;
+  cl_command_queue queue;
+  cl_program program;
+  enum form form;
+  cl_ulong shared; /* kinds of shared virtual memory that the device has */
+  cl_uint threads;
+  struct memory bases[BASES], state;
+  struct {
+    struct place place;
+    cl_mem object;
+  } windows[ARGUMENTS + 1];
+  struct launch launches[STEPS + 1];
+  int window_count, launch_count;
+};
+
+/* -DPASS_FOR_GPU shows on a machine without a GPU that the ways of one are right. */
+static int is_cpu(const struct network *n) {
+#ifdef PASS_FOR_GPU
+  return (void)n, 0;
+#else
+  return (n->device.type & CL_DEVICE_TYPE_CPU) != 0;
+#endif
+}
+
+static int allocate(struct network *n, struct memory *m, size_t bytes, int for_host) {
+  const size_t huge = (size_t)2 << 20;
+  const int fine = is_cpu(n) && for_host && n->shared & CL_DEVICE_SVM_FINE_GRAIN_BUFFER;
+  const int coarse = !is_cpu(n) && n->shared & CL_DEVICE_SVM_COARSE_GRAIN_BUFFER;
+  cl_int code;
+  m->bytes = bytes ? bytes : 1;
+  if (fine || coarse) {
+    m->pointer = clSVMAlloc(n->context, fine ? CL_MEM_SVM_FINE_GRAIN_BUFFER | CL_MEM_READ_WRITE
+                                             : CL_MEM_READ_WRITE, m->bytes, 128);
+    if (!m->pointer) return fail("allocation of %zu shared bytes: the device refuses", m->bytes);
+    m->in_place = fine;
+    if (fine) memset(m->pointer, 0, m->bytes);
+    return 0;
+  }
+  if (is_cpu(n) && m->bytes >= huge) { /* fewer pages, fewer translations */
+    if (posix_memalign(&m->pages, huge, m->bytes))
+      return fail("allocation of %zu bytes: this machine has no memory left for it", m->bytes);
+#ifdef MADV_HUGEPAGE
+    madvise(m->pages, m->bytes, MADV_HUGEPAGE);
+#endif
+    memset(m->pages, 0, m->bytes);
+    m->object = clCreateBuffer(n->context, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, m->bytes,
+                               m->pages, &code);
+    return check(code, "allocation in large pages");
+  }
+  void *zeros = calloc(1, m->bytes);
+  if (!zeros) return fail("allocation of %zu bytes: this machine has too little", m->bytes);
+  m->object = clCreateBuffer(n->context, CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR, m->bytes, zeros,
+                             &code);
+  free(zeros);
+  return check(code, "allocation of device memory");
+}
+
+static void release(struct network *n, struct memory *m) {
+  if (m->object) clReleaseMemObject(m->object);
+  if (m->pointer) clSVMFree(n->context, m->pointer);
+  free(m->pages);
+  memset(m, 0, sizeof *m);
+}
+
+static int write_to(struct network *n, struct memory *m, size_t at, const void *data, size_t bytes) {
+  if (!bytes) return 0;
+  if (m->in_place) {
+    memcpy(m->pointer + at, data, bytes);
+    return 0;
+  }
+  if (m->pointer)
+    return check(clEnqueueSVMMemcpy(n->queue, CL_TRUE, m->pointer + at, data, bytes, 0, NULL, NULL),
+                 "copy to the device");
+  return check(clEnqueueWriteBuffer(n->queue, m->object, CL_TRUE, at, bytes, data, 0, NULL, NULL),
+               "copy to the device");
+}
+
+static int read_from(struct network *n, struct memory *m, size_t at, void *data, size_t bytes) {
+  if (!bytes) return 0;
+  if (m->in_place) {
+    memcpy(data, m->pointer + at, bytes);
+    return 0;
+  }
+  if (m->pointer)
+    return check(clEnqueueSVMMemcpy(n->queue, CL_TRUE, data, m->pointer + at, bytes, 0, NULL, NULL),
+                 "copy from the device");
+  return check(clEnqueueReadBuffer(n->queue, m->object, CL_TRUE, at, bytes, data, 0, NULL, NULL),
+               "copy from the device");
+}
+
+/* ------------------------------------------------------------------------------------ kernels */
+
+/* A whole file, with a zero behind it; the caller frees it. NULL if it cannot be read. */
+static char *read_file(const char *folder, const char *name, size_t *bytes) {
+  char path[4096], *text = NULL;
+  snprintf(path, sizeof path, "%s/%s", folder, name);
+  FILE *file = fopen(path, "rb");
+  long size = -1;
+  if (file && !fseek(file, 0, SEEK_END)) size = ftell(file);
+  if (size >= 0 && !fseek(file, 0, SEEK_SET)) text = malloc((size_t)size + 1);
+  if (text && fread(text, 1, (size_t)size, file) == (size_t)size) {
+    text[size] = 0;
+    *bytes = (size_t)size;
+  } else {
+    fail("%s: expected a file that can be read: %s", path, strerror(errno));
+    free(text);
+    text = NULL;
+  }
+  if (file) fclose(file);
+  return text;
+}
+
+static int build(struct network *n, const char *folder) {
+  char options[512];
+  size_t bytes;
+  cl_int code;
+  char *text = read_file(folder, "kernels.cl", &bytes);
+  if (!text) return -1;
+  if (bytes != KERNEL_BYTES) {
+    free(text);
+    return fail("%s/kernels.cl: expected %zu bytes, got %zu; export the bundle again", folder,
+                (size_t)KERNEL_BYTES, bytes);
+  }
+  const char *const form = n->form == PERSISTENT   ? " -cl-std=CL3.0 -DRETUNE_PERSISTENT"
+                           : n->form == ONE_THREAD ? " -DRETUNE_ONE_THREAD"
+                                                   : "";
+  const int own_vectors = !strcmp(n->device.driver, VECTORS_FOR_DRIVER);
+  snprintf(options, sizeof options, "%s%s -DRETUNE_THREADS=%u%s", BUILD_OPTIONS, form, n->threads,
+           own_vectors ? " -DRETUNE_VECTORS" : "");
+  n->program = clCreateProgramWithSource(n->context, 1, (const char **)&text, &bytes, &code);
+  free(text);
+  if (check(code, "program")) return -1;
+  code = clBuildProgram(n->program, 1, &n->device.id, options, NULL, NULL);
+  if (code != CL_SUCCESS) {
+    char log[3072] = "";
+    size_t log_bytes = 0;
+    clGetProgramBuildInfo(n->program, n->device.id, CL_PROGRAM_BUILD_LOG, 0, NULL, &log_bytes);
+    char *whole = calloc(1, log_bytes + 1);
+    if (whole && !clGetProgramBuildInfo(n->program, n->device.id, CL_PROGRAM_BUILD_LOG, log_bytes,
+                                        whole, NULL))
+      snprintf(log, sizeof log, "%s", whole);
+    free(whole);
+    return fail("kernels.cl: it does not build on %s (error %d): %s", n->device.name, code, log);
+  }
+  return 0;
+}
+
+/* A part of an object as an object of its own; equal parts are one. */
+static int window(struct network *n, const struct place *place, cl_mem *object) {
+  const cl_buffer_region region = {place->offset, place->bytes};
+  struct memory *base = &n->bases[place->base];
+  cl_int code;
+  for (int i = 0; i < n->window_count; ++i)
+    if (!memcmp(&n->windows[i].place, place, sizeof *place)) {
+      *object = n->windows[i].object;
+      return 0;
+    }
+  *object = clCreateSubBuffer(base->object, CL_MEM_READ_WRITE, CL_BUFFER_CREATE_TYPE_REGION, &region,
+                              &code);
+  if (check(code, "part of a buffer")) return -1;
+  n->windows[n->window_count].place = *place;
+  n->windows[n->window_count++].object = *object;
+  return 0;
+}
+
+static int set_memory(cl_kernel kernel, cl_uint index, const struct memory *memory) {
+  if (memory->pointer)
+    return check(clSetKernelArgSVMPointer(kernel, index, memory->pointer), "argument");
+  return check(clSetKernelArg(kernel, index, sizeof memory->object, &memory->object), "argument");
+}
+
+static int set_place(struct network *n, cl_kernel kernel, cl_uint index, const struct place *place) {
+  struct memory part = n->bases[place->base];
+  if (part.pointer)
+    part.pointer += place->offset;
+  else if (window(n, place, &part.object))
+    return -1;
+  return set_memory(kernel, index, &part);
+}
+
+/* Kernels that reach all memory from one address get it, and a structure of distances from it. */
+static int set_from_one_base(struct network *n, cl_kernel kernel, const struct step *step) {
+  const struct place *places = &places_of_arguments[step->first];
+  const unsigned char *lowest = NULL;
+  void *all[BASES];
+  cl_ulong distances[MOST_ARGUMENTS];
+  for (int i = 0; i < BASES; ++i) all[i] = n->bases[i].pointer;
+  for (int i = 0; i < step->arguments; ++i) {
+    const unsigned char *base = n->bases[places[i].base].pointer;
+    if (!base)
+      return fail("%s: it reaches its buffers from one address, and %s has no shared virtual "
+                  "memory; tune the network for this device", step->kernel, n->device.name);
+    if (!lowest || base + places[i].offset < lowest) lowest = base + places[i].offset;
+  }
+  for (int i = 0; i < step->arguments; ++i)
+    distances[i] = (cl_ulong)(n->bases[places[i].base].pointer + places[i].offset - lowest);
+  if (check(clSetKernelArgSVMPointer(kernel, 0, lowest), "argument")) return -1;
+  if (check(clSetKernelExecInfo(kernel, CL_KERNEL_EXEC_INFO_SVM_PTRS, sizeof all, all), "memory"))
+    return -1;
+  return check(clSetKernelArg(kernel, 1, (size_t)step->arguments * sizeof *distances, distances),
+               "argument");
+}
+
+static struct launch *add_launch(struct network *n, const char *kernel) {
+  cl_int code;
+  struct launch *launch = &n->launches[n->launch_count];
+  launch->kernel = clCreateKernel(n->program, kernel, &code);
+  if (check(code, kernel)) return NULL;
+  ++n->launch_count;
+  for (int i = 0; i < 3; ++i) launch->global[i] = launch->local[i] = 1;
+  return launch;
+}
+
+static int prepare_step(struct network *n, const struct step *step) {
+  cl_uint count = 0;
+  struct launch *launch = add_launch(n, step->kernel);
+  if (!launch) return -1;
+  memcpy(launch->global, step->global, sizeof step->global);
+  memcpy(launch->local, step->local, sizeof step->local);
+  clGetKernelInfo(launch->kernel, CL_KERNEL_NUM_ARGS, sizeof count, &count, NULL);
+  if (count == 2 && step->arguments > 2) return set_from_one_base(n, launch->kernel, step);
+  for (int i = 0; i < step->arguments; ++i)
+    if (set_place(n, launch->kernel, (cl_uint)i, &places_of_arguments[step->first + i])) return -1;
+  return 0;
+}
+
+/* All steps as one launch: of workers that stay for all of them, or of a single thread. */
+static int prepare_whole(struct network *n) {
+  const int workers = n->form == PERSISTENT;
+  const int numbers[3] = {0, STEPS, 1}; /* from the first step to the last, once */
+  const size_t counted = STEPS > 1024 ? STEPS : 1024;
+  struct launch *launch = add_launch(n, workers ? "persistent" : "in_one_thread");
+  cl_uint at = 0;
+  if (!launch) return -1;
+  for (; at < BASES; ++at)
+    if (set_memory(launch->kernel, at, &n->bases[at])) return -1;
+  if (workers) { /* counters, a cache line each: see kernels.cl */
+    if (allocate(n, &n->state, 64 * (2 + counted * (n->threads + 1)), 0)) return -1;
+    if (set_memory(launch->kernel, at++, &n->state)) return -1;
+    launch->global[0] = 2 * n->threads; /* PoCL gives a thread more than one at a time */
+  }
+  for (int i = 0; i < 3; ++i)
+    if (check(clSetKernelArg(launch->kernel, at++, sizeof numbers[i], &numbers[i]), "argument"))
+      return -1;
+  return 0;
+}
+
+/* ------------------------------------------------------------------------------------ network */
+
+/* The form of the network that the device allows; for one thread also the device that has none. */
+static void settle(struct network *n, const struct device *found, int count) {
+  cl_ulong atomics = 0;
+  const cl_ulong needed = CL_DEVICE_ATOMIC_ORDER_ACQ_REL | CL_DEVICE_ATOMIC_SCOPE_DEVICE;
+  n->form = QUEUED;
+  if (!NETWORK_IS_SOLITARY) return;
+  clGetDeviceInfo(n->device.id, CL_DEVICE_ATOMIC_MEMORY_CAPABILITIES, sizeof atomics, &atomics,
+                  NULL);
+  if (is_cpu(n) && (atomics & needed) == needed) n->form = PERSISTENT;
+  if (NETWORK_FORM != ONE_THREAD) return;
+  for (int i = 0; i < count; ++i)
+    if (found[i].platform == n->device.platform && runs_in_caller(&found[i])) {
+      n->device = found[i];
+      n->form = ONE_THREAD;
+      return;
+    }
+}
+
+static int check_device(const struct network *n) {
+  size_t largest = 0;
+  clGetDeviceInfo(n->device.id, CL_DEVICE_MAX_WORK_GROUP_SIZE, sizeof largest, &largest, NULL);
+  if (largest < LARGEST_WORK_GROUP)
+    return fail("%s: expected work-groups of %d items, it allows %zu; tune the network for it",
+                n->device.name, LARGEST_WORK_GROUP, largest);
+#ifndef ANY_DEVICE
+  if (*INSTRUCTIONS && strcmp(n->device.name, NETWORK_DEVICE) && !runs_in_caller(&n->device))
+    return fail("%s: the kernels use %s, which " NETWORK_DEVICE " has; tune the network for this "
+                "device, or compile with -DANY_DEVICE if you know that it has them",
+                n->device.name, INSTRUCTIONS);
+#endif
+  return NEEDS_MATRIX_REGISTERS ? ask_for_matrix_registers() : 0;
+}
+
+static int read_weights(struct network *n, const char *folder) {
+  static unsigned char part[1 << 16];
+  char path[4096];
+  size_t at = 0, got;
+  snprintf(path, sizeof path, "%s/weights.bin", folder);
+  FILE *file = fopen(path, "rb");
+  if (!file) return fail("%s: expected a file that can be read: %s", path, strerror(errno));
+  while ((got = fread(part, 1, sizeof part, file)) && at + got <= base_bytes[WEIGHTS]) {
+    if (write_to(n, &n->bases[WEIGHTS], at, part, got)) break;
+    at += got;
+  }
+  const int whole = !got && at == base_bytes[WEIGHTS];
+  fclose(file);
+  if (!whole && !*problem)
+    return fail("%s: expected %zu bytes, got %s; export the bundle again", path,
+                base_bytes[WEIGHTS], got ? "more" : "less");
+  return whole ? 0 : -1;
+}
+
+static int open_on_device(struct network *n, const char *folder, const char *wanted) {
+  struct device found[MOST_DEVICES];
+  cl_int code;
+  prepare_environment();
+  const int count = find_devices(found);
+  if (count < 0) return -1;
+  const struct device *chosen = choose(found, count, wanted);
+  if (!chosen) return -1;
+  n->device = *chosen;
+  settle(n, found, count);
+  if (check_device(n)) return -1;
+  if (!strcmp(n->device.platform_name, "Portable Computing Language"))
+    repair_processor(&n->device);
+  clGetDeviceInfo(n->device.id, CL_DEVICE_MAX_COMPUTE_UNITS, sizeof n->threads, &n->threads, NULL);
+  if (clSVMAlloc)
+    clGetDeviceInfo(n->device.id, CL_DEVICE_SVM_CAPABILITIES, sizeof n->shared, &n->shared, NULL);
+  n->context = clCreateContext(NULL, 1, &n->device.id, NULL, NULL, &code);
+  if (check(code, n->device.name)) return -1;
+  n->queue = clCreateCommandQueue(n->context, n->device.id, 0, &code);
+  if (check(code, n->device.name)) return -1;
+  for (int i = 0; i < BASES; ++i)
+    if (allocate(n, &n->bases[i], base_bytes[i], i == INTERFACE)) return -1;
+  if (read_weights(n, folder) || !STEPS) return STEPS ? -1 : 0;
+  if (build(n, folder)) return -1;
+  if (n->form != QUEUED) return prepare_whole(n);
+  for (int i = 0; i < STEPS; ++i)
+    if (prepare_step(n, &steps[i])) return -1;
+  return 0;
+}
+
+static int run_launches(struct network *n) {
+  for (int i = 0; i < n->launch_count; ++i) {
+    const struct launch *launch = &n->launches[i];
+    if (check(clEnqueueNDRangeKernel(n->queue, launch->kernel, 3, NULL, launch->global,
+                                     launch->local, 0, NULL, NULL), "launch"))
+      return -1;
+  }
+  return check(clFinish(n->queue), "wait for the device");
+}
+
+struct network *network_open(const char *folder, const char *device) {
+  struct network *n = calloc(1, sizeof *n);
+  *problem = 0;
+  if (!n) {
+    fail("network: this machine has no memory left for it");
+    return NULL;
+  }
+  if (open_on_device(n, folder, device) || run_launches(n)) { /* drivers compile at first use */
+    network_close(n);
+    return NULL;
+  }
+  return n;
+}
+
+int network_run(struct network *n, const void *const *inputs, void *const *outputs) {
+  for (int i = 0; i < INPUTS; ++i) {
+    const struct place *place = &network_inputs[i].place;
+    if (write_to(n, &n->bases[place->base], place->offset, inputs[i], network_inputs[i].bytes))
+      return -1;
+  }
+  if (run_launches(n)) return -1;
+  for (int i = 0; i < OUTPUTS; ++i) {
+    const struct place *place = &network_outputs[i].place;
+    if (read_from(n, &n->bases[place->base], place->offset, outputs[i], network_outputs[i].bytes))
+      return -1;
+  }
+  return 0;
+}
+
+void network_close(struct network *n) {
+  if (!n) return;
+  if (n->queue) clFinish(n->queue);
+  for (int i = 0; i < n->launch_count; ++i) clReleaseKernel(n->launches[i].kernel);
+  for (int i = 0; i < n->window_count; ++i) clReleaseMemObject(n->windows[i].object);
+  for (int i = 0; i < BASES; ++i) release(n, &n->bases[i]);
+  release(n, &n->state);
+  if (n->program) clReleaseProgram(n->program);
+  if (n->queue) clReleaseCommandQueue(n->queue);
+  if (n->context) clReleaseContext(n->context);
+  free(n);
+}
+
+#ifndef WITHOUT_MAIN
+/* -------------------------------------------------------------------------------------- files
+   Raw numbers as they lie in memory, or numpy's .npy: a text that says what follows, then those. */
+
+/* Whether `text` has `expected` at its start, spaces in either left out. */
+static int begins_with(const char *text, const char *expected) {
+  for (;; ++text, ++expected) {
+    while (*text == ' ') ++text;
+    while (*expected == ' ') ++expected;
+    if (!*expected) return 1;
+    if (*text != *expected) return 0;
+  }
+}
+
+static int says(const char *header, const char *key, const char *expected) {
+  const char *found = strstr(header, key);
+  return found && begins_with(found + strlen(key), expected);
+}
+
+/* Where the numbers of an .npy file begin, after its header was compared with what is expected. */
+static long npy_start(const char *data, size_t bytes, const struct value *value, const char *path) {
+  char header[4096], type[16];
+  size_t start = 10, length;
+  if (bytes < 12) return fail("%s: expected a whole .npy file, got its first bytes", path);
+  length = (unsigned char)data[8] | (size_t)(unsigned char)data[9] << 8;
+  if (data[6] != 1) { /* later versions have longer lengths */
+    length |= (size_t)(unsigned char)data[10] << 16 | (size_t)(unsigned char)data[11] << 24;
+    start = 12;
+  }
+  if (length >= sizeof header || start + length > bytes)
+    return fail("%s: expected a whole .npy file, got a header of %zu bytes", path, length);
+  memcpy(header, data + start, length);
+  header[length] = 0;
+  for (size_t end = length; end && isspace((unsigned char)header[end - 1]); --end)
+    header[end - 1] = 0;
+  snprintf(type, sizeof type, "'%s'", value->type);
+  if (!says(header, "'descr':", type) || !says(header, "'fortran_order':", "False") ||
+      !says(header, "'shape':", value->shape))
+    return fail("%s: expected %s of shape %s in C order for %s, got %s", path, value->type,
+                value->shape, value->name, header);
+  return (long)(start + length);
+}
+
+/* Fills the input from a file. */
+static int read_value(const char *path, const struct value *value, void *memory) {
+  size_t bytes;
+  long start = 0;
+  char *data = read_file(*path == '/' ? "" : ".", path, &bytes);
+  if (!data) return -1;
+  if (bytes >= 6 && !memcmp(data, "\x93NUMPY", 6)) start = npy_start(data, bytes, value, path);
+  if (start >= 0 && bytes - (size_t)start != value->bytes)
+    start = fail("%s: expected %zu bytes of numbers for %s (%s of shape %s), got %zu", path,
+                 value->bytes, value->name, value->type, value->shape, bytes - (size_t)start);
+  if (start >= 0) memcpy(memory, data + start, value->bytes);
+  free(data);
+  return start < 0 ? -1 : 0;
+}
+
+/* The file is there whole, or as it was. */
+static int write_value(const char *path, const struct value *value, const void *memory) {
+  char header[512] = "", fresh[4096];
+  const size_t length = strlen(path);
+  size_t start = 0;
+  if (length > 4 && !strcmp(path + length - 4, ".npy")) {
+    const int text = snprintf(header, sizeof header,
+                              "\x93NUMPY\x01%c%c%c{'descr': '%s', 'fortran_order': False, 'shape': %s, }",
+                              1, 1, 1, value->type, value->shape);
+    start = ((size_t)text + 1 + 63) / 64 * 64;
+    memset(header + text, ' ', start - (size_t)text);
+    header[start - 1] = '\n';
+    header[7] = 0;
+    header[8] = (char)((start - 10) & 255);
+    header[9] = (char)((start - 10) >> 8);
+  }
+  snprintf(fresh, sizeof fresh, "%s.part", path);
+  FILE *file = fopen(fresh, "wb");
+  int whole = file && fwrite(header, 1, start, file) == start &&
+              fwrite(memory, 1, value->bytes, file) == value->bytes;
+  if (file && fclose(file)) whole = 0;
+  if (whole && !rename(fresh, path)) return 0;
+  return fail("%s: expected a file that can be written: %s", path, strerror(errno));
+}
+
+/* ------------------------------------------------------------------------------- command line */
+
+static const char usage[] =
+    "usage: network [--input NAME=FILE]... [--output NAME=FILE]... [--device D] [--runs N]\n"
+    "               [--folder DIR] [--list]\n"
+    "Runs " NETWORK_NAME ", and prints its time and memory. FILE is numpy's .npy, or raw numbers.\n"
+    "Inputs without a file are zeros. D is a number of --list, or a part of a device's name. DIR\n"
+    "holds kernels.cl and weights.bin; without it they lie in the present folder.\n";
+
+struct options {
+  const char *device, *folder;
+  const char *inputs[INPUTS + 1], *outputs[OUTPUTS + 1];
+  int runs;
+};
+
+static int assign(const char *text, const struct value *values, int count, const char **files) {
+  const char *file = text ? strrchr(text, '=') : NULL;
+  for (int i = 0; file && i < count; ++i)
+    if (strlen(values[i].name) == (size_t)(file - text) &&
+        !strncmp(values[i].name, text, (size_t)(file - text))) {
+      files[i] = file + 1;
+      return 0;
+    }
+  fail("%s: expected NAME=FILE, with a name of network.h", text ? text : "the last option");
+  return -1;
+}
+
+static int parse(int count, char **words, struct options *options) {
+  for (int i = 1; i < count; i += 2) {
+    const char *word = words[i], *text = words[i + 1];
+    if (!strcmp(word, "--input")) {
+      if (assign(text, network_inputs, INPUTS, options->inputs)) return -1;
+    } else if (!strcmp(word, "--output")) {
+      if (assign(text, network_outputs, OUTPUTS, options->outputs)) return -1;
+    } else if (!text || strncmp(word, "--", 2)) {
+      return fail("%s: expected an option and its value", word);
+    } else if (!strcmp(word, "--device")) {
+      options->device = text;
+    } else if (!strcmp(word, "--folder")) {
+      options->folder = text;
+    } else if (!strcmp(word, "--runs")) {
+      options->runs = atoi(text);
+      if (options->runs < 1) return fail("--runs %s: expected a number from 1 on", text);
+    } else {
+      return fail("%s: there is no such option", word);
+    }
+  }
+  return 0;
+}
+
+static int list(void) {
+  struct device found[MOST_DEVICES];
+  prepare_environment();
+  const int count = find_devices(found);
+  for (int i = 0; i < count; ++i)
+    printf("%2d  %s: %s\n", i, found[i].platform_name, found[i].name);
+  return count < 0 ? -1 : 0;
+}
+
+static double now_ms(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return 1e3 * (double)time.tv_sec + 1e-6 * (double)time.tv_nsec;
+}
+
+/* The most memory that this process had. Linux counts in ru_maxrss what its parent had, too. */
+static double peak_bytes(void) {
+  char line[256];
+  struct rusage used;
+  unsigned long kilobytes;
+  FILE *status = fopen("/proc/self/status", "r");
+  getrusage(RUSAGE_SELF, &used);
+  kilobytes = (unsigned long)used.ru_maxrss;
+  while (status && fgets(line, sizeof line, status))
+    if (sscanf(line, "VmHWM: %lu", &kilobytes) == 1) break;
+  if (status) fclose(status);
+  return 1024.0 * (double)kilobytes;
+}
+
+static int later(const void *a, const void *b) {
+  return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
+}
+
+static int run_and_time(struct network *n, void **inputs, void **outputs, int runs) {
+  static const char *const forms[] = {"workers that stay", "one thread", "launches in a queue"};
+  const int warmup = 3;
+  double *times_ms = malloc((size_t)runs * sizeof *times_ms);
+  int failed = !times_ms;
+  if (failed) fail("--runs %d: this machine has no memory for so many times", runs);
+  for (int i = -warmup; !failed && i < runs; ++i) {
+    const double start = now_ms();
+    failed = network_run(n, (const void *const *)inputs, outputs);
+    if (i >= 0) times_ms[i] = now_ms() - start;
+  }
+  if (!failed) {
+    qsort(times_ms, (size_t)runs, sizeof *times_ms, later);
+    printf("%s on %s (%s)\n", NETWORK_NAME, n->device.name, forms[n->form]);
+    printf("time    %.4f ms median, %.4f ms least of %d runs, copies included\n",
+           (times_ms[(runs - 1) / 2] + times_ms[runs / 2]) / 2, times_ms[0], runs);
+    printf("memory  %.1f MB on the device, %.1f MB at the peak of this process\n",
+           (double)PEAK_BYTES / 1e6, peak_bytes() / 1e6);
+  }
+  free(times_ms);
+  return failed ? -1 : 0;
+}
+
+static int run_with(const struct options *options) {
+  void *inputs[INPUTS + 1] = {0}, *outputs[OUTPUTS + 1] = {0};
+  int failed = 0;
+  for (int i = 0; !failed && i < INPUTS; ++i) {
+    inputs[i] = calloc(1, network_inputs[i].bytes + 1);
+    if (!inputs[i]) failed = fail("%s: no memory for it", network_inputs[i].name);
+    else if (options->inputs[i])
+      failed = read_value(options->inputs[i], &network_inputs[i], inputs[i]);
+  }
+  for (int i = 0; !failed && i < OUTPUTS; ++i) {
+    outputs[i] = calloc(1, network_outputs[i].bytes + 1);
+    if (!outputs[i]) failed = fail("%s: no memory for it", network_outputs[i].name);
+  }
+  struct network *n = failed ? NULL : network_open(options->folder, options->device);
+  failed = !n || run_and_time(n, inputs, outputs, options->runs);
+  for (int i = 0; !failed && i < OUTPUTS; ++i)
+    if (options->outputs[i])
+      failed = write_value(options->outputs[i], &network_outputs[i], outputs[i]);
+  network_close(n);
+  for (int i = 0; i < INPUTS; ++i) free(inputs[i]);
+  for (int i = 0; i < OUTPUTS; ++i) free(outputs[i]);
+  return failed ? -1 : 0;
+}
+
+/* 0: done. 1: the run failed. 2: the command cannot be understood. */
+int main(int count, char **words) {
+  struct options options = {.folder = ".", .runs = 20};
+  if (count == 2 && (!strcmp(words[1], "--help") || !strcmp(words[1], "-h"))) {
+    fputs(usage, stdout);
+    return 0;
+  }
+  const int listed = count == 2 && !strcmp(words[1], "--list");
+  const int wrong = !listed && parse(count, words, &options);
+  if (!wrong && !(listed ? list() : run_with(&options))) return 0;
+  fprintf(stderr, "network: %s\n", problem);
+  return wrong ? 2 : 1;
+}
+#endif

@@ -1,0 +1,115 @@
+"""`export_c`: a bundle as a folder with a C program that runs it where there is no Python.
+
+The program is `network.c`, which is the same for every network; what the network is stands in the
+header that `header` writes. Beside them lie the kernels, with all that the forms of the plan need,
+and the weights as they lie on the device. Nothing is built or run here.
+"""
+
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+
+from retune.bundle.executor import callees_of, is_solitary, steps_of, text_of
+from retune.bundle.export.header import MARK, header_text
+from retune.bundle.memory import plan_memory
+from retune.bundle.placement import WEIGHTS, Placement, lay_out, touched
+from retune.bundle.plan import NetworkPlan
+from retune.codegen.hazards import waits
+from retune.codegen.inline import inline_text
+from retune.codegen.persistent import persistent_text
+from retune.core.errors import InputError
+from retune.core.replacing import whole_folder
+from retune.device import vectors
+
+SOURCE, HEADER, KERNELS, WEIGHTS_FILE = "network.c", "network.h", "kernels.cl", "weights.bin"
+
+THREADS = "RETUNE_THREADS"
+"""What the program says when it builds its kernels: how many threads the device has."""
+
+
+def export_c(plan: NetworkPlan, folder: Path) -> Path:
+    """`folder` holds the program, whole or not at all; one that was there is replaced.
+
+    Raises: InputError if the plan has host steps, or if something else lies there.
+    """
+    if plan.hosts:
+        labels = ", ".join(host.label for host in plan.hosts)
+        raise InputError(
+            f"module {plan.name}: expected a network of kernels alone; {labels} run in numpy on "
+            "the host, which a C program does not have; run this bundle with Python"
+        )
+    _check_replaceable(folder)
+    memory = plan_memory(plan)
+    placement = lay_out(plan, memory)
+    kernels = "\n".join(_kernel_parts(plan, placement)).encode()
+    texts = {
+        SOURCE: _packaged(SOURCE),
+        HEADER: header_text(plan, placement, memory.peak_bytes, len(kernels)),
+        "Makefile": _packaged("network.mk"),
+    }
+    with whole_folder(folder) as fresh:
+        for name, text in texts.items():
+            (fresh / name).write_text(text, encoding="utf-8")
+        (fresh / KERNELS).write_bytes(kernels)
+        _write_weights(plan, placement, fresh / WEIGHTS_FILE)
+    return folder
+
+
+def _packaged(name: str) -> str:
+    return files("retune.bundle.export").joinpath(name).read_text(encoding="utf-8")
+
+
+def _check_replaceable(folder: Path) -> None:
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    try:
+        ours = (folder / HEADER).read_text(encoding="utf-8").startswith(MARK)
+    except (OSError, UnicodeDecodeError):
+        ours = False
+    if not ours:
+        raise InputError(
+            f"{folder}: expected a new folder or an exported program to replace; got something "
+            "else, which is left as it is; name another folder"
+        )
+
+
+def _kernel_parts(plan: NetworkPlan, placement: Placement) -> Iterator[str]:
+    """The kernels, each in a function of its own, and one that runs them all for each form."""
+    text = text_of(plan)
+    yield from _vector_lines(text)
+    yield text
+    if not plan.launches or not is_solitary(plan):
+        return
+    callees, bases = callees_of(plan), len(placement.base_bytes)
+    steps = steps_of(plan, placement, waits(touched(plan, placement)))
+    yield "\n#ifdef RETUNE_PERSISTENT"
+    yield persistent_text(callees, steps, bases, THREADS)
+    yield "#endif"
+    if plan.form == "inline":
+        yield "\n#ifdef RETUNE_ONE_THREAD"
+        yield inline_text(callees, steps, bases)
+        yield "#endif"
+
+
+def _vector_lines(text: str) -> Iterator[str]:
+    """Loads and stores of vectors in place of PoCL's own, for the version that `vectors` is of."""
+    used = vectors.used_in(text)
+    if not used:
+        return
+    yield "// PoCL 3.0 takes the vectors of vload and vstore apart; these are one instruction each."
+    yield "#ifdef RETUNE_VECTORS"
+    for name in sorted(used):
+        yield f"#undef {name}\n#define {name} retune_{name}"
+    yield from vectors.definitions(used)
+    yield "#endif\n"
+
+
+def _write_weights(plan: NetworkPlan, placement: Placement, path: Path) -> None:
+    """The bytes of the allocation that holds the weights, with zeros between them."""
+    with path.open("wb") as stream:
+        stream.truncate(placement.base_bytes[WEIGHTS])
+        for name, array in plan.weights.items():
+            stream.seek(placement.places[name].offset)
+            stream.write(np.ascontiguousarray(array).data)

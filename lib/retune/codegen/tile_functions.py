@@ -1,0 +1,162 @@
+"""A kernel's work-group as a function, which a part of a larger group of items calls.
+
+One kernel that runs many (`resident`) has groups of one size, and its callees were made for groups
+of others. So each item is told which one it is, and whether it is one at all; those that are not
+come to every barrier and do nothing else. Local memory is a part of what the caller has.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from retune.codegen.kernel import (
+    Array,
+    Assign,
+    Declare,
+    If,
+    Kernel,
+    Lanes,
+    Literal,
+    Load,
+    Loop,
+    Name,
+    Number,
+    Operation,
+    Part,
+    Registers,
+    Statement,
+    Value,
+    Wait,
+    element_bytes,
+)
+from retune.core.errors import CodegenError
+
+ITEM = Name("item", "int32")
+"""Number of the item in its group; negative where it is not an item of the group at all."""
+_WORKS = Operation("le", (Literal(0, "int32"), ITEM), "bool")
+_ALIGN_BYTES = 64
+
+
+def tile_function(kernel: Kernel) -> tuple[Kernel, int]:
+    """The group of a kernel as a function, and the bytes of local memory that it is to be given.
+
+    Rewrite, where item 5 waits for others:
+        a = b                   if (0 <= item)
+        barrier            ->     a = b
+        c = a                   barrier
+                                if (0 <= item)
+                                  c = a
+    Raises: CodegenError where a barrier stands behind a test.
+    """
+    arrays, arena = dict[Array, int](), 0
+    for statement in kernel.body:
+        if isinstance(statement, Array) and statement.memory.scope == "local":
+            arrays[statement] = arena
+            size = statement.elements * element_bytes(statement.memory.dtype)
+            arena += -(-size // _ALIGN_BYTES) * _ALIGN_BYTES
+    body = _Guarding(kernel, arrays).guarded(kernel.body)
+    return replace(kernel, body=body, called=True), arena
+
+
+class _Guarding:
+    """Puts what items do between barriers behind a test."""
+
+    def __init__(self, kernel: Kernel, arrays: dict[Array, int]) -> None:
+        self._sizes = kernel.local_size
+        self._name = kernel.name
+        self._arrays = arrays
+        self._guarded = set[Name]()
+        """Names that only working items give a value."""
+
+    def guarded(self, body: Sequence[Statement]) -> tuple[Statement, ...]:
+        """The statements of one scope."""
+        made: list[Statement] = []
+        run: list[Statement] = []
+
+        def close() -> None:
+            if run:
+                made.append(If((_WORKS,), tuple(run)))
+            run.clear()
+
+        for statement in body:
+            match statement:
+                case Wait():
+                    close()
+                    made.append(statement)
+                case Loop(body=inside) if _waits(inside):
+                    close()
+                    made.append(replace(statement, body=self.guarded(inside)))
+                case If() if _waits((statement,)):
+                    raise CodegenError(f"{self._name}: a barrier behind a test")
+                case Declare(name, value) if not self._is_free(value):
+                    self._guarded.add(name)
+                    made.append(Registers((name,)))
+                    run.append(Assign((name,), value))
+                case Registers(names):
+                    self._guarded.update(names)
+                    made.append(statement)
+                case Declare() | Array() | Number():
+                    made.append(self._called(statement))
+                case _:
+                    run.append(self._called(statement))
+        close()
+        return tuple(made)
+
+    def _is_free(self, value: Value) -> bool:
+        """Whether any item may compute it: it is made of numbers that all items know."""
+        return not any(isinstance(v, Load) or v in self._guarded for v in _parts(value))
+
+    def _called(self, statement: Statement) -> Statement:
+        """The same by what the function is given: numbers of group and item, and memory."""
+        match statement:
+            case Loop(body=body):
+                return replace(statement, body=tuple(map(self._called, body)))
+            case If(then=then, otherwise=otherwise):
+                then, otherwise = (tuple(map(self._called, part)) for part in (then, otherwise))
+                return replace(statement, then=then, otherwise=otherwise)
+            case Number(kind="group"):
+                return replace(statement, passed=True)
+            case Number(name, _, axis):
+                return Declare(name, self._number(axis))
+            case Array() if statement in self._arrays:
+                return Part(statement.memory, self._arrays[statement])
+            case _:
+                return statement
+
+    def _number(self, axis: int) -> Value:
+        """The item's number along an axis."""
+        before = 1
+        for size in self._sizes[:axis]:
+            before *= size
+        number: Value = ITEM
+        if before > 1:
+            number = Operation("div", (number, Literal(before, "int32")), "int32")
+        if any(size > 1 for size in self._sizes[axis + 1 :]):
+            number = Operation("rem", (number, Literal(self._sizes[axis], "int32")), "int32")
+        return number
+
+
+def _waits(body: Iterable[Statement]) -> bool:
+    """Whether a barrier stands somewhere in the statements."""
+    return any(
+        isinstance(s, Wait)
+        or (isinstance(s, Loop) and _waits(s.body))
+        or (isinstance(s, If) and _waits((*s.then, *s.otherwise)))
+        for s in body
+    )
+
+
+def _parts(value: Value) -> Iterator[Value]:
+    """The value and all that it is made of."""
+    yield value
+    inside: Sequence[Value] = ()
+    match value:
+        case Operation(args=args):
+            inside = args
+        case Lanes(value=whole):
+            inside = (whole,)
+        case Load(at=at) if at.base is not None:
+            inside = (at.base,)
+        case _:
+            pass
+    for part in inside:
+        yield from _parts(part)

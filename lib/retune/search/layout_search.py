@@ -1,0 +1,191 @@
+"""The layouts of a network, found by measuring: which kernels are worth trying with which layouts.
+
+Kernels that the search found in rows are measured with images in other layouts, the heaviest ones
+first, and copies with them. What the cheapest plan would use is measured more closely, until the
+plan stays as it is or the budget is spent. Read `LayoutSearch.run`.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from retune.core.dtypes import TensorType
+from retune.core.layouts import Solver
+from retune.layout.solve import Solution, solve
+from retune.records.conditions import Conditions
+from retune.records.cost import COST_COLUMNS, NOMINAL_US, recorded_costs
+from retune.records.store import RecordStore
+from retune.rules.cost.estimate import default_candidate
+from retune.schedule.space import Candidate
+from retune.search.extract import Network
+from retune.search.history import best_candidates
+from retune.search.laid import LaidTrials, laid_conditions
+from retune.search.layout_options import possible_copies, possible_ends
+from retune.search.layout_problem import LayoutCosts, LayoutProblem, layout_problem
+from retune.search.layouts import IN_ROWS, Ends, transform_task
+from retune.search.session import Session
+from retune.search.task import Task
+
+MOST = 4
+"""Candidates of a kernel that are tried with layouts that the plan would use."""
+
+Key = tuple[str, Ends]
+"""A task, and how its images lie."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundLayouts:
+    """What the search for layouts came to."""
+
+    problem: LayoutProblem
+    solution: Solution
+    trials: int
+    """Candidates measured for it."""
+    unused: int
+    """Of these, with layouts that the plan does not use."""
+
+
+def recorded_layouts(
+    store: RecordStore, conditions: Conditions, tasks: Mapping[str, Task], ends: Sequence[Ends]
+) -> dict[Key, np.ndarray]:
+    """Times of all right candidates that a store knows, best first; microseconds at calm pace.
+
+    float64 [n] of each task and its ends.
+    """
+    keys = {laid_conditions(conditions, e).key: e for e in ends}
+    wanted = {"device": conditions.device, "conditions": [*keys, None], "status": "ok"}
+    columns = [*COST_COLUMNS, "task_key", "conditions", "config_hash"]
+    rows = store.scan({**wanted, "task_key": sorted(tasks)}, columns)
+    costs = recorded_costs(rows)[1] * _pace(rows["calm_us"].to_numpy(float, na_value=np.nan))
+    best: defaultdict[Key, dict[str, float]] = defaultdict(dict)
+    named = rows["conditions"].to_numpy(object, na_value=None)
+    for task, name, config, cost in zip(
+        rows["task_key"], named, rows["config_hash"], costs.tolist(), strict=True
+    ):
+        known = best[str(task), keys[name] if name else IN_ROWS]
+        known[config] = min(cost, known.get(config, np.inf))
+    return {key: np.sort(list(known.values())) for key, known in best.items()}
+
+
+def costs_of(times: Mapping[Key, np.ndarray]) -> LayoutCosts:
+    """The best of these times."""
+
+    def kernel(task_key: str, ends: Ends) -> float | None:
+        found = times.get((task_key, ends))
+        return None if found is None else float(found[0])
+
+    copies: dict[TensorType, str] = {}
+
+    def copy(kind: TensorType, ends: Ends) -> float | None:
+        if kind not in copies:
+            copies[kind] = transform_task(kind).key
+        return kernel(copies[kind], ends)
+
+    return LayoutCosts(kernel=kernel, copy=copy)
+
+
+class LayoutSearch:
+    """Finds the layouts of a network on the device of a session whose searches have ended."""
+
+    def __init__(self, session: Session, network: Network, solver: Solver) -> None:
+        self._session = session
+        self._network = network
+        self._solver: Solver = solver
+        self._ends = possible_ends(network, session.spec)
+        copies = [(transform_task(kind), e) for kind, e in possible_copies(network, session.spec)]
+        self._copies = {(task.key, e): task for task, e in copies}
+        self._tasks = {key: network.tasks[key] for key in self._ends}
+        self._tasks |= {task.key: task for task, _ in copies}
+        self._all_ends = list(dict.fromkeys(e for _, e in (*self._pairs(), *self._copies)))
+        self._trials = LaidTrials(session)
+        self._known: dict[str, list[Candidate]] = {}
+        self._tried: Counter[Key] = Counter()
+        self._before: dict[Key, int] = {}
+        """Candidates that were known before this search."""
+
+    def run(self, may_go_on: Callable[[int], bool]) -> FoundLayouts:
+        """The cheapest plan by what was measured; nothing is begun once `may_go_on` says no, which
+        is told how many candidates were measured. Every measurement is in the store.
+        """
+        times = self._times()
+        self._before = {key: len(found) for key, found in times.items()}
+        for key in self._first(times):
+            if may_go_on(self._trials.count):
+                self._measure(key)
+        while True:
+            problem = layout_problem(self._network, self._session.spec, costs_of(self._times()))
+            solution = solve(problem.table, self._solver)
+            used = self._used(problem, solution)
+            wanted = [key for key in used if self._left(key)]
+            if not wanted or not may_go_on(self._trials.count):
+                break
+            for key in wanted:
+                if may_go_on(self._trials.count):
+                    self._measure(key)
+        unused = sum(count for key, count in self._tried.items() if key not in used)
+        return FoundLayouts(
+            problem=problem, solution=solution, trials=self._trials.count, unused=unused
+        )
+
+    def _times(self) -> dict[Key, np.ndarray]:
+        session = self._session
+        return recorded_layouts(session.store, session.conditions, self._tasks, self._all_ends)
+
+    def _pairs(self) -> list[Key]:
+        return [(key, ends) for key, some in self._ends.items() for ends in some]
+
+    def _first(self, times: Mapping[Key, np.ndarray]) -> list[Key]:
+        """What nothing is known of: each task in rows, then other layouts of kernels, the heaviest
+        first, and then copies."""
+        unknown = [key for key in (*self._pairs(), *self._copies) if key not in times]
+
+        def order(key: Key) -> tuple[bool, bool, float]:
+            task, known = self._tasks[key[0]], times.get((key[0], IN_ROWS))
+            weight = -task.weight * float(known[0]) if known is not None else 0.0
+            return key in self._copies, key[1] != IN_ROWS, weight
+
+        return sorted(unknown, key=order)
+
+    def _used(self, problem: LayoutProblem, solution: Solution) -> set[Key]:
+        """The layouts of the plan that are not rows everywhere, of kernels and copies."""
+        choice = problem.choice(solution.choice)
+        kernels = {place.label: place.task_key for place in problem.kernels}
+        used = {(kernels[label], ends) for label, ends in choice.ends.items()}
+        for value, kept in choice.kept.items():
+            copied = transform_task(problem.types[value]).key
+            used |= {(copied, Ends(kept.made, layout)) for layout in kept.copies}
+        return used
+
+    def _left(self, key: Key) -> bool:
+        """Whether candidates are left that should be tried with these layouts."""
+        if key in self._copies:
+            return False
+        return self._done(key) < min(MOST, len(self._candidates(self._tasks[key[0]])))
+
+    def _done(self, key: Key) -> int:
+        return self._before.get(key, 0) + self._tried[key]
+
+    def _measure(self, key: Key) -> None:
+        """One more candidate with these layouts."""
+        candidates = self._candidates(self._tasks[key[0]])
+        number = min(self._done(key), len(candidates) - 1)
+        self._tried[key] += 1
+        self._trials.measure(self._tasks[key[0]], key[1], [candidates[number]])
+
+    def _candidates(self, task: Task) -> list[Candidate]:
+        """The best known ones in rows, or else the default schedule."""
+        if task.key not in self._known:
+            session = self._session
+            space, where = task.space(session.spec), session.conditions.comparable
+            best = best_candidates(session.store, task.key, where, space, MOST)
+            found = [candidate for candidate, _ in best]
+            self._known[task.key] = found or [default_candidate(space, session.spec)]
+        return self._known[task.key]
+
+
+def _pace(calm_us: np.ndarray) -> float:
+    """Time over cost on the calm machine; 1 where that is not known."""
+    known = calm_us[calm_us > 0]
+    return float(np.median(known)) / NOMINAL_US if len(known) else 1.0

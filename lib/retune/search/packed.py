@@ -1,0 +1,157 @@
+"""Packed convolutions as tasks: what an accelerator is asked to compute, of a node or for tuning.
+
+Read `work_of`, then `canonical`. In the network each of them has a bias, a shift and limits of its
+own, and some take in a sum with another image. What is tuned is one for all that have the same
+data, weights, strides and pads: shift 8, limits 0 and 127, and the other image if one of them has
+it, so that whatever fits the memories for the task does so for all of them.
+
+Source: the tasks of TVM's tutorial on VTA, shift and limits included.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from retune.core.dtypes import TensorType
+from retune.device.inputs import random_array
+from retune.graph.graph import Graph, GraphBuilder, Node
+from retune.graph.ops.blocked import BLOCKED_CONV
+from retune.graph.ops.registry import Attrs, integer, ints
+from retune.schedule.space import Sketch, Space
+from retune.vta.config import VtaConfig
+from retune.vta.template import space_of
+from retune.vta.workload import DATA, OUTPUT, WEIGHT, Convolution, Operand, Step
+
+BIAS, OTHER = "bias", "residual"
+"""Operands of the epilogue."""
+INPUTS = (DATA, WEIGHT, BIAS, OTHER)
+"""Names of what a node reads, in its order; the last one may be missing."""
+
+_TASK: Attrs = {
+    "shift": 8, "min": 0, "max": 127,
+    "lefts": (0, 0), "offset": 0, "sum_shift": 0, "sum_min": 0, "sum_max": 127,
+}  # fmt: skip
+_SMALL = 8
+"""Magnitude of random weights: sums of most layers then lie within the limits after the shift."""
+_BIAS = 1 << 12
+"""Magnitude of random biases."""
+_STARTS = 512
+"""Rows of which one is the start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """What makes a task an accelerator's."""
+
+    work: Convolution
+    config: VtaConfig
+
+
+def work_of(graph: Graph, node: Node) -> Convolution:
+    """The node as the accelerator is asked for it."""
+    data, weight, *_ = (graph.types[value] for value in node.inputs)
+    n, c, h, w, *_ = data.shape
+    top, left, bottom, right = ints(node.attrs, "pads")
+    sh, sw = ints(node.attrs, "strides")
+    summed = len(node.inputs) == len(INPUTS)
+    operands = [Operand(name=BIAS, reach="channel")]
+    if summed:
+        operands.append(Operand(name=OTHER, reach="image", dtype="int8"))
+    return Convolution(
+        n=n,
+        c=c,
+        h=h,
+        w=w,
+        o=weight.shape[0],
+        kernel=(weight.shape[2], weight.shape[3]),
+        strides=(sh, sw),
+        padding=(top, left, bottom, right),
+        steps=(*_rescaled(node.attrs), *(_added(node.attrs) if summed else ())),
+        operands=tuple(operands),
+        name=node.name.replace(".", "_"),
+    )
+
+
+def _rescaled(attrs: Attrs) -> tuple[Step, ...]:
+    """(sum + bias) >> shift, within the limits."""
+    return (
+        Step(op="add", operand=BIAS),
+        *_limited(integer(attrs, "shift"), integer(attrs, "min"), integer(attrs, "max")),
+    )
+
+
+def _added(attrs: Attrs) -> tuple[Step, ...]:
+    """((sum << left) + (other << right) + offset) >> shift, within the limits."""
+    left, right = ints(attrs, "lefts")
+    offset = integer(attrs, "offset")
+    return (
+        *((Step(op="shr", imm=-left),) if left else ()),
+        *((Step(op="shr", imm=-right, to=OTHER),) if right else ()),
+        Step(op="add", operand=OTHER),
+        *((Step(op="add", imm=offset),) if offset else ()),
+        *_limited(
+            integer(attrs, "sum_shift"), integer(attrs, "sum_min"), integer(attrs, "sum_max")
+        ),
+    )
+
+
+def _limited(shift: int, low: int, high: int) -> tuple[Step, ...]:
+    right = (Step(op="shr", imm=shift),) if shift else ()
+    return (*right, Step(op="min", imm=high), Step(op="max", imm=low))
+
+
+# -- the task of some nodes ------------------------------------------------------------------------
+
+
+def shape_of(graph: Graph, node: Node) -> tuple[object, ...]:
+    """What nodes of one task have in common."""
+    data, weight = (graph.types[value].shape for value in node.inputs[:2])
+    return data, weight, ints(node.attrs, "strides"), ints(node.attrs, "pads")
+
+
+def canonical(graph: Graph, node: Node, *, summed: bool) -> Graph:
+    """The node as a network of its own, with the shift and limits that stand for all of its task.
+
+    Its inputs are INPUTS, the last one where it is `summed`.
+    """
+    made = graph.types[node.outputs[0]]
+    types = [*(graph.types[value] for value in node.inputs[: len(INPUTS) - 1]), made]
+    names = INPUTS if summed else INPUTS[:-1]
+    build = GraphBuilder(BLOCKED_CONV)
+    for name, kind in zip(names, types, strict=False):
+        build.input(name, kind)
+    attrs = {name: node.attrs[name] for name in ("strides", "pads")} | dict(_TASK)
+    build.add(BLOCKED_CONV, names, attrs, outputs=(OUTPUT,), name=BLOCKED_CONV)
+    return build.finish((OUTPUT,))
+
+
+def random_arrays(types: Sequence[TensorType], seed: int) -> dict[str, np.ndarray]:
+    """Arrays for a task's inputs, such that few sums lie beyond the limits. By their names."""
+    limits = {WEIGHT: _SMALL, BIAS: _BIAS}
+    found: dict[str, np.ndarray] = {}
+    for number, (name, kind) in enumerate(zip(INPUTS, types, strict=False)):
+        most = limits.get(name)
+        low = None if most is None else -most
+        found[name] = random_array(kind, low=low, high=most, seed=seed + number)
+    return found
+
+
+def packed_space(work: Convolution, config: VtaConfig) -> Space:
+    """The template's space, which starts with large tiles for two threads.
+
+    Raises: ScheduleError if no tiles of the layer fit the memories.
+    """
+    space = space_of(work, config)
+    return Space(tuple(replace(sketch, untuned=_start(sketch)) for sketch in space.sketches))
+
+
+def _start(sketch: Sketch) -> np.ndarray:
+    """Of some valid rows the one with the fewest steps, with threads if there are any such."""
+    rows = sketch.sample(_STARTS, np.random.default_rng(0))
+    chosen = {
+        d.name: d.table[rows[:, i], 0].astype(np.float64) for i, d in enumerate(sketch.decisions)
+    }
+    tiles = np.prod([chosen[name] for name in chosen if name.startswith("tile")], axis=0)
+    threads = np.prod([chosen[name] for name in chosen if name.endswith("nthread")], axis=0)
+    return rows[int(np.argmax(tiles * threads))]

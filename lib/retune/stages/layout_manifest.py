@@ -1,0 +1,24 @@
+"""What the stage `layout` leaves behind."""
+
+from dataclasses import dataclass
+
+from retune.stages.layout_plan import LayoutPlan, LayoutTotal
+from retune.stages.manifest import Manifest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutManifest(Manifest):
+    """The plan of layouts for a network, and what else was weighed."""
+
+    plan: LayoutPlan = LayoutPlan()
+    """Kernels are all those with images, in the network's order."""
+    solver: str = ""
+    """What found it; empty: it was asked for."""
+    totals: tuple[LayoutTotal, ...] = ()
+    """That of the plan first."""
+    unmeasured: int = 0
+    """Kernels of which no time is known: they count nothing in a total."""
+    trials: int = 0
+    """Candidates that were measured for it."""
+    unused: int = 0
+    """Of these, with layouts that the plan does not use."""

@@ -1,0 +1,61 @@
+"""Builds exported programs and runs them through the OpenCL loader that pyopencl brings along."""
+
+import os
+import shutil
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+FLAGS = "-O1 -Wall -Wextra -Wconversion -pedantic -Werror"
+
+
+def loader() -> tuple[str, dict[str, str]]:
+    """What to link with, and the environment in which the loader finds PoCL."""
+    found = find_spec("pyopencl")
+    home = Path(found.origin or "").parent if found else Path()
+    for library in sorted((home / ".libs").glob("libOpenCL*")):
+        paths = {"LD_LIBRARY_PATH": str(library.parent), "PYOPENCL_HOME": str(home)}
+        return str(library), {**os.environ, **paths}
+    return "-lOpenCL", dict(os.environ)
+
+
+def build(folder: Path, *defines: str) -> None:
+    """`network` is built in the folder, without a warning; skips where there is no compiler."""
+    if shutil.which("cc") is None or shutil.which("make") is None:
+        pytest.skip("no C compiler (cc) or no make on this machine: apt-get install gcc make")
+    library, environment = loader()
+    flags = " ".join([FLAGS, *(f"-D{name}" for name in defines)])
+    command = ["make", "-s", f"CFLAGS={flags}", f"OPENCL={library}"]
+    done = _run(command, folder, environment)
+    assert done.returncode == 0, done.stderr
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The program's end, in its folder."""
+    return _run(["./network", *arguments], folder, loader()[1])
+
+
+def _run(
+    command: list[str], folder: Path, environment: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def outputs_of(
+    folder: Path, feeds: dict[str, np.ndarray], names: list[str], *options: str
+) -> dict[str, np.ndarray]:
+    """What the program makes of the inputs, through .npy files; it runs twice."""
+    words: list[str] = []
+    for number, (name, array) in enumerate(feeds.items()):
+        np.save(folder / f"in{number}.npy", array)
+        words += ["--input", f"{name}=in{number}.npy"]
+    for number, name in enumerate(names):
+        words += ["--output", f"{name}=out{number}.npy"]
+    done = run(folder, *words, "--runs", "2", *options)
+    assert done.returncode == 0, done.stderr
+    return {name: np.load(folder / f"out{number}.npy") for number, name in enumerate(names)}

@@ -1,0 +1,76 @@
+"""Candidates of a network's tasks under a profile: their limits held, and their results right.
+
+Limits are counted from the printed text, which knows nothing of how the rules count them.
+"""
+
+import re
+from collections.abc import Iterable
+from math import prod
+
+import numpy as np
+
+from retune.codegen.lower import lower
+from retune.codegen.source import ProgramSource
+from retune.core.dtypes import TensorType
+from retune.core.target import MOST_GROUPS, DeviceSpec
+from retune.device.opening import open_device
+from retune.device.runtime import Device
+from retune.device.timing import deviation
+from retune.rules.devices import target_of
+from retune.search.task import Task
+from tests.oracle import run_source
+
+_LOCAL = re.compile(r"^\s*__local (\w+?)(\d*) \w+\[(\d+)\]", re.MULTILINE)
+_BYTES = {"float": 4, "int": 4, "uint": 4, "half": 2, "char": 1, "uchar": 1, "double": 8}
+
+
+class Checker:
+    """Runs candidates on PoCL; a program that several profiles have is run once."""
+
+    def __init__(self) -> None:
+        self._devices: dict[str, Device] = {}
+        self._right: set[str] = set()
+        self.programs = 0
+        self.run = 0
+
+    def check(self, profile: str, tasks: Iterable[Task], each: int) -> None:
+        """`each` random candidates of each task hold every limit of the profile, and are right.
+
+        Every profile has others.
+        """
+        device = self._devices.setdefault(profile, open_device(f"profile:{profile}@pocl"))
+        for task in tasks:
+            space = task.space(device.spec)
+            rows = space.sample(each, np.random.default_rng([*profile.encode()]))
+            assert len(rows), task.name
+            workload = task.workload()
+            for index in range(len(rows)):
+                candidate = space.candidate(rows, index)
+                source = lower(space.instantiate(candidate), target_of(device.spec))
+                where = f"{profile}: {task.name}: {space.trace(candidate)}"
+                self.programs += 1
+                check_limits(source, device.spec, where)
+                if source.key in self._right:
+                    continue
+                kinds = {n: TensorType(a.shape, a.dtype.name) for n, a in workload.outputs.items()}
+                found = run_source(device, source, workload.inputs, kinds)
+                off = deviation(found, workload.outputs, workload.rtol, workload.atol)
+                assert not off.problem, f"{where}: {off.problem}\n{source.text}"
+                self._right.add(source.key)
+                self.run += 1
+
+
+def check_limits(source: ProgramSource, spec: DeviceSpec, where: str) -> None:
+    """No kernel of the program has more items, groups or local memory than the device allows."""
+    for kernel in source.kernels:
+        assert prod(kernel.local_size) <= spec.max_work_group, where
+        groups = [g // n for g, n in zip(kernel.global_size, kernel.local_size, strict=True)]
+        assert max(groups[1:], default=1) <= MOST_GROUPS, where
+        assert local_bytes(kernel.text) <= spec.local_memory_bytes, where
+
+
+def local_bytes(text: str) -> int:
+    """Bytes of the arrays in local memory that a kernel's text declares."""
+    declared = _LOCAL.findall(text)
+    assert len(declared) == len(re.findall(r"^\s*__local [^;()]*\[", text, re.MULTILINE)), text
+    return sum(_BYTES[kind] * int(lanes or 1) * int(count) for kind, lanes, count in declared)

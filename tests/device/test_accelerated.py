@@ -1,0 +1,152 @@
+"""A network tuned for the simulated accelerator: packed, searched, compiled, run, and exact."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import retune.api
+from retune.bundle.bench import BenchOptions
+from retune.bundle.by_parts import PartValue
+from retune.bundle.format import read_bundle
+from retune.bundle.module import Module
+from retune.bundle.packed_parts import packed_parts
+from retune.bundle.plan import RECIPE_NOTE
+from retune.bundle.verify import compare
+from retune.core.codec import from_json
+from retune.core.errors import InputError, RecordError
+from retune.graph.blocks import pack
+from retune.graph.onnx_import import load_file
+from retune.graph.ops.blocked import blocked_conv2d
+from retune.graph.passes import optimise
+from retune.graph.quantize.recipe import Recipe, quantized
+from retune.graph.quantize.settings import POWER2, QuantizeSettings
+from retune.records.store import RecordStore
+from retune.stages import delivery, settling
+from retune.stages.results import TuneResult
+from tests.device.networks import Net
+
+
+def three_layers(path: Path) -> Path:
+    """A convolution in floats, a pool, two packed ones with a residual sum, a mean, and scores."""
+    n = Net("three")
+    x = n("Relu", n.conv(n.input(1, 3, 16, 16), 3, 20))
+    x = n("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2])
+    y = n("Relu", n.conv(x, 20, 20))
+    x = n("Relu", n("Add", n.conv(y, 20, 20), x))
+    x = n("Flatten", n("GlobalAveragePool", x))
+    onnx.save(n.model(n("Gemm", x, n.weight(10, 20), n.weight(10), transB=1)), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> TuneResult:
+    folder = tmp_path_factory.mktemp("accelerated")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RETUNE_CACHE", str(folder / "cache"))
+        quick = BenchOptions(budget_s=0.1, min_rounds=2, settle_s=0.0)
+        patch.setattr(settling, "_COMPARE", quick)
+        patch.setattr(delivery, "_BENCH_SECONDS", 0.1)
+        return retune.api.tune_network(
+            str(three_layers(folder / "three.onnx")),
+            folder / "build",
+            device="vta-sim",
+            trials=12,
+            records=folder / "records",
+            quantize=POWER2,
+        )
+
+
+def test_the_bundle_is_exact_and_its_accelerator_steps_are_files(tuned: TuneResult):
+    assert tuned.verified.max_rel == 0
+    folder = Path(tuned.module)
+    plan = read_bundle(folder)
+    assert [host.engine for host in plan.hosts] == ["vta", "vta"]
+    assert plan.simulated_s > 0
+    assert {path.name for path in folder.glob("*.vta")} == {"host0.vta", "host1.vta"}
+
+
+def test_steps_on_the_accelerator_are_bit_exact_on_what_they_read(tuned: TuneResult):
+    module = Module.load(tuned.module)
+    _, runs = module.observe(module.random_inputs(7))
+    first, second = runs
+    np.testing.assert_array_equal(second.inputs[0], first.outputs[0])
+    assert len(second.inputs) == 4  # the residual sum is part of it
+    for run in runs:
+        assert run.seconds == run.step.simulated_s
+        assert run.outputs[0].any()
+    attrs = {"strides": (1, 1), "pads": (1, 1, 1, 1), "min": 0, "max": 127}
+    exact = [blocked_conv2d(first.inputs, {**attrs, "shift": shift})[0] for shift in range(5, 14)]
+    assert any(np.array_equal(first.outputs[0], made) for made in exact)
+
+
+def test_the_report_says_what_is_simulated_and_shows_the_queues(tuned: TuneResult):
+    page = Path(tuned.report).read_text(encoding="utf-8")
+    assert "2 steps, simulated" in page
+    assert "on the accelerator, simulated" in page
+    assert "queues of" in page
+
+
+def test_records_have_cycles_and_settings_of_their_own(tuned: TuneResult):
+    rows = RecordStore(tuned.records).scan({})
+    assert len(rows) == 12
+    assert set(rows["status"]) == {"ok"}
+    assert set(rows["op"]) == {"conv2d_packed"}
+    assert {dict(knobs).keys() >= {"tile_h", "oc_nthread"} for knobs in rows["knobs"]} == {True}
+
+
+def test_a_damaged_module_is_refused_by_name(tuned: TuneResult, tmp_path: Path):
+    copy = tmp_path / "module"
+    copy.mkdir()
+    for path in Path(tuned.module).iterdir():
+        (copy / path.name).write_bytes(path.read_bytes())
+    whole = bytearray((copy / "host1.vta").read_bytes())
+    whole[100] ^= 1
+    (copy / "host1.vta").write_bytes(whole)
+    with pytest.raises(RecordError, match=r"host1\.vta"):
+        read_bundle(copy)
+
+
+@pytest.mark.parametrize("quantize", [None, QuantizeSettings()])
+def test_only_networks_of_powers_of_two_are_taken(quantize, tmp_path: Path):
+    with pytest.raises(InputError, match="expected quantize power2"):
+        retune.api.tune_network(
+            str(three_layers(tmp_path / "three.onnx")),
+            tmp_path / "build",
+            device="vta-sim",
+            trials=1,
+            quantize=quantize,
+            calibration="random" if quantize else "",
+        )
+
+
+def parts(tuned: TuneResult, module: object) -> list[PartValue]:
+    """The parts of the network on some inputs, with numpy's beside them."""
+    plan = read_bundle(Path(tuned.module))
+    recipe = from_json(Recipe, plan.notes[RECIPE_NOTE])
+    graph = optimise(pack(quantized(load_file(Path(tuned.model), {}), recipe)), "NHWC")
+    inputs = Module.load(tuned.module).random_inputs(3)
+    return list(packed_parts(module, graph)(inputs))  # pyright: ignore[reportArgumentType]
+
+
+class Spoiled:
+    """The module, whose first accelerator step makes one code that is one off."""
+
+    def __init__(self, module: Module) -> None:
+        self._module = module
+
+    def observe(self, inputs: dict[str, np.ndarray]):
+        outputs, (first, *rest) = self._module.observe(inputs)
+        made = first.outputs[0].copy()
+        made.reshape(-1)[0] ^= 1
+        return outputs, (replace(first, outputs=(made,)), *rest)
+
+
+def test_each_part_is_judged_by_what_it_read(tuned: TuneResult):
+    module = Module.load(tuned.module)
+    right, wrong = parts(tuned, module), parts(tuned, Spoiled(module))
+    assert len(right) == 3 + 1 + 4 + 1 + 1  # read and made by both steps, and the scores
+    assert max(compare(p.name, p.got, p.expected).max_rel_range for p in right) < 1e-5
+    assert max(compare(p.name, p.got, p.expected).max_rel_range for p in wrong) == np.inf

@@ -1,0 +1,192 @@
+"""Bundles as C programs: built without a warning, and run on PoCL, they compute the same."""
+
+import re
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from retune.api import import_network
+from retune.bundle.build import build_plan
+from retune.bundle.export.program import export_c
+from retune.bundle.module import Module
+from retune.bundle.plan import Form, NetworkPlan
+from retune.codegen.target import ONE_BASE
+from retune.device.catalogue import opencl
+from retune.device.runtime import Device, open_device
+from retune.search.extract import Network
+from tests.device import c_programs
+from tests.device.networks import Net
+from tests.device.test_bundle import _plan as halves
+
+pytestmark = pytest.mark.device
+
+
+@pytest.fixture(scope="module")
+def pocl() -> Device:
+    return open_device("pocl")
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Network:
+    """A layer and what it feeds, with two inputs and an output of integers."""
+    net = Net("small")
+    x, y = net.input(1, 24), net.input(1, 16)
+    ones = net.stored(np.ones(16, "f4"))
+    hidden = net("Relu", net("Gemm", x, net.weight(16, 24), ones, transB=1))
+    path = tmp_path_factory.mktemp("net") / "small.onnx"
+    onnx.save(net.model(net("Add", hidden, y), net("ArgMax", hidden, axis=1)), path)
+    return import_network(str(path), cache=path.parent).network
+
+
+@pytest.fixture(scope="module")
+def small(pocl: Device, network: Network) -> NetworkPlan:
+    return build_plan(network, {}, pocl.spec, model_key="0", notes={})
+
+
+@pytest.fixture(scope="module")
+def program(small: NetworkPlan, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = export_c(small, tmp_path_factory.mktemp("c") / "small")
+    c_programs.build(folder)
+    return folder
+
+
+def test_workers_compute_the_same(small: NetworkPlan, program: Path, pocl: Device) -> None:
+    _agrees(Module(small, pocl), program)
+    said = c_programs.run(program, "--runs", "1").stdout
+    assert re.search(r"workers that stay", said)
+    assert re.search(r"time    [\d.]+ ms median", said)
+    assert re.search(r"memory  [\d.]+ MB on the device, [\d.]+ MB at the peak", said)
+
+
+def test_one_thread_computes_the_same(small: NetworkPlan, pocl: Device, tmp_path: Path) -> None:
+    plan = replace(small, form="inline")
+    folder = export_c(plan, tmp_path / "c")
+    c_programs.build(folder)
+    _agrees(Module(plan, pocl), folder)
+    assert "one thread" in c_programs.run(folder).stdout
+
+
+@pytest.mark.parametrize("form", ["persistent", "queued"])
+def test_launches_compute_the_same(pocl: Device, tmp_path: Path, form: Form) -> None:
+    """Kernels that workers cannot run; aliases, shared memory, two outputs, raw files."""
+    plan = replace(halves(pocl.spec), form=form)
+    folder = export_c(plan, tmp_path / "c")
+    c_programs.build(folder)
+    module = Module(plan, pocl)
+    _agrees(module, folder)
+    feeds = module.random_inputs(seed=1)
+    (folder / "x.raw").write_bytes(feeds["x"].tobytes())
+    done = c_programs.run(folder, "--input", "x=x.raw", "--output", "high=high.raw")
+    assert done.returncode == 0 and "launches in a queue" in done.stdout
+    assert (folder / "high.raw").read_bytes() == module.run(feeds)["high"].tobytes()
+
+
+@pytest.mark.parametrize("offers", [pytest.param((), marks=pytest.mark.slow), (ONE_BASE,)])
+def test_the_ways_of_a_gpu_compute_the_same(
+    network: Network, offers: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Kernels for a GPU, in memory that has addresses, on PoCL that passes for one."""
+    passing = open_device("pocl")
+    passing.spec = replace(passing.spec, device_class="gpu", instructions=offers)
+    plan = build_plan(network, {}, passing.spec, model_key="0", notes={})
+    based = any("uchar* base" in text for text in plan.kernels.values())
+    assert based == bool(offers)
+    folder = export_c(plan, tmp_path / "c")
+    c_programs.build(folder, "PASS_FOR_GPU")
+    _agrees(Module(plan, passing), folder)
+    assert "launches in a queue" in c_programs.run(folder).stdout
+
+
+def _agrees(module: Module, folder: Path) -> None:
+    feeds = module.random_inputs()
+    expected = module.run(feeds)
+    found = c_programs.outputs_of(folder, feeds, list(expected))
+    for name, array in expected.items():
+        assert found[name].dtype == array.dtype
+        np.testing.assert_array_equal(found[name], array)
+
+
+def test_a_problem_is_one_sentence(program: Path) -> None:
+    np.save(program / "wide.npy", np.zeros((1, 25), np.float32))
+    np.save(program / "double.npy", np.zeros((1, 24)))
+    (program / "short.raw").write_bytes(b"1234")
+    (program / "cut.npy").write_bytes((program / "wide.npy").read_bytes()[:40])
+    for words, code, expected in (
+        (["--input", "x0=none.npy"], 1, "none.npy: expected a file that can be read: No such"),
+        (["--input", "x0=wide.npy"], 1, "expected <f4 of shape (1, 24) in C order for x0"),
+        (["--input", "x0=double.npy"], 1, "expected <f4 of shape (1, 24) in C order for x0"),
+        (["--input", "x0=short.raw"], 1, "expected 96 bytes of numbers for x0"),
+        (["--input", "x0=cut.npy"], 1, "expected a whole .npy file"),
+        (["--input", "z=short.raw"], 2, "expected NAME=FILE, with a name of network.h"),
+        (["--output", "x0=y.npy"], 2, "expected NAME=FILE, with a name of network.h"),
+        (["--runs", "0"], 2, "expected a number from 1 on"),
+        (["--runs"], 2, "expected an option and its value"),
+        (["--speed", "9"], 2, "there is no such option"),
+        (["--device", "fpga"], 1, "device fpga: there is no such device; --list shows"),
+        (["--device", "99"], 1, "device 99: there is no such device; --list shows"),
+        (["--folder", "/nowhere"], 1, "/nowhere/weights.bin: expected a file that can be read"),
+    ):
+        done = c_programs.run(program, *words)
+        assert done.returncode == code, (words, done)
+        assert done.stderr.startswith("network: ") and expected in done.stderr, (words, done.stderr)
+        assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["weights.bin", "kernels.cl"])
+@pytest.mark.parametrize("more", [False, True])
+def test_a_damaged_part_is_one_sentence(
+    small: NetworkPlan, program: Path, tmp_path: Path, name: str, more: bool
+) -> None:
+    folder = export_c(small, tmp_path / "c")
+    whole = (folder / name).read_bytes()
+    (folder / name).write_bytes(whole + b" " if more else whole[:-1])
+    done = c_programs.run(program, "--folder", str(folder))
+    assert done.returncode == 1
+    assert re.search(rf"network: {folder}/{name}: expected \d+ bytes, got .*; export", done.stderr)
+
+
+def test_devices_are_listed(program: Path) -> None:
+    done = c_programs.run(program, "--list")
+    assert done.returncode == 0 and "Portable Computing Language: pthread" in done.stdout
+
+
+def test_the_numbers_of_opencl_are_right() -> None:
+    """What network.c declares for machines without OpenCL's headers, beside pyopencl's."""
+    cl = opencl()
+    text = files("retune.bundle.export").joinpath("network.c").read_text(encoding="utf-8")
+    stated = {n: int(v, 0) for n, v in re.findall(r"#define CL_(\w+) (0x\w+|\d+)\n", text)}
+    kinds = {
+        "PLATFORM_": cl.platform_info,
+        "DEVICE_TYPE_": cl.device_type,
+        "DEVICE_SVM_": cl.device_svm_capabilities,
+        "DEVICE_ATOMIC_": cl.device_atomic_capabilities,
+        "DEVICE_": cl.device_info,
+        "DRIVER_": cl.device_info,
+        "MEM_SVM_": cl.svm_mem_flags,
+        "MEM_": cl.mem_flags,
+        "PROGRAM_BUILD_": cl.program_build_info,
+        "KERNEL_": cl.kernel_info,
+    }
+    checked = 0
+    for name, number in stated.items():
+        for prefix, kind in kinds.items():
+            short = name.removeprefix(prefix)
+            own = next((n for n in (name, f"SVM_{short}", short) if hasattr(kind, n)), None)
+            if name.startswith(prefix) and own is not None:
+                assert getattr(kind, own) == number, name
+                checked += 1
+                break
+    assert checked >= 20, (checked, stated)
+
+
+@pytest.mark.slow
+def test_resnet18_computes_the_same(pocl: Device, tmp_path: Path) -> None:
+    network = import_network("zoo:resnet18_v1", cache=tmp_path)
+    plan = build_plan(network.network, {}, pocl.spec, model_key="0", notes={})
+    folder = export_c(plan, tmp_path / "c")
+    c_programs.build(folder)
+    _agrees(Module(plan, pocl), folder)

@@ -1,0 +1,85 @@
+"""The process that reads mutated files: `python -m tests.fuzz.reader`.
+
+For each line on stdin, a kind and a path, it answers with a line of JSON: `ok`, `refused` with the
+sentence, or `defect` with a traceback. Its memory is limited.
+"""
+
+import json
+import logging
+import resource
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from retune.bundle.format import read_bundle
+from retune.bundle.memory import plan_memory
+from retune.bundle.placement import lay_out
+from retune.core.errors import RetuneError
+from retune.graph.onnx_import import load_file
+from retune.graph.passes import optimise
+from retune.records.arrow import to_records
+from retune.records.store import RecordStore
+from retune.search.extract import extract
+
+MOST_BYTES = 4 << 30
+"""Address space of this process."""
+LONGEST = 1000
+"""Characters of a sentence. What a network has and nobody supports is listed below it, indented."""
+
+
+def read_model(path: Path) -> None:
+    """As `retune tasks` reads it."""
+    extract(optimise(load_file(path)))
+
+
+def read_module(path: Path) -> None:
+    """As `Module.load` reads it, up to the device."""
+    plan = read_bundle(path)
+    lay_out(plan, plan_memory(plan))
+
+
+def read_records(path: Path) -> None:
+    """As reports, searches and people read them."""
+    store = RecordStore(path)
+    store.scan()
+    store.summary()
+    store.tasks()
+    to_records(store.table())
+
+
+READERS: Mapping[str, Callable[[Path], None]] = {
+    "onnx": read_model,
+    "folder": read_module,
+    "zip": read_module,
+    "parquet": read_records,
+}
+
+
+def answer(kind: str, path: Path) -> dict[str, str]:
+    """What becomes of a file."""
+    try:
+        READERS[kind](path)
+    except RetuneError as error:
+        text = str(error)
+        first, *listed = text.split("\n")
+        if not first or len(first) > LONGEST or not all(line.startswith("  ") for line in listed):
+            return {"status": "defect", "text": f"no sentence of {type(error).__name__}: {text}"}
+        return {"status": "refused", "text": text}
+    except BaseException:  # noqa: BLE001  what ends the process otherwise is a defect too
+        return {"status": "defect", "text": traceback.format_exc()}
+    return {"status": "ok", "text": ""}
+
+
+def main() -> None:
+    """Answers until stdin ends."""
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
+    logging.disable()
+    for line in sys.stdin:
+        kind, _, path = line.rstrip("\n").partition(" ")
+        sys.stdout.write(json.dumps(answer(kind, Path(path))) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""What an exported program consists of; `tests/device/test_export_c.py` builds and runs some."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from retune.bundle.export.header import header_text
+from retune.bundle.export.program import export_c
+from retune.bundle.memory import plan_memory
+from retune.bundle.placement import WEIGHTS, lay_out
+from retune.bundle.plan import NetworkPlan, PlanHost
+from retune.core.errors import InputError
+from tests.conftest import Golden
+
+
+def _header(plan: NetworkPlan) -> str:
+    memory = plan_memory(plan)
+    return header_text(plan, lay_out(plan, memory), memory.peak_bytes, 100)
+
+
+def test_the_header(plan: NetworkPlan, golden: Golden) -> None:
+    assert _header(plan) == golden
+
+
+def test_the_same_plan_gives_the_same_files(plan: NetworkPlan, tmp_path: Path) -> None:
+    first, second = (export_c(plan, tmp_path / name) for name in "ab")
+    names = {"Makefile", "kernels.cl", "network.c", "network.h", "weights.bin"}
+    assert {part.name for part in first.iterdir()} == names
+    for name in names:
+        assert (first / name).read_bytes() == (second / name).read_bytes()
+
+
+def test_weights_lie_as_on_the_device(plan: NetworkPlan, tmp_path: Path) -> None:
+    placement = lay_out(plan, plan_memory(plan))
+    data = (export_c(plan, tmp_path / "c") / "weights.bin").read_bytes()
+    assert len(data) == placement.base_bytes[WEIGHTS]
+    at = placement.places["bias"].offset
+    np.testing.assert_array_equal(np.frombuffer(data[at : at + 128], "<f4"), plan.weights["bias"])
+
+
+def test_names_are_text_and_nothing_else(plan: NetworkPlan) -> None:
+    """Names are the model's: they end neither a comment nor a literal."""
+    text = _header(replace(plan, name='a*/ int x; /* "b\\ ??/ \n', model_key="*/ evil"))
+    assert "a* / int x; / *" in text and "model   * / evil" in text
+    assert '#define NETWORK_NAME "a*/ int x; /* \\042b\\134 \\077\\077/ \\012"' in text
+
+
+def test_host_steps_cannot_be_exported(plan: NetworkPlan, tmp_path: Path) -> None:
+    host = PlanHost(label="nms_1", model=b"", inputs=("sum",), outputs=("",), after=4)
+    with pytest.raises(InputError, match="expected a network of kernels alone; nms_1 run"):
+        export_c(replace(plan, hosts=(host,)), tmp_path / "c")
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_program_is_replaced_and_nothing_else(plan: NetworkPlan, tmp_path: Path) -> None:
+    folder = export_c(plan, tmp_path / "c")
+    export_c(replace(plan, name="other"), folder)
+    assert '"other"' in (folder / "network.h").read_text()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").write_text("keep")
+    with pytest.raises(InputError, match="expected a new folder or an exported program"):
+        export_c(plan, tmp_path / "mine")
+    assert (tmp_path / "mine" / "letter.txt").read_text() == "keep"

@@ -1,0 +1,136 @@
+"""Groups as functions of a larger group: guards between barriers, numbers and memory as given."""
+
+from dataclasses import replace
+
+import pytest
+
+from retune.codegen.kernel import (
+    Array,
+    Assign,
+    At,
+    Declare,
+    If,
+    Kernel,
+    Literal,
+    Load,
+    Loop,
+    Memory,
+    Name,
+    Number,
+    Operation,
+    Parameter,
+    Part,
+    Registers,
+    Store,
+    Wait,
+)
+from retune.codegen.lower import lower
+from retune.codegen.opencl_kernels import arena_bytes
+from retune.codegen.resident import WAYS
+from retune.codegen.target import GPU
+from retune.codegen.tile_functions import tile_function
+from retune.core.errors import CodegenError
+from retune.core.target import GENERIC_GPU
+from retune.ir.stmt import from_dag
+from retune.rules.cost.estimate import default_candidate
+from retune.rules.gpu.space import gpu_space
+from tests.conftest import Golden
+from tests.dags import conv2d
+
+X = Memory("x", "float32", "global")
+S = Memory("s", "float32", "local")
+NUMBER, T, A = Name("i", "int32"), Name("t", "float32"), Name("a", "int32")
+ZERO = Literal(0.0, "float32")
+
+
+def kernel_of(*body: object) -> Kernel:
+    return Kernel(
+        name="k",
+        parameters=(Parameter(X, written=True),),
+        solitary=False,
+        local_size=(4, 3, 2),
+        body=body,  # type: ignore[arg-type]
+    )
+
+
+def lines(kernel: Kernel) -> list[str]:
+    return str(kernel).splitlines()[1:]
+
+
+def test_statements_between_barriers_are_guarded_together() -> None:
+    value = Load(At(X, NUMBER, 0), "float32")
+    made, arena = tile_function(
+        kernel_of(
+            Array(S, 20),
+            Number(NUMBER, "local", 0, 4, False),
+            Declare(A, Operation("mul", (NUMBER, NUMBER), "int32")),
+            Declare(T, value),
+            Store(At(S, A, 0), T),
+            Wait(),
+            Store(At(X, A, 0), Load(At(S, NUMBER, 1), "float32")),
+        )
+    )
+    assert arena == 128, "80 bytes, to the next multiple of 64"
+    assert lines(made) == [
+        "  local s from byte 0",
+        "  let i = (item % 4)",
+        "  let a = (i * i)",
+        "  registers t",
+        "  if (0 <= item):",
+        "    t = x[i + 0]",
+        "    s[a + 0] = t",
+        "  barrier",
+        "  if (0 <= item):",
+        "    x[a + 0] = s[i + 1]",
+    ]
+
+
+def test_loops_that_wait_stay_outside_of_guards_and_others_go_in() -> None:
+    inner = Loop(Name("j", "int32"), 2, 1, (), (Number(NUMBER, "local", 2, 2, False),))
+    made, _ = tile_function(
+        kernel_of(Registers((T,)), Loop(A, 5, 1, (), (inner, Wait(), Assign((T,), ZERO))))
+    )
+    assert lines(made) == [
+        "  registers t",
+        "  for a in range(5):",
+        "    if (0 <= item):",
+        "      for j in range(2):",
+        "        let i = (item / 12)",
+        "    barrier",
+        "    if (0 <= item):",
+        "      t = 0.0",
+    ]
+
+
+def test_what_depends_on_guarded_values_is_guarded() -> None:
+    made, _ = tile_function(
+        kernel_of(
+            Declare(A, Load(At(X, None, 0), "int32")),
+            Declare(NUMBER, Operation("neg", (A,), "int32")),
+        )
+    )
+    assert [type(s) for s in made.body] == [Registers, Registers, If]
+
+
+def test_local_arrays_follow_one_another() -> None:
+    other = Memory("r", "int8", "local")
+    made, arena = tile_function(kernel_of(Array(S, 3), Array(other, 65)))
+    assert made.body == (Part(S, 0), Part(other, 64))
+    assert arena == 64 + 128
+
+
+def test_a_barrier_behind_a_test_is_refused() -> None:
+    with pytest.raises(CodegenError, match="k: a barrier behind a test"):
+        tile_function(kernel_of(If((Literal(True, "bool"),), (Wait(),))))
+
+
+def test_the_text(golden: Golden) -> None:
+    """Only where a device offers groups that stay, and beside a kernel that is what it was."""
+    space = gpu_space(from_dag(conv2d(1, 6, 6, 8, 16, pad=1)), GENERIC_GPU)
+    program = space.instantiate(default_candidate(space, GENERIC_GPU))
+    plain = lower(program, GPU).kernels[0]
+    source = lower(program, replace(GPU, offers=(next(iter(WAYS)),))).kernels[0]
+    assert (plain.called, source.text) == ("", plain.text)
+    assert arena_bytes(source.name, source.called)
+    assert arena_bytes(source.name, source.text) is None
+    assert source.called == golden

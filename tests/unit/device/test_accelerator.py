@@ -1,0 +1,96 @@
+"""Candidates for the simulated accelerator: cycles if they are right, or else the reason."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from retune.core.errors import InputError
+from retune.core.target import GENERIC_CPU
+from retune.device.accelerator import AcceleratorRunner, config_of, described, is_accelerator
+from retune.device.packed_source import PackedSource, packed_source
+from retune.device.workload import MeasureOptions, Workload
+from retune.vta.config import VtaConfig
+from retune.vta.lower import lower
+from retune.vta.template import KNOBS
+from retune.vta.timing import simulate
+from retune.vta.workload import Convolution, reference, requantized
+
+CONFIG = VtaConfig()
+WORK = Convolution(
+    c=2, h=8, w=8, o=2, kernel=(3, 3), padding=(1, 1, 1, 1), steps=requantized(8, low=0)
+)
+
+
+def candidate(*values: int) -> PackedSource:
+    return packed_source(WORK, {n: (v,) for n, v in zip(KNOBS, values, strict=True)}, CONFIG)
+
+
+GOOD = candidate(1, 4, 8, 2, 2, 1, 2)
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[AcceleratorRunner]:
+    made = AcceleratorRunner(described("vta-sim", GENERIC_CPU), processes=1)
+    yield made
+    made.close()
+
+
+def workload(key: str) -> Workload:
+    rng = np.random.default_rng(1)
+    shapes = WORK.shapes(CONFIG)
+    arrays = {n: rng.integers(-8, 8, shapes[n][0]).astype(np.int8) for n in ("data", "weight")}
+    return Workload(key=key, inputs=arrays, outputs={"output": reference(WORK, arrays)})
+
+
+def measured(runner: AcceleratorRunner, work: Workload, *candidates: PackedSource):
+    runner.prepare(work)
+    return runner.measure(work.key, candidates, MeasureOptions())
+
+
+def test_a_right_candidate_takes_the_cycles_of_its_module_each_time(runner: AcceleratorRunner):
+    first, again = measured(runner, workload("right"), GOOD, GOOD)
+    cycles = simulate(lower(WORK, GOOD.decisions, CONFIG)).cycles
+    assert first.status == "ok"
+    assert first.run_times_us == again.run_times_us == (cycles / CONFIG.board.mhz,)
+
+
+def test_a_wrong_result_says_where_it_is_wrong(runner: AcceleratorRunner):
+    given = workload("wrong")
+    expected = given.outputs["output"].copy()
+    expected.reshape(-1)[5] ^= 1
+    (found,) = measured(runner, replace(given, outputs={"output": expected}), GOOD)
+    assert found.status == "wrong_result"
+    assert "1 of 2048 elements differ; the first is number 5" in found.error
+
+
+def test_what_cannot_be_lowered_or_executed_is_a_row_with_its_reason(runner: AcceleratorRunner):
+    uneven = candidate(1, 3, 8, 2, 2, 1, 1)
+    small = replace(
+        GOOD,
+        config=VtaConfig(log_inp_buff_size=8),
+        decisions=candidate(1, 8, 8, 2, 2, 1, 1).decisions,
+    )
+    skipped, refused = measured(runner, workload("refused"), uneven, small)
+    assert skipped.status == "skipped"
+    assert "do not divide 8" in skipped.error
+    assert refused.status == "launch_error"
+    assert refused.error
+
+
+def test_only_prepared_workloads_are_measured(runner: AcceleratorRunner):
+    with pytest.raises(InputError, match="'nobody' was not prepared"):
+        runner.measure("nobody", [GOOD], MeasureOptions())
+
+
+def test_the_name_says_the_variant():
+    spec = described("vta-sim:1x16_i8w8a32_15_14_17_16", GENERIC_CPU)
+    assert config_of(spec) == VtaConfig(
+        log_inp_buff_size=14, log_wgt_buff_size=17, log_acc_buff_size=16
+    )
+    assert is_accelerator("vta-sim")
+    assert not is_accelerator("pocl")
+    assert config_of(GENERIC_CPU) is None
+    with pytest.raises(InputError, match="expected a name such as"):
+        described("vta-sim:fast", GENERIC_CPU)

@@ -1,0 +1,150 @@
+"""Integers of two and four bits mean what they are, wherever a network holds them inside."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+
+from retune.core.errors import ModelError
+from retune.graph.evaluate import run_graph
+from retune.graph.onnx_import import import_model, load_file
+from tests.unit.graph.networks import node
+from tests.unit.graph.peer import assert_computes, typed_model
+from tests.unit.graph.test_onnx_pairs import CODING, DECODING, float_ops, layers, pair, peer
+
+RNG = np.random.default_rng(23)
+OPSET, NEWEST = 21, 25
+LIMITS = {
+    TensorProto.INT4: (-8, 7),
+    TensorProto.UINT4: (0, 15),
+    TensorProto.INT2: (-2, 1),
+    TensorProto.UINT2: (0, 3),
+}
+FOUR = [TensorProto.INT4, TensorProto.UINT4]
+
+
+def narrow(name: str, kind: int, *shape: int) -> onnx.TensorProto:
+    low, high = LIMITS[kind]
+    values = RNG.integers(low, high + 1, shape)
+    made = helper.make_tensor(name, kind, shape, values.reshape(-1))
+    return onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(made), name)  # packed in bytes
+
+
+def scales(*shape: int) -> np.ndarray:
+    return (RNG.random(shape) * 0.05 + 0.01).astype(np.float32)
+
+
+def model_of(
+    nodes: list[onnx.NodeProto], x: np.ndarray, weights: Any, tensors: Any, opset: int = OPSET
+) -> onnx.ModelProto:
+    model = typed_model(nodes, {"x": x}, ["y"], weights, opset)
+    model.graph.initializer.extend(tensors)
+    return model
+
+
+def reference(model: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
+    (y,) = ReferenceEvaluator(model).run(None, {"x": x})
+    return np.asarray(y)
+
+
+@pytest.mark.parametrize("kind", FOUR)
+@pytest.mark.parametrize(("axis", "block"), [(0, 0), (1, 0), (0, 4), (1, 3)])
+def test_weights_of_four_bits_by_channel_or_in_blocks(kind: int, axis: int, block: int) -> None:
+    x = RNG.standard_normal((3, 8)).astype(np.float32)
+    shape = [8, 6]
+    own = (
+        tuple(n // block if d == axis else n for d, n in enumerate(shape))
+        if block
+        else (shape[axis],)
+    )
+    attrs = {"axis": axis} | ({"block_size": block} if block else {})
+    nodes = [
+        node("DequantizeLinear", ["w", "s", "z"], ["wide"], **attrs),
+        node("MatMul", ["x", "wide"], ["y"]),
+    ]
+    tensors = [narrow("w", kind, *shape), narrow("z", kind, *own)]
+    model = model_of(nodes, x, {"s": scales(*own)}, tensors)
+    assert_computes(model, {"x": x}, {"y": peer(model, {"x": x})})
+
+
+@pytest.mark.parametrize("kind", FOUR)
+def test_layers_with_weights_of_four_bits_compute_with_bytes(kind: int) -> None:
+    x = RNG.standard_normal((1, 3, 6, 6)).astype(np.float32)
+    nodes = [
+        *pair("x", "rounded"),
+        node("DequantizeLinear", ["w", "ws", "wz"], ["weight"], axis=0),
+        node("Conv", ["rounded", "weight"], ["c"]),
+        *pair("c", "y"),
+    ]
+    known = {"s": np.asarray(0.03, np.float32), "z": np.asarray(7, np.int8), "ws": scales(5)}
+    tensors = [narrow("w", kind, 5, 3, 3, 3), narrow("wz", kind, 5)]
+    model = model_of(nodes, x, known, tensors)
+    graph = import_model(model)
+    assert layers(graph) == {"int32"}
+    assert [op for op in float_ops(graph) if op != "identity"] == CODING + DECODING
+    expected = peer(model, {"x": x})
+    assert np.abs(run_graph(graph, {"x": x})["y"] - expected).max() <= 1.001 * known["s"]
+
+
+@pytest.mark.parametrize("kind", LIMITS)
+@pytest.mark.parametrize("stated", [False, True])
+def test_quantizing_to_fewer_bits_saturates_there(kind: int, stated: bool) -> None:
+    x = (RNG.standard_normal((4, 5)) * 9).astype(np.float32)
+    names, attrs = ["s", "z"], {}
+    tensors = [narrow("z", kind)]
+    if stated:
+        names, attrs, tensors = ["s"], {"output_dtype": kind}, []
+    back = ["q", *(["s", "z"] if not stated else ["s"])]
+    nodes = [
+        node("QuantizeLinear", ["x", *names], ["q"], **attrs),
+        node("DequantizeLinear", back, ["y"]),
+    ]
+    model = model_of(nodes, x, {"s": np.asarray(0.5, np.float32)}, tensors, NEWEST)
+    assert_computes(model, {"x": x}, {"y": reference(model, x)})
+
+
+def test_constants_in_nodes_are_read_too() -> None:
+    x = RNG.standard_normal((2, 4)).astype(np.float32)
+    nodes = [
+        helper.make_node("Constant", [], ["w"], value=narrow("w", TensorProto.INT4, 4, 3)),
+        node("DequantizeLinear", ["w", "s"], ["wide"]),
+        node("MatMul", ["x", "wide"], ["y"]),
+    ]
+    model = model_of(nodes, x, {"s": np.asarray(0.5, np.float32)}, [])
+    assert_computes(model, {"x": x}, {"y": peer(model, {"x": x})})
+
+
+def in_a_file(folder: Path, x: np.ndarray) -> Path:
+    """An odd number of elements beside the model."""
+    nodes = [node("DequantizeLinear", ["w", "s"], ["wide"]), node("MatMul", ["x", "wide"], ["y"])]
+    weights = {"s": np.asarray(0.5, np.float32)}
+    model = model_of(nodes, x, weights, [narrow("w", TensorProto.INT4, 5, 3)])
+    path = folder / "net.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="net.data", size_threshold=0)
+    return path
+
+
+def test_data_beside_the_model_hold_several_in_a_byte(tmp_path: Path) -> None:
+    x = RNG.standard_normal((2, 5)).astype(np.float32)
+    path = in_a_file(tmp_path, x)
+    expected = peer(onnx.load(path), {"x": x})
+    np.testing.assert_allclose(run_graph(load_file(path), {"x": x})["y"], expected, rtol=1e-5)
+
+
+def test_data_that_are_cut_off_are_refused(tmp_path: Path) -> None:
+    path = in_a_file(tmp_path, np.zeros((2, 5), np.float32))
+    (tmp_path / "net.data").write_bytes(b"1234")
+    with pytest.raises(ModelError, match=r"'w'.*(truncated|offset)"):
+        load_file(path)
+
+
+def test_a_network_that_takes_four_bits_is_refused() -> None:
+    model = typed_model([node("DequantizeLinear", ["x", "s"], ["y"])], {}, ["y"], {"s": scales()})
+    model.graph.input.append(helper.make_tensor_value_info("x", TensorProto.INT4, [3]))
+    model.opset_import[0].version = OPSET
+    with pytest.raises(ModelError, match=r"input 'x': element type int4 is not supported"):
+        import_model(model)

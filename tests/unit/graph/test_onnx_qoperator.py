@@ -1,0 +1,293 @@
+"""Models of quantized operators: they compute as models of pairs do, with the same integers."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from onnxruntime.quantization import QuantFormat, QuantType
+from onnxruntime.quantization.shape_inference import quant_pre_process
+
+from retune.core.errors import ModelError
+from retune.graph.evaluate import run_graph
+from retune.graph.models import resolve_model
+from retune.graph.onnx_import import import_model
+from retune.graph.onnx_qoperator import in_pairs
+from retune.graph.passes import optimise
+from tests.device.networks import Net
+from tests.unit.graph.networks import node
+from tests.unit.graph.peer import Arrays, peer_outputs, typed_model
+from tests.unit.graph.test_onnx_pairs import (
+    CODING,
+    DECODING,
+    float_ops,
+    inputs_of,
+    last_scale,
+    layers,
+    peer,
+    quantized,
+    small,
+)
+
+OPERATORS: dict[str, Any] = {"quant_format": QuantFormat.QOperator}
+RNG = np.random.default_rng(11)
+
+
+def matrices() -> onnx.ModelProto:
+    """Products with matrices, functions by tables, a product of two values, moves."""
+    n = Net("matrices")
+    x = n("Sigmoid", n("MatMul", n.input(4, 12), n.weight(12, 16)))
+    y = n("LeakyRelu", n("Gemm", x, n.weight(16, 16), n.weight(16)), alpha=0.2)
+    z = n("Transpose", n("Mul", x, y), perm=[1, 0])
+    return n.model(n("MatMul", n("Reshape", z, n.ints(4, 16)), n.weight(16, 8)))
+
+
+def lines() -> onnx.ModelProto:
+    """Convolutions of one dimension, with and without groups, and pads that nobody merges."""
+    n = Net("lines")
+    x = n("Relu", n("Conv", n.input(1, 4, 30), n.weight(8, 4, 5), n.weight(8)))
+    y = n("Conv", n("Pad", x, n.ints(0, 0, 2, 0, 0, 2)), n.weight(8, 1, 3), n.weight(8), group=8)
+    a, b = n.parts("Split", 2, y, n.ints(4, 4), axis=1)
+    flat = n("Flatten", n("MaxPool", n("Concat", b, a, axis=1), kernel_shape=[3], strides=[3]))
+    return n.model(n("Gemm", flat, n.weight(72, 6), n.weight(6)))
+
+
+WAYS = {
+    "per channel": {"per_channel": True},
+    "one scale": {"per_channel": False},
+    "signed": {"per_channel": True, "activation_type": QuantType.QInt8},
+    "narrow weights": {"per_channel": True, "reduce_range": True},
+}
+
+
+@pytest.mark.parametrize("network", [small, matrices, lines])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_network_of_operators_stays_in_integers(network: Any, way: str, tmp_path: Path) -> None:
+    model = quantized(network(), tmp_path, **(OPERATORS | WAYS[way]))
+    assert any(n.op_type.startswith("QLinear") for n in model.graph.node)
+    graph = import_model(model)
+    assert layers(graph) == {"int32"}
+    assert [op for op in float_ops(graph) if op != "identity"] == CODING + DECODING
+    inputs = inputs_of(model, 9)
+    found = run_graph(graph, inputs)[graph.outputs[0]]
+    assert np.abs(found - peer(model, inputs)).max() <= 1.001 * last_scale(model)
+    again = run_graph(optimise(graph, "NHWC"), inputs)[graph.outputs[0]]
+    np.testing.assert_array_equal(again, found)
+
+
+def without_floats(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The network between the codes of its input and those of its output."""
+    nodes = list(model.graph.node)
+    (first,) = (n for n in nodes if n.op_type == "QuantizeLinear")
+    (last,) = (n for n in nodes if n.op_type == "DequantizeLinear")
+    known = {t.name: t.data_type for t in model.graph.initializer}
+    for entry, name in (
+        (model.graph.input[0], first.output[0]),
+        (model.graph.output[0], last.input[0]),
+    ):
+        entry.name, entry.type.tensor_type.elem_type = name, known[first.input[2]]
+    kept = [n for n in nodes if n not in (first, last)]
+    del model.graph.node[:]
+    model.graph.node.extend(kept)
+    return model
+
+
+@pytest.mark.parametrize("way", ["per channel", "signed"])
+@pytest.mark.parametrize("network", [small, matrices, lines])
+def test_a_network_from_codes_to_codes_has_no_floats(
+    network: Any, way: str, tmp_path: Path
+) -> None:
+    model = without_floats(quantized(network(), tmp_path, **(OPERATORS | WAYS[way])))
+    graph = import_model(model)
+    assert float_ops(graph) == []
+    entry = graph.types[graph.inputs[0]]
+    assert (
+        entry.dtype
+        == graph.types[graph.outputs[0]].dtype
+        == ("int8" if way == "signed" else "uint8")
+    )
+    inputs = {graph.inputs[0]: codes(*entry.shape, dtype=entry.dtype)}
+    found = run_graph(graph, inputs)[graph.outputs[0]]
+    assert np.abs(found.astype(np.int32) - peer(model, inputs)).max() <= 1
+
+
+def codes(*shape: int, dtype: str = "uint8") -> np.ndarray:
+    limits = np.iinfo(dtype)
+    return RNG.integers(limits.min, limits.max + 1, shape).astype(dtype)
+
+
+def scale(number: float) -> np.ndarray:
+    return np.asarray(number, np.float32)
+
+
+def coding(prefix: str, step: float, zero: int, dtype: str) -> dict[str, np.ndarray]:
+    """A scale and a zero point, which is lower for signed codes."""
+    shift = 0 if dtype == "uint8" else 128
+    return {f"{prefix}s": scale(step), f"{prefix}z": np.asarray(zero - shift, dtype)}
+
+
+def assert_one_step(made: onnx.ModelProto, inputs: Arrays) -> None:
+    """The codes of the output are those of onnxruntime, or next to them."""
+    expected = peer_outputs(made, inputs)
+    graph = import_model(made)
+    for network in (graph, optimise(graph, "NHWC")):
+        for name, found in run_graph(network, inputs).items():
+            assert found.dtype == expected[name].dtype
+            assert np.abs(found.astype(np.int32) - expected[name].astype(np.int32)).max() <= 1
+
+
+def microsoft(op: str, inputs: list[str], **attrs: Any) -> onnx.NodeProto:
+    return helper.make_node(op, inputs, ["y"], domain="com.microsoft", **attrs)
+
+
+def model_of(
+    made: onnx.NodeProto, inputs: Arrays, known: Arrays, opset: int = 13
+) -> onnx.ModelProto:
+    model = typed_model([made], inputs, ["y"], known, opset)
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    return model
+
+
+ONE_VALUE: list[tuple[str, dict[str, Any]]] = [
+    ("QLinearSigmoid", {}),
+    ("QLinearLeakyRelu", {"alpha": 0.3}),
+    ("QLinearAveragePool", {"kernel_shape": [3, 2], "pads": [1, 0, 1, 0], "strides": [2, 2]}),
+    ("QLinearAveragePool", {"kernel_shape": [2, 2], "pads": [1, 1, 1, 1], "count_include_pad": 1}),
+    ("QLinearGlobalAveragePool", {"channels_last": 0}),
+    ("QLinearSoftmax", {"axis": 1, "opset": 13}),
+]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize(("op", "attrs"), ONE_VALUE)
+def test_operators_of_one_value(op: str, attrs: dict[str, Any], dtype: str) -> None:
+    known = coding("x", 0.03, 120, dtype) | coding("y", 0.02, 90, dtype)
+    inputs = {"x": codes(2, 3, 6, 5, dtype=dtype)}
+    assert_one_step(model_of(microsoft(op, ["x", *known], **attrs), inputs, known), inputs)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("op", ["QLinearAdd", "QLinearMul"])
+@pytest.mark.parametrize("constant", [False, True])
+def test_operators_of_two_values(op: str, dtype: str, constant: bool) -> None:
+    known = (
+        coding("a", 0.03, 120, dtype) | coding("b", 0.02, 90, dtype) | coding("y", 0.04, 99, dtype)
+    )
+    a, b = codes(2, 3, 4, dtype=dtype), codes(3, 1, dtype=dtype)
+    inputs = {"a": a} if constant else {"a": a, "b": b}
+    made = microsoft(op, ["a", "as", "az", "b", "bs", "bz", "ys", "yz"])
+    assert_one_step(model_of(made, inputs, known | ({"b": b} if constant else {})), inputs)
+
+
+def test_zero_points_may_be_left_out() -> None:
+    """By the text of the specification: onnxruntime wants them all."""
+    known = {"as": scale(0.03), "bs": scale(0.05), "ys": scale(0.07)}
+    inputs = {"a": codes(2, 3), "b": codes(2, 3)}
+    made = microsoft("QLinearAdd", ["a", "as", "", "b", "bs", "", "ys"])
+    found = run_graph(import_model(model_of(made, inputs, known)), inputs)["y"]
+    whole = (inputs["a"] * np.float64(0.03) + inputs["b"] * np.float64(0.05)) / 0.07
+    assert np.abs(found - np.clip(np.rint(whole), 0, 255)).max() <= 1
+
+
+def test_concatenation_of_values_in_codes_of_their_own() -> None:
+    known = coding("y", 0.03, 120, "uint8") | coding("a", 0.02, 90, "uint8")
+    known |= coding("b", 0.05, 128, "uint8")
+    inputs = {"a": codes(2, 3, 4), "b": codes(2, 1, 4)}
+    made = microsoft("QLinearConcat", ["ys", "yz", "a", "as", "az", "b", "bs", "bz"], axis=1)
+    assert_one_step(model_of(made, inputs, known), inputs)
+
+
+def test_a_choice_of_two_values() -> None:
+    known = coding("a", 0.02, 90, "uint8") | coding("b", 0.05, 128, "uint8")
+    known |= coding("y", 0.03, 120, "uint8")
+    inputs = {"c": RNG.random((2, 3)) < 0.5, "a": codes(2, 3), "b": codes(2, 3)}
+    made = microsoft("QLinearWhere", ["c", "a", "as", "az", "b", "bs", "bz", "ys", "yz"])
+    assert_one_step(model_of(made, inputs, known), inputs)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("by_column", [False, True])
+@pytest.mark.parametrize("floats", [False, True])
+def test_general_products(turned: bool, by_column: bool, floats: bool) -> None:
+    """Without a scale for what they make they make floats."""
+    sides = (5,) if by_column else ()
+    steps = (RNG.random(sides) * 0.02 + 0.01).astype(np.float32)
+    known = coding("a", 0.02, 90, "uint8") | {
+        "b": codes(*((5, 8) if turned else (8, 5)), dtype="int8") // 2,
+        "bs": steps,
+        "bz": np.zeros(sides, np.int8),
+        "c": RNG.integers(-900, 900, 5).astype(np.int32),
+    }
+    made = [] if floats else ["ys", "yz"]
+    known |= {} if floats else coding("y", 0.5, 120, "uint8")
+    inputs = {"a": codes(3, 8)}
+    names = ["a", "as", "az", "b", "bs", "bz", "c", *made]
+    model = model_of(microsoft("QGemm", names, transB=int(turned), alpha=0.5), inputs, known)
+    if floats:
+        expected = peer_outputs(model, inputs)["y"]
+        found = run_graph(import_model(model), inputs)["y"]
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    else:
+        assert_one_step(model, inputs)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16"])
+def test_pairs_of_onnxruntimes_own_domain_are_pairs(dtype: str) -> None:
+    known = {"s": scale(0.01), "z": np.asarray(3, dtype)}
+    made = helper.make_node("QuantizeLinear", ["x", "s", "z"], ["y"], domain="com.microsoft")
+    inputs = {"x": RNG.standard_normal((2, 3)).astype(np.float32)}
+    assert_one_step(model_of(made, inputs, known), inputs)
+
+
+def test_a_pad_with_nothing_stated_pads_with_the_code_0() -> None:
+    """Which stands for a number that is not zero."""
+    known = {"s": scale(0.1), "z": np.asarray(40, np.uint8), "p": np.asarray([0, 1, 0, 1])}
+    known |= {"w": codes(4, 4, dtype="int8"), "ws": scale(0.02), "wz": np.asarray(0, np.int8)}
+    known |= coding("y", 0.3, 128, "uint8")
+    nodes = [
+        node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        node("Pad", ["q", "p"], ["wide"]),
+        node("QLinearMatMul", ["wide", "s", "z", "w", "ws", "wz", "ys", "yz"], ["y"]),
+    ]
+    inputs = {"x": RNG.standard_normal((3, 2)).astype(np.float32)}
+    assert_one_step(typed_model(nodes, inputs, ["y"], known), inputs)
+
+
+def test_scales_that_no_pair_has_leave_the_operator_as_it_is() -> None:
+    """A scale for each row of the left matrix; see test_quantised.py for what it means."""
+    known = {"as": np.full(3, 0.1, np.float32), "az": np.zeros(3, np.uint8), "b": codes(4, 5)}
+    known |= {"bs": scale(0.1), "bz": np.asarray(3, np.uint8)} | coding("y", 0.1, 3, "uint8")
+    names = ["a", "as", "az", "b", "bs", "bz", "ys", "yz"]
+    model = typed_model([node("QLinearMatMul", names, ["y"])], {"a": codes(3, 4)}, ["y"], known)
+    assert [n.op_type for n in in_pairs(model, Path()).graph.node] == ["QLinearMatMul"]
+
+
+def test_an_operator_that_lies_otherwise_is_refused_by_name() -> None:
+    known = coding("x", 0.03, 120, "uint8") | coding("y", 0.02, 90, "uint8")
+    made = microsoft("QLinearGlobalAveragePool", ["x", *known], channels_last=1)
+    with pytest.raises(ModelError, match=r"com.microsoft::QLinearGlobalAveragePool: 1 x"):
+        import_model(model_of(made, {"x": codes(1, 4, 4, 3)}, known))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signed", [False, True], ids=["u8s8", "s8s8"])
+@pytest.mark.parametrize("by_channel", [False, True], ids=["one scale", "per channel"])
+def test_resnet18_of_operators_stays_in_integers(
+    signed: bool, by_channel: bool, tmp_path: Path
+) -> None:
+    """As near to onnxruntime as the same network in pairs: see test_onnx_pairs.py."""
+    plain = tmp_path / "plain.onnx"
+    quant_pre_process(resolve_model("zoo:resnet18_v1"), plain, skip_symbolic_shape=True)
+    own = {"activation_type": QuantType.QInt8} if signed else {}
+    options = OPERATORS | own | {"per_channel": by_channel}
+    model = quantized(onnx.load(plain), tmp_path, **options)
+    graph = import_model(model)
+    assert layers(graph) == {"int32"}
+    assert [op for op in float_ops(graph) if op != "identity"] == CODING + DECODING
+    inputs = inputs_of(model, 9)
+    found = run_graph(graph, inputs)[graph.outputs[0]]
+    steps = np.rint(np.abs(found - peer(model, inputs)) / last_scale(model))
+    assert np.mean(steps > 1) <= 0.002
+    assert steps.max() <= 2

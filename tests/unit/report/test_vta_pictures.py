@@ -1,0 +1,52 @@
+"""Pictures of the accelerator: what is drawn is what was simulated."""
+
+import re
+from dataclasses import replace
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from retune.report.vta import Layer, as_file, queue_chart, roofline_chart
+from retune.vta.config import VtaConfig
+from retune.vta.lower import lower
+from retune.vta.timing import Timing, simulate
+from tests.unit.vta.layers import SMALL, WHOLE
+from tests.unit.vta.test_refusals import DECIDED
+
+
+@pytest.fixture
+def timing() -> Timing:
+    return simulate(lower(replace(WHOLE, name="a < b"), DECIDED, SMALL))
+
+
+def test_queues_are_filled_as_long_as_they_work(timing: Timing):
+    svg = queue_chart(timing)
+    ET.fromstring(svg)
+    wide = sum(float(w) for w in re.findall(r"h([\d.]+)v26", svg))
+    busy = sum(timing.busy.values()) / timing.cycles * (860 - 64 - 12)
+    assert wide == pytest.approx(busy, rel=0.15)
+    assert f"{timing.cycles:,} cycles" in svg
+    for queue, spent in timing.busy.items():
+        assert f">{queue}<" in svg and f">{spent / timing.cycles:.0%}<" in svg
+
+
+def test_the_roofline_says_what_bounds_each_layer(timing: Timing):
+    config = VtaConfig()
+    ridge = config.peak_gops / config.gbytes_per_s
+    layers = [
+        Layer(name="slow & wide", ops_per_byte=ridge / 2, gops=20.0),
+        Layer(name="fast", ops_per_byte=ridge * 2, gops=45.0),
+        Layer.of(timing),
+    ]
+    svg = roofline_chart(layers, config)
+    ET.fromstring(svg)
+    assert "slow &amp; wide: 20.0 GOPS, 32 a byte, memory-bound" in svg
+    assert "fast: 45.0 GOPS, 128 a byte, compute-bound" in svg
+    points = [tuple(map(float, p)) for p in re.findall(r'cx="([\d.]+)" cy="([\d.]+)"', svg)]
+    assert points[0][0] < points[1][0] and points[0][1] > points[1][1]
+
+
+def test_a_file_has_its_styles(timing: Timing):
+    root = ET.fromstring(as_file(queue_chart(timing)))
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert "--ours" in (root[0].text or "")

@@ -1,0 +1,205 @@
+"""Layouts of images: what may lie how, what a plan costs, and what becomes of the network."""
+
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from retune.core.dtypes import TensorType
+from retune.core.errors import InputError
+from retune.core.target import GENERIC_CPU
+from retune.device.workload import measuring_conditions
+from retune.graph.onnx_import import load_file
+from retune.graph.passes import optimise
+from retune.layout.solve import solve
+from retune.records.conditions import ROWS
+from retune.records.store import RecordStore
+from retune.search.extract import Network, extract
+from retune.search.laid import LaidTrials
+from retune.search.laying import Kept, LayoutChoice, laid_out, uniform
+from retune.search.layout_options import (
+    image_layouts,
+    possible_copies,
+    possible_ends,
+    read_in_rows,
+)
+from retune.search.layout_problem import LayoutCosts, layout_problem
+from retune.search.layout_search import LayoutSearch, recorded_layouts
+from retune.search.layouts import IN_ROWS, Ends, image_storage, storages_of
+from retune.search.session import Session
+from tests.device.networks import Net, Networks, network, write
+from tests.unit.search.fakes import FakeRunner, settings
+
+CASES: Networks = {}
+
+
+def case(function: Callable[[Net], tuple[str, ...]]):
+    return network(function, among=CASES)
+
+
+@case
+def residual(n: Net) -> tuple[str, ...]:
+    """A wide image that is read three times, once as what is added."""
+    x = n("Relu", n.conv(n.input(1, 3, 12, 12), 3, 32))
+    y = n("Relu", n.conv(x, 32, 32))
+    z = n("Relu", n("Add", n.conv(y, 32, 32), x))
+    return (n("Flatten", n("GlobalAveragePool", n.conv(z, 32, 16, (1, 1)))),)
+
+
+@case
+def joined(n: Net) -> tuple[str, ...]:
+    """Branches that are joined, and an image that leaves the network."""
+    x = n("Relu", n.conv(n.input(1, 3, 8, 8), 3, 16))
+    both = n("Concat", n.conv(x, 16, 16), n("Relu", n.conv(x, 16, 32)), axis=1)
+    return (n.conv(both, 48, 16), n("Relu", n.conv(x, 16, 16, (1, 1))))
+
+
+def network_of(name: str, folder: Path) -> Network:
+    return extract(optimise(load_file(write(name, folder, CASES))))
+
+
+def costs(seed: int) -> LayoutCosts:
+    """Random ones, the same at each question; here and there nothing is known."""
+
+    def of(*what: object) -> float | None:
+        rng = np.random.default_rng([seed, *map(ord, repr(what))])
+        return None if rng.random() < 0.15 else float(rng.integers(1, 50))
+
+    return LayoutCosts(
+        kernel=lambda key, ends: float(len(key)) if ends == IN_ROWS else of(key, ends),
+        copy=lambda kind, ends: of(str(kind), ends),
+    )
+
+
+@pytest.mark.parametrize("layout", [ROWS, "rows+8", "NCHW", "NCHW16c", "NCHW5c"])
+def test_an_image_lies_whole_in_each_layout(layout: str):
+    image = np.random.default_rng(0).random((2, 3, 4, 20), np.float32)
+    storage = image_storage(layout, image.shape)
+    np.testing.assert_array_equal(storage.unpack(storage.pack(image)), image)
+
+
+@pytest.mark.parametrize("layout", ["NHWC16", "NCHW0c", "rows+", ""])
+def test_other_names_are_refused(layout: str):
+    with pytest.raises(InputError, match="expected rows"):
+        image_storage(layout, (1, 2, 2, 16))
+
+
+def test_what_may_lie_in_blocks(tmp_path: Path):
+    net = network_of("joined", tmp_path)
+    layouts = image_layouts(net, GENERIC_CPU)
+    fixed = {*net.graph.inputs, *net.graph.outputs}
+    (concat,) = (n for n in net.graph.nodes if n.op == "concat")
+    for value, made in layouts.made.items():
+        if value in fixed or value == concat.outputs[0]:
+            assert made == (ROWS,)
+    assert set(concat.inputs) <= read_in_rows(net)
+    assert any("NCHW16c" in made for made in layouts.made.values())
+    assert all(some[0] == IN_ROWS for some in possible_ends(net, GENERIC_CPU).values())
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("seed", range(8))
+def test_the_table_costs_what_its_kernels_and_copies_cost(name: str, seed: int, tmp_path: Path):
+    problem = layout_problem(network_of(name, tmp_path), GENERIC_CPU, costs(seed))
+    table = problem.table
+
+    def total(chosen: tuple[int, ...]) -> float:
+        choice = problem.choice(chosen)
+        kernels = sum(problem.kernel_us(choice).values())
+        return kernels + sum(problem.copies_us(choice).values())
+
+    everything = list(product(*(range(n) for n in table.sizes)))
+    alike = {total(c) - table.total(c) for c in everything if np.isfinite(table.total(c))}
+    assert len({round(difference, 6) for difference in alike}) == 1  # what nobody has a choice of
+    best = solve(table, "exact")
+    assert best.optimal and best.total == min(map(table.total, everything))
+    assert total(best.choice) <= total(problem.numbers({}))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_each_kernels_best_is_no_better_than_the_plan(seed: int, tmp_path: Path):
+    problem = layout_problem(network_of("residual", tmp_path), GENERIC_CPU, costs(seed))
+    plan, alone = problem.choice(solve(problem.table).choice), problem.each_alone()
+    for choice in (plan, alone):
+        assert problem.choice(problem.numbers(choice.kept)) == choice
+
+    def total(choice: LayoutChoice) -> float:
+        copies = problem.copies_us(choice)
+        return sum(problem.kernel_us(choice).values()) + sum(copies.values())
+
+    assert total(plan) <= total(alone)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_copies_are_groups_of_their_own(name: str, tmp_path: Path):
+    net = network_of(name, tmp_path)
+    kept = {
+        value: Kept(ROWS, ("NCHW16c",))
+        for value, readable in image_layouts(net, GENERIC_CPU).read.items()
+        if "NCHW16c" in readable
+    }
+    ends = {p.group.name: Ends("NCHW16c", ROWS) for p in net.groups}
+    laid = laid_out(net, LayoutChoice(kept=kept, ends=ends))
+    laid.graph.verify()
+    copies = {node.outputs[0] for node in laid.graph.nodes if node.op == "identity"}
+    assert set(laid.layouts) == copies == {f"{value}@NCHW16c" for value in kept}
+    assert len(laid.groups) == len(net.groups) + len(copies)
+    for value in kept:
+        readers = laid.graph.consumers(value)
+        assert any(node.op == "identity" for node in readers)
+
+
+def test_all_alike_needs_no_copies(tmp_path: Path):
+    net = network_of("residual", tmp_path)
+    choice = uniform(net, "NCHW16c")
+    assert choice.kept and all(not kept.copies for kept in choice.kept.values())
+    assert len(laid_out(net, choice).groups) == len(net.groups)
+    assert uniform(net, ROWS) == LayoutChoice(kept={}, ends={})
+
+
+def opened(net: Network, store: Path) -> Session:
+    return Session(list(net.tasks.values()), FakeRunner(), RecordStore(store), settings(trials=0))
+
+
+def test_records_of_layouts_stand_beside_those_in_rows(tmp_path: Path, store: Path):
+    net = network_of("residual", tmp_path)
+    session = opened(net, store)
+    key, ends = next((k, e) for k, some in possible_ends(net, GENERIC_CPU).items()
+                     for e in some if e != IN_ROWS)  # fmt: skip
+    task = net.tasks[key]
+    candidates = task.space(GENERIC_CPU).untuned()[:2]
+    LaidTrials(session).measure(task, ends, candidates)
+    rows = RecordStore(store).scan({"task_key": key})
+    assert set(rows["layout_in"]) == {ends.read} and set(rows["layout_out"]) == {ends.made}
+    assert set(rows["phase"]) == {"layout"}
+    where = session.conditions
+    assert RecordStore(store).scan(dict(where.comparable)).empty  # no search takes them for its own
+    known = recorded_layouts(RecordStore(store), where, {key: task}, [IN_ROWS, ends])
+    assert set(known) == {(key, ends)} and len(known[key, ends]) == len(candidates)
+
+
+def test_the_search_for_layouts_keeps_to_its_budget(tmp_path: Path, store: Path):
+    net = network_of("residual", tmp_path)
+    search = LayoutSearch(opened(net, store), net, "auto")
+    found = search.run(lambda count: count < 7)
+    assert found.trials == 7 and 0 <= found.unused <= 7
+    assert len(RecordStore(store).scan({"phase": "layout"})) == 7
+    everything = LayoutSearch(opened(net, store), net, "auto").run(lambda _: True)
+    assert everything.solution.optimal
+    pairs = [(k, e) for k, some in possible_ends(net, GENERIC_CPU).items() for e in some]
+    copies = possible_copies(net, GENERIC_CPU)
+    assert everything.trials >= len(pairs) + len(copies) - 7
+    again = LayoutSearch(opened(net, store), net, "auto").run(lambda _: True)
+    assert (again.trials, again.solution) == (0, everything.solution)
+
+
+def test_tasks_without_such_axes_stay_in_rows(tmp_path: Path):
+    net = network_of("residual", tmp_path)
+    for key, some in possible_ends(net, GENERIC_CPU).items():
+        for ends in some:
+            found = storages_of(net.tasks[key], ends)
+            assert found is not None and (not found) == (ends == IN_ROWS)
+    assert isinstance(possible_copies(net, GENERIC_CPU)[0][0], TensorType)
+    assert measuring_conditions(GENERIC_CPU, settings().options).layout_in == ROWS

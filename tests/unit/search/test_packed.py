@@ -1,0 +1,91 @@
+"""Packed convolutions become an accelerator's tasks: resnet18's are the ten of AutoTVM."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from retune.core.target import GENERIC_CPU
+from retune.graph.blocks import pack
+from retune.graph.models import load_model
+from retune.graph.ops.blocked import blocked_conv2d
+from retune.graph.passes import optimise
+from retune.graph.quantize.recipe import quantize
+from retune.graph.quantize.settings import POWER2
+from retune.search.extract import Network, extract
+from retune.search.packed import work_of
+from retune.vta.config import VtaConfig
+from retune.vta.workload import reference
+
+EXPECTED = Path(__file__).parents[2] / "expected" / "resnet18_vta_tasks.json"
+CONFIG = VtaConfig()
+
+
+@pytest.fixture(scope="module")
+def resnet(tmp_path_factory: pytest.TempPathFactory) -> Network:
+    graph = load_model("zoo:resnet18_v1", cache_dir=tmp_path_factory.mktemp("models"))
+    data = {name: np.zeros(graph.types[name].shape, np.float32) for name in graph.inputs}
+    settings = replace(POWER2, skip_conv_layers=(0,), bias_correction=False)
+    packed = pack(quantize(graph, data, settings))
+    return extract(optimise(packed, "NHWC"), accelerator=CONFIG)
+
+
+def test_resnet18_has_exactly_the_ten_tasks_of_autotvm(resnet: Network):
+    tuned = [task for task in resnet.tasks.values() if task.tunable]
+    found = [
+        {
+            "data": list(task.input_shapes[0]),
+            "kernel": list(task.input_shapes[1]),
+            "strides": list(task.packed.work.strides),
+            "padding": list(task.packed.work.padding[:2]),
+            "dilation": list(task.packed.work.dilation),
+            "layout": f"NCHW{CONFIG.batch}n{CONFIG.block}c",
+        }
+        for task in tuned
+        if task.packed is not None
+    ]
+    expected = json.loads(EXPECTED.read_text(encoding="utf-8"))["tasks"]
+    assert sorted(found, key=str) == sorted(expected, key=str)
+    assert sum(task.weight for task in tuned) == 19
+    assert all(task.packed is not None for task in tuned)
+
+
+def test_every_candidate_of_a_task_serves_all_of_its_nodes(resnet: Network):
+    for placed in resnet.groups:
+        if placed.group.offloaded:
+            task = resnet.tasks[placed.task_key or ""]
+            own = work_of(resnet.graph, placed.group.anchor)
+            assert task.packed is not None
+            assert len(own.images()) <= len(task.packed.work.images())
+            assert own.out_size == task.packed.work.out_size
+
+
+def test_a_node_and_what_is_asked_for_it_compute_the_same(resnet: Network):
+    graph, rng = resnet.graph, np.random.default_rng(3)
+    nodes = [p.group.anchor for p in resnet.groups if p.group.offloaded]
+    for node in (nodes[-1], nodes[-3]):  # with another image, and without
+        arrays = [
+            graph.constants[value]
+            if value in graph.constants
+            else rng.integers(-128, 128, graph.types[value].shape).astype(np.int8)
+            for value in node.inputs
+        ]
+        named = dict(zip(("data", "weight", "bias", "residual"), arrays, strict=False))
+        (expected,) = blocked_conv2d(arrays, node.attrs)
+        np.testing.assert_array_equal(reference(work_of(graph, node), named), expected)
+
+
+def test_random_data_of_a_task_leaves_most_sums_within_the_limits(resnet: Network):
+    task = next(task for task in resnet.tasks.values() if task.packed is not None)
+    made = task.workload().outputs["output"]
+    assert np.mean((made > 0) & (made < 127)) > 0.3
+
+
+def test_the_start_of_a_task_is_one_of_its_candidates(resnet: Network):
+    for task in resnet.tasks.values():
+        if task.packed is not None:
+            space = task.space(GENERIC_CPU)
+            (first,) = space.untuned()
+            assert space.valid(space.locate([first])).all()

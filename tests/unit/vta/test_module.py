@@ -1,0 +1,53 @@
+"""A module's file is plain arrays; what is damaged is refused."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from retune.core.errors import RecordError
+from retune.vta.functional import execute
+from retune.vta.lower import lower
+from retune.vta.module import VtaModule
+from tests.unit.vta.layers import SMALL, WHOLE, arrays_of
+from tests.unit.vta.test_refusals import DECIDED
+
+
+def test_a_saved_module_computes_the_same(tmp_path: Path):
+    module = lower(WHOLE, DECIDED, SMALL)
+    again = VtaModule.load(module.save(tmp_path / "new" / "layer.npz"))
+    arrays = arrays_of(WHOLE, SMALL, np.random.default_rng(0))
+    assert again.key == module.key
+    assert again.buffers == module.buffers
+    assert np.array_equal(execute(again, arrays)["output"], execute(module, arrays)["output"])
+
+
+def test_damage_is_refused(tmp_path: Path):
+    whole = lower(WHOLE, DECIDED, SMALL).to_bytes()
+    with pytest.raises(RecordError, match="cannot be read"):
+        VtaModule.load(tmp_path / "none.npz")
+    for content in (b"", b"text", whole[:100], whole[: len(whole) // 2]):
+        with pytest.raises(RecordError, match="expected a VTA module"):
+            VtaModule.from_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (b'"version": 1,', b'"version": 9,', "format 9 is newer than 1; update retune"),
+        (b'"version": 1,', b'"version": "1",', "version: expected int, got '1'"),
+        (b'"config": "{', b'"config": "!{', "expected a configuration in JSON"),
+        (b'"name"', b'"nome"', "name: expected a value"),
+    ],
+)
+def test_headers_of_other_programs_are_refused(old: bytes, new: bytes, message: str):
+    with np.load(io.BytesIO(lower(WHOLE, DECIDED, SMALL).to_bytes())) as parts:
+        arrays = dict(parts)
+    header = arrays["header"].tobytes()
+    assert old in header
+    arrays["header"] = np.frombuffer(header.replace(old, new, 1), np.uint8)
+    stream = io.BytesIO()
+    np.savez(stream, **arrays)
+    with pytest.raises(RecordError, match=message):
+        VtaModule.from_bytes(stream.getvalue())

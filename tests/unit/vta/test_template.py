@@ -1,0 +1,61 @@
+"""The space of a layer is one as any other: a trace with decisions, limits over all at once."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from retune.core.errors import ScheduleError
+from retune.ir.stmt import For, walk
+from retune.schedule.replay import replay
+from retune.schedule.trace import Trace
+from retune.vta.config import VtaConfig
+from retune.vta.template import KNOBS, program_of, space_of
+from tests.unit.vta.layers import PLAIN, SMALL, WHOLE
+
+
+def test_its_decisions_are_the_knobs():
+    space = space_of(PLAIN, SMALL)
+    candidates = space.sample(32, np.random.default_rng(0))
+    assert space.valid(candidates).all()
+    candidate = space.candidate(candidates, 0)
+    assert {name for name, _ in candidate.decisions} == set(KNOBS)
+    assert len(space.locate([candidate])) == 1
+
+
+def test_traces_replay_from_text():
+    space = space_of(PLAIN, SMALL)
+    candidate = space.candidate(space.sample(1, np.random.default_rng(0)), 0)
+    trace = Trace.from_json(space.trace(candidate).to_json())
+    assert str(replay(program_of(PLAIN, SMALL), trace).program) == str(space.instantiate(candidate))
+
+
+@pytest.mark.parametrize("config", [SMALL, VtaConfig()], ids=lambda config: config.name)
+def test_the_core_is_matched_by_its_pattern(config: VtaConfig):
+    (sketch,) = space_of(WHOLE, config).sketches
+    taken = [
+        loop
+        for loop in walk(sketch.program.body)
+        if isinstance(loop, For) and loop.kind == "intrinsic"
+    ]
+    assert [loop.intrinsic for loop in taken] == [f"vta.gemm{config.block}"]
+
+
+def test_limits_follow_from_the_memories():
+    """As said in words: elements of each thread's tiles, over all rows of options."""
+    (sketch,) = space_of(PLAIN, SMALL).sketches
+    rows = sketch.rows_of(np.arange(sketch.size))
+    knobs = {d.name: d.table[rows[:, i], 0] for i, d in enumerate(sketch.decisions)}
+    threads = knobs["oc_nthread"] * knobs["h_nthread"]
+    window = (knobs["tile_h"] + 2) * (knobs["tile_w"] + 2)
+    inputs = threads * knobs["tile_ci"] * window
+    weights = threads * knobs["tile_ci"] * knobs["tile_co"] * 9
+    sums = threads * knobs["tile_co"] * knobs["tile_h"] * knobs["tile_w"]
+    valid = sketch.valid(rows)
+    assert (np.maximum(np.maximum(inputs, weights), sums)[valid] <= 256).all()
+    assert (inputs[~valid] > 256).any() and (weights[~valid] > 256).any()
+
+
+def test_what_fits_nowhere_is_said():
+    with pytest.raises(ScheduleError, match=r"no tiles of it fit the memories of 1x4"):
+        space_of(replace(PLAIN, kernel=(17, 17), padding=(8, 8, 8, 8), h=20, w=20), SMALL)
