@@ -23,6 +23,7 @@ from retune_cli.commands import (
     bench,
     devices,
     export,
+    farm,
     model,
     nightly,
     ops,
@@ -84,6 +85,7 @@ app.command("rollback")(rollback.rollback)
 app.add_typer(records.app, name="records")
 app.add_typer(model.app, name="model")
 app.add_typer(nightly.app, name="nightly")
+app.add_typer(farm.app, name="farm")
 app.add_typer(vta.app, name="vta")
 
 

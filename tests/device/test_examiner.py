@@ -9,8 +9,9 @@ import pytest
 
 from retune.bundle.bench import BenchOptions
 from retune.bundle.build import build_plan
+from retune.bundle.examination import Failed, Open, Opened, Verdict, Verify
 from retune.bundle.examiner import Examiner, Original, Patience, Rival
-from retune.bundle.examiner_child import BundleWorker, Failed, Open, Opened, Verdict, Verify
+from retune.bundle.examiner_child import OracleWorker
 from retune.bundle.format import write_bundle
 from retune.bundle.plan import NetworkPlan
 from retune.core.errors import DeviceError, InputError, ModelError
@@ -137,7 +138,7 @@ def test_a_driver_that_refuses_says_so(device: Device, examiner: Examiner, tmp_p
         examiner.profile(bundle)
 
 
-def verdict(worker: BundleWorker, made: Made) -> Verdict:
+def verdict(worker: OracleWorker, made: Made) -> Verdict:
     request = Verify(bundle=made.bundle, network=made.network, samples=1, seed=0, tolerance=1e-4)
     reply = worker.handle(request)
     assert isinstance(reply, Verdict), reply
@@ -149,7 +150,7 @@ def test_without_onnxruntime_the_oracle_is_the_numpy_meaning(
     half: bool, tmp_path: Path, device: Device, monkeypatch: pytest.MonkeyPatch
 ):
     file = half_network(tmp_path / "net.onnx") if half else write("bottleneck", tmp_path)
-    made, worker = bundle_of(file, device), BundleWorker(device)
+    made, worker = bundle_of(file, device), OracleWorker(device)
     theirs = verdict(worker, made)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     ours = verdict(worker, made)
@@ -158,7 +159,7 @@ def test_without_onnxruntime_the_oracle_is_the_numpy_meaning(
 
 
 def test_the_process_stays_in_order_after_a_failure(made: Made, device: Device, tmp_path: Path):
-    worker = BundleWorker(device)
+    worker = OracleWorker(device)
     gone = Open(entrant=tmp_path / "gone", bundle=tmp_path / "gone")
     assert isinstance(worker.handle(gone), Failed)
     assert isinstance(worker.handle("nonsense"), Failed)

@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self, TypeVar, cast
 
+import numpy as np
+
 from retune.bundle import forms
 from retune.bundle.bench import Benchmark, BenchOptions, longest_s
-from retune.bundle.examiner_child import (
+from retune.bundle.examination import (
     Compare,
     Entrant,
     Failed,
@@ -21,8 +23,10 @@ from retune.bundle.examiner_child import (
     Open,
     Opened,
     Original,
+    Outputs,
     Profile,
     Rival,
+    Run,
     Verdict,
     Verify,
 )
@@ -40,7 +44,9 @@ __all__ = ["Entrant", "Examiner", "Original", "Patience", "Rival", "Verdict"]
 
 _LOG = logging.getLogger(__name__)
 
-_ENTRY = "retune.bundle.examiner_child"
+_WITH_ORACLES = "retune.bundle.examiner_child"
+BUNDLES_ALONE = "retune.bundle.bundle_worker"
+"""The entry of an examiner that has no oracles and no peers: it needs nothing of what these do."""
 _FORM_CALLS = 25
 """Whole calls by which `forms.best_form` finds out whether another form can gain anything."""
 _PROFILE_CALLS = 4
@@ -92,11 +98,12 @@ class Examiner:
         *,
         patience: Patience | None = None,
         make_child: Callable[..., Child] = Child,
+        entry: str = _WITH_ORACLES,
     ) -> None:
-        """Starts nothing yet."""
+        """Starts nothing yet. `entry` is what its process runs."""
         self._device = device
         self._patience = patience or Patience()
-        self._child = make_child(device, entry=_ENTRY)
+        self._child = make_child(device, entry=entry)
         self._plans: dict[Path, NetworkPlan] = {}
         self._calls: dict[tuple[str, Path], float] = {}
         """Seconds of a call of each entrant, by its identity; may be of a process before."""
@@ -105,6 +112,11 @@ class Examiner:
     def spec(self) -> DeviceSpec:
         """The device. Raises: InputError, DeviceError."""
         return self._child.spec
+
+    @property
+    def where(self) -> str:
+        """Empty: on this machine."""
+        return ""
 
     def verify(
         self,
@@ -172,6 +184,19 @@ class Examiner:
             return self._ask(f"{bundle}: timing of its steps", request, deadline, tuple)
 
         return self._twice(ask)
+
+    def run(self, bundle: Path, inputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        """What the bundle makes of its inputs."""
+        self._warn_if_foreign(bundle)
+
+        def ask() -> Outputs:
+            allowed, call_s = self._patience, self._open(bundle, bundle)
+            deadline = allowed.answer_s + allowed.slower * call_s
+            return self._ask(
+                f"{bundle}: a run", Run(bundle=bundle, inputs=inputs), deadline, Outputs
+            )
+
+        return self._twice(ask).arrays
 
     def best_form(self, bundle: Path) -> Form:
         """The form whose whole calls take the least time, see `forms.best_form`."""

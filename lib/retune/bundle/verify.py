@@ -8,13 +8,16 @@ values have to be equal. A network with host steps may be compared part by part,
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from retune.bundle.by_parts import Parts
-from retune.bundle.peers import Predict
 from retune.core.dtypes import is_float
 from retune.core.errors import InputError
+
+if TYPE_CHECKING:
+    from retune.bundle.by_parts import Parts
+    from retune.bundle.peers import Predict
 
 Feeds = Callable[[int], Mapping[str, np.ndarray]]
 """Inputs by name for a seed, such as `Module.random_inputs`."""
@@ -58,14 +61,14 @@ class Verification:
 
 
 def verify(
-    module: Predict,
-    reference: Predict,
+    module: "Predict",
+    reference: "Predict",
     feeds: Feeds,
     *,
     samples: int = 3,
     seed: int = 0,
     tolerance: float = TOLERANCE,
-    parts: Parts | None = None,
+    parts: "Parts | None" = None,
 ) -> Verification:
     """Compares `module` with `reference` on that many seeded samples of `feeds`.
 

@@ -28,12 +28,17 @@ def from_json(kind: type[T], text: str) -> T:
     Raises: RecordError naming the field that is missing or has another type.
     """
     try:
-        data = json.loads(text)
+        data = json.loads(text, parse_constant=_refuse_constant)
     except ValueError as error:
         raise RecordError(
             f"{kind.__name__}: expected JSON, got text that is not: {error}"
         ) from error
     return cast(T, _decode(kind, data, kind.__name__))
+
+
+def _refuse_constant(text: str) -> object:
+    """JSON has no such number, and `to_json` writes none."""
+    raise ValueError(f"{text} is no number")
 
 
 def _decode(kind: object, data: object, where: str) -> object:

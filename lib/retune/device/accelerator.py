@@ -8,6 +8,7 @@ they are the same each time, one repeat is all, and nobody has to be quiet meanw
 
 import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
@@ -21,7 +22,7 @@ from retune.core.target import DeviceSpec
 from retune.device.child import Child, ChildLostError
 from retune.device.packed_source import PackedSource
 from retune.device.runtime import Device
-from retune.device.workload import MeasureOptions, Workload
+from retune.device.workload import MeasureOptions, Workload, handed_in
 from retune.records.schema import Measurement, failed
 from retune.vta.config import VtaConfig
 
@@ -123,6 +124,11 @@ class AcceleratorRunner:
         """The number of processes."""
         return len(self._children)
 
+    @property
+    def places(self) -> int:
+        """One more than are simulated at once: it is proposed meanwhile."""
+        return self.capacity + 1
+
     def working(self) -> AbstractContextManager[None]:
         """Cycles that are counted cannot be disturbed."""
         return nullcontext()
@@ -130,6 +136,16 @@ class AcceleratorRunner:
     def prepare(self, workload: Workload) -> None:
         """Makes the workload known; an earlier one of the same key is replaced."""
         self._workloads[workload.key] = workload
+
+    def forget(self, workload_key: str) -> None:
+        """Its arrays are not held any longer."""
+        self._workloads.pop(workload_key, None)
+
+    def submit(
+        self, workload_key: str, candidates: Sequence[ProgramSource], options: MeasureOptions
+    ) -> Future[list[Measurement]]:
+        """What `measure` returns or raises, taken in the caller's thread."""
+        return handed_in(self.measure, workload_key, candidates, options)
 
     def measure(
         self,

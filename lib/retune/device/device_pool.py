@@ -1,20 +1,22 @@
 """DevicePool: a Runner over several devices of one kind, which measure at the same time."""
 
 from collections.abc import Generator, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from queue import SimpleQueue
 
 from retune.codegen.source import ProgramSource
 from retune.core.errors import InputError
 from retune.core.target import DeviceSpec
-from retune.device.workload import MeasureOptions, Runner, Workload
+from retune.device.workload import MeasureOptions, Runner, Workload, handed_in
 from retune.records.schema import Measurement
 
 
 class DevicePool:
     """Each batch is measured on whichever device is free; threads beyond their number wait.
 
-    Records name the first device: all are of one fingerprint, so their times compare.
+    All are of one fingerprint, so their times compare; each row says which device took it.
     """
 
     def __init__(self, runners: Sequence[Runner]) -> None:
@@ -46,6 +48,11 @@ class DevicePool:
         """The number of devices."""
         return len(self._runners)
 
+    @property
+    def places(self) -> int:
+        """One for each device, and one more where a device takes in another one meanwhile."""
+        return self.capacity + max(runner.places for runner in self._runners) - 1
+
     @contextmanager
     def working(self) -> Generator[None]:
         """None of the devices that work would disturb measures during the context."""
@@ -57,6 +64,16 @@ class DevicePool:
     def prepare(self, workload: Workload) -> None:
         """Makes the workload known; a device gets it with its first batch."""
         self._workloads[workload.key] = workload
+
+    def forget(self, workload_key: str) -> None:
+        """No device gets it any more; those that have it hold its arrays until they close."""
+        self._workloads.pop(workload_key, None)
+
+    def submit(
+        self, workload_key: str, candidates: Sequence[ProgramSource], options: MeasureOptions
+    ) -> Future[list[Measurement]]:
+        """What `measure` returns or raises, taken in the caller's thread."""
+        return handed_in(self.measure, workload_key, candidates, options)
 
     def measure(
         self,
@@ -75,7 +92,9 @@ class DevicePool:
             if workload is not None and held.get(workload_key) is not workload:
                 runner.prepare(workload)
                 held[workload_key] = workload
-            return runner.measure(workload_key, candidates, options)
+            rows = runner.submit(workload_key, candidates, options).result()
+            name = runner.spec.name
+            return [replace(row, instance=row.instance or name) for row in rows]
         finally:
             self._free.put(number)
 

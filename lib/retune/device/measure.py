@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Self
@@ -33,6 +34,7 @@ from retune.device.workload import (
     MeasureOptions,
     Runner,
     Workload,
+    handed_in,
     make_candidate,
 )
 from retune.records.cost import calm_level, measured_costs
@@ -103,6 +105,11 @@ class LocalRunner:
         """One device."""
         return 1
 
+    @property
+    def places(self) -> int:
+        """A batch, and another one that is built meanwhile where that disturbs nothing."""
+        return 1 if self._on_cpu else 2
+
     def working(self) -> AbstractContextManager[None]:
         """On a CPU, no candidate is measured during the context; building goes on."""
         return self._gate.working() if self._on_cpu else nullcontext()
@@ -110,6 +117,16 @@ class LocalRunner:
     def prepare(self, workload: Workload) -> None:
         """Makes the workload known; an earlier one of the same key is replaced."""
         self._workloads[workload.key] = workload
+
+    def forget(self, workload_key: str) -> None:
+        """Its arrays are not held any longer."""
+        self._workloads.pop(workload_key, None)
+
+    def submit(
+        self, workload_key: str, candidates: Sequence[ProgramSource], options: MeasureOptions
+    ) -> Future[list[Measurement]]:
+        """What `measure` returns or raises, taken in the caller's thread."""
+        return handed_in(self.measure, workload_key, candidates, options)
 
     def measure(
         self,

@@ -1,14 +1,18 @@
 """The door to devices by name: their specs, what measures on them, and what runs on them.
 
 A name is one that `retune devices` lists, `sim:PATH` for the simulated device (`board`) that a TOML
-file describes, `vta-sim` for the simulated accelerator (`accelerator`), or `profile:NAME` for a
-device that is not here (`profiles`). Parameters may follow it (`core.parameters`). Several names
-with commas between them are equal devices that share a run.
+file describes, `vta-sim` for the simulated accelerator (`accelerator`), `profile:NAME` for a device
+that is not here (`profiles`), or `farm:KEY@ADDRESS` for the boards of a farm. Parameters may follow
+it (`core.parameters`). Several names with commas between them are equal devices that share a run.
 """
 
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from retune.core.errors import InputError
 from retune.core.parameters import named, split_name, with_parameters
@@ -26,6 +30,7 @@ from retune.device.board import SIMULATED, Board, read_board
 from retune.device.catalogue import device_spec, find_device
 from retune.device.described import DescribedDevice
 from retune.device.device_pool import DevicePool
+from retune.device.farm.names import farm_name, is_farm
 from retune.device.lease import lease
 from retune.device.measure import LocalRunner
 from retune.device.profiles import PLAYED, is_profile, played, split_profile
@@ -33,12 +38,17 @@ from retune.device.runtime import Device
 from retune.device.simulated import SimulatedDevice, SimulatedRunner
 from retune.device.workload import Runner
 
+if TYPE_CHECKING:
+    from retune.device.farm.runner import Asking
+
 
 def spec_of(name: str) -> DeviceSpec:
     """The device of that name, not opened; of several the first.
 
     Raises: InputError if one of them is not known, or they are not of one kind.
     """
+    if is_farm(name):
+        return _farm().spec_in_farm(farm_name(name))
     specs = [_spec(device) for device in _devices(name)]
     for spec in specs[1:]:
         if spec.fingerprint != specs[0].fingerprint:
@@ -55,6 +65,8 @@ def open_runner(name: str) -> Runner:
 
     Raises: InputError as `spec_of`.
     """
+    if is_farm(name):
+        return _farm().FarmRunner(farm_name(name))
     spec_of(name)
     for device in _devices(name):
         _check_present(device)
@@ -62,12 +74,23 @@ def open_runner(name: str) -> Runner:
     return runners[0] if len(runners) == 1 else DevicePool(runners)
 
 
+def asking_of(name: str) -> "Asking":
+    """Who asks the boards of a farm's device. Raises: InputError as `spec_of`."""
+    return _farm().asking_of(farm_name(name))
+
+
 def open_device(name: str = "pocl") -> Device:
     """The device of that name, open; of several the first. Raises: InputError as `spec_of`.
 
     One that is simulated is a SimulatedDevice or an AcceleratorDevice, one that passes for another
-    a DescribedDevice. Raises: InputError also for a profile that no device plays.
+    a DescribedDevice; a farm's is opened on its board alone. Raises: InputError also for a profile
+    that no device plays.
     """
+    if is_farm(name):
+        raise InputError(
+            f"device {name!r}: expected a device of this machine, got a farm's; take the bundle to "
+            "a board and run it there, or name a device of `retune devices`"
+        )
     first = _devices(name)[0]
     if is_accelerator(first):
         base, handle = find_device(BASE)
@@ -90,7 +113,7 @@ def playing(name: str) -> str:
     A profile's is played by PoCL. Raises: InputError as `spec_of`.
     """
     own, parameters = split_name(_devices(name)[0])
-    if not is_profile(own) or split_profile(own)[1]:
+    if is_farm(name) or not is_profile(own) or split_profile(own)[1]:
         return name
     return named(f"{own}{PLAYED}pocl", parameters)
 
@@ -98,6 +121,19 @@ def playing(name: str) -> str:
 def is_absent(name: str) -> bool:
     """Whether it is a profile that no device plays: nothing can run on it, or be timed."""
     return playing(name) != name
+
+
+def unraced(name: str) -> str:
+    """Why finalists are not raced inside their network there, so that records decide.
+
+    Empty where they are. Raises: InputError as `board_of`.
+    """
+    if is_farm(name):
+        return f"{name} is a farm's"
+    if not is_simulated(name):
+        return ""
+    board = board_of(name)
+    return f"{board.name if board else name} is simulated"
 
 
 @contextmanager
@@ -128,11 +164,18 @@ def is_simulated(name: str) -> bool:
 
 
 def board_of(name: str) -> Board | None:
-    """What is simulated under that name, of several the first; None for a real device.
+    """What is simulated under that name, of several the first; None for any other device.
 
     Raises: InputError if its file cannot be used.
     """
-    return _board(_devices(name)[0])
+    return None if is_farm(name) else _board(_devices(name)[0])
+
+
+def _farm() -> ModuleType:
+    """What knows farms. Raises: InputError where distributed is not installed."""
+    if find_spec("distributed") is None:
+        raise InputError("a farm needs more than is installed; type: pip install 'retune[farm]'")
+    return import_module("retune.device.farm.runner")
 
 
 def _devices(name: str) -> list[str]:

@@ -4,12 +4,13 @@
 """
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 
 from retune.codegen.source import ProgramSource
 from retune.core.errors import InputError, LookupFailed
 from retune.core.target import DeviceSpec
-from retune.device.workload import MeasureOptions, Workload
+from retune.device.workload import MeasureOptions, Workload, handed_in
 from retune.records.schema import Measurement
 
 Outcomes = Mapping[tuple[str, str], Sequence[Measurement]]
@@ -30,6 +31,11 @@ class ReplayRunner:
         """One device."""
         return 1
 
+    @property
+    def places(self) -> int:
+        """As many as the device took."""
+        return 1 if self.spec.device_class == "cpu" else 2
+
     def working(self) -> AbstractContextManager[None]:
         """Recorded times cannot be disturbed."""
         return nullcontext()
@@ -37,6 +43,16 @@ class ReplayRunner:
     def prepare(self, workload: Workload) -> None:
         """Makes the workload known."""
         self._prepared.add(workload.key)
+
+    def forget(self, workload_key: str) -> None:
+        """It is not known any longer."""
+        self._prepared.discard(workload_key)
+
+    def submit(
+        self, workload_key: str, candidates: Sequence[ProgramSource], options: MeasureOptions
+    ) -> Future[list[Measurement]]:
+        """What `measure` returns or raises, taken in the caller's thread."""
+        return handed_in(self.measure, workload_key, candidates, options)
 
     def measure(
         self,

@@ -8,6 +8,7 @@ the same statuses and texts. SimulatedDevice is where bundles run.
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, assert_never
 
@@ -22,7 +23,13 @@ from retune.device.lease import lease
 from retune.device.runtime import Device
 from retune.device.simulation import program_times_us, spoiled
 from retune.device.timing import check_deadline_s, deviation
-from retune.device.workload import Candidate, MeasureOptions, Workload, make_candidate
+from retune.device.workload import (
+    Candidate,
+    MeasureOptions,
+    Workload,
+    handed_in,
+    make_candidate,
+)
 from retune.records.cost import NOMINAL_US
 from retune.records.schema import Measurement, failed, succeeded
 
@@ -61,6 +68,11 @@ class SimulatedRunner:
         """One board."""
         return 1
 
+    @property
+    def places(self) -> int:
+        """As many as a device of its class on this machine takes."""
+        return 1 if self.spec.device_class == "cpu" else 2
+
     def working(self) -> AbstractContextManager[None]:
         """Simulated times cannot be disturbed."""
         return nullcontext()
@@ -68,6 +80,16 @@ class SimulatedRunner:
     def prepare(self, workload: Workload) -> None:
         """Makes the workload known; an earlier one of the same key is replaced."""
         self._workloads[workload.key] = workload
+
+    def forget(self, workload_key: str) -> None:
+        """Its arrays are not held any longer."""
+        self._workloads.pop(workload_key, None)
+
+    def submit(
+        self, workload_key: str, candidates: Sequence[ProgramSource], options: MeasureOptions
+    ) -> Future[list[Measurement]]:
+        """What `measure` returns or raises, taken in the caller's thread."""
+        return handed_in(self.measure, workload_key, candidates, options)
 
     def measure(
         self,

@@ -1,6 +1,7 @@
 """What is measured, how, and by whom: Workload, MeasureOptions and the Runner protocol."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -87,8 +88,33 @@ def measuring_conditions(spec: DeviceSpec, options: MeasureOptions) -> Condition
     )
 
 
+def handed_in(
+    measure: Callable[[str, Sequence[ProgramSource], MeasureOptions], list[Measurement]],
+    workload_key: str,
+    candidates: Sequence[ProgramSource],
+    options: MeasureOptions,
+) -> Future[list[Measurement]]:
+    """What `Runner.submit` returns where the caller's own thread measures: the future is done.
+
+    Only an interrupt is raised here; whatever else `measure` raises, the future does.
+    """
+    future: Future[list[Measurement]] = Future()
+    try:
+        future.set_result(measure(workload_key, candidates, options))
+    except Exception as error:  # noqa: BLE001  whoever gathers the rows gets it
+        future.set_exception(error)
+    return future
+
+
 class Runner(Protocol):
-    """Measures candidates of workloads on a device, or on several of one kind. For any threads."""
+    """Measures candidates of workloads on a device, or on several of one kind. For any threads.
+
+    Devices of this machine, simulated and recorded ones, several together, and boards elsewhere
+    (`farm.runner`) are Runners. A batch is handed in by `submit` and its rows are gathered from the
+    future: programs, options and arrays in, rows out, all of it plain data that can travel
+    (`farm.batches`). Each row says which device took it, and what failed by the device or by the
+    way to it is no row: the runner tries it again, and raises DeviceError in the end.
+    """
 
     @property
     def spec(self) -> DeviceSpec:
@@ -97,7 +123,12 @@ class Runner(Protocol):
 
     @property
     def capacity(self) -> int:
-        """Batches that are measured at the same time: the number of devices."""
+        """Batches that are measured at the same time: the number of devices, which may change."""
+        ...
+
+    @property
+    def places(self) -> int:
+        """Batches that the devices take in at the same time: measured, or ready to be next."""
         ...
 
     def working(self) -> AbstractContextManager[None]:
@@ -111,13 +142,21 @@ class Runner(Protocol):
         """Makes the workload known; its candidates can be measured from then on."""
         ...
 
-    def measure(
+    def forget(self, workload_key: str) -> None:
+        """Its arrays are not held any longer; it may be prepared again."""
+        ...
+
+    def submit(
         self,
         workload_key: str,
         candidates: Sequence[ProgramSource],
         options: MeasureOptions,
-    ) -> list[Measurement]:
-        """One measurement for each candidate, in their order. A failure is a row, not an error."""
+    ) -> Future[list[Measurement]]:
+        """Hands a batch in. The future has one measurement for each candidate, in their order.
+
+        A candidate's failure is a row, not an error. The call lasts until a device has taken the
+        batch in: where the device is this machine's, until it is measured.
+        """
         ...
 
     def close(self) -> None:

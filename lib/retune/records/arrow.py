@@ -81,6 +81,9 @@ _COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
     ("calm_us", pa.float32(), "us"),
     ("build_s", pa.float32(), "s"),
     ("run_s", pa.float32(), "s"),
+    ("clock_mhz", pa.float32(), "MHz"),
+    ("temperature_c", pa.float32(), "degrees Celsius"),
+    ("governor", _TEXT, ""),
     ("timestamp", pa.timestamp("us", tz="UTC"), "UTC"),
 )
 
@@ -97,12 +100,12 @@ FILE_SCHEMA = pa.schema(
 READ_SCHEMA = pa.schema([*FILE_SCHEMA, *(pa.field(name, _TEXT) for name in PARTITION_COLUMNS)])
 """What a reader sees: the file's columns and those of its folder."""
 
-_MEASURED = tuple(field.name for field in dataclasses.fields(Measurement))
 _CONDITIONS = tuple(f.name for f in dataclasses.fields(Conditions) if f.name != "device")
 _STATED = tuple(
     field.name for field in dataclasses.fields(Conditions) if field.default is dataclasses.MISSING
 )
 """Columns of conditions that every record with conditions has; the others came later."""
+_MEASURED = tuple(f.name for f in dataclasses.fields(Measurement) if f.name != "instance")
 _TUPLES = ("decisions", "features", "run_times_us", "output_shape", "dtypes")
 
 

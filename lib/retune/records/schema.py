@@ -61,6 +61,14 @@ class Measurement:
     """Compilation and first launch; of candidates that shared a program, an equal share each."""
     run_s: float = 0.0
     """Upload, comparison and timing."""
+    instance: str = ""
+    """Which of several equal devices took it: stored as the conditions' instance. Empty: theirs."""
+    clock_mhz: float | None = None
+    """Clock of the board's fastest core after the batch, where the system shows it."""
+    temperature_c: float | None = None
+    """Of its hottest zone then."""
+    governor: str = ""
+    """Who chooses its clocks: `performance`, `schedutil`, ..."""
     timestamp: datetime = field(default_factory=_now)
 
     @property

@@ -58,5 +58,5 @@ def measure_programs(
 ) -> Sequence[Measurement]:
     """A row for each program of a workload that the runner knows, or the one that there is."""
     sources = [item for item in programs if isinstance(item, ProgramSource)]
-    measured = iter(runner.measure(workload_key, sources, options))
+    measured = iter(runner.submit(workload_key, sources, options).result())
     return [next(measured) if isinstance(item, ProgramSource) else item for item in programs]

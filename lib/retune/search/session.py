@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from retune.device.workload import MeasureOptions, Runner, measuring_conditions
-from retune.records.conditions import group, within
+from retune.records.conditions import Conditions, group, within
 from retune.records.cost import measured_costs
 from retune.records.schema import Environment, Measurement, TuningRecord
 from retune.records.store import RecordStore
@@ -280,7 +280,7 @@ class Session:
             strategy=strategy(candidate.sketch),
             layout=settings.layout,
             device=spec.fingerprint,
-            conditions=self.conditions,
+            conditions=self._conditions_of(measured),
             env=Environment.of(spec, settings.retune),
             measurement=measured,
         )
@@ -336,6 +336,10 @@ class Session:
     def _row(self, run: TaskRun, candidate: Candidate, measured: Measurement) -> TuningRecord:
         return self.record_of(run.task, run.space, candidate, measured)
 
+    def _conditions_of(self, measured: Measurement) -> Conditions:
+        """The session's, on the device that took the measurement."""
+        return replace(self.conditions, instance=measured.instance or self.conditions.instance)
+
     # -- opening -------------------------------------------------------------------------------
 
     def _new_turns(
@@ -347,8 +351,8 @@ class Session:
             lambda key: self._runs[key].state.done,
             Budget(trials=settings.trials, seconds=settings.seconds, batch=settings.batch),
             changed=self._changed,
-            devices=self.runner.capacity,
-            ahead=self.spec.device_class != "cpu" or bool(self.spec.accelerator),
+            devices=lambda: self.runner.capacity,
+            places=lambda: self.runner.places,
             awaited=awaited,
             grace_s=grace_s,
             clock=clock,

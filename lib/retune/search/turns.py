@@ -91,8 +91,8 @@ class Turns:
         budget: Budget,
         *,
         changed: threading.Condition,
-        devices: int = 1,
-        ahead: bool = False,
+        devices: Callable[[], int] = lambda: 1,
+        places: Callable[[], int] = lambda: 1,
         awaited: Collection[str] = (),
         grace_s: float = GRACE_S,
         clock: Callable[[], float] = perf_counter,
@@ -100,16 +100,15 @@ class Turns:
         """`finished` says of a task whether it has nothing left to try.
 
         No turn is granted before the `awaited` tasks all have a worker, or had `grace_s` to find
-        one. `ahead` says that a device takes in one batch while it measures another.
+        one. `devices` says how many there are now, and `places` how many batches they take in.
         """
         self._choose = choose
         self._finished = finished
         self._budget = budget
         self._changed = changed
-        self._depth = devices + 1
-        self._places = devices + int(ahead)
+        self._devices = devices
+        self._places = places
         """Batches that devices take in at the same time."""
-        self._ordered = devices == 1
         self._missing = set(awaited)
         self._grace_s = grace_s
         self._clock = clock
@@ -349,6 +348,15 @@ class Turns:
             self._flight.append(Turn(key=key, most=most))
 
     @property
+    def _depth(self) -> int:
+        """Turns in flight at most."""
+        return max(self._devices() + 1, self._places())
+
+    @property
+    def _ordered(self) -> bool:
+        return self._devices() == 1
+
+    @property
     def _proposing(self) -> bool:
         return any(turn.phase == Phase.PROPOSING for turn in self._flight)
 
@@ -360,7 +368,7 @@ class Turns:
         """First come, first served."""
         inside = sum(t.phase == Phase.MEASURING for t in self._flight)
         waiting = next(t for t in self._flight if t.phase == Phase.WAITING)
-        return inside < self._places and waiting is turn
+        return inside < self._places() and waiting is turn
 
     def _is_next_to_record(self, turn: Turn) -> bool:
         return next(t for t in self._flight if t.phase < Phase.RECORDED) is turn

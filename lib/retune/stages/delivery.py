@@ -7,7 +7,8 @@ import numpy as np
 
 from retune.bundle.bench import BenchOptions, Timing
 from retune.bundle.build import build_plan
-from retune.bundle.examiner import Entrant, Examiner, Original, Rival
+from retune.bundle.examination import Entrant, Original, Rival
+from retune.bundle.farm_examiner import open_examiner
 from retune.bundle.format import write_bundle
 from retune.bundle.memory import plan_memory
 from retune.bundle.module import LaunchProfile
@@ -15,7 +16,7 @@ from retune.bundle.peers import oracle_version, peer_versions
 from retune.bundle.plan import LARGEST_ERROR_NOTE, MAX_ERROR_NOTE, RECIPE_NOTE, NetworkPlan
 from retune.bundle.versions import promote, prune
 from retune.core.codec import to_json
-from retune.device.opening import is_absent, is_simulated, playing, spec_of
+from retune.device.opening import is_absent, playing, spec_of, unraced
 from retune.records.conditions import Conditions
 from retune.search.conditions import network_conditions
 from retune.stages.manifest import (
@@ -123,7 +124,7 @@ def _write_best_form(plan: NetworkPlan, bundle: Path, device: str) -> NetworkPla
     write_bundle(plan, bundle)
     if is_absent(device):
         return plan
-    with Examiner(device) as examiner:
+    with open_examiner(device) as examiner:
         best = replace(plan, form=examiner.best_form(bundle))
     if best.form != plan.form:
         write_bundle(best, bundle)
@@ -146,7 +147,7 @@ def stage_verify(
     Those of a bundle for a device that is not here are of the one that plays it.
     """
     player = playing(request.device)
-    with Examiner(player) as examiner:
+    with open_examiner(player) as examiner:
         bundle = compiled.file(compiled.module)
         verdict = examiner.verify(bundle, _original(network), samples=request.samples)
     outcome = verdict.found
@@ -197,15 +198,17 @@ def stage_bench(
         return BenchManifest(rows=(), profile=())
     bundles = {made.variant: made.file(made.module) for made in (untuned, tuned)}
     original = _original(network)
-    peers = () if is_simulated(request.device) else peer_versions(_PEERS)  # they run on no board
+    peers = () if unraced(request.device) else peer_versions(_PEERS)  # they run on no board
     rivals = {name: Rival(peer=name, network=original) for name in peers}
     entrants: dict[str, Entrant] = {**bundles, **rivals}
-    with Examiner(request.device) as examiner:
+    with open_examiner(request.device) as examiner:
         outcome = examiner.compare(entrants, options=BenchOptions(budget_s=_BENCH_SECONDS))
+        board = examiner.where
         steps = examiner.profile(bundles["tuned"])
     return BenchManifest(
         rows=tuple(latency_of(timing) for timing in outcome.timings),
         profile=tuple(_kernel_time(step) for step in steps),
+        board=board,
     )
 
 

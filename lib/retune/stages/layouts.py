@@ -7,7 +7,7 @@ from pathlib import Path
 from time import perf_counter
 
 from retune.core.layouts import MEASURED
-from retune.device.opening import is_absent, is_simulated
+from retune.device.opening import is_absent, unraced
 from retune.layout.pbqp import reduce
 from retune.search.extract import Network
 from retune.search.laying import Kept, LayoutChoice, uniform
@@ -33,7 +33,7 @@ def stage_layout(request: TuneRequest, tuned: Tuned) -> LayoutManifest:
 
     For `auto` kernels and copies are measured and the cheapest plan is solved for; any other layout
     is that of all images. When those who watch wish it so, measuring ends early, and the manifest
-    is not stored. On a simulated device all images stay in rows.
+    is not stored. On simulated devices and boards of a farm all images stay in rows.
     """
     asked = (request.layout, request.layout_solver)
     key = stage_key("layout", tuned.run_id, tuned.trials_done, *asked)
@@ -41,7 +41,7 @@ def stage_layout(request: TuneRequest, tuned: Tuned) -> LayoutManifest:
     def body(_: Path) -> LayoutManifest:
         if request.layout == BLOCKS:
             return LayoutManifest(plan=plan_of(uniform(open_network(request).network, BLOCKS)))
-        unmeasured = is_simulated(request.device) or is_absent(request.device)
+        unmeasured = unraced(request.device) or is_absent(request.device)
         if request.layout != MEASURED or unmeasured:
             return LayoutManifest()
         with searched_session(request, tuned) as session:

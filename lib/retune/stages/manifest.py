@@ -429,6 +429,8 @@ class BenchManifest(Manifest):
 
     rows: tuple[Latency, ...]
     profile: tuple[KernelTime, ...] = ()
+    board: str = ""
+    """Of a farm: its name, and its clock, temperature and governor after the comparison."""
 
     def median_us(self, name: str) -> float | None:
         """The median of that contestant, if it took part."""

@@ -16,7 +16,7 @@ from retune.bundle.racer import ContestChild, Passes
 from retune.core.errors import DeviceError
 from retune.core.target import DeviceSpec
 from retune.device.child import ChildLostError
-from retune.device.opening import board_of, is_simulated
+from retune.device.opening import unraced
 from retune.records.schema import Measurement, TuningRecord, succeeded
 from retune.rules.cost.estimate import default_candidate
 from retune.schedule.space import Candidate
@@ -77,13 +77,11 @@ def race_finalists(
     """The winner of each tuned task but those `without`, with images lying as the layouts say;
     every contender's times in place are records afterwards.
 
-    A few rounds of passes run; further ones while `time_left`. No winners on a simulated device, or
-    where the network with its finalists cannot run: a line in the log says why.
+    A few rounds of passes run; further ones while `time_left`. No winners on simulated devices and
+    boards of a farm, or where the network with its finalists cannot run: the log says why.
     """
-    if is_simulated(request.device):
-        board = board_of(request.device)
-        name = board.name if board else request.device
-        _LOG.info("%s is simulated: finalists are chosen by their records", name)
+    if why := unraced(request.device):
+        _LOG.info("%s: finalists are chosen by their records", why)
         return FinalistsManifest()
     finalists = choose_finalists(session, budget_s, without)
     chosen = {key: [f.candidate for f in found] for key, found in finalists.items()}
@@ -184,8 +182,8 @@ def race_in_place(
 
     Raises: DeviceError where the network with all of them cannot be run, or is simulated.
     """
-    if is_simulated(device):
-        raise DeviceError(f"{device} is simulated: finalists are chosen by their records")
+    if why := unraced(device):
+        raise DeviceError(f"{why}: finalists are chosen by their records")
     plan = build_contest(network, contenders, spec, model_key="", notes={})
     race = Race([len(found) for found in contenders.values()], np.random.default_rng(seed))
     with _Passes(device, plan, list(contenders)) as passes:

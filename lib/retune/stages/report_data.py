@@ -154,6 +154,8 @@ def _facts(request: TuneRequest, run: FinishedRun, published: str) -> tuple[tupl
     }
     if tuned.host_steps:
         facts = {**facts, "host steps": "; ".join(tuned.host_steps)}
+    if run.bench.board:
+        facts = {**facts, "board": run.bench.board}
     if tuned.offloaded:
         text = f"{accelerated(tuned)}; times of the bundle are these and the measured rest"
         facts = {**facts, "accelerator": text}

@@ -12,7 +12,7 @@ from math import nextafter
 from pathlib import Path
 
 from retune.bundle.bench import Benchmark, BenchOptions, Ratio
-from retune.bundle.examiner import Examiner
+from retune.bundle.farm_examiner import open_examiner
 from retune.bundle.peers import oracle_version
 from retune.bundle.verify import DEVIATION_OF_DIRECT
 from retune.core.errors import DeviceError
@@ -163,7 +163,7 @@ def compare_bundles(
 ) -> Benchmark:
     """Whole calls of both in turns; its ratio says how many times as long the untuned one takes."""
     bundles = {made.variant: made.file(made.module) for made in (untuned, tuned)}
-    with Examiner(request.device) as examiner:
+    with open_examiner(request.device) as examiner:
         return examiner.compare(bundles, baseline="untuned", options=_COMPARE)
 
 

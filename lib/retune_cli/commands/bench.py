@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from retune.core.errors import InputError
+from retune_cli.commands.farm import Certs, Device, Scheduler, farm_device
 from retune_cli.console import print_json, print_line, print_table, rounded
 from retune_cli.options import MODEL_HELP, Json, Module, check_model, check_module
 
@@ -16,20 +17,21 @@ def bench(
     module: Module,
     against: Annotated[str | None, typer.Option(help="A peer, such as onnxruntime.")] = None,
     model: Annotated[str | None, typer.Option(help=f"For the peer: {MODEL_HELP}")] = None,
+    device: Device = "",
+    scheduler: Scheduler = "",
+    certs: Certs = None,
     repeat: Annotated[int, typer.Option(min=1, help="Rounds; each has one of each.")] = 50,
     profile: Annotated[
         bool, typer.Option("--profile", help="Also the time of each kernel.")
     ] = False,
-    device: Annotated[
-        str | None, typer.Option(help="Default: the device it was tuned for.")
-    ] = None,
     json: Json = False,
 ) -> None:
     """Measure a bundle's latency, interleaved with a peer's if one is named."""
     peer_model = _peer_model(against, model)
     check_module(module)
     from retune.bundle.bench import BenchOptions
-    from retune.bundle.examiner import Entrant, Examiner, Original, Rival
+    from retune.bundle.examination import Entrant, Original, Rival
+    from retune.bundle.farm_examiner import open_examiner
     from retune.bundle.format import read_bundle
     from retune.graph.models import resolve_model
 
@@ -40,19 +42,23 @@ def bench(
         original = Original(onnx=resolve_model(peer_model, shapes=shapes), shapes=shapes)
         entrants[against] = Rival(peer=against, network=original)
     options = BenchOptions(min_rounds=repeat, max_rounds=repeat, budget_s=BUDGET_S)
-    with Examiner(device or plan.device.name) as examiner:
+    with open_examiner(farm_device(device or plan.device.name, scheduler, certs)) as examiner:
         found = examiner.compare(entrants, baseline="retune", options=options)
+        board = examiner.where
         kernels = [_kernel(row) for row in examiner.profile(module)] if profile else []
     rows = [_row(timing) for timing in found.timings]
     # `ratio` of the library says who wins; here it is the peer's time in units of the bundle's.
     ratio = rows[1]["median_us"] / rows[0]["median_us"] if len(rows) > 1 else None
     if json:
         result = {"module": str(module), "rounds": found.rounds, "rows": rows, "ratio": ratio}
-        print_json(result | ({"profile": kernels} if profile else {}))
+        where = {"board": board} if board else {}
+        print_json(result | where | ({"profile": kernels} if profile else {}))
         return
     if kernels:
         print_table(rounded(kernels, 1), f"kernels of {module}, in the order in which they run")
     print_table(rounded(rows, 1), f"latency of {module}, {found.rounds} rounds")
+    if board:
+        print_line(f"on board {board}")
     if ratio is not None:
         print_line(f"{against} takes {ratio:.2f} x the bundle's time")
 

@@ -1,10 +1,11 @@
-"""`retune devices`: what can be tuned for on this machine, and which profiles there are."""
+"""`retune devices`: what can be tuned for here or in a farm, and which profiles there are."""
 
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
+from retune_cli.commands.farm import Certs, Scheduler, print_boards
 from retune_cli.console import print_json, print_table, say
 from retune_cli.options import Json
 
@@ -13,8 +14,19 @@ Profiles = Annotated[
 ]
 
 
-def devices(profiles: Profiles = False, json: Json = False) -> None:
-    """List this machine's OpenCL devices, the simulated accelerator, and profiles of others."""
+def devices(
+    scheduler: Scheduler = "",
+    certs: Certs = None,
+    profiles: Profiles = False,
+    json: Json = False,
+) -> None:
+    """List this machine's OpenCL devices, the simulated accelerator, and profiles of others.
+
+    With --scheduler, the keys of a farm's boards.
+    """
+    if scheduler:
+        print_boards(scheduler, certs, json=json)
+        return
     if profiles:
         _print_sources(json=json)
         return

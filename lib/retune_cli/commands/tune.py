@@ -13,6 +13,7 @@ from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_MAX_ERROR, DEFAULT
 from retune.stages.manifest import Publish, TuneRequest
 from retune.stages.results import TuneResult
 from retune.stages.rows import latency_lines, result_data, task_rows
+from retune_cli.commands.farm import Certs, Scheduler, farm_device
 from retune_cli.console import print_json, print_line, print_table, say
 from retune_cli.interrupt import ctrl_c_ends_measuring
 from retune_cli.options import (
@@ -85,8 +86,15 @@ Campaign = Annotated[
 def tune(
     model: Model,
     out: Annotated[Path, typer.Option(help="Folder for the bundle and the report.")],
-    device: Annotated[str, typer.Option(help="A device or profile of `retune devices`.")] = "pocl",
+    device: Annotated[
+        str,
+        typer.Option(
+            help="A device or profile of `retune devices`, or farm:KEY for boards of a farm."
+        ),
+    ] = "pocl",
     device_param: DeviceParams = None,
+    scheduler: Scheduler = "",
+    certs: Certs = None,
     trials: Annotated[
         int | None, typer.Option(help="Measurements; 0 compiles with what is known.")
     ] = None,
@@ -126,7 +134,7 @@ def tune(
         out=str(out),
         records=str(records or records_root()),
         work=str(cache_root()),
-        device=named(device, parse_parameters(device_param or ())),
+        device=farm_device(named(device, parse_parameters(device_param or ())), scheduler, certs),
         trials=trials,
         minutes=_minutes(trials, minutes),
         tuner=tuner,

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from retune_cli.commands.farm import Certs, Device, Scheduler, farm_device
 from retune_cli.console import print_json, print_line
 from retune_cli.options import MODEL_HELP, Json, Module, check_model, check_module
 
@@ -12,9 +13,6 @@ if TYPE_CHECKING:
     from retune.bundle.examiner import Verdict
 
 Reference = Annotated[str, typer.Option("--model", help=MODEL_HELP)]
-Device = Annotated[
-    str | None, typer.Option(help="Default: the device it was tuned for, or PoCL in its place.")
-]
 
 
 def verify(
@@ -22,7 +20,9 @@ def verify(
     model: Reference,
     samples: Annotated[int, typer.Option(min=1, help="Seeded random inputs to compare on.")] = 4,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the inputs.")] = 0,
-    device: Device = None,
+    device: Device = "",
+    scheduler: Scheduler = "",
+    certs: Certs = None,
     json: Json = False,
 ) -> None:
     """Print how far a bundle's outputs are from onnxruntime's; fails if it is too far.
@@ -34,7 +34,8 @@ def verify(
     check_model(model)
     from math import inf
 
-    from retune.bundle.examiner import Examiner, Original
+    from retune.bundle.examination import Original
+    from retune.bundle.farm_examiner import open_examiner
     from retune.bundle.format import read_bundle
     from retune.bundle.plan import INTEGERS_NOTE, RECIPE_NOTE
     from retune.core.codec import from_json
@@ -50,7 +51,7 @@ def verify(
     floats = None
     coded = recipe is not None or INTEGERS_NOTE in plan.notes
     player = device or playing(plan.device.name)
-    with Examiner(player) as examiner:
+    with open_examiner(farm_device(player, scheduler, certs)) as examiner:
         judged = examiner.verify(module, original, samples=samples, seed=seed)
         if coded:
             original = replace(original, recipe=None, integers=False)

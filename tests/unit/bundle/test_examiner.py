@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from retune.bundle.bench import Benchmark, BenchOptions
-from retune.bundle.examiner import Examiner, Original, Patience, Rival, Verdict
-from retune.bundle.examiner_child import (
+from retune.bundle.examination import (
     Compare,
     Failed,
     FindForm,
@@ -20,6 +19,7 @@ from retune.bundle.examiner_child import (
     Profile,
     Verify,
 )
+from retune.bundle.examiner import Examiner, Original, Patience, Rival, Verdict
 from retune.bundle.format import write_bundle
 from retune.bundle.module import BundleWarning
 from retune.bundle.plan import NetworkPlan

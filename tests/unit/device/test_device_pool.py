@@ -1,7 +1,7 @@
 """Several devices of one kind measure at the same time, and fail each for itself."""
 
 from collections.abc import Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import Barrier, Event
@@ -12,7 +12,7 @@ from retune.codegen.source import ProgramSource
 from retune.core.errors import DeviceError, InputError
 from retune.core.target import GENERIC_CPU
 from retune.device.device_pool import DevicePool
-from retune.device.workload import MeasureOptions, Workload
+from retune.device.workload import MeasureOptions, Workload, handed_in
 from retune.records.schema import Measurement, succeeded
 from tests.unit.device.test_measure import WORKLOAD, program
 
@@ -42,6 +42,16 @@ class Device:
 
     def prepare(self, workload: Workload) -> None:
         self.prepared.append(workload)
+
+    places = 1
+
+    def forget(self, workload_key: str) -> None:
+        self.prepared = [each for each in self.prepared if each.key != workload_key]
+
+    def submit(
+        self, workload_key: str, candidates: Sequence[ProgramSource], options: MeasureOptions
+    ) -> Future[list[Measurement]]:
+        return handed_in(self.measure, workload_key, candidates, options)
 
     def measure(
         self, workload_key: str, candidates: Sequence[ProgramSource], options: MeasureOptions

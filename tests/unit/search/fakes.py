@@ -2,12 +2,13 @@
 
 import zlib
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 
 from retune.codegen.source import ProgramSource
 from retune.core.dtypes import TensorType
 from retune.core.target import GENERIC_CPU, DeviceSpec
-from retune.device.workload import MeasureOptions, Workload
+from retune.device.workload import MeasureOptions, Workload, handed_in
 from retune.graph.graph import Graph, GraphBuilder
 from retune.graph.passes import optimise
 from retune.records.schema import Measurement, failed, succeeded
@@ -60,6 +61,16 @@ class FakeRunner:
 
     def prepare(self, workload: Workload) -> None:
         self.workloads.append(workload.key)
+
+    places = 1
+
+    def forget(self, workload_key: str) -> None:
+        self.workloads.remove(workload_key)
+
+    def submit(
+        self, workload_key: str, candidates: Sequence[ProgramSource], options: MeasureOptions
+    ) -> Future[list[Measurement]]:
+        return handed_in(self.measure, workload_key, candidates, options)
 
     def measure(
         self, workload_key: str, candidates: Sequence[ProgramSource], options: MeasureOptions

@@ -1,6 +1,7 @@
 """A session measures what it is asked for, keeps every row, and goes on where it was."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from retune.codegen.lower import lower
 from retune.codegen.source import ProgramSource
 from retune.core.errors import LookupFailed, ScheduleError
 from retune.core.target import GENERIC_CPU
+from retune.device.workload import MeasureOptions
 from retune.records.arrow import to_records
 from retune.records.cost import measured_costs
 from retune.records.ranking import best, top
@@ -275,6 +277,28 @@ def test_times_of_other_conditions_are_not_compared(store: Path):
         assert {item.run_id for item in found} == {"all cores"}
     one_core = open_session(store, Elsewhere(), settings(run_id="one core"))
     assert any(run.best_us for run in one_core.runs)
+
+
+class Second(FakeRunner):
+    """Its rows were taken by another one of its devices."""
+
+    def measure(
+        self, workload_key: str, candidates: Sequence[ProgramSource], options: MeasureOptions
+    ) -> list[Measurement]:
+        rows = super().measure(workload_key, candidates, options)
+        state = {"clock_mhz": 1800.0, "temperature_c": 71.5, "governor": "performance"}
+        return [replace(row, instance="board-2", **state) for row in rows]  # type: ignore[arg-type]
+
+
+def test_a_record_names_the_device_that_took_it(store: Path):
+    searched(store, 4, Second())
+    rows = RecordStore(store).scan()
+    assert set(rows["instance"]) == {"board-2"}
+    assert set(rows["governor"]) == {"performance"}
+    assert set(rows["clock_mhz"]) == {1800.0}
+    for record in to_records(RecordStore(store).table()):
+        assert record.measurement.temperature_c == 71.5
+        assert record.conditions == replace(open_session(store).conditions, instance="board-2")
 
 
 def test_records_of_before_conditions_were_kept_are_known(store: Path):

@@ -27,7 +27,9 @@ class Search:
         grace_s: float = DEADLINE_S,
         clock: Callable[[], float] = lambda: 0.0,
         supply: int = 1000,
+        present: Callable[[], int] | None = None,
     ) -> None:
+        """`present` says how many devices there are at the moment, in place of `devices`."""
         self.granted: list[str] = []
         self.known: list[tuple[str, int]] = []
         self.knowledge: list[int] = []
@@ -42,8 +44,8 @@ class Search:
             lambda key: not self.left[key],
             budget or Budget(trials=40, batch=BATCH),
             changed=threading.Condition(),
-            devices=devices,
-            ahead=ahead,
+            devices=present or (lambda: devices),
+            places=present or (lambda: devices + int(ahead)),
             awaited=names,
             grace_s=grace_s,
             clock=clock,
@@ -281,3 +283,20 @@ def test_two_devices_measure_at_the_same_time_and_each_trial_has_its_number():
     assert search.run() == ["trials"] * 3
     assert sorted(search.recorded) == list(range(0, 40, BATCH))
     assert sorted(first for _, first in search.known) == list(range(0, 40, BATCH))
+
+
+def test_a_device_that_comes_in_mid_run_takes_part():
+    there, both = [1], threading.Barrier(2)
+    search = Search(
+        "a", "b", "c", budget=Budget(trials=11 * BATCH, batch=BATCH), present=lambda: there[0]
+    )
+
+    def during(turn: Turn) -> None:
+        if there[0] == 1:
+            there[0] = 2
+        else:
+            both.wait(DEADLINE_S)  # ends only if another one is measured too
+
+    search.during = during
+    assert search.run() == ["trials"] * 3
+    assert sorted(search.recorded) == list(range(0, 11 * BATCH, BATCH))

@@ -112,6 +112,7 @@ class FakeExaminer:
     """Finds everything right, and each entrant slower than the one before it."""
 
     form: Form = "persistent"
+    where = ""
     asked: list[str] = []  # noqa: RUF012 - of a class that each test has for itself
 
     def __init__(self, device: str) -> None:
@@ -163,7 +164,7 @@ def examined(monkeypatch: pytest.MonkeyPatch) -> type[FakeExaminer]:
     class Own(FakeExaminer):
         asked: list[str] = []  # noqa: RUF012
 
-    monkeypatch.setattr(delivery, "Examiner", Own)
+    monkeypatch.setattr(delivery, "open_examiner", Own)
     return Own
 
 

@@ -41,7 +41,7 @@ class World:
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("stage_compile", "stage_verify", "race_in_place"):
             monkeypatch.setattr(settling, name, getattr(self, name))
-        monkeypatch.setattr(settling, "Examiner", lambda device: nullcontext(self))
+        monkeypatch.setattr(settling, "open_examiner", lambda device: nullcontext(self))
         for module in (settling, selecting):
             monkeypatch.setattr(module, "spec_of", lambda name: GENERIC_CPU)
 

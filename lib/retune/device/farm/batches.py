@@ -1,0 +1,354 @@
+"""Batches of candidates as data: what a client sends, what a board makes of it, and the rows back.
+
+Read `pack_batch` and `unpack_batch`. Packed constants travel as arrays; so a program comes out of
+the wire with the same key, and any Runner measures it as its own. What a board takes is limited by
+numbers of its own: `Limits`.
+"""
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
+from math import isfinite, prod
+
+import numpy as np
+
+from retune.codegen.source import BufferSpec, KernelSource, ProgramSource, Role
+from retune.codegen.target import BUILD_OPTIONS
+from retune.core.codec import to_json
+from retune.core.dtypes import DTYPES, itemsize, numpy_dtype
+from retune.device.farm.wire import (
+    Parts,
+    RefusedError,
+    digest_of,
+    pack_arrays,
+    read_json,
+    unpack_arrays,
+)
+from retune.device.vitals import Vitals
+from retune.device.workload import MeasureOptions, Workload, make_candidate
+from retune.records.schema import MAX_ERROR_CHARS, Measurement, Status, failed, succeeded
+
+MEASURE = "measure"
+"""Kind of the jobs that are batches."""
+ALLOWED_OPTIONS = frozenset(BUILD_OPTIONS)
+"""What a job may ask of a board's compiler."""
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
+_MOST_GOVERNOR_CHARS = 80
+_INPUT, _OUTPUT = "input/", "output/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a board takes at most, whatever the job says of itself."""
+
+    candidates: int = 4096
+    text_chars: int = 4 << 20
+    """Of a kernel."""
+    buffer_bytes: int = 8 << 30
+    """All buffers of a program together."""
+    deadline_s: float = 600.0
+    """Of building, and of running, each."""
+    repeats: int = 1000
+    pause_s: float = 60.0
+    spread_bytes: int = 8 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Buffer:
+    """A BufferSpec whose pack has been applied."""
+
+    name: str
+    dtype: str
+    elements: int
+    role: Role
+    packed: str = ""
+    """Name of the array that it holds; empty: it comes from the workload."""
+    computed_from: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Program:
+    kernels: tuple[KernelSource, ...]
+    buffers: tuple[_Buffer, ...]
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Batch:
+    workload: str
+    """Key."""
+    digest: str
+    """Of the blob with its arrays."""
+    rtol: float
+    atol: float
+    options: MeasureOptions
+    programs: tuple[_Program, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """A Measurement as JSON has it."""
+
+    status: Status
+    error: str
+    run_times_us: tuple[float, ...]
+    max_abs_err: float | None
+    reference_us: float | None
+    calm_us: float | None
+    build_s: float
+    run_s: float
+    taken: float
+    """Seconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rows:
+    rows: tuple[_Row, ...]
+    vitals: Vitals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenPack:
+    """A Pack that was applied where the program was made."""
+
+    array: np.ndarray
+
+    def apply(self, *arrays: np.ndarray) -> np.ndarray:  # noqa: ARG002  they are in it already
+        """The array that came with the program."""
+        return self.array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceivedBatch:
+    """A batch as a board has it; the workload's arrays may be known from before."""
+
+    workload_key: str
+    digest: str
+    rtol: float
+    atol: float
+    options: MeasureOptions
+    sources: tuple[ProgramSource, ...]
+
+    def workload(self, blob: bytes) -> Workload:
+        """The workload, of the blob with its arrays. Raises: RefusedError if it is none."""
+        arrays = unpack_arrays(blob)
+        return Workload(
+            key=self.workload_key,
+            inputs=_named(arrays, _INPUT),
+            outputs=_named(arrays, _OUTPUT),
+            rtol=self.rtol,
+            atol=self.atol,
+        )
+
+
+def pack_workload(workload: Workload) -> bytes:
+    """The workload's arrays: the blob that its batches need."""
+    inputs = {f"{_INPUT}{name}": array for name, array in workload.inputs.items()}
+    outputs = {f"{_OUTPUT}{name}": array for name, array in workload.outputs.items()}
+    return pack_arrays({**inputs, **outputs})
+
+
+def pack_batch(
+    workload: Workload, digest: str, sources: Sequence[ProgramSource], options: MeasureOptions
+) -> tuple[str, dict[str, np.ndarray]]:
+    """Body of the job, and the arrays that it holds. `digest` is that of the workload's blob.
+
+    Equal packed constants are one array. Raises: InputError for a candidate that does not fit the
+    workload's arrays.
+    """
+    arrays: dict[str, np.ndarray] = {}
+    programs: list[_Program] = []
+    for source in sources:
+        packed = make_candidate(workload, source).constants(workload)
+        names: dict[str, str] = {}
+        for name, array in packed.items():
+            names[name] = digest_of(
+                np.ascontiguousarray(array).tobytes() + str(array.dtype).encode()
+            )
+            arrays[names[name]] = array
+        buffers = tuple(
+            _Buffer(
+                name=spec.name,
+                dtype=spec.dtype,
+                elements=spec.elements,
+                role=spec.role,
+                packed=names.get(spec.name, ""),
+                computed_from=spec.computed_from,
+            )
+            for spec in source.buffers
+        )
+        programs.append(_Program(kernels=source.kernels, buffers=buffers, options=source.options))
+    batch = _Batch(
+        workload=workload.key,
+        digest=digest,
+        rtol=workload.rtol,
+        atol=workload.atol,
+        options=options,
+        programs=tuple(programs),
+    )
+    return to_json(batch), arrays
+
+
+def unpack_batch(body: str, parts: Parts, limits: Limits) -> ReceivedBatch:
+    """The batch of that body, as far as it fits the limits. Raises: RefusedError."""
+    batch = read_json(_Batch, body)
+    check_options(batch.options, limits)
+    for name in ("rtol", "atol"):
+        if not (isfinite(getattr(batch, name)) and getattr(batch, name) >= 0):
+            raise RefusedError(f"{name}: expected 0 or more, got {getattr(batch, name)}")
+    _at_most("candidates", len(batch.programs), limits.candidates)
+    return ReceivedBatch(
+        workload_key=batch.workload,
+        digest=batch.digest,
+        rtol=batch.rtol,
+        atol=batch.atol,
+        options=batch.options,
+        sources=tuple(_source(program, parts.arrays, limits) for program in batch.programs),
+    )
+
+
+def check_options(options: MeasureOptions, limits: Limits) -> None:
+    """Raises: RefusedError if a job asks for more than a board gives."""
+    for name in ("build_deadline_s", "run_deadline_s"):
+        _at_most(name, getattr(options, name), limits.deadline_s)
+    for name in ("number", "repeat", "disturbed_retries"):
+        _at_most(name, getattr(options, name), limits.repeats)
+    _at_most("cooldown_s", options.cooldown_s, limits.pause_s)
+    _at_most("min_repeat_ms", options.min_repeat_ms, 1e3 * limits.pause_s)
+    _at_most("deadline_factor", options.deadline_factor, limits.repeats)
+    _at_most("spread_bytes", options.spread_bytes, limits.spread_bytes)
+    _at_most("1 / worst_gflops", 1 / options.worst_gflops, limits.repeats)
+
+
+def pack_rows(rows: Sequence[Measurement], vitals: Vitals) -> str:
+    """Body of the answer."""
+    names = [f.name for f in fields(_Row) if f.name != "taken"]
+    packed = tuple(
+        _Row(
+            **{name: _plain(getattr(row, name)) for name in names},  # pyright: ignore[reportArgumentType]  equal fields
+            taken=row.timestamp.timestamp(),
+        )
+        for row in rows
+    )
+    return to_json(_Rows(rows=packed, vitals=vitals))
+
+
+def unpack_rows(body: str, instance: str, number: int) -> list[Measurement]:
+    """So many rows, taken by the board of that name. Raises: RefusedError for anything else."""
+    answer = read_json(_Rows, body)
+    if len(answer.rows) != number:
+        raise RefusedError(f"expected {number} rows from {instance}, got {len(answer.rows)}")
+    return [_measurement(row, instance, answer.vitals) for row in answer.rows]
+
+
+def _measurement(row: _Row, instance: str, vitals: Vitals) -> Measurement:
+    right = row.status == "ok"
+    positive = all(isfinite(t) and t > 0 for t in row.run_times_us)
+    if right != bool(row.run_times_us) or not positive:
+        raise RefusedError(f"expected positive times of right candidates alone, got {row}")
+    try:
+        taken = datetime.fromtimestamp(row.taken, UTC)
+    except (ValueError, OverflowError, OSError):
+        raise RefusedError(f"expected a time that a row was taken at, got {row.taken}") from None
+    if right:
+        made = succeeded(
+            row.run_times_us,
+            max_abs_err=row.max_abs_err,
+            reference_us=row.reference_us,
+            calm_us=row.calm_us,
+            build_s=row.build_s,
+            run_s=row.run_s,
+        )
+    else:
+        made = failed(
+            row.status,
+            row.error[: 2 * MAX_ERROR_CHARS],
+            max_abs_err=row.max_abs_err,
+            build_s=row.build_s,
+            run_s=row.run_s,
+        )
+    return replace(
+        made,
+        instance=instance,
+        clock_mhz=vitals.clock_mhz,
+        temperature_c=vitals.temperature_c,
+        governor=vitals.governor[:_MOST_GOVERNOR_CHARS],
+        timestamp=taken,
+    )
+
+
+def _source(program: _Program, arrays: Mapping[str, np.ndarray], limits: Limits) -> ProgramSource:
+    unknown = set(program.options) - ALLOWED_OPTIONS
+    if unknown:
+        raise RefusedError(
+            f"build options: expected some of {', '.join(sorted(ALLOWED_OPTIONS))}, got "
+            f"{', '.join(sorted(unknown))}"
+        )
+    names = [spec.name for spec in program.buffers]
+    if not program.kernels or len(set(names)) != len(names):
+        raise RefusedError("expected a program of kernels, and buffers with names of their own")
+    for kernel in program.kernels:
+        _check_kernel(kernel, frozenset(names), limits)
+    for spec in program.buffers:
+        if spec.dtype not in DTYPES or spec.elements < 0:
+            raise RefusedError(
+                f"buffer {spec.name!r}: expected elements, got {spec.dtype} {spec.elements}"
+            )
+    total = sum(spec.elements * itemsize(spec.dtype) for spec in program.buffers)
+    _at_most("bytes of a program's buffers", total, limits.buffer_bytes)
+    buffers = tuple(_buffer(spec, arrays) for spec in program.buffers)
+    return ProgramSource(kernels=program.kernels, buffers=buffers, options=program.options)
+
+
+def _check_kernel(kernel: KernelSource, buffers: frozenset[str], limits: Limits) -> None:
+    if not _NAME.fullmatch(kernel.name):
+        raise RefusedError(f"kernel: expected a name in C, got {kernel.name[:80]!r}")
+    _at_most(f"characters of kernel {kernel.name}", len(kernel.text), limits.text_chars)
+    if kernel.name not in kernel.text or "\0" in kernel.text:
+        raise RefusedError(f"kernel {kernel.name}: expected the text of a kernel, got another")
+    sizes = (*kernel.global_size, *kernel.local_size)
+    if min(sizes) < 1 or prod(kernel.global_size) >= 1 << 62 or max(sizes) >= 1 << 32:
+        raise RefusedError(f"kernel {kernel.name}: expected a range of work-items, got {sizes}")
+    if min(kernel.flops, kernel.bytes) < 0 or max(kernel.flops, kernel.bytes) >= 1 << 62:
+        raise RefusedError(f"kernel {kernel.name}: expected counts of its work, got {kernel.flops}")
+    strange = {arg.buffer for arg in kernel.args} - buffers
+    if strange:
+        raise RefusedError(f"kernel {kernel.name}: no buffer {', '.join(sorted(strange))[:80]!r}")
+
+
+def _buffer(spec: _Buffer, arrays: Mapping[str, np.ndarray]) -> BufferSpec:
+    pack = None
+    if spec.packed:
+        array = arrays.get(spec.packed)
+        if array is None or array.size != spec.elements or array.dtype != numpy_dtype(spec.dtype):
+            raise RefusedError(
+                f"buffer {spec.name!r}: expected its packed array, got none that fits"
+            )
+        pack = GivenPack(array=array)
+    return BufferSpec(
+        name=spec.name,
+        dtype=spec.dtype,
+        elements=spec.elements,
+        role=spec.role,
+        pack=pack,
+        computed_from=spec.computed_from,
+    )
+
+
+def _named(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
+
+
+def _plain(value: object) -> object:
+    """JSON has no infinity; the largest float says the same."""
+    if isinstance(value, float) and not isfinite(value):
+        return sys.float_info.max
+    return value
+
+
+def _at_most(what: str, found: float, most: float) -> None:
+    if not found <= most:
+        raise RefusedError(f"{what}: expected at most {most:g}, got {found:g}")

@@ -1,0 +1,10 @@
+"""What a scheduler or a board says goes to stderr, one line for each thing that happens."""
+
+import logging
+import sys
+
+
+def log_lines() -> None:
+    """The process logs so from now on."""
+    form = "%(asctime)s %(levelname)s %(message)s"
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=form, force=True)

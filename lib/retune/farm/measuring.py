@@ -1,0 +1,50 @@
+"""Batches on a board: measured by the Runner of its device, as in a search on that machine."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+
+from retune.core.errors import InputError
+from retune.device.farm.batches import Limits, pack_rows, unpack_batch
+from retune.device.farm.wire import Parts, RefusedError
+from retune.device.opening import open_runner
+from retune.device.vitals import read_vitals
+from retune.device.workload import Runner
+
+_KNOWN = 4
+"""Workloads whose arrays the runner holds at once."""
+
+
+class Measuring:
+    """Carries out jobs of kind `measure`."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._given: OrderedDict[str, str] = OrderedDict()
+        """Digest of each workload that the runner has, the latest at the end."""
+
+    def carry_out(self, body: str, parts: Parts, blob: Callable[[str], bytes]) -> tuple[str, Parts]:
+        """A row for each candidate, and how the board was then."""
+        memory = self._runner.spec.global_memory_bytes
+        batch = unpack_batch(body, parts, Limits(buffer_bytes=memory, spread_bytes=memory))
+        key = batch.workload_key
+        if self._given.get(key) != batch.digest:
+            self._runner.prepare(batch.workload(blob(batch.digest)))
+            self._given[key] = batch.digest
+        self._given.move_to_end(key)
+        while len(self._given) > _KNOWN:
+            self._runner.forget(self._given.popitem(last=False)[0])
+        try:
+            rows = self._runner.submit(key, batch.sources, batch.options).result()
+        except InputError as error:
+            raise RefusedError(str(error)) from error
+        return pack_rows(rows, read_vitals()), Parts()
+
+    def close(self) -> None:
+        """Ends the processes that measure."""
+        self._runner.close()
+
+
+def open_handler(device: str, folder: Path) -> Measuring:  # noqa: ARG001  nothing lies on disk
+    """Who measures on the board's device."""
+    return Measuring(open_runner(device))

@@ -1,0 +1,123 @@
+"""The scheduler of a farm: hands batches to boards, and knows which boards there are.
+
+Read `run_scheduler`. It is distributed's scheduler behind a closed door (`device.farm.door`): it
+passes bytes on, has no web pages, and forgets everything when it ends; what was measured is in the
+clients' record stores.
+"""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from distributed import Scheduler
+from distributed.stealing import WorkStealing
+
+from retune.core.errors import DeviceError, InputError
+from retune.device.farm.door import (
+    SCHEDULER_MESSAGES,
+    SCHEDULER_OPERATIONS,
+    close_door,
+    keep_only,
+)
+from retune.device.farm.names import DEFAULT_PORT, is_loopback
+from retune.device.farm.security import security_of
+from retune.device.farm.wire import MOST_BYTES
+
+_LOG = logging.getLogger("retune.farm")
+
+BOARD_TIMEOUT_S = 30.0
+"""A board that has not been heard of for so long is lost; its batches go to others."""
+_LOST_BOARDS = 1
+"""Of a job may take so many boards with it before its client is told: it then asks for less."""
+
+
+class FarmScheduler(Scheduler):
+    """distributed's scheduler, as far as a farm needs it."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(
+            **kwargs,
+            allowed_failures=_LOST_BOARDS,
+            extensions={"stealing": WorkStealing},
+            dashboard=False,
+        )
+        self.handlers["retune_boards"] = self.boards
+        keep_only(self.handlers, SCHEDULER_OPERATIONS)
+        keep_only(self.stream_handlers, SCHEDULER_MESSAGES)
+
+    def start_http_server(self, *_: Any, **__: Any) -> None:
+        """There are no web pages: they would be open to everybody."""
+
+    def boards(self) -> dict[str, Any]:
+        """What `link.Link.boards` reads: each board, and the jobs that no board is there for."""
+        found = [
+            {
+                "name": str(ws.name),
+                "address": ws.address,
+                "resources": list(ws.resources),
+                "about": ws.extra.get("retune", ""),
+                "jobs": len(ws.processing),
+            }
+            for ws in self.workers.values()
+        ]
+        waiting: dict[str, int] = {}
+        for ts in self.tasks.values():
+            if ts.state in ("no-worker", "queued"):
+                for resource in ts.resource_restrictions or {}:
+                    waiting[resource] = waiting.get(resource, 0) + 1
+        return {"boards": found, "waiting": waiting}
+
+
+def run_scheduler(
+    host: str = "127.0.0.1",
+    port: int = DEFAULT_PORT,
+    *,
+    certs: Path | None = None,
+    plain: bool = False,
+    most_bytes: int = MOST_BYTES,
+    board_timeout_s: float = BOARD_TIMEOUT_S,
+    ready: Callable[[str], None] = lambda address: None,
+) -> None:
+    """Serves until SIGTERM or SIGINT; `ready` is told the address.
+
+    `plain` is without TLS, and for this machine alone. Raises: InputError for a host that is not
+    this machine without TLS, or certificates that cannot be used; DeviceError if the port is taken.
+    """
+    if plain and not is_loopback(host):
+        raise InputError(
+            f"scheduler: expected TLS off this machine, got none for {host}; whoever reaches a "
+            "farm without it runs programs there: see `retune farm certs`"
+        )
+    scheme = "tcp" if plain else "tls"
+    security = security_of(f"{scheme}://{host}:{port}", certs)
+    close_door(most_bytes)
+
+    async def main() -> None:
+        options: dict[str, Any] = {"security": security} if security else {}
+        try:
+            scheduler = FarmScheduler(
+                host=host, port=port, protocol=scheme, worker_ttl=board_timeout_s, **options
+            )
+            await scheduler
+        except OSError as error:
+            raise DeviceError(
+                f"{scheme}://{host}:{port}: cannot be listened on: {error}"
+            ) from error
+        _LOG.info("scheduler at %s", scheduler.address)
+        ready(scheduler.address)
+        stop = stop_event()
+        await stop.wait()
+        await scheduler.close()
+
+    asyncio.run(main())
+
+
+def stop_event() -> asyncio.Event:
+    """Set by SIGTERM and SIGINT, in the loop that runs."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop

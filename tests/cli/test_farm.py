@@ -1,0 +1,66 @@
+"""`retune farm` and what leads to it: certificates, refusals, and one sentence for each mistake."""
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("distributed")
+
+from retune_cli.main import run_command
+
+
+@pytest.fixture(autouse=True)
+def no_farm(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RETUNE_CERTS", "RETUNE_SCHEDULER"):
+        monkeypatch.setenv(name, "")
+
+
+def test_certificates_are_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert run_command(["farm", "certs", str(tmp_path / "farm")]) == 0
+    made = capsys.readouterr().out
+    for role in ("scheduler", "board", "client"):
+        names = {path.name for path in (tmp_path / "farm" / role).iterdir()}
+        assert names == {"ca.pem", "cert.pem", "key.pem"}
+        assert str(tmp_path / "farm" / role) in made
+    assert run_command(["farm", "certs", str(tmp_path / "farm")]) == 0
+    assert "all of them are there" in capsys.readouterr().out
+    assert run_command(["farm", "certs", str(tmp_path / "farm"), "--name", "a/b"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["farm", "scheduler", "--host", "0.0.0.0", "--plain"], "expected TLS off this machine"),
+        (["farm", "scheduler", "--host", "0.0.0.0"], "expected a folder with the farm's cert"),
+        (["farm", "scheduler", "--certs", "nowhere"], "expected ca.pem, cert.pem and key.pem"),
+        (["farm", "serve", "--key", "a"], "expected the address of a farm's scheduler, got none"),
+        (
+            ["farm", "serve", "--key", "a", "--scheduler", "tcp://10.0.0.1"],
+            "expected tls:// off this machine, got tcp://",
+        ),
+        (
+            ["farm", "serve", "--key", "a", "--scheduler", "tls://10.0.0.1"],
+            "expected a folder with the farm's certificates",
+        ),
+        (["devices", "--scheduler", "http://a"], "expected tls://HOST:PORT"),
+        (
+            ["tune", "zoo:mlp", "--out", "x", "--device", "farm:a"],
+            "expected the address of the farm's scheduler, got none",
+        ),
+        (
+            ["tune", "zoo:mlp", "--out", "x", "--scheduler", "tls://a:1"],
+            "expected a device farm:KEY with it, got 'pocl'",
+        ),
+        (
+            ["tune", "zoo:mlp", "--out", "x", "--device", "farm:a b", "--scheduler", "tls://a:1"],
+            "key 'a b': expected letters",
+        ),
+    ],
+)
+def test_a_farm_without_what_it_needs_refuses_to_start(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+):
+    assert run_command(arguments) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert sentence in said[0]

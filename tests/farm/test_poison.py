@@ -1,0 +1,69 @@
+"""Kernels that take processes with them, and batches that take boards with them."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from retune.device.workload import MeasureOptions
+from tests.device.test_local_runner import CRASH, HANG, IMPATIENT, RIGHT, WRONG
+from tests.device.test_local_runner import WORKLOAD as AXPY
+from tests.device.test_local_runner import program as kernel
+from tests.farm.processes import DEADLINE_S, Farm
+from tests.unit.device.test_measure import WORKLOAD, program
+
+pytestmark = [pytest.mark.slow, pytest.mark.device]
+
+BEGINS = "job of measure begins"
+
+
+@pytest.fixture
+def farm(tmp_path: Path) -> Iterator[Farm]:
+    with Farm(tmp_path) as opened:
+        yield opened
+
+
+def test_a_kernel_that_crashes_or_hangs_is_a_row_and_the_board_lives(farm: Farm):
+    board = farm.begin_board("real", "pocl")
+    board.wait_for("board real serves")
+    with closing(farm.link()) as link, closing(farm.runner(link)) as runner:
+        runner.prepare(AXPY)
+        sources = [kernel(body) for body in (RIGHT, CRASH, WRONG, HANG, RIGHT)]
+        rows = runner.submit("axpy", sources, IMPATIENT).result(DEADLINE_S)
+    assert [row.status for row in rows] == ["ok", "crash", "wrong_result", "timeout", "ok"]
+    assert {row.instance for row in rows} == {"real"}
+    assert board.alive
+    assert not board.matching("WARNING|ERROR|Traceback")
+    assert len(board.matching("board real serves")) == 1
+
+
+def test_a_batch_that_loses_two_boards_is_tried_candidate_by_candidate(farm: Farm):
+    """Whoever it was: the boards are killed, and no candidate is convicted of it."""
+    board = farm.start_board("a", "measure_s = 0.5\n")
+    with closing(farm.link()) as link, closing(farm.runner(link)) as runner:
+        runner.prepare(WORKLOAD)
+        future = runner.submit("task", [program("x"), program("y")], MeasureOptions())
+        for _ in range(2):
+            board.wait_for(BEGINS)
+            board.kill()
+            board = farm.start_board("a", "measure_s = 0.5\n")
+        rows = future.result(DEADLINE_S)
+    assert [row.status for row in rows] == ["ok", "ok"]
+    assert len(board.matching(BEGINS)) == 2
+
+
+def test_a_candidate_that_always_loses_its_board_is_a_crash(farm: Farm):
+    board = farm.start_board("a", "measure_s = 0.5\n")
+    with closing(farm.link()) as link, closing(farm.runner(link)) as runner:
+        runner.prepare(WORKLOAD)
+        future = runner.submit("task", [program("x")], MeasureOptions())
+        for _ in range(4):
+            board.wait_for(BEGINS)
+            board.kill()
+            board = farm.start_board("a", "measure_s = 0.5\n")
+        (row,) = future.result(DEADLINE_S)
+        (after,) = runner.submit("task", [program("y")], MeasureOptions()).result(DEADLINE_S)
+    assert row.status == "crash"
+    assert "while it was measured there alone" in row.error
+    assert after.ok

@@ -1,0 +1,224 @@
+"""Batches on their way to boards and back: what comes out is what went in, or it is refused."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from retune.codegen.source import ProgramSource
+from retune.core.dtypes import NUMPY_DTYPES
+from retune.core.errors import InputError
+from retune.device.farm.batches import (
+    Limits,
+    ReceivedBatch,
+    pack_batch,
+    pack_rows,
+    pack_workload,
+    unpack_batch,
+    unpack_rows,
+)
+from retune.device.farm.wire import (
+    WIRE,
+    Envelope,
+    Parts,
+    RefusedError,
+    Reply,
+    digest_of,
+    pack,
+    pack_arrays,
+    unpack,
+    unpack_arrays,
+)
+from retune.device.vitals import Vitals
+from retune.device.workload import MeasureOptions, Workload, make_candidate
+from retune.records.schema import failed, succeeded
+from tests.unit.device.test_measure import WORKLOAD, program
+
+OPTIONS = MeasureOptions(repeat=3, give_up_factor=None, spread_bytes=10)
+ROW = succeeded([2.0, 1.0, 3.0], max_abs_err=0.5, reference_us=7.0, build_s=0.1, run_s=0.2)
+
+
+def job(*sources: ProgramSource, options: MeasureOptions = OPTIONS) -> bytes:
+    blob = pack_workload(WORKLOAD)
+    digest = digest_of(blob)
+    body, arrays = pack_batch(WORKLOAD, digest, sources, options)
+    head = Envelope(wire=WIRE, kind="measure", board="k/1", needs=(digest,), body=body)
+    return pack(head, Parts(arrays=arrays, blobs={digest: blob}))
+
+
+def received(message: bytes, limits: Limits | None = None) -> tuple[ReceivedBatch, Workload]:
+    head, parts = unpack(Envelope, message)
+    batch = unpack_batch(head.body, parts, limits or Limits())
+    return batch, batch.workload(parts.blobs[batch.digest])
+
+
+def test_a_board_gets_what_the_client_had():
+    sources = [program("a"), program("b")]
+    batch, workload = received(job(*sources))
+    assert [source.key for source in batch.sources] == [source.key for source in sources]
+    assert batch.options == OPTIONS
+    for name, array in WORKLOAD.inputs.items():
+        np.testing.assert_array_equal(workload.inputs[name], array)
+    assert workload.outputs["y"].shape == (2, 2)
+    assert (workload.key, workload.rtol, workload.atol) == ("task", WORKLOAD.rtol, WORKLOAD.atol)
+
+
+def test_packed_constants_travel_packed_and_once():
+    message = job(program("a"), program("b"))
+    assert len(unpack(Envelope, message)[1].arrays) == 1
+    batch, workload = received(message)
+    for source in batch.sources:
+        (packed,) = make_candidate(workload, source).constants(workload).values()
+        np.testing.assert_array_equal(packed, [3, 2, 1, 0])
+
+
+def test_constants_that_are_computed_travel_as_what_came_of_them():
+    """Winograd's filters, say, are none of the workload's arrays."""
+    source = program("a")
+    buffers = [
+        replace(spec, name="w.filter", computed_from=("w",)) if spec.name == "w" else spec
+        for spec in source.buffers
+    ]
+    args = [replace(a, buffer="w.filter") if a.buffer == "w" else a for a in source.kernels[0].args]
+    kernel = replace(source.kernels[0], args=tuple(args))
+    given = replace(source, buffers=tuple(buffers), kernels=(kernel,))
+    batch, workload = received(job(given))
+    (packed,) = make_candidate(workload, batch.sources[0]).constants(workload).values()
+    np.testing.assert_array_equal(packed, [3, 2, 1, 0])
+
+
+@pytest.mark.parametrize("dtype", NUMPY_DTYPES)
+def test_arrays_of_every_type_travel(dtype: str):
+    arrays = {"a": np.ones((2, 3), dtype), "scalar": np.array(1, dtype), "none": np.empty(0, dtype)}
+    back = unpack_arrays(pack_arrays(arrays))
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(back[name], array)
+        assert (back[name].dtype, back[name].shape) == (array.dtype, array.shape)
+
+
+def test_rows_come_back_with_their_board():
+    rows = [ROW, failed("wrong_result", "off", max_abs_err=float("inf")), failed("crash", "died")]
+    vitals = Vitals(clock_mhz=1800.0, temperature_c=71.5, governor="performance")
+    right, wrong, crashed = unpack_rows(pack_rows(rows, vitals), "board-3", 3)
+    known = {"instance": "board-3", "clock_mhz": 1800.0, "temperature_c": 71.5}
+    assert right == replace(ROW, **known, governor="performance", timestamp=right.timestamp)
+    assert abs((right.timestamp - ROW.timestamp).total_seconds()) < 1e-3
+    assert (wrong.status, wrong.error, crashed.status) == ("wrong_result", "off", "crash")
+    assert wrong.max_abs_err is not None
+    assert np.isfinite(wrong.max_abs_err)
+
+
+def changed(change: Callable[[dict[str, Any]], object]) -> bytes:
+    """A job whose body was changed on its way."""
+    head, parts = unpack(Envelope, job(program()))
+    body = json.loads(head.body)
+    change(body)
+    return pack(replace(head, body=json.dumps(body)), parts)
+
+
+def kernel(**fields: object) -> Callable[[dict[str, Any]], object]:
+    return lambda body: body["programs"][0]["kernels"][0].update(fields)
+
+
+def buffer(number: int, **fields: object) -> Callable[[dict[str, Any]], object]:
+    return lambda body: body["programs"][0]["buffers"][number].update(fields)
+
+
+def option(**fields: object) -> Callable[[dict[str, Any]], object]:
+    return lambda body: body["options"].update(fields)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (kernel(name="k; x"), "expected a name in C"),
+        (kernel(name="other"), "kernel other: expected the text of a kernel"),
+        (kernel(text="// k \0"), "expected the text of a kernel"),
+        (kernel(text="k" * 99), "characters of kernel k: expected at most 50, got 99"),
+        (kernel(global_size=[0, 1, 1]), "expected a range of work-items"),
+        (kernel(global_size=[1 << 31, 1 << 31, 1]), "expected a range of work-items"),
+        (kernel(global_size=[1, 1]), "expected 3 items"),
+        (kernel(flops=-1), "expected counts of its work"),
+        (kernel(args=[{"buffer": "z", "written": True}]), "no buffer 'z'"),
+        (kernel(text=3), "expected str"),
+        (buffer(0, elements=-1), "expected elements"),
+        (buffer(0, dtype="object"), "expected elements"),
+        (buffer(0, elements=1 << 50), "bytes of a program's buffers: expected at most"),
+        (buffer(1, packed="gone"), "expected its packed array"),
+        (buffer(1, elements=5), "expected its packed array"),
+        (buffer(0, role="secret"), "expected one of"),
+        (buffer(0, name="y"), "names of their own"),
+        (lambda body: body["programs"][0].update(kernels=[]), "expected a program of kernels"),
+        (lambda body: body["programs"][0].update(options=["-I/etc"]), "build options"),
+        (lambda body: body.update(programs=body["programs"] * 9), "candidates: expected at most 8"),
+        (lambda body: body.update(rtol=-1.0), "rtol: expected 0 or more"),
+        (lambda body: body.pop("digest"), "expected a value"),
+        (option(run_deadline_s=1e9), "run_deadline_s: expected at most 600"),
+        (option(repeat=10**9), "repeat: expected at most"),
+        (option(repeat=0), "repeat: expected a positive number"),
+        (option(worst_gflops=1e-9), "worst_gflops: expected at most"),
+        (option(cooldown_s=float("nan")), "expected JSON"),
+    ],
+)
+def test_a_job_that_is_none_is_refused(change: Callable[[dict[str, Any]], object], sentence: str):
+    limits = Limits(candidates=8, text_chars=50, buffer_bytes=1 << 20)
+    with pytest.raises(RefusedError, match=sentence):
+        received(changed(change), limits)
+
+
+def test_a_message_that_is_none_is_refused(rng: np.random.Generator):
+    message = job(program())
+    for cut in (0, 7, 8, 100, len(message) - 1):
+        with pytest.raises(RefusedError):
+            received(message[:cut])
+    with pytest.raises(RefusedError, match="expected a message of bytes, got str"):
+        unpack(Envelope, "text")
+    with pytest.raises(RefusedError, match="expected at most 10 bytes"):
+        unpack(Envelope, message, 10)
+    with pytest.raises(RefusedError, match="with a head"):
+        unpack(Envelope, pack_arrays({"a": np.ones(1)}))
+    for _ in range(300):
+        spoiled = bytearray(message)
+        for place in rng.integers(0, len(spoiled), 3):
+            spoiled[place] = rng.integers(256)
+        try:
+            received(bytes(spoiled))
+        except InputError as error:
+            assert "\n" not in str(error)  # noqa: PT017  either it is refused, or it is a job
+
+
+def test_a_blob_is_known_by_its_content():
+    head, parts = unpack(Envelope, job(program()))
+    forged = Parts(arrays=parts.arrays, blobs=dict.fromkeys(parts.blobs, b"forged"))
+    with pytest.raises(RefusedError, match="expected a blob with digest"):
+        unpack(Envelope, pack(head, forged))
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda body: body["rows"].pop(), "expected 1 rows from b, got 0"),
+        (lambda body: body["rows"][0].update(status="best"), "expected one of"),
+        (lambda body: body["rows"][0].update(run_times_us=[0.0]), "expected positive times"),
+        (lambda body: body["rows"][0].update(run_times_us=[]), "expected positive times"),
+        (lambda body: body["rows"][0].update(status="crash"), "expected positive times"),
+        (lambda body: body["rows"][0].update(taken=1e300), "expected a time"),
+    ],
+)
+def test_an_answer_that_is_none_is_refused(
+    change: Callable[[dict[str, Any]], object], sentence: str
+):
+    body = json.loads(pack_rows([ROW], Vitals()))
+    change(body)
+    with pytest.raises(RefusedError, match=sentence):
+        unpack_rows(json.dumps(body), "b", 1)
+
+
+def test_deep_json_is_refused():
+    with pytest.raises(RefusedError):
+        unpack_batch("[" * 100_000, Parts(), Limits())
+    head = Reply(state="done", body="{" * 10)
+    assert unpack(Reply, pack(head))[0] == head
