@@ -28,6 +28,7 @@ from retune_cli.commands import (
     nightly,
     ops,
     pack,
+    plan,
     quantize,
     records,
     resume,
@@ -73,6 +74,7 @@ app.command("devices")(devices.devices)
 app.command("tasks")(tasks.tasks)
 app.command("ops")(ops.ops)
 app.command("quantize")(quantize.quantize)
+app.command("plan")(plan.plan)
 app.command("tune")(tune.tune)
 app.command("resume")(resume.resume)
 app.command("run")(run.run)

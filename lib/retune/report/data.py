@@ -84,6 +84,40 @@ class QuantizedLayer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LaidStep:
+    """A kernel or a copy of an image, by the layouts of what it reads and makes."""
+
+    label: str
+    reads: tuple[str, ...]
+    """Labels of the steps whose images it reads."""
+    read: str
+    made: str
+    us: float
+    """Expected by its measurements; 0: not known."""
+    measured_us: float | None = None
+    """In the bundle."""
+    copy: bool = False
+
+    @property
+    def off(self) -> float | None:
+        """Measured over expected time."""
+        return self.measured_us / self.us if self.measured_us and self.us else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportLayouts:
+    """A plan of layouts."""
+
+    summary: str
+    totals: tuple[tuple[str, float, int], ...]
+    """Name, microseconds, and images that are copied; the plan's first."""
+    kept: str
+    """What became of the plan in the bundle."""
+    steps: tuple[LaidStep, ...]
+    """In the network's order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReportData:
     """One tuning run."""
 
@@ -109,3 +143,5 @@ class ReportData:
     """How far the network of integers is from the float one; empty for a network of floats."""
     layers: tuple[QuantizedLayer, ...] = ()
     """Those of integers, in the network's order."""
+    layouts: ReportLayouts | None = None
+    """The plan of layouts; None where none was made."""

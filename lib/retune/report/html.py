@@ -3,12 +3,15 @@
 Read `render`. It is a pure function of ReportData; the page's text lies in `report.html.j2`.
 """
 
-from retune.report.data import KernelShare, LatencyBar, ReportData, ReportTask
+from retune.report.data import KernelShare, LaidStep, LatencyBar, ReportData, ReportTask
+from retune.report.layout_picture import layout_chart
 from retune.report.page import page, time_text
 from retune.report.svg import Bar, bar_chart, best_so_far, curve_chart
 
 CURVES = 24
 """Curves shown: those of the costliest tasks."""
+UNEXPECTED = 0.1
+"""Of a kernel's expected time: what it may be off by."""
 KERNELS = 20
 """Kernels shown in the profile: the slowest."""
 
@@ -33,9 +36,17 @@ def render(data: ReportData) -> str:
         latency=bar_chart([_latency_bar(row, data) for row in data.latency], "latency"),
         failures=bar_chart(_failure_bars(data), "outcomes of measurements"),
         profile=bar_chart(_profile_bars(data), "time by kernel"),
+        layouts=layout_chart(data.layouts.steps) if data.layouts else "",
+        unexpected=_unexpected(data),
         hidden_kernels=max(0, len(data.profile) - KERNELS),
         on_host=any(kernel.host and not kernel.simulated for kernel in data.profile),
     )
+
+
+def _unexpected(data: ReportData) -> list[LaidStep]:
+    """Kernels and copies whose time in the bundle is not what was expected."""
+    steps = data.layouts.steps if data.layouts else ()
+    return [step for step in steps if step.off and abs(step.off - 1) > UNEXPECTED]
 
 
 def _headline(data: ReportData) -> list[tuple[str, str]]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from retune.core.dtypes import TensorType
 from retune.core.layouts import Solver
+from retune.core.target import DeviceSpec
 from retune.layout.solve import Solution, solve
 from retune.records.conditions import Conditions
 from retune.records.cost import COST_COLUMNS, NOMINAL_US, recorded_costs
@@ -84,6 +85,18 @@ def costs_of(times: Mapping[Key, np.ndarray]) -> LayoutCosts:
         return kernel(copies[kind], ends)
 
     return LayoutCosts(kernel=kernel, copy=copy)
+
+
+def recorded_problem(
+    network: Network, spec: DeviceSpec, store: RecordStore, conditions: Conditions
+) -> LayoutProblem:
+    """The choices of layouts that a network has by what a store knows; nothing is measured."""
+    possible = possible_ends(network, spec)
+    copies = [(transform_task(kind), ends) for kind, ends in possible_copies(network, spec)]
+    tasks = {key: network.tasks[key] for key in possible} | {t.key: t for t, _ in copies}
+    pairs = [ends for some in possible.values() for ends in some] + [e for _, e in copies]
+    times = recorded_layouts(store, conditions, tasks, list(dict.fromkeys(pairs)))
+    return layout_problem(network, spec, costs_of(times))
 
 
 class LayoutSearch:

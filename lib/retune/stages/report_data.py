@@ -19,6 +19,7 @@ from retune.report import (
 )
 from retune.report.vta import queue_chart
 from retune.stages.manifest import KernelTime, TaskResult, TuneRequest
+from retune.stages.report_layouts import report_layouts
 from retune.stages.results import FinishedRun
 from retune.stages.summary import accelerated, event_of, failed_tasks, quality_text, task_results
 from retune.vta.timing import simulate
@@ -65,6 +66,7 @@ def report_data(
         queues=_queues(run),
         integers=quality_text(run.quantized) if run.quantized else "",
         layers=_layers(run),
+        layouts=report_layouts(request, run),
     )
 
 

@@ -1,0 +1,144 @@
+"""Networks with planned layouts against rows, against blocks, and against each kernel's best.
+
+    python -m benchmarks.layouts --records artifacts/records zoo:resnet50_v1 zoo:mobilenet
+
+Kernels are the best of the record store, or else the default schedules; they are measured with
+images in other layouts, copies too, into a store of the benchmark's own unless `--records` names
+one, and the plan is solved for (`search.layout_search`). Then four bundles run in turns: with the
+plan, with all images in rows, all in blocks of 16 channels, and with the best layouts of each
+kernel alone and the copies that this takes. Prints medians, the plan's time over each of the
+others', what the plan was expected to take, and how long the solver took.
+"""
+
+from argparse import Namespace
+from functools import partial
+from math import inf
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+
+from benchmarks.command import parser_of
+from benchmarks.int8 import samples_of
+from benchmarks.networks import known_candidates
+from benchmarks.table import geometric_mean
+from retune.bundle.bench import BenchOptions, compare_times
+from retune.bundle.build import build_plan
+from retune.bundle.module import Module
+from retune.device.opening import open_runner
+from retune.device.runtime import Device, open_device
+from retune.graph.models import load_model
+from retune.graph.passes import optimise
+from retune.graph.quantize.recipe import quantize
+from retune.graph.quantize.settings import QuantizeSettings
+from retune.layout.solve import solve
+from retune.records.store import RecordStore
+from retune.search.conditions import usual_options
+from retune.search.extract import Network, extract
+from retune.search.laying import LayoutChoice, laid_out, uniform
+from retune.search.layout_problem import LayoutProblem
+from retune.search.layout_search import FoundLayouts, LayoutSearch
+from retune.search.session import RunSettings, Session
+
+BLOCKS = "NCHW16c"
+
+
+def network_of(model: str, *, int8: bool) -> Network:
+    """The network by direct kernels, as one of integers if that is asked for."""
+    graph = load_model(model)
+    if int8:
+        graph = quantize(graph, samples_of(graph), QuantizeSettings())
+    return extract(optimise(graph, "NHWC"), max_error=0.0)
+
+
+def found_layouts(
+    network: Network, model: str, store: RecordStore, options: Namespace
+) -> FoundLayouts:
+    """The plan, after as many seconds of measuring as there may be."""
+    runner = open_runner(options.device)
+    settings = RunSettings(
+        run_id=f"benchmarks.layouts {model}",
+        model=model.replace(":", "-"),
+        layout="NHWC",
+        options=usual_options(runner.spec),
+    )
+    try:
+        session = Session(list(network.tasks.values()), runner, store, settings)
+        started = perf_counter()
+        search = LayoutSearch(session, network, "auto")
+        return search.run(lambda _: perf_counter() - started < options.seconds)
+    finally:
+        runner.close()
+
+
+def expected_us(problem: LayoutProblem, choice: LayoutChoice) -> float:
+    """What kernels and copies take by their measurements."""
+    return sum(problem.kernel_us(choice).values()) + sum(problem.copies_us(choice).values())
+
+
+def measure(model: str, device: Device, store: RecordStore, options: Namespace) -> dict[str, float]:
+    """Medians in milliseconds by the way in which images lie."""
+    network = network_of(model, int8=options.int8)
+    found = found_layouts(network, model, store, options)
+    problem = found.problem
+    started = perf_counter()
+    solution = solve(problem.table, "auto")
+    solved_s = perf_counter() - started
+    choices = {
+        "plan": problem.choice(solution.choice),
+        "rows": problem.choice(problem.numbers({})),
+        BLOCKS: uniform(network, BLOCKS),
+        "each": problem.each_alone(),
+    }
+    known = known_candidates(network, store, device.spec)
+    contenders = {}
+    for name, choice in choices.items():
+        laid = laid_out(network, choice)
+        plan = build_plan(laid, known, device.spec, model_key=name, notes={})
+        module = Module(plan, device)
+        inputs = module.random_inputs()
+        module.run(inputs)
+        contenders[name] = partial(module.run, inputs)
+    outcome = compare_times(contenders, options=BenchOptions(budget_s=options.compare))
+    times = {timing.name: 1e3 * timing.median_s for timing in outcome.timings}
+    greedy, reduced = expected_us(problem, choices["each"]), solve(problem.table, "pbqp")
+    expected = expected_us(problem, choices["plan"]) / 1e3
+    print(
+        f"  {len(choices['plan'].kept)} images not in rows, {found.trials} candidates measured, "
+        f"{len(problem.table.names)} variables solved in {solved_s:.3f} s by {solution.solver}"
+        f"{' (optimal)' if solution.optimal else ''}; pbqp {_ratio(reduced.total, solution.total)}"
+        f"x, each kernel's best {_ratio(greedy / 1e3, expected)}x of the plan's cost"
+    )
+    print(f"  expected {expected:.3f} ms, measured {times['plan']:.3f} ms", flush=True)
+    return times
+
+
+def _ratio(value: float, least: float) -> str:
+    return f"{value / least:.3f}" if least > 0 and value < inf else "-"
+
+
+def main() -> None:
+    """Measures the networks named on the command line."""
+    parser = parser_of(__doc__)
+    parser.add_argument("networks", nargs="+")
+    parser.add_argument("--records", type=Path, help="a record store; default: none is known")
+    parser.add_argument("--device", default="pocl")
+    parser.add_argument("--int8", action="store_true", help="as networks of integers")
+    parser.add_argument("--seconds", type=float, default=120.0, help="of measuring layouts")
+    parser.add_argument("--compare", type=float, default=12.0, help="seconds of runs in turns")
+    options = parser.parse_args()
+    device = open_device(options.device)
+    ratios: dict[str, list[float]] = {"rows": [], BLOCKS: [], "each": []}
+    with TemporaryDirectory() as folder:
+        store = RecordStore(options.records or Path(folder))
+        for model in options.networks:
+            times = measure(model, device, store, options)
+            for name, found in ratios.items():
+                found.append(times["plan"] / times[name])
+            parts = [f"{n} {ms:.3f} ms ({times['plan'] / ms:.3f}x)" for n, ms in times.items()]
+            print(f"{model:22} " + "  ".join(parts), flush=True)
+    for name, found in ratios.items():
+        print(f"plan / {name}: geometric mean {geometric_mean(found):.3f}, worst {max(found):.3f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""The picture of a plan of layouts: kernels in the order of the data, coloured by what they make.
+
+Read `layout_chart`. A pure function of data, as the charts of `svg` are.
+"""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from retune.report.data import LaidStep
+
+_COLUMN = 30.0
+_ROW = 34.0
+_SIDE = 16.0
+_COLUMNS = 24
+"""Steps side by side before the picture goes on below."""
+_MARGIN = 18.0
+_LEGEND = 26.0
+_COLOURS = ("#7a8ba6", "#d9822b", "#3d8b5f", "#8a5fb0", "#b5474c", "#3a7ca5")
+"""Of layouts in the order in which they appear; rows first. They are told apart by shades too."""
+
+
+def layout_chart(steps: Sequence[LaidStep]) -> str:
+    """SVG: a square for each kernel, a diamond with its time for each copy, lines for the data.
+
+    Steps at the same distance from the inputs stand below each other.
+    """
+    if not steps:
+        return ""
+    places = _places(steps)
+    layouts = list(dict.fromkeys(["rows", *(step.made for step in steps)]))
+    colours = {name: _COLOURS[i % len(_COLOURS)] for i, name in enumerate(layouts)}
+    width = _MARGIN * 2 + _COLUMNS * _COLUMN
+    height = _LEGEND + max(y for _, y in places.values()) + _ROW
+    parts = [_legend(colours)]
+    for step in steps:
+        x, y = places[step.label]
+        for source in step.reads:
+            if source in places:
+                parts.append(_line(places[source], (x, y)))
+    for step in steps:
+        parts.append(_mark(step, places[step.label], colours[step.made]))
+    body = "".join(parts)
+    return (
+        f'<svg class="layouts" viewBox="0 0 {width:.0f} {height:.0f}" role="img" '
+        f'aria-label="layouts of the network\'s images">{body}</svg>'
+    )
+
+
+def _places(steps: Sequence[LaidStep]) -> dict[str, tuple[float, float]]:
+    """The middle of each step: by its longest way from the inputs, and its number among those."""
+    depth: dict[str, int] = {}
+    rows: dict[int, int] = {}
+    found: dict[str, tuple[int, int]] = {}
+    for step in steps:
+        here = 1 + max((depth[s] for s in step.reads if s in depth), default=-1)
+        depth[step.label] = here
+        found[step.label] = here, rows.setdefault(here, 0)
+        rows[here] += 1
+    bands = 1 + max(depth.values()) // _COLUMNS
+    tall = [
+        max((n for d, n in rows.items() if d // _COLUMNS == band), default=1)
+        for band in range(bands)
+    ]
+    tops = [sum(tall[:band]) * _ROW + band * _ROW / 2 for band in range(bands)]
+    return {
+        label: (
+            _MARGIN + (d % _COLUMNS + 0.5) * _COLUMN,
+            _LEGEND + tops[d // _COLUMNS] + (row + 0.5) * _ROW,
+        )
+        for label, (d, row) in found.items()
+    }
+
+
+def _legend(colours: Mapping[str, str]) -> str:
+    parts: list[str] = []
+    x = _MARGIN
+    for name, colour in colours.items():
+        parts.append(f'<rect x="{x:.0f}" y="6" width="12" height="12" rx="2" fill="{colour}"/>')
+        parts.append(f'<text x="{x + 17:.0f}" y="16">{escape(name)}</text>')
+        x += 40 + 8 * len(name)
+    return "".join(parts)
+
+
+def _line(start: tuple[float, float], end: tuple[float, float]) -> str:
+    return (
+        f'<line x1="{start[0]:.1f}" y1="{start[1]:.1f}" x2="{end[0]:.1f}" y2="{end[1]:.1f}" '
+        'stroke="#9a9a9a" stroke-width="1"/>'
+    )
+
+
+def _mark(step: LaidStep, place: tuple[float, float], colour: str) -> str:
+    x, y = place
+    half = _SIDE / 2
+    title = escape(f"{step.label}: {step.read} -> {step.made}, {step.us:.1f} us expected")
+    if step.copy:
+        points = f"{x},{y - half} {x + half},{y} {x},{y + half} {x - half},{y}"
+        shape = f'<polygon points="{points}" fill="{colour}"><title>{title}</title></polygon>'
+        return shape + f'<text x="{x - half:.1f}" y="{y + half + 10:.1f}">{step.us:.0f} us</text>'
+    return (
+        f'<rect x="{x - half:.1f}" y="{y - half:.1f}" width="{_SIDE}" height="{_SIDE}" rx="3" '
+        f'fill="{colour}"><title>{title}</title></rect>'
+    )
