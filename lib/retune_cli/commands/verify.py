@@ -56,15 +56,16 @@ def verify(
         if coded:
             original = replace(original, recipe=None, integers=False)
             floats = examiner.verify(module, original, samples=samples, seed=seed, tolerance=inf)
-    found = judged.found
     if json:
         apart = {"float_rel_range": floats.found.max_rel_range} if floats else {}
-        print_json({"module": str(module), "oracle": judged.oracle, **asdict(found), **apart})
+        print_json(
+            {"module": str(module), "oracle": judged.oracle, **asdict(judged.found), **apart}
+        )
     else:
         _print(str(module), judged, floats)
         if player != plan.device.name:
             print_line(f"its kernels ran on {player}; it was compiled for {plan.device.name}")
-    if not found.passed:
+    if not judged.found.passed:
         raise typer.Exit(1)
 
 
