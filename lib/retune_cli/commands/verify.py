@@ -69,6 +69,11 @@ def verify(
         raise typer.Exit(1)
 
 
+def _data(judged: "Verdict", floats: "Verdict | None") -> dict[str, object]:
+    apart = {"float_rel_range": floats.found.max_rel_range} if floats else {}
+    return {"oracle": judged.oracle, **asdict(judged.found), **apart}
+
+
 def _print(module: str, judged: "Verdict", floats: "Verdict | None") -> None:
     found = judged.found
     verdict = "agrees" if found.passed else "DOES NOT AGREE"
