@@ -57,10 +57,7 @@ def verify(
             original = replace(original, recipe=None, integers=False)
             floats = examiner.verify(module, original, samples=samples, seed=seed, tolerance=inf)
     if json:
-        apart = {"float_rel_range": floats.found.max_rel_range} if floats else {}
-        print_json(
-            {"module": str(module), "oracle": judged.oracle, **asdict(judged.found), **apart}
-        )
+        print_json({"module": str(module), **_data(judged, floats)})
     else:
         _print(str(module), judged, floats)
         if player != plan.device.name:
