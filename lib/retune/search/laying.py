@@ -20,6 +20,7 @@ from retune.search.layouts import (
     image_storage,
     images_of,
     least_channels,
+    may_lie_in_blocks,
     storages_of,
     transform_task,
 )
@@ -97,7 +98,8 @@ def uniform(network: Network, layout: str) -> LayoutChoice:
         lies = placed.task_key and storages_of(network.tasks[placed.task_key], ends) is not None
         for value, _ in group_images(network, placed):
             wide = graph.types[value].shape[-1] >= least_channels(layout)
-            able[value] = able.get(value, True) and bool(lies) and wide and value not in fixed
+            free = value not in fixed and may_lie_in_blocks(graph.types[value].dtype)
+            able[value] = able.get(value, True) and bool(lies) and wide and free
     kept = {value: Kept(layout) for value, good in able.items() if good and layout != ROWS}
     return LayoutChoice(kept=kept, ends=_ends_of(network, kept))
 

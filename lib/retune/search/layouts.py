@@ -79,6 +79,14 @@ def least_channels(layout: str) -> int:
     return int(match[1]) if match else 1
 
 
+def may_lie_in_blocks(dtype: str) -> bool:
+    """Whether images of that type are put into blocks: floats alone.
+
+    Products of bytes read words of four channels in a row, which blocks may tear apart.
+    """
+    return dtype == "float32"
+
+
 def layouts_for(spec: DeviceSpec, kind: TensorType) -> tuple[str, ...]:
     """The layouts that are worth trying for an image on a device; rows come first.
 
@@ -89,7 +97,9 @@ def layouts_for(spec: DeviceSpec, kind: TensorType) -> tuple[str, ...]:
     _, height, width, channels = kind.shape
     if spec.lanes_f32 == 1 or height * width == 1 or channels < spec.lanes_f32:
         return (ROWS,)
-    found = [ROWS, f"NCHW{spec.lanes_f32}c"]
+    found = [ROWS]
+    if may_lie_in_blocks(kind.dtype):
+        found.append(f"NCHW{spec.lanes_f32}c")
     if spec.device_class == "cpu" and channels * itemsize(kind.dtype) % CROWDED_BYTES == 0:
         found.append(f"{ROWS}+{spec.cache_line_bytes // itemsize(kind.dtype)}")
     return tuple(found)

@@ -27,7 +27,7 @@ from retune.search.layout_options import (
 )
 from retune.search.layout_problem import LayoutCosts, layout_problem
 from retune.search.layout_search import LayoutSearch, recorded_layouts
-from retune.search.layouts import IN_ROWS, Ends, image_storage, storages_of
+from retune.search.layouts import IN_ROWS, Ends, image_storage, layouts_for, storages_of
 from retune.search.session import Session
 from tests.device.networks import Net, Networks, network, write
 from tests.unit.search.fakes import FakeRunner, settings
@@ -203,3 +203,10 @@ def test_tasks_without_such_axes_stay_in_rows(tmp_path: Path):
             assert found is not None and (not found) == (ends == IN_ROWS)
     assert isinstance(possible_copies(net, GENERIC_CPU)[0][0], TensorType)
     assert measuring_conditions(GENERIC_CPU, settings().options).layout_in == ROWS
+
+
+def test_images_of_bytes_are_not_put_into_blocks():
+    """Products of bytes read four channels in a row."""
+    shape = (1, 8, 8, 64)
+    assert layouts_for(GENERIC_CPU, TensorType(shape, "uint8")) == (ROWS,)
+    assert layouts_for(GENERIC_CPU, TensorType(shape, "float32")) == (ROWS, "NCHW16c")
