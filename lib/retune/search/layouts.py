@@ -7,6 +7,7 @@ them; no kernel is written for it: whoever reads or writes a buffer does so wher
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -176,10 +177,12 @@ def laid_workload(workload: Workload, task: Task, ends: Ends) -> Workload:
     )
 
 
+@lru_cache(maxsize=256)
 def transform_task(kind: TensorType) -> Task:
     """The task that copies an image of that type; `Ends` say from which layout to which.
 
-    Its axes are those of the image, as no layout keeps them all in one piece.
+    Its axes are those of the image, as no layout keeps them all in one piece. The same task each
+    time: its space is made once.
     """
     node = Node(op="identity", name="copy", inputs=("image",), outputs=("copy",))
     alone = Graph(

@@ -22,3 +22,7 @@ class LayoutManifest(Manifest):
     """Candidates that were measured for it."""
     unused: int = 0
     """Of these, with layouts that the plan does not use."""
+
+
+UNPLANNED = LayoutManifest()
+"""All images in rows, and nothing was measured for it."""

@@ -61,5 +61,5 @@ class LayoutTotal:
     """Whether nothing costs less, and that is proven; None: it is no solver's."""
 
 
-IN_ROWS = LayoutPlan()
+ALL_IN_ROWS = LayoutPlan()
 """All images in rows."""

@@ -28,7 +28,7 @@ from retune.search.session import Session
 from retune.search.task import Task
 from retune.search.task_run import TaskRun
 from retune.stages.layout_choice import choice_of
-from retune.stages.layout_plan import IN_ROWS, LayoutPlan
+from retune.stages.layout_plan import ALL_IN_ROWS, LayoutPlan
 from retune.stages.manifest import FinalistsManifest, ImportManifest, TuneRequest, Winner
 from retune.stages.network import open_network
 
@@ -71,7 +71,7 @@ def race_finalists(
     session: Session,
     budget_s: float,
     time_left: Callable[[], bool],
-    layouts: LayoutPlan = IN_ROWS,
+    layouts: LayoutPlan = ALL_IN_ROWS,
     without: Collection[str] = (),
 ) -> FinalistsManifest:
     """The winner of each tuned task but those `without`, with images lying as the layouts say;

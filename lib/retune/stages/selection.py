@@ -14,8 +14,8 @@ from retune.search.extract import Network
 from retune.search.history import best_candidate, candidate_of
 from retune.search.laying import laid_out
 from retune.stages.layout_choice import choice_of
-from retune.stages.layout_manifest import LayoutManifest
-from retune.stages.layout_plan import LayoutPlan
+from retune.stages.layout_manifest import UNPLANNED, LayoutManifest
+from retune.stages.layout_plan import ALL_IN_ROWS
 from retune.stages.manifest import (
     BestRecord,
     FinalistsManifest,
@@ -25,14 +25,12 @@ from retune.stages.manifest import (
 )
 from retune.stages.network import open_network
 
-IN_ROWS = LayoutManifest()
-
 
 def stage_select(
     request: TuneRequest,
     tasks: TaskManifest,
     finalists: FinalistsManifest,
-    layouts: LayoutManifest = IN_ROWS,
+    layouts: LayoutManifest = UNPLANNED,
 ) -> Selection:
     """The winner of each task; without one, the best record that today's spaces still know. Images
     lie as the layouts say.
@@ -82,7 +80,7 @@ def selected_network(request: TuneRequest, selection: Selection) -> Network:
 
 def untuned(request: TuneRequest, selection: Selection) -> Selection:
     """Default schedules; images lie otherwise than in rows only where that was asked for."""
-    laid = LayoutPlan() if request.layout == MEASURED else selection.layouts
+    laid = ALL_IN_ROWS if request.layout == MEASURED else selection.layouts
     return replace(selection, best=(), layouts=laid)
 
 

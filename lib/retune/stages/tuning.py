@@ -25,7 +25,7 @@ from retune.search.conditions import usual_batch, usual_options
 from retune.search.session import RunSettings, Session
 from retune.search.task_run import TaskRun
 from retune.search.turns import End
-from retune.stages.layout_manifest import LayoutManifest
+from retune.stages.layout_manifest import UNPLANNED, LayoutManifest
 from retune.stages.manifest import (
     FinalistsManifest,
     ImportManifest,
@@ -51,7 +51,6 @@ _RACE_SECONDS = 10.0
 """Time for the race of the finalists, as a share of the budget, and at least so many seconds."""
 _LAYOUT_SHARE = 0.12
 """What of the budget goes into layouts, where they are measured."""
-IN_ROWS = LayoutManifest()
 _NOTHING_LEFT = "nothing is left to try"
 
 _OPEN = OpenRuns()
@@ -140,7 +139,7 @@ def searched_session(
 
 
 def stage_finalists(
-    request: TuneRequest, network: ImportManifest, tuned: Tuned, layouts: LayoutManifest = IN_ROWS
+    request: TuneRequest, network: ImportManifest, tuned: Tuned, layouts: LayoutManifest = UNPLANNED
 ) -> FinalistsManifest:
     """The winner of each task, after their searches; every measurement is in the store. Images lie
     as the layouts say.
