@@ -14,8 +14,10 @@ from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, compute
 from retune.ir.verify import verify
 from retune.rules.cost.estimate import default_candidate, estimate
+from retune.rules.cost.nests import across, kernels, on
 from retune.rules.devices import target_of
 from retune.rules.gpu.space import gpu_space
+from retune.rules.tiling import ITEM, WORD
 from retune.schedule.schedule import Schedule
 from tests.dags import byte_conv2d, byte_product, conv2d, dense
 from tests.oracle import assert_items_agree, assert_same_meaning
@@ -125,3 +127,12 @@ def test_the_choice_for_floats_is_what_it_was_before_words_were_counted(golden):
         chosen = default_candidate(gpu_space(from_dag(dag), NVIDIA), NVIDIA)
         lines += [f"{name}: {chosen.sketch}", *(f"  {k} = {v}" for k, v in chosen.decisions)]
     assert "\n".join(lines) == golden
+
+
+def test_groups_of_words_leave_room_for_others():
+    space = gpu_space(from_dag(byte_conv2d(28, 28, 128, 256)), NVIDIA)
+    for sketch in space.sketches:
+        rows = sketch.sample(256, np.random.default_rng(0))
+        for kernel in kernels(sketch, rows):
+            if any(on(nest.loops, WORD) for nest in kernel):
+                assert across(kernel, ITEM).max() <= 256, sketch.name
