@@ -3,11 +3,12 @@
 A heavy op or a reduction takes in the element-wise ops that follow it, as long as nobody else
 reads the values between them and every other operand is computed before. A product of matrices
 takes in what only moves its data, too (`graph/moves.py`). Element-wise ops that are left form
-groups in the same way. Ops over the same rows are a group, sums along the rows and what is made of
-them included, as a norm that an exporter wrote in parts. Reshapes of contiguous data move nothing:
-they are aliases, unless an input or output of the network would have to share its memory with an
-output. A host step is a group of its own, and so is what an accelerator computes. They come as late
-as they can, so that the device's work has few parts.
+groups in the same way, those of the network's inputs with the pads and transposes behind them. Ops
+over the same rows are a group, sums along the rows and what is made of them included, as a norm
+that an exporter wrote in parts. Reshapes of contiguous data move nothing: they are aliases, unless
+an input or output of the network would have to share its memory with an output. A host step is a
+group of its own, and so is what an accelerator computes. They come as late as they can, so that the
+device's work has few parts.
 """
 
 import re
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from retune.graph.graph import Graph, Node
-from retune.graph.moves import find_moves
+from retune.graph.moves import Moves, find_moves
 from retune.graph.ops import lookup
 from retune.graph.ops.blocked import OFFLOADED
 from retune.graph.ops.host import HOST
@@ -23,6 +24,7 @@ from retune.graph.ops.host import HOST
 ALIAS = "alias"
 """Kind of a group without a kernel: its output is its input's memory under another shape."""
 
+_LAYING_OUT = ("pad", "transpose")
 _NAMED_OPS = 4
 """Ops spelled out in a group's name."""
 
@@ -80,6 +82,7 @@ def partition(graph: Graph) -> tuple[Group, ...]:
             nodes += max(behind, key=len)
             if turned := moves.behind(node, nodes[-1]):
                 nodes += [*turned, *_epilogue(graph, turned[0], uses, done)]
+            nodes += _laid_out(graph, nodes, uses, moves)
         done.update(value for member in nodes for value in member.outputs)
         kind = _kind(_anchor(nodes), graph, fixed)
         if kind == ALIAS and node.inputs[0] in fixed:
@@ -182,6 +185,29 @@ def _over_rows(
 
     found = _behind(graph, first, uses, done, fits, ends)
     return found if any(not _is_elementwise(node) for node in (first, *found)) else []
+
+
+def _laid_out(
+    graph: Graph, nodes: Sequence[Node], uses: dict[str, tuple[Node, ...]], moves: Moves
+) -> list[Node]:
+    """The pads and transposes behind element-wise nodes that read the network's inputs alone.
+
+    An image comes so into the codes, the channels and the order that a network computes with: by
+    one kernel where launches are dear.
+    """
+    own = {value for node in nodes for value in node.outputs}
+    read = {v for node in nodes for v in node.inputs if v} - own - graph.constants.keys()
+    if not read <= set(graph.inputs) or not all(map(_is_elementwise, nodes)):
+        return []
+    found: list[Node] = []
+    value = nodes[-1].outputs[0]
+    while value not in graph.outputs and len(readers := uses.get(value, ())) == 1:
+        (node,) = readers
+        if node.op not in _LAYING_OUT or node.outputs[0] in moves.taken or moves.before(node):
+            break
+        found.append(node)
+        value = node.outputs[0]
+    return found
 
 
 def _goes_along_rows(graph: Graph, node: Node, shape: tuple[int, ...]) -> bool:

@@ -17,10 +17,14 @@ def made_as_read(dag: Dag) -> Dag:
         y(h, i, j) += f(h, i, j)        ->    y(i, h, j) += f(h, i, j)
         z(i, h, j) = y(h, i, j)               z(i, h, j) = y(i, h, j)
 
-    Outputs, placeholders and what several stages read stay as they are.
+    Outputs, placeholders and what several stages read stay as they are, and so do all stages where
+    none is a reduction.
     """
+    ops = [stage.op for stage in dag.stages]
+    if any(not isinstance(op, Compute) for op in ops):
+        return dag
     orders = _orders(dag)
-    if not orders or any(not isinstance(stage.op, Compute) for stage in dag.stages):
+    if not orders or all(isinstance(op, Compute) and op.reducer is None for op in ops):
         return dag
     made: dict[Buffer, Tensor] = {}
     for tensor in (*dag.placeholders, *dag.stages):

@@ -89,11 +89,12 @@ def masks_lanes(padding: Block, block: Block) -> bool:
     )
 
 
-def inline_elementwise(s: Schedule) -> None:
+def inline_elementwise(s: Schedule, *, across: bool = True) -> None:
     """Element-wise stages that feed element-wise ones, and cheap ones that feed reductions.
 
     The last ones come first: what a stage and a function of it read is then read by one stage.
     A movement stays a stage where the columns of a reduction would no longer lie side by side.
+    Unless `across`, arithmetic stays one whose neighbours a transpose puts apart.
     """
     for name in reversed(s.blocks()):
         block = s.block(name)
@@ -105,6 +106,8 @@ def inline_elementwise(s: Schedule) -> None:
         if (into_reduction and heavy) or (len(users) > 1 and heavy):
             continue
         if heavy and any(_grows(user, block) for user in users):
+            continue
+        if heavy and not across and any(_turns(user, block) for user in users):
             continue
         if any(user.reducer is not None and _scatters(block, user) for user in users):
             continue
@@ -120,6 +123,12 @@ def _only_moves(block: Block) -> bool:
         return not block.value.children
     axes = variables(block.value)
     return all(affine(index, axes) is not None for index in block.value.indices)
+
+
+def _turns(user: Block, block: Block) -> bool:
+    """Whether neighbours of the stage `user` are no neighbours in what it reads of the block."""
+    read = (load for load in loads(user.value) if load.buffer == block.buffer and load.indices)
+    return any(user.indices[-1] not in variables(load.indices[-1]) for load in read)
 
 
 def _scatters(block: Block, user: Block) -> bool:

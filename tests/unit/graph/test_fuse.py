@@ -5,6 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -87,6 +88,28 @@ def test_a_norm_in_parts_is_a_group_unless_somebody_reads_its_parts():
     assert network("out") == [parts]
     assert network("out", "mean") == [["reduce_mean"], parts[1:]]
     assert network("out", "apart") == [["reduce_mean", "subtract"], parts[2:]]
+
+
+@pytest.mark.parametrize("reader", ["", "relu", "output"])
+def test_what_an_image_is_made_into_is_a_group_unless_somebody_reads_a_part(reader: str):
+    """Codes of it, a fourth channel, and channels last."""
+    build = GraphBuilder("net")
+    image = build.input("x", TensorType((1, 3, 4, 5)))
+    scaled = build.add("multiply", [image, build.constant("s", np.asarray(9, np.float32))])
+    codes = build.add("cast", [scaled], {"to": "uint8"})
+    pads = (0, 0, 0, 0, 0, 1, 0, 0)
+    wide = build.add("pad", [codes], {"pads": pads, "value": 0.0})
+    rows = build.add("transpose", [wide], {"perm": (0, 2, 3, 1)})
+    others = {"relu": [build.add("cast", [wide], {"to": "float32"})], "output": [wide], "": []}
+    graph = build.finish([rows, *others[reader]])
+    groups = [[node.op for node in group.nodes] for group in partition(graph)]
+    if reader:
+        assert groups[:2] == [["multiply", "cast", "pad"], ["transpose"]]
+    else:
+        assert groups == [["multiply", "cast", "pad", "transpose"]]
+    inputs = random_inputs(graph)
+    for name, array in run_graph(graph, inputs).items():
+        np.testing.assert_array_equal(run_groups(graph, inputs)[name], array)
 
 
 def test_a_reshape_is_an_alias_unless_both_ends_belong_to_the_caller():

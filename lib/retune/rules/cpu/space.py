@@ -120,7 +120,7 @@ def schedule_cpu(s: Schedule, structure: Structure, spec: DeviceSpec) -> None:
     if anchor is not None and isinstance(structure, RegisterTile | SlidingWindow):
         for stage in _masks(s.program, anchor) if structure.masked else ():
             s.compute_inline(stage.name)
-    inline_elementwise(s)
+    inline_elementwise(s, across=anchor is not None)
     if isinstance(structure, Fused):
         program = find_row_program(s.program)
         assert program is not None, "the rule was asked whether it fits"
