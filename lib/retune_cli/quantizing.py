@@ -37,7 +37,11 @@ WeightBits = Annotated[
     int | None, typer.Option(help="7 or 8.", show_default="what the device is faster with")
 ]
 Activations = Annotated[
-    str | None, typer.Option(help="uint8 with a zero point, or int8.", show_default="uint8")
+    str | None,
+    typer.Option(
+        help="uint8 with a zero point, or int8.",
+        show_default="uint8, or what the device multiplies",
+    ),
 ]
 GlobalScale = Annotated[
     float | None, typer.Option(help="Largest magnitude of every activation, for global_scale.")

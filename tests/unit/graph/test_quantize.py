@@ -66,6 +66,22 @@ def test_bits_of_weights_are_those_that_a_device_is_faster_with(instructions, bi
     assert fitted(QuantizeSettings(activations="int8"), spec).weight_bits == 8
 
 
+@pytest.mark.parametrize(
+    ("instructions", "made"),
+    [
+        (("dot4.sdot",), "int8"),
+        (("dot4.usdot", "dot4.sdot"), "uint8"),
+        (("dot4.packed",), "uint8"),
+        ((), "uint8"),
+    ],
+)
+def test_activations_are_of_the_type_that_a_device_has_an_instruction_for(instructions, made):
+    spec = replace(GENERIC_CPU, vector_bits=128, instructions=instructions)
+    assert fitted(QuantizeSettings(), spec).activations == made
+    assert fitted(QuantizeSettings(activations="uint8"), spec).activations == "uint8"
+    assert fitted(POWER2, spec).activations == "int8"
+
+
 def test_shifts_alone_rescale_where_all_scales_are_powers_of_two():
     graph, data = residual()
     made = quantize(graph, data, replace(POWER2, method="minmax"))

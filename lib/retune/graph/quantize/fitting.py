@@ -4,15 +4,20 @@ from dataclasses import replace
 
 from retune.core.target import DeviceSpec
 from retune.graph.quantize.settings import QuantizeSettings, WeightBits
-from retune.instructions import Shape
+from retune.instructions import Shape, Way
 from retune.instructions.dot4 import DOT4
 
 
 def fitted(settings: QuantizeSettings, spec: DeviceSpec) -> QuantizeSettings:
-    """The settings with as many bits of weights as they say, or else as the device is best at.
+    """The settings with activations, and bits of weights, as they say or else as the device is best
+    at.
 
-    That is 7 where it computes products with such weights in less time than with those of 8.
+    Activations are `int8` where it multiplies signed bytes alone by an instruction. Weights have 7
+    bits where it computes products with those in less time than with 8.
     """
+    if settings.activations is None:
+        signed = _is_plain("uint8", spec) and not _is_plain("int8", spec)
+        settings = replace(settings, activations="int8" if signed else "uint8")
     if settings.weight_bits is not None:
         return settings
     faster = _slots(settings, "int7", spec) < _slots(settings, "int8", spec)
@@ -20,8 +25,16 @@ def fitted(settings: QuantizeSettings, spec: DeviceSpec) -> QuantizeSettings:
     return replace(settings, weight_bits=bits)
 
 
+def _is_plain(activations: str, spec: DeviceSpec) -> bool:
+    """Whether the device has no instruction for products of such bytes."""
+    return _way(activations, "int8", spec) is DOT4.ways[-1]
+
+
 def _slots(settings: QuantizeSettings, weight: str, spec: DeviceSpec) -> float:
     """Time of one instruction on whole vectors, with what its operands need."""
-    shape = Shape((settings.activations, weight), max(1, spec.lanes_f32))
-    way = DOT4.way(shape, spec.instructions)
+    way = _way(settings.activations or "uint8", weight, spec)
     return way.slots + way.first_slots + way.second_slots
+
+
+def _way(activations: str, weight: str, spec: DeviceSpec) -> Way:
+    return DOT4.way(Shape((activations, weight), max(1, spec.lanes_f32)), spec.instructions)

@@ -23,8 +23,9 @@ class QuantizeSettings:
     weight_bits: WeightBits | None = None
     """8: weights are of -127 to 127. 7: of -63 to 63, which is coarser, and half the time of exact
     products where a processor's instructions saturate. None: 8, or what a device is best at."""
-    activations: ActivationType = "uint8"
-    """`uint8` has a zero point anywhere, `int8` has it at 0."""
+    activations: ActivationType | None = None
+    """`uint8` has a zero point anywhere, `int8` has it at 0. None: `uint8`, or what a device has
+    instructions for."""
     scheme: Scheme = "int8"
     """`power2`: all scales are powers of two, so that shifts alone rescale."""
     bias_correction: bool = True
