@@ -56,6 +56,23 @@ def joined(n: Net) -> tuple[str, ...]:
     return (n.conv(both, 48, 16), n("Relu", n.conv(x, 16, 16, (1, 1))))
 
 
+@case
+def cut(n: Net) -> tuple[str, ...]:
+    """Channels of two images side by side."""
+    a = n("Relu", n.conv(n.input(1, 3, 8, 8), 3, 32))
+    both = n("Concat", a, n.conv(a, 32, 16), axis=1)
+    half = n("Slice", both, n.ints(16), n.ints(48), n.ints(1))
+    return (n.conv(half, 32, 16),)
+
+
+@case
+def torn(n: Net) -> tuple[str, ...]:
+    """Channels side by side that are no whole blocks."""
+    x = n("Relu", n.conv(n.input(1, 3, 8, 8), 3, 16))
+    both = n("Concat", n.conv(x, 16, 20), n.conv(x, 16, 28), axis=1)
+    return (n.conv(both, 48, 16),)
+
+
 def network_of(name: str, folder: Path) -> Network:
     return extract(optimise(load_file(write(name, folder, CASES))))
 
@@ -86,15 +103,16 @@ def test_other_names_are_refused(layout: str):
         image_storage(layout, (1, 2, 2, 16))
 
 
-def test_what_may_lie_in_blocks(tmp_path: Path):
-    net = network_of("joined", tmp_path)
+@pytest.mark.parametrize(("name", "free"), [("joined", True), ("cut", True), ("torn", False)])
+def test_what_may_lie_in_blocks(name: str, free: bool, tmp_path: Path):
+    net = network_of(name, tmp_path)
     layouts = image_layouts(net, GENERIC_CPU)
-    fixed = {*net.graph.inputs, *net.graph.outputs}
-    (concat,) = (n for n in net.graph.nodes if n.op == "concat")
-    for value, made in layouts.made.items():
-        if value in fixed or value == concat.outputs[0]:
-            assert made == (ROWS,)
-    assert set(concat.inputs) <= read_in_rows(net)
+    for value in (*net.graph.inputs, *net.graph.outputs):
+        assert layouts.made.get(value, (ROWS,)) == (ROWS,)
+    moved = (n for n in net.graph.nodes if n.op in ("concat", "slice"))
+    for node in moved:
+        assert layouts.made[node.outputs[0]] == ((ROWS, "NCHW16c") if free else (ROWS,))
+    assert read_in_rows(net) == {*net.graph.outputs}
     assert any("NCHW16c" in made for made in layouts.made.values())
     assert all(some[0] == IN_ROWS for some in possible_ends(net, GENERIC_CPU).values())
 
