@@ -7,15 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from retune.codegen.lower import lower
+from retune.codegen.views import view
 from retune.core.dtypes import TensorType
 from retune.core.errors import InputError
 from retune.core.layouts import ROWS
-from retune.core.target import GENERIC_CPU
+from retune.core.target import GENERIC_CPU, GENERIC_GPU
 from retune.device.workload import measuring_conditions
 from retune.graph.onnx_import import load_file
 from retune.graph.passes import optimise
 from retune.layout.solve import solve
 from retune.records.store import RecordStore
+from retune.rules.cost.estimate import default_candidate
+from retune.rules.devices import target_of
 from retune.search.extract import Network, extract
 from retune.search.laid import LaidTrials
 from retune.search.laying import Kept, LayoutChoice, laid_out, uniform
@@ -228,3 +232,25 @@ def test_images_of_bytes_are_not_put_into_blocks():
     shape = (1, 8, 8, 64)
     assert layouts_for(GENERIC_CPU, TensorType(shape, "uint8")) == (ROWS,)
     assert layouts_for(GENERIC_CPU, TensorType(shape, "float32")) == (ROWS, "NCHW16c")
+
+
+def test_gpus_have_planes_and_blocks_of_what_an_item_loads():
+    shape = (1, 8, 8, 64)
+    assert layouts_for(GENERIC_GPU, TensorType(shape, "float32")) == (ROWS, "NCHW4c", "NCHW")
+    assert layouts_for(GENERIC_GPU, TensorType(shape, "uint8")) == (ROWS,)
+    assert layouts_for(GENERIC_GPU, TensorType((1, 1, 1, 64), "float32")) == (ROWS,)
+
+
+def test_what_a_gpu_may_be_asked_for_becomes_kernels(tmp_path: Path):
+    net, target = network_of("residual", tmp_path), target_of(GENERIC_GPU)
+    for key, some in possible_ends(net, GENERIC_GPU).items():
+        task = net.tasks[key]
+        space = task.space(GENERIC_GPU)
+        program = space.instantiate(default_candidate(space, GENERIC_GPU))
+        texts = {
+            "".join(
+                k.text for k in lower(view(program, storages_of(task, e) or {}), target).kernels
+            )
+            for e in some
+        }
+        assert len(texts) == len(some)
