@@ -39,12 +39,12 @@ class ImageLayouts:
 
 
 def kernel_places(network: Network) -> tuple[KernelPlace, ...]:
-    """The groups whose kernels may find their images in other layouts than rows."""
+    """The groups with kernels that compute, whether or not they have images."""
     found: list[KernelPlace] = []
     for placed in network.groups:
         images = group_images(network, placed)
         moves = lays_rows(placed, network.graph) or moves_channels(placed, network.graph)
-        if placed.task_key is None or moves or not images:
+        if placed.task_key is None or moves:
             continue
         read = [value for value, made in images if not made]
         made = [value for value, output in images if output]
@@ -95,7 +95,7 @@ def image_layouts(network: Network, spec: DeviceSpec) -> ImageLayouts:
 
 
 def possible_ends(network: Network, spec: DeviceSpec) -> dict[str, tuple[Ends, ...]]:
-    """Of each task that has images, the ends that some choice may give it; rows first."""
+    """Of each task, the ends that some choice may give it; rows first, and alone without images."""
     layouts = image_layouts(network, spec)
     found: dict[str, dict[Ends, None]] = {}
     for place in kernel_places(network):

@@ -189,7 +189,7 @@ class LayoutSearch:
         """The layouts of the plan that are not rows everywhere, of kernels and copies."""
         choice = problem.choice(solution.choice)
         kernels = {place.label: place.task_key for place in problem.kernels}
-        used = {(kernels[label], ends) for label, ends in choice.ends.items()}
+        used = {(kernels[label], e) for label, e in choice.ends.items() if label in kernels}
         for value, kept in choice.kept.items():
             copied = transform_task(problem.types[value]).key
             used |= {(copied, Ends(kept.made, layout)) for layout in kept.copies}
