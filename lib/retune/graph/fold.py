@@ -99,9 +99,14 @@ def merge_constants(r: Rewriter, node: Node) -> str | None:
 
 
 def per_channel(array: Array, shape: tuple[int, ...]) -> Array | None:
-    """The constant as [channels] (dimension 1), or None if it varies along anything else."""
+    """The constant as [channels] (dimension 1), or None if it varies along anything else.
+
+    None as well where it has more channels than there are.
+    """
     padded = (1,) * (len(shape) - array.ndim) + array.shape
     if len(padded) != len(shape) or any(e != 1 for d, e in enumerate(padded) if d != 1):
+        return None
+    if array.size not in (1, shape[1]):
         return None
     return np.broadcast_to(array.reshape(-1), (shape[1],))
 

@@ -38,7 +38,7 @@ class NodeWriter:
     def store(self, name: str, array: Array) -> str:
         """The array's name; one that is there stays."""
         if name not in self._stored:
-            self._stored[name] = numpy_helper.from_array(np.ascontiguousarray(array), name)
+            self._stored[name] = numpy_helper.from_array(np.asarray(array, order="C"), name)
         return name
 
     def model(self) -> onnx.ModelProto:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -18,11 +19,13 @@ from onnx import helper, numpy_helper
 from retune.graph.onnx_file import initializer_names, initializers
 from retune.graph.onnx_scope import bodies_of
 from retune.graph.ops import Array
-from retune.graph.quantize.arithmetic import Codes
+from retune.graph.quantize.arithmetic import Codes, signed_bytes
 from retune.graph.quantize.given import GivenCodes, GivenWeights
 
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 _BYTES = ("uint8", "int8")
+_UINT8 = np.dtype(np.uint8)
+"""The type of codes where nothing says it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,20 +140,25 @@ class _Taking:
         whole = codes.astype(np.int64) - zero
         self.floats[node.output[0]] = (whole * scale.astype(np.float64)).astype(np.float32)
         self.gone.add(node.output[0])
-        if codes.dtype.name in _BYTES and whole.min() >= -128 and whole.max() <= 127:
-            made = self.floats[node.output[0]]
-            self.weights.add(made, whole.astype(np.int8), scale, axis if scale.size > 1 else None)
+        if codes.dtype.name in _BYTES and codes.size:
+            made, along = self.floats[node.output[0]], axis if scale.size > 1 else None
+            self.weights.add(made, signed_bytes(codes, zero), scale, along)
 
     def pair(self, quantizer: onnx.NodeProto | None, nodes: list[onnx.NodeProto]) -> None:
-        """What some nodes make of the codes that the quantizer, or anything else, makes."""
-        found = {self.codes_of(node) for node in (nodes or [quantizer]) if node}
+        """What some nodes make of the codes that the quantizer, or anything else, makes.
+
+        A node without a zero point reads codes of whatever type they are.
+        """
+        usual = self.type_of(quantizer) if quantizer is not None else None
+        if usual is None and not all(map(_is_typed, nodes)):
+            return
+        found = {self.codes_of(node, usual or _UINT8) for node in (nodes or [quantizer]) if node}
         codes = next(iter(found))
         if len(found) > 1 or codes is None:
             return
         if quantizer is None or self.codes_of(quantizer) != codes or not self.is_coded(quantizer):
-            if quantizer is not None or all(map(_is_typed, nodes)):
-                self.codes.update((node.output[0], codes) for node in nodes)
-                self.sources.update((node.output[0], node.input[0]) for node in nodes)
+            self.codes.update((node.output[0], codes) for node in nodes)
+            self.sources.update((node.output[0], node.input[0]) for node in nodes)
             return
         value, made = quantizer.input[0], quantizer.output[0]
         self.codes[value] = codes
@@ -181,13 +189,22 @@ class _Taking:
         self.coded[value] = made, self.scale_of(quantizer)[1].dtype.name
         return True
 
-    def codes_of(self, node: onnx.NodeProto) -> Codes | None:
+    def type_of(self, quantizer: onnx.NodeProto) -> np.dtype[Any] | None:
+        """The type of the codes that it makes; None where that is not known here."""
+        if _is_typed(quantizer):
+            zero = self.known.get(quantizer.input[2])
+            return zero.dtype if zero is not None else None
+        return _UINT8 if _is_plain(quantizer) else None
+
+    def codes_of(self, node: onnx.NodeProto, usual: np.dtype[Any] = _UINT8) -> Codes | None:
         """The eight bits of a node of one scale for all; None for others.
+
+        `usual` is the type of the codes where no zero point says it.
 
         Signed codes stand for the same numbers as unsigned ones with another zero point, and these
         are what more instructions multiply with signed weights.
         """
-        scale, zero = self.scale_of(node)
+        scale, zero = self.scale_of(node, usual)
         if not _is_plain(node) or scale is None or scale.size != 1 or zero.size != 1:
             return None
         if zero.dtype.name not in _BYTES or float(scale.flat[0]) <= 0:
@@ -195,11 +212,12 @@ class _Taking:
         shift = 128 if zero.dtype == np.int8 else 0
         return Codes(scale=float(scale.flat[0]), zero=int(zero.flat[0]) + shift, dtype="uint8")
 
-    def scale_of(self, node: onnx.NodeProto) -> tuple[Array | None, Array]:
-        """The scale in float32, if it is known, and the zero points."""
+    def scale_of(
+        self, node: onnx.NodeProto, usual: np.dtype[Any] = _UINT8
+    ) -> tuple[Array | None, Array]:
+        """The scale in float32, if it is known, and the zero points: 0 in the usual type."""
         scale = self.known.get(node.input[1])
-        named = len(node.input) > 2 and node.input[2]
-        zero = self.known.get(node.input[2]) if named else np.zeros((), np.uint8)
+        zero = self.known.get(node.input[2]) if _is_typed(node) else np.zeros((), usual)
         if scale is None or zero is None or scale.dtype != np.float32:
             return None, np.zeros((), np.uint8)
         return scale, zero

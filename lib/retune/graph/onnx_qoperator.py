@@ -68,7 +68,7 @@ class _Writer:
         self._model, self._moving = model, moving
         graph = model.graph
         self.opset = opsets_of(model).get("", 1)
-        self.ranks = {t.name: len(t.dims) for t in graph.initializer}
+        self.shapes = {t.name: tuple(t.dims) for t in graph.initializer}
         small = {t.name for t in graph.initializer if len(t.dims) <= 1}
         self.known: dict[str, Array] = dict(initializers(graph, folder, small.__contains__))
         """Stored scalars and lists, and those that nodes hold."""
@@ -148,7 +148,7 @@ class _Writer:
         """A new constant's name."""
         name = self._fresh(name)
         self._stored.append(numpy_helper.from_array(array, name))
-        self.known[name], self.ranks[name] = array, array.ndim
+        self.known[name], self.shapes[name] = array, array.shape
         return name
 
     def is_single(self, *values: str) -> bool:
@@ -226,7 +226,7 @@ def _coded(node: onnx.NodeProto, first: int) -> _Coded:
 
 def _made(node: onnx.NodeProto, first: int) -> _Coded:
     """The codes that it makes; scale and zero point are two inputs from the first on."""
-    scale, zero = [*node.input, "", ""][first : first + 2]
+    scale, zero = [*node.input, *[""] * 3][first : first + 2]
     return node.output[0], scale, zero
 
 
@@ -271,12 +271,14 @@ def _gemm(node: onnx.NodeProto, to: _Writer) -> bool:
     alpha = next((a.f for a in node.attribute if a.name == "alpha"), 1.0)
     scale = _product(to, left[1], right[1], label_of(node), alpha)
     axis = _axis(to, right, 0 if _integer(node, "transB", 0) else -1)
-    if scale is None or axis is None:
+    bias, made = _coded(node, 6)[0], _made(node, 7)
+    columns = to.shapes.get(bias, ())
+    spread = scale is not None and columns[-1:] == (1,) and to.known[scale].size > 1
+    if scale is None or axis is None or spread:  # no pair says one code for scales of all columns
         return False
     inputs = [to.read(left), to.read(right, axis)]
-    bias, made = _coded(node, 6)[0], _made(node, 7)
     if bias:
-        inputs.append(to.read((bias, scale, ""), max(0, to.ranks.get(bias, 1) - 1)))
+        inputs.append(to.read((bias, scale, ""), max(0, len(columns) - 1)))
     if made[1]:
         to.write("Gemm", inputs, node.attribute, made, node.name)
     else:
@@ -297,8 +299,8 @@ def _axis(to: _Writer, coded: _Coded, axis: int) -> int | None:
     codes, scale, zero = coded
     if to.is_single(scale, zero):
         return 0
-    rank = to.ranks.get(codes)
-    return None if rank is None or scale not in to.known else axis % rank
+    shape = to.shapes.get(codes)
+    return None if shape is None or scale not in to.known else axis % len(shape)
 
 
 def _plain(op: str, *dropped: str) -> Rule:

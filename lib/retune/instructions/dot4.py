@@ -183,7 +183,7 @@ DOT4 = register_intrinsic(
                 name="dp4a",
                 takes=lambda shape: shape.lanes <= _MOST_CALLS,
                 text={"OpenCL C": _dp4a},
-                slots=0.5,
+                slots=2.0,
             ),
             Way(
                 name="packed",

@@ -18,7 +18,7 @@ from retune.graph.onnx_import import import_model
 from retune.graph.passes import optimise
 from tests.device.networks import Net
 from tests.unit.graph.networks import node
-from tests.unit.graph.peer import typed_model
+from tests.unit.graph.peer import peer_outputs, typed_model
 
 Arrays = dict[str, np.ndarray]
 
@@ -184,6 +184,70 @@ def test_pairs_of_each_reader_are_one_if_they_say_the_same() -> None:
     assert layers(graph) == {"int32"}
     assert [n.op for n in graph.nodes].count("quotient") == 1
     np.testing.assert_array_equal(run_graph(graph, {"x": X})["y"], peer(model, {"x": X}))
+
+
+@pytest.mark.parametrize("stated", ["by its zero point", "by itself"])
+def test_codes_are_of_the_type_that_they_were_made_in(stated: str) -> None:
+    """Who reads them need not say it: signed codes are not unsigned ones with the zero point 0."""
+    own, of_node = ["s", "zero"], {}
+    if stated == "by itself":
+        own, of_node = ["s"], {"output_dtype": onnx.TensorProto.INT8}
+    nodes = [
+        node("QuantizeLinear", ["x", *own], ["codes"], **of_node),
+        node("DequantizeLinear", ["codes", "s"], ["rounded"]),
+        node("DequantizeLinear", ["w", "ws", "wz"], ["weight"], axis=0),
+        node("Conv", ["rounded", "weight"], ["y"]),
+    ]
+    weights = WEIGHTS | {"zero": np.zeros((), np.int8)}
+    model = typed_model(nodes, {"x": X}, ["y"], weights, opset=21)
+    found = run_graph(import_model(model), {"x": X})["y"]
+    np.testing.assert_allclose(found, peer(model, {"x": X}), atol=1e-5)
+
+
+def unsigned_weights(by_channel: bool, groups: int = 1) -> onnx.ModelProto:
+    """A convolution and a product of weights whose zero points no signed bytes make up for."""
+    rng = np.random.default_rng(11)
+    zeros = rng.integers(40, 220, 8) if by_channel else np.asarray(70)
+    scales = rng.uniform(0.005, 0.02, 8) if by_channel else np.asarray(0.01)
+    weights = WEIGHTS | {
+        "u": rng.integers(0, 256, (8, 8 // groups, 3, 3)).astype(np.uint8),
+        "v": rng.integers(0, 256, (8, 6)).astype(np.uint8),
+        "us": scales.astype(np.float32), "uz": zeros.astype(np.uint8),
+        "vs": np.asarray(0.01, np.float32), "vz": np.asarray(30, np.uint8),
+        "b": rng.standard_normal(8).astype(np.float32), "ys": np.asarray(0.5, np.float32),
+    }  # fmt: skip
+    nodes = [
+        *pair("x", "a"),
+        node("DequantizeLinear", ["u", "us", "uz"], ["kernel"], axis=0),
+        node("Conv", ["a", "kernel", "b"], ["c"], pads=[1, 1, 1, 1], group=groups),
+        *pair("c", "d", scale="ys"),
+        node("GlobalAveragePool", ["d"], ["p"]),
+        node("Flatten", ["p"], ["f"]),
+        *pair("f", "g", scale="ys"),
+        node("DequantizeLinear", ["v", "vs", "vz"], ["matrix"]),
+        node("MatMul", ["g", "matrix"], ["m"]),
+        *pair("m", "y", scale="ys"),
+    ]
+    return typed_model(nodes, {"x": WIDE}, ["d", "y"], weights)
+
+
+WIDE = np.random.default_rng(4).standard_normal((1, 8, 6, 6)).astype(np.float32)
+
+
+@pytest.mark.parametrize("by_channel", [False, True])
+@pytest.mark.parametrize(
+    ("groups", "kinds"), [(1, {"int32"}), (8, {"int32"}), (2, {"int32", "float32"})]
+)
+def test_weights_with_a_zero_point_of_their_own_are_bytes(
+    by_channel: bool, groups: int, kinds: set[str]
+) -> None:
+    """But for those of groups, whose data are summed group by group."""
+    model = unsigned_weights(by_channel, groups)
+    graph = optimise(import_model(model), "NHWC")
+    assert layers(graph) == kinds
+    found, wanted = run_graph(graph, {"x": WIDE}), peer_outputs(model, {"x": WIDE})
+    for name, steps in (("d", 1), ("y", 2)):  # the product reads what is a step off
+        assert np.abs(found[name] - wanted[name]).max() <= 1.001 * steps * 0.5
 
 
 def test_pairs_around_no_layer_mean_what_they_say() -> None:

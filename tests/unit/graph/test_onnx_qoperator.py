@@ -233,6 +233,24 @@ def test_general_products(turned: bool, by_column: bool, floats: bool) -> None:
         assert_one_step(model, inputs)
 
 
+def test_a_general_product_of_nothing_but_its_matrices_makes_floats() -> None:
+    known = coding("a", 0.02, 90, "uint8") | coding("b", 0.01, 0, "int8") | {"b": codes(8, 5)}
+    known["b"] = (known["b"].astype(np.int16) - 128).astype(np.int8)
+    inputs = {"a": codes(3, 8)}
+    model = model_of(microsoft("QGemm", ["a", "as", "az", "b", "bs", "bz"]), inputs, known)
+    found = run_graph(import_model(model), inputs)["y"]
+    np.testing.assert_allclose(found, peer_outputs(model, inputs)["y"], rtol=1e-5, atol=1e-5)
+
+
+def test_a_bias_of_one_code_for_columns_of_other_scales_is_refused_by_name() -> None:
+    known = coding("a", 0.02, 90, "uint8") | coding("y", 0.5, 120, "uint8")
+    known |= {"b": codes(8, 5, dtype="int8"), "bz": np.zeros(5, np.int8)}
+    known |= {"bs": np.linspace(0.01, 0.02, 5, dtype=np.float32), "c": np.ones((3, 1), np.int32)}
+    made = microsoft("QGemm", ["a", "as", "az", "b", "bs", "bz", "c", "ys", "yz"])
+    with pytest.raises(ModelError, match=r"com.microsoft::QGemm: 1 x"):
+        import_model(model_of(made, {"a": codes(3, 8)}, known))
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "int16"])
 def test_pairs_of_onnxruntimes_own_domain_are_pairs(dtype: str) -> None:
     known = {"s": scale(0.01), "z": np.asarray(3, dtype)}

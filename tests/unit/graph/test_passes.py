@@ -105,6 +105,15 @@ def test_batch_norm_stays_a_scale_where_the_convolution_is_read_twice():
     assert_same(graph, folded)
 
 
+def test_a_scale_that_makes_more_channels_of_one_stays():
+    build = image()
+    factor = build.constant("c", normal(np.random.default_rng(2), 1, 8, 1, 1))
+    graph = build.finish([build.add("multiply", [conv(build, "data", 1), factor])])
+    folded = optimise(graph, "NCHW")
+    assert ops(folded) == {"conv2d": 1, "multiply": 1}
+    assert_same(graph, folded)
+
+
 def test_batch_norm_before_a_convolution_is_one_multiply_and_add():
     build = image()
     x = build.add("relu", [batch_norm(build, batch_norm(build, "data"))])

@@ -14,6 +14,8 @@ from retune.graph.onnx_import import import_model
 from retune.graph.onnx_nodes import NodeWriter, write_node
 from retune.graph.quantize.recipe import calibrated, qdq, quantized
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
+from tests.device.networks import Net
+from tests.unit.graph.peer import peer_outputs
 from tests.unit.graph.quantize_networks import Samples, moving, residual, samples, squeezing
 from tests.unit.graph.test_onnx_pairs import peer
 
@@ -38,6 +40,31 @@ def test_onnxruntime_computes_the_same(network: Network, settings: QuantizeSetti
     found, expected = run_graph(ours, inputs), peer(made, inputs)
     scores = graph.outputs[0]
     assert np.abs(found[scores] - expected).max() <= 0.02 * np.abs(expected).max()
+
+
+def pooling() -> tuple[Graph, Samples]:
+    """What onnxruntime has operators on integers for, and makes of pairs around them."""
+    n = Net("pooling")
+    x = n("LeakyRelu", n.conv(n.input(1, 3, 12, 12), 3, 8), alpha=0.1)
+    y = n("AveragePool", n("Sigmoid", x), kernel_shape=[2, 2], strides=[2, 2])
+    z = n("Mul", n("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2]), y)
+    z = n("Flatten", n("GlobalAveragePool", n.conv(n("Concat", z, y, axis=1), 16, 8)))
+    graph = import_model(n.model(n("Gemm", z, n.weight(10, 8), n.weight(10), transB=1)))
+    return graph, samples(graph)
+
+
+@pytest.mark.parametrize("network", [residual, squeezing, moving, pooling])
+def test_onnxruntime_takes_it_with_all_its_optimisations(network: Network) -> None:
+    """It wants scales of one number to have no dimension."""
+    graph, data = network()
+    made = qdq(graph, calibrated(graph, data, QuantizeSettings()))
+    shapes = {t.name: tuple(t.dims) for t in made.graph.initializer}
+    pairs = [n for n in made.graph.node if n.op_type == "QuantizeLinear"]
+    assert {shapes[name] for n in pairs for name in n.input[1:]} == {()}
+    inputs = {name: array[:1] for name, array in samples(graph, 3).items()}
+    scores = graph.outputs[0]
+    found, expected = peer_outputs(made, inputs)[scores], run_graph(graph, inputs)[scores]
+    assert np.abs(found - expected).max() <= 0.1 * np.abs(expected).max()
 
 
 @pytest.mark.parametrize("network", [residual, squeezing, moving])

@@ -153,6 +153,22 @@ def test_moves_and_resizing_stay_in_integers(network, ops, settings):
     np.testing.assert_allclose(found, expected, rtol=0, atol=0.05 * float(np.abs(expected).max()))
 
 
+@pytest.mark.parametrize("shape", [(1, 8, 1, 1), (8,), (8, 1), (1, 8, 8, 8), ()])
+def test_only_a_sum_by_channel_is_a_bias(shape: tuple[int, ...]):
+    """Also one whose numbers are as many as channels, along another axis."""
+    n = Net("sums")
+    shift = n.stored(np.random.default_rng(3).standard_normal(shape).astype(np.float32))
+    x = n("Add", n("Conv", n.input(1, 4, 8, 8), n.weight(8, 4, 3, 3), pads=[1, 1, 1, 1]), shift)
+    graph = import_model(n.model(n.conv(n("Relu", x), 8, 8)))
+    data = samples(graph)
+    made = quantize(graph, data, QuantizeSettings())
+    first = {name: array[:1] for name, array in data.items()}
+    (found,), (wanted,) = run_graph(made, first).values(), run_graph(graph, first).values()
+    assert np.abs(found - wanted).max() < 0.05 * np.abs(wanted).max()
+    whole = {made.types[node.outputs[0]].dtype for node in made.nodes if node.op == "conv2d"}
+    assert whole == {"int32"}
+
+
 def test_weights_of_resizing_are_whole_or_none():
     found = whole_weights([np.asarray([[0.25, 0.75]]), np.asarray([[0.125, 0.875]])])
     assert found is not None

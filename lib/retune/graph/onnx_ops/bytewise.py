@@ -20,6 +20,7 @@ from retune.graph.onnx_ops.registry import Emitter
 from retune.graph.onnx_ops.windows import Call
 from retune.graph.ops import Array, lookup
 from retune.graph.ops.registry import ints
+from retune.graph.quantize.arithmetic import signed_bytes
 from retune.instructions.dot4 import WIDTH
 
 _BYTES = ("uint8", "int8")
@@ -57,11 +58,7 @@ def byte_weight(emit: Emitter, data: str, kernel: str, zero: str) -> ByteWeight 
         return None
     if known.dtype.name not in _BYTES or not known.size:
         return None
-    whole = known.astype(np.int32) - less.astype(np.int32)
-    if whole.min() >= -128 and whole.max() <= 127:
-        return ByteWeight(whole.astype(np.int8), np.zeros((), np.int32))
-    shift = 128 if known.dtype == np.uint8 else 0
-    return ByteWeight((known.astype(np.int32) - shift).astype(np.int8), less - np.int32(shift))
+    return ByteWeight(*signed_bytes(known, less))
 
 
 def byte_product(

@@ -49,7 +49,7 @@ class Region:
     rest: tuple[Node, ...] = ()
     """The nodes of a function after its first."""
     bias: Node | None = None
-    """The sum with a constant after a layer or a product with one."""
+    """The sum with a constant after a layer, by channel, or after a product with one."""
     limit: Node | None = None
     """The activation that follows."""
 
@@ -126,6 +126,8 @@ def _region(
     bias = limit = None
     if kind == "layer" or (kind == "scale" and node.op == "multiply"):
         bias = _follower(graph, uses, node, ("add",))
+        if bias is not None and kind == "layer" and not _by_channel(graph, *bias.inputs):
+            bias = None
     if kind in ("layer", "sum", "product", "scale"):
         limit = _follower(graph, uses, bias or node, ACTIVATIONS)
     reads = node.inputs[:1] if constant else node.inputs

@@ -8,7 +8,7 @@ numpy and on devices are exact.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import frexp, ldexp
 
 import numpy as np
@@ -52,11 +52,29 @@ class Codes:
 
 @dataclass(frozen=True, slots=True)
 class CodedWeight:
-    """Weights as int8 without a zero point."""
+    """Weights as (codes - rest) * scale, the codes int8."""
 
     codes: Array
     scales: Array
     """Of each output channel. float64 [channels]"""
+    rest: Array = field(default_factory=lambda: np.zeros((), np.int32))
+    """Of each output channel, or 0: what a zero point leaves that no eight bits with a sign have.
+    int32 [channels] or []"""
+
+    @property
+    def whole(self) -> Array:
+        """The codes less the rest. int32"""
+        return self.codes - self.rest.reshape(-1, *[1] * (self.codes.ndim - 1))
+
+
+def signed_bytes(codes: Array, zero: Array) -> tuple[Array, Array]:
+    """Codes of eight bits less a zero point that broadcasts with them, as int8 and what is left to
+    subtract: 0 where they are bytes. int32, of the zero point's shape"""
+    whole = codes.astype(np.int32) - zero.astype(np.int32)
+    if whole.min() >= -128 and whole.max() <= 127:
+        return whole.astype(np.int8), np.zeros((), np.int32)
+    shift = np.int32(128 if codes.dtype == np.uint8 else 0)
+    return (codes.astype(np.int32) - shift).astype(np.int8), zero.astype(np.int32) - shift
 
 
 def codes_of(entry: Range, settings: QuantizeSettings) -> Codes:

@@ -35,16 +35,21 @@ class GivenWeights:
 
     known: dict[str, CodedWeight] = field(default_factory=dict[str, CodedWeight])
 
-    def add(self, floats: Array, codes: Array, scale: Array, axis: int | None) -> None:
-        """Remembers codes with a scale for each element along an axis, or one for all.
+    def add(
+        self, floats: Array, whole: tuple[Array, Array], scale: Array, axis: int | None
+    ) -> None:
+        """Remembers codes and their rest with a scale for each element along an axis, or for all.
 
         As they are; matrices turned as well, whose output channels are then along the other axis;
         and kernels of one dimension as those of images of height 1.
         """
-        for made, whole, along in _turns(floats, codes, axis):
+        codes, rest = whole
+        for made, turned, along in _turns(floats, codes, axis):
             if made.ndim and along in (None, 0):
                 scales = np.broadcast_to(scale.reshape(-1).astype(np.float64), made.shape[:1])
-                self.known[_key(made)] = CodedWeight(np.ascontiguousarray(whole), scales)
+                kept = np.ascontiguousarray(turned)
+                less = np.broadcast_to(rest.reshape(-1), made.shape[:1]) if np.any(rest) else rest
+                self.known[_key(made)] = CodedWeight(kept, scales, less)
 
     def find(self, floats: Array) -> CodedWeight | None:
         """The integers that stand for these floats."""
@@ -141,9 +146,12 @@ def _alone(graph: Graph, given: GivenCodes) -> set[str]:
 
 
 def _weight(graph: Graph, region: Region, given: GivenCodes) -> CodedWeight | None:
+    """The layer's integers; none where channels come in groups whose sums a rest would need."""
     if region.kind != "layer":
         return None
-    return given.weights.find(graph.constants[region.node.inputs[1]])
+    found = given.weights.find(graph.constants[region.node.inputs[1]])
+    grouped = region.node.op != "depthwise_conv2d" and region.node.attrs.get("groups", 1) != 1
+    return None if found is not None and grouped and np.any(found.rest) else found
 
 
 def _turns(

@@ -327,17 +327,27 @@ class _Realizer:
         made, bias = self.coding.layer(self.old, region)
         weight, scales = made.codes, made.scales
         total = self.products(node, weight, codes)
+        if np.any(made.rest):
+            total = self.less_rest(node, made, total, codes)
         scale = np.asarray(codes.scale * scales[0])
         if np.any(scales != scales[0]):
             scale = (codes.scale * scales).reshape(-1, *[1] * (weight.ndim - 2))
-        sums = weight.astype(np.int64).sum(axis=tuple(range(1, weight.ndim)))
+        sums = made.whole.astype(np.int64).sum(axis=tuple(range(1, weight.ndim)))
         whole = np.rint(bias / scale) - codes.zero * sums.reshape(-1, *[1] * (weight.ndim - 2))
-        _check_sums(node, weight, whole)
+        _check_sums(node, made.whole, whole)
         if np.any(whole):
             name = f"{(region.bias or node).outputs[0]}.bias"
             stored = self.build.constant(name, whole.astype(np.int32))
             total = self.build.add("add", (total, stored))
         return total, scale
+
+    def less_rest(self, node: Node, made: CodedWeight, total: str, codes: Codes) -> str:
+        """The sums less those of the data alone, times the rest of each channel."""
+        count = len(made.codes) if node.op == "depthwise_conv2d" else 1
+        sums = self.products(node, np.ones((count, *made.codes.shape[1:]), np.int8), codes)
+        rest = made.rest.reshape(-1, *[1] * (made.codes.ndim - 2))
+        stored = self.build.constant(f"{node.inputs[1]}.rest", rest)
+        return self.build.add("subtract", (total, self.build.add("multiply", (sums, stored))))
 
     def products(self, node: Node, weight: Array, codes: Codes) -> str:
         """The layer's sums over codes; around them lies their zero point.

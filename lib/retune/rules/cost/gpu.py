@@ -13,9 +13,10 @@ from functools import reduce
 import numpy as np
 
 from retune.core.target import DeviceSpec
+from retune.ir.expr import Expr, Load
 from retune.ir.stmt import For
 from retune.rules.cost.nests import Array, Kernel, Nest, across, moving, off, on
-from retune.rules.tiling import BLOCK, GROUP, ITEM, LANE
+from retune.rules.tiling import BLOCK, GROUP, ITEM, LANE, WORD
 from retune.schedule.access import Operand
 
 
@@ -75,8 +76,9 @@ def gpu_cycles(kernel: Kernel, spec: DeviceSpec, unit: Unit = _H200) -> Array:
     warps = np.ceil(items / unit.warp)
     one = np.ones_like(items)
     own, depth, traffic, held = 0.0 * one, 0.0 * one, 0.0 * one, one
+    words = _by_words(kernel)
     for nest in kernel:
-        issue = _issue(nest, items, warps, spec, unit)
+        issue = _issue(nest, items, warps, _slots(nest, spec) if words else 1.0, unit)
         own = own + issue
         depth = depth + issue * unit.issues / warps + _waits(nest, unit)
         traffic = traffic + _bytes(nest, unit)
@@ -86,8 +88,43 @@ def gpu_cycles(kernel: Kernel, spec: DeviceSpec, unit: Unit = _H200) -> Array:
     units = float(max(1, spec.compute_units))
     resident = np.minimum(_resident(kernel, held, warps, spec, unit), np.ceil(groups / units))
     rounds = np.ceil(groups / (units * resident))
+    if words:
+        own = own * _unevenness(resident * warps, unit)
     memory = traffic / (unit.l2_bytes * np.minimum(units, groups))
     return unit.launch + rounds * (resident * own + depth) + memory
+
+
+def _by_words(kernel: Kernel) -> bool:
+    """Whether it multiplies bytes, which the figures of `Unit` were not fitted to.
+
+    The rate of the instruction, its epilogue and the shares of schedulers are counted there, and
+    lie in the fitted figures elsewhere.
+    """
+    return any(on(nest.loops, WORD) for nest in kernel)
+
+
+def _unevenness(warps: Array, unit: Unit) -> Array:
+    """Time of the scheduler that has most of a unit's warps, over that of an equal share.
+
+    Nine warps keep one of four schedulers busy for three of them, as twelve do.
+    """
+    return np.ceil(warps / unit.issues) * unit.issues / warps
+
+
+def _slots(nest: Nest, spec: DeviceSpec) -> float:
+    """Instructions for each iteration of a nest, beside its reads: an epilogue on integers is a
+    dozen of them."""
+    if (way := nest.way(spec)) is not None:
+        return way.slots
+    block = nest.accesses.block
+    return max(1.0, _operators(block.value)) if block.reducer is None else 1.0
+
+
+def _operators(value: Expr) -> int:
+    """Operators and functions outside of indices."""
+    if isinstance(value, Load) or not value.children:
+        return 0
+    return 1 + sum(map(_operators, value.children))
 
 
 def _near(nest: Nest) -> list[For]:
@@ -109,8 +146,8 @@ def _waits(nest: Nest, unit: Unit) -> Array:
     return nest.size(serial) / together * latency
 
 
-def _issue(nest: Nest, items: Array, warps: Array, spec: DeviceSpec, unit: Unit) -> Array:
-    """Cycles of a unit for one group's share of the block."""
+def _issue(nest: Nest, items: Array, warps: Array, slots: float, unit: Unit) -> Array:
+    """Cycles of a unit for one group's share of the block, `slots` of a warp for each result."""
     shared = nest.accesses.result.scope == "local"
     sides = on(nest.loops, ITEM)
     work = nest.size(off(nest.loops, GROUP))
@@ -119,11 +156,9 @@ def _issue(nest: Nest, items: Array, warps: Array, spec: DeviceSpec, unit: Unit)
     issued = work / items * warps if sides else work
     if shared:
         return issued / nest.lanes * unit.fetch_instructions / unit.issues
-    way = nest.way(spec)
-    issued = issued / nest.words * (way.slots if way else 1.0)
     tile = nest.size(nest.copies)
     reads = sum((_read(nest, o, unit) for o in nest.accesses.operands), 0.0 * nest.one)
-    return issued / tile * np.maximum((tile + reads) / unit.issues, reads)
+    return issued / nest.words / tile * np.maximum((slots * tile + reads) / unit.issues, reads)
 
 
 def _read(nest: Nest, operand: Operand, unit: Unit) -> Array:

@@ -108,7 +108,7 @@ def schedule_shared(s: Schedule, name: str, structure: Contraction, spec: Device
         s.vectorize(loop)
     tile.run(LANE)
     share(s, results, tile, 1)
-    limit(s, tile, sizes.most_items, spec)
+    limit(s, tile, sizes.most_items, spec, words=structure.words)
 
 
 @dataclass(frozen=True, slots=True)
