@@ -21,7 +21,7 @@ from retune.core.errors import RecordError
 from retune.core.keys import content_key
 from retune.core.replacing import replacing
 from retune.vta.config import VtaConfig
-from retune.vta.isa import decode, decode_uops
+from retune.vta.isa import decode, decode_uops, encode
 
 FORMAT_VERSION = 1
 """Raised when an older program could misread what this one writes."""
@@ -86,6 +86,27 @@ class VtaModule:
     buffers: tuple[DramBuffer, ...]
     macs: int = 0
     """Multiply-adds of what it computes; 0 if unknown."""
+
+    @staticmethod
+    def of(
+        instructions: np.ndarray,
+        *,
+        name: str,
+        config: VtaConfig,
+        uops: np.ndarray,
+        buffers: tuple[DramBuffer, ...],
+        macs: int,
+    ) -> "VtaModule":
+        """The module of these instructions, isa.INSTRUCTION [n], which need not be decoded again.
+
+        Raises: InputError naming the first one with a value that its field cannot hold.
+        """
+        words = encode(instructions, config)
+        made = VtaModule(
+            name=name, config=config, words=words, uops=uops, buffers=buffers, macs=macs
+        )
+        made.__dict__["instructions"] = instructions
+        return made
 
     @cached_property
     def instructions(self) -> np.ndarray:
