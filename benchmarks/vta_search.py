@@ -42,7 +42,7 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--trials", type=int, default=1000, help="of each task, by random search")
     parser.add_argument("--few", type=int, default=100, help="of each task, by each tuner")
-    parser.add_argument("--timed", type=int, default=100, help="of each task, to time processes")
+    parser.add_argument("--timed", type=int, default=250, help="of each task, to time processes")
     parser.add_argument("--parts", default="tuners,seconds", help="tuners, seconds, or both")
     options = parser.parse_args()
     tasks = ten_tasks()
@@ -118,22 +118,28 @@ def _print_best(tasks: list[Task], best: Mapping[str, float]) -> None:
         work = task.packed.work
         gops = task.flops / best[task.key] / 1e3
         known = pynq[work.c, work.h, work.o, work.kernel, work.strides]
-        name = f"{task.name} {work.kernel[0]}x{work.kernel[1]}"
-        print(f"{name:32} {gops:6.1f} {gops / _CONFIG.peak_gops:5.0%} {known:6.2f}")
+        print(f"{_name(task):32} {gops:6.1f} {gops / _CONFIG.peak_gops:5.0%} {known:6.2f}")
 
 
 def _print_seconds(tasks: list[Task], trials: int, timed: int, cores: int) -> None:
-    heaviest = max(tasks, key=lambda task: task.flops)
+    """Seconds of searches, the start of processes and the records of all trials included."""
+    for task in tasks:
+        spent = _seconds([task], trials, 1)
+        print(f"{spent:5.1f} s for up to {trials} trials of {_name(task)}, one process")
+    one, all_ = (_seconds(tasks, timed, processes) for processes in (1, cores))
+    print(f"ten tasks, {timed} trials each: {one:.1f} s by one process, {all_:.1f} s by {cores}: "
+          f"{one / all_:.2f} times as fast")  # fmt: skip
+
+
+def _seconds(tasks: list[Task], trials: int, processes: int) -> float:
     start = perf_counter()
-    searched([heaviest], "random", trials, processes=1)
-    print(f"{perf_counter() - start:.0f} s for {trials} trials of {heaviest.name}, one process")
-    seconds = []
-    for processes in (1, cores):
-        start = perf_counter()
-        searched(tasks, "random", timed, processes=processes)
-        seconds.append(perf_counter() - start)
-    print(f"ten tasks, {timed} trials each: {seconds[0]:.0f} s by one process, {seconds[1]:.0f} s "
-          f"by {cores}: {seconds[0] / seconds[1]:.2f} times as fast")  # fmt: skip
+    searched(tasks, "random", trials, processes=processes)
+    return perf_counter() - start
+
+
+def _name(task: Task) -> str:
+    assert task.packed is not None
+    return f"{task.name} {'x'.join(map(str, task.packed.work.kernel))}"
 
 
 def _mean(parts: list[float]) -> float:

@@ -92,6 +92,8 @@ class _Machine:
         self._rows: dict[bytes, np.ndarray] = {}
         self._plans: dict[tuple[int, bytes], Gemm | Alu] = {}
         self._uops_loaded = 0
+        self._narrowed: dict[tuple[int, int] | bytes, tuple[Place, int]] = {}
+        """Sums whose low bytes the output buffer ought to have, and who made them last."""
 
     def run(self) -> dict[str, np.ndarray]:
         for unit in self._units.units:
@@ -116,23 +118,34 @@ class _Machine:
         chip = self._chips[unit.memory]
         place = slice(unit.begin, unit.end)
         self._may_write(unit, chip, place)
-        self._uops_loaded += chip is self.uop
+        if chip is self.uop:
+            self._uops_loaded += 1
+        elif chip is self.acc:
+            self._narrow()
         if unit.buffer < 0:
             chip.data[place] = 0
             return
         # What is outside is taken from the last row of the source, which is zero.
         source, rows = self._dram[unit.buffer], self._rows_of(unit) + unit.row
-        np.take(source, rows, axis=0, out=chip.data[place], mode="clip")
+        source.take(rows, axis=0, out=chip.data[place], mode="clip")
 
     def _store(self, unit: Unit) -> None:
         if unit.buffer < 0:
             return
+        self._narrow()
         place = slice(unit.begin, unit.end)
         self._was_written(unit, self.out, place)
         self._may_read(unit, self.out, place)
         rows = self._rows_of(unit) + unit.row
         self._dram[unit.buffer][rows] = self.out.data[place]
         self._stored.append((unit.buffer, rows))
+
+    def _narrow(self) -> None:
+        """The output buffer has the low bytes of all sums that were made since."""
+        for place, last in self._narrowed.values():
+            self.out.data[place] = self.acc.data[place]
+            self.out.wrote[place] = last
+        self._narrowed.clear()
 
     def _rows_of(self, unit: Unit) -> np.ndarray:
         """Elements in DRAM of a copy, from its first one."""
@@ -144,7 +157,7 @@ class _Machine:
 
     def _compute(self, unit: Unit) -> None:
         plan = self._plan(unit)
-        self._may_write(unit, self.out, plan.writes)
+        self._is_free(unit, self.out, plan.writes)
         acc = self.acc.data
         if isinstance(plan, Alu):
             plan.run(self._steps(unit), acc)
@@ -154,7 +167,10 @@ class _Machine:
             plan.run(self.inp.data, self.wgt.data, acc, version)
         else:
             acc[plan.writes] = 0
-        self.out.data[plan.writes] = acc[plan.writes]  # their low bytes
+        place = plan.writes
+        key = (place.start, place.stop) if isinstance(place, slice) else place.tobytes()
+        self._narrowed.pop(key, None)  # in the order of who made them
+        self._narrowed[key] = place, unit.last
 
     def _steps(self, unit: Unit) -> list[tuple[str, int | None]]:
         """What an ALU unit does, one operation after the other."""
@@ -259,11 +275,14 @@ class _Machine:
 
     def _may_write(self, unit: Unit, chip: _Chip, place: Place) -> None:
         """Whoever read what was there is certainly done. The writer is noted."""
+        self._is_free(unit, chip, place)
+        chip.wrote[place] = unit.last
+
+    def _is_free(self, unit: Unit, chip: _Chip, place: Place) -> None:
         if chip.reader != unit.queue:
             read = chip.read[place]
             if read.max(initial=0) > unit.known[chip.reader]:
                 self._uncertain(unit, chip, place, read > unit.known[chip.reader], "writes")
-        chip.wrote[place] = unit.last
 
     def _uncertain(
         self, unit: Unit, chip: _Chip, place: Place, early: np.ndarray, does: str
