@@ -20,7 +20,6 @@ from benchmarks.command import parser_of
 from benchmarks.vta import LAYERS
 from retune.device.accelerator import AcceleratorRunner
 from retune.device.opening import spec_of
-from retune.graph.blocks import pack
 from retune.graph.models import load_model
 from retune.graph.passes import optimise
 from retune.graph.quantize.recipe import quantize
@@ -28,6 +27,7 @@ from retune.graph.quantize.settings import POWER2, QuantizeSettings
 from retune.records.store import RecordStore
 from retune.search.conditions import usual_options
 from retune.search.extract import extract
+from retune.search.packed import packed_network
 from retune.search.session import RunSettings, Session, search_all
 from retune.search.task import Task
 from retune.vta.config import VtaConfig
@@ -67,7 +67,9 @@ def ten_tasks() -> list[Task]:
     """The accelerator's tasks of the network, in its order."""
     graph = load_model("zoo:resnet18_v1")
     data = {name: np.zeros(graph.types[name].shape, np.float32) for name in graph.inputs}
-    network = extract(optimise(pack(quantize(graph, data, _settings()))), accelerator=_CONFIG)
+    network = extract(
+        optimise(packed_network(quantize(graph, data, _settings()), _CONFIG)), accelerator=_CONFIG
+    )
     return [task for task in network.tasks.values() if task.tunable]
 
 
