@@ -25,6 +25,11 @@ def test_certificates_are_made_once(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert run_command(["farm", "certs", str(tmp_path / "farm")]) == 0
     assert "all of them are there" in capsys.readouterr().out
     assert run_command(["farm", "certs", str(tmp_path / "farm"), "--name", "a/b"]) == 2
+    assert run_command(["farm", "certs", str(tmp_path / "farm"), "--name", "rk3399"]) == 2
+    assert "expected --role with it" in capsys.readouterr().err
+    named = ["--name", "rk3399", "--role", "board"]
+    assert run_command(["farm", "certs", str(tmp_path / "farm"), *named]) == 0
+    assert (tmp_path / "farm" / "rk3399" / "key.pem").is_file()
 
 
 @pytest.mark.parametrize(

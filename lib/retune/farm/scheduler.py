@@ -16,12 +16,7 @@ from distributed import Scheduler
 from distributed.stealing import WorkStealing
 
 from retune.core.errors import DeviceError, InputError
-from retune.device.farm.door import (
-    SCHEDULER_MESSAGES,
-    SCHEDULER_OPERATIONS,
-    close_door,
-    keep_only,
-)
+from retune.device.farm.door import BOARDS_SAY, CLIENTS_SAY, close_door, keep_only
 from retune.device.farm.names import DEFAULT_PORT, is_loopback
 from retune.device.farm.security import security_of
 from retune.device.farm.wire import MOST_BYTES
@@ -45,8 +40,8 @@ class FarmScheduler(Scheduler):
             dashboard=False,
         )
         self.handlers["retune_boards"] = self.boards
-        keep_only(self.handlers, SCHEDULER_OPERATIONS)
-        keep_only(self.stream_handlers, SCHEDULER_MESSAGES)
+        for known in (self.handlers, self.stream_handlers):
+            keep_only(known, BOARDS_SAY | CLIENTS_SAY)
 
     def start_http_server(self, *_: Any, **__: Any) -> None:
         """There are no web pages: they would be open to everybody."""
@@ -92,8 +87,8 @@ def run_scheduler(
             "farm without it runs programs there: see `retune farm certs`"
         )
     scheme = "tcp" if plain else "tls"
-    security = security_of(f"{scheme}://{host}:{port}", certs)
-    close_door(most_bytes)
+    security = security_of(f"{scheme}://{host}:{port}", "scheduler", certs)
+    close_door("scheduler", most_bytes)
 
     async def main() -> None:
         options: dict[str, Any] = {"security": security} if security else {}

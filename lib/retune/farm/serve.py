@@ -91,9 +91,9 @@ def serve(settings: BoardSettings, *, ready: Callable[[str], None] = lambda name
     Raises: InputError for a device that there is not, or certificates that cannot be used.
     """
     address = check_address(settings.scheduler)
-    security = security_of(address, settings.certs)
+    security = security_of(address, "board", settings.certs)
     spec = spec_of(settings.device)
-    close_door(settings.most_bytes)
+    close_door("board", settings.most_bytes)
     about = about_board(spec)
     name = settings.name or socket.gethostname()
 

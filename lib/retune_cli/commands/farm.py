@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -95,12 +95,17 @@ def certs(
         list[str] | None,
         typer.Option("--name", help="Who gets a certificate. Default: scheduler, board, client."),
     ] = None,
+    role: Annotated[
+        Literal["scheduler", "board", "client"] | None,
+        typer.Option(help="What they are. Default: as they are called.", show_default=False),
+    ] = None,
 ) -> None:
-    """Make a private authority and certificates: whoever has one may take part."""
+    """Make a private authority and certificates: whoever has one may take part, as what it says."""
     needs_farm()
-    from retune.farm.certs import ROLES, make_certs
+    from retune.device.farm.security import ROLES
+    from retune.farm.certs import make_certs
 
-    made = make_certs(folder, name or ROLES)
+    made = make_certs(folder, name or ROLES, role)
     for home in made:
         print_line(f"{home}: ca.pem, cert.pem, key.pem")
     if not made:

@@ -132,10 +132,10 @@ class Link:
         """
         self.address = check_address(address)
         self.patience_s = patience_s
-        self._security = security_of(self.address, certs)
+        self._security = security_of(self.address, "client", certs)
         self._client: Client | None = None
         self._lock = threading.Lock()
-        close_door(MOST_BYTES)
+        close_door("client", MOST_BYTES)
 
     def boards(self) -> Boards:
         """The boards there are now. Raises: AwayError if the scheduler does not answer."""
