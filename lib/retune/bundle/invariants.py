@@ -18,6 +18,7 @@ from retune.bundle.plan import (
     storage_roots,
 )
 from retune.codegen.hazards import are_apart
+from retune.codegen.target import unknown_options
 from retune.core.dtypes import DTYPES, UNKNOWN, numpy_dtype
 from retune.core.errors import ModelError
 from retune.graph.ops.host import HostModel
@@ -28,6 +29,12 @@ def verify_plan(plan: NetworkPlan) -> None:
     """Holds after the call: the plan keeps every invariant of CHECKS. Raises: VerifyError."""
     for check in CHECKS:
         check(plan)
+
+
+def check_options(plan: NetworkPlan) -> None:
+    """Compilers are asked for what is known to name no file."""
+    if unknown := unknown_options(plan.options):
+        raise broken_plan(plan, "options", "build options of codegen.target's list", unknown)
 
 
 def check_names_unique(plan: NetworkPlan) -> None:
@@ -271,6 +278,7 @@ def check_written_before_read(plan: NetworkPlan) -> None:
 
 
 CHECKS: tuple[Callable[[NetworkPlan], None], ...] = (
+    check_options,
     check_names_unique,
     check_buffer_types,
     check_interface,

@@ -15,7 +15,7 @@ from math import isfinite, prod
 import numpy as np
 
 from retune.codegen.source import BufferSpec, KernelSource, ProgramSource, Role
-from retune.codegen.target import BUILD_OPTIONS
+from retune.codegen.target import ALLOWED_OPTIONS, unknown_options
 from retune.core.codec import to_json
 from retune.core.dtypes import DTYPES, itemsize, numpy_dtype
 from retune.device.farm.wire import (
@@ -32,8 +32,6 @@ from retune.records.schema import MAX_ERROR_CHARS, Measurement, Status, failed, 
 
 MEASURE = "measure"
 """Kind of the jobs that are batches."""
-ALLOWED_OPTIONS = frozenset(BUILD_OPTIONS)
-"""What a job may ask of a board's compiler."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
 _MOST_GOVERNOR_CHARS = 80
@@ -281,11 +279,9 @@ def _measurement(row: _Row, instance: str, vitals: Vitals) -> Measurement:
 
 
 def _source(program: _Program, arrays: Mapping[str, np.ndarray], limits: Limits) -> ProgramSource:
-    unknown = set(program.options) - ALLOWED_OPTIONS
-    if unknown:
+    if unknown := unknown_options(program.options):
         raise RefusedError(
-            f"build options: expected some of {', '.join(sorted(ALLOWED_OPTIONS))}, got "
-            f"{', '.join(sorted(unknown))}"
+            f"build options: expected some of {', '.join(sorted(ALLOWED_OPTIONS))}, got {unknown}"
         )
     names = [spec.name for spec in program.buffers]
     if not program.kernels or len(set(names)) != len(names):
