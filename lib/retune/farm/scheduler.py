@@ -32,7 +32,8 @@ _LOST_BOARDS = 1
 class FarmScheduler(Scheduler):
     """distributed's scheduler, as far as a farm needs it."""
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, most_bytes: int = MOST_BYTES, **kwargs: Any) -> None:
+        self.most_bytes = most_bytes
         super().__init__(
             **kwargs,
             allowed_failures=_LOST_BOARDS,
@@ -63,7 +64,7 @@ class FarmScheduler(Scheduler):
             if ts.state in ("no-worker", "queued"):
                 for resource in ts.resource_restrictions or {}:
                     waiting[resource] = waiting.get(resource, 0) + 1
-        return {"boards": found, "waiting": waiting}
+        return {"boards": found, "waiting": waiting, "most_bytes": self.most_bytes}
 
 
 def run_scheduler(
@@ -94,7 +95,12 @@ def run_scheduler(
         options: dict[str, Any] = {"security": security} if security else {}
         try:
             scheduler = FarmScheduler(
-                host=host, port=port, protocol=scheme, worker_ttl=board_timeout_s, **options
+                most_bytes,
+                host=host,
+                port=port,
+                protocol=scheme,
+                worker_ttl=board_timeout_s,
+                **options,
             )
             await scheduler
         except OSError as error:

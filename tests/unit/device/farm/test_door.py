@@ -39,6 +39,15 @@ def test_plain_data_and_the_one_function_are_read(value: object):
     assert door._loads(pickle.dumps(value)) == value
 
 
+def test_no_memory_is_asked_for_by_a_number():
+    """`bytes(n)` makes n zeros, however short the message is."""
+    for argument in ("I1099511627776\n", "(lI1\na"):
+        bomb = f"cbuiltins\nbytes\n({argument}tR.".encode()
+        with pytest.raises(RefusedError, match="for bytes"):
+            door._loads(bomb)
+    assert door._loads(b"cbuiltins\nbytes\n(tR.") == b""
+
+
 CLOSED = """
 import pickle, sys
 from retune.device.farm.door import close_door
