@@ -128,15 +128,17 @@ class _Unpickler(pickle.Unpickler):
                 raise RefusedError(what)  # distributed tries whether its own error can be read
             raise refuse(what)
         if (module_name, global_name) == ("builtins", "bytes"):
-            return _bytes
+            return _Bytes
         return super().find_class(module_name, global_name)
 
 
-def _bytes(data: object = b"", /) -> bytes:
-    """What a pickle may do by `bytes`: of a number it would make as many zeros."""
-    if isinstance(data, bytes | bytearray | memoryview):
-        return bytes(data)
-    raise refuse(f"a message{_from()} with {type(data).__name__} for bytes")
+class _Bytes(bytes):
+    """What a pickle gets for `bytes`, which of a number makes as many zeros; this does not."""
+
+    def __new__(cls, data: object = b"", /) -> bytes:  # pyright: ignore[reportInconsistentConstructor]
+        if isinstance(data, bytes | bytearray | memoryview):
+            return bytes(data)
+        raise refuse(f"a message{_from()} with {type(data).__name__} for bytes")
 
 
 def _loads(data: bytes, /, *, buffers: Iterable[Any] | None = None, **_: object) -> Any:
