@@ -18,7 +18,12 @@ from tests.farm.processes import DEADLINE_S, KEY, Farm, Process
 from tests.unit.device.test_measure import WORKLOAD, program
 from tests.unit.search.fakes import settings, tasks
 
-pytestmark = [pytest.mark.slow, pytest.mark.device]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.device,
+    # distributed leaves the socket of a connection that was refused to the garbage collector
+    pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning"),
+]
 
 BATCH = 2
 BATCHES = 20
