@@ -84,6 +84,7 @@ def test_a_board_is_killed_and_one_is_stopped(farm: Farm, store: Path):
         run = Run(runner, store)
         first.wait_for(BEGINS)
         first.kill()
+        farm.scheduler.wait_for("board 'a' of key 'sim' is gone")
         again = farm.start_board("a")  # as systemd does it
         again.wait_for(BEGINS)
         second.wait_for(BEGINS, 2)
@@ -94,6 +95,7 @@ def test_a_board_is_killed_and_one_is_stopped(farm: Farm, store: Path):
         check_one_at_a_time(board)
     instances = {record.conditions.instance for record in records if record.conditions}
     assert instances == {"a", "b"}
+    assert len(farm.scheduler.matching("board 'a' of key 'sim' is there, at tls://")) == 2
     second.signal(signal.SIGCONT)
     second.wait_for("board b serves", 2)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from distributed import Scheduler
+from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.stealing import WorkStealing
 
 from retune.core.errors import DeviceError, InputError
@@ -25,8 +26,29 @@ _LOG = logging.getLogger("retune.farm")
 
 BOARD_TIMEOUT_S = 30.0
 """A board that has not been heard of for so long is lost; its batches go to others."""
+_MOST_CHARS = 80
+"""Of what a board says of itself, in a line of the log."""
 _LOST_BOARDS = 1
 """Of a job may take so many boards with it before its client is told: it then asks for less."""
+
+
+class _Register(SchedulerPlugin):
+    """Says on the log which boards come and go."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+        """Address -> name and key."""
+
+    def add_worker(self, scheduler: Scheduler, worker: str) -> None:
+        """A board has come."""
+        found = scheduler.workers[worker]
+        keys = ", ".join(sorted(resource.partition("/")[0] for resource in found.resources))
+        self._known[worker] = f"{str(found.name)[:_MOST_CHARS]!r} of key {keys[:_MOST_CHARS]!r}"
+        _LOG.info("board %s is there, at %s", self._known[worker], worker)
+
+    def remove_worker(self, scheduler: Scheduler, worker: str, **_: Any) -> None:  # noqa: ARG002
+        """A board has gone, or was not heard of for too long."""
+        _LOG.info("board %s is gone", self._known.pop(worker, worker))
 
 
 class FarmScheduler(Scheduler):
@@ -38,6 +60,7 @@ class FarmScheduler(Scheduler):
             **kwargs,
             allowed_failures=_LOST_BOARDS,
             extensions={"stealing": WorkStealing},
+            plugins=[_Register()],
             dashboard=False,
         )
         self.handlers["retune_boards"] = self.boards
@@ -103,9 +126,13 @@ def run_scheduler(
                 **options,
             )
             await scheduler
-        except OSError as error:
+        except (OSError, RuntimeError) as error:
+            why = error if isinstance(error, OSError) else error.__cause__
+            if not isinstance(why, OSError):
+                raise
             raise DeviceError(
-                f"{scheme}://{host}:{port}: cannot be listened on: {error}"
+                f"{scheme}://{host}:{port}: expected an address to listen on, got one that cannot "
+                f"be ({why}); is a scheduler there already? --port 0 takes any that is free"
             ) from error
         _LOG.info("scheduler at %s", scheduler.address)
         ready(scheduler.address)
