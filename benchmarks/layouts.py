@@ -125,7 +125,12 @@ def measure(model: str, device: Device, store: RecordStore, options: Namespace) 
         f"{' (optimal)' if solution.optimal else ''}; pbqp {_ratio(reduced.total, solution.total)}"
         f"x, each kernel's best {_ratio(greedy / 1e3, expected)}x of the plan's cost"
     )
-    print(f"  expected {expected:.3f} ms, measured {times['plan']:.3f} ms", flush=True)
+    rows = expected_us(problem, choices["rows"]) / 1e3
+    print(
+        f"  expected {expected:.3f} ms ({_ratio(expected, rows)}x of rows), "
+        f"measured {times['plan']:.3f} ms",
+        flush=True,
+    )
     if options.table:
         print("\n".join(table_lines(problem)), flush=True)
     return times

@@ -32,6 +32,11 @@ from retune.search.task import Task
 MOST = 4
 """Candidates of a kernel that are tried with layouts that the plan would use."""
 
+DOUBT = 0.02
+"""Of times in other layouts than rows: each is the best of several, some too good by chance, and a
+plan has to be faster than rows beyond that. By `benchmarks.layouts`, plans that gained less were
+as often slower."""
+
 Key = tuple[str, Ends]
 """A task, and how its images lie."""
 
@@ -71,18 +76,22 @@ def recorded_layouts(
 
 
 def costs_of(times: Mapping[Key, np.ndarray]) -> LayoutCosts:
-    """The best of these times."""
+    """The best of these times, those of kernels that are not in rows with some doubt."""
 
-    def kernel(task_key: str, ends: Ends) -> float | None:
+    def best(task_key: str, ends: Ends) -> float | None:
         found = times.get((task_key, ends))
         return None if found is None else float(found[0])
+
+    def kernel(task_key: str, ends: Ends) -> float | None:
+        found = best(task_key, ends)
+        return found if found is None or ends == IN_ROWS else found * (1.0 + DOUBT)
 
     copies: dict[TensorType, str] = {}
 
     def copy(kind: TensorType, ends: Ends) -> float | None:
         if kind not in copies:
             copies[kind] = transform_task(kind).key
-        return kernel(copies[kind], ends)
+        return best(copies[kind], ends)
 
     return LayoutCosts(kernel=kernel, copy=copy)
 
