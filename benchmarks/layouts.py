@@ -6,19 +6,21 @@ Kernels are the best of the record store, or else the default schedules; they ar
 images in other layouts, copies too, into a store of the benchmark's own unless `--records` names
 one, and the plan is solved for (`search.layout_search`). Then four bundles run in turns: with the
 plan, with all images in rows, all in blocks of 16 channels, and with the best layouts of each
-kernel alone and the copies that this takes. Prints medians, the plan's time over each of the
-others', what the plan was expected to take, and how long the solver took.
+kernel alone and the copies that this takes; on GPUs their launches, on images that are there.
+Prints medians, the plan's time over each of the others', what the plan was expected to take, and
+how long the solver took; with `--table` each kernel's best times by layouts, as parts of that in
+rows.
 """
 
 from argparse import Namespace
-from functools import partial
+from collections.abc import Iterator
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
 
 from benchmarks.command import parser_of
-from benchmarks.int8 import samples_of
+from benchmarks.int8 import runs, samples_of
 from benchmarks.networks import known_candidates
 from benchmarks.table import geometric_mean
 from retune.bundle.bench import BenchOptions, compare_times
@@ -37,6 +39,7 @@ from retune.search.extract import Network, extract
 from retune.search.laying import LayoutChoice, laid_out, uniform
 from retune.search.layout_problem import LayoutProblem
 from retune.search.layout_search import FoundLayouts, LayoutSearch
+from retune.search.layouts import IN_ROWS, Ends
 from retune.search.session import RunSettings, Session
 
 BLOCKS = "NCHW16c"
@@ -70,6 +73,22 @@ def found_layouts(
         runner.close()
 
 
+def table_lines(problem: LayoutProblem) -> Iterator[str]:
+    """A line for each task with other layouts than rows: its weight, its time, and the others'."""
+    tasks = dict.fromkeys((p.task_key, p.placed.group.anchor.op) for p in problem.kernels)
+    for key, op in tasks:
+        labels = [p.label for p in problem.kernels if p.task_key == key]
+        rows, cost = problem.costs.of_kernel(key, IN_ROWS), problem.costs.kernel
+        layouts = dict.fromkeys(
+            way for ways in problem.options.values() for k in ways for way in k.layouts
+        )
+        found = {e: cost(key, e) for e in (Ends(a, b) for a in layouts for b in layouts)}
+        others = {str(e): us for e, us in found.items() if us is not None and e != IN_ROWS}
+        if others and rows:
+            parts = "  ".join(f"{name} {us / rows:.2f}" for name, us in others.items())
+            yield f"    {len(labels)} x {op} {labels[0]}: {rows:.1f} us; {parts}"
+
+
 def expected_us(problem: LayoutProblem, choice: LayoutChoice) -> float:
     """What kernels and copies take by their measurements."""
     return sum(problem.kernel_us(choice).values()) + sum(problem.copies_us(choice).values())
@@ -95,9 +114,7 @@ def measure(model: str, device: Device, store: RecordStore, options: Namespace) 
         laid = laid_out(network, choice)
         plan = build_plan(laid, known, device.spec, model_key=name, notes={})
         module = Module(plan, device)
-        inputs = module.random_inputs()
-        module.run(inputs)
-        contenders[name] = partial(module.run, inputs)
+        contenders[name] = runs(module, module.random_inputs())
     outcome = compare_times(contenders, options=BenchOptions(budget_s=options.compare))
     times = {timing.name: 1e3 * timing.median_s for timing in outcome.timings}
     greedy, reduced = expected_us(problem, choices["each"]), solve(problem.table, "pbqp")
@@ -108,7 +125,14 @@ def measure(model: str, device: Device, store: RecordStore, options: Namespace) 
         f"{' (optimal)' if solution.optimal else ''}; pbqp {_ratio(reduced.total, solution.total)}"
         f"x, each kernel's best {_ratio(greedy / 1e3, expected)}x of the plan's cost"
     )
-    print(f"  expected {expected:.3f} ms, measured {times['plan']:.3f} ms", flush=True)
+    rows = expected_us(problem, choices["rows"]) / 1e3
+    print(
+        f"  expected {expected:.3f} ms ({_ratio(expected, rows)}x of rows), "
+        f"measured {times['plan']:.3f} ms",
+        flush=True,
+    )
+    if options.table:
+        print("\n".join(table_lines(problem)), flush=True)
     return times
 
 
@@ -124,6 +148,7 @@ def main() -> None:
     parser.add_argument("--device", default="pocl")
     parser.add_argument("--int8", action="store_true", help="as networks of integers")
     parser.add_argument("--seconds", type=float, default=120.0, help="of measuring layouts")
+    parser.add_argument("--table", action="store_true", help="what each kernel takes by layouts")
     parser.add_argument("--compare", type=float, default=12.0, help="seconds of runs in turns")
     options = parser.parse_args()
     device = open_device(options.device)

@@ -20,7 +20,6 @@ from benchmarks.command import parser_of
 from benchmarks.vta import LAYERS
 from retune.device.accelerator import AcceleratorRunner
 from retune.device.opening import spec_of
-from retune.graph.blocks import pack
 from retune.graph.models import load_model
 from retune.graph.passes import optimise
 from retune.graph.quantize.recipe import quantize
@@ -28,6 +27,7 @@ from retune.graph.quantize.settings import POWER2, QuantizeSettings
 from retune.records.store import RecordStore
 from retune.search.conditions import usual_options
 from retune.search.extract import extract
+from retune.search.packed import packed_network
 from retune.search.session import RunSettings, Session, search_all
 from retune.search.task import Task
 from retune.vta.config import VtaConfig
@@ -42,7 +42,7 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--trials", type=int, default=1000, help="of each task, by random search")
     parser.add_argument("--few", type=int, default=100, help="of each task, by each tuner")
-    parser.add_argument("--timed", type=int, default=100, help="of each task, to time processes")
+    parser.add_argument("--timed", type=int, default=250, help="of each task, to time processes")
     parser.add_argument("--parts", default="tuners,seconds", help="tuners, seconds, or both")
     options = parser.parse_args()
     tasks = ten_tasks()
@@ -67,7 +67,9 @@ def ten_tasks() -> list[Task]:
     """The accelerator's tasks of the network, in its order."""
     graph = load_model("zoo:resnet18_v1")
     data = {name: np.zeros(graph.types[name].shape, np.float32) for name in graph.inputs}
-    network = extract(optimise(pack(quantize(graph, data, _settings()))), accelerator=_CONFIG)
+    network = extract(
+        optimise(packed_network(quantize(graph, data, _settings()), _CONFIG)), accelerator=_CONFIG
+    )
     return [task for task in network.tasks.values() if task.tunable]
 
 
@@ -118,22 +120,28 @@ def _print_best(tasks: list[Task], best: Mapping[str, float]) -> None:
         work = task.packed.work
         gops = task.flops / best[task.key] / 1e3
         known = pynq[work.c, work.h, work.o, work.kernel, work.strides]
-        name = f"{task.name} {work.kernel[0]}x{work.kernel[1]}"
-        print(f"{name:32} {gops:6.1f} {gops / _CONFIG.peak_gops:5.0%} {known:6.2f}")
+        print(f"{_name(task):32} {gops:6.1f} {gops / _CONFIG.peak_gops:5.0%} {known:6.2f}")
 
 
 def _print_seconds(tasks: list[Task], trials: int, timed: int, cores: int) -> None:
-    heaviest = max(tasks, key=lambda task: task.flops)
+    """Seconds of searches, the start of processes and the records of all trials included."""
+    for task in tasks:
+        spent = _seconds([task], trials, 1)
+        print(f"{spent:5.1f} s for up to {trials} trials of {_name(task)}, one process")
+    one, all_ = (_seconds(tasks, timed, processes) for processes in (1, cores))
+    print(f"ten tasks, {timed} trials each: {one:.1f} s by one process, {all_:.1f} s by {cores}: "
+          f"{one / all_:.2f} times as fast")  # fmt: skip
+
+
+def _seconds(tasks: list[Task], trials: int, processes: int) -> float:
     start = perf_counter()
-    searched([heaviest], "random", trials, processes=1)
-    print(f"{perf_counter() - start:.0f} s for {trials} trials of {heaviest.name}, one process")
-    seconds = []
-    for processes in (1, cores):
-        start = perf_counter()
-        searched(tasks, "random", timed, processes=processes)
-        seconds.append(perf_counter() - start)
-    print(f"ten tasks, {timed} trials each: {seconds[0]:.0f} s by one process, {seconds[1]:.0f} s "
-          f"by {cores}: {seconds[0] / seconds[1]:.2f} times as fast")  # fmt: skip
+    searched(tasks, "random", trials, processes=processes)
+    return perf_counter() - start
+
+
+def _name(task: Task) -> str:
+    assert task.packed is not None
+    return f"{task.name} {'x'.join(map(str, task.packed.work.kernel))}"
 
 
 def _mean(parts: list[float]) -> float:

@@ -39,7 +39,7 @@ FENCES: dict[str, tuple[str, ...]] = {
     "safetensors": ("lib/retune/bundle/", "lib/retune/device/farm/wire.py"),
     "distributed": ("lib/retune/device/farm/", "lib/retune/farm/"),
     "dask": ("lib/retune/device/farm/door.py",),
-    "cryptography": ("lib/retune/farm/certs.py",),
+    "cryptography": ("lib/retune/farm/certs.py", "lib/retune/bundle/trust.py"),
     "jinja2": ("lib/retune/report/",),
     "typer": ("lib/retune_cli/",),
     "rich": ("lib/retune_cli/",),

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -93,6 +94,7 @@ app.add_typer(vta.app, name="vta")
 
 def main() -> None:
     """The console script."""
+    warnings.showwarning = lambda message, *_, **__: say(f"retune: warning: {_first_line(message)}")
     code = run_command(sys.argv[1:])
     if code == INTERRUPTED:  # not for threads that wait for a batch: what it measures is not kept
         sys.stdout.flush()
@@ -143,7 +145,7 @@ def _write_traceback(error: Exception) -> Path:
     return Path("the lines above")
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: Warning | Exception | str) -> str:
     return (str(error).strip().splitlines() or ["no message"])[0]
 
 

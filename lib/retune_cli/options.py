@@ -11,6 +11,7 @@ from retune.core.errors import InputError
 from retune.core.layouts import LAYOUTS, SOLVERS, Solver
 
 if TYPE_CHECKING:
+    from retune.bundle.trust import Trust
     from retune.records.store import RecordStore
 
 MODEL_HELP = "An ONNX file, zoo:NAME or light:NAME."
@@ -26,6 +27,15 @@ Layout = Annotated[
 ]
 LayoutSolver = Annotated[
     str, typer.Option(help="How a plan of layouts is found: auto, exact, pbqp or greedy.")
+]
+Trusted = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--trust", help="Run what the owner of this public key has signed, only. Repeatable."
+    ),
+]
+Digest = Annotated[
+    str, typer.Option(help="Run the bundle with this digest only.", show_default=False)
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print data instead of tables.")]
 Records = Annotated[
@@ -69,6 +79,13 @@ def check_model(model: str) -> None:
         return
     kind = "a folder" if Path(model).is_dir() else "no file"
     raise InputError(f"{model}: expected an ONNX file, zoo:NAME or light:NAME, got {kind}")
+
+
+def trust_of(keys: Sequence[Path] | None, digest: str) -> "Trust":
+    """What --trust and --digest ask of a bundle."""
+    from retune.bundle.trust import Trust
+
+    return Trust(digest=digest.strip().lower(), keys=tuple(keys or ()))
 
 
 def check_module(module: Path) -> None:

@@ -1,5 +1,8 @@
 """`retune farm` and what leads to it: certificates, refusals, and one sentence for each mistake."""
 
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,6 +28,36 @@ def test_certificates_are_made_once(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert run_command(["farm", "certs", str(tmp_path / "farm")]) == 0
     assert "all of them are there" in capsys.readouterr().out
     assert run_command(["farm", "certs", str(tmp_path / "farm"), "--name", "a/b"]) == 2
+    assert run_command(["farm", "certs", str(tmp_path / "farm"), "--name", "rk3399"]) == 2
+    assert "expected --role with it" in capsys.readouterr().err
+    named = ["--name", "rk3399", "--role", "board"]
+    assert run_command(["farm", "certs", str(tmp_path / "farm"), *named]) == 0
+    assert (tmp_path / "farm" / "rk3399" / "key.pem").is_file()
+
+
+def test_a_port_that_is_taken_is_one_sentence():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "retune_cli.main",
+                "farm",
+                "scheduler",
+                "--plain",
+                "--port",
+                port,
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert f"tcp://127.0.0.1:{port}: expected an address to listen on" in line
+    assert "ddress already in use" in line
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """`retune pack`: a bundle as one file, and what is refused."""
 
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,8 @@ def test_the_zip_holds_the_bundle(folder: Path, tmp_path: Path, capsys: pytest.C
     path = tmp_path / "new" / "net.zip"
     assert run_command(["pack", str(folder), str(path)]) == 0
     assert read_bundle(path).name == read_bundle(folder).name
-    assert capsys.readouterr().out == f"{path}: 0.0 MB\n"
+    digest = sha256((folder / "module.json").read_bytes()).hexdigest()
+    assert capsys.readouterr().out == f"{path}: 0.0 MB, digest {digest}\n"
 
 
 @pytest.mark.parametrize(

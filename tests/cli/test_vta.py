@@ -62,6 +62,12 @@ def test_roofline_says_what_bounds_each_layer(path: Path, capsys: pytest.Capture
             ["simulate", "layer.npz", "--picture", "a.png"],
             "a.png: expected a name that ends with .svg",
         ),
+        (["simulate", "empty"], "empty: expected the file of a VTA module (.npz), got a folder"),
+        (
+            ["roofline", "layer.npz", "board.npz"],
+            "of one variant and board, got 1x16_i8w8a32_15_15_18_17 (sim) and "
+            "1x16_i8w8a32_15_15_18_17 (ultra96)",
+        ),
         (["roofline", "empty"], "empty: expected a folder with modules (*.npz), got none in it"),
     ],
 )
@@ -75,6 +81,7 @@ def test_bad_input_ends_with_2_and_one_sentence(
     monkeypatch.chdir(path.parent)
     Path("text.npz").write_text("text")
     Path("empty").mkdir()
+    replace(VtaModule.load(path), config=VtaConfig(target="ultra96")).save(Path("board.npz"))
     assert run_command(["vta", *arguments]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""

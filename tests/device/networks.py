@@ -276,6 +276,16 @@ def split_and_joined(n: Net) -> tuple[str, ...]:
 
 
 @network
+def blocks_joined(n: Net) -> tuple[str, ...]:
+    """Blocks beside blocks, twice over, and half of them."""
+    x = n("Relu", n.conv(n.input(1, 3, 8, 6), 3, 32))
+    y = n("Concat", x, n.conv(x, 32, 16), axis=1)
+    z = n("Concat", x, n.conv(y, 48, 16), n.conv(y, 48, 48), axis=1)
+    half = n("Slice", z, n.ints(32), n.ints(96), n.ints(1))
+    return (n.conv(half, 64, 4),)
+
+
+@network
 def long_rows(n: Net) -> tuple[str, ...]:
     """Pixels of 512 channels around depthwise layers: a part of one value, all of others."""
     x = n("Relu", n.conv(n.input(1, 24, 6, 5), 24, 512, (1, 1)))

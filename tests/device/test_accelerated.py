@@ -1,5 +1,6 @@
 """A network tuned for the simulated accelerator: packed, searched, compiled, run, and exact."""
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,15 +18,21 @@ from retune.bundle.plan import RECIPE_NOTE
 from retune.bundle.verify import compare
 from retune.core.codec import from_json
 from retune.core.errors import InputError, RecordError
+from retune.device.opening import open_runner
 from retune.graph.blocks import pack
 from retune.graph.onnx_import import load_file
 from retune.graph.ops.blocked import blocked_conv2d
 from retune.graph.passes import optimise
 from retune.graph.quantize.recipe import Recipe, quantized
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
+from retune.records.schema import succeeded
 from retune.records.store import RecordStore
+from retune.search.session import RunSettings, Session
 from retune.stages import delivery, settling
+from retune.stages.manifest import FinalistsManifest, TuneRequest
+from retune.stages.network import open_network, stage_extract, stage_import
 from retune.stages.results import TuneResult
+from retune.stages.selection import selected_candidates, stage_select
 from tests.device.networks import Net
 
 
@@ -95,6 +102,37 @@ def test_records_have_cycles_and_settings_of_their_own(tuned: TuneResult):
     assert set(rows["status"]) == {"ok"}
     assert set(rows["op"]) == {"conv2d_packed"}
     assert {dict(knobs).keys() >= {"tile_h", "oc_nthread"} for knobs in rows["knobs"]} == {True}
+
+
+def test_kernels_beside_it_have_the_best_schedules_that_are_known_for_the_device(tuned: TuneResult):
+    """They are no tasks of this run; records of another network, with other constants, count."""
+    work = Path(tuned.records).parent / "cache"
+    request = TuneRequest(
+        model=tuned.model,
+        out="",
+        records=tuned.records,
+        work=str(work),
+        device="vta-sim",
+        trials=12,
+        quantize=POWER2,
+    )
+    network = open_network(request).network
+    beside, *_ = (task for task in network.tasks.values() if not task.searched and task.reduces)
+    listed = stage_extract(request, stage_import(request))
+    before = stage_select(request, listed, FinalistsManifest())
+    assert beside.key not in {best.task_key for best in before.best}
+    store = RecordStore(tuned.records)
+    settings = RunSettings(run_id="elsewhere", model="another", layout="NHWC")
+    with closing(open_runner("pocl")) as runner:
+        session = Session([replace(beside, searched=True)], runner, store, settings)
+        space = beside.space(session.spec)
+        slow, fast = (space.candidate(space.sample(9, np.random.default_rng(0)), i) for i in (2, 5))
+        for candidate, time_us in ((slow, 9.0), (fast, 7.0)):
+            measured = succeeded([time_us], max_abs_err=0.0, reference_us=1.0, build_s=0, run_s=0)
+            store.append([session.record_of(beside, space, candidate, measured)])
+    after = stage_select(request, listed, FinalistsManifest())
+    assert [best for best in after.best if best.task_key != beside.key] == list(before.best)
+    assert selected_candidates(request, after)[beside.key] == fast
 
 
 def test_a_damaged_module_is_refused_by_name(tuned: TuneResult, tmp_path: Path):

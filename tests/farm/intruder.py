@@ -6,6 +6,8 @@ Knows Dask, and nothing of retune but the name of its one function. Prints how t
 import asyncio
 import os
 import pickle
+import socket
+import struct
 import sys
 from pathlib import Path
 
@@ -57,8 +59,32 @@ async def say(address: str, message: dict[str, object], reply: bool = True) -> o
 
 
 def board() -> str:
-    with client() as opened:
-        return next(iter(opened.scheduler_info()["workers"]))
+    """Its address, which members learn from each other."""
+    return sys.argv[5]
+
+
+def raw(data: bytes) -> bytes:
+    """What the scheduler says to bytes that are no message."""
+    host, port = ADDRESS.removeprefix("tls://").rsplit(":", 1)
+    context = security().get_connection_args("client")["ssl_context"]
+    plain = socket.create_connection((host, int(port)), 10)
+    with context.wrap_socket(plain) as stream:
+        stream.sendall(data)
+        stream.settimeout(10)
+        while stream.recv(4096):
+            pass
+    return b"closed"
+
+
+async def stream(message: object) -> object:
+    """The message, over the stream of a client that has registered."""
+    comm = await connect(ADDRESS, **security().get_connection_args("client"))
+    await comm.write({"op": "register-client", "client": "x", "reply": False, "versions": {}})
+    await comm.read()
+    await comm.write(message)
+    answer = await asyncio.wait_for(comm.read(), 10)
+    comm.abort()
+    return answer
 
 
 DEEDS = {
@@ -83,6 +109,15 @@ DEEDS = {
     "stream": lambda: asyncio.run(
         say(ADDRESS, {"op": "register-client", "client": "x", "x": ToPickle(Bomb())})
     ),
+    "direct": lambda: asyncio.run(say(board(), {"op": "ping"})),
+    "list": lambda: asyncio.run(say(ADDRESS, [1, 2])),
+    "nameless": lambda: asyncio.run(say(ADDRESS, {"operation": "identity"})),
+    "arguments": lambda: asyncio.run(say(ADDRESS, {"op": "identity", "nonsense": 1})),
+    "half": lambda: asyncio.run(say(ADDRESS, {"op": "register-client", "client": "x"})),
+    "unknown": lambda: asyncio.run(stream([{"op": "update-data", "client": "x"}])),
+    "graph": lambda: asyncio.run(stream([{"op": "update-graph", "expr_ser": 1}])),
+    "bytes": lambda: raw(struct.pack("<Q", 40) + bytes(range(40))),
+    "counts": lambda: raw(struct.pack("<QQ", 16, 1 << 60) + bytes(8)),
 }
 
 try:

@@ -1,5 +1,6 @@
 """What is no batch of kernels, or comes from no member, is refused in one line; boards live on."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -32,8 +33,10 @@ def tried(farm: Farm, deed: str, certs: Path | None = None) -> str:
     """What became of it; the file that foreign code would have made is not there."""
     proof = farm.folder / "proof"
     member = certs or farm.certs / "client"
+    with closing(farm.link()) as link:
+        board = link.boards().found[0].address
     done = subprocess.run(
-        [sys.executable, INTRUDER, farm.address, member, deed, proof],
+        [sys.executable, INTRUDER, farm.address, member, deed, proof, board],
         check=False,
         capture_output=True,
         text=True,
@@ -62,29 +65,76 @@ def check_alive(farm: Farm) -> None:
 
 
 @pytest.mark.parametrize(
-    ("deed", "who", "line"),
+    ("deed", "member", "who", "line"),
     [
-        ("function", "scheduler", r"refused: a message.* that names posix.system; only batches"),
-        ("closure", "scheduler", r"refused: a message.* that names cloudpickle.*; only batches"),
-        ("argument", "scheduler", r"refused: a message.* that names posix.system; only batches"),
-        ("garbage", "board", r"refused a job: expected arrays in safetensors"),
-        ("text", "board", r"refused a job: expected a message of bytes, got str"),
-        ("oversized", "scheduler", r"refused: a message from tls://.* of more than 2097152 bytes"),
-        ("run", "board", r"refused: the operation 'run'; a farm has none"),
-        ("upload", "board", r"refused: the operation 'upload_file'; a farm has none"),
-        ("scheduler", "scheduler", r"refused: the operation 'run_function'; a farm has none"),
-        ("message", "board", r"refused: a message from tls://.* that names posix.system"),
-        ("stream", "scheduler", r"refused: a message from tls://.* that names posix.system"),
+        ("function", "client", "scheduler", r"a message.* that names posix.system; only batches"),
+        ("closure", "client", "scheduler", r"a message.* that names cloudpickle.*; only batches"),
+        ("argument", "client", "scheduler", r"a message.* that names posix.system; only batches"),
+        ("oversized", "client", "scheduler", r"a message from tls://.* of more than 2097152 bytes"),
+        (
+            "scheduler",
+            "client",
+            "scheduler",
+            r"the operation 'run_function' from tls://.*, a client",
+        ),
+        ("stream", "client", "scheduler", r"a message from tls://.* that names posix.system"),
+        ("unknown", "client", "scheduler", r"the operation 'update-data' from tls://.*, a client"),
+        ("garbage", "client", "board", r"a job: expected arrays in safetensors"),
+        ("text", "client", "board", r"a job: expected a message of bytes, got str"),
+        (
+            "direct",
+            "client",
+            "board",
+            r"a connection from tls://.* with the certificate of a client",
+        ),
+        ("run", "scheduler", "board", r"the operation 'run'; a farm has none"),
+        ("upload", "scheduler", "board", r"the operation 'upload_file'; a farm has none"),
+        ("message", "scheduler", "board", r"a message from tls://.* that names posix.system"),
+        (
+            "list",
+            "scheduler",
+            "scheduler",
+            r"a connection from .* with the certificate of a scheduler",
+        ),
+        (
+            "function",
+            "board",
+            "scheduler",
+            r"the operation 'register-client' from tls://.*, a board",
+        ),
+        ("direct", "board", "board", r"a connection from tls://.* with the certificate of a board"),
     ],
 )
-def test_a_member_who_wants_more_is_refused(farm: Farm, deed: str, who: str, line: str):
+def test_a_member_who_wants_more_is_refused(
+    farm: Farm, deed: str, member: str, who: str, line: str
+):
     process = farm.scheduler if who == "scheduler" else board_of(farm)
     before = len(process.lines), len(process.matching("refused"))
-    outcome = tried(farm, deed)
+    outcome = tried(farm, deed, farm.certs / member)
     assert "touch" not in outcome
-    process.wait_for(line)
-    assert len(process.matching("refused")) == before[1] + 1
+    process.wait_for(f"refused:? {line}")
+    refused = process.matching("refused")[before[1] :]
+    assert len(set(map(said, refused))) == 1, refused
     check_alive(farm)
+
+
+def said(line: str) -> str:
+    """The line without its time, and the port of who is refused: clients try more than once."""
+    return re.sub(r"tls://[0-9.:]+", "", line.partition("WARNING")[2])
+
+
+@pytest.mark.parametrize(
+    "deed", ["list", "nameless", "arguments", "half", "graph", "bytes", "counts"]
+)
+def test_what_is_no_message_of_a_farm_is_one_line(farm: Farm, deed: str):
+    """Of whoever has a certificate; the scheduler goes on."""
+    scheduler = farm.scheduler
+    before, warned = len(scheduler.lines), len(scheduler.matching("WARNING|ERROR"))
+    tried(farm, deed)
+    scheduler.wait_for("WARNING|ERROR", warned + 1)
+    check_alive(farm)
+    new = [line for line in scheduler.lines[before:] if "TLS handshake failed" not in line]
+    assert len(new) == 1, new  # connections that end early are another matter
 
 
 def test_nobody_listens_but_to_this_machine_and_with_one_door(farm: Farm):

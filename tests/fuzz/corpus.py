@@ -19,19 +19,20 @@ import onnx
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from retune.bundle.format import MANIFEST, WEIGHTS, write_bundle
+from retune.bundle.format import MANIFEST, WEIGHTS, pack_zip, write_bundle
 from retune.core.keys import content_key
 from retune.records.files import list_files
 from retune.records.store import RecordStore
 from tests.device.networks import NETWORKS, write
+from tests.fuzz.jobs import make_jobs, mutated_job
 from tests.fuzz.mutations import json_text, mutated_bytes, mutated_json, mutated_message
 from tests.unit.bundle.conftest import make_plan
 from tests.unit.bundle.test_hosts import plan_of
 from tests.unit.records.test_store import record
 
 FILES = Path(onnx.__file__).parent / "backend/test/data"
-KINDS = ("onnx", "onnx", "onnx", "folder", "zip", "parquet")
-"""How often each kind comes: half of all files are networks."""
+KINDS = ("onnx", "onnx", "onnx", "folder", "zip", "parquet", "job")
+"""How often each kind comes: three of seven files are networks."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ class Corpus:
     bundles: tuple[Mapping[str, bytes], ...]
     """Part -> its bytes."""
     records: bytes
+    jobs: tuple[bytes, ...]
+    """What a client of a farm sends to a board."""
 
     def mutated(self, number: int, folder: Path) -> tuple[str, Path]:
         """The kind of that file, and where it lies: in `folder`, which is made for it."""
@@ -53,6 +56,7 @@ class Corpus:
             "folder": self._folder,
             "zip": self._zip,
             "parquet": self._parquet,
+            "job": self._job,
         }
         return kind, makers[kind](rng, folder)
 
@@ -112,6 +116,11 @@ class Corpus:
             pq.write_table(_foreign(pq.read_table(io.BytesIO(self.records)), rng), path)
         return folder
 
+    def _job(self, rng: random.Random, folder: Path) -> Path:
+        path = folder / "job"
+        path.write_bytes(mutated_job(rng.choice(self.jobs), rng, _bent_weights, _bent_zip))
+        return path
+
 
 def make_corpus(folder: Path, models: Sequence[bytes] = ()) -> Corpus:
     """The whole files, and these networks; `folder` holds them while they are made."""
@@ -124,10 +133,12 @@ def make_corpus(folder: Path, models: Sequence[bytes] = ()) -> Corpus:
     store = RecordStore(folder / "records")
     store.append([record(n) for n in range(20)])
     (path,) = list_files(store.root)
+    zips = [pack_zip(bundle, folder / f"{bundle.name}.zip").read_bytes() for bundle in bundles]
     made = Corpus(
         models=tuple(models),
         bundles=tuple({p.name: p.read_bytes() for p in sorted(b.iterdir())} for b in bundles),
         records=path.read_bytes(),
+        jobs=make_jobs(zips),
     )
     shutil.rmtree(folder)
     return made

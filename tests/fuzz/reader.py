@@ -10,6 +10,7 @@ import resource
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 
 from retune.bundle.format import read_bundle
@@ -21,6 +22,7 @@ from retune.graph.passes import optimise
 from retune.records.arrow import to_records
 from retune.records.store import RecordStore
 from retune.search.extract import extract
+from tests.fuzz.jobs import Board
 
 MOST_BYTES = 4 << 30
 """Address space of this process."""
@@ -48,11 +50,23 @@ def read_records(path: Path) -> None:
     to_records(store.table())
 
 
+@cache
+def board() -> Board:
+    """The process's own, which lives on."""
+    return Board()
+
+
+def read_job(path: Path) -> None:
+    """As a board of a farm takes it."""
+    board().carry_out(path.read_bytes())
+
+
 READERS: Mapping[str, Callable[[Path], None]] = {
     "onnx": read_model,
     "folder": read_module,
     "zip": read_module,
     "parquet": read_records,
+    "job": read_job,
 }
 
 

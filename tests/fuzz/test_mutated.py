@@ -70,6 +70,9 @@ def test_whole_files_are_read(corpus: Corpus, tmp_path: Path):
         for name, data in parts.items():
             (folder / name).write_bytes(data)
         assert answer("folder", folder) == {"status": "ok", "text": ""}
+    for number, job in enumerate(corpus.jobs):
+        (tmp_path / f"job{number}").write_bytes(job)
+        assert answer("job", tmp_path / f"job{number}") == {"status": "ok", "text": ""}
 
 
 def test_messages_are_written_as_they_were_read(corpus: Corpus):

@@ -20,7 +20,7 @@ from retune.bundle.plan import (
     PlanHost,
     PlanLaunch,
 )
-from retune.bundle.views import View, cut_at, find_views, is_in_place, own_name, starts
+from retune.bundle.views import View, find_views, is_in_place, own_name
 from retune.codegen.lower import lower
 from retune.codegen.source import BufferSpec, KernelSource, ProgramSource
 from retune.codegen.views import view
@@ -32,6 +32,7 @@ from retune.graph.fuse import Group
 from retune.graph.graph import Graph, Node
 from retune.graph.half import HALF, WIDE
 from retune.graph.indices import index_counts
+from retune.graph.joins import inclusions
 from retune.graph.ops import lookup
 from retune.graph.ops.host import HOST
 from retune.graph.ops.quantized import RESCALING
@@ -321,18 +322,11 @@ class _Parts:
 
     def _needed(self, placed: PlacedGroup, source: ProgramSource) -> Sequence[KernelSource]:
         """All kernels, less the copies of what lies in place already."""
-        node = placed.group.anchor
-        made = node.outputs[0]
-        if node.op == "concat" and len(source.kernels) == len(node.inputs):
-            parts = zip(source.kernels, node.inputs, starts(node, self.graph), strict=True)
-            return [k for k, value, first in parts if not self._in_place(value, made, first)]
-        first = cut_at(node, self.graph)
-        if first is not None and self._in_place(made, node.inputs[0], first):
-            return ()
-        return source.kernels
-
-    def _in_place(self, value: str, wider: str, first: int) -> bool:
-        return is_in_place(value, wider, first, self.views, self.graph)
+        moved = inclusions(placed.group.anchor, self.graph)
+        if len(moved) != len(source.kernels):
+            return source.kernels
+        pairs = zip(source.kernels, moved, strict=True)
+        return [k for k, part in pairs if not is_in_place(*part, self.views, self.graph)]
 
     def _bind(self, spec: BufferSpec, bound: Mapping[str, str], group: str) -> str:
         if spec.role == "scratch":

@@ -21,7 +21,7 @@ from retune.bundle.examination import (
     Profile,
     Run,
 )
-from retune.bundle.format import read_bundle
+from retune.bundle.format import open_bundle, read_bundle
 from retune.bundle.forms import best_form, forms_worth_timing
 from retune.bundle.module import Module
 from retune.bundle.plan import Form
@@ -70,7 +70,8 @@ class BundleWorker:
 
     def _module(self, bundle: Path) -> Module:
         if bundle not in self._modules:
-            self._modules[bundle] = module_on(read_bundle(bundle), self._device)
+            with open_bundle(bundle) as plan:
+                self._modules[bundle] = module_on(plan, self._device)
         return self._modules[bundle]
 
     def _call(self, entrant: Entrant, bundle: Path) -> Callable[[], object]:

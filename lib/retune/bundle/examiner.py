@@ -77,6 +77,8 @@ class Patience:
     gflops: float = 0.2
     """Speed below which a call of which nothing is known is taken for a hang; oracles in numpy
     are a hundred times as fast."""
+    most_s: float = 7200.0
+    """For any request, whatever arithmetic a bundle says that it is."""
 
 
 class _Lost(DeviceError):
@@ -269,6 +271,7 @@ class Examiner:
         computes: bool = True,
     ) -> T:
         """The process' reply. Raises: _Lost; what the request failed by."""
+        deadline_s = min(deadline_s, self._patience.most_s)
         spec = self.spec  # waiting for the process to start needs no lease
         try:
             if computes:

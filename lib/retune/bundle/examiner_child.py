@@ -20,12 +20,12 @@ from retune.device.accelerator import config_of
 from retune.device.opening import open_device
 from retune.device.runtime import Device
 from retune.device.worker import serve
-from retune.graph.blocks import PackOptions, pack
 from retune.graph.graph import Graph
 from retune.graph.half import HALF, widen_half
 from retune.graph.onnx_import import load_file
 from retune.graph.passes import optimise
 from retune.graph.quantize.recipe import quantized
+from retune.search.packed import packed_network
 
 
 class OracleWorker(BundleWorker):
@@ -82,7 +82,7 @@ def _packed_parts(module: Module, graph: Graph) -> Parts | None:
     if config is None:
         return None
     order = "NCHW" if module.plan.notes.get("layout") == "NCHW" else "NHWC"
-    packed = pack(graph, PackOptions(batch=config.batch, block=config.block))
+    packed = packed_network(graph, config)
     return packed_parts(module, optimise(packed, order))
 
 

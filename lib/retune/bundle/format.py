@@ -9,16 +9,16 @@ is found at load and is one RecordError that names the part.
 """
 
 import hashlib
+import io
 import json
 import shutil
 import zipfile
-import zlib
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, cast
+from typing import BinaryIO, cast
 
+from retune.bundle.archive import Parts, damaged, machine_bytes, open_parts
 from retune.bundle.invariants import verify_plan
 from retune.bundle.manifest import (
     Json,
@@ -44,16 +44,17 @@ FORMAT_VERSION = 5
 """Raised when an older program could misread what this one writes."""
 
 MANIFEST, KERNELS, WEIGHTS = "module.json", "kernels.cl", "weights.safetensors"
+SIGNATURE = "module.sig"
+"""Whose it is, if somebody signed it: see `trust`."""
 
 _ABOUT = ("name", "notes", "target")
 """Fields that say something of a program; for which target it is, its fingerprint says."""
 
-_MANIFEST_LIMIT_BYTES = 64 << 20
+MANIFEST_LIMIT_BYTES = 64 << 20
 """A manifest takes some kilobytes for each layer; a larger one is not a manifest."""
-
-_ENCRYPTED = 1
-"""Bit of a zip entry's flags. Source: PKWARE's APPNOTE, 4.4.4."""
-_LONGEST_REASON = 200
+_KERNELS_LIMIT_BYTES = 256 << 20
+_MODEL_LIMIT_BYTES = 2 << 30
+"""Of a host step: no message of protobuf is larger."""
 
 _ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 """The same bundle gives the same zip, byte for byte."""
@@ -77,19 +78,35 @@ def read_bundle(path: Path) -> NetworkPlan:
     A link is followed once: all parts are of one bundle, also if it is made to point elsewhere now.
     Raises: RecordError if a part is missing, damaged, or of a newer format.
     """
-    with _open_parts(path) as parts:
-        manifest = _read_manifest(parts)
-        kernels = _read_part(parts, manifest, KERNELS)
-        weights = _read_part(parts, manifest, WEIGHTS)
-        try:
-            entries = enumerate(host_entries(manifest))
-            names = [_host_part(number, engine_of(entry)) for number, entry in entries]
-            models = [bytes(_read_part(parts, manifest, name)) for name in names]
-            texts, arrays = _split_kernels(manifest, kernels), view_weights(weights)
-            plan = from_manifest(manifest, texts, arrays, models)
-            verify_plan(plan)
-        except (Malformed, VerifyError, UnicodeDecodeError) as error:
-            raise _damaged(parts, MANIFEST, "a valid plan", str(error)) from error
+    with open_bundle(path) as plan:
+        return plan
+
+
+@contextmanager
+def open_bundle(path: Path) -> Generator[NetworkPlan]:
+    """What `read_bundle` returns, for a context in which the weights are read.
+
+    Raises: as `read_bundle`; RecordError also after the context if a file of the bundle was changed
+    since its hash was taken.
+    """
+    with open_parts(path) as parts:
+        yield _plan_of(parts)
+        parts.check_unchanged()
+
+
+def _plan_of(parts: Parts) -> NetworkPlan:
+    manifest = _read_manifest(parts)
+    kernels = _read_part(parts, manifest, KERNELS)
+    weights = _read_part(parts, manifest, WEIGHTS)
+    try:
+        entries = enumerate(host_entries(manifest))
+        names = [_host_part(number, engine_of(entry)) for number, entry in entries]
+        models = [bytes(_read_part(parts, manifest, name)) for name in names]
+        texts, arrays = _split_kernels(manifest, kernels), view_weights(weights)
+        plan = from_manifest(manifest, texts, arrays, models)
+        verify_plan(plan)
+    except (Malformed, VerifyError, UnicodeDecodeError) as error:
+        raise damaged(parts.path, MANIFEST, "a valid plan", str(error)) from error
     return plan
 
 
@@ -99,7 +116,7 @@ def program_key(path: Path) -> str:
     It follows from kernels, plan and weights, by what the manifest states. Raises: RecordError as
     `read_bundle` does, of the manifest alone.
     """
-    with _open_parts(path) as parts:
+    with open_parts(path) as parts:
         manifest = _read_manifest(parts)
     return content_key({name: manifest[name] for name in manifest if name not in _ABOUT})
 
@@ -113,25 +130,34 @@ def is_bundle(folder: Path) -> bool:
     return isinstance(manifest, dict) and cast("dict[str, Json]", manifest).get("format") == FORMAT
 
 
-def pack_zip(folder: Path, path: Path) -> Path:
+def pack_zip(folder: Path, path: Path, signature: bytes | None = None) -> Path:
     """`path` is a zip of the bundle, which `read_bundle` reads as it reads the folder.
 
-    Raises: RecordError if the bundle is not sound.
+    It has this signature, or else the one of the folder. Raises: RecordError if the bundle is not
+    sound.
     """
     folder = folder.resolve()
     plan = read_bundle(folder)
     hosts = (_host_part(number, host.engine) for number, host in enumerate(plan.hosts))
     with replacing(path) as whole_file, zipfile.ZipFile(whole_file, "w") as archive:
         for name in (MANIFEST, KERNELS, WEIGHTS, *hosts):
-            entry = zipfile.ZipInfo(name, date_time=_ZIP_TIME)
-            stored = name == WEIGHTS  # trained floats hardly compress
-            entry.compress_type = zipfile.ZIP_STORED if stored else zipfile.ZIP_DEFLATED
-            entry.external_attr = 0o644 << 16
-            source = folder / name
-            entry.file_size = source.stat().st_size
-            with source.open("rb") as stream, archive.open(entry, "w") as sink:
-                shutil.copyfileobj(stream, sink, 1 << 20)
+            with (folder / name).open("rb") as stream:
+                _add(archive, name, stream, (folder / name).stat().st_size)
+        if signature is None and (folder / SIGNATURE).is_file():
+            signature = (folder / SIGNATURE).read_bytes()
+        if signature is not None:
+            _add(archive, SIGNATURE, io.BytesIO(signature), len(signature))
     return path
+
+
+def _add(archive: zipfile.ZipFile, name: str, stream: BinaryIO, size: int) -> None:
+    entry = zipfile.ZipInfo(name, date_time=_ZIP_TIME)
+    stored = name == WEIGHTS  # trained floats hardly compress
+    entry.compress_type = zipfile.ZIP_STORED if stored else zipfile.ZIP_DEFLATED
+    entry.external_attr = 0o644 << 16
+    entry.file_size = size
+    with archive.open(entry, "w") as sink:
+        shutil.copyfileobj(stream, sink, 1 << 20)
 
 
 def check_replaceable(folder: Path) -> None:
@@ -216,81 +242,17 @@ def _split_kernels(manifest: Mapping[str, Json], joined: memoryview) -> dict[str
     return kernels
 
 
-class _Parts(Protocol):
-    """The named parts of a bundle, from a folder or a zip."""
-
-    @property
-    def path(self) -> Path: ...
-
-    def read(self, name: str, limit: int) -> memoryview | None:
-        """The part's bytes, at most `limit` + 1 of them, or None if it is missing."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _FolderParts:
-    path: Path
-    folder: Path
-    """The same without links."""
-
-    def read(self, name: str, limit: int) -> memoryview | None:
-        part = self.folder / name
-        return map_file(part)[: limit + 1] if part.is_file() else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ZipParts:
-    path: Path
-    archive: zipfile.ZipFile
-
-    def read(self, name: str, limit: int) -> memoryview | None:
-        entries = [entry for entry in self.archive.infolist() if entry.filename == name]
-        if not entries:
-            return None
-        if len(entries) > 1 or entries[0].flag_bits & _ENCRYPTED:
-            raise _damaged(self, name, "one part of that name, not encrypted", "another")
-        try:
-            with self.archive.open(entries[0]) as stream:
-                return memoryview(stream.read(limit + 1))
-        except (OSError, zlib.error, EOFError, RuntimeError, zipfile.BadZipFile) as error:
-            got = f"what cannot be unpacked ({_brief(error)})"
-            raise _damaged(self, name, "a part that can be unpacked", got) from error
-
-
-@contextmanager
-def _open_parts(path: Path) -> Generator[_Parts, None, None]:
-    if path.is_dir():
-        yield _FolderParts(path=path, folder=path.resolve())
-        return
-    if not path.is_file():
-        raise RecordError(f"{path}: expected a bundle folder or zip; got nothing; check the path")
-    try:
-        with zipfile.ZipFile(path) as archive:
-            yield _ZipParts(path=path, archive=archive)
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, UnicodeDecodeError) as error:
-        raise RecordError(
-            f"{path}: expected a bundle folder or zip; got a file that is neither, or is damaged "
-            f"({_brief(error)}); write the bundle again"
-        ) from error
-
-
-def _brief(error: Exception) -> str:
-    """zipfile quotes what it found, however long that is."""
-    text = str(error)
-    return text if len(text) < _LONGEST_REASON else f"{text[:_LONGEST_REASON]}..."
-
-
-def _read_manifest(parts: _Parts) -> dict[str, Json]:
+def _read_manifest(parts: Parts) -> dict[str, Json]:
     """The manifest, of a version that this program reads, and unchanged since it was written."""
-    raw = parts.read(MANIFEST, _MANIFEST_LIMIT_BYTES)
+    raw = parts.read(MANIFEST, MANIFEST_LIMIT_BYTES)
     if raw is None:
-        raise _damaged(parts, MANIFEST, "a part of that name", "none")
+        raise damaged(parts.path, MANIFEST, "a part of that name", "none")
     try:
         manifest = json.loads(bytes(raw))
     except (ValueError, RecursionError) as error:
-        raise _damaged(parts, MANIFEST, "JSON", str(error)) from error
+        raise damaged(parts.path, MANIFEST, "JSON", str(error)) from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:  # pyright: ignore[reportUnknownMemberType]
-        raise _damaged(parts, MANIFEST, f'"format": "{FORMAT}"', "another kind of file")
+        raise damaged(parts.path, MANIFEST, f'"format": "{FORMAT}"', "another kind of file")
     values = cast("dict[str, Json]", manifest)
     version = values.get("format_version")
     if not isinstance(version, int) or version > FORMAT_VERSION:
@@ -300,33 +262,37 @@ def _read_manifest(parts: _Parts) -> dict[str, Json]:
         )
     key = values.pop("key", None)
     if key != content_key(values):
-        raise _damaged(parts, MANIFEST, f"content with key {key}", "changed content")
+        raise damaged(parts.path, MANIFEST, f"content with key {key}", "changed content")
     return values
 
 
-def _read_part(parts: _Parts, manifest: Mapping[str, Json], name: str) -> memoryview:
+def _read_part(parts: Parts, manifest: Mapping[str, Json], name: str) -> memoryview:
     """The part's bytes, with the size and hash that the manifest states."""
     try:
         facts = child(child(manifest, "files"), name)
         size, digest = whole(facts, "bytes"), text(facts, "blake2b")
     except Malformed as error:
-        raise _damaged(parts, MANIFEST, f"facts of {name}", str(error)) from error
+        raise damaged(parts.path, MANIFEST, f"facts of {name}", str(error)) from error
+    most = _most_bytes(name)
+    if size > most:
+        raise damaged(parts.path, MANIFEST, f"{name} of at most {most} bytes", str(size))
     raw = parts.read(name, size)
     if raw is None:
-        raise _damaged(parts, name, "a part of that name", "none")
+        raise damaged(parts.path, name, "a part of that name", "none")
     if len(raw) != size:
         got = "more" if len(raw) > size else str(len(raw))
-        raise _damaged(parts, name, f"{size} bytes", got)
+        raise damaged(parts.path, name, f"{size} bytes", got)
     if (found := _digest(raw)) != digest:
-        raise _damaged(parts, name, f"content with hash {digest}", found)
+        raise damaged(parts.path, name, f"content with hash {digest}", found)
     return raw
+
+
+def _most_bytes(name: str) -> int:
+    """How large a part may be, whatever the manifest says of it."""
+    if name == WEIGHTS:
+        return machine_bytes()
+    return _KERNELS_LIMIT_BYTES if name == KERNELS else _MODEL_LIMIT_BYTES
 
 
 def _digest(data: memoryview) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
-
-
-def _damaged(parts: _Parts, name: str, expected: str, got: str) -> RecordError:
-    return RecordError(
-        f"{parts.path}: {name}: expected {expected}; got {got}; write the bundle again"
-    )

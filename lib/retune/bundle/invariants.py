@@ -18,16 +18,26 @@ from retune.bundle.plan import (
     storage_roots,
 )
 from retune.codegen.hazards import are_apart
+from retune.codegen.target import unknown_options
 from retune.core.dtypes import DTYPES, UNKNOWN, numpy_dtype
 from retune.core.errors import ModelError
 from retune.graph.ops.host import HostModel
 from retune.ir.storage import Storage
+
+_MOST = 1 << 62
+"""Of anything that is counted."""
 
 
 def verify_plan(plan: NetworkPlan) -> None:
     """Holds after the call: the plan keeps every invariant of CHECKS. Raises: VerifyError."""
     for check in CHECKS:
         check(plan)
+
+
+def check_options(plan: NetworkPlan) -> None:
+    """Compilers are asked for what is known to name no file."""
+    if unknown := unknown_options(plan.options):
+        raise broken_plan(plan, "options", "build options of codegen.target's list", unknown)
 
 
 def check_names_unique(plan: NetworkPlan) -> None:
@@ -53,6 +63,8 @@ def check_buffer_types(plan: NetworkPlan) -> None:
         if UNKNOWN in entry.shape:
             _check_unknown(plan, entry, made)
             continue
+        if entry.bytes >= _MOST:
+            raise broken_plan(plan, where, f"less than {_MOST} bytes", str(entry.bytes)[:80])
         needed = entry.role in ("weight", "temp") and entry.name not in made
         if entry.elements < (1 if needed else 0):
             raise broken_plan(plan, where, "at least one element", str(entry.elements))
@@ -165,6 +177,11 @@ def check_launch_ranges(plan: NetworkPlan) -> None:
             raise broken_plan(plan, where, "1 to 3 axes, as many local as global", str(sizes))
         if min(*launch.global_size, *launch.local_size) < 1:
             raise broken_plan(plan, where, "positive ranges", str(sizes))
+        if prod(launch.global_size) >= _MOST:
+            raise broken_plan(plan, where, f"less than {_MOST} work-items", str(sizes))
+        if not 0 <= launch.flops < _MOST or not 0 <= launch.bytes < _MOST:
+            counts = f"{launch.flops} operations, {launch.bytes} bytes"
+            raise broken_plan(plan, where, "counts of its work", counts)
         if any(g % n for g, n in zip(launch.global_size, launch.local_size, strict=True)):
             raise broken_plan(plan, where, "a global size that the local size divides", str(sizes))
         limit = plan.device.max_work_group
@@ -271,6 +288,7 @@ def check_written_before_read(plan: NetworkPlan) -> None:
 
 
 CHECKS: tuple[Callable[[NetworkPlan], None], ...] = (
+    check_options,
     check_names_unique,
     check_buffer_types,
     check_interface,

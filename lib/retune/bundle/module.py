@@ -20,7 +20,7 @@ import numpy as np
 
 from retune.bundle.allocations import Allocations, allocate
 from retune.bundle.executor import make_executor, settle
-from retune.bundle.format import read_bundle
+from retune.bundle.format import open_bundle
 from retune.bundle.hosting import HostRun, prepare_parts
 from retune.bundle.inputs import InputCheck
 from retune.bundle.invariants import verify_plan
@@ -118,11 +118,11 @@ class Module:
         Warns with BundleWarning if it was tuned for another device.
         Raises: RecordError if the bundle is damaged. InputError if there is no such device.
         """
-        plan = read_bundle(Path(path))
-        if device is None or isinstance(device, str):
-            device = open_device(device or plan.device.name)
-        warn_if_foreign(plan, device.spec)
-        return cls(plan, device)
+        with open_bundle(Path(path)) as plan:
+            if device is None or isinstance(device, str):
+                device = open_device(device or plan.device.name)
+            warn_if_foreign(plan, device.spec)
+            return cls(plan, device)
 
     @property
     def inputs(self) -> dict[str, TensorType]:

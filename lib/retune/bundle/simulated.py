@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from retune.bundle.bench import Benchmark, known_times
-from retune.bundle.format import read_bundle
+from retune.bundle.format import open_bundle
 from retune.bundle.hosting import HostRun
 from retune.bundle.module import LaunchProfile, Module, profile_rows, warn_if_foreign
 from retune.bundle.plan import NetworkPlan, PlanHost, PlanLaunch
@@ -72,11 +72,11 @@ def open_module(path: Path | str, device: Device | str | None = None) -> Module:
     On a simulated device it is a SimulatedModule. Warns and raises as `Module.load`, and InputError
     for a simulated device whose file cannot be used.
     """
-    plan = read_bundle(Path(path))
-    if device is None or isinstance(device, str):
-        device = open_device(device or plan.device.name)
-    warn_if_foreign(plan, device.spec)
-    return module_on(plan, device)
+    with open_bundle(Path(path)) as plan:
+        if device is None or isinstance(device, str):
+            device = open_device(device or plan.device.name)
+        warn_if_foreign(plan, device.spec)
+        return module_on(plan, device)
 
 
 def module_on(plan: NetworkPlan, device: Device) -> Module:

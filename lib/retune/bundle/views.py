@@ -1,28 +1,28 @@
-"""Which values of a network are columns of others, so that nobody has to copy them.
+"""Which values of a network are channels of others, so that nobody has to copy them.
 
 What a concatenation along the last axis joins lies in its result, and a slice along that axis in
-what it is cut from. Producers write their columns and readers read them in place, both row by row:
-a wider row costs them nothing. So rows that crowd a few sets of a processor's cache are columns of
-longer ones, whose rest is never touched. Read `find_views`.
+what it is cut from: as columns of its rows, or, in blocks of channels, as some of the blocks.
+Producers write and readers read there, and neither costs them anything. So rows that crowd a few
+sets of a processor's cache are columns of longer ones, whose rest is never touched. Read
+`find_views`.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import accumulate
 
 from retune.core.dtypes import itemsize
 from retune.core.target import DeviceSpec
 from retune.graph.fuse import ALIAS
 from retune.graph.graph import Graph, Node
-from retune.graph.ops.registry import ints
+from retune.graph.joins import cut_at, joins_columns, starts
 from retune.ir.storage import Storage, row_major
 from retune.search.extract import Network, PlacedGroup
-from retune.search.layouts import CROWDED_BYTES
+from retune.search.layouts import CROWDED_BYTES, bound_values
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A value that is columns of another one, or lies in memory that is no value."""
+    """A value that is channels of another one, or lies in memory that is no value."""
 
     of: str
     storage: Storage
@@ -31,9 +31,9 @@ class View:
 def find_views(network: Network, spec: DeviceSpec) -> dict[str, View]:
     """The values that need no memory of their own, by name.
 
-    Holds after the call: each of them equals its columns of the other value, and every group that
-    makes or reads it does so row by row; or the network's layouts say how it lies in memory that is
-    there for it alone. Neither inputs nor outputs of the network are among them.
+    Holds after the call: each of them equals its channels of the other value, and every group that
+    makes or reads it can do so there; or it lies in memory that is no value, as the network's
+    layouts say or as long rows do. Neither inputs nor outputs of the network are among them.
     """
     forest = _Forest(network)
     for value, wider, offset in _inclusions(network):
@@ -41,39 +41,16 @@ def find_views(network: Network, spec: DeviceSpec) -> dict[str, View]:
     if spec.device_class == "cpu":
         for value in _crowded(network):
             forest.widen(value, spec.cache_line_bytes)
-    laid = {v: View(own_name(f"{v}@{s}", network.graph), s) for v, s in network.layouts.items()}
-    return forest.views() | laid
+    return forest.views()
 
 
 def is_in_place(
     value: str, wider: str, offset: int, views: Mapping[str, View], graph: Graph
 ) -> bool:
-    """Whether the columns of `wider` from `offset` on are the memory of `value`."""
+    """Whether the channels of `wider` from `offset` on are the memory of `value`."""
     place, around = (_placed(name, views, graph) for name in (value, wider))
-    return place.of == around.of and place.storage.offset == around.storage.offset + offset
-
-
-def starts(node: Node, graph: Graph) -> list[int]:
-    """First column of each input of a concatenation along the last axis."""
-    widths = (graph.types[value].shape[-1] for value in node.inputs)
-    return list(accumulate(widths, initial=0))[:-1]
-
-
-def joins_columns(node: Node, graph: Graph) -> bool:
-    """Whether the node is a concatenation along the last axis."""
-    rank = len(graph.types[node.outputs[0]].shape)
-    return node.op == "concat" and node.attrs["axis"] == rank - 1
-
-
-def cut_at(node: Node, graph: Graph) -> int | None:
-    """First column of a slice that takes whole rows of some columns; None for any other node."""
-    if node.op != "slice":
-        return None
-    shape = graph.types[node.inputs[0]].shape
-    begins, extents, steps = (ints(node.attrs, key) for key in ("begins", "extents", "steps"))
-    if not shape or extents[:-1] != shape[:-1] or any(steps[d] != 1 for d in range(len(shape))):
-        return None
-    return begins[-1]
+    there = _channels(around.storage, offset, graph.types[value].shape[-1])
+    return place.of == around.of and place.storage == there
 
 
 def own_name(name: str, graph: Graph) -> str:
@@ -87,8 +64,16 @@ def _placed(value: str, views: Mapping[str, View], graph: Graph) -> View:
     return views.get(value) or View(value, row_major(graph.types[value].shape))
 
 
+def _channels(storage: Storage, first: int, count: int) -> Storage | None:
+    """Where these channels lie, the last axis; None where blocks tear them apart."""
+    try:
+        return storage.section(len(storage.shape) - 1, first, count)
+    except ValueError:
+        return None
+
+
 def _inclusions(network: Network) -> Iterator[tuple[str, str, int]]:
-    """Values that equal columns of another one, and the first of these columns.
+    """Values that equal channels of another one, and the first of these channels.
 
     What spares most comes first: a value has one place.
     """
@@ -165,30 +150,40 @@ class _Forest:
                 self.readers.setdefault(value, []).append(placed)
 
     def join(self, value: str, wider: str, offset: int) -> None:
-        """Puts the value into the wider one if it, and all that lies in it, may lie in a row."""
-        graph = self.network.graph
-        fixed = wider in graph.constants or wider in self.network.layouts
-        if value in self.parents or value == self._root(wider)[0] or fixed:
+        """Puts the value into the wider one if it, and all that lies in it, may lie there."""
+        if value in self.parents or value == self._root(wider)[0]:
             return
-        if graph.types[value].elements and self._may_lie_in_rows(value):
+        if wider in self.network.graph.constants or not self._may_lie_beside_others(value):
+            return
+        own = self._alone(value)
+        there = _channels(self._alone(wider), offset, own.shape[-1])
+        if there is not None and _digits(there) == _digits(own):
             self.parents[value] = (wider, offset)
 
     def widen(self, value: str, more_bytes: int) -> None:
         """Puts the value into longer rows, which nothing else lies in, if it may lie in a row."""
-        graph = self.network.graph
-        if value in self.parents or not self._may_lie_in_rows(value):
+        graph, laid = self.network.graph, value in self.network.layouts
+        if laid or value in self.parents or not self._may_lie_beside_others(value):
             return
-        rows = own_name(f"{value}@rows", graph)
+        rows, kind = own_name(f"{value}@rows", graph), graph.types[value]
         self.parents[value] = (rows, 0)
-        self.wide[rows] = self._width(value) + more_bytes // itemsize(graph.types[value].dtype)
+        self.wide[rows] = kind.shape[-1] + more_bytes // itemsize(kind.dtype)
 
     def views(self) -> dict[str, View]:
         """What came of it."""
         found: dict[str, View] = {}
-        for value in self.parents:
+        for value in (*self.parents, *self.network.layouts):
             root, offset = self._root(value)
-            rows = row_major(self.network.graph.types[value].shape)
-            found[value] = View(root, rows.columns(offset, self._width(root)))
+            own, graph = self._alone(value), self.network.graph
+            if value == root:
+                found[value] = View(own_name(f"{value}@{own}", graph), own)
+                continue
+            if root in self.wide:
+                found[value] = View(root, own.columns(offset, self.wide[root]))
+                continue
+            whole = self._alone(root)
+            name = own_name(f"{root}@{whole}", graph) if root in self.network.layouts else root
+            found[value] = View(name, whole.section(len(own.shape) - 1, offset, own.shape[-1]))
         return found
 
     def _root(self, value: str) -> tuple[str, int]:
@@ -198,27 +193,35 @@ class _Forest:
             offset += more
         return value, offset
 
-    def _width(self, value: str) -> int:
-        return self.wide.get(value) or self.network.graph.types[value].shape[-1]
+    def _alone(self, value: str) -> Storage:
+        """How the value lies in memory of its own."""
+        laid = self.network.layouts.get(value)
+        return laid or row_major(self.network.graph.types[value].shape)
 
-    def _may_lie_in_rows(self, value: str) -> bool:
-        """Whether whoever makes or reads the value does so row by row."""
+    def _may_lie_beside_others(self, value: str) -> bool:
+        """Whether whoever makes or reads the value can do so with other channels beside its own."""
         graph = self.network.graph
-        if value in self.network.layouts or value not in self.makers:
+        if value not in self.makers or not graph.types[value].shape:
             return False
-        if value in graph.outputs or value in graph.constants:
+        if value in graph.outputs or value in graph.constants or not graph.types[value].elements:
             return False
+        alone = self._alone(value)
+        number = alone.coarsest(len(alone.shape) - 1)
+        beside = alone.within(number, 0, alone.parts[number].room + 1)
         around = [self.makers[value], *self.readers.get(value, [])]
-        return all(self._by_rows(placed, value) for placed in around)
+        return all(self._finds(placed, value, beside) for placed in around)
 
-    def _by_rows(self, placed: PlacedGroup, value: str) -> bool:
-        """Whether the value's last axis is still an axis of its own after axes were merged."""
+    def _finds(self, placed: PlacedGroup, value: str, storage: Storage) -> bool:
+        """Whether the group's kernel finds the value there, whatever became of its axes."""
         group = placed.group
         if placed.task_key is None or group.aside or group.kind == ALIAS:
             return False
         task = self.network.tasks[placed.task_key]
-        names = dict(zip((*group.inputs, *group.params), task.inputs, strict=True))
-        names |= dict(zip(group.outputs, task.outputs, strict=True))
         tensors = {t.name: t for t in (*task.dag.placeholders, *task.dag.outputs)}
-        shape = tensors[names[value]].shape if names[value] in tensors else ()
-        return bool(shape) and shape[-1] == self._width(value)
+        names = [name for name, bound in bound_values(placed, task).items() if bound == value]
+        return all(n in tensors and storage.can_be(tensors[n].shape) for n in names)
+
+
+def _digits(storage: Storage) -> list[tuple[int, int, int]]:
+    """What its addresses are made of, without the room that there may be beside."""
+    return [(part.dim, part.divisor, part.extent) for part in storage.parts]

@@ -5,10 +5,11 @@ any buffer, lets a mapped file and a part of a zip take the same way, without a 
 """
 
 import json
+import os
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
-from typing import cast
+from typing import BinaryIO, cast
 
 import numpy as np
 
@@ -55,9 +56,15 @@ def _is_metadata(name: str) -> bool:
 
 def map_file(path: Path) -> memoryview:
     """The file's bytes, mapped read-only: pages are read when they are used."""
-    if path.stat().st_size == 0:
+    with path.open("rb") as stream:
+        return map_open_file(stream)
+
+
+def map_open_file(stream: BinaryIO) -> memoryview:
+    """The same of an open file, which may be closed then."""
+    if os.fstat(stream.fileno()).st_size == 0:
         return memoryview(b"")
-    return memoryview(np.memmap(path, dtype=np.uint8, mode="r"))  # pyright: ignore[reportArgumentType]
+    return memoryview(np.memmap(stream, dtype=np.uint8, mode="r"))  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
 def view_weights(data: memoryview) -> dict[str, np.ndarray]:

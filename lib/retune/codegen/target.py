@@ -3,6 +3,7 @@
 Callers know the device and hand its target to `lower`; no pass looks for a device's class.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from retune.codegen.opencl import OPENCL
@@ -18,6 +19,24 @@ PoCL makes `y` of `y + -INFINITY`, as a mask adds it, and 0 of `x - x`. That was
 Source: OpenCL 3.0 API, 5.8.6.4, Optimization Options.
 """
 
+ALLOWED_OPTIONS = frozenset(
+    {
+        *BUILD_OPTIONS,
+        *("-cl-fast-relaxed-math", "-cl-finite-math-only", "-cl-mad-enable"),
+        *("-cl-no-signed-zeros", "-cl-denorms-are-zero", "-cl-single-precision-constant"),
+        *("-cl-fp32-correctly-rounded-divide-sqrt", "-cl-opt-disable", "-w"),
+        *("-cl-std=CL1.1", "-cl-std=CL1.2", "-cl-std=CL2.0", "-cl-std=CL3.0"),
+    }
+)
+"""What a bundle or a job may ask of a compiler: nothing that names files or has side effects."""
+
+
+def unknown_options(options: Iterable[str]) -> str:
+    """Those that are not allowed, for a sentence; empty if all are."""
+    return ", ".join(sorted({*options} - ALLOWED_OPTIONS))[:_MOST_SHOWN]
+
+
+_MOST_SHOWN = 200
 
 ONE_BASE = "launch.one_base"
 """What a device offers where kernels reach all of its memory from one address.

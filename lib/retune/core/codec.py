@@ -14,6 +14,9 @@ from retune.core.errors import RecordError
 
 T = TypeVar("T")
 
+_MOST_SHOWN = 200
+"""Characters of a value that is quoted: it may be a whole file."""
+
 
 def to_json(value: object) -> str:
     """Deterministic JSON text of a dataclass of plain data; ends with a newline."""
@@ -98,6 +101,9 @@ def _decode_dataclass(kind: type, data: object, where: str) -> object:
 
 
 def _wrong(where: str, expected: str, got: object) -> RecordError:
+    shown = repr(got)
+    if len(shown) > _MOST_SHOWN:
+        shown = f"{shown[:_MOST_SHOWN]}..."
     return RecordError(
-        f"{where}: expected {expected}, got {got!r}; delete the file to make it anew"
+        f"{where}: expected {expected}, got {shown}; delete the file to make it anew"
     )

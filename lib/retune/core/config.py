@@ -22,7 +22,7 @@ KNOBS: tuple[Knob, ...] = (
         "RETUNE_LOCKS",
         "",
         "folder of the machine's lock files, and of what was found of its devices (default: the "
-        "temporary folder)",
+        "temporary folder, and one of the user's own in it)",
     ),
     Knob("RETUNE_SCHEDULER", "", "address of the farm's scheduler, such as tls://farm:8786"),
     Knob("RETUNE_CERTS", "", "folder with ca.pem, cert.pem and key.pem, for a farm"),

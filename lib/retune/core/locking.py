@@ -1,12 +1,16 @@
 """Locks between processes. A lock file names its holder; the kernel frees it when the holder ends.
 
-Read `exclusive`. Threads of one process exclude each other as processes do.
+Read `exclusive`. Threads of one process exclude each other as processes do. Lock files of a machine
+lie where every user can make them, so that users exclude each other, too: nothing there is trusted,
+and no link is followed. What is read and believed lies in a folder of the user's own.
 """
 
 import contextlib
+import errno
 import fcntl
 import logging
 import os
+import stat
 import tempfile
 from collections.abc import Generator
 from contextvars import ContextVar
@@ -18,19 +22,44 @@ from retune.core.keys import content_key
 from retune.core.processes import Holder, is_alive, this_process
 
 _LOG = logging.getLogger(__name__)
+_NO_LINKS = os.O_NOFOLLOW | os.O_NONBLOCK
+"""Nothing is waited for at the other end of a pipe, either."""
 _LINE_BYTES = 512
 """A lock file is no longer than this."""
 
 
 def machine_lock(kind: str, *identity: object) -> Path:
     """The lock file of a thing of this machine, the same for all of its processes and users."""
-    return machine_file(kind, ".lock", *identity)
-
-
-def machine_file(kind: str, suffix: str, *identity: object) -> Path:
-    """The file of what all processes of this machine share of a thing."""
     folder = Path(knob("RETUNE_LOCKS") or tempfile.gettempdir())
-    return folder / f"retune-{kind}-{content_key(*identity)[:16]}{suffix}"
+    return folder / _file_name(kind, ".lock", *identity)
+
+
+def own_file(kind: str, suffix: str, *identity: object) -> Path:
+    """The file of what a user's processes share of a thing; its folder is there, and theirs alone.
+
+    Raises: InputError if it is somebody else's.
+    """
+    named = knob("RETUNE_LOCKS")
+    folder = Path(named) if named else _own_folder()
+    return folder / _file_name(kind, suffix, *identity)
+
+
+def _file_name(kind: str, suffix: str, *identity: object) -> str:
+    return f"retune-{kind}-{content_key(*identity)[:16]}{suffix}"
+
+
+def _own_folder() -> Path:
+    """The user's own in the temporary folder, where others may have made it first."""
+    folder = Path(tempfile.gettempdir()) / f"retune-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise InputError(
+            f"{folder}: expected a folder that only you can write to, got another one; remove it, "
+            "or name a folder of your own by RETUNE_LOCKS"
+        )
+    return folder
 
 
 @contextlib.contextmanager
@@ -106,18 +135,32 @@ def _open(path: Path) -> int:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _NO_LINKS, 0o666)
         except PermissionError:
             if not path.exists():
                 raise
-            return os.open(path, os.O_RDONLY)
+            descriptor = os.open(path, os.O_RDONLY | _NO_LINKS)
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise _no_lock_file(path, "a link") from None
         if may_pass(error):
             raise
         raise InputError(
             f"{path.parent}: expected a folder that can be written to, for {path.name}; it "
             f"refuses that ({error.strerror}): mend its rights, or name another one"
         ) from None
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        os.close(descriptor)
+        raise _no_lock_file(path, "something else, or a file with another name, too")
+    return descriptor
+
+
+def _no_lock_file(path: Path, got: str) -> InputError:
+    return InputError(
+        f"{path}: expected a lock file, got {got}; it is left as it is: remove it, or name another "
+        "folder by RETUNE_LOCKS"
+    )
 
 
 def _busy(descriptor: int, doing: str, wait: bool) -> None:

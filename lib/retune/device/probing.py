@@ -22,7 +22,7 @@ from retune.codegen.resident import WAYS
 from retune.codegen.source import KernelSource
 from retune.codegen.target import CPU, ONE_BASE
 from retune.core.keys import content_key
-from retune.core.locking import machine_file
+from retune.core.locking import own_file
 from retune.core.replacing import replacing
 from retune.core.target import DeviceSpec
 from retune.instructions import Intrinsic, Shape, Way, intrinsics
@@ -61,7 +61,7 @@ def offered(spec: DeviceSpec) -> tuple[str, ...]:
     names = [*(name for name, _, _ in ways()), ONE_BASE]
     if spec.device_class != "cpu":  # where `persistent` does the same for groups of one item
         names += WAYS
-    path = machine_file("instructions", ".json", spec.fingerprint, spec.host, _texts())
+    path = own_file("instructions", ".json", spec.fingerprint, spec.host, _texts())
     try:
         known = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -246,7 +246,13 @@ def make_candidate(workload: Workload, source: ProgramSource) -> Candidate:
                     f"workload {workload.key}: candidate reads or writes {spec.role} {name!r}, "
                     f"the workload has {', '.join(sorted(given)) or 'none'}"
                 )
-        if spec.pack is None and spec.name not in workload.places:
+        if (places := workload.places.get(spec.name)) is not None:
+            if places.max(initial=0) >= spec.elements:
+                raise InputError(
+                    f"buffer {spec.name!r}: the candidate expects {spec.elements} elements, and "
+                    f"the workload has one at place {places.max()}"
+                )
+        elif spec.pack is None:
             _check_size(spec.name, given[spec.name].size, spec.elements, "the workload has")
     buffers = tuple(
         JobBuffer(

@@ -1,11 +1,11 @@
 """A farm's own certificate authority, and certificates of those who take part.
 
-Read `make_certs`. Whoever holds a certificate of the authority may hand out work and take it on, so
-there is one authority for each farm, and its private key stays where it was made.
+Read `make_certs`. A certificate says what its owner is: a scheduler, a board, or a client, which
+hands out work. There is one authority for each farm, and its private key stays where it was made.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -17,30 +17,37 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from retune.core.errors import InputError
 from retune.core.replacing import whole_folder
 from retune.device.farm.names import check_key
-from retune.device.farm.security import AUTHORITY, CERTIFICATE, PRIVATE_KEY
+from retune.device.farm.security import AUTHORITY, CERTIFICATE, PRIVATE_KEY, ROLES, Role
 
-ROLES = ("scheduler", "board", "client")
-"""Folders that are made where nobody says which."""
 AUTHORITY_KEY = "ca-key.pem"
 
 _YEARS = 10
 _SKEW = timedelta(days=1)
 """Clocks of boards without a battery are late."""
+_CONNECTS, _LISTENS = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH
+_USES: Mapping[Role, tuple[x509.ObjectIdentifier, ...]] = {
+    "scheduler": (_CONNECTS, _LISTENS),
+    "board": (_CONNECTS, _LISTENS),
+    "client": (_CONNECTS,),
+}
+"""A scheduler fetches answers from boards; nobody connects to a client."""
 
 
-def make_certs(folder: Path, names: Sequence[str] = ROLES) -> tuple[Path, ...]:
+def make_certs(
+    folder: Path, names: Sequence[str] = ROLES, role: Role | None = None
+) -> tuple[Path, ...]:
     """A folder for each name with all that its owner needs, below `folder`; those that were made.
 
-    The authority is that of `folder`, made if there is none. Folders that are there stay as they
-    are. Raises: InputError for a name that is none, or an authority that cannot be read.
+    The owners are of that role; without one, what their names say. The authority is that of
+    `folder`, made if there is none. Folders that are there stay as they are. Raises: InputError for
+    a name that is none or says no role, or an authority that cannot be read.
     """
-    for name in names:
-        check_key(name)
+    roles: dict[str, Role] = {check_key(name): role or _role_named(name) for name in names}
     key, authority = _authority(folder)
-    missing = [folder / name for name in names if not (folder / name).exists()]
+    missing = [folder / name for name in roles if not (folder / name).exists()]
     for home in missing:
         own = ec.generate_private_key(ec.SECP256R1())
-        certificate = _certificate(f"retune {home.name}", own, key, authority)
+        certificate = _certificate(home.name, own, key, authority, roles[home.name])
         with whole_folder(home) as fresh:
             _write(fresh / AUTHORITY, authority.public_bytes(serialization.Encoding.PEM))
             _write(fresh / CERTIFICATE, certificate.public_bytes(serialization.Encoding.PEM))
@@ -48,12 +55,23 @@ def make_certs(folder: Path, names: Sequence[str] = ROLES) -> tuple[Path, ...]:
     return tuple(missing)
 
 
+def _role_named(name: str) -> Role:
+    """Raises: InputError for a name that is no role."""
+    for role in ROLES:
+        if name == role:
+            return role
+    raise InputError(
+        f"--name {name}: expected --role with it, one of {', '.join(ROLES)}, got none; a "
+        "certificate says what its owner is"
+    )
+
+
 def _authority(folder: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
     paths = folder / AUTHORITY_KEY, folder / AUTHORITY
     if not any(path.exists() for path in paths):
         folder.mkdir(parents=True, exist_ok=True)
         key = ec.generate_private_key(ec.SECP256R1())
-        authority = _certificate("retune farm", key, key, None)
+        authority = _certificate("farm", key, key, None)
         _write(paths[0], _private(key))
         _write(paths[1], authority.public_bytes(serialization.Encoding.PEM))
         return key, authority
@@ -75,11 +93,14 @@ def _certificate(
     key: ec.EllipticCurvePrivateKey,
     signer: ec.EllipticCurvePrivateKey,
     authority: x509.Certificate | None,
+    role: Role | None = None,
 ) -> x509.Certificate:
-    """Of the authority itself where there is no `authority`."""
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    """Of the authority itself where there is no `authority`, and no role then."""
+    named = [x509.NameAttribute(NameOID.COMMON_NAME, f"retune {name}")]
+    if role is not None:
+        named.append(x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, role))
+    subject = x509.Name(named)
     now = datetime.now(UTC)
-    uses = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
     made = (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -95,8 +116,8 @@ def _certificate(
         )
         .add_extension(_usage(signs=authority is None), critical=True)
     )
-    if authority is not None:
-        made = made.add_extension(x509.ExtendedKeyUsage(uses), critical=False)
+    if role is not None:
+        made = made.add_extension(x509.ExtendedKeyUsage(_USES[role]), critical=True)
     return made.sign(signer, hashes.SHA256())
 
 

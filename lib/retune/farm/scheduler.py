@@ -13,15 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from distributed import Scheduler
+from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.stealing import WorkStealing
 
 from retune.core.errors import DeviceError, InputError
-from retune.device.farm.door import (
-    SCHEDULER_MESSAGES,
-    SCHEDULER_OPERATIONS,
-    close_door,
-    keep_only,
-)
+from retune.device.farm.door import BOARDS_SAY, CLIENTS_SAY, close_door, keep_only
 from retune.device.farm.names import DEFAULT_PORT, is_loopback
 from retune.device.farm.security import security_of
 from retune.device.farm.wire import MOST_BYTES
@@ -30,23 +26,46 @@ _LOG = logging.getLogger("retune.farm")
 
 BOARD_TIMEOUT_S = 30.0
 """A board that has not been heard of for so long is lost; its batches go to others."""
+_MOST_CHARS = 80
+"""Of what a board says of itself, in a line of the log."""
 _LOST_BOARDS = 1
 """Of a job may take so many boards with it before its client is told: it then asks for less."""
+
+
+class _Register(SchedulerPlugin):
+    """Says on the log which boards come and go."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+        """Address -> name and key."""
+
+    def add_worker(self, scheduler: Scheduler, worker: str) -> None:
+        """A board has come."""
+        found = scheduler.workers[worker]
+        keys = ", ".join(sorted(resource.partition("/")[0] for resource in found.resources))
+        self._known[worker] = f"{str(found.name)[:_MOST_CHARS]!r} of key {keys[:_MOST_CHARS]!r}"
+        _LOG.info("board %s is there, at %s", self._known[worker], worker)
+
+    def remove_worker(self, scheduler: Scheduler, worker: str, **_: Any) -> None:  # noqa: ARG002
+        """A board has gone, or was not heard of for too long."""
+        _LOG.info("board %s is gone", self._known.pop(worker, worker))
 
 
 class FarmScheduler(Scheduler):
     """distributed's scheduler, as far as a farm needs it."""
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, most_bytes: int = MOST_BYTES, **kwargs: Any) -> None:
+        self.most_bytes = most_bytes
         super().__init__(
             **kwargs,
             allowed_failures=_LOST_BOARDS,
             extensions={"stealing": WorkStealing},
+            plugins=[_Register()],
             dashboard=False,
         )
         self.handlers["retune_boards"] = self.boards
-        keep_only(self.handlers, SCHEDULER_OPERATIONS)
-        keep_only(self.stream_handlers, SCHEDULER_MESSAGES)
+        for known in (self.handlers, self.stream_handlers):
+            keep_only(known, BOARDS_SAY | CLIENTS_SAY)
 
     def start_http_server(self, *_: Any, **__: Any) -> None:
         """There are no web pages: they would be open to everybody."""
@@ -68,7 +87,7 @@ class FarmScheduler(Scheduler):
             if ts.state in ("no-worker", "queued"):
                 for resource in ts.resource_restrictions or {}:
                     waiting[resource] = waiting.get(resource, 0) + 1
-        return {"boards": found, "waiting": waiting}
+        return {"boards": found, "waiting": waiting, "most_bytes": self.most_bytes}
 
 
 def run_scheduler(
@@ -92,19 +111,28 @@ def run_scheduler(
             "farm without it runs programs there: see `retune farm certs`"
         )
     scheme = "tcp" if plain else "tls"
-    security = security_of(f"{scheme}://{host}:{port}", certs)
-    close_door(most_bytes)
+    security = security_of(f"{scheme}://{host}:{port}", "scheduler", certs)
+    close_door("scheduler", most_bytes)
 
     async def main() -> None:
         options: dict[str, Any] = {"security": security} if security else {}
         try:
             scheduler = FarmScheduler(
-                host=host, port=port, protocol=scheme, worker_ttl=board_timeout_s, **options
+                most_bytes,
+                host=host,
+                port=port,
+                protocol=scheme,
+                worker_ttl=board_timeout_s,
+                **options,
             )
             await scheduler
-        except OSError as error:
+        except (OSError, RuntimeError) as error:
+            why = error if isinstance(error, OSError) else error.__cause__
+            if not isinstance(why, OSError):
+                raise
             raise DeviceError(
-                f"{scheme}://{host}:{port}: cannot be listened on: {error}"
+                f"{scheme}://{host}:{port}: expected an address to listen on, got one that cannot "
+                f"be ({why}); is a scheduler there already? --port 0 takes any that is free"
             ) from error
         _LOG.info("scheduler at %s", scheduler.address)
         ready(scheduler.address)

@@ -29,7 +29,7 @@ from retune.device.farm.door import BOARD_MESSAGES, BOARD_OPERATIONS, close_door
 from retune.device.farm.link import AboutBoard, about_board
 from retune.device.farm.names import check_address, check_key, loopback_of
 from retune.device.farm.security import security_of
-from retune.device.farm.wire import MOST_BYTES
+from retune.device.farm.wire import MOST_BYTES, most_bytes_of
 from retune.device.opening import spec_of
 from retune.farm.logs import log_lines
 from retune.farm.scheduler import stop_event
@@ -53,6 +53,8 @@ class BoardSettings:
     name: str = ""
     """By default the host's name."""
     certs: Path | None = None
+    port: int = 0
+    """That the scheduler reaches it at; 0: any that is free."""
     most_bytes: int = MOST_BYTES
 
 
@@ -91,16 +93,17 @@ def serve(settings: BoardSettings, *, ready: Callable[[str], None] = lambda name
     Raises: InputError for a device that there is not, or certificates that cannot be used.
     """
     address = check_address(settings.scheduler)
-    security = security_of(address, settings.certs)
+    security = security_of(address, "board", settings.certs)
     spec = spec_of(settings.device)
-    close_door(settings.most_bytes)
-    about = about_board(spec)
+    close_door("board", settings.most_bytes)
+    about = about_board(spec, settings.most_bytes)
     name = settings.name or socket.gethostname()
 
     async def main(folder: str, service: Service) -> None:
         stop = stop_event()
         options: dict[str, Any] = {"security": security} if security else {}
         options["host"] = loopback_of(address)  # else all of the board's addresses, behind TLS
+        options["port"] = settings.port
         refused = ""
         while not stop.is_set():
             worker = BoardWorker(address, service, about, local_directory=folder, **options)
@@ -159,6 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="pocl", help="which of the board's devices")
     parser.add_argument("--name", default="", help="the board's own name (default: the host's)")
     parser.add_argument("--certs", type=Path, help="folder with ca.pem, cert.pem, key.pem")
+    parser.add_argument("--listen", type=int, default=0, help="port for the scheduler (0: any)")
     parser.add_argument("--most-mb", type=float, default=MOST_BYTES / 2**20)
     given = parser.parse_args(arguments)
     log_lines()
@@ -170,7 +174,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 device=given.device,
                 name=given.name,
                 certs=given.certs,
-                most_bytes=int(given.most_mb * 2**20),
+                port=given.listen,
+                most_bytes=most_bytes_of(given.most_mb),
             )
         )
     except RetuneError as error:

@@ -2,15 +2,18 @@
 
 Read `pack`. Between two ops of a network whose scales are powers of two, each convolution with its
 bias, shift and limits becomes one `blocked_conv2d`, see `graph.ops.blocked`, which also takes in
-the sum with another value, if one follows. Weights, biases and shifts are packed here, once. Other
-ops between them read and make images as they were, through `unpack_blocks` and `pack_blocks`.
+the sum with another value, if one follows. So does each dense layer: a window of one by one.
+Weights, biases and shifts are packed here, once. Other ops between them read and make images as
+they were, through `unpack_blocks` and `pack_blocks`.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
 
+from retune.core.dtypes import TensorType
 from retune.core.errors import InputError
 from retune.graph.graph import Graph, GraphBuilder, Node
 from retune.graph.ops import Array, Attrs
@@ -20,6 +23,10 @@ from retune.graph.ops.registry import integer, ints
 
 _ACC = 2**31
 """Sums stay below this in magnitude."""
+_START, _STOP = "max_pool2d", "global_avg_pool"
+"""What the packed part is between where nobody says otherwise."""
+_ONE_BY_ONE: Attrs = {"strides": (1, 1), "pads": (0, 0, 0, 0)}
+"""A dense layer as a convolution."""
 _MOST_PAD = 15
 """Rows or columns of zeros around the data: four bits of an instruction."""
 
@@ -32,10 +39,14 @@ class PackOptions:
     """Images of a block."""
     block: int = 16
     """Channels of a block, of inputs and of outputs."""
-    start_name: str = "max_pool2d"
-    """The op after whose first occurrence the packed part begins."""
-    stop_name: str = "global_avg_pool"
-    """The op before whose next occurrence it ends."""
+    start_name: str = ""
+    """The op after whose first occurrence the packed part begins. Empty: max_pool2d, if there is
+    one, else the network's begin."""
+    stop_name: str = ""
+    """The op before whose next occurrence it ends. Empty: global_avg_pool, if there is one, else
+    the network's end."""
+    takes: Callable[[Sequence[TensorType], Attrs], bool] = lambda *_: True
+    """Whether the accelerator computes a `blocked_conv2d` of inputs of these types."""
 
 
 def pack(graph: Graph, options: PackOptions | None = None) -> Graph:
@@ -51,25 +62,30 @@ def pack(graph: Graph, options: PackOptions | None = None) -> Graph:
         packer.take(node, inside=first <= number < end)
     if not packer.stages:
         raise InputError(
-            f"{graph.name}: expected convolutions of integers between {options.start_name} and "
-            f"{options.stop_name}, rescaled by shifts alone; got none; quantize it with power2"
+            f"{graph.name}: expected layers of integers between {options.start_name or _START} and "
+            f"{options.stop_name or _STOP}, rescaled by shifts alone; got none; quantize it with "
+            "power2"
         )
     return packer.finish()
 
 
 def _part(graph: Graph, options: PackOptions) -> tuple[int, int]:
     """The number of the first node of the packed part, and that of the first one behind it."""
-    starts = (i for i, node in enumerate(graph.nodes) if _is(node, options.start_name, graph))
-    first = next(starts, None)
-    rest = enumerate(graph.nodes[first + 1 :], first + 1) if first is not None else ()
-    end = next((i for i, node in rest if _is(node, options.stop_name, graph)), None)
+    start, stop = options.start_name or _START, options.stop_name or _STOP
+    nodes = list(enumerate(graph.nodes))
+    first = next((i + 1 for i, node in nodes if _is(node, start, graph)), None)
+    if first is None and not options.start_name:
+        first = 0
+    end = next((i for i, node in nodes[first:] if _is(node, stop, graph)), None)
+    if end is None and not options.stop_name:
+        end = len(nodes)
     if first is None or end is None:
-        missing = options.start_name if first is None else options.stop_name
+        missing = start if first is None else stop
         raise InputError(
-            f"{graph.name}: expected a part from {options.start_name} to {options.stop_name} to "
-            f"pack for the accelerator; there is no {missing}; name other ops"
+            f"{graph.name}: expected a part from {start} to {stop} to pack for the accelerator; "
+            f"there is no {missing}; name other ops"
         )
-    return first + 1, end
+    return first, end
 
 
 def _is(node: Node, name: str, graph: Graph) -> bool:
@@ -132,32 +148,41 @@ class _Packer:
 
     def _as_it_was(self, value: str) -> str:
         if value not in self._plain:
-            kind = self._graph.types[value]
-            attrs = {"channels": kind.shape[1], "layout": "NCHW"}
-            self._build.add("unpack_blocks", (self._blocked[value],), attrs, outputs=(value,))
+            shape = self._graph.types[value].shape
+            attrs = {"channels": shape[1], "layout": "NCHW"}
+            if len(shape) == 4:
+                self._build.add("unpack_blocks", (self._blocked[value],), attrs, outputs=(value,))
+            else:  # rows of a dense layer
+                image = self._build.add("unpack_blocks", (self._blocked[value],), attrs)
+                self._build.add("reshape", (image,), {"shape": shape}, outputs=(value,))
             self._plain.add(value)
         return value
 
     def _in_blocks(self, value: str) -> str:
         if value not in self._blocked:
-            options = self._options
+            options, plain = self._options, self._as_it_was(value)
+            shape = self._graph.types[value].shape
+            if len(shape) == 2:
+                attrs: Attrs = {"shape": (*shape, 1, 1)}
+                plain = self._build.add("reshape", (plain,), attrs, name=f"{value}.image")
             attrs = {"batch": options.batch, "block": options.block, "layout": "NCHW"}
             self._blocked[value] = self._build.add(
-                "pack_blocks", (self._as_it_was(value),), attrs, name=f"{value}.blocks"
+                "pack_blocks", (plain,), attrs, name=f"{value}.blocks"
             )
         return self._blocked[value]
 
     # -- stages ------------------------------------------------------------------------------
 
     def _stage(self, node: Node) -> str | None:
-        """The node's value in blocks, if an accelerator can make it."""
+        """The node's value in blocks, if the accelerator can make it."""
         if node.op == "add_codes":
             return self._added(node)
         found = self._sum_of(node) if node.op == "requantize" else None
         return None if found is None else self._convolved(node, *found)
 
     def _sum_of(self, node: Node) -> tuple[Node, Array, _Rescaling] | None:
-        """The convolution that a rescaling is of, its bias by channel, and the shift.
+        """The convolution or dense layer that a rescaling is of, its bias by channel, and the
+        shift.
 
         None for what an accelerator cannot do.
         """
@@ -166,26 +191,30 @@ class _Packer:
         if total is not None and total.op == "add" and total.inputs[1] in graph.constants:
             bias = graph.constants[total.inputs[1]].astype(np.int64).reshape(-1)
             total = self._makers.get(total.inputs[0])
-        if total is None or not self._is_convolution(total):
+        if total is None or not self._has_products(total):
             return None
         scaling = self._rescaling(node)
         weight = graph.constants[total.inputs[1]].astype(np.int64)
         if scaling is None or bias.size not in (1, len(weight)):
             return None
         bias = np.broadcast_to(bias, len(weight)) + scaling.offset
-        reach = 128 * np.abs(weight).sum(axis=(1, 2, 3)) + np.abs(bias)
+        reach = 128 * np.abs(weight.reshape(len(weight), -1)).sum(axis=1) + np.abs(bias)
         return (total, bias, scaling) if int(reach.max()) < _ACC else None
 
-    def _is_convolution(self, node: Node) -> bool:
+    def _has_products(self, node: Node) -> bool:
+        """Whether its sums of products are those of an accelerator."""
         graph = self._graph
-        if node.op != "conv2d" or node.inputs[1] not in graph.constants:
+        if node.op not in ("conv2d", "dense") or node.inputs[1] not in graph.constants:
             return False
         data, weight = (graph.types[value] for value in node.inputs)
-        plain = integer(node.attrs, "groups") == 1 and ints(node.attrs, "dilations") == (1, 1)
-        pads = ints(node.attrs, "pads")
         bytes_only = data.dtype == "int8" and weight.dtype in ("int8", "int7")
-        fits = data.shape[0] % self._options.batch == 0 and "border" not in node.attrs
-        return plain and bytes_only and fits and min(pads) >= 0 and max(pads) <= _MOST_PAD
+        fits = data.shape[0] % self._options.batch == 0
+        if node.op == "dense":
+            return bytes_only and fits and len(data.shape) == len(weight.shape) == 2
+        pads = ints(node.attrs, "pads")
+        plain = integer(node.attrs, "groups") == 1 and ints(node.attrs, "dilations") == (1, 1)
+        small = "border" not in node.attrs and min(pads) >= 0 and max(pads) <= _MOST_PAD
+        return plain and bytes_only and fits and small
 
     def _rescaling(self, node: Node) -> _Rescaling | None:
         """`requantize` as one shift of a sum with its offset; None for one that multiplies.
@@ -206,16 +235,18 @@ class _Packer:
         attrs: Attrs = {"shift": before + shift, "min": least, "max": most}
         return _Rescaling(added << before, before + shift, attrs)
 
-    def _convolved(self, node: Node, total: Node, bias: Array, scaling: _Rescaling) -> str:
+    def _convolved(self, node: Node, total: Node, bias: Array, scaling: _Rescaling) -> str | None:
         block, stem = self._options.block, total.inputs[1]
         weight = self._graph.constants[stem].astype(np.int8)
+        window = total.attrs if total.op == "conv2d" else _ONE_BY_ONE
+        weight = weight.reshape(*weight.shape[:2], *(weight.shape[2:] or (1, 1)))
         whole = np.pad(bias.astype(np.int32), (0, -len(bias) % block))
         operands = (
             self._in_blocks(total.inputs[0]),
             self._build.constant(f"{stem}.blocks", weight_in_blocks(weight, block)),
             self._build.constant(f"{stem}.bias", whole.reshape(-1, block)),
         )
-        attrs = {name: total.attrs[name] for name in ("strides", "pads")}
+        attrs = {name: window[name] for name in ("strides", "pads")}
         return self._emit(node.outputs[0], operands, {**attrs, **scaling.attrs})
 
     def _added(self, node: Node) -> str | None:
@@ -255,7 +286,10 @@ class _Packer:
         """Products for one pixel of a stage."""
         return self._build.types[self._stages[value].inputs[1]].elements
 
-    def _emit(self, value: str, inputs: tuple[str, ...], attrs: Attrs) -> str:
+    def _emit(self, value: str, inputs: tuple[str, ...], attrs: Attrs) -> str | None:
+        """The stage that makes the value; None if the accelerator does not take it."""
+        if not self._options.takes([self._build.types[name] for name in inputs], attrs):
+            return None
         made = self._build.add(BLOCKED_CONV, inputs, attrs, name=f"{value}.blocks")
         self._stages[value] = Node(
             op=BLOCKED_CONV, name=made, inputs=inputs, outputs=(made,), attrs=attrs

@@ -22,9 +22,8 @@ def widened(model: onnx.ModelProto) -> onnx.ModelProto:
     types = {t.name: t.data_type for t in model.graph.initializer}
     for node in model.graph.node:
         if node.op_type == "Constant":
-            types.update(
-                (node.output[0], a.t.data_type) for a in node.attribute if a.name == "value"
-            )
+            values = [a.t.data_type for a in node.attribute if a.name == "value"]
+            types |= dict(zip(node.output, values, strict=False))  # a bent node may lack either
     made = [_made(node, types) for node in model.graph.node]
     if not NARROW.keys() & {*made}:
         return model
@@ -41,7 +40,7 @@ def widened(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def _made(node: onnx.NodeProto, types: dict[str, int]) -> int:
     """The element type of what a quantizer makes, as far as it is stated; 0 for other nodes."""
-    if node.op_type != "QuantizeLinear":
+    if node.op_type != "QuantizeLinear" or not node.output:
         return 0
     stated = next((a.i for a in node.attribute if a.name == "output_dtype"), 0)
     return stated or types.get(node.input[2] if len(node.input) > 2 else "", 0)

@@ -148,6 +148,25 @@ class Storage:
         """Columns of the rows of a wider buffer, from `offset` on."""
         return self.within(-1, offset, width)
 
+    def coarsest(self, dim: int) -> int:
+        """The number of the part that is the coarsest digit of a dimension."""
+        numbers = (n for n, part in enumerate(self.parts) if part.dim == dim)
+        return max(numbers, key=lambda n: (self.parts[n].divisor, self.parts[n].extent))
+
+    def section(self, dim: int, first: int, extent: int) -> "Storage":
+        """The elements whose index of a dimension is `first` or one of the `extent` from there on.
+
+        They stay where they lie. Raises: ValueError where they are not whole tiles.
+        """
+        number = self.coarsest(dim)
+        whole = self.parts[number]
+        tile = whole.divisor
+        if first % tile or extent % tile or first + extent > self.shape[dim]:
+            raise ValueError(f"storage: {extent} from {first} on are not whole tiles of {tile}")
+        own = replace(whole, first=whole.first + first // tile, extent=extent // tile)
+        shape = (*self.shape[:dim], extent, *self.shape[dim + 1 :])
+        return Storage(shape, (*self.parts[:number], own, *self.parts[number + 1 :]))
+
     @property
     def covers(self) -> bool:
         """Whether the parts of each dimension are all the digits of its index, each once.

@@ -11,6 +11,8 @@ ALONE = "alone"
 """Place of a kernel that is timed by itself, call after call."""
 WARM = "warm"
 """Source of constants that each call reads again: whichever caches they fit into."""
+CONSTANTS = ("memory", "l3", "l2", "l1", WARM)
+"""Where constants come from on a device whose caches are known, the farthest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

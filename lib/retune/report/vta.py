@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +17,23 @@ from retune.vta.config import VtaConfig
 from retune.vta.isa import ALU, GEMM, QUEUES
 from retune.vta.timing import Timing
 
-WIDTH, LEFT, RIGHT = 860.0, 64.0, 12.0
+WIDTH, LEFT, RIGHT = 860.0, 64.0, 28.0
 _LANE, _GAP = 26.0, 10.0
-_HEIGHT, _TOP, _BOTTOM = 420.0, 16.0, 40.0
+_HEAD = 20.0
+"""Above the lanes, for a title."""
+_HEIGHT, _TOP, _BOTTOM = 440.0, 18.0, 44.0
+_ENTRY = 110.0
+"""Width of an entry of a legend."""
+_RADIUS = 5.0
+"""Of a point."""
 _KINDS = (("memory", "plain"), ("GEMM", "ours"), ("ALU", "peer"))
 """What works, and the class of its colour."""
+_AWAY = (12.0, 20.0, 28.0, 36.0, 44.0)
+"""How far its number is from a point: the first that leaves room."""
+_BOUNDS = {"memory-bound": "bad", "compute-bound": "ours"}
+"""The same of what limits a layer."""
+_FILE_STYLE = "svg { background:var(--paper); font-family:system-ui, sans-serif; }"
+"""What a picture has from its page, otherwise."""
 
 
 def queue_chart(timing: Timing) -> str:
@@ -29,12 +42,12 @@ def queue_chart(timing: Timing) -> str:
     What is less than half a pixel apart is drawn as one.
     """
     scale = (WIDTH - LEFT - RIGHT) / max(1, timing.cycles)
-    height = len(QUEUES) * (_LANE + _GAP) + 34
     opcode = timing.module.instructions["opcode"]
     kind = np.where(opcode == GEMM, 1, np.where(opcode == ALU, 2, 0))
-    parts: list[str] = []
+    took = f"{timing.module.name}: {timing.cycles:,} cycles, {timing.time_us / 1e3:.3g} ms"
+    parts = [_text(LEFT, 12, took, "label", "start")]
     for lane, name in enumerate(QUEUES):
-        y = lane * (_LANE + _GAP) + 4
+        y = _HEAD + lane * (_LANE + _GAP)
         share = timing.busy[name] / max(1, timing.cycles)
         parts.append(_text(LEFT - 8, y + 12, name, "label", "end"))
         parts.append(_text(LEFT - 8, y + 24, f"{share:.0%}", "axis", "end"))
@@ -42,14 +55,34 @@ def queue_chart(timing: Timing) -> str:
             mine = (timing.course.queue == lane) & (kind == number)
             path = _path(timing.course.start[mine], timing.course.end[mine], scale, y)
             parts += [f'<path class="bar {style}" d="{path}"/>'] if path else []
-    floor = len(QUEUES) * (_LANE + _GAP) + 12
-    parts.append(_text(LEFT, floor, "0", "axis", "start"))
-    parts.append(_text(WIDTH - RIGHT, floor, f"{timing.cycles:,} cycles", "axis", "end"))
-    for number, (name, style) in enumerate(_KINDS):
-        x = LEFT + 90 * number
-        parts.append(f'<rect class="bar {style}" x="{x}" y="{floor + 7}" width="10" height="10"/>')
-        parts.append(_text(x + 15, floor + 16, name, "axis", "start"))
-    return _frame("bars", f"queues of {timing.module.name} over time", height, parts)
+    floor = _HEAD + len(QUEUES) * (_LANE + _GAP) - _GAP + 4
+    for tick in _round_steps(timing.cycles):
+        x = LEFT + tick * scale
+        parts.append(f'<path class="grid" d="M{x:.1f} {floor - 4:.1f}v5"/>')
+        parts.append(_text(x, floor + 12, f"{tick:,}", "axis", "middle"))
+    parts.append(_text(WIDTH - RIGHT, floor + 28, "cycles", "axis", "end"))
+    parts += _legend(_KINDS, floor + 28)
+    shares = "per cent: cycles in which a queue works"
+    parts.append(_text(LEFT + len(_KINDS) * _ENTRY, floor + 28, shares, "axis", "start"))
+    return _frame("bars", f"queues of {timing.module.name} over time", floor + 36, parts)
+
+
+def _round_steps(end: int) -> range:
+    """From 0 to the end, some six steps of 1, 2 or 5 times a power of ten."""
+    least = max(1, end / 7)
+    power = 10 ** math.floor(math.log10(least))
+    step = next(step for step in (power, 2 * power, 5 * power, 10 * power) if step >= least)
+    return range(0, end + 1, step)
+
+
+def _legend(kinds: Sequence[tuple[str, str]], y: float) -> list[str]:
+    """What the colours stand for, in a row."""
+    parts: list[str] = []
+    for number, (name, style) in enumerate(kinds):
+        x = LEFT + _ENTRY * number
+        parts.append(f'<rect class="bar {style}" x="{x}" y="{y - 9}" width="10" height="10"/>')
+        parts.append(_text(x + 15, y, name, "axis", "start"))
+    return parts
 
 
 def _path(start: np.ndarray, end: np.ndarray, scale: float, y: float) -> str:
@@ -87,54 +120,118 @@ class Layer:
         return "memory" if reached < config.peak_gops else "compute"
 
 
+@dataclass(frozen=True, slots=True)
+class _Axes:
+    """Where operations a byte and GOPS are in the picture; both are logarithmic."""
+
+    x_low: float
+    x_high: float
+    y_low: float
+    y_high: float
+
+    @staticmethod
+    def around(layers: Sequence[Layer], config: VtaConfig) -> "_Axes":
+        """Those that show the roof and all layers."""
+        ridge = config.peak_gops / config.gbytes_per_s
+        return _Axes(
+            min([ridge / 8, *(layer.ops_per_byte / 1.3 for layer in layers)]),
+            max([ridge * 8, *(layer.ops_per_byte * 1.3 for layer in layers)]),
+            min([config.peak_gops / 16, *(max(layer.gops, 1e-3) / 1.3 for layer in layers)]),
+            config.peak_gops * 1.4,
+        )
+
+    def x(self, value: float) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * _share(value, self.x_low, self.x_high)
+
+    def y(self, value: float) -> float:
+        floor = _HEIGHT - _BOTTOM
+        return floor - (floor - _TOP) * _share(max(value, self.y_low), self.y_low, self.y_high)
+
+
 def roofline_chart(layers: Sequence[Layer], config: VtaConfig) -> str:
     """The layers by operations a byte and operations a second, both logarithmic, and the roof.
 
     Their numbers in the picture are explained below it.
     """
-    ridge = config.peak_gops / config.gbytes_per_s
-    x_low = min([ridge / 16, *(p.ops_per_byte / 1.3 for p in layers)])
-    x_high = max([ridge * 16, *(p.ops_per_byte * 1.3 for p in layers)])
-    y_low = min([config.peak_gops / 32, *(max(p.gops, 1e-3) / 1.3 for p in layers)])
-    y_high = config.peak_gops * 1.4
+    axes = _Axes.around(layers, config)
+    points = [(axes.x(layer.ops_per_byte), axes.y(layer.gops)) for layer in layers]
+    circles: list[str] = []
+    lines: list[str] = []
+    for number, (layer, (x, y)) in enumerate(zip(layers, points, strict=True), 1):
+        bound = f"{layer.bound(config)}-bound"
+        facts = f"{layer.gops:.1f} GOPS, {layer.ops_per_byte:.0f} operations a byte, {bound}"
+        text = f"{layer.name}: {facts}"
+        circle = f'<circle class="bar {_BOUNDS[bound]}" cx="{x:.1f}" cy="{y:.1f}" r="{_RADIUS}">'
+        circles.append(f"{circle}<title>{escape(text)}</title></circle>")
+        lines.append(_text(LEFT, _HEIGHT + 8 + 15 * number, f"{number}  {text}", "label", "start"))
+    parts = [*_roof(axes, config), *circles, *_numbered(points), *lines]
+    height = _HEIGHT + 20 + 15 * len(layers)
+    return _frame("bars", f"roofline of {config.name}", height, parts)
 
-    def x(value: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * _share(value, x_low, x_high)
 
-    def y(value: float) -> float:
-        return _HEIGHT - _BOTTOM - (_HEIGHT - _BOTTOM - _TOP) * _share(value, y_low, y_high)
-
-    begin = max(x_low, y_low / config.gbytes_per_s)
-    roof = f"M{x(begin):.1f} {y(begin * config.gbytes_per_s):.1f}"
-    roof += f"L{x(ridge):.1f} {y(config.peak_gops):.1f}H{x(x_high):.1f}"
-    parts = [
-        *(_grid(y(tick), f"{tick:g}") for tick in _powers(y_low, y_high)),
-        *(_text(x(t), _HEIGHT - 22, f"{t:g}", "axis", "middle") for t in _powers(x_low, x_high)),
-        _text(WIDTH - RIGHT, _HEIGHT - 6, "operations for each byte of DRAM", "axis", "end"),
-        _text(LEFT, _TOP - 4, "GOPS", "axis", "start"),
+def _roof(axes: _Axes, config: VtaConfig) -> list[str]:
+    """What memory and the GEMM core can do at most, with axes and what colours stand for."""
+    peak, pace = config.peak_gops, config.gbytes_per_s
+    ridge, begin = peak / pace, max(axes.x_low, axes.y_low / pace)
+    middle = math.sqrt(begin * ridge)
+    x, y = axes.x, axes.y
+    roof = (
+        f"M{x(begin):.1f} {y(begin * pace):.1f}L{x(ridge):.1f} {y(peak):.1f}H{x(axes.x_high):.1f}"
+    )
+    floor = _HEIGHT - 26
+    return [
+        *(_grid(y(tick), f"{tick:g}") for tick in _powers(axes.y_low, axes.y_high)),
+        *(_text(x(t), floor, f"{t:g}", "axis", "middle") for t in _powers(axes.x_low, axes.x_high)),
+        _text(WIDTH - RIGHT, floor + 14, "operations for each byte of DRAM", "axis", "end"),
+        _text(LEFT, _TOP - 6, "GOPS (1e9 operations a second)", "axis", "start"),
         f'<path class="best" d="{roof}"/>',
-        _text(x(ridge) + 4, y(config.peak_gops) - 5, f"{config.peak_gops:g} GOPS", "axis", "start"),
+        _text(WIDTH - RIGHT, y(peak) - 5, f"{peak:g} GOPS of the GEMM core", "axis", "end"),
+        _text(x(middle) - 8, y(middle * pace) - 4, f"{pace:g} GB/s of memory", "axis", "end"),
+        *_legend(tuple(_BOUNDS.items()), floor + 14),
     ]
-    floor = _HEIGHT + 8
-    for number, layer in enumerate(layers, 1):
-        bound = layer.bound(config)
-        style = "ours" if bound == "compute" else "bad"
-        at, up = x(layer.ops_per_byte), y(max(layer.gops, y_low))
-        words = f"{layer.name}: {layer.gops:.1f} GOPS, {layer.ops_per_byte:.0f} a byte"
-        title = f"<title>{escape(words)}</title>"
-        parts.append(
-            f'<circle class="bar {style}" cx="{at:.1f}" cy="{up:.1f}" r="5">{title}</circle>'
-        )
-        parts.append(_text(at + 7, up + 4 + 9 * (number % 2), str(number), "axis", "start"))
-        parts.append(
-            _text(LEFT, floor + 15 * number, f"{number}  {words}, {bound}-bound", "label", "start")
-        )
-    return _frame("bars", f"roofline of {config.name}", floor + 15 * len(layers) + 12, parts)
+
+
+def _numbered(points: Sequence[tuple[float, float]]) -> list[str]:
+    """A number beside each point, as near to it as it can be without lying on another or a point.
+
+    One that is not right beside it has a line to it.
+    """
+    taken = [_box(point, _RADIUS, _RADIUS) for point in points]
+    parts: list[str] = []
+    for number, (x, y) in enumerate(points, 1):
+        half = 3.2 * len(str(number))
+        places = [
+            (far, x + far * math.cos(turn * math.pi / 6), y + far * math.sin(turn * math.pi / 6))
+            for far, turn in product(_AWAY, range(12))
+        ]
+        boxes = (_box((a, b), half, 4.5) for _, a, b in places)
+        free = (not any(_overlap(box, other) for other in taken) for box in boxes)
+        far, a, b = next((p for p, is_free in zip(places, free, strict=True) if is_free), places[0])
+        taken.append(_box((a, b), half, 4.5))
+        if far > _AWAY[0]:
+            near = 1 - 7 / far
+            end = f"L{x + near * (a - x):.1f} {y + near * (b - y):.1f}"
+            parts.append(f'<path class="grid" d="M{x:.1f} {y:.1f}{end}"/>')
+        parts.append(_text(a, b + 3.5, str(number), "axis", "middle"))
+    return parts
+
+
+_Box = tuple[float, float, float, float]
+"""Left, top, right, bottom."""
+
+
+def _box(middle: tuple[float, float], half_width: float, half_height: float) -> _Box:
+    (x, y), w, h = middle, half_width, half_height
+    return x - w, y - h, x + w, y + h
+
+
+def _overlap(a: _Box, b: _Box) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
 def as_file(svg: str) -> str:
     """The picture as the text of a file, with the page's styles inside."""
-    style = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
+    style = Path(__file__).with_name("page.css").read_text(encoding="utf-8") + _FILE_STYLE
     head, rest = svg.split(">", 1)
     inside = f"<style>{escape(style, quote=False)}</style>{rest}"
     return f'{head} xmlns="http://www.w3.org/2000/svg">{inside}\n'

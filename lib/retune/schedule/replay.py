@@ -1,13 +1,16 @@
 """A trace applied to a program anew, with the decisions that it holds or with others."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from inspect import signature
+from typing import cast
 
 from retune.core.errors import ScheduleError
 from retune.ir.expr import Expr, Var, substitute, variables
 from retune.ir.stmt import Program
 from retune.schedule.decisions import Given, symbols_of
 from retune.schedule.schedule import Schedule
-from retune.schedule.trace import VARIADIC, Argument, Trace
+from retune.schedule.trace import PRIMITIVES, VARIADIC, Argument, Step, Trace
 
 
 def replay(program: Program, trace: Trace, decisions: Given | None = None) -> Schedule:
@@ -23,11 +26,25 @@ def replay(program: Program, trace: Trace, decisions: Given | None = None) -> Sc
         arguments = {k: _bind(v, bound) for k, v in step.arguments}
         names = arguments.pop(VARIADIC, None)
         positional = tuple(names) if isinstance(names, tuple) else ()
-        result = getattr(schedule, step.primitive)(*positional, **arguments)
+        result = _primitive(schedule, step, positional, arguments)()
         if step.primitive.startswith("sample_") and step.outputs:
-            values = result if isinstance(result, list) else [result]
+            values = cast("list[Expr]", result if isinstance(result, list) else [result])
             bound |= {Var(n): v for n, v in zip(step.outputs, values, strict=True)}
     return schedule
+
+
+def _primitive(
+    schedule: Schedule, step: Step, positional: Sequence[object], named: Mapping[str, object]
+) -> Callable[[], object]:
+    """The call of the step. Raises: ScheduleError if it is of no primitive."""
+    if step.primitive not in PRIMITIVES:
+        raise ScheduleError(f"replay: expected a primitive of schedules, got {step.primitive!r}")
+    method = getattr(schedule, step.primitive)
+    try:
+        signature(method).bind(*positional, **named)
+    except TypeError as error:
+        raise ScheduleError(f"replay: {step.primitive}: {error}") from None
+    return partial(method, *positional, **named)
 
 
 def _check_symbolic(trace: Trace, given: Given) -> None:

@@ -23,6 +23,15 @@ _SINGLE = frozenset(
 """Primitives that give one name or symbol rather than a list."""
 
 
+PRIMITIVES = frozenset(
+    {
+        *("split", "tile", "fuse", "reorder", "unroll", "vectorize", "bind", "parallel"),
+        *("tensorize", "annotate", "compute_inline", "cache_write", "cache_read", "compute_at"),
+        *("reverse_compute_at", "decompose_reduction", "rfactor", "pack", "precompute", "restate"),
+        *("sample_perfect_tile", "sample_tile", "sample_categorical", "sample_compute_location"),
+    }
+)
+"""What a step may name: methods of `Schedule`. Traces come from files of others, too."""
 STRUCTURAL = frozenset({"sample_compute_location"})
 """Primitives whose decision changes the program's structure: no symbol stands for it."""
 
@@ -122,6 +131,8 @@ def _step(primitive: str, arguments: dict[str, object], outputs: list[str]) -> S
         arguments = {
             "block": arguments["block"], "form": "winograd", "sizes": [arguments["m"]],
         }  # fmt: skip
+    if primitive not in PRIMITIVES:
+        raise RecordError(f"trace: expected a primitive of schedules, got {str(primitive)[:80]!r}")
     stated = tuple((key, _decode(value)) for key, value in arguments.items())
     return Step(primitive, stated, tuple(outputs))
 

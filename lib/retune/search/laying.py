@@ -1,7 +1,7 @@
 """A choice of layouts, applied to a network: where its images lie, and which of them are copied.
 
-An image is made in one layout, and may be copied to others for those who read it faster there. Who
-moves columns of rows, and whoever is no kernel, finds it in rows. Read `laid_out`.
+An image is made in one layout, and may be copied to others for those who read it faster there.
+Whoever is no kernel finds it in rows. Read `laid_out`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,6 +12,7 @@ from retune.graph.fuse import ALIAS, Group, partition
 from retune.graph.graph import Graph, Node
 from retune.ir.storage import Storage
 from retune.search.extract import Network, PlacedGroup
+from retune.search.joints import joints, may_lie, moves_channels
 from retune.search.layouts import (
     IN_ROWS,
     TRANSFORM,
@@ -25,9 +26,6 @@ from retune.search.layouts import (
     transform_task,
 )
 from retune.search.task import Task
-
-_MOVES_COLUMNS = ("concat", "slice")
-"""Ops whose values lie in each other, as columns of rows, so that nobody copies them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +53,14 @@ class LayoutChoice:
     ends: Mapping[str, Ends]
 
 
-def moves_rows(placed: PlacedGroup) -> bool:
-    """Whether the group has no kernel, or has values that are columns of each other."""
+def lays_rows(placed: PlacedGroup, graph: Graph) -> bool:
+    """Whether the group finds and leaves its values in rows, whatever is chosen: it has no kernel,
+    or one that joins or cuts something else than channels of images.
+    """
     group = placed.group
-    moves = any(node.op in _MOVES_COLUMNS for node in group.nodes)
-    return group.aside or group.kind == ALIAS or moves
+    moves = any(node.op in ("concat", "slice") for node in group.nodes)
+    bound = group.aside or placed.task_key is None or group.kind == ALIAS
+    return bound or (moves and not moves_channels(placed, graph))
 
 
 def group_images(network: Network, placed: PlacedGroup) -> list[tuple[str, bool]]:
@@ -85,12 +86,12 @@ def uniform(network: Network, layout: str) -> LayoutChoice:
     """Every image in that layout wherever it can lie so, and no copies.
 
     It can between kernels: not as an input or output of the network, nor where whoever is no kernel
-    reads it, nor where blocks have more channels than it has. What is joined or cut stays in rows.
+    reads it, nor where blocks have more channels than it has. What is joined, or cut, lies alike.
     """
     graph = network.graph
     fixed = {*graph.inputs, *graph.outputs, *graph.constants}
     for placed in network.groups:
-        if moves_rows(placed):
+        if lays_rows(placed, graph):
             fixed |= {*placed.group.inputs, *placed.group.outputs}
     able: dict[str, bool] = {}
     for placed in network.groups:
@@ -100,6 +101,10 @@ def uniform(network: Network, layout: str) -> LayoutChoice:
             wide = graph.types[value].shape[-1] >= least_channels(layout)
             free = value not in fixed and may_lie_in_blocks(graph.types[value].dtype)
             able[value] = able.get(value, True) and bool(lies) and wide and free
+    for joint in joints(network):
+        values = (*joint.made, *joint.read)
+        if not may_lie(joint, layout, network) or not all(able[value] for value in values):
+            able |= dict.fromkeys(values, False)
     kept = {value: Kept(layout) for value, good in able.items() if good and layout != ROWS}
     return LayoutChoice(kept=kept, ends=_ends_of(network, kept))
 
@@ -110,7 +115,7 @@ def _ends_of(network: Network, kept: Mapping[str, Kept]) -> dict[str, Ends]:
     for placed in network.groups:
         images = group_images(network, placed)
         layouts = [kept.get(value, Kept()).made for value, _ in images]
-        if layouts and not moves_rows(placed) and set(layouts) != {ROWS}:
+        if layouts and not lays_rows(placed, network.graph) and set(layouts) != {ROWS}:
             found[placed.group.name] = Ends(layouts[0], layouts[-1])
     return found
 
@@ -171,7 +176,7 @@ class _Laying:
 
     def _wanted(self, placed: PlacedGroup) -> list[tuple[str, str]]:
         """The images that the group reads, each with the layout that it wants."""
-        if moves_rows(placed):
+        if lays_rows(placed, self._old.graph):
             return [(value, ROWS) for value in placed.group.inputs]
         ends = self._choice.ends.get(placed.group.name, IN_ROWS)
         images = [value for value, made in group_images(self._old, placed) if not made]

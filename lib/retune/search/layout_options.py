@@ -7,7 +7,8 @@ from retune.core.dtypes import TensorType
 from retune.core.layouts import ROWS
 from retune.core.target import DeviceSpec
 from retune.search.extract import Network, PlacedGroup
-from retune.search.laying import group_images, moves_rows
+from retune.search.joints import Joint, joints, may_lie, moves_channels
+from retune.search.laying import group_images, lays_rows
 from retune.search.layouts import IMAGE_RANK, IN_ROWS, Ends, layouts_for, storages_of
 
 
@@ -38,11 +39,12 @@ class ImageLayouts:
 
 
 def kernel_places(network: Network) -> tuple[KernelPlace, ...]:
-    """The groups whose kernels may find their images in other layouts than rows."""
+    """The groups with kernels that compute, whether or not they have images."""
     found: list[KernelPlace] = []
     for placed in network.groups:
         images = group_images(network, placed)
-        if placed.task_key is None or moves_rows(placed) or not images:
+        moves = lays_rows(placed, network.graph) or moves_channels(placed, network.graph)
+        if placed.task_key is None or moves:
             continue
         read = [value for value, made in images if not made]
         made = [value for value, output in images if output]
@@ -58,14 +60,28 @@ def kernel_places(network: Network) -> tuple[KernelPlace, ...]:
     return tuple(found)
 
 
+def joint_layouts(network: Network, spec: DeviceSpec) -> list[tuple[Joint, tuple[str, ...]]]:
+    """The joints of a network, each with the layouts in which all of its images may lie, rows
+    first.
+    """
+    types = network.graph.types
+    found: list[tuple[Joint, tuple[str, ...]]] = []
+    for joint in joints(network):
+        common = layouts_for(spec, types[joint.made[0]])
+        for value in (*joint.made, *joint.read):
+            common = tuple(layout for layout in common if layout in layouts_for(spec, types[value]))
+        found.append((joint, tuple(one for one in common if may_lie(joint, one, network))))
+    return found
+
+
 def image_layouts(network: Network, spec: DeviceSpec) -> ImageLayouts:
     """What a device can do with each image of a network, rows first.
 
-    Inputs and outputs of the network are made in rows, and so is what no kernel makes, or one that
-    moves columns.
+    Inputs and outputs of the network are made in rows, and so is what no kernel makes.
     """
     graph, found = network.graph, ImageLayouts()
     by_kernel = {place.made for place in kernel_places(network)}
+    joined = {v: some for joint, some in joint_layouts(network, spec) for v in joint.made}
     makers = [value for placed in network.groups for value in placed.group.outputs]
     for value in (*graph.inputs, *makers):
         kind = graph.types[value]
@@ -73,13 +89,13 @@ def image_layouts(network: Network, spec: DeviceSpec) -> ImageLayouts:
             continue
         layouts = layouts_for(spec, kind)
         free = value in by_kernel and value not in graph.outputs
-        found.made[value] = layouts if free else (ROWS,)
+        found.made[value] = joined.get(value, layouts if free else (ROWS,))
         found.read[value] = layouts
     return found
 
 
 def possible_ends(network: Network, spec: DeviceSpec) -> dict[str, tuple[Ends, ...]]:
-    """Of each task that has images, the ends that some choice may give it; rows first."""
+    """Of each task, the ends that some choice may give it; rows first, and alone without images."""
     layouts = image_layouts(network, spec)
     found: dict[str, dict[Ends, None]] = {}
     for place in kernel_places(network):
@@ -108,6 +124,7 @@ def possible_copies(network: Network, spec: DeviceSpec) -> list[tuple[TensorType
 
 
 def read_in_rows(network: Network) -> frozenset[str]:
-    """The images that someone finds in rows whatever is chosen: callers, and who moves columns."""
-    moved = (v for p in network.groups if moves_rows(p) for v in p.group.inputs)
-    return frozenset((*moved, *network.graph.outputs))
+    """The images that someone finds in rows whatever is chosen: callers, and who is no kernel."""
+    graph = network.graph
+    bound = (v for p in network.groups if lays_rows(p, graph) for v in p.group.inputs)
+    return frozenset((*bound, *graph.outputs))

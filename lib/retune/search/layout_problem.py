@@ -2,13 +2,14 @@
 
 A variable is an image, its options are the layouts in which it is kept (`Kept`): where it is made,
 and what it is copied to. What a kernel takes follows from the image that it reads and the one that
-it makes, each in a layout that there is; what copies take is an image's own cost. Read
+it makes, each in a layout that there is; what copies take is an image's own cost. A joint of images
+is a variable, too, of its layout, and costs nothing where all of them are there. Read
 `layout_problem`, then `LayoutProblem.choice`.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from math import inf
 
@@ -19,11 +20,13 @@ from retune.core.layouts import ROWS
 from retune.core.target import DeviceSpec
 from retune.layout.table import CostTable, TableBuilder
 from retune.search.extract import Network
+from retune.search.joints import Joint
 from retune.search.laying import Kept, LayoutChoice
 from retune.search.layout_options import (
     ImageLayouts,
     KernelPlace,
     image_layouts,
+    joint_layouts,
     kernel_places,
     read_in_rows,
 )
@@ -60,12 +63,15 @@ class LayoutProblem:
     """A network whose images have a choice of layouts, and what every choice costs."""
 
     kernels: tuple[KernelPlace, ...]
+    joints: Mapping[str, Joint]
+    """By their labels."""
     options: Mapping[str, tuple[Kept, ...]]
-    """Image -> ways to keep it: rows first; a single one where it has no choice."""
+    """Image, or label of a joint -> ways to keep it: rows first; a single one where it has no
+    choice. Joints have no copies."""
     types: Mapping[str, TensorType]
     costs: LayoutCosts
     table: CostTable
-    """Of the images that have a choice. What none of them changes is in no cost."""
+    """Of the images and joints that have a choice. What none of them changes is in no cost."""
 
     def choice(self, chosen: Sequence[int]) -> LayoutChoice:
         """What a solution of the table means; each kernel reads what it is the fastest with."""
@@ -73,6 +79,9 @@ class LayoutProblem:
         picked = zip(self.table.names, chosen, strict=True)
         kept |= {value: self.options[value][number] for value, number in picked}
         ends = {place.label: cheapest_ends(place, kept, self.costs) for place in self.kernels}
+        for label, joint in self.joints.items():
+            alike = Ends(kept[label].made, kept.pop(label).made)
+            ends |= dict.fromkeys((placed.group.name for placed in joint.groups), alike)
         return LayoutChoice(
             kept={value: how for value, how in kept.items() if how != Kept()},
             ends={label: found for label, found in ends.items() if found != IN_ROWS},
@@ -80,8 +89,10 @@ class LayoutProblem:
 
     def numbers(self, kept: Mapping[str, Kept]) -> tuple[int, ...]:
         """The options of these ways to keep images; rows where one is none, or is not named."""
+        joined = {label: kept.get(joint.made[0], Kept()) for label, joint in self.joints.items()}
+        known = {**kept, **{label: Kept(how.made) for label, how in joined.items()}}
         options = (self.options[value] for value in self.table.names)
-        wanted = (kept.get(value, Kept()) for value in self.table.names)
+        wanted = (known.get(value, Kept()) for value in self.table.names)
         pairs = zip(options, wanted, strict=True)
         return tuple(some.index(one) if one in some else 0 for some, one in pairs)
 
@@ -91,6 +102,8 @@ class LayoutProblem:
         """
         made: dict[str, str] = {}
         wanted: defaultdict[str, set[str]] = defaultdict(set)
+        for value in (value for joint in self.joints.values() for value in joint.read):
+            wanted[value].add(ROWS)
         for place in self.kernels:
             possible = _possible(place, self.options)
             best = min(possible, key=lambda ends: self.costs.of_kernel(place.task_key, ends))
@@ -130,17 +143,22 @@ def layout_problem(network: Network, spec: DeviceSpec, costs: LayoutCosts) -> La
     """
     types, kernels = network.graph.types, kernel_places(network)
     options = _options(image_layouts(network, spec), read_in_rows(network), types, costs)
-    builder = TableBuilder()
-    own, pairs = _of_kernels(kernels, options, costs)
-    for value, ways in options.items():
-        if len(ways) > 1:
-            copies = np.array([costs.of_copies(types[value], kept) for kept in ways])
-            both = (copies + own.get(value, 0.0)).tolist()
-            builder.variable(value, dict(zip(map(str, ways), both, strict=True)))
-    for first, second, matrix in pairs:
-        builder.between(first, second, matrix)
+    joined = joint_layouts(network, spec)
+    ways = {joint.label: tuple(map(Kept, layouts)) for joint, layouts in joined}
+    shared = _Costs(options | ways)
+    for value, some in options.items():
+        shared.add(value, None, np.array([[costs.of_copies(types[value], k)] for k in some]))
+    for place in kernels:
+        shared.add_kernel(place, costs)
+    for joint, _ in joined:
+        shared.add_joint(joint)
     return LayoutProblem(
-        kernels=kernels, options=options, types=types, costs=costs, table=builder.table()
+        kernels=kernels,
+        joints={joint.label: joint for joint, _ in joined},
+        options=shared.options,
+        types=types,
+        costs=costs,
+        table=shared.table(),
     )
 
 
@@ -186,36 +204,63 @@ def _possible(place: KernelPlace, options: Mapping[str, Sequence[Kept]]) -> list
     return list(found)
 
 
-def _of_kernels(
-    kernels: Sequence[KernelPlace], options: Mapping[str, Sequence[Kept]], costs: LayoutCosts
-) -> tuple[dict[str, np.ndarray], list[tuple[str, str, np.ndarray]]]:
-    """What kernels cost by one image alone, and by two of them."""
-    own: dict[str, np.ndarray] = {}
-    pairs: list[tuple[str, str, np.ndarray]] = []
+@dataclass(slots=True)
+class _Costs:
+    """What options cost, alone and by twos, as it grows."""
 
-    def add(first: str | None, second: str | None, matrix: np.ndarray) -> None:
+    options: Mapping[str, tuple[Kept, ...]]
+    own: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
+    pairs: list[tuple[str, str, np.ndarray]] = field(
+        default_factory=list[tuple[str, str, np.ndarray]]
+    )
+
+    def add(self, first: str | None, second: str | None, matrix: np.ndarray) -> None:
         """A cost [options of the one, options of the other]; one option is none to choose."""
         choices = [(v, n) for v, n in zip((first, second), matrix.shape, strict=True) if n > 1]
         match choices:
             case [(str(a), _), (str(b), _)]:
-                pairs.append((a, b, matrix))
+                self.pairs.append((a, b, matrix))
             case [(str(a), _)]:
-                own[a] = own.get(a, 0.0) + matrix.ravel()
+                self.own[a] = self.own.get(a, 0.0) + matrix.ravel()
             case _:
                 pass
 
-    for place in kernels:
-        reads = options[place.read] if place.read else (Kept(),)
-        mades = options[place.made] if place.made else (Kept(),)
-        taken = [
-            [
-                min(costs.of_kernel(place.task_key, Ends(r, m.made)) for r in k.layouts)
-                for m in mades
-            ]
-            for k in reads
-        ]
-        add(place.read, place.made, np.array(taken))
+    def add_kernel(self, place: KernelPlace, costs: LayoutCosts) -> None:
+        """It reads its first image in the best of the layouts that there are, all others as what it
+        makes."""
+        mades = self.options[place.made] if place.made else (Kept(),)
+
+        def taken(kept: Kept, made: Kept) -> float:
+            return min(costs.of_kernel(place.task_key, Ends(r, made.made)) for r in kept.layouts)
+
+        reads = self.options[place.read] if place.read else (Kept(),)
+        self.add(place.read, place.made, np.array([[taken(k, m) for m in mades] for k in reads]))
         for value in place.others:
-            fits = [[0.0 if m.made in k.layouts else inf for m in mades] for k in options[value]]
-            add(value, place.made, np.array(fits))
-    return own, pairs
+            self.add(value, place.made, _there(self.options[value], mades))
+
+    def add_joint(self, joint: Joint) -> None:
+        """It takes no time, in the layout that all of its images are made in, or copied to."""
+        layouts = self.options[joint.label]
+        for value in joint.made:
+            alike = [
+                [0.0 if k.made == j.made else inf for j in layouts] for k in self.options[value]
+            ]
+            self.add(value, joint.label, np.array(alike))
+        for value in joint.read:
+            self.add(value, joint.label, _there(self.options[value], layouts))
+
+    def table(self) -> CostTable:
+        """Of all that have a choice."""
+        builder = TableBuilder()
+        for name, ways in self.options.items():
+            if len(ways) > 1:
+                alone = self.own.get(name, np.zeros(len(ways)))
+                builder.variable(name, dict(zip(map(str, ways), alone.tolist(), strict=True)))
+        for first, second, matrix in self.pairs:
+            builder.between(first, second, matrix)
+        return builder.table()
+
+
+def _there(kept: Sequence[Kept], wanted: Sequence[Kept]) -> np.ndarray:
+    """Nothing where an image is kept in the layout that is wanted, else infinity."""
+    return np.array([[0.0 if w.made in k.layouts else inf for w in wanted] for k in kept])

@@ -32,6 +32,11 @@ from retune.search.task import Task
 MOST = 4
 """Candidates of a kernel that are tried with layouts that the plan would use."""
 
+DOUBT = 0.02
+"""Of times in other layouts than rows: each is the best of several, some too good by chance, and a
+plan has to be faster than rows beyond that. By `benchmarks.layouts`, plans that gained less were
+as often slower."""
+
 Key = tuple[str, Ends]
 """A task, and how its images lie."""
 
@@ -71,32 +76,68 @@ def recorded_layouts(
 
 
 def costs_of(times: Mapping[Key, np.ndarray]) -> LayoutCosts:
-    """The best of these times."""
+    """The best of these times, those of kernels that are not in rows with some doubt."""
 
-    def kernel(task_key: str, ends: Ends) -> float | None:
+    def best(task_key: str, ends: Ends) -> float | None:
         found = times.get((task_key, ends))
         return None if found is None else float(found[0])
+
+    def kernel(task_key: str, ends: Ends) -> float | None:
+        found = best(task_key, ends)
+        return found if found is None or ends == IN_ROWS else found * (1.0 + DOUBT)
 
     copies: dict[TensorType, str] = {}
 
     def copy(kind: TensorType, ends: Ends) -> float | None:
         if kind not in copies:
             copies[kind] = transform_task(kind).key
-        return kernel(copies[kind], ends)
+        return best(copies[kind], ends)
 
     return LayoutCosts(kernel=kernel, copy=copy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Questions:
+    """What one has to know of a network to plan its layouts on a device."""
+
+    network: Network
+    spec: DeviceSpec
+    tasks: Mapping[str, Task]
+    """Those of its kernels and of all copies, by their keys."""
+    kernels: tuple[Key, ...]
+    """Each task with the ends that a plan may give it, rows first."""
+    copies: tuple[Key, ...]
+
+    def known(self, store: RecordStore, conditions: Conditions) -> dict[Key, np.ndarray]:
+        """The answers that a store has, see `recorded_layouts`."""
+        ends = list(dict.fromkeys(ends for _, ends in (*self.kernels, *self.copies)))
+        return recorded_layouts(store, conditions, self.tasks, ends)
+
+    def problem(self, times: Mapping[Key, np.ndarray]) -> LayoutProblem:
+        """The choices that these answers leave, each with what it takes."""
+        return layout_problem(self.network, self.spec, costs_of(times))
+
+
+def questions(network: Network, spec: DeviceSpec) -> Questions:
+    """The kernels that may find images in several layouts, and the copies that may be asked for."""
+    possible = possible_ends(network, spec)
+    copies = [(transform_task(kind), ends) for kind, ends in possible_copies(network, spec)]
+    tasks = {key: network.tasks[key] for key in possible}
+    return Questions(
+        network=network,
+        spec=spec,
+        tasks=tasks | {task.key: task for task, _ in copies},
+        kernels=tuple((key, ends) for key, some in possible.items() for ends in some),
+        copies=tuple((task.key, ends) for task, ends in copies),
+    )
 
 
 def recorded_problem(
     network: Network, spec: DeviceSpec, store: RecordStore, conditions: Conditions
 ) -> LayoutProblem:
     """The choices of layouts that a network has by what a store knows; nothing is measured."""
-    possible = possible_ends(network, spec)
-    copies = [(transform_task(kind), ends) for kind, ends in possible_copies(network, spec)]
-    tasks = {key: network.tasks[key] for key in possible} | {t.key: t for t, _ in copies}
-    pairs = [ends for some in possible.values() for ends in some] + [e for _, e in copies]
-    times = recorded_layouts(store, conditions, tasks, list(dict.fromkeys(pairs)))
-    return layout_problem(network, spec, costs_of(times))
+    asked = questions(network, spec)
+    return asked.problem(asked.known(store, conditions))
 
 
 class LayoutSearch:
@@ -104,14 +145,8 @@ class LayoutSearch:
 
     def __init__(self, session: Session, network: Network, solver: Solver) -> None:
         self._session = session
-        self._network = network
+        self._asked = questions(network, session.spec)
         self._solver: Solver = solver
-        self._ends = possible_ends(network, session.spec)
-        copies = [(transform_task(kind), e) for kind, e in possible_copies(network, session.spec)]
-        self._copies = {(task.key, e): task for task, e in copies}
-        self._tasks = {key: network.tasks[key] for key in self._ends}
-        self._tasks |= {task.key: task for task, _ in copies}
-        self._all_ends = list(dict.fromkeys(e for _, e in (*self._pairs(), *self._copies)))
         self._trials = LaidTrials(session)
         self._known: dict[str, list[Candidate]] = {}
         self._tried: Counter[Key] = Counter()
@@ -128,7 +163,7 @@ class LayoutSearch:
             if may_go_on(self._trials.count):
                 self._measure(key)
         while True:
-            problem = layout_problem(self._network, self._session.spec, costs_of(self._times()))
+            problem = self._asked.problem(self._times())
             solution = solve(problem.table, self._solver)
             used = self._used(problem, solution)
             wanted = [key for key in used if self._left(key)]
@@ -143,21 +178,19 @@ class LayoutSearch:
         )
 
     def _times(self) -> dict[Key, np.ndarray]:
-        session = self._session
-        return recorded_layouts(session.store, session.conditions, self._tasks, self._all_ends)
-
-    def _pairs(self) -> list[Key]:
-        return [(key, ends) for key, some in self._ends.items() for ends in some]
+        return self._asked.known(self._session.store, self._session.conditions)
 
     def _first(self, times: Mapping[Key, np.ndarray]) -> list[Key]:
         """What nothing is known of: each task in rows, then other layouts of kernels, the heaviest
         first, and then copies."""
-        unknown = [key for key in (*self._pairs(), *self._copies) if key not in times]
+        unknown = [key for key in (*self._asked.kernels, *self._asked.copies) if key not in times]
+
+        copies = {*self._asked.copies}
 
         def order(key: Key) -> tuple[bool, bool, float]:
-            task, known = self._tasks[key[0]], times.get((key[0], IN_ROWS))
+            task, known = self._asked.tasks[key[0]], times.get((key[0], IN_ROWS))
             weight = -task.weight * float(known[0]) if known is not None else 0.0
-            return key in self._copies, key[1] != IN_ROWS, weight
+            return key in copies, key[1] != IN_ROWS, weight
 
         return sorted(unknown, key=order)
 
@@ -165,7 +198,7 @@ class LayoutSearch:
         """The layouts of the plan that are not rows everywhere, of kernels and copies."""
         choice = problem.choice(solution.choice)
         kernels = {place.label: place.task_key for place in problem.kernels}
-        used = {(kernels[label], ends) for label, ends in choice.ends.items()}
+        used = {(kernels[label], e) for label, e in choice.ends.items() if label in kernels}
         for value, kept in choice.kept.items():
             copied = transform_task(problem.types[value]).key
             used |= {(copied, Ends(kept.made, layout)) for layout in kept.copies}
@@ -173,19 +206,19 @@ class LayoutSearch:
 
     def _left(self, key: Key) -> bool:
         """Whether candidates are left that should be tried with these layouts."""
-        if key in self._copies:
+        if key in self._asked.copies:
             return False
-        return self._done(key) < min(MOST, len(self._candidates(self._tasks[key[0]])))
+        return self._done(key) < min(MOST, len(self._candidates(self._asked.tasks[key[0]])))
 
     def _done(self, key: Key) -> int:
         return self._before.get(key, 0) + self._tried[key]
 
     def _measure(self, key: Key) -> None:
         """One more candidate with these layouts."""
-        candidates = self._candidates(self._tasks[key[0]])
+        candidates = self._candidates(self._asked.tasks[key[0]])
         number = min(self._done(key), len(candidates) - 1)
         self._tried[key] += 1
-        self._trials.measure(self._tasks[key[0]], key[1], [candidates[number]])
+        self._trials.measure(self._asked.tasks[key[0]], key[1], [candidates[number]])
 
     def _candidates(self, task: Task) -> list[Candidate]:
         """The best known ones in rows, or else the default schedule."""

@@ -30,6 +30,8 @@ CROWDED_BYTES = 2048
 Depthwise layers read a window of them at once. With rows a line longer they take, by
 `benchmarks.pitch` (AMD EPYC of 32 KiB first caches, PoCL, medians of paired ratios): 1024 channels
 0.71 of the time at 14x14 and 0.66 at 7x7, 512 channels 0.85 and 0.97; other convolutions 1.00."""
+GPU_BLOCK = 4
+"""Channels of a block on GPUs: an item loads four floats at once."""
 IMAGE_RANK = 4
 """Batch, height, width, channels."""
 TRANSFORM = "layout_transform"
@@ -91,16 +93,18 @@ def may_lie_in_blocks(dtype: str) -> bool:
 def layouts_for(spec: DeviceSpec, kind: TensorType) -> tuple[str, ...]:
     """The layouts that are worth trying for an image on a device; rows come first.
 
-    Blocks have as many channels as a vector of the device has floats. Rows that crowd a few sets of
-    a CPU's first cache may be a cache line longer. Images of one pixel, or of fewer channels than a
-    block has, have rows alone.
+    On CPUs blocks have as many channels as a vector has floats, and rows that crowd a few sets of
+    the first cache may be a cache line longer. On GPUs blocks have the channels that one item loads
+    at once, and neighbouring items may read neighbouring pixels of a plane. Images of one pixel, or
+    of fewer channels than a block has, have rows alone.
     """
     _, height, width, channels = kind.shape
-    if spec.lanes_f32 == 1 or height * width == 1 or channels < spec.lanes_f32:
+    lanes = spec.lanes_f32 if spec.device_class == "cpu" else GPU_BLOCK
+    if lanes == 1 or height * width == 1 or channels < lanes:
         return (ROWS,)
     found = [ROWS]
     if may_lie_in_blocks(kind.dtype):
-        found.append(f"NCHW{spec.lanes_f32}c")
+        found += [f"NCHW{lanes}c"] if spec.device_class == "cpu" else [f"NCHW{lanes}c", "NCHW"]
     if spec.device_class == "cpu" and channels * itemsize(kind.dtype) % CROWDED_BYTES == 0:
         found.append(f"{ROWS}+{spec.cache_line_bytes // itemsize(kind.dtype)}")
     return tuple(found)

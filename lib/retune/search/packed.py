@@ -1,9 +1,9 @@
-"""Packed convolutions as tasks: what an accelerator is asked to compute, of a node or for tuning.
+"""Packed layers as tasks: what an accelerator is asked to compute, of a node or for tuning.
 
-Read `work_of`, then `canonical`. In the network each of them has a bias, a shift and limits of its
-own, and some take in a sum with another image. What is tuned is one for all that have the same
-data, weights, strides and pads: shift 8, limits 0 and 127, and the other image if one of them has
-it, so that whatever fits the memories for the task does so for all of them.
+Read `packed_network`, then `work_of` and `canonical`. In the network each of them has a bias, a
+shift and limits of its own, and some take in a sum with another image. What is tuned is one for all
+that have the same data, weights, strides and pads: shift 8, limits 0 and 127, and the other image
+if one of them has it, so that whatever fits the memories for the task does so for all of them.
 
 Source: the tasks of TVM's tutorial on VTA, shift and limits included.
 """
@@ -14,7 +14,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from retune.core.dtypes import TensorType
+from retune.core.errors import InputError, ScheduleError
 from retune.device.inputs import random_array
+from retune.graph.blocks import PackOptions, pack
 from retune.graph.graph import Graph, GraphBuilder, Node
 from retune.graph.ops.blocked import BLOCKED_CONV
 from retune.graph.ops.registry import Attrs, integer, ints
@@ -48,13 +50,39 @@ class Packed:
     config: VtaConfig
 
 
+def packed_network(graph: Graph, config: VtaConfig) -> Graph:
+    """The network of integers with all packed that the accelerator has tiles for.
+
+    Raises: InputError as `blocks.pack`.
+    """
+
+    def takes(types: Sequence[TensorType], attrs: Attrs) -> bool:
+        return _has_tiles(types, attrs, config)
+
+    return pack(graph, PackOptions(batch=config.batch, block=config.block, takes=takes))
+
+
+def _has_tiles(types: Sequence[TensorType], attrs: Attrs, config: VtaConfig) -> bool:
+    """Whether some tiles of such a node fit the memories, and its window is one of VTA."""
+    try:
+        space_of(_work(types, attrs, BLOCKED_CONV), config)
+    except (InputError, ScheduleError):
+        return False
+    return True
+
+
 def work_of(graph: Graph, node: Node) -> Convolution:
     """The node as the accelerator is asked for it."""
-    data, weight, *_ = (graph.types[value] for value in node.inputs)
+    types = [graph.types[value] for value in node.inputs]
+    return _work(types, node.attrs, node.name.replace(".", "_"))
+
+
+def _work(types: Sequence[TensorType], attrs: Attrs, name: str) -> Convolution:
+    data, weight, *_ = types
     n, c, h, w, *_ = data.shape
-    top, left, bottom, right = ints(node.attrs, "pads")
-    sh, sw = ints(node.attrs, "strides")
-    summed = len(node.inputs) == len(INPUTS)
+    top, left, bottom, right = ints(attrs, "pads")
+    sh, sw = ints(attrs, "strides")
+    summed = len(types) == len(INPUTS)
     operands = [Operand(name=BIAS, reach="channel")]
     if summed:
         operands.append(Operand(name=OTHER, reach="image", dtype="int8"))
@@ -67,9 +95,9 @@ def work_of(graph: Graph, node: Node) -> Convolution:
         kernel=(weight.shape[2], weight.shape[3]),
         strides=(sh, sw),
         padding=(top, left, bottom, right),
-        steps=(*_rescaled(node.attrs), *(_added(node.attrs) if summed else ())),
+        steps=(*_rescaled(attrs), *(_added(attrs) if summed else ())),
         operands=tuple(operands),
-        name=node.name.replace(".", "_"),
+        name=name,
     )
 
 

@@ -94,7 +94,7 @@ def stage_compile(
     )
     plan = _write_best_form(plan, folder / _MODULE, request.device)
     memory = plan_memory(plan)
-    tuned = sum(t.tunable for t in tasks.tasks)
+    without = sum(t.tunable and t.key not in chosen for t in tasks.tasks)
     return CompileManifest(
         variant=variant,
         module=_MODULE,
@@ -105,7 +105,7 @@ def stage_compile(
         arena_bytes=memory.arena_bytes,
         least_bytes=memory.lower_bound_bytes,
         from_records=len(chosen),
-        from_defaults=tuned - len(chosen),
+        from_defaults=without,
         form=plan.form,
         largest_error=plan.notes[LARGEST_ERROR_NOTE],
         host_steps=tuple(h.opened.title for h in plan.hosts if h.simulated_s is None),

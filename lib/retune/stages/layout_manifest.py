@@ -11,7 +11,7 @@ class LayoutManifest(Manifest):
     """The plan of layouts for a network, and what else was weighed."""
 
     plan: LayoutPlan = LayoutPlan()
-    """Kernels are all those with images, in the network's order."""
+    """Kernels are all of the network, in its order, then joints out of rows."""
     solver: str = ""
     """What found it; empty: it was asked for."""
     totals: tuple[LayoutTotal, ...] = ()

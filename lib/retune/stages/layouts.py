@@ -90,6 +90,12 @@ def plan_of(choice: LayoutChoice, problem: LayoutProblem | None = None) -> Layou
         )
         for place in problem.kernels
     )
+    moves = {placed.group.name for joint in problem.joints.values() for placed in joint.groups}
+    kernels += tuple(
+        LaidKernel(group=label, read=ends.read, made=ends.made)
+        for label, ends in sorted(choice.ends.items())
+        if label in moves
+    )
     return LayoutPlan(images=images, kernels=kernels)
 
 

@@ -12,7 +12,6 @@ from retune.core.keys import file_key
 from retune.core.layouts import LAYOUTS
 from retune.device.accelerator import config_of
 from retune.device.opening import spec_of
-from retune.graph.blocks import PackOptions, pack
 from retune.graph.models import resolve_model
 from retune.graph.onnx_file import external_files
 from retune.graph.onnx_import import load_file
@@ -20,6 +19,7 @@ from retune.graph.passes import Layout, optimise, passes_for
 from retune.graph.quantize.recipe import quantized
 from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.search.extract import Network, extract
+from retune.search.packed import packed_network
 from retune.stages.manifest import (
     ImportManifest,
     TaskEntry,
@@ -113,7 +113,7 @@ def _import(
     if recipe is not None:
         graph = quantized(graph, read_recipe(recipe))
         if accelerator is not None:
-            graph = pack(graph, PackOptions(batch=accelerator.batch, block=accelerator.block))
+            graph = packed_network(graph, accelerator)
     network = extract(
         optimise(graph, _order(layout), half=half),
         max_error=max_error,

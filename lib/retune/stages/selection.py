@@ -5,7 +5,10 @@ from dataclasses import replace
 
 from retune.core.errors import RecordError
 from retune.core.layouts import MEASURED
+from retune.core.target import DeviceSpec
+from retune.device.accelerator import BASE
 from retune.device.opening import spec_of
+from retune.records.conditions import CONSTANTS
 from retune.records.schema import TuningRecord
 from retune.records.store import RecordStore
 from retune.schedule.space import Candidate
@@ -33,7 +36,7 @@ def stage_select(
     layouts: LayoutManifest = UNPLANNED,
 ) -> Selection:
     """The winner of each task; without one, the best record that today's spaces still know. Images
-    lie as the layouts say.
+    lie as the layouts say. So it is for the kernels beside an accelerator, which are not tasks.
 
     A winner that came into quarantine since its race is none.
     """
@@ -42,7 +45,6 @@ def stage_select(
     store = RecordStore(request.records)
     records = store.named([w.record_id for w in finalists.winners if w.record_id])
     network = open_network(request).network
-    where = network_conditions(spec, network.tasks.values()).comparable
     best: list[BestRecord] = []
     for entry in tasks.tasks:
         winner = winners.get(entry.key)
@@ -51,14 +53,40 @@ def stage_select(
         space = network.tasks[entry.key].space(spec)
         record = records.get(winner.record_id or "") if winner else None
         if not record or not record.measurement.ok or not candidate_of(record, space):
-            winner, found = (
-                None,
-                best_candidate(store, entry.key, where, space),
-            )
-            record = found[1] if found else None
+            winner, record = None, _best_known(store, network, entry.key, spec)
         if record:
             best.append(best_record(entry.key, record, winner.default_us if winner else None))
+    if spec.accelerator:
+        best += _beside_accelerator(network, store)
     return Selection(target=spec.fingerprint, best=tuple(best), layouts=layouts.plan.placement)
+
+
+def _beside_accelerator(network: Network, store: RecordStore) -> list[BestRecord]:
+    """The best records for the kernels beside an accelerator, which are not searched there."""
+    tasks = network.tasks.items()
+    waiting = [key for key, task in tasks if not task.searched and task.reduces]
+    found = {key: _best_known(store, network, key, spec_of(BASE)) for key in waiting}
+    return [best_record(key, record) for key, record in found.items() if record is not None]
+
+
+def _best_known(
+    store: RecordStore, network: Network, key: str, spec: DeviceSpec
+) -> TuningRecord | None:
+    """The best record of a task that today's space still knows.
+
+    Of a task that is not searched on the device of the request, those of networks whose constants
+    come from as far are looked at first, then any: there are no others, and times of different
+    conditions are not compared.
+    """
+    task = network.tasks[key]
+    conditions = network_conditions(spec, network.tasks.values())
+    places = [conditions.constants, *(() if task.searched else CONSTANTS)]
+    for place in dict.fromkeys(places):
+        where = replace(conditions, constants=place).comparable
+        found = best_candidate(store, key, where, task.space(spec))
+        if found is not None:
+            return found[1]
+    return None
 
 
 def best_record(task_key: str, record: TuningRecord, default_us: float | None = None) -> BestRecord:
@@ -115,13 +143,12 @@ def more_exact(
     spec = spec_of(request.device)
     store = RecordStore(request.records)
     network = _limited(open_network(request).network, limits)
-    where = network_conditions(spec, network.tasks.values()).comparable
     best = {entry.task_key: entry for entry in selection.best if entry.task_key not in limits}
     for key in limits:
-        space = network.tasks[key].space(spec)
-        found = best_candidate(store, key, where, space)
-        if found is not None:
-            best[key] = best_record(key, found[1])
+        device = spec if network.tasks[key].searched else spec_of(BASE)
+        record = _best_known(store, network, key, device)
+        if record is not None:
+            best[key] = best_record(key, record)
     merged = {**dict(selection.limits), **limits}
     return replace(selection, best=tuple(best.values()), limits=tuple(sorted(merged.items())))
 

@@ -1,4 +1,4 @@
-"""What a module computes: bit-exact, instruction by instruction, each of them whole in numpy.
+"""What a module computes: bit-exact, unit by unit, see `units`, each of them whole in numpy.
 
 Read `execute`. A stream is refused, with the number of the instruction, if it leaves a memory or a
 buffer, reads what nothing wrote, takes a micro-op that there is not, writes a sum that is still in
@@ -6,32 +6,28 @@ the pipe, or touches what another queue may be at: order that no token makes cer
 even where these queues would have kept it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
 import numpy as np
 
 from retune.core.errors import InputError
-from retune.vta.isa import (
-    ACC,
-    ACC8,
-    ALU,
-    ALU_OPS,
-    FINISH,
-    GEMM,
-    INP,
-    LOAD,
-    MEMORIES,
-    OUT,
-    QUEUES,
-    STORE,
-    UOP,
-    WGT,
-    decode_uops,
+from retune.vta.copies import Copies, depths
+from retune.vta.isa import ALU, ALU_OPS, FINISH, GEMM, LOAD, MEMORIES, QUEUES, STORE, decode_uops
+from retune.vta.module import UOPS, VtaModule, element_bytes
+from retune.vta.products import (
+    Alu,
+    Gemm,
+    Place,
+    first_hazard,
+    indices,
+    plan_alu,
+    plan_gemm,
+    plan_reset,
 )
-from retune.vta.module import UOPS, DramBuffer, VtaModule, element_bytes
-from retune.vta.products import Alu, Gemm, Touched, first_hazard, indices, plan_alu, plan_gemm
 from retune.vta.queues import Course, describe
 from retune.vta.timing import simulate
+from retune.vta.units import Unit, units_of
 
 _LOAD, _COMPUTE, _STORE = range(3)
 
@@ -58,6 +54,9 @@ class _Chip:
     def __init__(self, memory: str, depth: int, shape: tuple[int, ...], dtype: str) -> None:
         self.memory = memory
         self.data = np.zeros((depth, *shape), dtype)
+        self.writer = _LOAD if memory in ("inp", "wgt") else _COMPUTE
+        """The queue that writes it; one alone does."""
+        self.reader = _STORE if memory == "out" else _COMPUTE
         self.wrote = np.zeros(depth, np.int64)
         """Of each element, the number in its queue of whoever wrote it, from 1; 0: nobody did."""
         self.read = np.zeros(depth, np.int64)
@@ -70,165 +69,163 @@ class _Machine:
     def __init__(self, module: VtaModule, arrays: Mapping[str, np.ndarray], course: Course) -> None:
         self.module = module
         self._course = course
-        self._queue: list[int] = course.queue.tolist()
-        self._known: list[list[int]] = course.known.tolist()
-        self._number: list[int] = (course.position + 1).tolist()
-        """Of each instruction in its queue, from 1."""
+        self._copies = Copies.of(module)
+        self._units = units_of(module.instructions, self._copies, course)
         config = module.config
         tensor, matrix = (config.batch, config.block), (config.block, config.block)
-        # Bytes are kept as float32, which products of matrices take.
-        self.inp = _Chip("inp", config.inp_depth, tensor, "float32")
-        self.wgt = _Chip("wgt", config.wgt_depth, matrix, "float32")
-        self.acc = _Chip("acc", config.acc_depth, tensor, "int32")
-        self.out = _Chip("out", config.acc_depth, tensor, "int8")
-        self.uop = _Chip("uop", config.uop_depth, (), "uint32")
-        self.dram = _dram(module, arrays)
-        self.stored = {b.name: np.zeros(b.elements, bool) for b in module.outputs}
-        self._plans: dict[tuple[int | bytes, ...], Gemm | Alu] = {}
+        depth = depths(config)
+        # Bytes are kept as float32, which products of matrices take; weights [C in, C out].
+        self.inp = _Chip("inp", depth["inp"], tensor, "float32")
+        self.wgt = _Chip("wgt", depth["wgt"], matrix, "float32")
+        self.acc = _Chip("acc", depth["acc"], tensor, "int32")
+        self.out = _Chip("out", depth["out"], tensor, "int8")
+        self.uop = _Chip("uop", depth["uop"], (), "uint32")
+        chips = {"uop": self.uop, "wgt": self.wgt, "inp": self.inp, "out": self.out}
+        self._chips = [chips.get(name, self.acc) for name in MEMORIES]
+        self._dram = _sources(
+            module, _given(module, arrays), [chips.get(b.memory, self.acc) for b in module.buffers]
+        )
+        """Of each buffer, with an element of zeros behind the others."""
+        columns = (module.instructions[name].tolist() for name in ("alu_op", "use_imm", "imm"))
+        self._operations: list[tuple[int, int, int]] = list(zip(*columns, strict=True))
+        self._stored: list[tuple[int, np.ndarray]] = []
+        self._rows: dict[bytes, np.ndarray] = {}
+        self._plans: dict[tuple[int, bytes], Gemm | Alu] = {}
+        self._uops_loaded = 0
+        self._narrowed: dict[tuple[int, int] | bytes, tuple[Place, int]] = {}
+        """Sums whose low bytes the output buffer ought to have, and who made them last."""
 
     def run(self) -> dict[str, np.ndarray]:
-        stream, course = self.module.instructions, self._course
-        rows = [dict(zip(stream.dtype.names or (), row, strict=True)) for row in stream.tolist()]
-        for number in course.order.tolist():
-            entry = rows[number]
-            opcode = entry["opcode"]
-            if opcode == LOAD:
-                self._load(number, entry)
-            elif opcode == STORE:
-                self._store(number, entry)
-            elif opcode == FINISH:
-                self._finish(number)
+        for unit in self._units.units:
+            if unit.opcode == LOAD:
+                self._load(unit)
+            elif unit.opcode == STORE:
+                self._store(unit)
+            elif unit.opcode == FINISH:
+                self._finish(unit)
             else:
-                self._compute(number, entry)
+                self._compute(unit)
         self._check_outputs()
-        return {b.name: self.dram[b.name].reshape(b.shape) for b in self.module.outputs}
+        return {
+            b.name: self._dram[number][:-1].reshape(b.shape)
+            for number, b in enumerate(self.module.buffers)
+            if b.written
+        }
 
-    # -- memory instructions -----------------------------------------------------------------
+    # -- copies ------------------------------------------------------------------------------
 
-    def _load(self, number: int, entry: Mapping[str, int]) -> None:
-        memory = entry["memory_type"]
-        chips = {UOP: self.uop, WGT: self.wgt, INP: self.inp, ACC: self.acc, ACC8: self.acc}
-        if memory not in chips:
-            raise self._refused(number, f"expected a memory that is loaded, got type {memory}")
-        chip = chips[memory]
-        top, left = entry["y_pad_top"], entry["x_pad_left"]
-        high = top + entry["y_size"] + entry["y_pad_bottom"]
-        wide = left + entry["x_size"] + entry["x_pad_right"]
-        place = self._range(number, chip, entry["sram_base"], high * wide)
-        at, rows = self._rows(number, entry)
-        self._may_write(number, chip, place)
-        element = chip.data.shape[1:]
-        whole = np.zeros((high, wide, *element), chip.data.dtype)
-        if at is not None:
-            values = self.dram[at.name].reshape(at.elements, *element)[rows]
-            whole[top : top + entry["y_size"], left : left + entry["x_size"]] = values
-        chip.data[place] = whole.reshape(high * wide, *element)
-
-    def _store(self, number: int, entry: Mapping[str, int]) -> None:
-        if entry["memory_type"] != OUT:
-            name = f"type {entry['memory_type']}"
-            raise self._refused(number, f"expected memory out, which alone is stored, got {name}")
-        if any(entry[pad] for pad in ("y_pad_top", "y_pad_bottom", "x_pad_left", "x_pad_right")):
-            raise self._refused(number, "expected no padding, which is for loads")
-        count = entry["y_size"] * entry["x_size"]
-        place = self._range(number, self.out, entry["sram_base"], count)
-        at, rows = self._rows(number, entry)
-        if at is None:
+    def _load(self, unit: Unit) -> None:
+        chip = self._chips[unit.memory]
+        place = slice(unit.begin, unit.end)
+        self._may_write(unit, chip, place)
+        if chip is self.uop:
+            self._uops_loaded += 1
+        elif chip is self.acc:
+            self._narrow()
+        if unit.buffer < 0:
+            chip.data[place] = 0
             return
-        self._may_read(number, self.out, place)
-        target = self.dram[at.name].reshape(at.elements, *self.out.data.shape[1:])
-        target[rows] = self.out.data[place].reshape(*rows.shape, *self.out.data.shape[1:])
-        self.stored[at.name][rows] = True
+        # What is outside is taken from the last row of the source, which is zero.
+        source, rows = self._dram[unit.buffer], self._rows_of(unit) + unit.row
+        source.take(rows, axis=0, out=chip.data[place], mode="clip")
 
-    def _rows(self, number: int, entry: Mapping[str, int]) -> tuple[DramBuffer | None, np.ndarray]:
-        """The buffer that is copied from or to, and which of its elements; none, if none are."""
-        y, x, base = entry["y_size"], entry["x_size"], entry["dram_base"]
-        rows = np.arange(y)[:, None] * entry["x_stride"] + np.arange(x)
-        if not rows.size:
-            return None, rows
-        memory, last = MEMORIES[entry["memory_type"]], base + int(rows[-1, -1])
-        for buffer in self.module.buffers:
-            begin = buffer.offset
-            if buffer.memory == memory and begin <= base and last < begin + buffer.elements:
-                return buffer, rows + (base - begin)
-        raise self._refused(
-            number, f"expected elements of one {memory} buffer in DRAM, got {base} to {last}"
-        )
+    def _store(self, unit: Unit) -> None:
+        if unit.buffer < 0:
+            return
+        self._narrow()
+        place = slice(unit.begin, unit.end)
+        self._was_written(unit, self.out, place)
+        self._may_read(unit, self.out, place)
+        rows = self._rows_of(unit) + unit.row
+        self._dram[unit.buffer][rows] = self.out.data[place]
+        self._stored.append((unit.buffer, rows))
 
-    def _range(self, number: int, chip: _Chip, base: int, count: int) -> slice:
-        if base + count > len(chip.data):
-            raise self._refused(
-                number,
-                f"expected elements of {chip.memory} below {len(chip.data)}; got {base} to "
-                f"{base + count - 1}",
-            )
-        return slice(base, base + count)
+    def _narrow(self) -> None:
+        """The output buffer has the low bytes of all sums that were made since."""
+        for place, last in self._narrowed.values():
+            self.out.data[place] = self.acc.data[place]
+            self.out.wrote[place] = last
+        self._narrowed.clear()
+
+    def _rows_of(self, unit: Unit) -> np.ndarray:
+        """Elements in DRAM of a copy, from its first one."""
+        if unit.alike not in self._rows:
+            self._rows[unit.alike] = self._copies.rows(self._units.of(unit))
+        return self._rows[unit.alike]
 
     # -- compute instructions ----------------------------------------------------------------
 
-    def _compute(self, number: int, entry: Mapping[str, int]) -> None:
-        plan = self._plan(number, entry)
-        touched = plan.touched
-        if isinstance(plan, Gemm):
-            if not entry["reset"]:
-                self._may_read(number, self.inp, touched.src)
-                self._may_read(number, self.wgt, touched.wgt)
-                self._may_read(number, self.acc, touched.dst)
-        else:
-            self._may_read(number, self.acc, touched.src)
-            self._may_read(number, self.acc, touched.dst)
-        self._may_write(number, self.acc, touched.dst)
-        self._may_write(number, self.out, touched.dst)
+    def _compute(self, unit: Unit) -> None:
+        plan = self._plan(unit)
+        self._is_free(unit, self.out, plan.writes)
         acc = self.acc.data
         if isinstance(plan, Alu):
-            imm = entry["imm"] if entry["use_imm"] else None
-            plan.run(ALU_OPS[entry["alu_op"]], imm, acc)
-        elif entry["reset"]:
-            acc[touched.dst] = 0
+            plan.run(self._steps(unit), acc)
+        elif plan.groups:
+            version = self._may_read(unit, self.inp, plan.inputs)
+            self._may_read(unit, self.wgt, plan.weights)
+            plan.run(self.inp.data, self.wgt.data, acc, version)
         else:
-            plan.run(self.inp.data, self.wgt.data, acc)
-        self.out.data[touched.dst] = acc[touched.dst].astype(np.int8)
+            acc[plan.writes] = 0
+        place = plan.writes
+        key = (place.start, place.stop) if isinstance(place, slice) else place.tobytes()
+        self._narrowed.pop(key, None)  # in the order of who made them
+        self._narrowed[key] = place, unit.last
 
-    def _plan(self, number: int, entry: Mapping[str, int]) -> Gemm | Alu:
-        """What the instruction does, from a store of those that were there before."""
-        begin, end = entry["uop_begin"], entry["uop_end"]
-        if not begin < end <= len(self.uop.data):
-            raise self._refused(
-                number,
-                f"expected micro-ops from 0 to below {len(self.uop.data)}; got {begin} to {end}",
-            )
-        self._may_read(number, self.uop, slice(begin, end))
-        words = self.uop.data[begin:end]
-        loops = ("iter_out", "iter_in", "dst_out", "dst_in", "src_out", "src_in")
-        kinds = ("opcode", "reset", "wgt_out", "wgt_in", "use_imm", "alu_op")
-        key = (words.tobytes(), *(entry[name] for name in (*loops, *kinds)))
+    def _steps(self, unit: Unit) -> list[tuple[str, int | None]]:
+        """What an ALU unit does, one operation after the other."""
+        found: list[tuple[str, int | None]] = []
+        for number in self._units.of(unit).tolist():
+            op, used, imm = self._operations[number]
+            if op >= len(ALU_OPS):
+                self._refuse(number, f"no operation {op} of the ALU")
+            found.append((ALU_OPS[op], imm if used else None))
+        return found
+
+    def _plan(self, unit: Unit) -> Gemm | Alu:
+        """What the instruction does, worked out once for those that are alike."""
+        key = (self._uops_loaded, unit.alike)
         if key not in self._plans:
-            self._plans[key] = self._planned(number, entry, decode_uops(words, self.module.config))
+            plan = self._planned(self._first(unit))
+            self._first_time(unit, plan)
+            self._plans[key] = plan
         return self._plans[key]
 
-    def _planned(self, number: int, entry: Mapping[str, int], micro: np.ndarray) -> Gemm | Alu:
-        counts = entry["iter_out"], entry["iter_in"]
+    def _first_time(self, unit: Unit, plan: Gemm | Alu) -> None:
+        """What was written once stays so, and sums are touched by one queue alone: a look at the
+        first of those that are alike is enough."""
+        if isinstance(plan, Alu):
+            self._was_written(unit, self.acc, plan.reads)
+            self._was_written(unit, self.acc, plan.writes)
+        elif plan.groups:
+            self._was_written(unit, self.inp, plan.inputs)
+            self._was_written(unit, self.wgt, plan.weights)
+            self._was_written(unit, self.acc, plan.writes)
+        self._may_write(unit, self.acc, plan.writes)
+
+    def _planned(self, number: int) -> Gemm | Alu:
+        entry = self.module.instructions[number]
+        counts = int(entry["iter_out"]), int(entry["iter_in"])
+        micro = self._micro_ops(number)
         if min(counts) < 1:
-            raise self._refused(number, f"expected loops of one iteration at least, got {counts}")
+            self._refuse(number, f"expected loops of one iteration at least, got {counts}")
         if len(micro) * counts[0] * counts[1] > MOST_OPERATIONS:
-            raise self._refused(number, f"expected at most {MOST_OPERATIONS} operations of one")
+            self._refuse(number, f"expected at most {MOST_OPERATIONS} operations of one")
         dst, src, wgt = (
-            indices(micro, name, counts, (entry[f"{name}_out"], entry[f"{name}_in"]))
+            indices(micro, name, counts, (int(entry[f"{name}_out"]), int(entry[f"{name}_in"])))
             for name in ("dst", "src", "wgt")
         )
         self._check_indices(number, self.acc, dst)
         if entry["opcode"] == GEMM and entry["reset"]:
-            return _reset(dst)
+            return plan_reset(dst)
         hazard = first_hazard(dst)
         if hazard >= 0:
-            raise self._refused(
+            self._refuse(
                 number,
                 f"micro-op {hazard % len(micro)} writes sum {int(dst[hazard])}, which one of the "
                 "two before it writes; it is still in the pipe",
             )
         if entry["opcode"] == ALU:
-            if not 0 <= entry["alu_op"] < len(ALU_OPS):
-                raise self._refused(number, f"no operation {entry['alu_op']} of the ALU")
             if not entry["use_imm"]:
                 self._check_indices(number, self.acc, src)
             return plan_alu(dst, src, immediate=bool(entry["use_imm"]))
@@ -236,10 +233,23 @@ class _Machine:
         self._check_indices(number, self.wgt, wgt)
         return plan_gemm(dst, src, wgt)
 
+    def _micro_ops(self, number: int) -> np.ndarray:
+        """Those of an instruction. isa.MICRO_OP [n]"""
+        begin, end = (int(self.module.instructions[n][number]) for n in ("uop_begin", "uop_end"))
+        if not begin < end <= len(self.uop.data):
+            self._refuse(
+                number,
+                f"expected micro-ops from 0 to below {len(self.uop.data)}; got {begin} to {end}",
+            )
+        missing = np.flatnonzero(self.uop.wrote[begin:end] == 0)
+        if len(missing):
+            self._refuse(number, f"reads uop {begin + int(missing[0])}, which nothing wrote")
+        return decode_uops(self.uop.data[begin:end], self.module.config)
+
     def _check_indices(self, number: int, chip: _Chip, index: np.ndarray) -> None:
         largest = int(index.max())
         if largest >= len(chip.data):
-            raise self._refused(
+            self._refuse(
                 number,
                 f"expected elements of {chip.memory} below {len(chip.data)}; its micro-ops reach "
                 f"{largest}",
@@ -247,76 +257,98 @@ class _Machine:
 
     # -- who may touch what ------------------------------------------------------------------
 
-    def _may_read(self, number: int, chip: _Chip, place: np.ndarray | slice) -> None:
-        """It was written, and that is certain. The reader is noted."""
+    def _was_written(self, unit: Unit, chip: _Chip, place: Place) -> None:
         wrote = chip.wrote[place]
         if not wrote.all():
             element = _element(place, int(np.flatnonzero(wrote == 0)[0]))
-            raise self._refused(number, f"reads {chip.memory} {element}, which nothing wrote")
-        queue, known = self._queue[number], self._known[number]
-        writer = _LOAD if chip in (self.inp, self.wgt) else _COMPUTE
-        if writer != queue:
-            self._certain(number, chip, place, wrote > known[writer], "reads", writer)
-        chip.read[place] = self._number[number]
+            number = self._who(unit, element)
+            self._refuse(number, f"reads {chip.memory} {element}, which nothing wrote")
 
-    def _may_write(self, number: int, chip: _Chip, place: np.ndarray | slice) -> None:
+    def _may_read(self, unit: Unit, chip: _Chip, place: Place) -> int:
+        """Whoever wrote it is certainly done. The reader is noted. The last one that wrote."""
+        wrote = chip.wrote[place]
+        latest = int(wrote.max())
+        if chip.writer != unit.queue and latest > unit.known[chip.writer]:
+            self._uncertain(unit, chip, place, wrote > unit.known[chip.writer], "reads")
+        chip.read[place] = unit.last
+        return latest
+
+    def _may_write(self, unit: Unit, chip: _Chip, place: Place) -> None:
         """Whoever read what was there is certainly done. The writer is noted."""
-        queue, known = self._queue[number], self._known[number]
-        reader = _STORE if chip is self.out else _COMPUTE
-        if reader != queue:
-            early = chip.read[place] > known[reader]
-            self._certain(number, chip, place, early, "writes", reader)
-        chip.wrote[place] = self._number[number]
+        self._is_free(unit, chip, place)
+        chip.wrote[place] = unit.last
 
-    def _certain(
-        self, number: int, chip: _Chip, place: np.ndarray | slice, early: np.ndarray, does: str,
-        other: int,
-    ) -> None:  # fmt: skip
-        if early.any():
-            element = _element(place, int(np.flatnonzero(early)[0]))
-            raise self._refused(
-                number,
-                f"{does} {chip.memory} {element} while the queue {QUEUES[other]} may be at it; a "
-                "token is missing",
-            )
+    def _is_free(self, unit: Unit, chip: _Chip, place: Place) -> None:
+        if chip.reader != unit.queue:
+            read = chip.read[place]
+            if read.max(initial=0) > unit.known[chip.reader]:
+                self._uncertain(unit, chip, place, read > unit.known[chip.reader], "writes")
+
+    def _uncertain(
+        self, unit: Unit, chip: _Chip, place: Place, early: np.ndarray, does: str
+    ) -> NoReturn:
+        element = _element(place, int(np.flatnonzero(early)[0]))
+        other = QUEUES[chip.writer if does == "reads" else chip.reader]
+        self._refuse(
+            self._who(unit, element),
+            f"{does} {chip.memory} {element} while the queue {other} may be at it; a token is "
+            "missing",
+        )
+
+    def _who(self, unit: Unit, element: int) -> int:
+        """The instruction of a unit that copies the element; its first one if they compute."""
+        if unit.opcode not in (LOAD, STORE):
+            return self._first(unit)
+        numbers = self._units.of(unit)
+        at = np.searchsorted(self._copies.end[numbers], element, side="right")
+        return int(numbers[int(at)])
+
+    def _first(self, unit: Unit) -> int:
+        """The number of its first instruction."""
+        return int(self._units.numbers[unit.at])
 
     # -- the end -----------------------------------------------------------------------------
 
-    def _finish(self, number: int) -> None:
+    def _finish(self, unit: Unit) -> None:
         """When FINISH is reached, all stores are certainly done."""
         stores = int((self._course.queue == _STORE).sum())
-        if self._known[number][_STORE] < stores:
-            raise self._refused(number, "the queue store may still be at work; a token is missing")
+        if unit.known[_STORE] < stores:
+            number = self._first(unit)
+            self._refuse(number, "the queue store may still be at work; a token is missing")
 
     def _check_outputs(self) -> None:
         opcodes = self.module.instructions["opcode"]
         if not len(opcodes) or opcodes[-1] != FINISH:
             raise InputError(f"{self.module.name}: expected finish as its last instruction")
-        for name, stored in self.stored.items():
+        for number, buffer in enumerate(self.module.buffers):
+            if not buffer.written:
+                continue
+            stored = np.zeros(buffer.elements, bool)
+            rows = [rows for at, rows in self._stored if at == number]
+            stored[np.concatenate(rows or [np.zeros(0, np.int64)])] = True
             if not stored.all():
                 missing = int((~stored).sum())
                 raise InputError(
-                    f"{self.module.name}: {missing} of {stored.size} elements of {name} are not "
-                    f"stored, the first is {int(np.flatnonzero(~stored)[0])}"
+                    f"{self.module.name}: {missing} of {stored.size} elements of {buffer.name} are "
+                    f"not stored, the first is {int(np.flatnonzero(~stored)[0])}"
                 )
 
-    def _refused(self, number: int, what: str) -> InputError:
-        return InputError(f"{describe(self.module.instructions, number)}: {what}")
+    def _refuse(self, number: int, what: str) -> NoReturn:
+        raise InputError(f"{describe(self.module.instructions, number)}: {what}")
 
 
-def _element(place: np.ndarray | slice, offset: int) -> int:
+def _element(place: Place, offset: int) -> int:
     return place.start + offset if isinstance(place, slice) else int(place[offset])
 
 
-def _dram(module: VtaModule, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The numbers of each buffer, flat. Raises: InputError for arrays that do not fit."""
+def _given(module: VtaModule, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What each buffer holds that is not written. Raises: InputError for arrays that do not fit."""
     expected = {buffer.name: buffer for buffer in module.inputs}
     unknown = [name for name in arrays if name not in expected]
     if unknown:
         raise InputError(
             f"{module.name}: no input {', '.join(unknown)}; there are {', '.join(expected)}"
         )
-    found = {b.name: np.zeros(b.shape, b.dtype).reshape(-1) for b in module.outputs}
     for name, buffer in expected.items():
         if name not in arrays:
             raise InputError(f"{module.name}: expected input {name}, got none")
@@ -326,19 +358,30 @@ def _dram(module: VtaModule, arrays: Mapping[str, np.ndarray]) -> dict[str, np.n
                 f"{module.name}: expected {name} as {buffer.dtype} {list(buffer.shape)}, got "
                 f"{array.dtype} {list(array.shape)}"
             )
-        found[name] = np.ascontiguousarray(array).reshape(-1)
-    if any(buffer.name == UOPS for buffer in module.buffers):
-        found[UOPS] = module.uops
-    for buffer in module.buffers:
+    return {**arrays, UOPS: module.uops}
+
+
+def _sources(
+    module: VtaModule, given: Mapping[str, np.ndarray], chips: Sequence[_Chip]
+) -> list[np.ndarray]:
+    """Each buffer as elements of its chip, and behind them one of zeros; results are all zero.
+
+    Raises: InputError for a buffer of another size than its array.
+    """
+    made: list[np.ndarray] = []
+    for buffer, chip in zip(module.buffers, chips, strict=True):
+        source = np.zeros((buffer.elements + 1, *chip.data.shape[1:]), chip.data.dtype)
+        array = given.get(buffer.name, source[:-1])
+        if buffer.written:
+            array = np.broadcast_to(np.zeros(1, buffer.dtype), buffer.shape)
         size = element_bytes(buffer.memory, module.config) * buffer.elements
-        if found[buffer.name].nbytes != size:
+        if array.nbytes != size:
             raise InputError(
-                f"{module.name}: buffer {buffer.name} has {found[buffer.name].nbytes} bytes; its "
+                f"{module.name}: buffer {buffer.name} has {array.nbytes} bytes; its "
                 f"{buffer.elements} elements of {buffer.memory} take {size}"
             )
-    return found
-
-
-def _reset(dst: np.ndarray) -> Gemm:
-    none = np.zeros(0, np.int64)
-    return Gemm(touched=Touched(dst=np.unique(dst), src=none, wgt=none), groups=())
+        made.append(source)
+        if not buffer.written:
+            elements = array.reshape(source[:-1].shape)
+            source[:-1] = elements.swapaxes(1, 2) if chip.memory == "wgt" else elements
+    return made

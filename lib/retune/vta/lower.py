@@ -6,18 +6,19 @@ one's tiles are loaded; what a buffer holds already is not loaded again. When a 
 is done, its sums go through the epilogue and are stored while the others compute.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 
 from retune.core.errors import ScheduleError
 from retune.vta.config import VtaConfig
 from retune.vta.folding import Folded, Loop, fold, unrolled
-from retune.vta.isa import ACC, ACC8, INP, LOAD, OUT, STORE, WGT, encode
+from retune.vta.isa import ACC, ACC8, INP, LOAD, OUT, STORE, WGT
 from retune.vta.module import UOPS, DramBuffer, Memory, VtaModule, laid_out
-from retune.vta.stream import Stream
+from retune.vta.stream import Piece, Stream
 from retune.vta.template import KNOBS
-from retune.vta.workload import DATA, OUTPUT, WEIGHT, Convolution, Step
+from retune.vta.workload import DATA, OUTPUT, WEIGHT, Convolution, Operand, Step
 
 Decisions = Mapping[str, Sequence[int]]
 """Values of the knobs by name, one each."""
@@ -38,10 +39,10 @@ def lower(work: Convolution, decisions: Decisions, config: VtaConfig) -> VtaModu
         {b.name: (b.memory, b.shape if b.name != UOPS else (len(uops),)) for b in buffers}, config
     )
     assert all(a.offset == at[a.name].offset for a in placed)
-    return VtaModule(
+    return VtaModule.of(
+        stream.instructions,
         name=work.name,
         config=config,
-        words=encode(stream.instructions, config),
         uops=uops,
         buffers=placed,
         macs=work.macs(config),
@@ -143,10 +144,15 @@ class _Lowering:
     config: VtaConfig
     buffers: Sequence[DramBuffer]
     stream: Stream = field(init=False)
-    _folded: dict[int, list[Folded]] = field(default_factory=dict)
+    _at: Mapping[str, int] = field(init=False)
+    """Where buffers begin in DRAM, by name."""
+    _pieces: dict[tuple[object, ...], Piece] = field(default_factory=dict)
+    """Instructions that were written before, for those that differ in nothing but the place in
+    DRAM, by what they depend on."""
 
     def __post_init__(self) -> None:
-        self.stream = Stream(self.config, self._at(UOPS))
+        self._at = {buffer.name: buffer.offset for buffer in self.buffers}
+        self.stream = Stream(self.config, self._at[UOPS])
 
     def run(self) -> None:
         """The stream is whole when the call returns."""
@@ -177,13 +183,17 @@ class _Lowering:
         """Loads what the thread's buffers do not hold, and multiplies it."""
         self._load_inputs(thread, place, k)
         self._load_weights(thread, place, k)
+        number = thread.number
         if k == 0:
-            base = self._sums_at(thread)
-            zeros = _over(base, base, self.tiles.sums)
-            thread.computed = self.stream.gemm(zeros, reset=True, after=[thread.stored])
-        for part in self._products(thread):
-            thread.computed = self.stream.gemm(part, after=[thread.loaded])
-        thread.multiplied = thread.computed
+            zeros = self._piece(("zeros", number), lambda: self._zeros(thread))
+            thread.computed = self.stream.add(zeros, after=[thread.stored])
+        products = self._piece(("products", number), lambda: self._products(thread))
+        thread.computed = thread.multiplied = self.stream.add(products, after=[thread.loaded])
+
+    def _piece(self, key: tuple[object, ...], make: Callable[[], Piece]) -> Piece:
+        if key not in self._pieces:
+            self._pieces[key] = make()
+        return self._pieces[key]
 
     def _load_inputs(self, thread: _Thread, place: _Place, k: int) -> None:
         wanted = (place.b, place.i, place.j, k)
@@ -194,17 +204,19 @@ class _Lowering:
         (first, apart), (left, _) = self._origin(place)
         top, bottom = max(0, -first), max(0, first + (t.high - 1) * apart + 1 - work.h)
         west, east = max(0, -left), max(0, left + t.wide - work.w)
+        pads = (top, bottom, west, east)
         plane = work.h * work.w
         loops = [
             *((t.b, work.c * plane), (t.ci, plane)),
             *((t.high - top - bottom, apart * work.w), (t.wide - west - east, 1)),
         ]
+        at = thread.number * self._input_elements
+        load = self._piece(
+            ("inputs", thread.number, pads), lambda: self.stream.copies(LOAD, INP, at, loops, pads)
+        )
         begin = (place.b * t.b * work.c + k * t.ci) * plane
         begin += (first + top) * work.w + left + west
-        thread.loaded = self.stream.copy(
-            LOAD, INP, thread.number * self._input_elements, self._at(DATA) + begin, loops,
-            pads=(top, bottom, west, east), after=[thread.multiplied],
-        )  # fmt: skip
+        thread.loaded = self.stream.add(load, self._at[DATA] + begin, [thread.multiplied])
 
     def _load_weights(self, thread: _Thread, place: _Place, k: int) -> None:
         wanted = (place.co, k)
@@ -213,11 +225,13 @@ class _Lowering:
         thread.weights = wanted
         work, t = self.work, self.tiles
         row = work.c * work.taps
-        begin = self._at(WEIGHT) + place.co * t.co * row + k * t.ci * work.taps
-        thread.loaded = self.stream.copy(
-            LOAD, WGT, thread.number * self._weight_elements, begin,
-            [(t.co, row), (t.ci * work.taps, 1)], after=[thread.multiplied],
-        )  # fmt: skip
+        loops = [(t.co, row), (t.ci * work.taps, 1)]
+        at = thread.number * self._weight_elements
+        load = self._piece(
+            ("weights", thread.number), lambda: self.stream.copies(LOAD, WGT, at, loops)
+        )
+        begin = place.co * t.co * row + k * t.ci * work.taps
+        thread.loaded = self.stream.add(load, self._at[WEIGHT] + begin, [thread.multiplied])
 
     def _origin(self, place: _Place) -> tuple[tuple[int, int], tuple[int, int]]:
         """First row and column of the input that a tile needs, and how far the next ones are."""
@@ -245,18 +259,21 @@ class _Lowering:
     def _sums_at(self, thread: _Thread) -> int:
         return thread.number * self.tiles.sums * (1 + len(self.work.images()))
 
-    def _products(self, thread: _Thread) -> list[Folded]:
-        """The instructions of a step, without their tokens."""
+    def _zeros(self, thread: _Thread) -> Piece:
+        """A tile's sums are zero."""
+        base = self._sums_at(thread)
+        return self.stream.gemm(_over(base, base, self.tiles.sums), reset=True)
+
+    def _products(self, thread: _Thread) -> Piece:
+        """What a step adds to them."""
         number = thread.number
-        if number not in self._folded:
-            base = (
-                self._sums_at(thread),
-                number * self._input_elements,
-                number * self._weight_elements,
-            )
-            nests = self._spread(base) if self.work.transposed else [(self._window(), base)]
-            self._folded[number] = [fold(loops, first) for loops, first in nests]
-        return self._folded[number]
+        base = (
+            self._sums_at(thread),
+            number * self._input_elements,
+            number * self._weight_elements,
+        )
+        nests = self._spread(base) if self.work.transposed else [(self._window(), base)]
+        return [part for loops, at in nests for part in self.stream.gemm(fold(loops, at))]
 
     def _channel_loops(self) -> list[Loop]:
         """Over blocks of the batch, of output channels and of input channels."""
@@ -304,18 +321,30 @@ class _Lowering:
 
     def _finish_tile(self, thread: _Thread, place: _Place) -> None:
         """The epilogue of a tile, and its way to DRAM."""
-        work, base = self.work, self._sums_at(thread)
+        work, number, base = self.work, thread.number, self._sums_at(thread)
         loops, begin = self._output_loops(place)
-        for number, operand in enumerate(work.images(), 1):
-            memory = ACC8 if operand.dtype == "int8" else ACC
-            at = self._at(operand.name) + begin
-            self.stream.copy(LOAD, memory, base + number * self.tiles.sums, at, loops)
-        for step in work.steps:
-            thread.computed = self._alu(step, thread, place)
-        at = self._at(OUTPUT) + begin
-        thread.stored = self.stream.copy(STORE, OUT, base, at, loops, after=[thread.computed])
+        for operand in work.images():
+            load = self._piece(
+                ("image", operand, number), partial(self._load_image, thread, operand, loops)
+            )
+            self.stream.add(load, self._at[operand.name] + begin)
+        co = place.co if work.channels() else 0
+        steps = self._piece(("steps", number, co), lambda: self._epilogue(thread, place))
+        thread.computed = self.stream.add(steps) if steps else thread.computed
+        store = self._piece(("store", number), lambda: self.stream.copies(STORE, OUT, base, loops))
+        thread.stored = self.stream.add(store, self._at[OUTPUT] + begin, [thread.computed])
 
-    def _alu(self, step: Step, thread: _Thread, place: _Place) -> int:
+    def _load_image(
+        self, thread: _Thread, operand: Operand, loops: Sequence[tuple[int, int]]
+    ) -> Piece:
+        memory = ACC8 if operand.dtype == "int8" else ACC
+        return self.stream.copies(LOAD, memory, self._operand_at(operand.name, thread), loops)
+
+    def _epilogue(self, thread: _Thread, place: _Place) -> Piece:
+        """The layer's steps on a tile."""
+        return [part for step in self.work.steps for part in self._alu(step, thread, place)]
+
+    def _alu(self, step: Step, thread: _Thread, place: _Place) -> Piece:
         dst = self._operand_at(step.to, thread)
         if step.imm is not None:
             return self.stream.alu(_over(dst, dst, self.tiles.sums), step.op, step.imm)
@@ -345,7 +374,8 @@ class _Lowering:
         """Operands by channel are loaded once, for all channels."""
         for number, operand in enumerate(self.work.channels()):
             sram = self._vectors_at + number * self.work.o
-            self.stream.copy(LOAD, ACC, sram, self._at(operand.name), [(self.work.o, 1)])
+            load = self.stream.copies(LOAD, ACC, sram, [(self.work.o, 1)])
+            self.stream.add(load, self._at[operand.name])
 
     def _output_loops(self, place: _Place) -> tuple[list[tuple[int, int]], int]:
         """Loops over a tile of the output in DRAM, and its first element."""
@@ -354,10 +384,6 @@ class _Lowering:
         loops = [(t.b, self.work.o * plane), (t.co, plane), (t.h, columns), (t.w, 1)]
         first = (place.b * t.b * self.work.o + place.co * t.co) * plane
         return loops, first + place.i * t.h * columns + place.j * t.w
-
-    def _at(self, name: str) -> int:
-        """Where a buffer begins in DRAM."""
-        return next(buffer.offset for buffer in self.buffers if buffer.name == name)
 
 
 def _over(dst: int, src: int, count: int) -> Folded:

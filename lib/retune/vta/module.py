@@ -7,7 +7,7 @@ executes nothing.
 import io
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -17,11 +17,11 @@ from typing import Literal, cast
 import numpy as np
 
 from retune.core.codec import from_json, to_json
-from retune.core.errors import RecordError
+from retune.core.errors import InputError, RecordError
 from retune.core.keys import content_key
 from retune.core.replacing import replacing
 from retune.vta.config import VtaConfig
-from retune.vta.isa import decode, decode_uops
+from retune.vta.isa import decode, decode_uops, encode
 
 FORMAT_VERSION = 1
 """Raised when an older program could misread what this one writes."""
@@ -37,6 +37,8 @@ UOPS = "uops"
 _DTYPES: Mapping[str, str] = {
     "uop": "uint32", "wgt": "int8", "inp": "int8", "acc": "int32", "out": "int8", "acc8": "int8",
 }  # fmt: skip
+_MAGIC = b"PK"
+"""What an .npz begins with; numpy takes other files for something else, and says so."""
 _PARTS = ("header", "words", "uops")
 
 
@@ -87,6 +89,27 @@ class VtaModule:
     macs: int = 0
     """Multiply-adds of what it computes; 0 if unknown."""
 
+    @staticmethod
+    def of(
+        instructions: np.ndarray,
+        *,
+        name: str,
+        config: VtaConfig,
+        uops: np.ndarray,
+        buffers: tuple[DramBuffer, ...],
+        macs: int,
+    ) -> "VtaModule":
+        """The module of these instructions, isa.INSTRUCTION [n], which need not be decoded again.
+
+        Raises: InputError naming the first one with a value that its field cannot hold.
+        """
+        words = encode(instructions, config)
+        made = VtaModule(
+            name=name, config=config, words=words, uops=uops, buffers=buffers, macs=macs
+        )
+        made.__dict__["instructions"] = instructions
+        return made
+
     @cached_property
     def instructions(self) -> np.ndarray:
         """The instructions by fields. isa.INSTRUCTION [n]"""
@@ -134,6 +157,8 @@ class VtaModule:
     @staticmethod
     def from_bytes(content: bytes, where: str = "VTA module") -> "VtaModule":
         """The inverse of `to_bytes`. Raises: RecordError if it is damaged, or of a newer format."""
+        if not content.startswith(_MAGIC):
+            raise RecordError(f"{where}: expected a VTA module (.npz), got other bytes")
         try:
             with np.load(io.BytesIO(content), allow_pickle=False) as parts:
                 header, words, uops = (parts[name] for name in _PARTS)
@@ -144,9 +169,11 @@ class VtaModule:
             raise RecordError(f"{where}: expected instructions of two words of 64 bits")
         if uops.dtype != np.uint32 or uops.ndim != 1:
             raise RecordError(f"{where}: expected micro-ops of 32 bits")
+        config = _config(made.config, where)
+        _check_buffers(made.buffers, len(uops), config, where)
         return VtaModule(
             name=made.name,
-            config=_config(made.config, where),
+            config=config,
             words=words,
             uops=uops,
             buffers=made.buffers,
@@ -204,7 +231,30 @@ def _config(text: str, where: str) -> VtaConfig:
         raise RecordError(f"{where}: expected a configuration in JSON, got {text!r}") from error
     if not isinstance(fields, dict):
         raise RecordError(f"{where}: expected a configuration by fields, got {text!r}")
-    return VtaConfig.from_dict(cast("dict[str, object]", fields))
+    try:
+        return VtaConfig.from_dict(cast("dict[str, object]", fields))
+    except InputError as error:
+        raise RecordError(f"{where}: {error}") from error
+
+
+def _check_buffers(buffers: Sequence[DramBuffer], uops: int, config: VtaConfig, where: str) -> None:
+    """Raises: RecordError for buffers that no module has."""
+    names = [buffer.name for buffer in buffers]
+    if len(set(names)) < len(names):
+        raise RecordError(f"{where}: expected buffers of different names, got {', '.join(names)}")
+    for buffer in buffers:
+        expected = buffer.elements * element_bytes(buffer.memory, config)
+        got = prod(buffer.shape) * np.dtype(buffer.dtype).itemsize
+        if min(buffer.offset, buffer.elements, *buffer.shape) < 0:
+            raise RecordError(f"{where}: expected sizes of at least 0, got {buffer}")
+        if got != expected:
+            raise RecordError(
+                f"{where}: expected buffer {buffer.name} to have {buffer.elements} elements of "
+                f"{buffer.memory}, {expected} bytes; got shape {list(buffer.shape)}, {got} bytes"
+            )
+    stored = [(b.name, b.elements) for b in buffers if b.memory == "uop"]
+    if stored != [(UOPS, uops)]:
+        raise RecordError(f"{where}: expected one buffer {UOPS} of {uops} micro-ops, got {stored}")
 
 
 def _from_header(text: bytes, where: str) -> _Header:
@@ -212,6 +262,8 @@ def _from_header(text: bytes, where: str) -> _Header:
         header = from_json(_Header, text.decode())
     except UnicodeDecodeError as error:
         raise RecordError(f"{where}: expected a header in JSON, got other bytes") from error
+    except RecordError as error:
+        raise RecordError(f"{where}: {error}") from error
     if header.version > FORMAT_VERSION:
         raise RecordError(
             f"{where}: format {header.version} is newer than {FORMAT_VERSION}; "

@@ -1,11 +1,11 @@
 """What a GEMM or ALU instruction does to whole memories at once, worked out once for equal ones.
 
 Read `plan_gemm`. An instruction is a list of (dst, src, wgt) in the order in which the core takes
-them. Sums of bytes are exact in float32 as long as there are few enough of them, so that products
-of matrices do the work.
+them. Sums of products of bytes are exact in float32 as long as there are few enough of them, so
+that products of matrices do the work.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,51 +13,82 @@ import numpy as np
 from retune.vta.folding import LATENCY
 from retune.vta.workload import alu
 
-_EXACT = 64
-"""Tensor products of 16 x 16 that float32 sums exactly: 64 * 16 * 128 * 128 is 2**24."""
+_EXACT = 1024
+"""Products of bytes that float32 sums exactly: 1024 * 128 * 128 is 2**24."""
+
+Place = slice | np.ndarray
+"""Elements of a memory: a slice where they lie side by side, as such are copied fastest."""
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Touched:
-    """Elements that an instruction reads and writes, each once. int64"""
-
-    dst: np.ndarray
-    src: np.ndarray
-    wgt: np.ndarray
+def place_of(elements: np.ndarray) -> Place:
+    """Those elements, int64 [n], each once, and in order."""
+    return _listed(np.flatnonzero(np.bincount(elements)))
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+def _listed(elements: np.ndarray) -> Place:
+    """Those elements in the order in which they come."""
+    flat = elements.reshape(-1)
+    if len(flat) and bool((np.diff(flat) == 1).all()):
+        return slice(int(flat[0]), int(flat[-1]) + 1)
+    return flat
+
+
 class _Group:
     """Products of the same inputs for several lists of sums."""
 
-    src: np.ndarray
-    """int64 [sums, depth]"""
-    wgt: np.ndarray
-    """int64 [lists, depth]"""
-    dst: np.ndarray
-    """int64 [lists, sums]; no element twice"""
+    def __init__(self, src: np.ndarray, wgt: np.ndarray, dst: np.ndarray) -> None:
+        """`src` is int64 [sums, depth], `wgt` [lists, depth], `dst` [lists, sums] without an
+        element twice."""
+        self._src = src
+        self._lists = len(wgt)
+        self._wgt = _listed(wgt)
+        self._dst = _listed(dst)
+        self._columns: tuple[int, np.ndarray] = (-1, src)
+        """Of what inputs they were gathered last, and those."""
+
+    def run(self, inp: np.ndarray, wgt: np.ndarray, acc: np.ndarray, version: int) -> None:
+        """As `Gemm.run`."""
+        batch, block = inp.shape[1:]
+        if self._columns[0] != version:
+            self._columns = version, _gathered(inp, self._src)
+        x = self._columns[1]
+        w = wgt[self._wgt].reshape(self._lists, -1, block)
+        for k in range(0, x.shape[1], _EXACT):
+            total = np.matmul(x[:, k : k + _EXACT], w[:, k : k + _EXACT])
+            acc[self._dst] += total.astype(np.int32).reshape(-1, batch, block)
+
+
+def _gathered(inp: np.ndarray, src: np.ndarray) -> np.ndarray:
+    """Inputs by sum and row of the batch. float32 [sums * B, depth * C]"""
+    sums, depth = src.shape
+    batch, block = inp.shape[1:]
+    found = inp.take(src.reshape(-1), axis=0).reshape(sums, depth, batch, block)
+    return found.swapaxes(1, 2).reshape(sums * batch, depth * block)
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Gemm:
-    """A GEMM instruction that is no reset."""
+    """A GEMM instruction; a reset reads nothing, and has no groups."""
 
-    touched: Touched
+    writes: Place
+    inputs: Place
+    weights: Place
     groups: tuple[_Group, ...]
 
-    def run(self, inp: np.ndarray, wgt: np.ndarray, acc: np.ndarray) -> None:
-        """Adds to int32 [n, B, C] the products of inputs and weights, integers as float32."""
+    def run(self, inp: np.ndarray, wgt: np.ndarray, acc: np.ndarray, version: int) -> None:
+        """Adds products of inputs float32 [n, B, C] and weights [n, C in, C out] to sums int32.
+
+        Inputs of the same `version` are the same.
+        """
+        if not self.groups:
+            acc[self.writes] = 0
         for group in self.groups:
-            (sums, depth), lists = group.src.shape, len(group.wgt)
-            batch, block = inp.shape[1:]
-            exact = max(1, _EXACT * 16 // block)
-            total = np.zeros((sums * batch, lists * block), np.int32)
-            for k in range(0, depth, exact):
-                x = inp[group.src[:, k : k + exact]].swapaxes(1, 2).reshape(sums * batch, -1)
-                w = wgt[group.wgt[:, k : k + exact]]
-                w = w.transpose(1, 3, 0, 2).reshape(-1, lists * block)
-                total += (x @ w).astype(np.int32)
-            acc[group.dst] += total.reshape(sums, batch, lists, block).transpose(2, 0, 1, 3)
+            group.run(inp, wgt, acc, version)
+
+
+def plan_reset(dst: np.ndarray) -> Gemm:
+    """The instruction that sets these sums to zero, int64 [n]."""
+    return Gemm(writes=place_of(dst), inputs=slice(0), weights=slice(0), groups=())
 
 
 def indices(
@@ -81,8 +112,12 @@ def first_hazard(dst: np.ndarray) -> int:
 
 def plan_gemm(dst: np.ndarray, src: np.ndarray, wgt: np.ndarray) -> Gemm:
     """The instruction that takes these, int64 [n] each, one after the other."""
-    touched = Touched(dst=np.unique(dst), src=np.unique(src), wgt=np.unique(wgt))
-    return Gemm(touched=touched, groups=tuple(_groups(dst, src, wgt)))
+    return Gemm(
+        writes=place_of(dst),
+        inputs=place_of(src),
+        weights=place_of(wgt),
+        groups=tuple(_groups(dst, src, wgt)),
+    )
 
 
 def _groups(dst: np.ndarray, src: np.ndarray, wgt: np.ndarray) -> Iterator[_Group]:
@@ -126,27 +161,29 @@ def _same_count(weights: np.ndarray, dst: np.ndarray, src: np.ndarray) -> Iterat
 class Alu:
     """An ALU instruction."""
 
-    touched: Touched
-    dst: np.ndarray
-    src: np.ndarray
-    at_once: bool
-    """Whether no element is written twice, or read after it was written."""
+    writes: Place
+    reads: Place
+    """Beside those that it writes."""
+    pairs: tuple[tuple[Place, Place], ...]
+    """What is written, and what is read for it, one after the other: a single pair unless elements
+    are written twice, or read after they were written."""
 
-    def run(self, op: str, imm: int | None, acc: np.ndarray) -> None:
-        """`acc[dst] = op(acc[dst], acc[src])`, or with an immediate, in the order of execution."""
-        by = None if imm is None else np.int32(imm)
-        if self.at_once:
-            acc[self.dst] = alu(op, acc[self.dst], acc[self.src] if by is None else by)
-            return
-        for d, s in zip(self.dst.tolist(), self.src.tolist(), strict=True):
-            acc[d] = alu(op, acc[d], acc[s] if by is None else by)
+    def run(self, steps: Sequence[tuple[str, int | None]], acc: np.ndarray) -> None:
+        """`acc[dst] = op(acc[dst], acc[src])`, or with an immediate, one step after the other."""
+        for op, imm in steps:
+            for dst, src in self.pairs:
+                acc[dst] = alu(op, acc[dst], acc[src] if imm is None else imm)
 
 
 def plan_alu(dst: np.ndarray, src: np.ndarray, *, immediate: bool) -> Alu:
     """The instruction that takes these, int64 [n] each, one after the other."""
-    writes = np.unique(dst)
-    reads = np.zeros(0, np.int64) if immediate else np.unique(src)
-    apart = immediate or np.array_equal(src, dst) or not np.intersect1d(writes, reads).size
-    none = np.zeros(0, np.int64)
-    touched = Touched(dst=writes, src=reads, wgt=none)
-    return Alu(touched=touched, dst=dst, src=src, at_once=len(writes) == len(dst) and apart)
+    writes = place_of(dst)
+    reads = slice(0) if immediate else place_of(src)
+    apart = immediate or np.array_equal(src, dst) or not np.intersect1d(dst, src).size
+    if apart and np.bincount(dst).max() == 1:
+        order = np.argsort(dst)
+        pairs: tuple[tuple[Place, Place], ...] = ((_listed(dst[order]), _listed(src[order])),)
+    else:
+        both = zip(dst.tolist(), src.tolist(), strict=True)
+        pairs = tuple((slice(d, d + 1), slice(s, s + 1)) for d, s in both)
+    return Alu(writes=writes, reads=reads, pairs=pairs)

@@ -6,8 +6,9 @@ free if it reads. A stream that cannot end, or leaves tokens behind, is refused.
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,7 +35,7 @@ class Course:
     end: np.ndarray
     """int64 [n]"""
     order: np.ndarray
-    """Numbers of the instructions as they began. int64 [n]"""
+    """Numbers of the instructions as they began, those at the same time as in the stream. int64"""
     position: np.ndarray
     """How many of its own queue are before each. int64 [n]"""
     known: np.ndarray
@@ -70,6 +71,30 @@ def run_queues(
     return _Machine(instructions, busy, bus, fetch).run()
 
 
+class _Token(NamedTuple):
+    """A signal from queue to queue."""
+
+    giver: int
+    """The instruction."""
+    end: int
+    """When it is there."""
+    known: tuple[int, ...]
+    """How many of each queue are done, then, to the knowledge of whoever gave it."""
+
+
+_Head = tuple[int, int, int]
+"""When an instruction can begin, its rank among those at the same time, and its number."""
+
+
+def _least(heads: Sequence[_Head | None]) -> _Head | None:
+    """The one that begins first; None if none can."""
+    found = None
+    for head in heads:
+        if head is not None and (found is None or head < found):
+            found = head
+    return found
+
+
 class _Machine:
     """The queues in time. All lists are by instruction, or by queue."""
 
@@ -77,51 +102,58 @@ class _Machine:
         self, instructions: np.ndarray, busy: np.ndarray, bus: np.ndarray, fetch: tuple[int, int]
     ) -> None:
         self._instructions = instructions
-        self._queue: list[int] = queue_of(instructions).tolist()
+        queue = queue_of(instructions)
+        self._queue: list[int] = queue.tolist()
         self._busy: list[int] = busy.tolist()
         self._bus: list[int] = bus.tolist()
-        self._pops, self._pushes = _channels(instructions, self._queue)
+        self._pops, self._pushes, signals = _channels(instructions, queue)
+        self._quiet: list[bool] = (~signals & (bus == 0)).tolist()
+        """Whether nobody else can notice when it begins."""
         self._rank = _ranks(instructions)
         self._fetch_first, self._fetch_each = fetch
         count = len(instructions)
-        self._members = [[i for i, q in enumerate(self._queue) if q == mine] for mine in range(3)]
+        self._members: list[list[int]] = [np.flatnonzero(queue == q).tolist() for q in range(3)]
         self._fetched = [0] * count
         self._start, self._end = [0] * count, [0] * count
-        self._known: list[list[int]] = [[0, 0, 0]] * count
-        self._order: list[int] = []
-        self._tokens: list[deque[int]] = [deque() for _ in _CHANNELS]
-        """Of each channel: the instructions that signalled, oldest first."""
+        self._tokens: list[deque[_Token]] = [deque() for _ in _CHANNELS]
+        """Of each channel, the oldest first."""
+        self._known: list[tuple[int, ...]] = [(0, 0, 0)] * 3
+        """What each queue can rely on, but for its own instructions."""
+        self._learned: list[int] = []
+        """Instructions that took tokens, ..."""
+        self._facts: list[int] = []
+        """... and for each of them three numbers, `Course.known` from then on."""
         self._free, self._begun, self._waiting = [0, 0, 0], [0, 0, 0], [0, 0, 0]
         self._bus_free = 0
         self._next_fetch = 0
+        self._full = -1
+        """The queue that has no room for what is fetched next; -1: all is fetched."""
 
     def run(self) -> Course:
-        count = len(self._queue)
-        while len(self._order) < count:
-            self._fetch()
-            found = self._earliest()
-            if found is None:
-                raise self._stuck()
-            self._begin(*found)
+        self._fetch()
+        heads = [self._head(queue) for queue in range(3)]
+        while (found := _least(heads)) is not None:
+            ready, _, number = found
+            queue = self._queue[number]
+            self._begin(number, ready)
+            self._begin_quiet(queue)
+            if queue == self._full:
+                self._fetch()
+            heads[queue] = None
+            for other in range(3):  # others than those that can begin already
+                if heads[other] is None:
+                    heads[other] = self._head(other)
+        if sum(self._begun) < len(self._queue):
+            raise self._stuck()
         self._check_tokens()
-        position = np.zeros(count, np.int64)
-        for members in self._members:
-            position[members] = np.arange(len(members))
-        return Course(
-            queue=np.asarray(self._queue, np.int64),
-            start=np.asarray(self._start, np.int64),
-            end=np.asarray(self._end, np.int64),
-            order=np.asarray(self._order, np.int64),
-            position=position,
-            known=np.asarray(self._known, np.int64).reshape(count, 3),
-        )
+        return self._course()
 
     def _fetch(self) -> None:
         """Instructions go to their queues as long as there is room."""
-        while self._next_fetch < len(self._queue):
-            number = self._next_fetch
+        for number in range(self._next_fetch, len(self._queue)):
             queue = self._queue[number]
             if self._waiting[queue] - self._begun[queue] >= QUEUE_DEPTH:
+                self._next_fetch, self._full = number, queue
                 return
             before = self._fetched[number - 1] if number else self._fetch_first
             room = self._waiting[queue] - QUEUE_DEPTH
@@ -129,51 +161,78 @@ class _Machine:
                 before = max(before, self._start[self._members[queue][room]])
             self._fetched[number] = before + self._fetch_each
             self._waiting[queue] += 1
-            self._next_fetch += 1
+        self._next_fetch, self._full = len(self._queue), -1
 
-    def _earliest(self) -> tuple[int, int] | None:
-        """The instruction that can begin first, and when; None if none can."""
-        best: tuple[int, int, int] | None = None
-        for queue in range(3):
-            if self._begun[queue] == self._waiting[queue]:
-                continue
-            number = self._members[queue][self._begun[queue]]
-            ready = max(self._free[queue], self._fetched[number])
-            for channel in self._pops[number]:
-                if not self._tokens[channel]:
-                    break
-                ready = max(ready, self._end[self._tokens[channel][0]])
-            else:
-                found = (ready, self._rank[number], number)
-                best = found if best is None else min(best, found)
-        return None if best is None else (best[2], best[0])
+    def _head(self, queue: int) -> _Head | None:
+        """When the next of a queue can begin, its rank and number; None while it has to wait."""
+        begun = self._begun[queue]
+        if begun == self._waiting[queue]:
+            return None
+        number = self._members[queue][begun]
+        ready = max(self._free[queue], self._fetched[number])
+        for channel in self._pops[number]:
+            tokens = self._tokens[channel]
+            if not tokens:
+                return None
+            ready = max(ready, tokens[0].end)
+        return ready, self._rank[number], number
 
     def _begin(self, number: int, ready: int) -> None:
         queue = self._queue[number]
-        known = [0, 0, 0]
-        if self._begun[queue]:
-            known = list(self._known[self._members[queue][self._begun[queue] - 1]])
-        known[queue] = self._begun[queue]
         for channel in self._pops[number]:
-            giver = self._tokens[channel].popleft()
-            known = [max(a, b) for a, b in zip(known, self._known[giver], strict=True)]
-            source = self._queue[giver]
-            known[source] = max(known[source], self._known[giver][source] + 1)
+            known = self._tokens[channel].popleft().known
+            self._known[queue] = tuple(map(max, self._known[queue], known))
+            self._learned.append(number)
+            self._facts += self._known[queue]
         if self._bus[number]:
             ready = max(ready, self._bus_free)
             self._bus_free = ready + self._bus[number]
-        self._known[number] = known
         self._start[number] = ready
         self._end[number] = self._free[queue] = ready + self._busy[number]
         self._begun[queue] += 1
-        self._order.append(number)
         for channel in self._pushes[number]:
-            self._tokens[channel].append(number)
-            if len(self._tokens[channel]) > MOST_TOKENS:
-                raise InputError(
-                    f"{describe(self._instructions, number)}: expected at most {MOST_TOKENS} "
-                    f"tokens for {QUEUES[_CHANNELS[channel][1]]} at once, as counters have 8 bits"
-                )
+            self._signal(number, channel)
+
+    def _begin_quiet(self, queue: int) -> None:
+        """Those next in the queue that nobody else can notice begin, one after the other."""
+        members, at, free = self._members[queue], self._begun[queue], self._free[queue]
+        while at < self._waiting[queue] and self._quiet[members[at]]:
+            number = members[at]
+            self._start[number] = max(free, self._fetched[number])
+            self._end[number] = free = self._start[number] + self._busy[number]
+            at += 1
+        self._begun[queue], self._free[queue] = at, free
+
+    def _signal(self, number: int, channel: int) -> None:
+        """The instruction's end will be known to whoever takes its token."""
+        queue, tokens = self._queue[number], self._tokens[channel]
+        known = list(self._known[queue])
+        known[queue] = self._begun[queue]
+        tokens.append(_Token(number, self._end[number], tuple(known)))
+        if len(tokens) > MOST_TOKENS:
+            raise InputError(
+                f"{describe(self._instructions, number)}: expected at most {MOST_TOKENS} "
+                f"tokens for {QUEUES[_CHANNELS[channel][1]]} at once, as counters have 8 bits"
+            )
+
+    def _course(self) -> Course:
+        count = len(self._queue)
+        known, position = np.zeros((count, 3), np.int64), np.zeros(count, np.int64)
+        # Of equal numbers the last one holds.
+        known[np.asarray(self._learned, np.int64)] = np.asarray(self._facts).reshape(-1, 3)
+        for queue, members in enumerate(self._members):
+            position[members] = np.arange(len(members))
+            known[members] = np.maximum.accumulate(known[members], axis=0)
+            known[members, queue] = position[members]
+        start = np.asarray(self._start, np.int64)
+        return Course(
+            queue=np.asarray(self._queue, np.int64),
+            start=start,
+            end=np.asarray(self._end, np.int64),
+            order=np.argsort(start, kind="stable"),
+            position=position,
+            known=known,
+        )
 
     def _stuck(self) -> InputError:
         """What the first instruction waits for that did not begin."""
@@ -194,30 +253,32 @@ class _Machine:
             if tokens:
                 source, target = (QUEUES[queue] for queue in _CHANNELS[channel])
                 raise InputError(
-                    f"{describe(self._instructions, tokens[0])}: gives a token from {source} to "
-                    f"{target} that nobody takes ({len(tokens)} in all)"
+                    f"{describe(self._instructions, tokens[0].giver)}: gives a token from {source} "
+                    f"to {target} that nobody takes ({len(tokens)} in all)"
                 )
 
 
 Channels = list[tuple[int, ...]]
 
 
-def _channels(instructions: np.ndarray, queues: list[int]) -> tuple[Channels, Channels]:
-    """The channels that each instruction takes a token from, and those that it gives one to."""
+def _channels(instructions: np.ndarray, queue: np.ndarray) -> tuple[Channels, Channels, np.ndarray]:
+    """The channels that each instruction takes a token from, and those that it gives one to; and
+    whether it has any."""
     bits = np.stack([instructions[name] for name in TOKENS], axis=1).astype(bool)
     wrong = np.zeros(len(instructions), bool)
-    queue = np.asarray(queues)
     wrong |= (queue == 0) & (bits[:, 0] | bits[:, 2])
     wrong |= (queue == 2) & (bits[:, 1] | bits[:, 3])
     if wrong.any():
         number = int(np.flatnonzero(wrong)[0])
-        side = "prev" if queues[number] == 0 else "next"
+        mine = int(queue[number])
+        side = "prev" if mine == 0 else "next"
         raise InputError(
-            f"{describe(instructions, number)}: the queue {QUEUES[queues[number]]} has no "
+            f"{describe(instructions, number)}: the queue {QUEUES[mine]} has no "
             f"neighbour for pop_{side} or push_{side}"
         )
     code = bits.astype(np.int64) @ np.asarray([8, 4, 2, 1]) + 16 * queue
-    return ([_POPS[c] for c in code.tolist()], [_PUSHES[c] for c in code.tolist()])
+    codes = code.tolist()
+    return [_POPS[c] for c in codes], [_PUSHES[c] for c in codes], code % 16 > 0
 
 
 def _of_bits(prev: int, next_: int, channels: Mapping[tuple[int, int], int]) -> Channels:

@@ -20,6 +20,7 @@ from retune.vta.isa import (
     INSTRUCTION,
     LOAD,
     STORE,
+    TOKENS,
     UOP,
     WGT,
     encode_uops,
@@ -27,9 +28,10 @@ from retune.vta.isa import (
 
 _MOST = (1 << 16) - 1
 """Rows, columns and strides of a copy."""
-_POP = {(0, 1): "pop_prev", (1, 0): "pop_next", (1, 2): "pop_prev", (2, 1): "pop_next"}
-_PUSH = {(0, 1): "push_next", (1, 0): "push_prev", (1, 2): "push_next", (2, 1): "push_prev"}
-"""The field of who waits, and of who signals, from one queue to another."""
+_PREV_POP, _NEXT_POP, _PREV_PUSH, _NEXT_PUSH = (1 << number for number in range(len(TOKENS)))
+_POP = {(0, 1): _PREV_POP, (1, 0): _NEXT_POP, (1, 2): _PREV_POP, (2, 1): _NEXT_POP}
+_PUSH = {(0, 1): _NEXT_PUSH, (1, 0): _PREV_PUSH, (1, 2): _NEXT_PUSH, (2, 1): _PREV_PUSH}
+"""The bit of who waits, and of who signals, from one queue to another."""
 _AT = {name: index for index, name in enumerate(FIELDS)}
 _LOOPS = _AT["reset"]
 
@@ -37,25 +39,45 @@ Pads = tuple[int, int, int, int]
 """Top, bottom, left, right."""
 
 
+Piece = Sequence[tuple[int, int]]
+"""Instructions that are written one after the other: the number of each in `Stream`'s store, and
+how far its first element in DRAM is from that of the piece."""
+
+
 class Stream:
-    """Instructions and micro-ops so far; `instructions` and `uops` are what was written."""
+    """Instructions and micro-ops so far; `instructions` and `uops` are what was written.
+
+    `copies`, `gemm` and `alu` make pieces, `add` writes them, as often as they are wanted.
+    """
 
     def __init__(self, config: VtaConfig, uops_at: int) -> None:
         """It begins with a load of all micro-ops, which lie in DRAM at `uops_at`."""
         self.config = config
-        self._rows: list[list[int]] = []
-        self._queues: list[int] = []
+        self._store: list[list[int]] = []
+        """Instructions by fields, without tokens and places in DRAM."""
+        self._queue_of: list[int] = []
+        """The queue of each of the store."""
+        self._chosen: list[int] = []
+        """What was written, by number in the store."""
+        self._dram: list[int] = []
+        self._tokens: list[int] = []
+        """Of what was written, bits in the order of isa.TOKENS."""
         self._signalled: dict[tuple[int, int], int] = {}
         """From queue to queue: the last instruction for whose end there was a wait."""
         self._uops: list[np.ndarray] = []
         self._begins: dict[bytes, int] = {}
         self._uop_count = 0
-        self.copy(LOAD, UOP, 0, uops_at, [(1, 1)])
+        self.add(self.copies(LOAD, UOP, 0, [(1, 1)]), uops_at)
 
     @property
     def instructions(self) -> np.ndarray:
         """isa.INSTRUCTION [n]"""
-        made = np.array(self._rows, np.int64).view(INSTRUCTION).reshape(-1)
+        stored = np.array(self._store, np.int64).view(INSTRUCTION).reshape(-1)
+        made = stored[self._chosen]
+        made["dram_base"] = self._dram
+        bits = np.asarray(self._tokens)
+        for number, name in enumerate(TOKENS):
+            made[name] = bits >> number & 1
         made["x_size"][0] = made["x_stride"][0] = self._uop_count
         return made
 
@@ -65,45 +87,47 @@ class Stream:
         parts = self._uops or [np.zeros(0, np.uint32)]
         return np.concatenate(parts)
 
-    def copy(
+    # -- pieces ------------------------------------------------------------------------------
+
+    def copies(
         self,
         opcode: int,
         memory: int,
         sram: int,
-        dram: int,
         loops: Sequence[tuple[int, int]],
         pads: Pads = (0, 0, 0, 0),
-        after: Iterable[int] = (),
-    ) -> int:
-        """Copies elements of DRAM at `dram` over (extent, stride) loops, outer to inner, which lie
-        one after the other on chip; pads are around the two innermost. The last one's number.
+    ) -> Piece:
+        """Copies elements of DRAM over (extent, stride) loops, outer to inner, which lie one after
+        the other on chip from `sram` on; pads are around the two innermost.
 
         As few instructions as there can be.
         """
         outer, (y, stride), x = _two_dimensional(loops, pads)
         top, bottom, left, right = pads
         size = (top + y + bottom) * (left + x + right)
-        for begin in _offsets(outer):
-            row = [opcode, 0, 0, 0, 0, memory, sram, dram + begin, y, x, stride, *pads]
-            self._add([*row, *[0] * (len(FIELDS) - len(row))], after)
-            sram += size
-        return len(self._rows) - 1
+        made: list[tuple[int, int]] = []
+        for number, begin in enumerate(_offsets(outer)):
+            at = sram + number * size
+            row = [opcode, 0, 0, 0, 0, memory, at, 0, y, x, stride, *pads]
+            made.append((self._stored(row), begin))
+        return made
 
-    def gemm(self, work: Folded, *, reset: bool = False, after: Iterable[int] = ()) -> int:
-        """Sums of products, or sums set to zero; its number."""
+    def gemm(self, work: Folded, *, reset: bool = False) -> Piece:
+        """Sums of products, or sums set to zero."""
         a, b = work.outer, work.inner
         loops = self._loops(work, reset=reset)
-        return self._add([GEMM, *[0] * (_LOOPS - 1), *loops, a.wgt, b.wgt, 0, 0, 0], after)
+        return [(self._stored([GEMM, *[0] * (_LOOPS - 1), *loops, a.wgt, b.wgt]), 0)]
 
-    def alu(self, work: Folded, op: str, imm: int | None = None) -> int:
-        """An operation on sums, with others or with an immediate; its number."""
+    def alu(self, work: Folded, op: str, imm: int | None = None) -> Piece:
+        """An operation on sums, with others or with an immediate."""
         operation = (ALU_OPS.index(op), int(imm is not None), imm or 0)
         loops = self._loops(work, reset=False)
-        return self._add([ALU, *[0] * (_LOOPS - 1), *loops, 0, 0, *operation], ())
+        return [(self._stored([ALU, *[0] * (_LOOPS - 1), *loops, 0, 0, *operation]), 0)]
 
-    def finish(self, after: Iterable[int]) -> None:
-        """The end of the stream."""
-        self._add([FINISH, *[0] * (len(FIELDS) - 1)], after)
+    def _stored(self, row: list[int]) -> int:
+        self._store.append([*row, *[0] * (len(FIELDS) - len(row))])
+        self._queue_of.append(_queue(row))
+        return len(self._store) - 1
 
     def _loops(self, work: Folded, *, reset: bool) -> list[int]:
         begin = self._begin(work.uops)
@@ -120,13 +144,28 @@ class Stream:
             self._uop_count += len(uops)
         return self._begins[key]
 
-    def _add(self, row: list[int], after: Iterable[int]) -> int:
-        number, queue = len(self._rows), _queue(row)
-        self._rows.append(row)
-        self._queues.append(queue)
+    # -- writing -----------------------------------------------------------------------------
+
+    def add(self, piece: Piece, dram: int = 0, after: Iterable[int] = ()) -> int:
+        """The piece is written, with `dram` as its first element there, to begin when all `after`
+        are done; the number of its last instruction."""
+        first = len(self._chosen)
+        for stored, offset in piece:
+            self._chosen.append(stored)
+            self._dram.append(dram + offset)
+            self._tokens.append(0)
+        self._wait(first, after)
+        return len(self._chosen) - 1
+
+    def finish(self, after: Iterable[int]) -> None:
+        """The end of the stream."""
+        self.add([(self._stored([FINISH]), 0)], after=after)
+
+    def _wait(self, number: int, after: Iterable[int]) -> None:
+        queue = self._queue(number)
         latest: dict[int, int] = {}
         for earlier in after:
-            source = queue if earlier < 0 else self._queues[earlier]
+            source = queue if earlier < 0 else self._queue(earlier)
             if source != queue:
                 latest[source] = max(latest.get(source, -1), earlier)
         for source, earlier in latest.items():
@@ -134,9 +173,11 @@ class Stream:
             channel = (source, queue)
             if earlier > self._signalled.get(channel, -1):
                 self._signalled[channel] = earlier
-                self._rows[earlier][_AT[_PUSH[channel]]] = 1
-                row[_AT[_POP[channel]]] = 1
-        return number
+                self._tokens[earlier] |= _PUSH[channel]
+                self._tokens[number] |= _POP[channel]
+
+    def _queue(self, number: int) -> int:
+        return self._queue_of[self._chosen[number]]
 
 
 def _queue(row: Sequence[int]) -> int:

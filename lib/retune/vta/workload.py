@@ -166,7 +166,7 @@ def epilogue(work: Convolution, total: np.ndarray, arrays: Mapping[str, np.ndarr
     }
     for step in work.steps:
         old = total if step.to is None else values[step.to]
-        by = np.int32(step.imm or 0) if step.operand is None else values[step.operand]
+        by = step.imm or 0 if step.operand is None else values[step.operand]
         new = alu(step.op, old, by)
         if step.to is None:
             total = new
@@ -178,10 +178,12 @@ def epilogue(work: Convolution, total: np.ndarray, arrays: Mapping[str, np.ndarr
 _SAME = {"min": np.minimum, "max": np.maximum, "add": np.add, "mul": np.multiply}
 
 
-def alu(op: str, a: np.ndarray, b: np.ndarray | np.int32) -> np.ndarray:
-    """What the ALU makes of two operands of int32; sums and products keep their low 32 bits."""
+def alu(op: str, a: np.ndarray, b: np.ndarray | int) -> np.ndarray:
+    """What the ALU makes of int32 and int32, or an immediate; results keep their low 32 bits."""
     if op in _SAME:
         return _SAME[op](a, b)
+    if isinstance(b, int):
+        return a >> min(b, 31) if b >= 0 else np.left_shift(a, min(-b, 31))
     right = a >> np.clip(b, 0, 31)
     return np.where(b < 0, np.left_shift(a, np.clip(np.negative(b), 0, 31)), right)
 

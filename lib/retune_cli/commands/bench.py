@@ -1,13 +1,26 @@
 """`retune bench`: how long a bundle takes, and a peer measured in turns with it."""
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from retune.core.errors import InputError
 from retune_cli.commands.farm import Certs, Device, Scheduler, farm_device
 from retune_cli.console import print_json, print_line, print_table, rounded
-from retune_cli.options import MODEL_HELP, Json, Module, check_model, check_module
+from retune_cli.options import (
+    MODEL_HELP,
+    Digest,
+    Json,
+    Module,
+    Trusted,
+    check_model,
+    check_module,
+    trust_of,
+)
+
+if TYPE_CHECKING:
+    from retune.bundle.examination import Entrant, Rival
 
 BUDGET_S = 60.0
 """No round starts after this time."""
@@ -24,28 +37,28 @@ def bench(
     profile: Annotated[
         bool, typer.Option("--profile", help="Also the time of each kernel.")
     ] = False,
+    trust: Trusted = None,
+    digest: Digest = "",
     json: Json = False,
 ) -> None:
     """Measure a bundle's latency, interleaved with a peer's if one is named."""
     peer_model = _peer_model(against, model)
     check_module(module)
     from retune.bundle.bench import BenchOptions
-    from retune.bundle.examination import Entrant, Original, Rival
     from retune.bundle.farm_examiner import open_examiner
     from retune.bundle.format import read_bundle
-    from retune.graph.models import resolve_model
+    from retune.bundle.trust import admitted
 
-    plan = read_bundle(module)
-    entrants: dict[str, Entrant] = {"retune": module}
-    if against and peer_model:
-        shapes = plan.input_shapes
-        original = Original(onnx=resolve_model(peer_model, shapes=shapes), shapes=shapes)
-        entrants[against] = Rival(peer=against, network=original)
     options = BenchOptions(min_rounds=repeat, max_rounds=repeat, budget_s=BUDGET_S)
-    with open_examiner(farm_device(device or plan.device.name, scheduler, certs)) as examiner:
-        found = examiner.compare(entrants, baseline="retune", options=options)
-        board = examiner.where
-        kernels = [_kernel(row) for row in examiner.profile(module)] if profile else []
+    with admitted(module, trust_of(trust, digest)) as bundle:
+        plan = read_bundle(bundle)
+        entrants: dict[str, Entrant] = {"retune": bundle}
+        if against and peer_model:
+            entrants[against] = _rival(against, peer_model, plan.input_shapes)
+        with open_examiner(farm_device(device or plan.device.name, scheduler, certs)) as examiner:
+            found = examiner.compare(entrants, baseline="retune", options=options)
+            board = examiner.where
+            kernels = [_kernel(row) for row in examiner.profile(bundle)] if profile else []
     rows = [_row(timing) for timing in found.timings]
     # `ratio` of the library says who wins; here it is the peer's time in units of the bundle's.
     ratio = rows[1]["median_us"] / rows[0]["median_us"] if len(rows) > 1 else None
@@ -61,6 +74,14 @@ def bench(
         print_line(f"on board {board}")
     if ratio is not None:
         print_line(f"{against} takes {ratio:.2f} x the bundle's time")
+
+
+def _rival(peer: str, model: str, shapes: Mapping[str, tuple[int, ...]]) -> "Rival":
+    from retune.bundle.examination import Original, Rival
+    from retune.graph.models import resolve_model
+
+    original = Original(onnx=resolve_model(model, shapes=shapes), shapes=shapes)
+    return Rival(peer=peer, network=original)
 
 
 def _kernel(row: Any) -> dict[str, Any]:

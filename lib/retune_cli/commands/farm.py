@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -35,18 +35,19 @@ MostMb = Annotated[float, typer.Option(help="Largest message that is taken, in M
 @app.command()
 def scheduler(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="0: any that is free.")] = 8786,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8786,
     certs: Certs = None,
     plain: Annotated[
         bool, typer.Option("--plain", help="Without TLS; for this machine alone.")
     ] = False,
     most_mb: MostMb = 1024.0,
     board_timeout: Annotated[
-        float, typer.Option(help="Seconds after which a silent board is lost.")
+        float, typer.Option(min=1.0, help="Seconds after which a silent board is lost.")
     ] = 30.0,
 ) -> None:
     """Hand batches to boards, until it is stopped."""
     needs_farm()
+    from retune.device.farm.wire import most_bytes_of
     from retune.farm.logs import log_lines
     from retune.farm.scheduler import run_scheduler
 
@@ -56,7 +57,7 @@ def scheduler(
         port,
         certs=certs,
         plain=plain,
-        most_bytes=int(most_mb * 2**20),
+        most_bytes=most_bytes_of(most_mb),
         board_timeout_s=board_timeout,
     )
 
@@ -68,10 +69,14 @@ def serve(
     device: Annotated[str, typer.Option(help="Which of this machine's devices.")] = "pocl",
     name: Annotated[str, typer.Option(help="The board's name. Default: the host's.")] = "",
     certs: Certs = None,
+    listen: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port for the scheduler. 0: any that is free.")
+    ] = 0,
     most_mb: MostMb = 1024.0,
 ) -> None:
     """Be a board: measure what the scheduler hands out, until it is stopped."""
     needs_farm()
+    from retune.device.farm.wire import most_bytes_of
     from retune.farm.logs import log_lines
     from retune.farm.serve import BoardSettings, serve
 
@@ -83,7 +88,8 @@ def serve(
             device=device,
             name=name,
             certs=certs,
-            most_bytes=int(most_mb * 2**20),
+            port=listen,
+            most_bytes=most_bytes_of(most_mb),
         )
     )
 
@@ -95,12 +101,17 @@ def certs(
         list[str] | None,
         typer.Option("--name", help="Who gets a certificate. Default: scheduler, board, client."),
     ] = None,
+    role: Annotated[
+        Literal["scheduler", "board", "client"] | None,
+        typer.Option(help="What they are. Default: as they are called.", show_default=False),
+    ] = None,
 ) -> None:
-    """Make a private authority and certificates: whoever has one may take part."""
+    """Make a private authority and certificates: whoever has one may take part, as what it says."""
     needs_farm()
-    from retune.farm.certs import ROLES, make_certs
+    from retune.device.farm.security import ROLES
+    from retune.farm.certs import make_certs
 
-    made = make_certs(folder, name or ROLES)
+    made = make_certs(folder, name or ROLES, role)
     for home in made:
         print_line(f"{home}: ca.pem, cert.pem, key.pem")
     if not made:

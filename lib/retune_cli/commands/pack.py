@@ -12,9 +12,15 @@ from retune_cli.options import check_module
 
 Folder = Annotated[Path, typer.Argument(metavar="folder", help="A bundle's folder.")]
 File = Annotated[Path, typer.Argument(metavar="file.zip", help="What to write.")]
+Sign = Annotated[
+    Path | None,
+    typer.Option(
+        help="Sign it by this private key, an Ed25519 key as openssl writes it.", show_default=False
+    ),
+]
 
 
-def pack(folder: Folder, file: File) -> None:
+def pack(folder: Folder, file: File, sign: Sign = None) -> None:
     """Write a bundle as one zip, which all commands and `Module.load` take in its place."""
     check_module(folder)
     if not folder.is_dir():
@@ -23,6 +29,7 @@ def pack(folder: Folder, file: File) -> None:
         raise InputError(f"{file}: expected a name that ends with .zip")
     check_file("output", file)
     from retune.bundle.format import pack_zip
+    from retune.bundle.trust import digest_of, signature_of
 
-    pack_zip(folder, file)
-    print_line(f"{file}: {file.stat().st_size / 1e6:,.1f} MB")
+    pack_zip(folder, file, signature_of(folder, sign) if sign else None)
+    print_line(f"{file}: {file.stat().st_size / 1e6:,.1f} MB, digest {digest_of(file)}")

@@ -11,7 +11,7 @@ import typer
 from retune.core.errors import InputError
 from retune.core.files import check_file
 from retune_cli.console import say
-from retune_cli.options import Module, check_module
+from retune_cli.options import Digest, Module, Trusted, check_module, trust_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,21 +19,53 @@ if TYPE_CHECKING:
 Arrays = Annotated[Path, typer.Option("--input", help="Arrays by input name, as numpy's .npz.")]
 Results = Annotated[Path, typer.Option("--output", help="Where the outputs go, as .npz.")]
 Device = Annotated[str | None, typer.Option(help="Default: the device it was tuned for.")]
+Isolated = Annotated[
+    bool,
+    typer.Option("--isolated", help="In a process of its own, as `bench` and `verify` always do."),
+]
 
 
-def run(module: Module, input: Arrays, output: Results, device: Device = None) -> None:
-    """Run a bundle on the arrays of an .npz file."""
+def run(
+    module: Module,
+    input: Arrays,
+    output: Results,
+    device: Device = None,
+    isolated: Isolated = False,
+    trust: Trusted = None,
+    digest: Digest = "",
+) -> None:
+    """Run a bundle on the arrays of an .npz file. A bundle is a program: run those you trust."""
     check_module(module)
     check_file("--output", output)
     arrays = read_arrays(input)
-    from retune.bundle.module import Module as Bundle
+    from retune.bundle.trust import admitted
     from retune.core.replacing import replacing
 
-    outputs = Bundle.load(module, device).run(arrays)
+    with admitted(module, trust_of(trust, digest)) as bundle:
+        outputs = (_run_isolated if isolated else _run)(bundle, device, arrays)
     with replacing(output) as stream:
         stream.write(arrays_data(outputs))
     shapes = (f"{name} {array.dtype}{list(array.shape)}" for name, array in outputs.items())
     say(f"{output}: {', '.join(shapes)}")
+
+
+def _run(
+    bundle: Path, device: str | None, arrays: "Mapping[str, np.ndarray]"
+) -> "Mapping[str, np.ndarray]":
+    from retune.bundle.module import Module as Bundle
+
+    return Bundle.load(bundle, device).run(arrays)
+
+
+def _run_isolated(
+    bundle: Path, device: str | None, arrays: "Mapping[str, np.ndarray]"
+) -> "Mapping[str, np.ndarray]":
+    """The same; what hangs or crashes is an error. Raises: DeviceError."""
+    from retune.bundle.examiner import BUNDLES_ALONE, Examiner
+    from retune.bundle.format import read_bundle
+
+    with Examiner(device or read_bundle(bundle).device.name, entry=BUNDLES_ALONE) as examiner:
+        return examiner.run(bundle, arrays)
 
 
 def read_arrays(path: Path) -> "dict[str, np.ndarray]":

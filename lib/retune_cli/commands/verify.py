@@ -1,16 +1,29 @@
 """`retune verify`: a bundle's outputs beside those of the oracle."""
 
+from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from retune_cli.commands.farm import Certs, Device, Scheduler, farm_device
 from retune_cli.console import print_json, print_line
-from retune_cli.options import MODEL_HELP, Json, Module, check_model, check_module
+from retune_cli.options import (
+    MODEL_HELP,
+    Digest,
+    Json,
+    Module,
+    Trusted,
+    check_model,
+    check_module,
+    trust_of,
+)
 
 if TYPE_CHECKING:
     from retune.bundle.examiner import Verdict
+    from retune.bundle.plan import NetworkPlan
 
 Reference = Annotated[str, typer.Option("--model", help=MODEL_HELP)]
 
@@ -23,6 +36,8 @@ def verify(
     device: Device = "",
     scheduler: Scheduler = "",
     certs: Certs = None,
+    trust: Trusted = None,
+    digest: Digest = "",
     json: Json = False,
 ) -> None:
     """Print how far a bundle's outputs are from onnxruntime's; fails if it is too far.
@@ -32,30 +47,17 @@ def verify(
     """
     check_module(module)
     check_model(model)
-    from math import inf
-
-    from retune.bundle.examination import Original
     from retune.bundle.farm_examiner import open_examiner
     from retune.bundle.format import read_bundle
-    from retune.bundle.plan import INTEGERS_NOTE, RECIPE_NOTE
-    from retune.core.codec import from_json
+    from retune.bundle.trust import admitted
     from retune.device.opening import playing
-    from retune.graph.models import resolve_model
-    from retune.graph.quantize.recipe import Recipe
 
-    plan = read_bundle(module)
-    shapes = plan.input_shapes
-    note = plan.notes.get(RECIPE_NOTE)
-    recipe = from_json(Recipe, note) if note else None
-    original = Original(onnx=resolve_model(model, shapes=shapes), shapes=shapes, recipe=recipe)
-    floats = None
-    coded = recipe is not None or INTEGERS_NOTE in plan.notes
-    player = device or playing(plan.device.name)
-    with open_examiner(farm_device(player, scheduler, certs)) as examiner:
-        judged = examiner.verify(module, original, samples=samples, seed=seed)
-        if coded:
-            original = replace(original, recipe=None, integers=False)
-            floats = examiner.verify(module, original, samples=samples, seed=seed, tolerance=inf)
+    with admitted(module, trust_of(trust, digest)) as bundle:
+        plan = read_bundle(bundle)
+        player = device or playing(plan.device.name)
+        with open_examiner(farm_device(player, scheduler, certs)) as examiner:
+            judge = partial(examiner.verify, bundle, samples=samples, seed=seed)
+            judged, floats = _judged(judge, plan, model)
     if json:
         print_json({"module": str(module), **_data(judged, floats)})
     else:
@@ -64,6 +66,26 @@ def verify(
             print_line(f"its kernels ran on {player}; it was compiled for {plan.device.name}")
     if not judged.found.passed:
         raise typer.Exit(1)
+
+
+def _judged(
+    judge: "Callable[..., Verdict]", plan: "NetworkPlan", model: str
+) -> "tuple[Verdict, Verdict | None]":
+    """The bundle beside the oracle; one of integers also beside the float network."""
+    from retune.bundle.examination import Original
+    from retune.bundle.plan import INTEGERS_NOTE, RECIPE_NOTE
+    from retune.core.codec import from_json
+    from retune.graph.models import resolve_model
+    from retune.graph.quantize.recipe import Recipe
+
+    shapes = plan.input_shapes
+    note = plan.notes.get(RECIPE_NOTE)
+    recipe = from_json(Recipe, note) if note else None
+    original = Original(onnx=resolve_model(model, shapes=shapes), shapes=shapes, recipe=recipe)
+    judged = judge(original)
+    if recipe is None and INTEGERS_NOTE not in plan.notes:
+        return judged, None
+    return judged, judge(replace(original, recipe=None, integers=False), tolerance=inf)
 
 
 def _data(judged: "Verdict", floats: "Verdict | None") -> dict[str, object]:

@@ -92,9 +92,11 @@ def roofline(modules: Several, picture: Picture = None, json: Json = False) -> N
 
     loaded = [_load(path) for given in modules for path in _files(given)]
     config = loaded[0].config
-    others = sorted({item.config.name for item in loaded} - {config.name})
+    others = sorted(_variant(item) for item in loaded if item.config != config)
     if others:
-        raise InputError(f"expected modules of one variant, got {config.name} and {others[0]}")
+        raise InputError(
+            f"expected modules of one variant and board, got {_variant(loaded[0])} and {others[0]}"
+        )
     layers = [Layer.of(course_of(item)) for item in loaded]
     if picture is not None:
         _write(picture, roofline_chart(layers, config))
@@ -116,11 +118,16 @@ def roofline(modules: Several, picture: Picture = None, json: Json = False) -> N
         print_line(f"{picture}: the roofline")
 
 
+def _variant(module: "VtaModule") -> str:
+    return f"{module.config.name} ({module.config.target})"
+
+
 def _load(path: Path) -> "VtaModule":
     from retune.vta.module import VtaModule
 
     if not path.is_file():
-        raise InputError(f"{path}: expected the file of a VTA module (.npz), got no file")
+        got = "a folder" if path.is_dir() else "no file"
+        raise InputError(f"{path}: expected the file of a VTA module (.npz), got {got}")
     return VtaModule.load(path)
 
 

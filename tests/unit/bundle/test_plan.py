@@ -56,6 +56,7 @@ def test_duplicate_names_are_refused(plan: NetworkPlan) -> None:
     [
         ({"dtype": "complex64"}, "buffer sum: expected one of float32"),
         ({"elements": 0, "shape": (0,)}, "buffer sum: expected at least one element"),
+        ({"elements": 1 << 61, "shape": (1 << 61,)}, r"less than \d+ bytes"),
         ({"shape": (4, 9)}, r"expected 36 elements of shape \(4, 9\); got 32"),
     ],
 )
@@ -119,6 +120,10 @@ def test_aliases_have_one_size(plan: NetworkPlan, with_buffer: Change) -> None:
         ({"local_size": (5, 1, 1)}, "a global size that the local size divides"),
         ({"local_size": (1, 1)}, "as many local as global"),
         ({"global_size": (8192,), "local_size": (8192,)}, "at most 4096 work-items"),
+        ({"global_size": (1 << 31, 1 << 31, 1)}, r"less than \d+ work-items"),
+        ({"flops": -1}, "counts of its work; got -1 operations"),
+        ({"flops": 10**400}, "counts of its work"),
+        ({"bytes": 1 << 62}, "counts of its work"),
         ({"args": ("flat", "x")}, "writes to temps or outputs; got input x"),
         ({"args": ("twice", "bias")}, "writes to temps or outputs; got weight bias"),
         ({"args": ("flat", "sum")}, "memory that is not read through another argument"),

@@ -19,7 +19,7 @@ from retune.core.errors import VerifyError
 from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
 from retune.ir.storage import row_major
 from retune.search.extract import Network
-from retune.search.laying import laid_out, uniform
+from retune.search.laying import Kept, laid_out, uniform
 from tests.device.networks import NETWORKS, Net, Networks, network, write
 
 CASES: Networks = {}
@@ -215,6 +215,34 @@ def test_images_in_blocks_have_memory_of_their_own(tmp_path: Path):
             assert str(alias.storage) == "d0_d3by16_d1_d2_d3"
     written = to_manifest(plan)
     assert from_manifest(written, plan.kernels, plan.weights).aliases == plan.aliases
+
+
+def test_blocks_lie_among_blocks(tmp_path: Path):
+    network = import_network(str(write("blocks_joined", tmp_path))).network
+    laid = laid_out(network, uniform(network, "NCHW16c"))
+    plans = [build_plan(n, {}, GENERIC_CPU, model_key="", notes={}) for n in (network, laid)]
+    for plan in plans:
+        verify_plan(plan)
+    assert copies(plans[0]) == copies(plans[1])  # `x` lies in one of the two
+    lie = {a.value: a.storage for a in plans[1].aliases if a.storage is not None}
+    assert len(lie) == 7 and len({a.of for a in plans[1].aliases}) == 2
+    firsts = [storage.parts[1].first for storage in lie.values()]
+    assert all(storage.parts[1].divisor == 16 for storage in lie.values()) and 2 in firsts
+
+
+def test_pieces_in_rows_are_copied_into_blocks(tmp_path: Path):
+    """And the other way round: a copy's layout is that of what it lies in."""
+    network = import_network(str(write("blocks_joined", tmp_path))).network
+    choice = uniform(network, "NCHW16c")
+    piece = next(n.inputs[1] for n in network.graph.nodes if n.op == "concat")
+    mixed = replace(choice, kept={**choice.kept, piece: Kept("rows", ("NCHW16c",))})
+    plan = build_plan(laid_out(network, mixed), {}, GENERIC_CPU, model_key="", notes={})
+    verify_plan(plan)
+    laid = build_plan(laid_out(network, choice), {}, GENERIC_CPU, model_key="", notes={})
+    assert copies(plan) == copies(laid)
+    copy = f"{piece}@NCHW16c"
+    (alias,) = (a for a in plan.aliases if a.value == copy)
+    assert alias.storage is not None and alias.storage.parts[1].room > 1
 
 
 @pytest.mark.parametrize(

@@ -51,3 +51,9 @@ def test_wrong_json_names_the_field(text: str, message: str):
 
 def test_unknown_fields_are_ignored():
     assert from_json(Sample, '{"count": 1, "newer": 2}') == Sample(count=1)
+
+
+def test_what_is_quoted_is_short():
+    with pytest.raises(RecordError) as caught:
+        from_json(Sample, f'{{"count": {list(range(10_000))}}}')
+    assert len(str(caught.value)) < 300

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from retune.core.errors import BusyError, InputError
-from retune.core.locking import exclusive, exclusive_once, machine_lock
+from retune.core.locking import exclusive, exclusive_once, machine_lock, own_file
 from retune.core.processes import Holder, this_process
 from tests.processes import heard, talk
 
@@ -174,3 +174,43 @@ def test_locks_of_the_machine_differ_by_what_they_are_of(
     paths = {machine_lock("out", "a"), machine_lock("out", "b"), machine_lock("device", "a")}
     assert len(paths) == 3
     assert {path.parent for path in paths} == {tmp_path}
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling", "second name", "pipe", "folder"])
+def test_what_somebody_put_in_its_place_is_left_alone(lock: Path, kind: str):
+    """Whoever can write there cannot have a file of somebody else's emptied."""
+    lock.parent.mkdir(parents=True)
+    victim = lock.with_name("victim")
+    if kind != "dangling":
+        victim.write_text("precious")
+    match kind:
+        case "link" | "dangling":
+            lock.symlink_to(victim)
+        case "second name":
+            lock.hardlink_to(victim)
+        case "pipe":
+            os.mkfifo(lock)
+        case _:
+            lock.mkdir()
+    with pytest.raises(InputError) as caught, exclusive(lock, PAINTED):
+        pass
+    assert str(lock.parent) in str(caught.value)
+    assert victim.exists() == (kind != "dangling")
+    assert kind == "dangling" or victim.read_text() == "precious"
+
+
+def test_what_is_believed_lies_in_a_folder_of_the_users_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("RETUNE_LOCKS", "")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    path = own_file("instructions", ".json", "a")
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert own_file("instructions", ".json", "a") == path
+    path.parent.chmod(0o777)
+    with pytest.raises(InputError, match="expected a folder that only you can write to"):
+        own_file("instructions", ".json", "a")
+    path.parent.rmdir()
+    path.parent.symlink_to(tmp_path)
+    with pytest.raises(InputError, match="expected a folder that only you can write to"):
+        own_file("instructions", ".json", "a")

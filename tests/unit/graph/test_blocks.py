@@ -49,6 +49,15 @@ def with_pool(n: Net, x: str) -> str:
     return n("Clip", n.conv(pooled, 20, 20), n.stored(np.float32(0)), n.stored(np.float32(6)))
 
 
+def with_dense(n: Net, x: str) -> str:
+    """Rows between images; the sum of two dense layers is one of rows, too."""
+    x = n("Flatten", n("Relu", n.conv(x, 20, 4, strides=[2, 2])))
+    y = n("Relu", n("Gemm", x, n.weight(40, 64), n.weight(40), transB=1))
+    z = n("Gemm", y, n.weight(40, 40), n.weight(40), transB=1)
+    x = n("Relu", n("Add", z, y))
+    return n("Reshape", x, n.stored(np.array([2, 20, 2, 1])))
+
+
 def blocked(graph: Graph) -> list[str]:
     return [node.op for node in graph.nodes if node.op in (BLOCKED_CONV, "unpack_blocks")]
 
@@ -61,6 +70,7 @@ def blocked(graph: Graph) -> list[str]:
         (residual, [BLOCKED_CONV] * 2 + ["unpack_blocks"]),
         (projected, [BLOCKED_CONV] * 3 + ["unpack_blocks"]),
         (with_pool, [BLOCKED_CONV, "unpack_blocks"] * 2),
+        (with_dense, [BLOCKED_CONV, "unpack_blocks", *[BLOCKED_CONV] * 2, "unpack_blocks"]),
     ],
 )
 def test_a_packed_network_computes_the_same(body, stages, batch, layout):
@@ -101,6 +111,31 @@ def test_an_accelerator_runs_all_its_stages_in_one_go():
 def test_a_network_without_the_part_is_refused(options, told):
     with pytest.raises(InputError, match=told):
         pack(small(residual), options)
+
+
+def test_without_pools_the_whole_network_is_the_packed_part():
+    n = Net("dense")
+    x = n.input(2, 32)
+    for wide, deep in ((72, 32), (52, 72)):
+        x = n("Relu", n("Gemm", x, n.weight(wide, deep), n.weight(wide), transB=1))
+    graph = import_model(n.model(n("Gemm", x, n.weight(10, 52), n.weight(10), transB=1)))
+    whole = quantize(graph, samples(graph), replace(SETTINGS, method="minmax"))
+    found = pack(whole)
+    assert blocked(found) == [BLOCKED_CONV] * 2 + ["unpack_blocks"]
+    data = {"x0": np.random.default_rng(1).standard_normal((2, 32), np.float32)}
+    for name, array in run_graph(whole, data).items():
+        np.testing.assert_array_equal(run_graph(optimise(found, "NHWC"), data)[name], array)
+
+
+def test_what_the_accelerator_does_not_take_stays():
+    """A sum is one of plain images then, and a layer between packed ones is unpacked for."""
+    sums = pack(small(residual), PackOptions(takes=lambda types, _: len(types) < 4))
+    assert blocked(sums) == [BLOCKED_CONV] * 2 + ["unpack_blocks"]
+    assert "add_codes" in {node.op for node in sums.nodes}
+    narrow = pack(
+        small(projected), PackOptions(block=16, takes=lambda types, _: types[0].shape[1] > 2)
+    )
+    assert blocked(narrow) == [BLOCKED_CONV, "unpack_blocks"]
 
 
 def test_a_network_whose_scales_are_no_powers_of_two_is_refused():

@@ -12,6 +12,7 @@ from onnx.reference import ReferenceEvaluator
 from retune.core.errors import ModelError
 from retune.graph.evaluate import run_graph
 from retune.graph.onnx_import import import_model, load_file
+from retune.graph.onnx_narrow import widened
 from tests.unit.graph.networks import node
 from tests.unit.graph.peer import assert_computes, typed_model
 from tests.unit.graph.test_onnx_pairs import CODING, DECODING, float_ops, layers, pair, peer
@@ -148,3 +149,12 @@ def test_a_network_that_takes_four_bits_is_refused() -> None:
     model.opset_import[0].version = OPSET
     with pytest.raises(ModelError, match=r"input 'x': element type int4 is not supported"):
         import_model(model)
+
+
+@pytest.mark.parametrize("op", ["Constant", "QuantizeLinear"])
+def test_a_node_that_makes_nothing_is_left_to_others(op: str):
+    bent = helper.make_node(op, [], [], output_dtype=TensorProto.INT4)
+    stored = onnx.numpy_helper.from_array(np.ones(2, np.float32), "stored")
+    bent.attribute.append(helper.make_attribute("value", stored))
+    model = helper.make_model(helper.make_graph([bent], "g", [], []))
+    assert widened(model) is model

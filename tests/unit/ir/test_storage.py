@@ -186,6 +186,24 @@ def test_what_cannot_be_reshaped(storage: Storage, shape: tuple[int, ...]):
         storage.reshaped(shape)
 
 
+@quick(60)
+@given(storages(), st.data())
+def test_a_section_stays_where_it_lies(storage: Storage, data: st.DataObject):
+    dim = data.draw(st.integers(0, len(storage.shape) - 1))
+    first = data.draw(st.integers(0, storage.shape[dim] - 1))
+    extent = data.draw(st.integers(1, storage.shape[dim] - first))
+    tile = storage.parts[storage.coarsest(dim)].divisor
+    if first % tile or extent % tile:
+        with pytest.raises(ValueError, match=f"whole tiles of {tile}"):
+            storage.section(dim, first, extent)
+        return
+    section = storage.section(dim, first, extent)
+    assert section.elements == storage.elements
+    for point in product(*map(range, section.shape)):
+        there = [i + first if d == dim else i for d, i in enumerate(point)]
+        assert section.address(point) == storage.address(there)
+
+
 def test_columns_stay_columns_under_other_rows():
     columns = row_major((2, 3, 4)).columns(1, 8)
     assert columns.reshaped((6, 4)) == row_major((6, 4)).columns(1, 8)

@@ -7,15 +7,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from retune.codegen.lower import lower
+from retune.codegen.source import ProgramSource
+from retune.codegen.views import view
 from retune.core.dtypes import TensorType
 from retune.core.errors import InputError
 from retune.core.layouts import ROWS
-from retune.core.target import GENERIC_CPU
+from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
 from retune.device.workload import measuring_conditions
 from retune.graph.onnx_import import load_file
 from retune.graph.passes import optimise
+from retune.ir.stmt import Program
 from retune.layout.solve import solve
+from retune.records.schema import Measurement, succeeded
 from retune.records.store import RecordStore
+from retune.rules.cost.estimate import default_candidate
+from retune.rules.devices import target_of
+from retune.schedule.space import Space
 from retune.search.extract import Network, extract
 from retune.search.laid import LaidTrials
 from retune.search.laying import Kept, LayoutChoice, laid_out, uniform
@@ -30,7 +38,7 @@ from retune.search.layout_search import LayoutSearch, recorded_layouts
 from retune.search.layouts import IN_ROWS, Ends, image_storage, layouts_for, storages_of
 from retune.search.session import Session
 from tests.device.networks import Net, Networks, network, write
-from tests.unit.search.fakes import FakeRunner, settings
+from tests.unit.search.fakes import FakeRunner, measured, settings
 
 CASES: Networks = {}
 
@@ -54,6 +62,23 @@ def joined(n: Net) -> tuple[str, ...]:
     x = n("Relu", n.conv(n.input(1, 3, 8, 8), 3, 16))
     both = n("Concat", n.conv(x, 16, 16), n("Relu", n.conv(x, 16, 32)), axis=1)
     return (n.conv(both, 48, 16), n("Relu", n.conv(x, 16, 16, (1, 1))))
+
+
+@case
+def cut(n: Net) -> tuple[str, ...]:
+    """Channels of two images side by side."""
+    a = n("Relu", n.conv(n.input(1, 3, 8, 8), 3, 32))
+    both = n("Concat", a, n.conv(a, 32, 16), axis=1)
+    half = n("Slice", both, n.ints(16), n.ints(48), n.ints(1))
+    return (n.conv(half, 32, 16),)
+
+
+@case
+def torn(n: Net) -> tuple[str, ...]:
+    """Channels side by side that are no whole blocks."""
+    x = n("Relu", n.conv(n.input(1, 3, 8, 8), 3, 16))
+    both = n("Concat", n.conv(x, 16, 20), n.conv(x, 16, 28), axis=1)
+    return (n.conv(both, 48, 16),)
 
 
 def network_of(name: str, folder: Path) -> Network:
@@ -86,15 +111,16 @@ def test_other_names_are_refused(layout: str):
         image_storage(layout, (1, 2, 2, 16))
 
 
-def test_what_may_lie_in_blocks(tmp_path: Path):
-    net = network_of("joined", tmp_path)
+@pytest.mark.parametrize(("name", "free"), [("joined", True), ("cut", True), ("torn", False)])
+def test_what_may_lie_in_blocks(name: str, free: bool, tmp_path: Path):
+    net = network_of(name, tmp_path)
     layouts = image_layouts(net, GENERIC_CPU)
-    fixed = {*net.graph.inputs, *net.graph.outputs}
-    (concat,) = (n for n in net.graph.nodes if n.op == "concat")
-    for value, made in layouts.made.items():
-        if value in fixed or value == concat.outputs[0]:
-            assert made == (ROWS,)
-    assert set(concat.inputs) <= read_in_rows(net)
+    for value in (*net.graph.inputs, *net.graph.outputs):
+        assert layouts.made.get(value, (ROWS,)) == (ROWS,)
+    moved = (n for n in net.graph.nodes if n.op in ("concat", "slice"))
+    for node in moved:
+        assert layouts.made[node.outputs[0]] == ((ROWS, "NCHW16c") if free else (ROWS,))
+    assert read_in_rows(net) == {*net.graph.outputs}
     assert any("NCHW16c" in made for made in layouts.made.values())
     assert all(some[0] == IN_ROWS for some in possible_ends(net, GENERIC_CPU).values())
 
@@ -159,6 +185,10 @@ def test_all_alike_needs_no_copies(tmp_path: Path):
     assert uniform(net, ROWS) == LayoutChoice(kept={}, ends={})
 
 
+def default_program(space: Space, spec: DeviceSpec = GENERIC_CPU) -> Program:
+    return space.instantiate(default_candidate(space, spec))
+
+
 def opened(net: Network, store: Path) -> Session:
     return Session(list(net.tasks.values()), FakeRunner(), RecordStore(store), settings(trials=0))
 
@@ -195,6 +225,33 @@ def test_the_search_for_layouts_keeps_to_its_budget(tmp_path: Path, store: Path)
     assert (again.trials, again.solution) == (0, everything.solution)
 
 
+@pytest.mark.parametrize("name", ["joined", "cut"])
+def test_a_plan_joins_what_is_faster_in_blocks(name: str, tmp_path: Path, store: Path):
+    """Kernels with as many images in blocks as can be are the fastest, and copies are slow."""
+    net, target = network_of(name, tmp_path), target_of(GENERIC_CPU)
+    fast: set[str] = set()
+    for key, some in possible_ends(net, GENERIC_CPU).items():
+        task = net.tasks[key]
+        ends = max(some, key=lambda e: str(e).count("NCHW16c"))
+        program = default_program(task.space(GENERIC_CPU))
+        fast.add(lower(view(program, storages_of(task, ends) or {}), target).text)
+
+    def outcome(source: ProgramSource) -> Measurement:
+        (time,) = measured(source).run_times_us
+        times = [time if source.text in fast else 9.0 * time]
+        return succeeded(times, max_abs_err=0.0, reference_us=None, build_s=0.0, run_s=0.0)
+
+    runner = FakeRunner(outcome)
+    session = Session(list(net.tasks.values()), runner, RecordStore(store), settings(trials=0))
+    found = LayoutSearch(session, net, "auto").run(lambda _: True)
+    choice = found.problem.choice(found.solution.choice)
+    for node in net.graph.nodes:
+        if node.op in ("concat", "slice"):
+            assert choice.kept[node.outputs[0]].made == "NCHW16c"
+            (group,) = (p.group.name for p in net.groups if p.group.anchor is node)
+            assert choice.ends[group] == Ends("NCHW16c", "NCHW16c")
+
+
 def test_tasks_without_such_axes_stay_in_rows(tmp_path: Path):
     net = network_of("residual", tmp_path)
     for key, some in possible_ends(net, GENERIC_CPU).items():
@@ -210,3 +267,24 @@ def test_images_of_bytes_are_not_put_into_blocks():
     shape = (1, 8, 8, 64)
     assert layouts_for(GENERIC_CPU, TensorType(shape, "uint8")) == (ROWS,)
     assert layouts_for(GENERIC_CPU, TensorType(shape, "float32")) == (ROWS, "NCHW16c")
+
+
+def test_gpus_have_planes_and_blocks_of_what_an_item_loads():
+    shape = (1, 8, 8, 64)
+    assert layouts_for(GENERIC_GPU, TensorType(shape, "float32")) == (ROWS, "NCHW4c", "NCHW")
+    assert layouts_for(GENERIC_GPU, TensorType(shape, "uint8")) == (ROWS,)
+    assert layouts_for(GENERIC_GPU, TensorType((1, 1, 1, 64), "float32")) == (ROWS,)
+
+
+def test_what_a_gpu_may_be_asked_for_becomes_kernels(tmp_path: Path):
+    net, target = network_of("residual", tmp_path), target_of(GENERIC_GPU)
+    for key, some in possible_ends(net, GENERIC_GPU).items():
+        task = net.tasks[key]
+        program = default_program(task.space(GENERIC_GPU), GENERIC_GPU)
+        texts = {
+            "".join(
+                k.text for k in lower(view(program, storages_of(task, e) or {}), target).kernels
+            )
+            for e in some
+        }
+        assert len(texts) == len(some)

@@ -7,17 +7,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from retune.core.errors import InputError
 from retune.core.target import GENERIC_CPU
-from retune.graph.blocks import pack
 from retune.graph.models import load_model
+from retune.graph.onnx_import import import_model
 from retune.graph.ops.blocked import blocked_conv2d
 from retune.graph.passes import optimise
 from retune.graph.quantize.recipe import quantize
 from retune.graph.quantize.settings import POWER2
 from retune.search.extract import Network, extract
-from retune.search.packed import work_of
+from retune.search.packed import packed_network, work_of
 from retune.vta.config import VtaConfig
 from retune.vta.workload import reference
+from tests.device.networks import Net
+from tests.unit.graph.quantize_networks import samples
 
 EXPECTED = Path(__file__).parents[2] / "expected" / "resnet18_vta_tasks.json"
 CONFIG = VtaConfig()
@@ -28,7 +31,7 @@ def resnet(tmp_path_factory: pytest.TempPathFactory) -> Network:
     graph = load_model("zoo:resnet18_v1", cache_dir=tmp_path_factory.mktemp("models"))
     data = {name: np.zeros(graph.types[name].shape, np.float32) for name in graph.inputs}
     settings = replace(POWER2, skip_conv_layers=(0,), bias_correction=False)
-    packed = pack(quantize(graph, data, settings))
+    packed = packed_network(quantize(graph, data, settings), CONFIG)
     return extract(optimise(packed, "NHWC"), accelerator=CONFIG)
 
 
@@ -75,6 +78,25 @@ def test_a_node_and_what_is_asked_for_it_compute_the_same(resnet: Network):
         named = dict(zip(("data", "weight", "bias", "residual"), arrays, strict=False))
         (expected,) = blocked_conv2d(arrays, node.attrs)
         np.testing.assert_array_equal(reference(work_of(graph, node), named), expected)
+
+
+@pytest.mark.parametrize(("wide", "packed"), [(64, True), (32, False)])
+def test_only_layers_that_have_tiles_are_packed(wide: int, *, packed: bool):
+    """Two blocks of a dense layer's results are fewer than the pipe is long."""
+    n = Net("classifier")
+    x = n("Relu", n("Gemm", n.input(1, 20), n.weight(wide, 20), n.weight(wide), transB=1))
+    graph = import_model(n.model(n("Gemm", x, n.weight(10, wide), n.weight(10), transB=1)))
+    settings = replace(POWER2, method="minmax", bias_correction=False)
+    whole = quantize(graph, samples(graph), settings)
+    if not packed:
+        with pytest.raises(InputError, match=r"expected layers of integers .* got none"):
+            packed_network(whole, CONFIG)
+        return
+    network = extract(optimise(packed_network(whole, CONFIG), "NHWC"), accelerator=CONFIG)
+    (task,) = (task for task in network.tasks.values() if task.tunable)
+    assert task.packed is not None
+    work = task.packed.work
+    assert (work.c, work.o, work.h, work.w) == (2, 4, 1, 1)
 
 
 def test_random_data_of_a_task_leaves_most_sums_within_the_limits(resnet: Network):

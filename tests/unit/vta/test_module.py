@@ -39,9 +39,26 @@ def test_damage_is_refused(tmp_path: Path):
         (b'"version": 1,', b'"version": "1",', "version: expected int, got '1'"),
         (b'"config": "{', b'"config": "!{', "expected a configuration in JSON"),
         (b'"name"', b'"nome"', "name: expected a value"),
+        (b'\\"LOG_BLOCK\\": 2', b'\\"LOG_BLOCK\\": 40', "expected log_block from 1 to 8; got 40"),
+        (b'"name": "weight"', b'"name": "data"', "buffers of different names, got data, data"),
+        (b'"elements": 48', b'"elements": -48', "sizes of at least 0, got .*elements=-48"),
+        (b'"elements": 48', b'"elements": 4800000000000', "buffer data .* got shape .*, 192 bytes"),
+        (b'"offset": 1024', b'"offset": -1024', "sizes of at least 0, got .*offset=-1024"),
+        (b'"name": "uops"', b'"name": "more"', r"one buffer uops of \d+ micro-ops, got \[\('more'"),
     ],
 )
 def test_headers_of_other_programs_are_refused(old: bytes, new: bytes, message: str):
+    with pytest.raises(RecordError, match=rf"layer\.npz: .*{message}"):
+        VtaModule.from_bytes(_with_header(old, new), "layer.npz")
+
+
+def test_a_file_of_something_else_is_no_module():
+    with pytest.raises(RecordError, match=r"x: expected a VTA module \(\.npz\), got other bytes$"):
+        VtaModule.from_bytes(b"root:x:0:0:root:/root:/bin/bash\n", "x")
+
+
+def _with_header(old: bytes, new: bytes) -> bytes:
+    """The file of a module, with a part of its header replaced."""
     with np.load(io.BytesIO(lower(WHOLE, DECIDED, SMALL).to_bytes())) as parts:
         arrays = dict(parts)
     header = arrays["header"].tobytes()
@@ -49,5 +66,4 @@ def test_headers_of_other_programs_are_refused(old: bytes, new: bytes, message: 
     arrays["header"] = np.frombuffer(header.replace(old, new, 1), np.uint8)
     stream = io.BytesIO()
     np.savez(stream, **arrays)
-    with pytest.raises(RecordError, match=message):
-        VtaModule.from_bytes(stream.getvalue())
+    return stream.getvalue()

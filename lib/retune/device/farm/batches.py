@@ -15,7 +15,7 @@ from math import isfinite, prod
 import numpy as np
 
 from retune.codegen.source import BufferSpec, KernelSource, ProgramSource, Role
-from retune.codegen.target import BUILD_OPTIONS
+from retune.codegen.target import ALLOWED_OPTIONS, unknown_options
 from retune.core.codec import to_json
 from retune.core.dtypes import DTYPES, itemsize, numpy_dtype
 from retune.device.farm.wire import (
@@ -32,12 +32,10 @@ from retune.records.schema import MAX_ERROR_CHARS, Measurement, Status, failed, 
 
 MEASURE = "measure"
 """Kind of the jobs that are batches."""
-ALLOWED_OPTIONS = frozenset(BUILD_OPTIONS)
-"""What a job may ask of a board's compiler."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
 _MOST_GOVERNOR_CHARS = 80
-_INPUT, _OUTPUT = "input/", "output/"
+_INPUT, _OUTPUT, _PLACE = "input/", "output/", "place/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +48,7 @@ class Limits:
     buffer_bytes: int = 8 << 30
     """All buffers of a program together."""
     deadline_s: float = 600.0
-    """Of building, and of running, each."""
+    """Of building, of running, and of the arithmetic that a program says it is, each."""
     repeats: int = 1000
     pause_s: float = 60.0
     spread_bytes: int = 8 << 30
@@ -135,10 +133,16 @@ class ReceivedBatch:
     def workload(self, blob: bytes) -> Workload:
         """The workload, of the blob with its arrays. Raises: RefusedError if it is none."""
         arrays = unpack_arrays(blob)
+        outputs, places = _named(arrays, _OUTPUT), _named(arrays, _PLACE)
+        for name, found in places.items():
+            fits = name in outputs and found.shape == outputs[name].shape
+            if not fits or found.dtype != np.int64 or found.min(initial=0) < 0:
+                raise RefusedError(f"places of {name[:80]!r}: expected one for each element")
         return Workload(
             key=self.workload_key,
             inputs=_named(arrays, _INPUT),
-            outputs=_named(arrays, _OUTPUT),
+            outputs=outputs,
+            places=places,
             rtol=self.rtol,
             atol=self.atol,
         )
@@ -148,7 +152,8 @@ def pack_workload(workload: Workload) -> bytes:
     """The workload's arrays: the blob that its batches need."""
     inputs = {f"{_INPUT}{name}": array for name, array in workload.inputs.items()}
     outputs = {f"{_OUTPUT}{name}": array for name, array in workload.outputs.items()}
-    return pack_arrays({**inputs, **outputs})
+    places = {f"{_PLACE}{name}": array for name, array in workload.places.items()}
+    return pack_arrays({**inputs, **outputs, **places})
 
 
 def pack_batch(
@@ -200,6 +205,10 @@ def unpack_batch(body: str, parts: Parts, limits: Limits) -> ReceivedBatch:
         if not (isfinite(getattr(batch, name)) and getattr(batch, name) >= 0):
             raise RefusedError(f"{name}: expected 0 or more, got {getattr(batch, name)}")
     _at_most("candidates", len(batch.programs), limits.candidates)
+    for program in batch.programs:
+        flops = sum(kernel.flops for kernel in program.kernels)
+        allowed_s = flops / (1e9 * batch.options.worst_gflops)
+        _at_most("seconds for a program's arithmetic", allowed_s, limits.deadline_s)
     return ReceivedBatch(
         workload_key=batch.workload,
         digest=batch.digest,
@@ -281,11 +290,9 @@ def _measurement(row: _Row, instance: str, vitals: Vitals) -> Measurement:
 
 
 def _source(program: _Program, arrays: Mapping[str, np.ndarray], limits: Limits) -> ProgramSource:
-    unknown = set(program.options) - ALLOWED_OPTIONS
-    if unknown:
+    if unknown := unknown_options(program.options):
         raise RefusedError(
-            f"build options: expected some of {', '.join(sorted(ALLOWED_OPTIONS))}, got "
-            f"{', '.join(sorted(unknown))}"
+            f"build options: expected some of {', '.join(sorted(ALLOWED_OPTIONS))}, got {unknown}"
         )
     names = [spec.name for spec in program.buffers]
     if not program.kernels or len(set(names)) != len(names):

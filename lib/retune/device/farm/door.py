@@ -4,17 +4,20 @@ Read `close_door`. distributed sends pickles between client, scheduler and worke
 name any function of any module. In a process whose door is closed a pickle may name five things,
 which the submission of `work.carry_out` on bytes is made of; a message has a size at most, which is
 checked before there is memory for it; nothing is decompressed; and a server knows no operation but
-those that handing out work needs. What is refused is one line in the log, and the process goes on.
+those that handing out work needs. Over TLS a peer says what its certificate lets it say: boards
+hand out no work. What is refused is one line in the log, and the process goes on.
 """
 
 import io
 import logging
 import pickle
 import sys
+import traceback
 import types
 import warnings
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
 import dask.config
@@ -27,6 +30,7 @@ from distributed.comm.core import CommClosedError
 from distributed.versions import VersionMismatchWarning
 
 from retune.device.farm import work
+from retune.device.farm.security import PEERS, Role, role_of
 from retune.device.farm.wire import MOST_BYTES, RefusedError
 
 _LOG = logging.getLogger("retune.farm")
@@ -41,21 +45,23 @@ ALLOWED_GLOBALS = frozenset(
     }
 )
 """What a pickle may name: a graph of one task, its function, and its argument."""
-SCHEDULER_OPERATIONS = frozenset(
+CLIENTS_SAY = frozenset(
     {
-        *("connection_stream", "identity", "gather", "unregister", "retune_boards"),
-        *("register-client", "register-worker", "heartbeat_worker"),
+        *("identity", "gather", "register-client", "retune_boards", "log-event"),
+        *("client-desires-keys", "client-releases-keys", "close-client", "heartbeat-client"),
+        *("update-graph", "cancel-keys", "subscribe-topic", "unsubscribe-topic"),
     }
 )
-SCHEDULER_MESSAGES = frozenset(
+"""Operations and messages of clients that a scheduler knows."""
+BOARDS_SAY = frozenset(
     {
-        *("client-desires-keys", "client-releases-keys", "close-client", "heartbeat-client"),
-        *("update-graph", "cancel-keys", "subscribe-topic", "unsubscribe-topic", "log-event"),
+        *("identity", "connection_stream", "register-worker", "heartbeat_worker", "unregister"),
         *("task-finished", "task-erred", "release-worker-data", "add-keys", "reschedule"),
         *("long-running", "request-refresh-who-has", "worker-status-change", "steal-response"),
-        *("keep-alive", "missing-data"),
+        *("keep-alive", "missing-data", "log-event"),
     }
 )
+"""And those of boards."""
 BOARD_OPERATIONS = frozenset({"connection_stream", "identity", "get_data", "ping"})
 BOARD_MESSAGES = frozenset(
     {
@@ -79,10 +85,11 @@ _CONFIG = {
 }
 
 
-def close_door(most_bytes: int = MOST_BYTES) -> None:
+def close_door(role: Role, most_bytes: int = MOST_BYTES) -> None:
     """From now on distributed takes in, in this process, what a farm needs and nothing else.
 
-    Messages have so many bytes at most. For the whole process: its other uses of Dask end.
+    `role` is what the process is in its farm. Messages have so many bytes at most. For the whole
+    process: its other uses of Dask end.
     """
     dask.config.set(_CONFIG)
     warnings.filterwarnings("ignore", category=VersionMismatchWarning)  # `link` compares them
@@ -91,7 +98,7 @@ def close_door(most_bytes: int = MOST_BYTES) -> None:
     known = distributed.protocol.compression.compressions
     for name in [name for name in known if name]:
         del known[name]
-    _bound_messages(most_bytes)
+    _guard_messages(role, most_bytes)
     _one_line_each()
 
 
@@ -120,7 +127,18 @@ class _Unpickler(pickle.Unpickler):
             if sys.exc_info()[1] is not None:
                 raise RefusedError(what)  # distributed tries whether its own error can be read
             raise refuse(what)
+        if (module_name, global_name) == ("builtins", "bytes"):
+            return _Bytes
         return super().find_class(module_name, global_name)
+
+
+class _Bytes(bytes):
+    """What a pickle gets for `bytes`, which of a number makes as many zeros; this does not."""
+
+    def __new__(cls, data: object = b"", /) -> bytes:  # pyright: ignore[reportInconsistentConstructor]
+        if isinstance(data, bytes | bytearray | memoryview):
+            return bytes(data)
+        raise refuse(f"a message{_from()} with {type(data).__name__} for bytes")
 
 
 def _loads(data: bytes, /, *, buffers: Iterable[Any] | None = None, **_: object) -> Any:
@@ -136,16 +154,23 @@ _RESTRICTED.__dict__.update(
 )
 
 
-# -- sizes ----------------------------------------------------------------------------------------
+# -- messages -------------------------------------------------------------------------------------
 
 _LEFT: ContextVar[list[int] | None] = ContextVar("retune_farm_bytes_left", default=None)
 """Bytes that the message that is being read may still have."""
 _PEER: ContextVar[str] = ContextVar("retune_farm_peer", default="")
 _COMM_CLASS = "comm_class"
+_MOST_QUOTED = 160
+"""Characters of what a peer sent, in a line of the log."""
 _READ = distributed.comm.tcp.read_bytes_rw
+_SAID: Mapping[str, frozenset[str]] = {
+    "client": CLIENTS_SAY | {"close", "close-stream"},
+    "board": BOARDS_SAY | {"close", "close-stream"},
+}
 
 
-def _bound_messages(most_bytes: int) -> None:
+def _guard_messages(role: Role, most_bytes: int) -> None:
+    """Comms read no message that is larger, or that its sender has no right to."""
     tcp = distributed.comm.tcp
 
     async def read_bytes_rw(stream: Any, n: int) -> Any:
@@ -157,22 +182,60 @@ def _bound_messages(most_bytes: int) -> None:
                 raise CommClosedError("the message is too large")
         return await _READ(stream, n)
 
-    class Bounded:
-        """Reads no message that is larger."""
+    class Guarded:
+        """Reads what its peer may say."""
 
         async def read(self, deserializers: Any = None) -> Any:
+            comm: Any = self
             _LEFT.set([most_bytes])
             _PEER.set(getattr(self, "peer_address", ""))
-            return await super().read(deserializers)  # pyright: ignore[reportAttributeAccessIssue]  of TCP
+            peer = _peer(role, comm)
+            message = await super().read(deserializers)  # pyright: ignore[reportAttributeAccessIssue]  of TCP
+            if role == "scheduler" and peer:
+                _check_said(comm, peer, message)
+            return message
 
     tcp.read_bytes_rw = read_bytes_rw
     for kind, users in (
         (tcp.TCP, (tcp.TCPConnector, tcp.TCPListener)),
         (tcp.TLS, (tcp.TLSConnector, tcp.TLSListener)),
     ):
-        bounded = type(f"Bounded{kind.__name__}", (Bounded, kind), {})
+        guarded = type(f"Guarded{kind.__name__}", (Guarded, kind), {})
         for user in users:
-            setattr(user, _COMM_CLASS, bounded)
+            setattr(user, _COMM_CLASS, guarded)
+
+
+def _peer(role: Role, comm: Any) -> str:
+    """What the peer's certificate says that it is; empty where there is no TLS.
+
+    Raises: CommClosedError for one that such a process has nothing to do with.
+    """
+    certificate = comm.extra_info.get("peercert")
+    if certificate is None:
+        return ""
+    found = role_of(certificate)
+    if found not in PEERS[role]:
+        comm.abort()
+        others = " or a ".join(sorted(PEERS[role]))
+        own = found or "stranger"
+        refuse(
+            f"a connection{_from()} with the certificate of a {own}; a {role} talks to a {others}"
+        )
+        raise CommClosedError("the certificate is for something else")
+    return found
+
+
+def _check_said(comm: Any, peer: str, message: object) -> None:
+    """Raises: CommClosedError for an operation that is not the peer's."""
+    said: Sequence[object] = message if isinstance(message, list | tuple) else (message,)
+    for one in said:
+        operation = one.get("op") if isinstance(one, dict) else None
+        if operation is not None and not (isinstance(operation, str) and operation in _SAID[peer]):
+            comm.abort()
+            refuse(
+                f"the operation {str(operation)[:80]!r}{_from()}, a {peer}; it has no right to it"
+            )
+            raise CommClosedError("the operation is somebody else's")
 
 
 def _from() -> str:
@@ -182,34 +245,56 @@ def _from() -> str:
 # -- the log --------------------------------------------------------------------------------------
 
 
+_TOLD = "_retune_farm_told"
+"""What an error has that the log has a line of."""
+
+
 class _OneLine(logging.Filter):
     """What distributed says of what was refused here is left out: that line is there already.
 
-    Its other lines have no traceback where they are about what a peer sent.
+    Its other lines are one line each, also where a peer's message made it fail: no traceback.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
         raised = record.exc_info[1] if record.exc_info else sys.exc_info()[1]
-        while raised is not None:
-            if isinstance(raised, RefusedError):
-                return False
-            raised = raised.__cause__ or raised.__context__
-        if str(record.msg).startswith("Unable to connect to scheduler"):
+        if any(isinstance(e, RefusedError) or vars(e).get(_TOLD) for e in _chain(raised)):
+            return False
+        text = record.getMessage()
+        if text.startswith("Unable to connect to scheduler"):
             return False  # `retune.farm.serve` says why, once
-        if str(record.msg).startswith("No handler") and record.args:
+        if text.startswith("No handler") and record.args:
             operation = record.args[0] if isinstance(record.args, tuple) else record.args
-            record.msg, record.args = "refused: the operation %.80r; a farm has none", (operation,)
-            record.exc_info = record.exc_text = None
+            text = f"refused: the operation {str(operation)[:_MOST_QUOTED]!r}; a farm has none"
+        elif record.exc_info and raised is not None:
+            text = f"{(text.splitlines() or [''])[0]}: {_failure(raised)}"
+            vars(raised)[_TOLD] = True
+        record.msg, record.args = text, ()
+        record.exc_info = record.exc_text = None
         return True
+
+
+def _chain(raised: BaseException | None) -> Iterator[BaseException]:
+    """The error, and those that led to it."""
+    while raised is not None:
+        yield raised
+        raised = raised.__cause__ or raised.__context__
+
+
+def _failure(raised: BaseException) -> str:
+    """The error in a few words, with the line of code that raised it."""
+    words = " ".join(str(raised).split())[:_MOST_QUOTED]
+    frames = traceback.extract_tb(raised.__traceback__)[-1:]
+    where = "".join(f" ({Path(frame.filename).name}:{frame.lineno})" for frame in frames)
+    return f"{type(raised).__name__}: {words}{where}"
 
 
 _ONE_LINE = _OneLine()
 
 
 def _one_line_each() -> None:
-    """The loggers of distributed write to ours."""
-    for name in list(logging.root.manager.loggerDict):
-        if name.split(".")[0] in ("distributed", "tornado"):
+    """The loggers of distributed, and of what it runs on, write to ours."""
+    for name in ("asyncio", *logging.root.manager.loggerDict):
+        if name.split(".")[0] in ("asyncio", "distributed", "tornado"):
             logger = logging.getLogger(name)
             if _ONE_LINE not in logger.filters:
                 logger.addFilter(_ONE_LINE)

@@ -34,6 +34,8 @@ T = TypeVar("T")
 _LOG = logging.getLogger("retune.farm")
 
 _CONNECT_S = 10.0
+_AROUND_BYTES = 1 << 16
+"""What distributed puts around a job, and more."""
 _GLANCE_S = 1.0
 """While an answer is waited for, the boards are looked at so often."""
 PATIENCE_S = 600.0
@@ -49,6 +51,8 @@ class AboutBoard:
     distributed: str
     """Versions: client and board have the same wire and the same distributed."""
     spec: DeviceSpec
+    most_bytes: int = MOST_BYTES
+    """It takes no larger message."""
 
     @property
     def versions(self) -> tuple[int, str]:
@@ -80,6 +84,13 @@ class Boards:
 
     found: tuple[Board, ...]
     waiting: Mapping[str, int]
+    most_bytes: int = MOST_BYTES
+    """The scheduler passes on no larger message."""
+
+    def most_bytes_to(self, resource: str) -> int:
+        """Of a job for any board of that resource."""
+        taken = (board.about.most_bytes for board in self.found if board.resource == resource)
+        return min(MOST_BYTES, self.most_bytes, *taken) - _AROUND_BYTES
 
     def of(self, key: str) -> tuple[Board, ...]:
         """Those of the key."""
@@ -132,10 +143,11 @@ class Link:
         """
         self.address = check_address(address)
         self.patience_s = patience_s
-        self._security = security_of(self.address, certs)
+        self._security = security_of(self.address, "client", certs)
         self._client: Client | None = None
+        self._seen = Boards(found=(), waiting={})
         self._lock = threading.Lock()
-        close_door(MOST_BYTES)
+        close_door("client", MOST_BYTES)
 
     def boards(self) -> Boards:
         """The boards there are now. Raises: AwayError if the scheduler does not answer."""
@@ -144,7 +156,12 @@ class Link:
             answer: Any = client.sync(client.scheduler.retune_boards)  # pyright: ignore[reportOptionalMemberAccess]
         except Exception as error:
             raise AwayError(f"{self.address}: the farm's scheduler does not answer") from error
-        return _boards(answer)
+        self._seen = _boards(answer)
+        return self._seen
+
+    def most_bytes_to(self, resource: str) -> int:
+        """Of a job for a board of that resource, of those that were there a moment ago."""
+        return self._seen.most_bytes_to(resource)
 
     def ask(self, job: bytes, resource: str, avoid: Collection[str] = ()) -> bytes:
         """A board's answer, as it came; a board whose name is in `avoid` gets the job last.
@@ -315,10 +332,14 @@ def one_kind(name: FarmName, boards: Sequence[Board]) -> None:
         )
 
 
-def about_board(spec: DeviceSpec) -> AboutBoard:
+def about_board(spec: DeviceSpec, most_bytes: int = MOST_BYTES) -> AboutBoard:
     """What a board with that device says of itself, installed as this process is."""
     return AboutBoard(
-        wire=WIRE, retune=retune.__version__, distributed=version("distributed"), spec=spec
+        wire=WIRE,
+        retune=retune.__version__,
+        distributed=version("distributed"),
+        spec=spec,
+        most_bytes=most_bytes,
     )
 
 
@@ -342,4 +363,5 @@ def _boards(answer: object) -> Boards:
             )
         )
     waiting = {str(name): int(n) for name, n in dict(stated.get("waiting", {})).items()}
-    return Boards(found=tuple(found), waiting=waiting)
+    most_bytes = int(stated.get("most_bytes", MOST_BYTES))
+    return Boards(found=tuple(found), waiting=waiting, most_bytes=most_bytes)

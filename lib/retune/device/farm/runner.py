@@ -30,7 +30,6 @@ from retune.device.farm.link import (
 )
 from retune.device.farm.names import FarmName
 from retune.device.farm.wire import (
-    MOST_BYTES,
     WIRE,
     Envelope,
     Parts,
@@ -63,6 +62,10 @@ class Answer:
     board: str
     body: str
     parts: Parts
+
+
+class TooLargeError(InputError):
+    """A job is larger than what scheduler or boards take."""
 
 
 class FarmRunner:
@@ -180,6 +183,12 @@ class FarmRunner:
         """Of the batch whole; where it took its boards with it, of each candidate by itself."""
         try:
             return self._batch(key, sources, options)
+        except TooLargeError:
+            half = len(sources) // 2
+            if not half:
+                raise
+            parts = (sources[:half], sources[half:])
+            return [row for part in parts for row in self._rows(key, part, options)]
         except LostError as lost:
             if len(sources) > 1:
                 _LOG.warning("%s; its %d candidates are tried one by one", lost, len(sources))
@@ -228,8 +237,8 @@ class Asking:
     ) -> Answer:
         """A board's answer. `blobs` are sent along to a board that lacks some of `needs`.
 
-        Raises: InputError for a job that boards refuse, or that is too large for them; LostError if
-        it took its boards with it; DeviceError if boards could not do it.
+        Raises: InputError for a job that boards refuse; TooLargeError for one that is too large for
+        them; LostError if it took its boards with it; DeviceError if boards could not do it.
         """
         avoid: list[str] = []
         sent = parts
@@ -237,10 +246,10 @@ class Asking:
         head = Envelope(wire=WIRE, kind=kind, board=self.resource, needs=tuple(needs), body=body)
         while True:
             job = pack(head, sent)
-            if len(job) > MOST_BYTES:
-                raise InputError(
-                    f"job for {self.resource}: expected at most {MOST_BYTES} bytes, got {len(job)}"
-                    "; measure fewer candidates at once"
+            if len(job) > (most := self.link.most_bytes_to(self.resource)):
+                raise TooLargeError(
+                    f"job for {self.resource}: expected at most {most} bytes, got {len(job)}; "
+                    "start scheduler and boards with a larger --most-mb"
                 )
             reply, got = self._asked(job, avoid)
             match reply.state:

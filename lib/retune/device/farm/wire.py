@@ -17,13 +17,15 @@ import safetensors.numpy
 from retune.core.codec import from_json, to_json
 from retune.core.errors import InputError, RecordError
 
-WIRE = 1
+WIRE = 2
 """Version of all that travels; boards and clients of another one refuse each other."""
 MOST_BYTES = 1 << 30
 """A job is no larger, unless whoever starts scheduler or board says otherwise."""
 
 _HEAD = "head"
-_MOST_HEAD_BYTES = 256 << 20
+_LEAST_BYTES = 1 << 20
+_MOST_HEAD_BYTES = 64 << 20
+"""As JSON takes some ten times as much memory."""
 _BLOB = "blob/"
 
 T = TypeVar("T")
@@ -69,6 +71,13 @@ class Parts:
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
     blobs: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
     """By digest, which is that of the bytes."""
+
+
+def most_bytes_of(mb: float) -> int:
+    """The bytes of so many MiB. Raises: InputError for a number that is none."""
+    if not _LEAST_BYTES <= mb * 2**20 < 2**62:
+        raise InputError(f"--most-mb {mb:g}: expected a number of MiB from 1 on")
+    return int(mb * 2**20)
 
 
 def pack(head: Envelope | Reply, parts: Parts | None = None) -> bytes:

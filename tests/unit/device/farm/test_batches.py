@@ -90,6 +90,39 @@ def test_constants_that_are_computed_travel_as_what_came_of_them():
     np.testing.assert_array_equal(packed, [3, 2, 1, 0])
 
 
+def test_how_outputs_lie_travels():
+    """In blocks of channels, say: a board compares them as this machine does."""
+    places = np.array([[0, 2], [4, 6]])
+    laid = replace(WORKLOAD, places={"y": places})
+    blob = pack_workload(laid)
+    source = program("a")
+    buffers = [replace(b, elements=8) if b.name == "y" else b for b in source.buffers]
+    wide = replace(source, buffers=tuple(buffers))
+    body, arrays = pack_batch(laid, digest_of(blob), [wide], OPTIONS)
+    workload = unpack_batch(body, Parts(arrays=arrays), Limits()).workload(blob)
+    np.testing.assert_array_equal(workload.places["y"], places)
+    make_candidate(workload, wide)
+    with pytest.raises(InputError, match="expects 4 elements, and the workload has one at place 6"):
+        make_candidate(workload, source)
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        {"z": np.zeros((2, 2), np.int64)},
+        {"y": np.zeros(4, np.int64)},
+        {"y": np.zeros((2, 2), np.int32)},
+        {"y": np.full((2, 2), -1)},
+    ],
+)
+def test_places_that_are_none_are_refused(places: dict[str, np.ndarray]):
+    blob = pack_workload(replace(WORKLOAD, places=places))
+    body, arrays = pack_batch(WORKLOAD, digest_of(blob), [program("a")], OPTIONS)
+    batch = unpack_batch(body, Parts(arrays=arrays), Limits())
+    with pytest.raises(RefusedError, match="expected one for each element"):
+        batch.workload(blob)
+
+
 @pytest.mark.parametrize("dtype", NUMPY_DTYPES)
 def test_arrays_of_every_type_travel(dtype: str):
     arrays = {"a": np.ones((2, 3), dtype), "scalar": np.array(1, dtype), "none": np.empty(0, dtype)}
@@ -142,6 +175,7 @@ def option(**fields: object) -> Callable[[dict[str, Any]], object]:
         (kernel(global_size=[1 << 31, 1 << 31, 1]), "expected a range of work-items"),
         (kernel(global_size=[1, 1]), "expected 3 items"),
         (kernel(flops=-1), "expected counts of its work"),
+        (kernel(flops=1 << 60), "seconds for a program's arithmetic: expected at most 600"),
         (kernel(args=[{"buffer": "z", "written": True}]), "no buffer 'z'"),
         (kernel(text=3), "expected str"),
         (buffer(0, elements=-1), "expected elements"),

@@ -10,7 +10,10 @@ import pytest
 
 pytest.importorskip("distributed")
 
+from distributed.comm.core import CommClosedError
+
 from retune.device.farm import door
+from retune.device.farm.security import PEERS, Role
 from retune.device.farm.wire import RefusedError
 from retune.device.farm.work import carry_out
 
@@ -36,10 +39,20 @@ def test_plain_data_and_the_one_function_are_read(value: object):
     assert door._loads(pickle.dumps(value)) == value
 
 
+def test_no_memory_is_asked_for_by_a_number():
+    """`bytes(n)` makes n zeros, however short the message is."""
+    for argument in ("I1099511627776\n", "(lI1\na"):
+        bomb = f"cbuiltins\nbytes\n({argument}tR.".encode()
+        with pytest.raises(RefusedError, match="for bytes"):
+            door._loads(bomb)
+    assert type(door._loads(b"cbuiltins\nbytes\n(tR.")) is bytes
+    assert issubclass(door._loads(pickle.dumps(bytes)), bytes)  # heads of messages name types
+
+
 CLOSED = """
 import pickle, sys
 from retune.device.farm.door import close_door
-close_door(1000)
+close_door("board", 1000)
 import distributed.protocol.pickle as ours
 from distributed.protocol.compression import compressions
 assert not any(compressions), compressions
@@ -62,3 +75,70 @@ def test_the_door_is_closed_for_the_whole_process():
         [sys.executable, "-c", CLOSED], capture_output=True, text=True, check=False
     )
     assert done.stdout.strip() == "RefusedError", done.stderr
+
+
+class Comm:
+    """A connection whose other side has the certificate of that role."""
+
+    def __init__(self, role: str) -> None:
+        field = ((("commonName", "retune x"),), (("organizationalUnitName", role),))
+        self.extra_info = {"peercert": {"subject": field if role else field[:1]}}
+        self.aborted = False
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+@pytest.mark.parametrize(
+    ("own", "other"),
+    [
+        ("client", "board"),
+        ("client", "client"),
+        ("board", "client"),
+        ("board", "board"),
+        ("scheduler", "scheduler"),
+        ("scheduler", ""),
+    ],
+)
+def test_who_has_nothing_to_do_here_is_sent_away(
+    own: Role, other: str, caplog: pytest.LogCaptureFixture
+):
+    comm = Comm(other)
+    with pytest.raises(CommClosedError):
+        door._peer(own, comm)
+    (line,) = caplog.messages
+    assert line.startswith(f"refused: a connection with the certificate of a {other or 'stranger'}")
+    assert comm.aborted
+
+
+def test_members_are_who_their_certificates_say():
+    for own, others in PEERS.items():
+        assert {door._peer(own, Comm(other)) for other in others} == others
+    assert door._peer("scheduler", type("Plain", (), {"extra_info": {}})()) == ""
+
+
+@pytest.mark.parametrize(
+    ("peer", "message"),
+    [
+        ("board", {"op": "register-client"}),
+        ("board", [{"op": "task-finished"}, {"op": "update-graph"}]),
+        ("board", {"op": "gather"}),
+        ("client", {"op": "register-worker"}),
+        ("client", ({"op": "task-finished"},)),
+        ("client", {"op": ["register-client"]}),
+        ("client", {"op": "run_function"}),
+    ],
+)
+def test_nobody_says_what_is_anothers(peer: str, message: object, caplog: pytest.LogCaptureFixture):
+    comm = Comm(peer)
+    with pytest.raises(CommClosedError):
+        door._check_said(comm, peer, message)
+    assert f", a {peer}; it has no right to it" in caplog.messages[0]
+    assert comm.aborted
+
+
+def test_what_is_said_in_a_farm_may_be_said():
+    for peer, said in (("board", door.BOARDS_SAY), ("client", door.CLIENTS_SAY)):
+        for operation in said:
+            door._check_said(Comm(peer), peer, {"op": operation})
+        door._check_said(Comm(peer), peer, [{"status": "OK"}, "OK", b"x", 1])

@@ -41,6 +41,7 @@ class FakeLink:
     """Boards that answer at once; the `script` says what happens to the jobs, in their order."""
 
     patience_s = 0.0
+    most_bytes = 1 << 30
 
     def __init__(self, *boards: Board, script: tuple[Deed, ...] = ()) -> None:
         self.there = list(boards or (board("a"), board("b")))
@@ -56,7 +57,11 @@ class FakeLink:
     def boards(self) -> Boards:
         return Boards(found=tuple(self.there), waiting={})
 
+    def most_bytes_to(self, resource: str) -> int:
+        return self.most_bytes
+
     def ask(self, job: bytes, resource: str, avoid: Collection[str] = ()) -> bytes:
+        assert len(job) <= self.most_bytes
         head, parts = unpack(Envelope, job)
         assert (head.board, resource) == ("k/1", "k/1")
         sources = unpack_batch(head.body, parts, Limits()).sources
@@ -111,6 +116,27 @@ def test_arrays_travel_when_a_board_asks_for_them_and_then_no_more():
     for name in ("x", "y"):
         runner.measure("task", [program(name)], OPTIONS)
     assert link.blobs == 1
+
+
+def test_a_batch_that_is_too_large_is_taken_apart():
+    link = FakeLink()
+    runner = runner_of(link)
+    runner.measure("task", [program("x")], OPTIONS)
+    link.most_bytes = 3000
+    rows = runner.measure("task", [program(name) for name in "abc"], OPTIONS)
+    assert [row.ok for row in rows] == [True] * 3
+    assert link.asked[1:] == [("a",), ("b", "c")] or link.asked[1:] == [("a",), ("b",), ("c",)]
+    link.most_bytes = 100
+    with pytest.raises(InputError, match="expected at most 100 bytes, got"):
+        runner.measure("task", [program("x")], OPTIONS)
+
+
+def test_a_job_is_no_larger_than_scheduler_and_boards_take():
+    small = board("a", about=about_board(GENERIC_CPU, 5 << 20))
+    other = board("b", resource="k/2", about=about_board(GENERIC_CPU, 1 << 20))
+    there = Boards(found=(small, other), waiting={}, most_bytes=3 << 20)
+    assert 2 << 20 < there.most_bytes_to("k/1") < 3 << 20
+    assert there.most_bytes_to("k/2") < 1 << 20
 
 
 def test_what_a_board_cannot_do_another_one_does():
