@@ -15,8 +15,8 @@ from retune.vta.expression import SUMS
 from retune.vta.template import ORDERS, packed
 from retune.vta.workload import Convolution
 
-PREFIX = "vta.stay."
-"""Of the names of these sketches."""
+BY_RULE = "vta.stay."
+"""What the names of these sketches begin with."""
 
 
 def stays(program: Program, work: Convolution, config: VtaConfig) -> list[Sketch]:
@@ -30,7 +30,7 @@ def stays(program: Program, work: Convolution, config: VtaConfig) -> list[Sketch
         number = ORDERS.index(_order(operand, stage))
         if not number:
             continue
-        name = f"{PREFIX}{'weights' if operand.constant else 'inputs'}"
+        name = f"{BY_RULE}{'weights' if operand.constant else 'inputs'}"
         try:
             sketch = sketch_of(program, lambda s, n=number: packed(s, work, config, n), name)
         except ScheduleError:  # there is a single tile along some axes

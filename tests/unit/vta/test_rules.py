@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from retune.rules.spaces import strategy
 from retune.vta.config import VtaConfig
 from retune.vta.isa import INP, LOAD, WGT
 from retune.vta.lower import lower
@@ -56,6 +57,11 @@ def test_layers_of_one_tile_along_an_axis_have_no_rules():
     assert [sketch.name for sketch in space_of(work, SMALL).sketches] == [TEMPLATE]
     pixels = replace(PLAIN, kernel=(1, 1), padding=(0, 0, 0, 0), h=8, w=8)
     assert len(space_of(pixels, VtaConfig()).sketches) == 3
+
+
+def test_they_are_no_templates_to_those_who_ask_for_strategies():
+    names = [sketch.name for sketch in space_of(PLAIN, SMALL).sketches]
+    assert [strategy(name) for name in names] == [f"template {TEMPLATE}", *names[1:]]
 
 
 def test_the_first_order_is_the_template_s():
