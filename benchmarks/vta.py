@@ -14,7 +14,7 @@ from retune.report.vta import Layer, as_file, queue_chart, roofline_chart
 from retune.vta.config import VtaConfig
 from retune.vta.functional import execute
 from retune.vta.lower import lower
-from retune.vta.template import space_of
+from retune.vta.space import space_of
 from retune.vta.timing import Timing, simulate
 from retune.vta.workload import OUTPUT, Convolution, reference, requantized
 

@@ -10,6 +10,7 @@ import pytest
 
 import retune.api
 from retune.bundle.bench import BenchOptions
+from retune.bundle.build import build_plan
 from retune.bundle.by_parts import PartValue
 from retune.bundle.format import read_bundle
 from retune.bundle.module import Module
@@ -18,21 +19,25 @@ from retune.bundle.plan import RECIPE_NOTE
 from retune.bundle.verify import compare
 from retune.core.codec import from_json
 from retune.core.errors import InputError, RecordError
-from retune.device.opening import open_runner
+from retune.device.opening import open_device, open_runner
 from retune.graph.blocks import pack
-from retune.graph.onnx_import import load_file
+from retune.graph.evaluate import run_graph
+from retune.graph.onnx_import import import_model, load_file
 from retune.graph.ops.blocked import blocked_conv2d
 from retune.graph.passes import optimise
-from retune.graph.quantize.recipe import Recipe, quantized
+from retune.graph.quantize.recipe import Recipe, quantize, quantized
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
 from retune.records.schema import succeeded
 from retune.records.store import RecordStore
+from retune.search.extract import extract
+from retune.search.packed import packed_network
 from retune.search.session import RunSettings, Session
 from retune.stages import delivery, settling
 from retune.stages.manifest import FinalistsManifest, TuneRequest
 from retune.stages.network import open_network, stage_extract, stage_import
 from retune.stages.results import TuneResult
 from retune.stages.selection import selected_candidates, stage_select
+from retune.vta.config import VtaConfig
 from tests.device.networks import Net
 
 
@@ -133,6 +138,30 @@ def test_kernels_beside_it_have_the_best_schedules_that_are_known_for_the_device
     after = stage_select(request, listed, FinalistsManifest())
     assert [best for best in after.best if best.task_key != beside.key] == list(before.best)
     assert selected_candidates(request, after)[beside.key] == fast
+
+
+def test_rows_of_dense_layers_go_to_the_accelerator_and_back():
+    """An image is flattened, two layers of rows follow, one of them on the accelerator."""
+    n = Net("classifier")
+    x = n(
+        "MaxPool",
+        n("Relu", n.conv(n.input(1, 3, 8, 8), 3, 20)),
+        kernel_shape=[2, 2],
+        strides=[2, 2],
+    )
+    x = n("Flatten", n("Relu", n.conv(x, 20, 20)))
+    x = n("Relu", n("Gemm", x, n.weight(64, 320), n.weight(64), transB=1))
+    graph = import_model(n.model(n("Gemm", x, n.weight(10, 64), n.weight(10), transB=1)))
+    data = {"x0": np.random.default_rng(0).standard_normal((1, 3, 8, 8), np.float32)}
+    settings = replace(POWER2, skip_conv_layers=(0,), bias_correction=False, method="minmax")
+    packed = optimise(packed_network(quantize(graph, data, settings), VtaConfig()), "NHWC")
+    device = open_device("vta-sim")
+    network = extract(packed, accelerator=VtaConfig())
+    plan = build_plan(network, {}, device.spec, model_key="", notes={})
+    assert [host.engine for host in plan.hosts] == ["vta", "vta"]
+    expected = run_graph(packed, data)
+    for name, array in Module(plan, device).run(data).items():
+        np.testing.assert_allclose(array, expected[name], rtol=1e-5, atol=1e-6)
 
 
 def test_a_damaged_module_is_refused_by_name(tuned: TuneResult, tmp_path: Path):

@@ -3,7 +3,7 @@
 Its parent's side is `accelerator.AcceleratorRunner`; it opens no device.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import perf_counter
 
 import numpy as np
@@ -92,4 +92,4 @@ def main(channel: int, lifeline: int, device: str) -> None:
 
 
 def _opened(device: str) -> _Simulated:
-    return _Simulated(replace(described(device, GENERIC_CPU), name=device))
+    return _Simulated(described(device, GENERIC_CPU))

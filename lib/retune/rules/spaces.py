@@ -13,6 +13,7 @@ from retune.rules.devices import rules_for
 from retune.rules.template import Decided, Template, Workload
 from retune.rules.templates import templates
 from retune.schedule.space import Rule, Sketch, Space, sketches_of
+from retune.vta.rules import BY_RULE
 
 _log = logging.getLogger("retune.rules")
 
@@ -46,7 +47,7 @@ def strategy(sketch: str) -> str:
     is a template: `conv2d_nchwc.774b80c8` -> `template conv2d_nchwc`, without its digest.
     """
     plain = re.sub(r"\.[0-9a-f]{8}$", "", sketch)
-    if plain.startswith(("cpu.", "gpu.")):
+    if plain.startswith(("cpu.", "gpu.", BY_RULE)):
         return re.sub(r"^(cpu|gpu)\.v\d+", r"\1", plain)
     return f"template {plain}"
 

@@ -22,7 +22,7 @@ from retune.graph.ops.blocked import BLOCKED_CONV
 from retune.graph.ops.registry import Attrs, integer, ints
 from retune.schedule.space import Sketch, Space
 from retune.vta.config import VtaConfig
-from retune.vta.template import space_of
+from retune.vta.space import space_of
 from retune.vta.workload import DATA, OUTPUT, WEIGHT, Convolution, Operand, Step
 
 BIAS, OTHER = "bias", "residual"

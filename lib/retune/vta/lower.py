@@ -7,7 +7,7 @@ is done, its sums go through the epilogue and are stored while the others comput
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 
@@ -17,11 +17,8 @@ from retune.vta.folding import Folded, Loop, fold, unrolled
 from retune.vta.isa import ACC, ACC8, INP, LOAD, OUT, STORE, WGT
 from retune.vta.module import UOPS, DramBuffer, Memory, VtaModule, laid_out
 from retune.vta.stream import Piece, Stream
-from retune.vta.template import KNOBS
+from retune.vta.template import KNOBS, ORDER, ORDERS, Decisions, input_size
 from retune.vta.workload import DATA, OUTPUT, WEIGHT, Convolution, Operand, Step
-
-Decisions = Mapping[str, Sequence[int]]
-"""Values of the knobs by name, one each."""
 
 
 def lower(work: Convolution, decisions: Decisions, config: VtaConfig) -> VtaModule:
@@ -34,17 +31,14 @@ def lower(work: Convolution, decisions: Decisions, config: VtaConfig) -> VtaModu
     lowering.run()
     stream = lowering.stream
     uops = stream.uops
-    at = {buffer.name: buffer for buffer in buffers}
-    placed = laid_out(
-        {b.name: (b.memory, b.shape if b.name != UOPS else (len(uops),)) for b in buffers}, config
-    )
-    assert all(a.offset == at[a.name].offset for a in placed)
+    *arrays, last = buffers  # the micro-ops, of which there was one so far
+    last = replace(last, elements=len(uops), shape=uops.shape)
     return VtaModule.of(
         stream.instructions,
         name=work.name,
         config=config,
         uops=uops,
-        buffers=placed,
+        buffers=(*arrays, last),
         macs=work.macs(config),
     )
 
@@ -75,6 +69,8 @@ class _Tiles:
     high: int
     """Rows of the input on chip."""
     wide: int
+    order: tuple[str, ...]
+    """Of the loops over tiles."""
 
     @staticmethod
     def of(work: Convolution, decisions: Decisions) -> "_Tiles":
@@ -89,8 +85,11 @@ class _Tiles:
                 raise ScheduleError(
                     f"{work.name}: tiles of {tile} for {threads} threads do not divide {extent}"
                 )
-        high, wide = _input_size(work, h, w)
-        return _Tiles(b, h, w, ci, co, oc, ht, high, wide)
+        high, wide = input_size(work, h, w)
+        (order,) = decisions.get(ORDER, (0,))
+        if not 0 <= order < len(ORDERS):
+            raise ScheduleError(f"{work.name}: no order {order} of tiles; there are {len(ORDERS)}")
+        return _Tiles(b, h, w, ci, co, oc, ht, high, wide, ORDERS[order])
 
     @property
     def threads(self) -> int:
@@ -99,16 +98,6 @@ class _Tiles:
     @property
     def sums(self) -> int:
         return self.b * self.co * self.h * self.w
-
-
-def _input_size(work: Convolution, h: int, w: int) -> tuple[int, int]:
-    """As `template.input_size`, which says why."""
-    top, left, _, _ = work.padding
-    (kh, kw), (sh, sw), (wh, ww) = work.kernel, work.strides, work.window
-    if work.transposed:
-        high, wide = (h - 1 + top) // sh + (kh - 1 - top) // sh, (w - 1 + left) // sw
-        return high + 1, wide + (kw - 1 - left) // sw + 1
-    return h if kh == 1 else (h - 1) * sh + wh, (w - 1) * sw + ww
 
 
 @dataclass(slots=True)
@@ -170,10 +159,16 @@ class _Lowering:
         """Tiles of the output that are made together, one for each thread."""
         t, work = self.tiles, self.work
         rows, columns = work.out_size
-        outer = (work.n // t.b, rows // t.h // t.h_threads, work.o // t.co // t.oc_threads)
-        for b, i, co, j in product(*map(range, (*outer, columns // t.w))):
+        counts = {
+            "bo": work.n // t.b,
+            "i": rows // t.h // t.h_threads,
+            "co": work.o // t.co // t.oc_threads,
+            "j": columns // t.w,
+        }
+        for numbers in product(*(range(counts[axis]) for axis in t.order)):
+            at = dict(zip(t.order, numbers, strict=True))
             yield [
-                _Place(b, co * t.oc_threads + oc, i * t.h_threads + h, j)
+                _Place(at["bo"], at["co"] * t.oc_threads + oc, at["i"] * t.h_threads + h, at["j"])
                 for h, oc in product(range(t.h_threads), range(t.oc_threads))
             ]
 

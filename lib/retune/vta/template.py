@@ -1,6 +1,6 @@
 """The template of packed convolutions: its knobs, and what fits the accelerator's memories.
 
-Read `space_of` and `packed`. The knobs are those of TVM's conv2d_packed: tile_b, tile_h, tile_w,
+Read `packed`, then `limits`. The knobs are those of TVM's conv2d_packed: tile_b, tile_h, tile_w,
 tile_ci and tile_co are the sizes of a step's tiles; oc_nthread and h_nthread are virtual threads,
 each with buffers of its own, which take turns, so that one's data are loaded while another
 computes. `lower` makes instructions of the same decisions.
@@ -8,24 +8,25 @@ computes. `lower` makes instructions of the same decisions.
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
-from itertools import combinations
+from itertools import combinations, permutations
 from operator import mul
+from typing import TypeVar
 
-from retune.core.errors import ScheduleError
 from retune.ir.expr import Expr, Operand, as_expr, binary, ceildiv, const, equal, maximum, select
-from retune.ir.stmt import Program, from_dag
 from retune.schedule.schedule import Schedule
-from retune.schedule.space import Space, sketch_of
 from retune.vta.config import ITER_BITS, VtaConfig
-from retune.vta.expression import SUMS, expression
+from retune.vta.expression import SUMS
 from retune.vta.folding import LATENCY
 from retune.vta.intrinsics import gemm_name
 from retune.vta.workload import OUTPUT, Convolution
 
-NAME = "vta.conv2d_packed"
-"""Of the template's sketch."""
-
 KNOBS = ("tile_b", "tile_h", "tile_w", "tile_ci", "tile_co", "oc_nthread", "h_nthread")
+
+ORDER = "order"
+"""The decision about the outermost loops: a number of `ORDERS`, 0 where there is no such one."""
+
+ORDERS = tuple(permutations(("bo", "i", "co", "j")))
+"""Orders in which tiles of the output are made, the first one as TVM's template makes them."""
 
 MOST_STEPS = 512
 """Products of tiles in a layer at most. More are smaller ones than pay for their instructions."""
@@ -33,34 +34,29 @@ MOST_STEPS = 512
 _LONGEST = (1 << ITER_BITS) - 1
 """More iterations than an instruction has are tiles of their own."""
 
+Extent = TypeVar("Extent", int, Expr)
+"""Of a tile: decided, or not yet."""
+
 Decisions = Mapping[str, Sequence[int]]
 """Values of the knobs by name, one each."""
 
 
-def program_of(work: Convolution, config: VtaConfig) -> Program:
-    """The layer as loops that are not scheduled."""
-    return from_dag(expression(work, config), work.name)
+def packed(s: Schedule, work: Convolution, config: VtaConfig, order: int = 0) -> None:
+    """Tiles of the output outermost, threads of them inside, then tiles of channels and a step.
 
-
-def space_of(work: Convolution, config: VtaConfig) -> Space:
-    """All decisions that fit the memories.
-
-    Raises: ScheduleError if there are none.
+    `order` is the number of the outermost loops' order. Another one than that of TVM's template is
+    a decision, too, of candidates for which it makes a difference.
     """
-    sketch = sketch_of(program_of(work, config), lambda s: packed(s, work, config), NAME)
-    if sketch.empty:
-        raise ScheduleError(f"{work.name}: no tiles of it fit the memories of {config.name}")
-    return Space((sketch,))
-
-
-def packed(s: Schedule, work: Convolution, config: VtaConfig) -> None:
-    """Tiles of the output outermost, threads of them inside, then tiles of channels and a step."""
     *outer, bi, ci = s.loops(OUTPUT)
     names = ("tile_b", "tile_co", "tile_h", "tile_w")
     tiles = {n: _divisor(s, loop, n) for n, loop in zip(names, outer, strict=True)}
     (depth,) = (loop for loop in s.loops(SUMS) if loop.endswith("k_o"))
     tiles["tile_ci"] = _divisor(s, depth, "tile_ci")
     threads = {n: s.sample_categorical(n, (1, 2)) for n in ("oc_nthread", "h_nthread")}
+    if order:
+        s.sample_categorical(ORDER, (order,))
+        swapped = _swapped(work, {**tiles, **threads}, order)
+        s.require(swapped >= 1, "its order makes no difference")
     for condition, why in limits(work, config, {**tiles, **threads}):
         s.require(condition, why)
     (b, b_), (co, co_), (i, i_), (j, j_) = (
@@ -68,7 +64,9 @@ def packed(s: Schedule, work: Convolution, config: VtaConfig) -> None:
     )
     co, oc_thread = s.split(co, [threads["oc_nthread"]])
     i, h_thread = s.split(i, [threads["h_nthread"]])
-    s.reorder(b, i, co, j, h_thread, oc_thread, b_, co_, i_, j_, bi, ci)
+    places = {"bo": b, "i": i, "co": co, "j": j}
+    ordered = [places[axis] for axis in ORDERS[order]]
+    s.reorder(*ordered, h_thread, oc_thread, b_, co_, i_, j_, bi, ci)
     s.compute_at(SUMS, oc_thread)
     k_o, k_o_ = s.split(depth, [tiles["tile_ci"]])
     own = {loop.rsplit(".", 1)[-1]: loop for loop in s.loops(SUMS)}
@@ -79,6 +77,24 @@ def packed(s: Schedule, work: Convolution, config: VtaConfig) -> None:
 
 def _divisor(s: Schedule, loop: str, name: str) -> Expr:
     return s.sample_perfect_tile(loop, 2, max_innermost=_LONGEST, name=name)[0]
+
+
+def _swapped(work: Convolution, knobs: Mapping[str, Expr], number: int) -> Expr:
+    """0 if tiles are made in the same order as the template makes them: none that there are
+    several of have changed places."""
+    rows, columns = work.out_size
+    counts = {
+        "bo": const(work.n) // knobs["tile_b"],
+        "i": const(rows) // knobs["tile_h"] // knobs["h_nthread"],
+        "co": const(work.o) // knobs["tile_co"] // knobs["oc_nthread"],
+        "j": const(columns) // knobs["tile_w"],
+    }
+    place = {axis: at for at, axis in enumerate(ORDERS[number])}
+    pairs = [(a, b) for a, b in combinations(ORDERS[0], 2) if place[a] > place[b]]
+    total: Expr = const(0)
+    for a, b in pairs:
+        total = total + (counts[a] - 1) * (counts[b] - 1)
+    return total
 
 
 # -- what fits ---------------------------------------------------------------------------------
@@ -125,7 +141,7 @@ def limits(
     return found
 
 
-def input_size(work: Convolution, h: Expr, w: Expr) -> tuple[Expr, Expr]:
+def input_size(work: Convolution, h: Extent, w: Extent) -> tuple[Extent, Extent]:
     """Rows and columns of the input that a tile of the output needs, as they lie on chip."""
     top, left, _, _ = work.padding
     (kh, kw), (sh, sw), (wh, ww) = work.kernel, work.strides, work.window

@@ -79,11 +79,6 @@ class Timing:
         spent = self.course.end - self.course.start
         return {name: int(spent[self.course.queue == i].sum()) for i, name in enumerate(QUEUES)}
 
-    @cached_property
-    def memory_busy(self) -> int:
-        """Cycles in which DRAM is read."""
-        return int(self.costs.bus.sum())
-
     def intervals(self, queue: str) -> np.ndarray:
         """Begin and end of everything in a queue, in order. int64 [n, 2]"""
         mine = self.course.queue == QUEUES.index(queue)

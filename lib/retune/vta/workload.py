@@ -102,10 +102,6 @@ class Convolution:
         rows, columns = (self.h, self.w) if self.transposed else self.out_size
         return config.macs * self.n * self.o * self.c * rows * columns * self.taps
 
-    def gops(self, cycles: int, config: VtaConfig) -> float:
-        """1e9 operations a second when it takes so many cycles; the epilogue does not count."""
-        return 2e-3 * self.macs(config) * config.board.mhz / cycles
-
     def operand(self, name: str) -> Operand:
         """The operand of that name."""
         return next(operand for operand in self.operands if operand.name == name)

@@ -109,5 +109,6 @@ def test_the_start_of_a_task_is_one_of_its_candidates(resnet: Network):
     for task in resnet.tasks.values():
         if task.packed is not None:
             space = task.space(GENERIC_CPU)
-            (first,) = space.untuned()
-            assert space.valid(space.locate([first])).all()
+            starts = space.untuned()
+            assert [start.sketch for start in starts] == [s.name for s in space.sketches]
+            assert space.valid(space.locate(starts)).all()

@@ -13,7 +13,8 @@ from retune.vta.expression import expression
 from retune.vta.functional import execute
 from retune.vta.lower import lower
 from retune.vta.module import VtaModule
-from retune.vta.template import KNOBS, space_of
+from retune.vta.space import TEMPLATE, space_of
+from retune.vta.template import KNOBS
 from retune.vta.timing import simulate
 from retune.vta.workload import OUTPUT, Convolution, Operand, Step, dense, reference, requantized
 from tests.unit.vta.layers import BATCHED, PLAIN, SMALL, WHOLE, arrays_of, naive, random_layer
@@ -97,7 +98,7 @@ def test_dense_layers_are_windows_of_one():
 def test_limits_are_those_of_the_memories():
     """Whatever the space holds fits; what it leaves out for its memories does not."""
     space = space_of(WHOLE, SMALL)
-    (sketch,) = space.sketches
+    sketch = space.sketch(TEMPLATE)
     rows = sketch.rows_of(np.arange(sketch.size))
     valid = sketch.valid(rows)
     assert 20 < valid.sum() < len(rows)
@@ -129,6 +130,8 @@ def test_decisions_that_do_not_divide_are_refused():
     decided = dict.fromkeys(KNOBS, (1,))
     with pytest.raises(ScheduleError, match="no value for tile_h"):
         lower(PLAIN, {n: v for n, v in decided.items() if n != "tile_h"}, SMALL)
+    with pytest.raises(ScheduleError, match="no order 24 of tiles; there are 24"):
+        lower(PLAIN, {**decided, "order": (24,)}, SMALL)
     with pytest.raises(ScheduleError, match="tiles of 4 for 1 threads do not divide 6"):
         lower(PLAIN, {**decided, "tile_h": (4,)}, SMALL)
 

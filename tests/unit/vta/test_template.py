@@ -10,7 +10,8 @@ from retune.ir.stmt import For, walk
 from retune.schedule.replay import replay
 from retune.schedule.trace import Trace
 from retune.vta.config import VtaConfig
-from retune.vta.template import KNOBS, program_of, space_of
+from retune.vta.space import TEMPLATE, program_of, space_of
+from retune.vta.template import KNOBS, ORDER
 from tests.unit.vta.layers import PLAIN, SMALL, WHOLE
 
 
@@ -18,9 +19,12 @@ def test_its_decisions_are_the_knobs():
     space = space_of(PLAIN, SMALL)
     candidates = space.sample(32, np.random.default_rng(0))
     assert space.valid(candidates).all()
-    candidate = space.candidate(candidates, 0)
-    assert {name for name, _ in candidate.decisions} == set(KNOBS)
-    assert len(space.locate([candidate])) == 1
+    found = [space.candidate(candidates, i) for i in range(len(candidates))]
+    for candidate in found:
+        own = {ORDER} if candidate.sketch != TEMPLATE else set()
+        assert {name for name, _ in candidate.decisions} == {*KNOBS, *own}
+        assert len(space.locate([candidate])) == 1
+    assert len({candidate.sketch for candidate in found}) == 3
 
 
 def test_traces_replay_from_text():
@@ -32,18 +36,18 @@ def test_traces_replay_from_text():
 
 @pytest.mark.parametrize("config", [SMALL, VtaConfig()], ids=lambda config: config.name)
 def test_the_core_is_matched_by_its_pattern(config: VtaConfig):
-    (sketch,) = space_of(WHOLE, config).sketches
-    taken = [
-        loop
-        for loop in walk(sketch.program.body)
-        if isinstance(loop, For) and loop.kind == "intrinsic"
-    ]
-    assert [loop.intrinsic for loop in taken] == [f"vta.gemm{config.block}"]
+    for sketch in space_of(WHOLE, config).sketches:
+        taken = [
+            loop
+            for loop in walk(sketch.program.body)
+            if isinstance(loop, For) and loop.kind == "intrinsic"
+        ]
+        assert [loop.intrinsic for loop in taken] == [f"vta.gemm{config.block}"]
 
 
 def test_limits_follow_from_the_memories():
     """As said in words: elements of each thread's tiles, over all rows of options."""
-    (sketch,) = space_of(PLAIN, SMALL).sketches
+    sketch = space_of(PLAIN, SMALL).sketch(TEMPLATE)
     rows = sketch.rows_of(np.arange(sketch.size))
     knobs = {d.name: d.table[rows[:, i], 0] for i, d in enumerate(sketch.decisions)}
     threads = knobs["oc_nthread"] * knobs["h_nthread"]
