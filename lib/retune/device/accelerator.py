@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from math import prod
 from queue import SimpleQueue
 from typing import Any
 
@@ -25,6 +26,7 @@ from retune.device.runtime import Device
 from retune.device.workload import MeasureOptions, Workload, handed_in
 from retune.records.schema import Measurement, failed
 from retune.vta.config import VtaConfig
+from retune.vta.workload import OUTPUT
 
 NAME = "vta-sim"
 BASE = "pocl"
@@ -94,6 +96,8 @@ class Prepare:
     key: str
     inputs: Mapping[str, np.ndarray]
     outputs: Mapping[str, np.ndarray]
+    forgotten: tuple[str, ...] = ()
+    """Workloads whose arrays are not needed any longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,9 +163,11 @@ class AcceleratorRunner:
         """
         if workload_key not in self._workloads:
             raise InputError(f"workload {workload_key!r} was not prepared")
+        workload = self._workloads[workload_key]
+        wanted = [self._packed(workload, source) for source in candidates]
         child = self._free.get()
         try:
-            return [self._one(child, self._workloads[workload_key], each) for each in candidates]
+            return [self._one(child, workload, source) for source in wanted]
         finally:
             self._free.put(child)
 
@@ -170,15 +176,41 @@ class AcceleratorRunner:
         for child in self._children:
             child.close()
 
-    def _one(self, child: Child, workload: Workload, source: ProgramSource) -> Measurement:
+    def _packed(self, workload: Workload, source: ProgramSource) -> PackedSource:
+        """The candidate. Raises: InputError if it is none, or does not fit the arrays."""
         if not isinstance(source, PackedSource):
             raise InputError(f"{self.spec.name}: expected a packed layer, got kernels {source.key}")
+        for name, (shape, _) in source.work.shapes(source.config).items():
+            array = (workload.outputs if name == OUTPUT else workload.inputs).get(name)
+            if array is None or array.size != prod(shape):
+                got = "none" if array is None else str(array.shape)
+                raise InputError(
+                    f"workload {workload.key}: expected {name!r} of shape {shape}, got {got}"
+                )
+        return source
+
+    def _provide(self, child: Child, workload: Workload) -> None:
+        """The child has the workload's arrays, and none that are not needed."""
+        if workload in child.holds:
+            return
+        held = [known for known in child.holds if isinstance(known, Workload)]
+        stale = [known for known in held if self._workloads.get(known.key) is not known]
+        child.request(
+            Prepare(
+                key=workload.key,
+                inputs=workload.inputs,
+                outputs=workload.outputs,
+                forgotten=tuple(known.key for known in stale),
+            ),
+            _DEADLINE_S,
+        )
+        child.holds.difference_update(stale)
+        child.holds.add(workload)
+
+    def _one(self, child: Child, workload: Workload, source: PackedSource) -> Measurement:
         try:
             child.ensure()
-            if workload.key not in child.holds:
-                arrays = Prepare(key=workload.key, inputs=workload.inputs, outputs=workload.outputs)
-                child.request(arrays, _DEADLINE_S)
-                child.holds.add(workload.key)
+            self._provide(child, workload)
             reply = child.request(Simulate(workload_key=workload.key, source=source), _DEADLINE_S)
         except ChildLostError as lost:
             return failed(lost.status, str(lost))
