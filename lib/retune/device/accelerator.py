@@ -8,7 +8,6 @@ they are the same each time, one repeat is all, and nobody has to be quiet meanw
 
 import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from math import prod
@@ -23,7 +22,7 @@ from retune.core.target import DeviceSpec
 from retune.device.child import Child, ChildLostError
 from retune.device.packed_source import PackedSource
 from retune.device.runtime import Device
-from retune.device.workload import MeasureOptions, Workload, handed_in
+from retune.device.workload import DirectRunner, MeasureOptions, Workload
 from retune.records.schema import Measurement, failed
 from retune.vta.config import VtaConfig
 from retune.vta.workload import OUTPUT
@@ -108,11 +107,12 @@ class Simulate:
     source: PackedSource
 
 
-class AcceleratorRunner:
+class AcceleratorRunner(DirectRunner):
     """A Runner for the simulated accelerator: as many candidates at once as there are processes."""
 
     def __init__(self, spec: DeviceSpec, processes: int | None = None) -> None:
         """Starts nothing yet. `processes` is by default the number of cores."""
+        super().__init__()
         self.spec = spec
         count = processes or os.cpu_count() or 1
         self._children = [
@@ -121,7 +121,6 @@ class AcceleratorRunner:
         self._free: SimpleQueue[Child] = SimpleQueue()
         for child in self._children:
             self._free.put(child)
-        self._workloads: dict[str, Workload] = {}
 
     @property
     def capacity(self) -> int:
@@ -137,20 +136,6 @@ class AcceleratorRunner:
         """Cycles that are counted cannot be disturbed."""
         return nullcontext()
 
-    def prepare(self, workload: Workload) -> None:
-        """Makes the workload known; an earlier one of the same key is replaced."""
-        self._workloads[workload.key] = workload
-
-    def forget(self, workload_key: str) -> None:
-        """Its arrays are not held any longer."""
-        self._workloads.pop(workload_key, None)
-
-    def submit(
-        self, workload_key: str, candidates: Sequence[ProgramSource], options: MeasureOptions
-    ) -> Future[list[Measurement]]:
-        """What `measure` returns or raises, taken in the caller's thread."""
-        return handed_in(self.measure, workload_key, candidates, options)
-
     def measure(
         self,
         workload_key: str,
@@ -161,9 +146,7 @@ class AcceleratorRunner:
 
         Raises: InputError for an unknown workload, or a candidate that is none of an accelerator.
         """
-        if workload_key not in self._workloads:
-            raise InputError(f"workload {workload_key!r} was not prepared")
-        workload = self._workloads[workload_key]
+        workload = self._workload(workload_key)
         wanted = [self._packed(workload, source) for source in candidates]
         child = self._free.get()
         try:
