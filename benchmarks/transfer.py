@@ -3,19 +3,19 @@
     python -m benchmarks.transfer --records artifacts/records [--records OTHER] [--seeds 3]
 
 For each device of the record stores: how well candidates that were measured there are ranked by the
-static estimate alone (no model), by a model of all other devices' records, by the same one without
-the device's numbers among its features (`device.*`), and by a model of this device's own records of
-other networks, which is what tuning on it would bring. The rank correlation, and how much of the
-best time the model's first choice and the best of its first five reach, over tasks with at least
-eight candidates. Networks are not held out from other devices: a farm's next board gets the
-networks that the first one has.
+static estimate alone (no model), by a model of all other devices' records, by one that takes these
+for this device's (so that the features `device.*` tell it nothing), and by a model of this device's
+own records of other networks, which is what tuning on it would bring. The rank correlation, and how
+much of the best time the model's first choice and the best of its first five reach, over tasks with
+at least eight candidates. Networks are not held out from other devices: a farm's next board gets
+the networks that the first one has.
 
 Records of a second device come from tuning there, such as on Intel's CPU runtime (`pip install
 intel-opencl-rt intel-cmplr-lib-rt`), with `--tuner random`, so that no model chose them.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -75,11 +75,11 @@ def joined(parts: list[Rows]) -> Rows:
     )
 
 
-def without_numbers(rows: Rows) -> Rows:
-    """The same rows, with every device's numbers alike."""
+def alike(rows: Rows, device: np.ndarray) -> Rows:
+    """The same rows, as if all were of a device with the numbers that are among these features."""
     features = rows.features.copy()
-    features[:, OF_DEVICE] = 0.0
-    return Rows(features, rows.cost, rows.task, rows.network, rows.record_id, rows.time)
+    features[:, OF_DEVICE] = device[OF_DEVICE]
+    return replace(rows, features=features)
 
 
 def rankings(
@@ -91,8 +91,8 @@ def rankings(
     if others:
         seen = joined(others)
         yield "other devices", rows, predictions(_trained(seen, seed), rows)
-        blind = _trained(without_numbers(seen), seed)
-        yield "other devices, no numbers", rows, predictions(blind, without_numbers(rows))
+        blind = _trained(alike(seen, rows.features[0]), seed)
+        yield "other devices, as if this", rows, predictions(blind, rows)
     if len(np.unique(rows.network)) > 1:
         yield "its own, other networks", rows, cross_validate(rows, seed)
 
@@ -107,7 +107,10 @@ def main() -> None:
     parser.add_argument("--records", type=Path, action="append", required=True)
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
-    devices = device_rows(options.records)
+    try:
+        devices = device_rows(options.records)
+    except InputError as error:
+        parser.error(str(error))
     for unseen in devices:
         others = [other.rows for other in devices if other is not unseen]
         found: dict[str, list[np.ndarray]] = {}

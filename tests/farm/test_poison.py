@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from retune.core.target import GENERIC_CPU, DeviceSpec
 from retune.device.workload import MeasureOptions
 from tests.device.test_local_runner import CRASH, HANG, IMPATIENT, RIGHT, WRONG
 from tests.device.test_local_runner import WORKLOAD as AXPY
 from tests.device.test_local_runner import program as kernel
 from tests.farm.processes import DEADLINE_S, Farm
+from tests.unit.device import test_accelerator as accelerator
 from tests.unit.device.test_measure import WORKLOAD, program
 
 pytestmark = [pytest.mark.slow, pytest.mark.device]
@@ -36,6 +38,25 @@ def test_a_kernel_that_crashes_or_hangs_is_a_row_and_the_board_lives(farm: Farm)
     assert board.alive
     assert not board.matching("WARNING|ERROR|Traceback")
     assert len(board.matching("board real serves")) == 1
+
+
+def test_an_accelerator_is_a_board_as_any_other(farm: Farm):
+    """Packed layers travel; what a board counts is what this machine counts."""
+    farm.begin_board("vta", "vta-sim").wait_for("board vta serves")
+    work = accelerator.workload("layer")
+    with closing(accelerator.AcceleratorRunner(vta_spec(), processes=1)) as here:
+        (expected,) = accelerator.measured(here, work, accelerator.GOOD)
+    with closing(farm.link()) as link, closing(farm.runner(link)) as runner:
+        runner.prepare(work)
+        uneven = accelerator.candidate(1, 3, 8, 2, 2, 1, 1)
+        future = runner.submit(work.key, [accelerator.GOOD, uneven], MeasureOptions())
+        right, skipped = future.result(DEADLINE_S)
+    assert (right.run_times_us, right.instance) == (expected.run_times_us, "vta")
+    assert skipped.status == "skipped"
+
+
+def vta_spec() -> DeviceSpec:
+    return accelerator.described("vta-sim", GENERIC_CPU)
 
 
 def test_a_batch_that_loses_two_boards_is_tried_candidate_by_candidate(farm: Farm):

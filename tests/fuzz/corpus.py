@@ -11,23 +11,28 @@ import random
 import shutil
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
+from math import prod
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from retune.bundle.format import MANIFEST, WEIGHTS, pack_zip, write_bundle
+from retune.bundle.plan import BufferRole, NetworkPlan, PlanBuffer, PlanHost
 from retune.core.keys import content_key
 from retune.records.files import list_files
 from retune.records.store import RecordStore
+from retune.vta.lower import lower
 from tests.device.networks import NETWORKS, write
 from tests.fuzz.jobs import make_jobs, mutated_job
 from tests.fuzz.mutations import json_text, mutated_bytes, mutated_json, mutated_message
 from tests.unit.bundle.conftest import make_plan
 from tests.unit.bundle.test_hosts import plan_of
+from tests.unit.device import test_accelerator as accelerator
 from tests.unit.records.test_store import record
 
 FILES = Path(onnx.__file__).parent / "backend/test/data"
@@ -77,10 +82,7 @@ class Corpus:
         if name == MANIFEST:
             changed = mutated_json(manifest, rng)
             return {**parts, MANIFEST: _signed(changed)}
-        change = mutated_message if name.endswith(".onnx") else mutated_bytes
-        parts[name] = (
-            _bent_weights(parts[name], rng) if name == WEIGHTS else change(parts[name], rng)
-        )
+        parts[name] = _change_of(name)(parts[name], rng)
         facts = {
             "bytes": len(parts[name]),
             "blake2b": blake2b(parts[name], digest_size=16).hexdigest(),
@@ -130,6 +132,7 @@ def make_corpus(folder: Path, models: Sequence[bytes] = ()) -> Corpus:
     for name in ("detector", "both"):
         (folder / f"{name}.source").mkdir()
         bundles.append(write_bundle(plan_of(name, folder / f"{name}.source"), folder / name))
+    bundles.append(write_bundle(accelerated_plan(), folder / "accelerated"))
     store = RecordStore(folder / "records")
     store.append([record(n) for n in range(20)])
     (path,) = list_files(store.root)
@@ -142,6 +145,43 @@ def make_corpus(folder: Path, models: Sequence[bytes] = ()) -> Corpus:
     )
     shutil.rmtree(folder)
     return made
+
+
+def accelerated_plan() -> NetworkPlan:
+    """One layer on an accelerator, and nothing else."""
+    module = lower(accelerator.WORK, accelerator.GOOD.decisions, accelerator.CONFIG)
+    shapes = accelerator.WORK.shapes(accelerator.CONFIG)
+    roles: dict[str, BufferRole] = {"data": "input", "weight": "weight", "output": "output"}
+    buffers = tuple(
+        PlanBuffer(name=name, dtype=kind, elements=prod(shape), role=roles[name], shape=shape)
+        for name, (shape, kind) in shapes.items()
+    )
+    step = PlanHost(
+        label="layer",
+        model=module.to_bytes(),
+        inputs=tuple(buffer.name for buffer in module.inputs),
+        outputs=("output",),
+        after=0,
+        engine="vta",
+    )
+    return replace(
+        make_plan(),
+        kernels={},
+        buffers=buffers,
+        launches=(),
+        inputs=("data",),
+        outputs=("output",),
+        weights={"weight": np.ones(prod(shapes["weight"][0]), np.int8)},
+        aliases=(),
+        hosts=(step,),
+    )
+
+
+def _change_of(part: str) -> Callable[[bytes, random.Random], bytes]:
+    """What bends a part of that name, as far as its kind is known."""
+    if part == WEIGHTS:
+        return _bent_weights
+    return {"onnx": mutated_message, "vta": _bent_zip}.get(part.rpartition(".")[2], mutated_bytes)
 
 
 def _signed(manifest: object) -> bytes:

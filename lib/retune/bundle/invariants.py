@@ -21,6 +21,7 @@ from retune.codegen.hazards import are_apart
 from retune.codegen.target import unknown_options
 from retune.core.dtypes import DTYPES, UNKNOWN, numpy_dtype
 from retune.core.errors import ModelError
+from retune.device.farm.names import is_farm
 from retune.graph.ops.host import HostModel
 from retune.ir.storage import Storage
 
@@ -38,6 +39,12 @@ def check_options(plan: NetworkPlan) -> None:
     """Compilers are asked for what is known to name no file."""
     if unknown := unknown_options(plan.options):
         raise broken_plan(plan, "options", "build options of codegen.target's list", unknown)
+
+
+def check_device(plan: NetworkPlan) -> None:
+    """It was tuned for a device of a machine: opening it by that name leads nowhere else."""
+    if is_farm(plan.device.name):
+        raise broken_plan(plan, "device", "a device of a machine", plan.device.name[:80])
 
 
 def check_names_unique(plan: NetworkPlan) -> None:
@@ -289,6 +296,7 @@ def check_written_before_read(plan: NetworkPlan) -> None:
 
 CHECKS: tuple[Callable[[NetworkPlan], None], ...] = (
     check_options,
+    check_device,
     check_names_unique,
     check_buffer_types,
     check_interface,

@@ -32,7 +32,7 @@ def from_json(kind: type[T], text: str) -> T:
     """
     try:
         data = json.loads(text, parse_constant=_refuse_constant)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RecordError(
             f"{kind.__name__}: expected JSON, got text that is not: {error}"
         ) from error

@@ -8,9 +8,9 @@ they are the same each time, one repeat is all, and nobody has to be quiet meanw
 
 import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from math import prod
 from queue import SimpleQueue
 from typing import Any
 
@@ -22,9 +22,10 @@ from retune.core.target import DeviceSpec
 from retune.device.child import Child, ChildLostError
 from retune.device.packed_source import PackedSource
 from retune.device.runtime import Device
-from retune.device.workload import MeasureOptions, Workload, handed_in
+from retune.device.workload import DirectRunner, MeasureOptions, Workload
 from retune.records.schema import Measurement, failed
 from retune.vta.config import VtaConfig
+from retune.vta.workload import OUTPUT
 
 NAME = "vta-sim"
 BASE = "pocl"
@@ -94,6 +95,8 @@ class Prepare:
     key: str
     inputs: Mapping[str, np.ndarray]
     outputs: Mapping[str, np.ndarray]
+    forgotten: tuple[str, ...] = ()
+    """Workloads whose arrays are not needed any longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,11 +107,12 @@ class Simulate:
     source: PackedSource
 
 
-class AcceleratorRunner:
+class AcceleratorRunner(DirectRunner):
     """A Runner for the simulated accelerator: as many candidates at once as there are processes."""
 
     def __init__(self, spec: DeviceSpec, processes: int | None = None) -> None:
         """Starts nothing yet. `processes` is by default the number of cores."""
+        super().__init__()
         self.spec = spec
         count = processes or os.cpu_count() or 1
         self._children = [
@@ -117,7 +121,6 @@ class AcceleratorRunner:
         self._free: SimpleQueue[Child] = SimpleQueue()
         for child in self._children:
             self._free.put(child)
-        self._workloads: dict[str, Workload] = {}
 
     @property
     def capacity(self) -> int:
@@ -133,20 +136,6 @@ class AcceleratorRunner:
         """Cycles that are counted cannot be disturbed."""
         return nullcontext()
 
-    def prepare(self, workload: Workload) -> None:
-        """Makes the workload known; an earlier one of the same key is replaced."""
-        self._workloads[workload.key] = workload
-
-    def forget(self, workload_key: str) -> None:
-        """Its arrays are not held any longer."""
-        self._workloads.pop(workload_key, None)
-
-    def submit(
-        self, workload_key: str, candidates: Sequence[ProgramSource], options: MeasureOptions
-    ) -> Future[list[Measurement]]:
-        """What `measure` returns or raises, taken in the caller's thread."""
-        return handed_in(self.measure, workload_key, candidates, options)
-
     def measure(
         self,
         workload_key: str,
@@ -157,11 +146,11 @@ class AcceleratorRunner:
 
         Raises: InputError for an unknown workload, or a candidate that is none of an accelerator.
         """
-        if workload_key not in self._workloads:
-            raise InputError(f"workload {workload_key!r} was not prepared")
+        workload = self._workload(workload_key)
+        wanted = [self._packed(workload, source) for source in candidates]
         child = self._free.get()
         try:
-            return [self._one(child, self._workloads[workload_key], each) for each in candidates]
+            return [self._one(child, workload, source) for source in wanted]
         finally:
             self._free.put(child)
 
@@ -170,15 +159,41 @@ class AcceleratorRunner:
         for child in self._children:
             child.close()
 
-    def _one(self, child: Child, workload: Workload, source: ProgramSource) -> Measurement:
+    def _packed(self, workload: Workload, source: ProgramSource) -> PackedSource:
+        """The candidate. Raises: InputError if it is none, or does not fit the arrays."""
         if not isinstance(source, PackedSource):
             raise InputError(f"{self.spec.name}: expected a packed layer, got kernels {source.key}")
+        for name, (shape, _) in source.work.shapes(source.config).items():
+            array = (workload.outputs if name == OUTPUT else workload.inputs).get(name)
+            if array is None or array.size != prod(shape):
+                got = "none" if array is None else str(array.shape)
+                raise InputError(
+                    f"workload {workload.key}: expected {name!r} of shape {shape}, got {got}"
+                )
+        return source
+
+    def _provide(self, child: Child, workload: Workload) -> None:
+        """The child has the workload's arrays, and none that are not needed."""
+        if workload in child.holds:
+            return
+        held = [known for known in child.holds if isinstance(known, Workload)]
+        stale = [known for known in held if self._workloads.get(known.key) is not known]
+        child.request(
+            Prepare(
+                key=workload.key,
+                inputs=workload.inputs,
+                outputs=workload.outputs,
+                forgotten=tuple(known.key for known in stale),
+            ),
+            _DEADLINE_S,
+        )
+        child.holds.difference_update(stale)
+        child.holds.add(workload)
+
+    def _one(self, child: Child, workload: Workload, source: PackedSource) -> Measurement:
         try:
             child.ensure()
-            if workload.key not in child.holds:
-                arrays = Prepare(key=workload.key, inputs=workload.inputs, outputs=workload.outputs)
-                child.request(arrays, _DEADLINE_S)
-                child.holds.add(workload.key)
+            self._provide(child, workload)
             reply = child.request(Simulate(workload_key=workload.key, source=source), _DEADLINE_S)
         except ChildLostError as lost:
             return failed(lost.status, str(lost))

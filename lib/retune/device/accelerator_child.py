@@ -39,6 +39,8 @@ class Simulator:
         """The reply. A candidate's failure is a Measurement."""
         match request:
             case Prepare():
+                for key in request.forgotten:
+                    self._known.pop(key, None)
                 self._known[request.key] = request
                 return Done()
             case Simulate():

@@ -1,7 +1,6 @@
 """DevicePool: a Runner over several devices of one kind, which measure at the same time."""
 
 from collections.abc import Generator, Sequence
-from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from queue import SimpleQueue
@@ -9,11 +8,11 @@ from queue import SimpleQueue
 from retune.codegen.source import ProgramSource
 from retune.core.errors import InputError
 from retune.core.target import DeviceSpec
-from retune.device.workload import MeasureOptions, Runner, Workload, handed_in
+from retune.device.workload import DirectRunner, MeasureOptions, Runner, Workload
 from retune.records.schema import Measurement
 
 
-class DevicePool:
+class DevicePool(DirectRunner):
     """Each batch is measured on whichever device is free; threads beyond their number wait.
 
     All are of one fingerprint, so their times compare; each row says which device took it.
@@ -30,11 +29,11 @@ class DevicePool:
                 f"device pool: expected runners of one kind of device, got {len(kinds)} "
                 f"({'; '.join(kinds) or 'no runner'}); make a pool for each kind"
             )
+        super().__init__()
         self._runners = tuple(runners)
         self._free: SimpleQueue[int] = SimpleQueue()
         for number in range(len(runners)):
             self._free.put(number)
-        self._workloads: dict[str, Workload] = {}
         self._prepared: list[dict[str, Workload]] = [{} for _ in runners]
         """What each runner was given; only who holds the runner looks."""
 
@@ -60,20 +59,6 @@ class DevicePool:
             for runner in self._runners:
                 stack.enter_context(runner.working())
             yield
-
-    def prepare(self, workload: Workload) -> None:
-        """Makes the workload known; a device gets it with its first batch."""
-        self._workloads[workload.key] = workload
-
-    def forget(self, workload_key: str) -> None:
-        """No device gets it any more; those that have it hold its arrays until they close."""
-        self._workloads.pop(workload_key, None)
-
-    def submit(
-        self, workload_key: str, candidates: Sequence[ProgramSource], options: MeasureOptions
-    ) -> Future[list[Measurement]]:
-        """What `measure` returns or raises, taken in the caller's thread."""
-        return handed_in(self.measure, workload_key, candidates, options)
 
     def measure(
         self,

@@ -12,7 +12,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Self
@@ -20,7 +19,6 @@ from typing import Self
 import numpy as np
 
 from retune.codegen.source import ProgramSource
-from retune.core.errors import InputError
 from retune.core.target import DeviceSpec
 from retune.device.building import Builder, Built
 from retune.device.child import Child, ChildLostError
@@ -30,11 +28,11 @@ from retune.device.messages import Check, Checked, Forget, Load, Refused, Time, 
 from retune.device.timing import check_deadline_s, disturbance, time_deadline_s
 from retune.device.workload import (
     Candidate,
+    DirectRunner,
     Job,
     MeasureOptions,
     Runner,
     Workload,
-    handed_in,
     make_candidate,
 )
 from retune.records.cost import calm_level, measured_costs
@@ -59,7 +57,7 @@ class _Slot:
         return self.candidate.job
 
 
-class LocalRunner:
+class LocalRunner(DirectRunner):
     """A Runner for a device of this machine. May be shared by threads: batches queue up."""
 
     def __init__(
@@ -73,6 +71,7 @@ class LocalRunner:
 
         What they compile reaches the measuring process by the driver's disk cache.
         """
+        super().__init__()
         wanted = min(os.cpu_count() or 1, _MAX_BUILDERS) if builders is None else builders
         helpers = max(0, wanted - 1)
         self._main = make_child(device)
@@ -80,7 +79,6 @@ class LocalRunner:
         self._builder = Builder([self._main, *self._helpers])
         self._ahead = Builder(self._helpers)
         """Builds while the main child measures."""
-        self._workloads: dict[str, Workload] = {}
         self._loaded: Workload | None = None
         """The one that the main child was given last."""
         self._best_cost: dict[str, float] = {}
@@ -113,20 +111,6 @@ class LocalRunner:
     def working(self) -> AbstractContextManager[None]:
         """On a CPU, no candidate is measured during the context; building goes on."""
         return self._gate.working() if self._on_cpu else nullcontext()
-
-    def prepare(self, workload: Workload) -> None:
-        """Makes the workload known; an earlier one of the same key is replaced."""
-        self._workloads[workload.key] = workload
-
-    def forget(self, workload_key: str) -> None:
-        """Its arrays are not held any longer."""
-        self._workloads.pop(workload_key, None)
-
-    def submit(
-        self, workload_key: str, candidates: Sequence[ProgramSource], options: MeasureOptions
-    ) -> Future[list[Measurement]]:
-        """What `measure` returns or raises, taken in the caller's thread."""
-        return handed_in(self.measure, workload_key, candidates, options)
 
     def measure(
         self,
@@ -182,13 +166,6 @@ class LocalRunner:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _workload(self, key: str) -> Workload:
-        """The workload of that key. Raises: InputError naming those that were prepared."""
-        if key not in self._workloads:
-            known = ", ".join(sorted(self._workloads)) or "none"
-            raise InputError(f"workload {key!r} was not prepared; prepared are: {known}")
-        return self._workloads[key]
 
     @property
     def _on_cpu(self) -> bool:

@@ -4,27 +4,26 @@
 """
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 
 from retune.codegen.source import ProgramSource
-from retune.core.errors import InputError, LookupFailed
+from retune.core.errors import LookupFailed
 from retune.core.target import DeviceSpec
-from retune.device.workload import MeasureOptions, Workload, handed_in
+from retune.device.workload import DirectRunner, MeasureOptions
 from retune.records.schema import Measurement
 
 Outcomes = Mapping[tuple[str, str], Sequence[Measurement]]
 """(workload key, key of a candidate's source) -> its measurements in the order of their taking."""
 
 
-class ReplayRunner:
+class ReplayRunner(DirectRunner):
     """Measures nothing: a candidate that the records do not have is a loud error."""
 
     def __init__(self, spec: DeviceSpec, outcomes: Outcomes) -> None:
         """`spec` is the device that the records are of."""
+        super().__init__()
         self.spec = spec
         self._outcomes = {key: list(rows) for key, rows in outcomes.items()}
-        self._prepared: set[str] = set()
 
     @property
     def capacity(self) -> int:
@@ -40,20 +39,6 @@ class ReplayRunner:
         """Recorded times cannot be disturbed."""
         return nullcontext()
 
-    def prepare(self, workload: Workload) -> None:
-        """Makes the workload known."""
-        self._prepared.add(workload.key)
-
-    def forget(self, workload_key: str) -> None:
-        """It is not known any longer."""
-        self._prepared.discard(workload_key)
-
-    def submit(
-        self, workload_key: str, candidates: Sequence[ProgramSource], options: MeasureOptions
-    ) -> Future[list[Measurement]]:
-        """What `measure` returns or raises, taken in the caller's thread."""
-        return handed_in(self.measure, workload_key, candidates, options)
-
     def measure(
         self,
         workload_key: str,
@@ -64,8 +49,7 @@ class ReplayRunner:
 
         Raises: InputError if the workload was not prepared; LookupFailed for an unknown candidate.
         """
-        if workload_key not in self._prepared:
-            raise InputError(f"workload {workload_key!r} was not prepared")
+        self._workload(workload_key)
         return [self._next(workload_key, item.key) for item in candidates]
 
     def close(self) -> None:

@@ -8,14 +8,13 @@ the same statuses and texts. SimulatedDevice is where bundles run.
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, assert_never
 
 import numpy as np
 
 from retune.codegen.source import ProgramSource
-from retune.core.errors import DeviceError, InputError
+from retune.core.errors import DeviceError
 from retune.core.target import DeviceSpec
 from retune.device.board import Board, Fault
 from retune.device.faults import Script, Turn
@@ -25,9 +24,9 @@ from retune.device.simulation import program_times_us, spoiled
 from retune.device.timing import check_deadline_s, deviation
 from retune.device.workload import (
     Candidate,
+    DirectRunner,
     MeasureOptions,
     Workload,
-    handed_in,
     make_candidate,
 )
 from retune.records.cost import NOMINAL_US
@@ -47,18 +46,18 @@ class SimulatedDevice(Device):
         self.board = board
 
 
-class SimulatedRunner:
+class SimulatedRunner(DirectRunner):
     """A Runner for a simulated board. May be shared by threads: batches queue up."""
 
     def __init__(
         self, board: Board, base: DeviceSpec, *, wait: Callable[[float], None] = time.sleep
     ) -> None:
         """`base` is the spec of the board's base device; `wait` lets so many seconds pass."""
+        super().__init__()
         self.spec = board.described(base)
         self._board = board
         self._wait = wait
         self._script = Script(board)
-        self._workloads: dict[str, Workload] = {}
         self._first: dict[str, str] = {}
         """Key of the first program of each workload."""
         self._turn = threading.Lock()
@@ -77,20 +76,6 @@ class SimulatedRunner:
         """Simulated times cannot be disturbed."""
         return nullcontext()
 
-    def prepare(self, workload: Workload) -> None:
-        """Makes the workload known; an earlier one of the same key is replaced."""
-        self._workloads[workload.key] = workload
-
-    def forget(self, workload_key: str) -> None:
-        """Its arrays are not held any longer."""
-        self._workloads.pop(workload_key, None)
-
-    def submit(
-        self, workload_key: str, candidates: Sequence[ProgramSource], options: MeasureOptions
-    ) -> Future[list[Measurement]]:
-        """What `measure` returns or raises, taken in the caller's thread."""
-        return handed_in(self.measure, workload_key, candidates, options)
-
     def measure(
         self,
         workload_key: str,
@@ -102,10 +87,7 @@ class SimulatedRunner:
         Raises: InputError for an unknown workload, or a candidate that does not fit its arrays.
         DeviceError where the script says that the driver is lost.
         """
-        if workload_key not in self._workloads:
-            known = ", ".join(sorted(self._workloads)) or "none"
-            raise InputError(f"workload {workload_key!r} was not prepared; prepared are: {known}")
-        workload = self._workloads[workload_key]
+        workload = self._workload(workload_key)
         wanted = [make_candidate(workload, source) for source in candidates]
         with self._turn, lease(self.spec):
             claimed = self._script.claim([self._turn_of(workload_key, s) for s in candidates])

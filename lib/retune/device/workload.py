@@ -1,5 +1,6 @@
 """What is measured, how, and by whom: Workload, MeasureOptions and the Runner protocol."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
@@ -162,6 +163,42 @@ class Runner(Protocol):
     def close(self) -> None:
         """Releases the device; the runner is not used afterwards."""
         ...
+
+
+class DirectRunner(ABC):
+    """What Runners have in common that measure in the thread of whoever hands a batch in."""
+
+    def __init__(self) -> None:
+        self._workloads: dict[str, Workload] = {}
+        """Those that are prepared, by key."""
+
+    def prepare(self, workload: Workload) -> None:
+        """Makes the workload known; an earlier one of the same key is replaced."""
+        self._workloads[workload.key] = workload
+
+    def forget(self, workload_key: str) -> None:
+        """Its arrays are not held any longer; it may be prepared again."""
+        self._workloads.pop(workload_key, None)
+
+    def submit(
+        self, workload_key: str, candidates: Sequence[ProgramSource], options: MeasureOptions
+    ) -> Future[list[Measurement]]:
+        """What `measure` returns or raises, taken in the caller's thread."""
+        return handed_in(self.measure, workload_key, candidates, options)
+
+    @abstractmethod
+    def measure(
+        self, workload_key: str, candidates: Sequence[ProgramSource], options: MeasureOptions
+    ) -> list[Measurement]:
+        """One measurement for each candidate, in their order."""
+        ...
+
+    def _workload(self, key: str) -> Workload:
+        """The workload of that key. Raises: InputError naming those that were prepared."""
+        if key not in self._workloads:
+            known = ", ".join(sorted(self._workloads)) or "none"
+            raise InputError(f"workload {key!r} was not prepared; prepared are: {known}")
+        return self._workloads[key]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

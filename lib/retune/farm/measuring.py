@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from retune.core.errors import InputError
+from retune.device.accelerator import config_of
 from retune.device.farm.batches import Limits, pack_rows, unpack_batch
 from retune.device.farm.wire import Parts, RefusedError
 from retune.device.opening import open_runner
@@ -20,13 +21,18 @@ class Measuring:
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
+        spec = runner.spec
+        self._limits = Limits(
+            buffer_bytes=spec.global_memory_bytes,
+            spread_bytes=spec.global_memory_bytes,
+            accelerator=config_of(spec),
+        )
         self._given: OrderedDict[str, str] = OrderedDict()
         """Digest of each workload that the runner has, the latest at the end."""
 
     def carry_out(self, body: str, parts: Parts, blob: Callable[[str], bytes]) -> tuple[str, Parts]:
         """A row for each candidate, and how the board was then."""
-        memory = self._runner.spec.global_memory_bytes
-        batch = unpack_batch(body, parts, Limits(buffer_bytes=memory, spread_bytes=memory))
+        batch = unpack_batch(body, parts, self._limits)
         key = batch.workload_key
         if self._given.get(key) != batch.digest:
             self._runner.prepare(batch.workload(blob(batch.digest)))

@@ -116,24 +116,14 @@ def run_scheduler(
 
     async def main() -> None:
         options: dict[str, Any] = {"security": security} if security else {}
-        try:
-            scheduler = FarmScheduler(
-                most_bytes,
-                host=host,
-                port=port,
-                protocol=scheme,
-                worker_ttl=board_timeout_s,
-                **options,
-            )
-            await scheduler
-        except (OSError, RuntimeError) as error:
-            why = error if isinstance(error, OSError) else error.__cause__
-            if not isinstance(why, OSError):
-                raise
-            raise DeviceError(
-                f"{scheme}://{host}:{port}: expected an address to listen on, got one that cannot "
-                f"be ({why}); is a scheduler there already? --port 0 takes any that is free"
-            ) from error
+        scheduler = await _started(
+            most_bytes,
+            host=host,
+            port=port,
+            protocol=scheme,
+            worker_ttl=board_timeout_s,
+            **options,
+        )
         _LOG.info("scheduler at %s", scheduler.address)
         ready(scheduler.address)
         stop = stop_event()
@@ -141,6 +131,23 @@ def run_scheduler(
         await scheduler.close()
 
     asyncio.run(main())
+
+
+async def _started(most_bytes: int, **options: Any) -> FarmScheduler:
+    """The scheduler, which listens. Raises: DeviceError if it cannot."""
+    try:
+        scheduler = FarmScheduler(most_bytes, **options)
+        await scheduler
+    except (OSError, RuntimeError) as error:
+        why = error if isinstance(error, OSError) else error.__cause__
+        if not isinstance(why, OSError):
+            raise
+        address = f"{options['protocol']}://{options['host']}:{options['port']}"
+        raise DeviceError(
+            f"{address}: expected an address to listen on, got one that cannot be ({why}); is a "
+            "scheduler there already? --port 0 takes any that is free"
+        ) from error
+    return scheduler
 
 
 def stop_event() -> asyncio.Event:

@@ -40,6 +40,13 @@ _DTYPES: Mapping[str, str] = {
 _MAGIC = b"PK"
 """What an .npz begins with; numpy takes other files for something else, and says so."""
 _PARTS = ("header", "words", "uops")
+_NO_MODULE = (
+    *(OSError, ValueError, TypeError, KeyError, EOFError, MemoryError),
+    *(zipfile.BadZipFile, NotImplementedError, RuntimeError),
+)
+"""What numpy and zipfile raise for other files: encrypted ones, and those that lie of sizes."""
+_MOST_SHOWN = 200
+"""Characters of what is quoted."""
 
 
 def element_bytes(memory: str, config: VtaConfig) -> int:
@@ -160,10 +167,12 @@ class VtaModule:
         if not content.startswith(_MAGIC):
             raise RecordError(f"{where}: expected a VTA module (.npz), got other bytes")
         try:
+            _check_stored(content)
             with np.load(io.BytesIO(content), allow_pickle=False) as parts:
                 header, words, uops = (parts[name] for name in _PARTS)
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            raise RecordError(f"{where}: expected a VTA module (.npz), got {error}") from error
+        except _NO_MODULE as error:
+            got = str(error)[:_MOST_SHOWN]
+            raise RecordError(f"{where}: expected a VTA module (.npz), got {got}") from error
         made = _from_header(bytes(header.astype(np.uint8)), where)
         if words.dtype != np.uint64 or words.ndim != 2 or words.shape[1] != 2:
             raise RecordError(f"{where}: expected instructions of two words of 64 bits")
@@ -196,6 +205,13 @@ class VtaModule:
         return VtaModule.from_bytes(content, str(path))
 
 
+def _check_stored(content: bytes) -> None:
+    """Nothing in the file is larger than the file. Raises: as zipfile does; ValueError."""
+    with zipfile.ZipFile(io.BytesIO(content)) as parts:
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in parts.infolist()):
+            raise ValueError("arrays that are compressed")
+
+
 def laid_out(
     arrays: Mapping[str, tuple[Memory, tuple[int, ...]]], config: VtaConfig
 ) -> tuple[DramBuffer, ...]:
@@ -225,12 +241,13 @@ class _Header:
 
 
 def _config(text: str, where: str) -> VtaConfig:
+    shown = repr(text[:_MOST_SHOWN])
     try:
         fields = json.loads(text)
-    except ValueError as error:
-        raise RecordError(f"{where}: expected a configuration in JSON, got {text!r}") from error
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"{where}: expected a configuration in JSON, got {shown}") from error
     if not isinstance(fields, dict):
-        raise RecordError(f"{where}: expected a configuration by fields, got {text!r}")
+        raise RecordError(f"{where}: expected a configuration by fields, got {shown}")
     try:
         return VtaConfig.from_dict(cast("dict[str, object]", fields))
     except InputError as error:

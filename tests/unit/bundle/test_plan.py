@@ -46,6 +46,12 @@ def test_an_output_may_be_an_alias_of_an_input(plan: NetworkPlan) -> None:
     assert storage_roles(echo)["x"] == "input"
 
 
+def test_a_bundle_names_no_scheduler(plan: NetworkPlan) -> None:
+    """Else whoever opens somebody's bundle on its own device would connect to somebody's farm."""
+    elsewhere = replace(plan.device, name="farm:pc@tls://example.org:8786")
+    _refused(replace(plan, device=elsewhere), "expected a device of a machine")
+
+
 def test_duplicate_names_are_refused(plan: NetworkPlan) -> None:
     twice = replace(plan, buffers=(*plan.buffers, plan.buffers[0]))
     _refused(twice, "buffer x: expected one buffer of each name")

@@ -65,6 +65,22 @@ def test_a_wrong_result_says_where_it_is_wrong(runner: AcceleratorRunner):
     assert "1 of 2048 elements differ; the first is number 5" in found.error
 
 
+def test_a_workload_that_is_prepared_anew_is_the_new_one(runner: AcceleratorRunner):
+    given = workload("anew")
+    other = replace(given, outputs={"output": given.outputs["output"] ^ 1})
+    rows = [measured(runner, one, GOOD)[0] for one in (given, other, given)]
+    assert [row.status for row in rows] == ["ok", "wrong_result", "ok"]
+    held = [known for known in runner._children[0].holds if isinstance(known, Workload)]
+    assert [known.key for known in held].count("anew") == 1
+
+
+def test_a_candidate_that_does_not_fit_its_arrays_is_refused(runner: AcceleratorRunner):
+    small = replace(GOOD, work=replace(WORK, c=1))
+    runner.prepare(workload("fits"))
+    with pytest.raises(InputError, match=r"expected 'data' of shape \(1, 1, 8, 8, 1, 16\), got"):
+        runner.measure("fits", [small], MeasureOptions())
+
+
 def test_what_cannot_be_lowered_or_executed_is_a_row_with_its_reason(runner: AcceleratorRunner):
     uneven = candidate(1, 3, 8, 2, 2, 1, 1)
     small = replace(

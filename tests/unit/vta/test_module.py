@@ -32,6 +32,14 @@ def test_damage_is_refused(tmp_path: Path):
             VtaModule.from_bytes(content)
 
 
+def test_a_file_holds_no_more_than_its_own_size():
+    """One that unpacks to more is refused before it does."""
+    stream = io.BytesIO()
+    np.savez_compressed(stream, header=np.zeros(1 << 24, np.uint8))
+    with pytest.raises(RecordError, match="got arrays that are compressed"):
+        VtaModule.from_bytes(stream.getvalue())
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

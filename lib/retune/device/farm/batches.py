@@ -26,9 +26,13 @@ from retune.device.farm.wire import (
     read_json,
     unpack_arrays,
 )
+from retune.device.packed_source import PackedSource, packed_source
 from retune.device.vitals import Vitals
 from retune.device.workload import MeasureOptions, Workload, make_candidate
 from retune.records.schema import MAX_ERROR_CHARS, Measurement, Status, failed, succeeded
+from retune.vta.config import VtaConfig
+from retune.vta.template import KNOBS
+from retune.vta.workload import Convolution
 
 MEASURE = "measure"
 """Kind of the jobs that are batches."""
@@ -52,6 +56,8 @@ class Limits:
     repeats: int = 1000
     pause_s: float = 60.0
     spread_bytes: int = 8 << 30
+    accelerator: VtaConfig | None = None
+    """The board's, which takes packed layers and no kernels; None: it has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +74,21 @@ class _Buffer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Layer:
+    """What a PackedSource is made of."""
+
+    work: Convolution
+    decisions: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Program:
+    """Kernels, or a layer for an accelerator."""
+
     kernels: tuple[KernelSource, ...]
     buffers: tuple[_Buffer, ...]
     options: tuple[str, ...] = ()
+    layer: _Layer | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +202,14 @@ def pack_batch(
             )
             for spec in source.buffers
         )
-        programs.append(_Program(kernels=source.kernels, buffers=buffers, options=source.options))
+        programs.append(
+            _Program(
+                kernels=source.kernels,
+                buffers=buffers,
+                options=source.options,
+                layer=_layer_of(source) if isinstance(source, PackedSource) else None,
+            )
+        )
     batch = _Batch(
         workload=workload.key,
         digest=digest,
@@ -289,7 +313,27 @@ def _measurement(row: _Row, instance: str, vitals: Vitals) -> Measurement:
     )
 
 
+def _layer_of(source: PackedSource) -> _Layer:
+    decided = tuple((name, int(value)) for name, (value,) in source.decisions.items())
+    return _Layer(work=source.work, decisions=decided)
+
+
 def _source(program: _Program, arrays: Mapping[str, np.ndarray], limits: Limits) -> ProgramSource:
+    if limits.accelerator is None and program.layer is None:
+        return _kernels_of(program, arrays, limits)
+    if limits.accelerator is None or program.layer is None or program.kernels:
+        wanted = "packed layers, for its accelerator" if limits.accelerator else "kernels"
+        raise RefusedError(f"expected {wanted}, got a program of another kind")
+    decisions = dict(program.layer.decisions)
+    if decisions.keys() != set(KNOBS) or min(decisions.values()) < 1:
+        raise RefusedError(f"layer: expected a number for each of {', '.join(KNOBS)}")
+    values = {name: (value,) for name, value in decisions.items()}
+    return packed_source(program.layer.work, values, limits.accelerator)
+
+
+def _kernels_of(
+    program: _Program, arrays: Mapping[str, np.ndarray], limits: Limits
+) -> ProgramSource:
     if unknown := unknown_options(program.options):
         raise RefusedError(
             f"build options: expected some of {', '.join(sorted(ALLOWED_OPTIONS))}, got {unknown}"

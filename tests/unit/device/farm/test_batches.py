@@ -35,6 +35,7 @@ from retune.device.farm.wire import (
 from retune.device.vitals import Vitals
 from retune.device.workload import MeasureOptions, Workload, make_candidate
 from retune.records.schema import failed, succeeded
+from tests.unit.device import test_accelerator as accelerator
 from tests.unit.device.test_measure import WORKLOAD, program
 
 OPTIONS = MeasureOptions(repeat=3, give_up_factor=None, spread_bytes=10)
@@ -121,6 +122,48 @@ def test_places_that_are_none_are_refused(places: dict[str, np.ndarray]):
     batch = unpack_batch(body, Parts(arrays=arrays), Limits())
     with pytest.raises(RefusedError, match="expected one for each element"):
         batch.workload(blob)
+
+
+ACCELERATED = Limits(accelerator=accelerator.CONFIG)
+
+
+def layer_job(**fields: object) -> str:
+    """The body of a job for an accelerator, with other fields of its layer."""
+    given = accelerator.workload("layer")
+    body, arrays = pack_batch(given, digest_of(b""), [accelerator.GOOD], OPTIONS)
+    assert not arrays
+    changed = json.loads(body)
+    changed["programs"][0]["layer"].update(fields)
+    return json.dumps(changed)
+
+
+def test_a_layer_for_an_accelerator_travels():
+    batch = unpack_batch(layer_job(), Parts(), ACCELERATED)
+    (source,) = batch.sources
+    assert source.key == accelerator.GOOD.key
+    workload = batch.workload(pack_workload(accelerator.workload("layer")))
+    assert {*workload.inputs, *workload.outputs} == {"data", "weight", "output"}
+
+
+@pytest.mark.parametrize(
+    ("body", "limits", "sentence"),
+    [
+        (layer_job(), Limits(), "expected kernels, got a program of another kind"),
+        (layer_job(decisions=[]), ACCELERATED, "expected a number for each of tile_b"),
+        (layer_job(decisions=[["tile_h", 0]]), ACCELERATED, "expected a number for each of"),
+        (layer_job(work={"c": 1, "h": 1, "w": 1, "o": 0}), ACCELERATED, "expected"),
+        (layer_job(work=3), ACCELERATED, "expected an object, got 3"),
+    ],
+)
+def test_a_layer_that_is_none_is_refused(body: str, limits: Limits, sentence: str):
+    with pytest.raises(InputError, match=sentence):
+        unpack_batch(body, Parts(), limits)
+
+
+def test_an_accelerator_takes_no_kernels():
+    head, parts = unpack(Envelope, job(program()))
+    with pytest.raises(RefusedError, match="expected packed layers, for its accelerator"):
+        unpack_batch(head.body, parts, ACCELERATED)
 
 
 @pytest.mark.parametrize("dtype", NUMPY_DTYPES)
