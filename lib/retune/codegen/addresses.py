@@ -14,7 +14,8 @@ from retune.codegen.alignment import known_divisor
 from retune.codegen.kernel import Memory, Name, Value
 from retune.codegen.target import Groups
 from retune.ir.expr import Buffer, Expr, Var, const, substitute, variables
-from retune.ir.flat import flat_terms
+from retune.ir.flat import FlatIndices
+from retune.ir.nodes import Node, node
 from retune.ir.simplify import (
     Monomial,
     Polynomial,
@@ -45,6 +46,11 @@ class Names(Protocol):
         ...
 
     @property
+    def flat(self) -> FlatIndices:
+        """The indices of the nest's accesses, as polynomials."""
+        ...
+
+    @property
     def groups(self) -> Groups:
         """How work-groups run."""
         ...
@@ -70,8 +76,8 @@ class Names(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Instance:
+@node
+class Instance(Node):
     """A block with values for its unrolled loops; `lane` is (variable, number of lanes)."""
 
     block: Block
@@ -79,8 +85,8 @@ class Instance:
     lane: tuple[Var, int] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+@node
+class Place(Node):
     """Memory that is read or written: `lanes` adjacent elements from `base + offset`."""
 
     buffer: Buffer
@@ -121,7 +127,6 @@ class Addresses:
     def __init__(self, names: Names) -> None:
         self._names = names
         self._forms: dict[tuple[int, str, str], tuple[object, _Form | None]] = {}
-        self._flat: dict[tuple[int, str], tuple[object, Polynomial]] = {}
 
     def of(self, buffer: Buffer, indices: tuple[Expr, ...], instance: Instance) -> Place | None:
         """Where an access of an instance goes; None when its lanes are not adjacent."""
@@ -129,7 +134,7 @@ class Addresses:
         key = (id(indices), buffer.name, "" if lane is None else lane.name)
         known = self._forms.get(key)
         if known is None:  # the indices are kept, so that their id stays theirs
-            terms = self._polynomial(buffer, indices)
+            terms = self._names.flat(buffer, indices)
             known = self._forms[key] = (indices, self._form(terms, instance.env, lane, buffer))
         form = known[1]
         if form is None:
@@ -187,16 +192,10 @@ class Addresses:
     def _settled(
         self, buffer: Buffer, indices: tuple[Expr, ...], instance: Instance
     ) -> Place | None:
-        terms = self.resolve(self._polynomial(buffer, indices), instance)
+        terms = self.resolve(self._names.flat(buffer, indices), instance)
         lane = instance.lane[0] if instance.lane else None
         form = self._form(terms, {}, lane, buffer)
         if form is None:
             return None
         lanes = instance.lane[1] if instance.lane and form.stride else 1
         return Place(buffer, form.base, form.offset, lanes, form.divisor, form.terms)
-
-    def _polynomial(self, buffer: Buffer, indices: tuple[Expr, ...]) -> Polynomial:
-        key = (id(indices), buffer.name)
-        if key not in self._flat:
-            self._flat[key] = (indices, flat_terms(buffer, indices))
-        return self._flat[key][1]

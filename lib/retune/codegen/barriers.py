@@ -17,7 +17,6 @@ from retune.ir.stmt import (
     Stmt,
     blocks,
     rewrite,
-    walk,
     with_body,
 )
 
@@ -47,11 +46,6 @@ def place_barriers(program: Program) -> Program:
                 return None
 
     return with_body(program, rewrite(program.body, rule))
-
-
-def holds_barrier(stmt: Stmt) -> bool:
-    """True when items wait for each other somewhere inside the statement."""
-    return any(isinstance(node, Barrier) for node in walk(stmt))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 from retune.ir.expr import Expr, Var
-from retune.ir.stmt import Barrier, Block, For, Seq, Stmt, rewrite, substitute_stmt, walk
+from retune.ir.stmt import Barrier, Block, For, Seq, Stmt, loops, rewrite, substitute_stmt
 
 
 def copy_body(loop: For, value: Expr, mark: str) -> Stmt:
     """The body where the loop's variable is `value`; its blocks and loops are renamed by `mark`."""
-    inner = [n.var for n in walk(loop.body) if isinstance(n, For)]
+    inner = [n.var for n in loops(loop.body)]
     names = {var: Var(f"{var.name}.{mark}") for var in inner}
     body = substitute_stmt(loop.body, {loop.var: value, **names})
 

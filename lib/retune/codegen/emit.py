@@ -15,7 +15,6 @@ from math import gcd
 
 from retune.codegen import gathers, streams
 from retune.codegen.addresses import Instance, Place
-from retune.codegen.barriers import holds_barrier
 from retune.codegen.expressions import Expressions
 from retune.codegen.hoisting import Hoisting, Scope
 from retune.codegen.kernel import (
@@ -44,10 +43,9 @@ from retune.codegen.target import Groups
 from retune.core.errors import CodegenError
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Buffer, Expr, Var, conjuncts, loads, variables
-from retune.ir.flat import elements
-from retune.ir.reduction import path_to
+from retune.ir.flat import FlatIndices, elements
 from retune.ir.simplify import Polynomial, Range
-from retune.ir.stmt import STRAIGHT, Barrier, Block, For, Seq, Stmt, blocks, walk
+from retune.ir.stmt import STRAIGHT, Barrier, Block, For, Seq, Stmt, blocks, inside, loops, paths
 
 
 class KernelBody:
@@ -76,6 +74,7 @@ class KernelBody:
         self.global_size = [1, 1, 1]
         self.local_size = [1, 1, 1]
         self._ranges: dict[Var, Range] = {}
+        self._flat = FlatIndices()
         self._names = Identifiers(reserved)
         self._hoisting = Hoisting(
             self._names, self._ranges, lambda expr: Expressions(self).integer(expr)
@@ -83,10 +82,12 @@ class KernelBody:
         self._scopes = self._hoisting.scopes
         for buffer in arguments:
             self._names.of(buffer.name)
-        self.lanes = {n.var: evaluate_int(n.extent) for n in _vector_loops(nest)}
+        self.lanes = {n.var: evaluate_int(n.extent) for n in _vector_loops(nest, self._flat)}
         local = {b for b in _buffers(nest) if b.scope in ("register", "private")}
         chosen = frozenset(self.lanes)
-        self.registers = {b: register_lanes(nest, b, chosen) for b in sorted(local, key=str)}
+        self.registers = {
+            b: register_lanes(nest, b, chosen, self._flat) for b in sorted(local, key=str)
+        }
         self._established: list[Expr] = []
         self._settled: dict[object, Expr] = {}
         self._homes = {b: _home(nest, b) for b in self.registers}
@@ -130,8 +131,8 @@ class KernelBody:
 
     def _straight(self, stmt: Stmt) -> bool:
         """True when the statement expands to assignments: no loop in time or over ids, no wait."""
-        plain = all(n.kind in STRAIGHT for n in walk(stmt) if isinstance(n, For))
-        return plain and not holds_barrier(stmt)
+        found = inside(stmt)
+        return not found.waits and all(n.kind in STRAIGHT for n in found.loops)
 
     def _loop(self, loop: For, env: dict[Var, int]) -> None:
         extent = evaluate_int(loop.extent)
@@ -141,7 +142,7 @@ class KernelBody:
             return
         self._ranges[loop.var] = Range(0, extent - 1)
         if loop.kind == "serial":
-            terms = [] if holds_barrier(loop) else self._invariant_guards(loop)
+            terms = [] if inside(loop).waits else self._invariant_guards(loop)
             if terms:
                 self._under(terms, loop, env)
             elif usual := self._usual_guards(loop, env):
@@ -212,14 +213,14 @@ class KernelBody:
 
     def _invariant_guards(self, loop: For) -> list[Expr]:
         """Parts of the guard that all blocks inside share and that the loop does not change."""
-        inside = {n.var for n in walk(loop) if isinstance(n, For)}
+        own = {n.var for n in loops(loop)}
         guards = [conjuncts(block.guard) for block in blocks(loop)]
         return [
             term
             for term in guards[0]
             if term not in self._established
             and all(term in other for other in guards)
-            and not inside.intersection(variables(term))
+            and own.isdisjoint(variables(term))
         ]
 
     def _under(self, terms: list[Expr], loop: For, env: dict[Var, int]) -> None:
@@ -233,8 +234,7 @@ class KernelBody:
         self._loop(loop, env)
         del self._established[-len(terms) :]
         if condition:
-            inside = tuple(self._scopes.pop().statements)
-            self._add(If(condition, inside))
+            self._add(If(condition, tuple(self._scopes.pop().statements)))
 
     def _declare(self, stmt: Stmt, *, first: bool = False) -> None:
         """Registers and private arrays whose innermost common scope this is."""
@@ -376,6 +376,11 @@ class KernelBody:
         return self._settled
 
     @property
+    def flat(self) -> FlatIndices:
+        """The indices of the nest's accesses, as polynomials."""
+        return self._flat
+
+    @property
     def ranges(self) -> dict[Var, Range]:
         """Ranges of the loop variables met so far."""
         return self._ranges
@@ -385,16 +390,16 @@ class KernelBody:
         return self._hoisting.hoist(terms, stem)
 
 
-def _vector_loops(nest: Stmt) -> list[For]:
+def _vector_loops(nest: Stmt, flat: FlatIndices) -> list[For]:
     """The vectorized loops all of whose blocks can be written with vector types."""
-    found = [n for n in walk(nest) if isinstance(n, For) and n.kind == "vectorize"]
+    found = [n for n in loops(nest) if n.kind == "vectorize"]
     return [
         loop
         for loop in found
         if evaluate_int(loop.extent) in VECTOR_LANES
-        and all(vectorizable(b, loop.var, reduce=loop.reduce) for b in blocks(loop.body))
+        and all(vectorizable(b, loop.var, flat, reduce=loop.reduce) for b in blocks(loop.body))
         and not (loop.reduce and len(blocks(loop.body)) > 1)
-        and not any(n.kind == "vectorize" for n in walk(loop.body) if isinstance(n, For))
+        and not any(n.kind == "vectorize" for n in loops(loop.body))
     ]
 
 
@@ -408,13 +413,13 @@ def _buffers(nest: Stmt) -> set[Buffer]:
 
 def _home(nest: Stmt, buffer: Buffer) -> For | None:
     """The innermost loop with a scope of its own around every use of a buffer."""
-    paths = [
-        path_to(nest, b) or []
-        for b in blocks(nest)
+    around = [
+        path
+        for b, path in paths(nest)
         if b.buffer == buffer or any(load.buffer == buffer for load in loads(b.value))
     ]
     home: For | None = None
-    for level in zip(*paths, strict=False):
+    for level in zip(*around, strict=False):
         if any(loop is not level[0] for loop in level):
             break
         if level[0].kind not in STRAIGHT:

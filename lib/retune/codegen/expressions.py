@@ -29,8 +29,6 @@ from retune.codegen.widths import integer_type, sum_type
 from retune.core.dtypes import is_unsigned
 from retune.core.errors import CodegenError
 from retune.ir.expr import (
-    BITWISE,
-    COMPARISONS,
     Binary,
     Buffer,
     Call,
@@ -46,6 +44,7 @@ from retune.ir.expr import (
     substitute,
     variables,
 )
+from retune.ir.operators import BITWISE, COMPARISONS
 from retune.ir.selections import certain_loads
 from retune.ir.simplify import Polynomial, bounds, polynomial, simplify
 from retune.ir.stmt import Block

@@ -49,6 +49,7 @@ class Hoisting:
         self._names = names
         self._ranges = ranges
         self._integer = integer
+        self._texts: dict[Monomial, str] = {}
 
     def hoist(self, terms: Polynomial, stem: str) -> Value:
         """A sum without constant, each of whose terms is added in the outermost scope that can.
@@ -57,7 +58,7 @@ class Hoisting:
         """
         by_level: dict[int, list[tuple[Monomial, int]]] = {}
         read: list[Value] = []
-        for monomial, coefficient in sorted(terms.items(), key=lambda t: str(t[0])):
+        for monomial, coefficient in sorted(terms.items(), key=self._order):
             if any(loads(atom) for atom in monomial):
                 read.append(self._term(monomial, coefficient))
                 continue
@@ -79,6 +80,13 @@ class Hoisting:
         if partial is not None and not read:
             return partial
         return Operation("sum", tuple([partial, *read] if partial else read), "int32")
+
+    def _order(self, term: tuple[Monomial, int]) -> str:
+        """The text of its monomial: sums are the same in every run."""
+        monomial, _ = term
+        if monomial not in self._texts:
+            self._texts[monomial] = str(monomial)
+        return self._texts[monomial]
 
     def _name(self, level: int, stem: str, kind: str, value: Value) -> Name:
         name = Name(self._names.fresh(stem), kind)

@@ -3,12 +3,10 @@
 Both keep the meaning of the loop program: the interpreter may run it after either one.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from retune.codegen.barriers import holds_barrier
 from retune.ir.expr import Buffer, Expr, Var, all_of, conjuncts, equal, loads
-from retune.ir.reduction import path_to
 from retune.ir.stmt import (
     STRAIGHT,
     Barrier,
@@ -22,10 +20,12 @@ from retune.ir.stmt import (
     Stmt,
     block_variables,
     blocks,
+    inside,
+    loops,
     map_accesses,
+    paths,
     rewrite,
     substitute_stmt,
-    walk,
     with_body,
 )
 
@@ -41,16 +41,16 @@ def one_item(program: Program) -> Program:
     """
     body = program.body
     axes: dict[LoopKind, Expr] = {
-        n.kind: n.extent for n in walk(body) if isinstance(n, For) and n.kind.startswith("local")
+        n.kind: n.extent for n in loops(body) if n.kind.startswith("local")
     }
     if not axes:
         return program
-    missing = {b.name: _missing(b, path_to(body, b) or [], axes) for b in blocks(body)}
+    missing = {b.name: _missing(b, path, axes) for b, path in paths(body)}
     return with_body(program, _cover(body, missing, axes))
 
 
 def _missing(
-    block: Block, path: list[For], axes: Mapping[LoopKind, Expr]
+    block: Block, path: Sequence[For], axes: Mapping[LoopKind, Expr]
 ) -> tuple[LoopKind, ...] | None:
     """Axes on which every item would do the same store; None for stores to private memory."""
     if block.buffer.scope in ("register", "private"):
@@ -66,13 +66,13 @@ def _cover(
     axes: Mapping[LoopKind, Expr],
 ) -> Stmt:
     """The largest parts that are alike, each under loops over the axes that it misses."""
-    inside = blocks(stmt)
-    wanted = {missing[b.name] for b in inside}
+    within = blocks(stmt)
+    wanted = {missing[b.name] for b in within}
     if wanted <= {None, ()}:
         return stmt
     alike = len(wanted) == 1
-    if alike and not any(n.kind in axes for n in walk(stmt) if isinstance(n, For)):
-        return _first_only(stmt, inside[0].name, wanted.pop() or (), axes)
+    if alike and not any(n.kind in axes for n in loops(stmt)):
+        return _first_only(stmt, within[0].name, wanted.pop() or (), axes)
     match stmt:
         case For():
             return replace(stmt, body=_cover(stmt.body, missing, axes))
@@ -120,7 +120,7 @@ def virtual_threads(program: Program) -> Program:
 
 
 def _innermost_virtual(stmt: Stmt) -> For | None:
-    found = [n for n in walk(stmt) if isinstance(n, For) and n.kind == "vthread"]
+    found = [n for n in loops(stmt) if n.kind == "vthread"]
     return found[-1] if found else None
 
 
@@ -142,17 +142,17 @@ def _interleave(program: Program, loop: For) -> Program:
 
 def _thread_memory(program: Program, loop: For) -> tuple[set[Buffer], set[str]]:
     """Private buffers that each virtual thread needs for itself; blocks that tell them apart."""
-    inside = blocks(loop.body)
-    names = {b.name for b in inside}
+    within = blocks(loop.body)
+    names = {b.name for b in within}
     outside = [b for b in blocks(program.body) if b.name not in names]
     elsewhere = {buffer for b in outside for buffer in _touched(b)}
     own: set[Buffer] = set()
     dependent: set[str] = set()
     while True:
-        more = {b.name for b in inside if loop.var in block_variables(b) or own & set(_touched(b))}
+        more = {b.name for b in within if loop.var in block_variables(b) or own & set(_touched(b))}
         own = {
             b.buffer
-            for b in inside
+            for b in within
             if b.name in more
             and b.buffer.scope in ("register", "private")
             and b.buffer not in elsewhere
@@ -169,8 +169,8 @@ def _touched(block: Block) -> list[Buffer]:
 def _push(stmt: Stmt, loop: For, dependent: set[str], names: Iterator[Var]) -> Stmt:
     if not any(b.name in dependent for b in blocks(stmt)):
         return stmt
-    plain = all(n.kind in STRAIGHT for n in walk(stmt) if isinstance(n, For))
-    if plain and not holds_barrier(stmt):
+    found = inside(stmt)
+    if not found.waits and all(n.kind in STRAIGHT for n in found.loops):
         var = next(names)
         return replace(loop, var=var, kind="unroll", body=substitute_stmt(stmt, {loop.var: var}))
     match stmt:

@@ -9,10 +9,12 @@ one of them of the result. Read `Operation`, then `Kernel`.
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import ClassVar
 
 from retune.core.dtypes import itemsize
 from retune.instructions import Shape
+from retune.ir.nodes import Node, node
 
 VECTOR_LANES = (2, 4, 8, 16)
 """Lanes of vectors (3 is left out: its form in memory is another)."""
@@ -45,6 +47,7 @@ class Tile:
         return f"{self.dtype}[{self.rows}x{self.columns}/{self.pitch}]"
 
     @staticmethod
+    @lru_cache(maxsize=64)
     def parse(dtype: str) -> "Tile | None":
         """The type of that text; None for one of elements."""
         found = _TILE.fullmatch(dtype)
@@ -70,8 +73,8 @@ _SYMBOLS: Mapping[str, str] = {
 # -- values ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Literal:
+@node
+class Literal(Node):
     """A number."""
 
     value: float | bool
@@ -82,8 +85,8 @@ class Literal:
         return str(self.value)
 
 
-@dataclass(frozen=True, slots=True)
-class Name:
+@node
+class Name(Node):
     """A variable or a register; no two of a kernel have one name."""
 
     name: str
@@ -94,8 +97,8 @@ class Name:
         return self.name
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+@node
+class Memory(Node):
     """An array: an argument of the kernel, memory of its work-group, or its own."""
 
     name: str
@@ -103,8 +106,8 @@ class Memory:
     scope: str = field(compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class At:
+@node
+class At(Node):
     """`lanes` adjacent elements of memory from `base + offset`."""
 
     memory: Memory
@@ -119,8 +122,8 @@ class At:
         return f"{self.memory.name}[{index}]" + (f".x{self.lanes}" if self.lanes > 1 else "")
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+@node
+class Load(Node):
     """What lies there; float16 may be read as float32."""
 
     at: At
@@ -135,8 +138,8 @@ class Load:
         return str(self.at)
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+@node
+class Operation(Node):
     """An operator, a function or a conversion of values.
 
     Those of expressions have their names there (`add`, `exp`, `isnan`, ...), and intrinsics theirs
@@ -163,8 +166,8 @@ class Operation:
         return f"{self.op}{kind}({', '.join(map(str, self.args))})"
 
 
-@dataclass(frozen=True, slots=True)
-class Lanes:
+@node
+class Lanes(Node):
     """Some lanes of a vector, in that order."""
 
     value: "Value"
@@ -186,47 +189,47 @@ Value = Literal | Name | Load | Operation | Lanes
 # -- statements --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Declare:
+@node
+class Declare(Node):
     """A name for a value, which stays as it is."""
 
     name: Name
     value: Value
 
 
-@dataclass(frozen=True, slots=True)
-class Registers:
+@node
+class Registers(Node):
     """Variables of one type, without a value yet."""
 
     names: tuple[Name, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Array:
+@node
+class Array(Node):
     """Memory of the work-group, or of the item alone."""
 
     memory: Memory
     elements: int
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+@node
+class Part(Node):
     """An array in the memory that the caller of a function gives it, from that byte on."""
 
     memory: Memory
     first: int
 
 
-@dataclass(frozen=True, slots=True)
-class Assign:
+@node
+class Assign(Node):
     """Registers set to one value."""
 
     targets: tuple[Name, ...]
     value: Value
 
 
-@dataclass(frozen=True, slots=True)
-class Store:
+@node
+class Store(Node):
     """Memory set to a value; a float32 in memory of float16 is rounded."""
 
     at: At
@@ -238,8 +241,8 @@ class Wait:
     """A barrier: items wait until the memory of their group is as all of them left it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prefetch:
+@node
+class Prefetch(Node):
     """Asks for the line `beyond` elements after a place, which need not exist."""
 
     at: At
@@ -248,8 +251,8 @@ class Prefetch:
     """For the second cache only."""
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
+@node
+class Number(Node):
     """The number of the group (kind `group`) or of the item in it (`local`) along an axis."""
 
     name: Name
@@ -261,8 +264,8 @@ class Number:
     notes: tuple[tuple[str, str | int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Loop:
+@node
+class Loop(Node):
     """A loop in time from 0."""
 
     name: Name
@@ -273,8 +276,8 @@ class Loop:
     body: "tuple[Statement, ...]"
 
 
-@dataclass(frozen=True, slots=True)
-class If:
+@node
+class If(Node):
     """Statements where all tests hold, others where one does not."""
 
     tests: tuple[Value, ...]
@@ -282,8 +285,8 @@ class If:
     otherwise: "tuple[Statement, ...]" = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Matrices:
+@node
+class Matrices(Node):
     """Matrix registers from here on, numbered, of so many rows of so many bytes each."""
 
     function: "Function"
@@ -291,8 +294,8 @@ class Matrices:
     shapes: tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class OnMatrices:
+@node
+class OnMatrices(Node):
     """A step on matrix registers, see `instructions.TILE_STEPS`."""
 
     function: "Function"
@@ -310,8 +313,8 @@ Statement = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
+@node
+class Function(Node):
     """A function that the kernel calls and that comes before it."""
 
     op: str
@@ -321,8 +324,8 @@ class Function:
     """In which of its ways it computes the intrinsic."""
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+@node
+class Parameter(Node):
     """An array that the kernel is given; none overlap."""
 
     memory: Memory

@@ -2,7 +2,7 @@
 
 from retune.codegen.kernel import NARROW_TYPES, VECTOR_TYPES
 from retune.ir.expr import Binary, Cast, Expr, Load, Select, Var, const, loads, variables
-from retune.ir.flat import flat_terms
+from retune.ir.flat import FlatIndices
 from retune.ir.simplify import affine_terms
 from retune.ir.stmt import Block
 
@@ -10,7 +10,7 @@ _EXTREMES = ("min", "max")
 """What narrow vectors do in their own type, as no result leaves it."""
 
 
-def vectorizable(block: Block, var: Var, *, reduce: bool) -> bool:
+def vectorizable(block: Block, var: Var, flat: FlatIndices, *, reduce: bool) -> bool:
     """True when the block can run as vector lanes of `var`: plain types and adjacent stores.
 
     Lanes of a `reduce` loop all go to one element instead, so its index must not change.
@@ -19,7 +19,7 @@ def vectorizable(block: Block, var: Var, *, reduce: bool) -> bool:
         return False
     if any(load.dtype not in VECTOR_TYPES for load in loads(block.value)):
         return False
-    form = affine_terms(flat_terms(block.buffer, block.indices), [var])
+    form = affine_terms(flat(block.buffer, block.indices), [var])
     if form is None or form[0].get(var) != (None if reduce else const(1)):
         return False
     if reduce and block.reducer is None:

@@ -37,17 +37,17 @@ from retune.instructions import intrinsic
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Buffer, Expr, Var, loads
 from retune.ir.flat import elements
-from retune.ir.reduction import decompose_all, path_to
+from retune.ir.reduction import decompose_all
 from retune.ir.stmt import (
-    For,
     Program,
     Seq,
     Stmt,
     blocks,
     is_compile_time,
+    loops,
+    paths,
     show_stmt,
     substitute_stmt,
-    walk,
 )
 from retune.ir.te import body_flops
 from retune.ir.verify import verify
@@ -190,8 +190,7 @@ def _called(kernel: Kernel, target: Target) -> str:
 
 def _comment(root: Stmt, body: KernelBody) -> list[str]:
     """What the kernel computes, in the names of its loops; start values are left out."""
-    loops = (n.var for n in walk(root) if isinstance(n, For))
-    names: dict[Var, Expr] = {var: Var(body.identifier(var.name)) for var in loops}
+    names: dict[Var, Expr] = {n.var: Var(body.identifier(n.var.name)) for n in loops(root)}
     shown = (substitute_stmt(b, names) for b in blocks(root) if not b.name.endswith(".init"))
     return [line for block in shown for line in show_stmt(block)]
 
@@ -212,8 +211,8 @@ def _touched(root: Stmt) -> list[Buffer]:
 
 def _flops(root: Stmt) -> int:
     total = 0
-    for block in blocks(root):
-        extents = [evaluate_int(loop.extent) for loop in path_to(root, block) or []]
+    for block, path in paths(root):
+        extents = [evaluate_int(loop.extent) for loop in path]
         each = body_flops(block.value) + (1 if block.reducer else 0)
         total += prod(extents) * each
     return total

@@ -3,6 +3,7 @@
 Nothing here decides what to compute. Read `OPENCL` at the end, the table.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isinf, isnan
 from textwrap import wrap
@@ -122,11 +123,14 @@ def bare(text: str) -> str:
     if not (text.startswith("(") and text.endswith(")")):
         return text
     depth = 0
-    for position, character in enumerate(text):
-        depth += (character == "(") - (character == ")")
+    for found in _PARENTHESIS.finditer(text, 0, len(text) - 1):
+        depth += 1 if found[0] == "(" else -1
         if not depth:
-            return text[1:-1] if position == len(text) - 1 else text
-    return text
+            return text
+    return text[1:-1]
+
+
+_PARENTHESIS = re.compile("[()]")
 
 
 # -- values ------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 Each pass is Program -> Program, valid in, valid out; `lower.PASSES` is the order.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,27 +15,25 @@ from retune.ir.expr import (
     Const,
     Expr,
     Load,
+    Redirection,
     Var,
     const,
     loads,
     substitute,
-    transform,
     variables,
 )
-from retune.ir.reduction import path_to
-from retune.ir.simplify import Range, simplify_select
+from retune.ir.simplify import Range, Simplifying
 from retune.ir.stmt import (
-    Barrier,
     Block,
     For,
     Program,
-    Seq,
     Stmt,
-    blocks,
+    expressions,
+    loops,
     map_exprs,
+    paths,
     rewrite,
     substitute_stmt,
-    walk,
     with_body,
 )
 
@@ -46,7 +44,7 @@ _INNERMOST = {"vectorize": 1, "intrinsic": 2}
 def drop_unit_loops(program: Program) -> Program:
     """Loops of one iteration are gone; their variable is zero."""
 
-    single = {n.var for n in walk(program.body) if isinstance(n, For) and n.extent == const(1)}
+    single = {n.var for n in loops(program.body) if n.extent == const(1)}
     if not single:
         return program
 
@@ -59,29 +57,14 @@ def drop_unit_loops(program: Program) -> Program:
 
 def simplify_indices(program: Program) -> Program:
     """Every expression in normal form, guards and selections decided where loop ranges can."""
-    return with_body(program, _simplify(program.body, {}))
+    extents = {loop.var: evaluate_int(loop.extent) for loop in loops(program.body)}
+    ranges = {var: Range(0, extent - 1) for var, extent in extents.items()}
 
+    def rule(node: Stmt) -> Stmt | None:
+        holds = isinstance(node, Block) and isinstance(node.guard, Const) and node.guard.value
+        return replace(node, guard=None) if holds else None
 
-def _simplify(stmt: Stmt, ranges: dict[Var, Range]) -> Stmt:
-    match stmt:
-        case Seq(stmts):
-            return Seq(tuple(_simplify(s, ranges) for s in stmts))
-        case For():
-            extent = evaluate_int(stmt.extent)
-            inner = {**ranges, stmt.var: Range(0, extent - 1)}
-            return replace(stmt, extent=const(extent), body=_simplify(stmt.body, inner))
-        case Block():
-            guard = None if stmt.guard is None else simplify_select(stmt.guard, ranges)
-            if isinstance(guard, Const) and guard.value:
-                guard = None
-            return replace(
-                stmt,
-                indices=tuple(simplify_select(i, ranges) for i in stmt.indices),
-                value=simplify_select(stmt.value, ranges),
-                guard=guard,
-            )
-        case Barrier():
-            return stmt
+    return with_body(program, rewrite(map_exprs(program.body, Simplifying(ranges)), rule))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +109,11 @@ def pack_constants(parts: Sequence[Program]) -> tuple[list[Program], dict[str, P
     made = list(parts)
     names = dict.fromkeys(name for part in parts for name in part.packed)
     for name in names:
-        reads = [read for part in parts for read in _reads_of(part, name)]
-        if reads and len({read.order for read in reads}) == 1:
-            packs[name] = reads[0].pack
-            made = [_repoint(part, reads[0].packed.buffer) for part in made]
+        found = [_reads_of(part, name) for part in made]
+        reads = [read for own in found for read in own]
+        if reads and all(read.order == reads[0].order for read in reads[1:]):
+            packs[name], packed = reads[0].pack, reads[0].packed.buffer
+            made = [_repoint(part, packed, own) for part, own in zip(made, found, strict=True)]
     return [replace(p, packed=tuple(n for n in p.packed if n in packs)) for p in made], packs
 
 
@@ -167,12 +151,13 @@ class _Read:
 
 
 def _reads_of(part: Program, name: str) -> list[_Read]:
-    found: list[_Read] = []
-    for block in blocks(part.body):
-        path = path_to(part.body, block) or []
-        exprs = (*block.indices, block.value, *([] if block.guard is None else [block.guard]))
-        found += [_read(x, path) for e in exprs for x in loads(e) if _is_constant(x, name)]
-    return found
+    return [
+        _read(load, path)
+        for block, path in paths(part.body)
+        for expr in expressions(block)
+        for load in loads(expr)
+        if _is_constant(load, name)
+    ]
 
 
 def _is_constant(load: Load, name: str) -> bool:
@@ -188,13 +173,9 @@ def _read(load: Load, path: Sequence[For]) -> _Read:
     return _Read(load, tuple(around))
 
 
-def _repoint(part: Program, packed: Buffer) -> Program:
+def _repoint(part: Program, packed: Buffer, reads: Sequence[_Read]) -> Program:
     """The nest, which reads the packed constant in place of the one of that name."""
-    swapped = {read.load: read.packed for read in _reads_of(part, packed.name)}
-    body = map_exprs(part.body, lambda e: transform(e, lambda node: _swap(node, swapped)))
+    swapped = {read.load: read.packed for read in reads}
+    body = map_exprs(part.body, Redirection(swapped.get))
     inputs = tuple(packed if b.name == packed.name else b for b in part.inputs)
     return replace(with_body(part, body), inputs=inputs)
-
-
-def _swap(node: Expr, swapped: Mapping[Load, Load]) -> Expr | None:
-    return swapped.get(node) if isinstance(node, Load) else None

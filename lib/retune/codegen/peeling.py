@@ -16,7 +16,18 @@ from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Const, Expr, Var, conjuncts, const, substitute, variables
 from retune.ir.selections import position_masks
 from retune.ir.simplify import Range, simplify
-from retune.ir.stmt import PEEL, Block, For, Program, Seq, Stmt, blocks, rewrite, walk, with_body
+from retune.ir.stmt import (
+    PEEL,
+    Block,
+    For,
+    Program,
+    Seq,
+    Stmt,
+    blocks,
+    loops,
+    rewrite,
+    with_body,
+)
 
 _MOST_COPIES = 4
 """Iterations that are set apart at most; a loop with more of them stays as it is."""
@@ -30,11 +41,7 @@ def peel_borders(program: Program) -> Program:
           B(x)  # where g(x)             ->  for x.inside in range(6): B(x.inside + 1)
                                              B(7)  # where g(7)
     """
-    ranges = {
-        n.var: Range(0, evaluate_int(n.extent) - 1)
-        for n in walk(program.body)
-        if isinstance(n, For)
-    }
+    ranges = {n.var: Range(0, evaluate_int(n.extent) - 1) for n in loops(program.body)}
     changed = False
 
     def rule(node: Stmt) -> Stmt | None:

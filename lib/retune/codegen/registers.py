@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Buffer, Const, Expr, Var, loads
-from retune.ir.flat import flat_terms
-from retune.ir.reduction import path_to
+from retune.ir.flat import FlatIndices
 from retune.ir.simplify import affine_terms
-from retune.ir.stmt import STRAIGHT, Block, For, Stmt, blocks
+from retune.ir.stmt import STRAIGHT, Block, For, Stmt, paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +25,7 @@ class Access:
 def accesses(nest: Stmt, buffer: Buffer) -> list[Access]:
     """Every read and write of a buffer in a nest."""
     found: list[Access] = []
-    for block in blocks(nest):
-        path = tuple(path_to(nest, block) or ())
+    for block, path in paths(nest):
         if block.buffer == buffer:
             found.append(Access(block.indices, path, block))
         found.extend(
@@ -38,7 +36,9 @@ def accesses(nest: Stmt, buffer: Buffer) -> list[Access]:
     return found
 
 
-def register_lanes(nest: Stmt, buffer: Buffer, vectorized: frozenset[Var]) -> int:
+def register_lanes(
+    nest: Stmt, buffer: Buffer, vectorized: frozenset[Var], flat: FlatIndices
+) -> int:
     """Lanes of the buffer's named registers; 0 if it has to be an array.
 
     `vectorized` are the loops that will really run as vector lanes.
@@ -47,7 +47,7 @@ def register_lanes(nest: Stmt, buffer: Buffer, vectorized: frozenset[Var]) -> in
     steps: set[int] = set()
     for access in accesses(nest, buffer):
         settled = {p.var for p in access.path if p.kind in STRAIGHT}
-        form = affine_terms(flat_terms(buffer, access.indices), settled)
+        form = affine_terms(flat(buffer, access.indices), settled)
         if form is None or not isinstance(form[1], Const):
             return 0
         width = 1

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from retune.codegen.opencl import OPENCL
 from retune.codegen.printing import Renderer
 from retune.core.target import MOST_GROUPS
-from retune.ir.stmt import For, Stmt, blocks, walk
+from retune.ir.stmt import Stmt, blocks, loops
 
 BUILD_OPTIONS: tuple[str, ...] = ("-cl-unsafe-math-optimizations",)
 """What compilers may do: reorder, contract and approximate, and all that at no cost in speed.
@@ -82,7 +82,7 @@ class Target:
 
     def groups(self, nest: Stmt) -> Groups:
         """How the groups of a nest run."""
-        local = any(isinstance(n, For) and n.kind.startswith("local") for n in walk(nest))
+        local = any(n.kind.startswith("local") for n in loops(nest))
         shares = local or any(b.buffer.scope == "local" for b in blocks(nest))
         return self.together if shares else self.alone
 

@@ -22,7 +22,7 @@ from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Buffer, Call, Expr, Load, Var, const, substitute, variables
 from retune.ir.flat import elements
 from retune.ir.simplify import from_polynomial, polynomial, simplify
-from retune.ir.stmt import Block, For, Seq, Stmt, blocks, rewrite, substitute_stmt, walk
+from retune.ir.stmt import Block, For, Seq, Stmt, blocks, loops, rewrite, substitute_stmt
 
 
 def tiles_to_calls(nest: Stmt, found: Sequence[tuple[For, Match]]) -> Stmt:
@@ -41,7 +41,7 @@ class _Held:
     def __init__(self, nest: Stmt, loop: For, match: Match) -> None:
         self._nest, self._loop, self._match = nest, loop, match
         own = match.loops
-        inside = {n.var: evaluate_int(n.extent) for n in walk(loop) if isinstance(n, For)}
+        inside = {n.var: evaluate_int(n.extent) for n in loops(loop)}
         self._extents = {axis: inside[var] for axis, var in own.items()}
         block, place = match.block, match.result
         if place is None:
@@ -93,12 +93,12 @@ class _Held:
         block = self._match.block
         if [b.name for b in blocks(child)] != [block.name]:
             return () if self._sets(child) else (child,)
-        loops = [n for n in walk(child) if isinstance(n, For) and not n.reduce]
+        around = [n for n in loops(child) if not n.reduce]
         zero = const(0, self._held.dtype)
         start = Block(f"{block.name}.init", self._held, self._number, zero)
         load = Load(self._held, self._number)
         stored = Block(f"{block.name}.store", block.buffer, self._first, load)
-        return (_nested(loops, start, "init"), child, _nested(loops, stored, "store"))
+        return (_nested(around, start, "init"), child, _nested(around, stored, "store"))
 
     def _operands(self) -> Iterable[Load]:
         """Loads of the operands' tiles, in the intrinsic's order."""

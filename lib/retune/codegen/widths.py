@@ -12,7 +12,7 @@ from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Expr, loads
 from retune.ir.flat import elements
 from retune.ir.simplify import Monomial, Range, Ranges, bounds
-from retune.ir.stmt import For, Stmt, blocks, walk
+from retune.ir.stmt import Stmt, blocks, loops
 
 INT_MAX = 2**31 - 1
 
@@ -27,7 +27,7 @@ def check_sizes(kernel: str, nest: Stmt) -> None:
     buffers = {b.buffer for b in blocks(nest)}
     buffers |= {load.buffer for b in blocks(nest) for load in loads(b.value)}
     sizes = {f"{b.name} has": (elements(b), "elements") for b in sorted(buffers, key=str)}
-    around = [n for n in walk(nest) if isinstance(n, For)]
+    around = loops(nest)
     sizes |= {f"loop {n.var} has": (evaluate_int(n.extent), "iterations") for n in around}
     groups = {n.kind: evaluate_int(n.extent) for n in around if n.kind.startswith("group")}
     sizes["its launch has"] = (prod(groups.values()), "work-groups")

@@ -26,7 +26,7 @@ from retune.core.locking import own_file
 from retune.core.replacing import replacing
 from retune.core.target import DeviceSpec
 from retune.instructions import Intrinsic, Shape, Way, intrinsics
-from retune.ir.expr import Expr, Load, transform
+from retune.ir.expr import Expr, Load, redirect
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, Tensor, placeholder
 from retune.schedule.schedule import Schedule
@@ -149,12 +149,10 @@ def tile_kernel(entry: Intrinsic, way: Way, shape: Shape) -> KernelSource:
     typed = {o.name: dtype for o, dtype in zip(entry.operands, shape.dtypes, strict=True)}
     inputs = {t.name: placeholder(t.name, t.shape, typed[t.name]) for t in entry.op.inputs}
 
-    def swapped(node: Expr) -> Expr | None:
-        return (
-            Load(inputs[node.buffer.name].buffer, node.indices) if isinstance(node, Load) else None
-        )
+    def swapped(load: Load) -> Expr:
+        return Load(inputs[load.buffer.name].buffer, load.indices)
 
-    op = replace(entry.op, body=transform(entry.op.body, swapped), inputs=(*inputs.values(),))
+    op = replace(entry.op, body=redirect(entry.op.body, swapped), inputs=(*inputs.values(),))
     made = Tensor(entry.pattern.buffer, op)
     s = Schedule(from_dag(Dag((made,)), f"probe_{function_name(entry.name, shape)}"))
     axes = dict(zip((a.var for a in (*op.axes, *op.reduce_axes)), s.loops(made.name), strict=True))

@@ -25,7 +25,7 @@ from retune.ir.expr import (
 )
 from retune.ir.flat import flat_index, flat_terms
 from retune.ir.simplify import Polynomial, from_polynomial, polynomial
-from retune.ir.stmt import Block, For, Stmt, blocks, walk
+from retune.ir.stmt import Block, For, Stmt, blocks, loops
 
 _COMMUTATIVE = ("add", "mul", "min", "max")
 
@@ -206,9 +206,8 @@ def _touched_by_elements(entry: Intrinsic, nest: Stmt, loop: For, buffer: Buffer
     """The first block, by name, that touches the buffer otherwise; or empty."""
     done = [
         found.block
-        for n in walk(nest)
-        if isinstance(n, For) and (n.intrinsic or n is loop)
-        if isinstance(found := match(entry, n), Match)
+        for n in loops(nest)
+        if (n.intrinsic or n is loop) and isinstance(found := match(entry, n), Match)
     ]
     for block in blocks(nest):
         touched = {block.buffer, *(load.buffer for load in loads(block.value))}

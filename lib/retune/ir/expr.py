@@ -6,31 +6,28 @@ are not negative. Expressions know nothing of loops, tensors' producers, or Open
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+from itertools import chain
 from operator import is_not
 from typing import Literal
 
+from retune.ir.nodes import Node, node
+from retune.ir.operators import COMPARISONS, RANK, SYMBOLS, TIGHT, BinaryOp, folded
 from retune.ir.storage import Storage
 
 Scope = Literal["global", "constant", "local", "private", "register"]
 """Where a buffer lives. `constant` is global memory whose contents are known at compile time."""
 
-BinaryOp = Literal[
-    "add", "sub", "mul", "div", "floordiv", "mod", "min", "max", "pow",
-    "lt", "le", "eq", "ne", "and", "or",
-    "bitand", "bitor", "bitxor", "shl", "shr",
-]  # fmt: skip
-COMPARISONS = frozenset({"lt", "le", "eq", "ne", "and", "or"})
-BITWISE = frozenset({"bitand", "bitor", "bitxor", "shl", "shr"})
-"""Operators on the bits of integers; `shr` keeps the sign. Shifts are by less than the width."""
 INT = "int32"
 
 
-class Expr:
+class Expr(Node):
     """Base of all expressions; operators build larger ones and fold constants."""
 
-    __slots__ = ()
+    __slots__ = ("_loads", "_variables")
     dtype: str
+    _loads: "tuple[Load, ...]"
+    _variables: "frozenset[Var]"
 
     @property
     def children(self) -> tuple["Expr", ...]:
@@ -94,7 +91,7 @@ class Expr:
 Operand = Expr | int | float | bool
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Var(Expr):
     """A named integer: a loop variable, an axis, or a tile-size symbol."""
 
@@ -108,7 +105,7 @@ class Var(Expr):
         return self.name
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Const(Expr):
     """A literal of a given type."""
 
@@ -119,22 +116,7 @@ class Const(Expr):
         return str(bool(self.value)) if self.dtype == "bool" else repr(self.value)
 
 
-_SYMBOLS: Mapping[str, str] = {
-    "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%",
-    "lt": "<", "le": "<=", "eq": "==", "ne": "!=", "and": "and", "or": "or",
-    "bitand": "&", "bitor": "|", "bitxor": "^", "shl": "<<", "shr": ">>",
-}  # fmt: skip
-
-
-_RANK: Mapping[str, int] = {
-    "or": 1, "and": 2, "lt": 3, "le": 3, "eq": 3, "ne": 3, "bitor": 4, "bitxor": 5, "bitand": 6,
-    "shl": 7, "shr": 7, "add": 8, "sub": 8, "mul": 9, "div": 9, "floordiv": 9, "mod": 9,
-}  # fmt: skip
-_TIGHT = 10
-"""How tightly operators bind, as in Python; everything else binds tightly."""
-
-
-@dataclass(frozen=True, slots=True)
+@node
 class Binary(Expr):
     """`a op b`; comparisons and logic give bool, the rest the operands' type."""
 
@@ -156,20 +138,20 @@ class Binary(Expr):
     def __str__(self) -> str:
         if self.op in ("min", "max", "pow"):
             return f"{self.op}({self.a}, {self.b})"
-        symbol = _SYMBOLS[self.op]
+        symbol = SYMBOLS[self.op]
         gap = "" if self.op in ("mul", "div") else " "
-        rank = _RANK[self.op]
-        left = _within(self.a, rank + (rank == _RANK["lt"]))
+        rank = RANK[self.op]
+        left = _within(self.a, rank + (rank == RANK["lt"]))
         return f"{left}{gap}{symbol}{gap}{_within(self.b, rank + 1)}"
 
 
 def _within(operand: Expr, rank: int) -> str:
     """The operand's text, in parentheses where it binds less tightly than `rank`."""
-    own = _RANK.get(operand.op, _TIGHT) if isinstance(operand, Binary) else _TIGHT
+    own = RANK.get(operand.op, TIGHT) if isinstance(operand, Binary) else TIGHT
     return f"({operand})" if own < rank else str(operand)
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Call(Expr):
     """A mathematical function of its arguments, by its numpy name; see `FUNCTIONS`."""
 
@@ -188,7 +170,7 @@ class Call(Expr):
         return f"{self.function}({', '.join(map(str, self.args))})"
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Cast(Expr):
     """The value converted to another type; float to int truncates toward zero."""
 
@@ -206,7 +188,7 @@ class Cast(Expr):
         return f"{self.dtype}({self.value})"
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Select(Expr):
     """`then` where `condition` holds, else `otherwise`; the other side is not evaluated."""
 
@@ -229,8 +211,8 @@ class Select(Expr):
         return f"select({self.condition}, {self.then}, {self.otherwise})"
 
 
-@dataclass(frozen=True, slots=True)
-class Buffer:
+@node
+class Buffer(Node):
     """A named block of memory; extents may hold tile-size symbols. No storage means row-major."""
 
     name: str
@@ -246,7 +228,7 @@ class Buffer:
         return self.name
 
 
-@dataclass(frozen=True, slots=True)
+@node
 class Load(Expr):
     """`buffer[indices]`, one index for each dimension."""
 
@@ -308,45 +290,19 @@ def binary(op: BinaryOp, a: Operand, b: Operand) -> Expr:
     if left.dtype != right.dtype:
         raise TypeError(f"{op}: operands are {left.dtype} and {right.dtype}; cast one of them")
     if isinstance(left, Const):
-        folded = _fold(op, left, right) if isinstance(right, Const) else None
-        if folded is not None:
-            return folded
+        if isinstance(right, Const):
+            floating = left.dtype.startswith("float")
+            number = folded(op, left.value, right.value, floating=floating)
+            if number is not None:
+                return const(number, "bool" if op in COMPARISONS else left.dtype)
     elif not isinstance(right, Const) and op not in ("min", "max"):
         return Binary(op, left, right)
     simpler = _neutral(op, left, right)
     return Binary(op, left, right) if simpler is None else simpler
 
 
-_FOLD: Mapping[str, Callable[[float, float], float]] = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "min": min,
-    "max": max,
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-    "eq": lambda a, b: a == b,
-    "ne": lambda a, b: a != b,
-    "and": lambda a, b: a and b,
-    "or": lambda a, b: a or b,
-}
-
-
-def _fold(op: BinaryOp, a: Const, b: Const) -> Expr | None:
-    dtype = "bool" if op in COMPARISONS else a.dtype
-    if op in ("floordiv", "mod"):
-        if b.value == 0 or a.dtype.startswith("float"):
-            return None
-        return const(a.value // b.value if op == "floordiv" else a.value % b.value, dtype)
-    if op not in _FOLD or (a.dtype.startswith("float") and op not in COMPARISONS):
-        return None  # floating-point literals stay as written: folding could change rounding
-    return const(_FOLD[op](a.value, b.value), dtype)
-
-
 def _neutral(op: BinaryOp, a: Expr, b: Expr) -> Expr | None:
     """`x + 0 -> x`, `x * 1 -> x`, `x * 0 -> 0` (integers), `x // 1 -> x`, `x % 1 -> 0`, ..."""
-    if not isinstance(a, Const) and not isinstance(b, Const):
-        return a if op in ("min", "max") and a == b else None
     left = a.value if isinstance(a, Const) else None
     right = b.value if isinstance(b, Const) else None
     integer = not a.dtype.startswith("float")
@@ -458,43 +414,85 @@ def walk(expr: Expr) -> Iterator[Expr]:
             stack.extend(reversed(children))
 
 
+class Rewriter:
+    """An expression for each one that it is called with; what they share is rewritten once."""
+
+    def __init__(self) -> None:
+        self._done: dict[int, tuple[Expr, Expr]] = {}
+        """By identity, and the part itself, so that its identity stays its own."""
+
+    def __call__(self, expr: Expr) -> Expr:
+        known = self._done.get(id(expr))
+        if known is None:
+            known = self._done[id(expr)] = (expr, self.rewritten(expr))
+        return known[1]
+
+    def rewritten(self, expr: Expr) -> Expr:
+        """What the expression becomes: here, the same over children that are rewritten."""
+        children = expr.children
+        new = tuple([self(child) for child in children])
+        return expr.rebuild(new) if any(map(is_not, new, children)) else expr
+
+
+class Substitution(Rewriter):
+    """Expressions with each variable replaced; untouched parts are shared."""
+
+    def __init__(self, values: Mapping[Var, Expr]) -> None:
+        super().__init__()
+        self._values = values
+
+    def rewritten(self, expr: Expr) -> Expr:
+        if isinstance(expr, Var):
+            return self._values.get(expr, expr)
+        return super().rewritten(expr)
+
+
 def substitute(expr: Expr, values: Mapping[Var, Expr]) -> Expr:
-    """`expr` with each variable replaced; untouched parts are shared."""
-    if isinstance(expr, Var):
-        return values.get(expr, expr)
-    children = expr.children
-    if not children:
-        return expr
-    new = tuple([substitute(child, values) for child in children])
-    return expr.rebuild(new) if any(map(is_not, new, children)) else expr
+    """`Substitution` of one expression."""
+    return Substitution(values)(expr)
 
 
-def transform(expr: Expr, replace: Callable[[Expr], Expr | None]) -> Expr:
-    """Bottom-up: children first, then `replace(node)` where it gives an expression."""
-    children = expr.children
-    if children:
-        new = tuple([transform(child, replace) for child in children])
-        if any(map(is_not, new, children)):
-            expr = expr.rebuild(new)
-    replacement = replace(expr)
-    return expr if replacement is None else replacement
+class Redirection(Rewriter):
+    """Expressions with each load as `change` gives it, inner ones first; None leaves it alone."""
+
+    def __init__(self, change: Callable[[Load], Expr | None]) -> None:
+        super().__init__()
+        self._change = change
+
+    def __call__(self, expr: Expr) -> Expr:
+        return super().__call__(expr) if loads(expr) else expr
+
+    def rewritten(self, expr: Expr) -> Expr:
+        expr = super().rewritten(expr)
+        changed = self._change(expr) if isinstance(expr, Load) else None
+        return expr if changed is None else changed
 
 
-def variables(expr: Expr) -> set[Var]:
-    """All variables that occur."""
-    if isinstance(expr, Var):
-        return {expr}
-    return {node for node in walk(expr) if isinstance(node, Var)}
+def redirect(expr: Expr, change: Callable[[Load], Expr | None]) -> Expr:
+    """`Redirection` of one expression."""
+    return Redirection(change)(expr)
 
 
-def loads(expr: Expr) -> list[Load]:
-    """All loads, in order of occurrence, repeated ones too."""
-    found: list[Load] = []
-    stack = [expr]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, Load):
-            found.append(node)
-        if children := node.children:
-            stack.extend(reversed(children))
-    return found
+def variables(expr: Expr) -> frozenset[Var]:
+    """All variables that occur; each node knows its own once it was asked."""
+    try:
+        return expr._variables  # pyright: ignore[reportPrivateUsage]
+    except AttributeError:
+        own = frozenset((expr,)) if isinstance(expr, Var) else _NO_VARIABLES
+        found = own.union(*map(variables, expr.children))
+        object.__setattr__(expr, "_variables", found)
+        return found
+
+
+_NO_VARIABLES: frozenset[Var] = frozenset()
+
+
+def loads(expr: Expr) -> tuple[Load, ...]:
+    """All loads, in order of occurrence, repeated ones too; each node knows its own."""
+    try:
+        return expr._loads  # pyright: ignore[reportPrivateUsage]
+    except AttributeError:
+        own = (expr,) if isinstance(expr, Load) else ()
+        found = tuple(chain(own, *map(loads, expr.children)))
+        object.__setattr__(expr, "_loads", found)
+        return found

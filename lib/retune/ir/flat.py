@@ -31,6 +31,21 @@ def flat_index(buffer: Buffer, indices: Sequence[Expr]) -> Expr:
     return from_polynomial(flat_terms(buffer, indices))
 
 
+class FlatIndices:
+    """`flat_terms` of the accesses of one nest, each worked out once; nobody changes them."""
+
+    def __init__(self) -> None:
+        self._done: dict[tuple[int, str], tuple[Sequence[Expr], Polynomial]] = {}
+        """By the identity of the indices, which are kept, so that it stays theirs."""
+
+    def __call__(self, buffer: Buffer, indices: Sequence[Expr]) -> Polynomial:
+        key = (id(indices), buffer.name)
+        known = self._done.get(key)
+        if known is None:
+            known = self._done[key] = (indices, flat_terms(buffer, indices))
+        return known[1]
+
+
 def flat_terms(buffer: Buffer, indices: Sequence[Expr], ranges: Ranges | None = None) -> Polynomial:
     """`flat_index` as a polynomial over simplified atoms.
 

@@ -21,7 +21,17 @@ from retune.ir.evaluate import Value, evaluate, evaluate_int
 from retune.ir.expr import Buffer, Expr, Load, Select, Var
 from retune.ir.interp import COMBINE, Arrays, Runner, perfect_nest, poisoned
 from retune.ir.reduction import decompose_all
-from retune.ir.stmt import Barrier, Block, For, Program, Seq, Stmt, blocks, is_compile_time, walk
+from retune.ir.stmt import (
+    Barrier,
+    Block,
+    For,
+    Program,
+    Seq,
+    Stmt,
+    blocks,
+    is_compile_time,
+    loops,
+)
 
 PRIVATE = ("register", "private")
 """Scopes of memory that one item has for itself."""
@@ -102,7 +112,7 @@ class _Kernel:
     def __init__(self, root: Stmt, arrays: Arrays) -> None:
         self.root = root
         self.arrays = arrays
-        sizes = {n.kind: evaluate_int(n.extent) for n in walk(root) if isinstance(n, For)}
+        sizes = {n.kind: evaluate_int(n.extent) for n in loops(root)}
         groups = {kind: n for kind, n in sizes.items() if kind.startswith("group")}
         local = {kind: n for kind, n in sizes.items() if kind.startswith("local")}
         used = {b.buffer for b in blocks(root)}

@@ -5,12 +5,12 @@ product over 49 rows, and an element-wise chain is one long loop. Merging needs 
 shapes in the tensor expression change, never the buffers' contents.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
-from retune.ir.expr import Buffer, Expr, Load, Var, const, loads, substitute, transform, variables
+from retune.ir.expr import Buffer, Expr, Load, Var, const, loads, redirect, substitute, variables
 from retune.ir.te import Axis, Compute, Dag, Tensor
 
 Seam = tuple[Buffer, int]
@@ -71,7 +71,7 @@ def _conflicts(stage: Tensor, seams: set[Seam]) -> Iterable[Seam]:
 def _together(
     pair: tuple[Var, Var],
     extents: Mapping[Var, int],
-    reads: list[Load],
+    reads: Sequence[Load],
     outside: set[Var],
     seams: set[Seam],
 ) -> bool:
@@ -94,7 +94,7 @@ def _together(
     return True
 
 
-def _used(pair: tuple[Var, Var], reads: list[Load]) -> bool:
+def _used(pair: tuple[Var, Var], reads: Sequence[Load]) -> bool:
     return any(pair[0] in variables(i) for load in reads for i in load.indices)
 
 
@@ -136,13 +136,13 @@ def _merged(tensor: Tensor, seams: set[Seam], made: dict[Buffer, Tensor]) -> Ten
     reduce_axes, renamed = _merge_reduce(op, seams)
     renamed |= {op.axes[run[0]].var: axis.var for run, axis in zip(groups.runs, axes, strict=True)}
 
-    def read(expr: Expr) -> Expr | None:
-        if not isinstance(expr, Load) or expr.buffer not in made:
+    def read(load: Load) -> Expr | None:
+        if load.buffer not in made:
             return None
-        runs = _Groups.of(expr.buffer, seams).runs
-        return Load(made[expr.buffer].buffer, tuple(expr.indices[run[0]] for run in runs))
+        runs = _Groups.of(load.buffer, seams).runs
+        return Load(made[load.buffer].buffer, tuple(load.indices[run[0]] for run in runs))
 
-    body = substitute(transform(op.body, read), dict(renamed))
+    body = substitute(redirect(op.body, read), dict(renamed))
     inputs = tuple(made[t.buffer] for t in op.inputs)
     return Tensor(buffer, Compute(axes, reduce_axes, body, op.reducer, inputs))
 

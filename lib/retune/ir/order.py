@@ -6,7 +6,7 @@ order of the transpose stores them there at once. Read `made_as_read`.
 
 from collections.abc import Mapping
 
-from retune.ir.expr import Buffer, Expr, Load, loads, transform
+from retune.ir.expr import Buffer, Expr, Load, loads, redirect
 from retune.ir.te import Compute, Dag, Tensor
 
 
@@ -65,14 +65,14 @@ def _ordered(
     order = orders.get(old, tuple(range(len(old.shape))))
     buffer = Buffer(old.name, tuple(old.shape[d] for d in order), old.dtype, old.scope)
 
-    def read(expr: Expr) -> Expr | None:
-        if not isinstance(expr, Load) or expr.buffer not in orders:
+    def read(load: Load) -> Expr | None:
+        if load.buffer not in orders:
             return None
-        places = orders[expr.buffer]
-        return Load(made[expr.buffer].buffer, tuple(expr.indices[d] for d in places))
+        places = orders[load.buffer]
+        return Load(made[load.buffer].buffer, tuple(load.indices[d] for d in places))
 
     axes = tuple(op.axes[d] for d in order)
     inputs = tuple(made[t.buffer] for t in op.inputs)
     return Tensor(
-        buffer, Compute(axes, op.reduce_axes, transform(op.body, read), op.reducer, inputs)
+        buffer, Compute(axes, op.reduce_axes, redirect(op.body, read), op.reducer, inputs)
     )

@@ -7,7 +7,7 @@ Row-major memory does not care. Read `split_patches`.
 
 from collections.abc import Mapping
 
-from retune.ir.expr import Buffer, Expr, Load, Var, const, loads, transform, variables
+from retune.ir.expr import Buffer, Expr, Load, Var, const, loads, redirect, variables
 from retune.ir.simplify import affine
 from retune.ir.te import Compute, Dag, Tensor
 
@@ -95,17 +95,17 @@ def _rebuilt(
     if not isinstance(op, Compute):
         return Tensor(buffer)
 
-    def read(expr: Expr) -> Expr | None:
-        if not isinstance(expr, Load) or not parts.get(expr.buffer):
+    def read(load: Load) -> Expr | None:
+        split = parts.get(load.buffer)
+        if not split:
             return None
-        split = parts[expr.buffer]
         indices = [
             part
-            for dim, index in enumerate(expr.indices)
+            for dim, index in enumerate(load.indices)
             for part in (_axes(index, op) if dim in split else (index,))
         ]
-        return Load(made[expr.buffer].buffer, tuple(indices))
+        return Load(made[load.buffer].buffer, tuple(indices))
 
     inputs = tuple(made[t.buffer] for t in op.inputs)
-    body = transform(op.body, read)
+    body = redirect(op.body, read)
     return Tensor(buffer, Compute(op.axes, op.reduce_axes, body, op.reducer, inputs))

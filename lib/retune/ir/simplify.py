@@ -7,30 +7,28 @@ proves that a guard always holds or that a minimum is decided.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import reduce
-from operator import is_not
 
 from retune.ir.expr import (
     Binary,
     Cast,
     Const,
     Expr,
+    Rewriter,
     Select,
     Var,
     binary,
     const,
-    select,
-    transform,
 )
+from retune.ir.nodes import Node, node
 
 Monomial = tuple[Expr, ...]
 """Atoms multiplied together, sorted by their text; the empty one is the constant term."""
 Polynomial = dict[Monomial, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
+@node
+class Range(Node):
     """All integers from `low` to `high`, both included."""
 
     low: int
@@ -41,20 +39,30 @@ Ranges = Mapping[Var, Range]
 
 
 def simplify(expr: Expr, ranges: Ranges | None = None) -> Expr:
-    """An equal expression in normal form; `ranges` bounds variables and decides comparisons."""
-    known = ranges or {}
-    if isinstance(expr, Binary) and expr.op in _RING and expr.dtype == "int32":
-        return from_polynomial(rejoined(polynomial(expr, lambda atom: simplify(atom, known))))
-    children = expr.children
-    if not children:
+    """An equal expression in normal form; `ranges` bounds variables and decides comparisons.
+
+    Selections whose condition is settled are gone.
+    """
+    return Simplifying(ranges or {})(expr)
+
+
+class Simplifying(Rewriter):
+    """`simplify` of expressions under the same ranges."""
+
+    def __init__(self, ranges: Ranges) -> None:
+        super().__init__()
+        self._ranges = ranges
+
+    def rewritten(self, expr: Expr) -> Expr:
+        if isinstance(expr, Binary) and expr.op in _RING and expr.dtype == "int32":
+            return from_polynomial(rejoined(polynomial(expr, self)))
+        expr = super().rewritten(expr)
+        if isinstance(expr, Binary) and expr.a.dtype == "int32":
+            settled = _decide(expr, self._ranges)
+            return expr if settled is None else settled
+        if isinstance(expr, Select) and isinstance(expr.condition, Const):
+            return expr.then if expr.condition.value else expr.otherwise
         return expr
-    new = tuple(simplify(child, known) for child in children)
-    if any(map(is_not, new, children)):
-        expr = expr.rebuild(new)
-    if isinstance(expr, Binary) and expr.a.dtype == "int32":
-        settled = _decide(expr, known)
-        return expr if settled is None else settled
-    return expr
 
 
 _RING = ("add", "sub", "mul")
@@ -319,14 +327,3 @@ def _cancel(node: Binary) -> Expr | None:
             return None
         quotient[tuple(left)] = coefficient // scale
     return from_polynomial(quotient)
-
-
-def simplify_select(expr: Expr, ranges: Ranges) -> Expr:
-    """`simplify` that also drops the branches of selections whose condition is settled."""
-
-    def step(node: Expr) -> Expr | None:
-        if isinstance(node, Select) and isinstance(node.condition, Const):
-            return select(node.condition, node.then, node.otherwise)
-        return None
-
-    return transform(simplify(expr, ranges), step)

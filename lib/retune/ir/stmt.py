@@ -12,7 +12,19 @@ from operator import is_not
 from typing import Literal
 
 from retune.core.dtypes import INTEGER_LIMITS
-from retune.ir.expr import Buffer, Const, Expr, Load, Var, const, substitute, transform, variables
+from retune.ir.expr import (
+    Buffer,
+    Const,
+    Expr,
+    Load,
+    Redirection,
+    Substitution,
+    Var,
+    const,
+    substitute,
+    variables,
+)
+from retune.ir.nodes import Node, node
 from retune.ir.te import Axis, Compute, Concat, Dag, Reducer, Tensor
 
 Indices = tuple[Expr, ...]
@@ -65,8 +77,8 @@ def identity(reducer: Reducer, dtype: str) -> Const:
     return const(value, dtype)
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+@node
+class Block(Node):
     """`buffer[indices] = value`, or `buffer[indices] <reducer>= value`, where `guard` holds."""
 
     name: str
@@ -79,8 +91,15 @@ class Block:
     """True when a separate init block sets the start value of this reduction."""
 
 
-@dataclass(frozen=True, slots=True)
-class For:
+class _Outer(Node):
+    """Base of statements that others are in: they know which ones, see `inside`."""
+
+    __slots__ = ("_inside",)
+    _inside: "Inside"
+
+
+@node
+class For(_Outer):
     """`body` for each value of `var` in [0, extent)."""
 
     var: Var
@@ -106,8 +125,8 @@ class For:
         )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Seq:
+@node
+class Seq(_Outer):
     """Statements in order."""
 
     stmts: tuple["Stmt", ...]
@@ -202,19 +221,72 @@ def walk(stmt: Stmt) -> Iterator[Stmt]:
             stack.extend(reversed(node.stmts))
 
 
-def blocks(stmt: Stmt) -> list[Block]:
+@node
+class Inside(Node):
+    """What a statement consists of."""
+
+    blocks: tuple[Block, ...]
+    loops: tuple[For, ...]
+    waits: bool
+    """Whether items wait for each other somewhere."""
+
+
+def inside(stmt: Stmt) -> Inside:
+    """What the statement consists of, itself included; each one knows it once it was asked."""
+    match stmt:
+        case Block():
+            return Inside((stmt,), (), waits=False)
+        case Barrier():
+            return Inside((), (), waits=True)
+        case For() | Seq():
+            try:
+                return stmt._inside  # pyright: ignore[reportPrivateUsage]
+            except AttributeError:
+                found = _inside(stmt)
+                object.__setattr__(stmt, "_inside", found)
+                return found
+
+
+def _inside(stmt: "For | Seq") -> Inside:
+    if isinstance(stmt, For):
+        body = inside(stmt.body)
+        return Inside(body.blocks, (stmt, *body.loops), body.waits)
+    parts = [inside(s) for s in stmt.stmts]
+    return Inside(
+        tuple([block for part in parts for block in part.blocks]),
+        tuple([loop for part in parts for loop in part.loops]),
+        any(part.waits for part in parts),
+    )
+
+
+def blocks(stmt: Stmt) -> tuple[Block, ...]:
     """All blocks in program order."""
-    found: list[Block] = []
-    stack: list[Stmt] = [stmt]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, For):
-            stack.append(node.body)
-        elif isinstance(node, Seq):
-            stack.extend(reversed(node.stmts))
-        elif isinstance(node, Block):
-            found.append(node)
-    return found
+    return inside(stmt).blocks
+
+
+def loops(stmt: Stmt) -> tuple[For, ...]:
+    """All loops in program order, outer ones before inner ones."""
+    return inside(stmt).loops
+
+
+def paths(stmt: Stmt, around: tuple[For, ...] = ()) -> Iterator[tuple[Block, tuple[For, ...]]]:
+    """Every block in program order, with the loops around it, outermost first."""
+    match stmt:
+        case Block():
+            yield stmt, around
+        case For():
+            yield from paths(stmt.body, (*around, stmt))
+        case Seq(stmts):
+            for child in stmts:
+                yield from paths(child, around)
+        case Barrier():
+            pass
+
+
+def expressions(block: Block) -> Indices:
+    """The block's indices, its value, and its guard if it has one."""
+    guard = () if block.guard is None else (block.guard,)
+    return (*block.indices, block.value, *guard)
 
 
 def is_compile_time(root: Stmt) -> bool:
@@ -222,12 +294,9 @@ def is_compile_time(root: Stmt) -> bool:
     return blocks(root)[0].buffer.scope == "constant"
 
 
-def block_variables(block: Block) -> set[Var]:
+def block_variables(block: Block) -> frozenset[Var]:
     """The variables that the block's indices, value and guard use."""
-    used = variables(block.value)
-    for index in block.indices:
-        used |= variables(index)
-    return used if block.guard is None else used | variables(block.guard)
+    return frozenset[Var]().union(*map(variables, expressions(block)))
 
 
 def rewrite(stmt: Stmt, rule: Callable[[Stmt], Stmt | None]) -> Stmt:
@@ -263,13 +332,16 @@ def map_exprs(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
     def rule(node: Stmt) -> Stmt | None:
         match node:
             case Block():
-                old = (*node.indices, node.value, *(() if node.guard is None else (node.guard,)))
+                old = expressions(node)
                 new = tuple([change(expr) for expr in old])
                 if not any(map(is_not, new, old)):
                     return None
                 rank = len(node.indices)
                 guard = None if node.guard is None else new[-1]
-                return replace(node, indices=new[:rank], value=new[rank], guard=guard)
+                return Block(
+                    node.name, node.buffer, new[:rank], new[rank], node.reducer, guard,
+                    node.decomposed,
+                )  # fmt: skip
             case For():
                 extent = change(node.extent)
                 unroll = None if node.unroll is None else change(node.unroll)
@@ -289,7 +361,7 @@ def with_body(program: Program, body: Stmt) -> Program:
 
 def substitute_stmt(stmt: Stmt, values: Mapping[Var, Expr]) -> Stmt:
     """The statement with variables replaced in every expression."""
-    return map_exprs(stmt, lambda expr: substitute(expr, values))
+    return map_exprs(stmt, Substitution(values))
 
 
 def map_accesses(stmt: Stmt, change: Callable[[Buffer, Indices], Element | None]) -> Stmt:
@@ -298,15 +370,15 @@ def map_accesses(stmt: Stmt, change: Callable[[Buffer, Indices], Element | None]
     None leaves an access as it is. Accesses inside indices are changed before those around them.
     """
 
-    def read(expr: Expr) -> Expr | None:
-        moved = change(expr.buffer, expr.indices) if isinstance(expr, Load) else None
+    def read(load: Load) -> Expr | None:
+        moved = change(load.buffer, load.indices)
         return None if moved is None else Load(*moved)
 
     def write(node: Stmt) -> Stmt | None:
         moved = change(node.buffer, node.indices) if isinstance(node, Block) else None
         return None if moved is None else replace(node, buffer=moved[0], indices=moved[1])
 
-    return rewrite(map_exprs(stmt, lambda e: transform(e, read)), write)
+    return rewrite(map_exprs(stmt, Redirection(read)), write)
 
 
 def replace_buffer(stmt: Stmt, old: Buffer, new: Buffer) -> Stmt:

@@ -11,7 +11,16 @@ from retune.core.errors import VerifyError
 from retune.ir.expr import Binary, Buffer, Const, Expr, Var, loads, variables
 from retune.ir.selections import certain_loads
 from retune.ir.simplify import Range, bounds, simplify
-from retune.ir.stmt import STRAIGHT, Barrier, Block, For, Program, Seq, Stmt, blocks, walk
+from retune.ir.stmt import (
+    STRAIGHT,
+    Block,
+    For,
+    Program,
+    blocks,
+    expressions,
+    loops,
+    paths,
+)
 
 MAX_VECTOR = 16
 """Lanes of the widest vector of OpenCL C."""
@@ -28,7 +37,7 @@ def verify(program: Program, after: str = "") -> None:
 def check_loops_bound_once(program: Program) -> Iterator[str]:
     """Each loop has a variable of its own."""
     seen: set[Var] = set()
-    for loop in _loops(program.body):
+    for loop in loops(program.body):
         if loop.var in seen:
             yield f"two loops over {loop.var}"
         seen.add(loop.var)
@@ -45,13 +54,13 @@ def check_blocks_named_once(program: Program) -> Iterator[str]:
 
 def check_no_free_variables(program: Program) -> Iterator[str]:
     """Expressions use the variables of the loops around them, and tile-size symbols."""
-    for block, path in _paths(program.body):
+    for block, path in paths(program.body):
         known = {loop.var for loop in path}
-        for expr in _expressions(block):
+        for expr in expressions(block):
             for var in sorted(variables(expr) - known, key=str):
                 if not _is_symbol(var):
                     yield f"{block.name}: {var} is not a loop around it"
-    for loop in _loops(program.body):
+    for loop in loops(program.body):
         if not all(_is_symbol(v) for v in variables(loop.extent)):
             yield f"loop {loop.var}: its extent {loop.extent} depends on a loop"
 
@@ -75,7 +84,7 @@ def check_ranks(program: Program) -> Iterator[str]:
     """One index for each dimension."""
     for block in blocks(program.body):
         accesses = [(block.buffer, block.indices)]
-        accesses += [(load.buffer, load.indices) for e in _expressions(block) for load in loads(e)]
+        accesses += [(load.buffer, load.indices) for e in expressions(block) for load in loads(e)]
         for buffer, indices in accesses:
             if len(buffer.shape) != len(indices):
                 yield f"{block.name}: {len(indices)} indices for {buffer}[{_shape(buffer)}]"
@@ -94,7 +103,7 @@ def check_types(program: Program) -> Iterator[str]:
 
 def check_extents(program: Program) -> Iterator[str]:
     """Known extents are positive; those of vectors are at most 16."""
-    for loop in _loops(program.body):
+    for loop in loops(program.body):
         if not isinstance(loop.extent, Const):
             continue
         extent = int(loop.extent.value)
@@ -106,7 +115,7 @@ def check_extents(program: Program) -> Iterator[str]:
 
 def check_reduce_loops(program: Program) -> Iterator[str]:
     """Reduce loops run in order or as lanes, and hold a block that accumulates."""
-    for loop in _loops(program.body):
+    for loop in loops(program.body):
         if not loop.reduce:
             continue
         if not _is_serial(loop):
@@ -122,12 +131,12 @@ def check_parallel_axes(program: Program) -> Iterator[str]:
     """
     for root in program.body.stmts:
         extents: dict[str, Expr] = {}
-        for loop in _loops(root):
+        for loop in loops(root):
             if _is_serial(loop) or loop.kind == "vthread":
                 continue
             if extents.setdefault(loop.kind, loop.extent) != loop.extent:
                 yield f"{loop.kind} has extents {extents[loop.kind]} and {loop.extent}"
-        for block, path in _paths(root):
+        for block, path in paths(root):
             kinds = [p.kind for p in path if not _is_serial(p) and p.kind != "vthread"]
             if block.buffer.scope == "local":
                 kinds = [k for k in kinds if not k.startswith("local")]
@@ -137,7 +146,7 @@ def check_parallel_axes(program: Program) -> Iterator[str]:
 
 def check_stores_in_bounds(program: Program) -> Iterator[str]:
     """Unguarded stores stay inside their buffer."""
-    for block, path in _paths(program.body):
+    for block, path in paths(program.body):
         if block.guard is None:
             for problem in _outside(block.buffer, block.indices, _ranges(path)):
                 yield f"{block.name}: stores {problem}"
@@ -145,7 +154,7 @@ def check_stores_in_bounds(program: Program) -> Iterator[str]:
 
 def check_reads_in_bounds(program: Program) -> Iterator[str]:
     """Unconditional reads of unguarded blocks stay inside their buffer."""
-    for block, path in _paths(program.body):
+    for block, path in paths(program.body):
         if block.guard is None:
             for load in certain_loads(block.value):
                 for problem in _outside(load.buffer, load.indices, _ranges(path)):
@@ -183,32 +192,9 @@ CHECKS: tuple[Callable[[Program], Iterator[str]], ...] = (
 """In order: later checks may assume what earlier ones establish."""
 
 
-def _loops(stmt: Stmt) -> Iterator[For]:
-    return (node for node in walk(stmt) if isinstance(node, For))
-
-
-def _paths(stmt: Stmt, around: tuple[For, ...] = ()) -> Iterator[tuple[Block, tuple[For, ...]]]:
-    """Every block with the loops around it."""
-    match stmt:
-        case Block():
-            yield stmt, around
-        case For():
-            yield from _paths(stmt.body, (*around, stmt))
-        case Seq(stmts):
-            for child in stmts:
-                yield from _paths(child, around)
-        case Barrier():
-            pass
-
-
-def _expressions(block: Block) -> tuple[Expr, ...]:
-    guard = () if block.guard is None else (block.guard,)
-    return (*block.indices, block.value, *guard)
-
-
 def _touched(block: Block) -> list[Buffer]:
     found = dict.fromkeys([block.buffer])
-    found |= dict.fromkeys(load.buffer for e in _expressions(block) for load in loads(e))
+    found |= dict.fromkeys(load.buffer for e in expressions(block) for load in loads(e))
     return list(found)
 
 

@@ -3,14 +3,15 @@
 Program -> program, meaning kept, ScheduleError where that is impossible; `Schedule` records them.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from retune.core.errors import ScheduleError
 from retune.ir.expr import Buffer, Expr, loads
 from retune.ir.reduction import reads
-from retune.ir.stmt import Block, For, LoopKind, Program, Stmt, block_variables, blocks, walk
+from retune.ir.stmt import Block, For, LoopKind, Program, Stmt, block_variables, blocks, loops
 from retune.schedule.effects import check_sums
-from retune.schedule.loops import loop_named, replace_loop
+from retune.schedule.loops import loop_named, replace_loop, root_of
 
 GROUP_AXES: tuple[LoopKind, ...] = ("group.0", "group.1", "group.2")
 AXES: tuple[LoopKind, ...] = (*GROUP_AXES, "local.0", "local.1", "local.2", "vthread")
@@ -52,24 +53,20 @@ def annotate(program: Program, name: str, key: str, value: str | int) -> Program
 
 def free_group_axis(program: Program, name: str) -> LoopKind:
     """The first group axis that no loop of the nest runs on. Raises: ScheduleError for none."""
-    root = _root_of(program, loop_named(program, name))
-    taken = {n.kind for n in walk(root) if isinstance(n, For)}
+    root = root_of(program, loop_named(program, name))
+    taken = {n.kind for n in loops(root)}
     for axis in GROUP_AXES:
         if axis not in taken:
             return axis
     raise ScheduleError(f"parallel({name}): all three group axes of its nest are taken")
 
 
-def _root_of(program: Program, loop: For) -> Stmt:
-    return next(s for s in program.body.stmts if any(n is loop for n in walk(s)))
-
-
 def _check_parallel(program: Program, loop: For, axis: LoopKind) -> None:
     """Iterations of `loop` may run at once on `axis`: no other one shares what they write."""
-    root = _root_of(program, loop)
+    root = root_of(program, loop)
     if axis != "vthread":
-        for other in walk(root):
-            if isinstance(other, For) and other.kind == axis:
+        for other in loops(root):
+            if other.kind == axis:
                 _check_same_axis(loop, other, axis)
     inside = blocks(loop.body)
     outside = [b for b in blocks(root) if not any(b is i for i in inside)]
@@ -86,7 +83,7 @@ def _check_same_axis(loop: For, other: For, axis: LoopKind) -> None:
             f"bind({loop.var}): {axis} runs {other.var} already, with extent {other.extent}"
         )
     for around, inner in ((loop, other), (other, loop)):
-        if not any(n is inner for n in walk(around.body)):
+        if not any(n is inner for n in loops(around.body)):
             continue
         shared = all(
             b.buffer.scope == "local" and around.var not in block_variables(b)
@@ -99,7 +96,9 @@ def _check_same_axis(loop: For, other: For, axis: LoopKind) -> None:
             )
 
 
-def _check_outside(loop: For, axis: LoopKind, inside: list[Block], outside: list[Block]) -> None:
+def _check_outside(
+    loop: For, axis: LoopKind, inside: Sequence[Block], outside: Sequence[Block]
+) -> None:
     """Blocks beside the loop neither run once too often nor need what other iterations hold."""
     made = {b.buffer for b in inside}
     read = {b for block in inside for b in _reads(block)}
@@ -115,7 +114,9 @@ def _check_outside(loop: For, axis: LoopKind, inside: list[Block], outside: list
             )
 
 
-def _check_shared(loop: For, axis: LoopKind, inside: list[Block], outside: list[Block]) -> None:
+def _check_shared(
+    loop: For, axis: LoopKind, inside: Sequence[Block], outside: Sequence[Block]
+) -> None:
     """Local memory that is used inside the loop alone is one for all its iterations."""
     for block in inside:
         alone = block.buffer.scope == "local" and not any(reads(b, block.buffer) for b in outside)

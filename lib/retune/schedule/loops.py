@@ -9,7 +9,6 @@ from functools import reduce as fold
 
 from retune.core.errors import ScheduleError
 from retune.ir.expr import (
-    Buffer,
     Const,
     Expr,
     Var,
@@ -24,17 +23,15 @@ from retune.ir.reduction import path_to, reduce_loops
 from retune.ir.simplify import simplify
 from retune.ir.stmt import (
     Block,
-    Element,
     For,
-    Indices,
     Program,
     Stmt,
     block_variables,
     blocks,
+    loops,
     map_accesses,
     rewrite,
     substitute_stmt,
-    walk,
     with_body,
 )
 from retune.schedule.effects import check_sums
@@ -47,11 +44,17 @@ TAILS = ("exact", "shift", "guard")
 
 def loop_named(program: Program, name: str) -> For:
     """The loop over the variable `name`. Raises: ScheduleError naming the loops there are."""
-    for node in walk(program.body):
-        if isinstance(node, For) and node.var.name == name:
-            return node
-    known = [n.var.name for n in walk(program.body) if isinstance(n, For)]
+    found = loops(program.body)
+    for loop in found:
+        if loop.var.name == name:
+            return loop
+    known = [loop.var.name for loop in found]
     raise ScheduleError(f"no loop {name!r} in {program.name}; loops are {', '.join(known)}")
+
+
+def root_of(program: Program, loop: For) -> Stmt:
+    """The root nest that the loop is in."""
+    return next(root for root in program.body.stmts if any(n is loop for n in loops(root)))
 
 
 def replace_loop(program: Program, name: str, change: Callable[[For], Stmt]) -> Program:
@@ -171,9 +174,7 @@ def reorder(program: Program, names: Sequence[str]) -> Program:
     if len(set(names)) != len(names):
         raise ScheduleError(f"reorder({', '.join(names)}): a loop is named twice")
     wanted = [loop_named(program, name) for name in names]
-    outermost = next(
-        n for n in walk(program.body) if isinstance(n, For) and n.var.name in set(names)
-    )
+    outermost = next(n for n in loops(program.body) if n.var.name in set(names))
     chain = _chain(outermost, set(names))
     positions = [i for i, loop in enumerate(chain) if loop.var.name in set(names)]
     if len(positions) != len(names):
@@ -222,8 +223,7 @@ def substitute_symbols(program: Program, values: dict[Var, Expr]) -> Program:
     )
     sized = {old: new for old, new in zip(program.scratch, scratch, strict=True) if old != new}
 
-    def moved(buffer: Buffer, indices: Indices) -> Element | None:
-        return (sized[buffer], indices) if buffer in sized else None
-
-    body = map_accesses(substitute_stmt(program.body, values), moved)
+    body = substitute_stmt(program.body, values)
+    if sized:
+        body = map_accesses(body, lambda b, at: (sized[b], at) if b in sized else None)
     return replace(with_body(program, body), scratch=scratch)

@@ -10,8 +10,8 @@ from retune.core.errors import ScheduleError
 from retune.ir.expr import Buffer, Load, Scope, Var, loads, substitute
 from retune.ir.reduction import path_to
 from retune.ir.simplify import simplify
-from retune.ir.stmt import Block, For, Program, Seq, Stmt, blocks, rewrite, walk, with_body
-from retune.schedule.loops import loop_named, replace_loop
+from retune.ir.stmt import Block, For, Program, Seq, Stmt, blocks, loops, rewrite, with_body
+from retune.schedule.loops import loop_named, replace_loop, root_of
 from retune.schedule.regions import (
     Region,
     guarded,
@@ -142,13 +142,12 @@ def _tile_nest(
 def compute_locations(program: Program, name: str, scope: Scope) -> list[str]:
     """The loops at which `compute_at` is legal for a block, in program order."""
     found: list[str] = []
-    for node in walk(program.body):
-        if isinstance(node, For):
-            try:
-                compute_at(program, name, node.var.name, scope)
-            except ScheduleError:
-                continue
-            found.append(node.var.name)
+    for loop in loops(program.body):
+        try:
+            compute_at(program, name, loop.var.name, scope)
+        except ScheduleError:
+            continue
+        found.append(loop.var.name)
     return found
 
 
@@ -210,15 +209,15 @@ def _check_complete(program: Program, who: str, source: Buffer, loop: For) -> No
             raise ScheduleError(f"{who}: {writer.name} writes {source} outside that loop")
         if any(p.reduce for p in path[: position + 1]):
             raise ScheduleError(f"{who}: {source} is not complete there; move reduce loops inside")
-    for inner in walk(loop.body):
-        if isinstance(inner, For) and inner.kind.startswith(("group", "local")):
+    for inner in loops(loop.body):
+        if inner.kind.startswith(("group", "local")):
             raise ScheduleError(f"{who}: {inner.var} runs as {inner.kind} inside that loop")
 
 
 def _check_operands(program: Program, who: str, block: Block, loop: For, source: Buffer) -> None:
     """What else the block reads exists before the nest of `loop` starts."""
     roots = program.body.stmts
-    position = next(i for i, s in enumerate(roots) if any(n is loop for n in walk(s)))
+    position = roots.index(root_of(program, loop))
     late = {b.buffer for root in roots[position:] for b in blocks(root)}
     for load in loads(block.value):
         if load.buffer != source and load.buffer in late:

@@ -9,17 +9,17 @@ from retune.ir.expr import (
     Const,
     Expr,
     Load,
+    Redirection,
     Scope,
     Select,
     Var,
     all_of,
     const,
     loads,
-    transform,
 )
 from retune.ir.reduction import path_to, reads
 from retune.ir.simplify import Range, affine, bounds, sign, simplify
-from retune.ir.stmt import Block, For, Program, Stmt, blocks, map_exprs, walk
+from retune.ir.stmt import Block, For, Program, Stmt, blocks, loops, map_exprs
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def inner_extents(program: Program, loop: For, scope: Scope) -> dict[Var, Expr]:
     Local memory is shared by all work-items of a group, so there the loops around that run as
     work-items or virtual threads count as well.
     """
-    extents = {n.var: n.extent for n in walk(loop.body) if isinstance(n, For)}
+    extents = {n.var: n.extent for n in loops(loop.body)}
     if scope == "local":
         path = path_to(program.body, blocks(loop)[0]) or []
         around = path[: next(i for i, p in enumerate(path) if p is loop) + 1]
@@ -95,10 +95,10 @@ def _box(
     for dim in range(len(accesses[0])):
         every = const(0), buffer.shape[dim]
         spans = {
-            _interval(who, indices[dim], extents)
+            _interval(who, index, extents)
             if verb == "written"
-            else _covering(who, indices[dim], extents, every)
-            for indices in accesses
+            else _covering(who, index, extents, every)
+            for index in dict.fromkeys(indices[dim] for indices in accesses)
         }
         # What reads all of a dimension covers the others, whatever they read of it.
         whole = every if every in spans else _union(sorted(spans, key=str))
@@ -193,10 +193,10 @@ def redirect_reads(
     """`body` reading the copy of a region, its dimensions in that order, in place of the buffer."""
     placed = order or range(len(region.first))
 
-    def relative(expr: Expr) -> Expr | None:
-        if isinstance(expr, Load) and expr.buffer == old:
-            moved = [simplify(i - f) for i, f in zip(expr.indices, region.first, strict=True)]
-            return Load(new, tuple(moved[d] for d in placed))
-        return None
+    def relative(load: Load) -> Expr | None:
+        if load.buffer != old:
+            return None
+        moved = [simplify(i - f) for i, f in zip(load.indices, region.first, strict=True)]
+        return Load(new, tuple(moved[d] for d in placed))
 
-    return map_exprs(body, lambda e: transform(e, relative))
+    return map_exprs(body, Redirection(relative))

@@ -65,10 +65,10 @@ def _check_symbolic(trace: Trace, given: Given) -> None:
             )
 
 
-def _symbols_in(value: Argument) -> set[Var]:
+def _symbols_in(value: Argument) -> frozenset[Var]:
     if isinstance(value, tuple):
-        return {v for item in value for v in _symbols_in(item)}
-    return variables(value) if isinstance(value, Expr) else set()
+        return frozenset(v for item in value for v in _symbols_in(item))
+    return variables(value) if isinstance(value, Expr) else frozenset()
 
 
 def _bind(value: Argument, bound: Mapping[Var, Expr]) -> Argument:

@@ -6,7 +6,7 @@ Program -> program, meaning kept, ScheduleError where that is impossible; `Sched
 from dataclasses import replace
 
 from retune.core.errors import ScheduleError
-from retune.ir.expr import Buffer, Expr, Load, Var, loads, substitute, transform
+from retune.ir.expr import Buffer, Expr, Load, Redirection, Var, loads, substitute
 from retune.ir.reduction import path_to, reads
 from retune.ir.stmt import (
     Block,
@@ -61,7 +61,7 @@ def root_nest(program: Program, name: str) -> tuple[Stmt, Block, list[For]]:
         if path is None:
             continue
         plain = all(isinstance(i, Var) for i in block.indices)
-        if blocks(root) == [block] and plain and all(p.kind == "serial" for p in path):
+        if blocks(root) == (block,) and plain and all(p.kind == "serial" for p in path):
             return root, block, path
     raise ScheduleError(f"{name}: expected an unscheduled root stage; move it before its loops")
 
@@ -86,12 +86,12 @@ def compute_inline(program: Program, name: str) -> Program:
         )
     axes = [i for i in block.indices if isinstance(i, Var)]
 
-    def expand(expr: Expr) -> Expr | None:
-        if isinstance(expr, Load) and expr.buffer == block.buffer:
-            return substitute(block.value, dict(zip(axes, expr.indices, strict=True)))
-        return None
+    def expand(load: Load) -> Expr | None:
+        if load.buffer != block.buffer:
+            return None
+        return substitute(block.value, dict(zip(axes, load.indices, strict=True)))
 
-    body = map_exprs(without(program, root).body, lambda e: transform(e, expand))
+    body = map_exprs(without(program, root).body, Redirection(expand))
     scratch = tuple(b for b in program.scratch if b != block.buffer)
     return replace(with_body(program, body), scratch=scratch)
 

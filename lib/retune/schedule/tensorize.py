@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from retune.core.errors import ScheduleError
 from retune.instructions import intrinsic, mismatch
-from retune.ir.stmt import For, Program, Stmt, walk
-from retune.schedule.loops import loop_named, replace_loop
+from retune.ir.stmt import For, Program, Stmt
+from retune.schedule.loops import loop_named, replace_loop, root_of
 
 
 def tensorize(program: Program, name: str, wanted: str) -> Program:
@@ -17,7 +17,7 @@ def tensorize(program: Program, name: str, wanted: str) -> Program:
     who = f"tensorize({name}, {wanted})"
     if loop.kind != "serial":
         raise ScheduleError(f"{who}: expected a serial loop, it is {loop.kind} already")
-    nest = next(root for root in program.body.stmts if loop in walk(root))
+    nest = root_of(program, loop)
     if problem := mismatch(entry, nest, loop, unordered="constant"):
         raise ScheduleError(f"{who}: {problem}")
     return replace_loop(program, name, lambda node: replace(_taken(node), intrinsic=entry.name))

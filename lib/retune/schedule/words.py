@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from retune.core.errors import ScheduleError
-from retune.ir.expr import Buffer, Const, Expr, Load, Var, const, loads, substitute, transform
+from retune.ir.expr import Buffer, Const, Expr, Load, Var, const, loads, redirect, substitute
 from retune.ir.stmt import Block, For, Program, Seq, Stmt, blocks, rewrite
 from retune.schedule.stages import root_nest
 
@@ -36,7 +36,7 @@ def words(program: Program, name: str, sizes: Sequence[int]) -> tuple[Program, l
         if load.buffer.scope == "constant" and last.var in load.indices:
             laid = _Laid.out(block, load, last.var, size)
             made.append((laid.made, laid.nest()))
-            value = transform(value, lambda e, x=laid: x.read(far, near) if e == x.load else None)
+            value = redirect(value, lambda e, x=laid: x.read(far, near) if e == x.load else None)
     value = substitute(value, {last.var: far * size + near})
 
     def rule(node: Stmt) -> Stmt | None:

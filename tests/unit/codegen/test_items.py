@@ -2,13 +2,24 @@
 
 import pytest
 
-from retune.codegen.barriers import holds_barrier, place_barriers
+from retune.codegen.barriers import place_barriers
 from retune.codegen.items import one_item, virtual_threads
 from retune.codegen.lower import lower
 from retune.codegen.target import CPU
 from retune.ir.expr import Buffer, Load, Var, const
 from retune.ir.reduction import decompose_all
-from retune.ir.stmt import Barrier, Block, For, Program, Seq, Stmt, from_dag, walk, with_body
+from retune.ir.stmt import (
+    Barrier,
+    Block,
+    For,
+    Program,
+    Seq,
+    Stmt,
+    from_dag,
+    inside,
+    walk,
+    with_body,
+)
 from retune.ir.verify import verify
 from retune.schedule.schedule import Schedule
 from tests.dags import dense, reduction, tiled_product
@@ -58,7 +69,7 @@ def test_a_loop_waits_before_it_overwrites_what_it_reads():
     assert isinstance(loop, For) and isinstance(loop.body, Seq)
     kinds = [type(stmt) for stmt in loop.body.stmts]
     assert kinds == [Block, Barrier, Block, Barrier]
-    assert not holds_barrier(placed(For(I, const(8), move(S, X))))
+    assert not inside(placed(For(I, const(8), move(S, X)))).waits
 
 
 def summed_by_items() -> Schedule:

@@ -14,6 +14,7 @@ from retune.codegen.target import CPU
 from retune.core.errors import CodegenError
 from retune.core.target import GENERIC_CPU
 from retune.ir.expr import Expr, call, cast, maximum, select
+from retune.ir.nodes import node
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, compute, placeholder, reduce_axis
 from retune.ir.verify import verify
@@ -33,10 +34,11 @@ from tests.dags import (
 )
 
 
+@node
 class Strange(Expr):
     """An expression that the printer does not know."""
 
-    dtype = "float32"
+    dtype: str = "float32"
 
 
 def flat(dag: Dag) -> ProgramSource:

@@ -9,7 +9,7 @@ from retune.codegen.registers import register_lanes
 from retune.codegen.sharing import shared_values
 from retune.codegen.views import view
 from retune.ir.expr import Var, call, select
-from retune.ir.flat import elements, flat_index
+from retune.ir.flat import FlatIndices, elements, flat_index
 from retune.ir.stmt import For, blocks, from_dag, walk
 from retune.ir.storage import row_major
 from retune.ir.te import placeholder
@@ -87,7 +87,7 @@ def test_registers_need_settled_indices(unrolled: bool, lanes: int):
         s.vectorize("z.j")
     nest = s.program.body.stmts[0]
     vectors = frozenset(n.var for n in walk(nest) if isinstance(n, For) and n.kind == "vectorize")
-    assert register_lanes(nest, s.block("y").buffer, vectors) == lanes
+    assert register_lanes(nest, s.block("y").buffer, vectors, FlatIndices()) == lanes
 
 
 def test_inputs_and_outputs_may_lie_in_columns_of_wider_rows():

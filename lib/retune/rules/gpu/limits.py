@@ -8,7 +8,7 @@ from math import prod
 from retune.core.dtypes import itemsize
 from retune.core.target import MOST_GROUPS, DeviceSpec
 from retune.ir.expr import Expr, const
-from retune.ir.stmt import For, Stmt, blocks, is_compile_time, walk
+from retune.ir.stmt import Stmt, blocks, is_compile_time, loops
 from retune.schedule.binding import GROUP_AXES
 from retune.schedule.schedule import Schedule
 
@@ -24,7 +24,7 @@ def keep_to_limits(s: Schedule, spec: DeviceSpec) -> None:
     for root in s.program.body.stmts:
         if is_compile_time(root):
             continue
-        extents = {n.kind: n.extent for n in walk(root) if isinstance(n, For)}
+        extents = {n.kind: n.extent for n in loops(root)}
         items = prod((e for k, e in extents.items() if k.startswith("local")), start=const(1))
         s.require(items <= spec.max_work_group, "too many items in a group")
         s.require(_local_bytes(root) <= spec.local_memory_bytes, "local memory is too small")
