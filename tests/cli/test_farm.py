@@ -16,6 +16,8 @@ from retune_cli.main import run_command
 def no_farm(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RETUNE_CERTS", "RETUNE_SCHEDULER"):
         monkeypatch.setenv(name, "")
+    # it is for a process of its own: here it would change what all later tests log
+    monkeypatch.setattr("retune.farm.logs.log_lines", lambda: None)
 
 
 def test_certificates_are_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
