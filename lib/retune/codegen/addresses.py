@@ -152,7 +152,7 @@ class Addresses:
     def resolve(self, terms: Polynomial, instance: Instance) -> Polynomial:
         """The polynomial with unrolled variables replaced by their values."""
         env = instance.env
-        if not any(v in env for monomial in terms for atom in monomial for v in variables(atom)):
+        if all(env.keys().isdisjoint(variables(a)) for monomial in terms for a in monomial):
             return dict(terms)
         values: dict[Var, Expr] = {v: const(i) for v, i in env.items()}
         settled = substitute(from_polynomial(terms), values)
@@ -170,6 +170,7 @@ class Addresses:
     ) -> _Form | None:
         """The parts of an index; None where unrolled variables or lanes are multiplied."""
         base: Polynomial = {}
+        moving = {*env, lane}
         steps: list[tuple[Var, int]] = []
         offset, stride = 0, 0
         for monomial, coefficient in terms.items():
@@ -180,7 +181,7 @@ class Addresses:
                     stride = coefficient
                 case (Var() as atom,) if atom in env:
                     steps.append((atom, coefficient))
-                case _ if any(v == lane or v in env for a in monomial for v in variables(a)):
+                case _ if not all(moving.isdisjoint(variables(atom)) for atom in monomial):
                     return None
                 case _:
                     base[monomial] = coefficient

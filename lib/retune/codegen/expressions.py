@@ -333,7 +333,7 @@ class Expressions:
 
     def _load(self, load: Load, instance: Instance) -> Value:
         lane = instance.lane and instance.lane[0]
-        if is_lookup(load, lane, self.names.registers):
+        if len(loads(load)) > 1 and is_lookup(load, lane, self.names.registers):
             places = self.value(place_of(load), instance)
             return elements(self.names.memory(load.buffer), places, load.dtype)
         read = self._addresses.of(load.buffer, load.indices, instance)

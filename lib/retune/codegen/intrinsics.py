@@ -12,8 +12,7 @@ from retune.core.errors import CodegenError
 from retune.instructions import Match, Shape, intrinsic, intrinsics, match, mismatch
 from retune.ir.expr import Buffer, Call, Expr, Load, Var, const
 from retune.ir.flat import elements
-from retune.ir.reduction import path_to
-from retune.ir.stmt import For, Stmt, blocks, rewrite
+from retune.ir.stmt import For, Stmt, blocks, paths, rewrite
 
 
 def intrinsics_to_calls(nest: Stmt) -> Stmt:
@@ -64,10 +63,10 @@ def used_functions(nest: Stmt, lanes: Mapping[Var, int], offered: Sequence[str])
     `lanes` are its loops run as vector lanes.
     """
     found: set[tuple[str, Shape]] = set()
-    for block in blocks(nest):
+    for block, path in paths(nest):
         call = block.value
         if isinstance(call, Call) and is_intrinsic(call.function):
-            width = [lanes[p.var] for p in path_to(nest, block) or [] if p.var in lanes]
+            width = [lanes[p.var] for p in path if p.var in lanes]
             found.add((call.function, shape_of(call.args, width[0] if width else 1)))
     return [
         Function(name, shape, intrinsic(name).way(shape, offered).name)

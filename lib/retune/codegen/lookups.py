@@ -19,9 +19,8 @@ def is_lookup(load: LoadExpr, lane: Var | None, registers: Container[Buffer]) ->
 
     Lanes that move along the buffer beside what is read are vectors of adjacent elements.
     """
-    if len(inner := loads(load)) == 1:
-        return False
-    said = any(read.buffer in registers or lane in variables(read) for read in inner[1:])
+    _, *inner = loads(load)
+    said = any(read.buffer in registers or lane in variables(read) for read in inner)
     return said and all(_varies_by_reads(index, lane) for index in load.indices)
 
 

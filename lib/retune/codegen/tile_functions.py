@@ -7,6 +7,7 @@ come to every barrier and do nothing else. Local memory is a part of what the ca
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from math import prod
 
 from retune.codegen.kernel import (
     Array,
@@ -124,9 +125,7 @@ class _Guarding:
 
     def _number(self, axis: int) -> Value:
         """The item's number along an axis."""
-        before = 1
-        for size in self._sizes[:axis]:
-            before *= size
+        before = prod(self._sizes[:axis])
         number: Value = ITEM
         if before > 1:
             number = Operation("div", (number, Literal(before, "int32")), "int32")

@@ -10,9 +10,8 @@ from math import prod
 from retune.core.errors import ScheduleError
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Load, Select, Var, loads, variables, walk
-from retune.ir.reduction import path_to
 from retune.ir.simplify import affine
-from retune.ir.stmt import Block, Program, blocks
+from retune.ir.stmt import Block, Program, blocks, paths
 from retune.schedule.access import Accesses
 from retune.schedule.schedule import Schedule
 from retune.schedule.stages import readers
@@ -28,14 +27,12 @@ def accesses(s: Schedule, name: str) -> Accesses:
 
 def heaviest_reduction(program: Program) -> Block | None:
     """The reduction with the most iterations."""
-    best: tuple[int, Block] | None = None
-    for block in blocks(program.body):
-        if block.reducer is None:
-            continue
-        size = prod(evaluate_int(p.extent) for p in path_to(program.body, block) or [])
-        if best is None or size > best[0]:
-            best = (size, block)
-    return None if best is None else best[1]
+    sizes = {
+        block: prod(evaluate_int(loop.extent) for loop in path)
+        for block, path in paths(program.body)
+        if block.reducer is not None
+    }
+    return max(sizes, key=lambda block: sizes[block], default=None)
 
 
 def untouched(s: Schedule, name: str) -> bool:

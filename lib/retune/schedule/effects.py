@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from retune.core.errors import ScheduleError
 from retune.ir.expr import Const, Expr, Var, binary, const, variables
-from retune.ir.reduction import path_to, reads
+from retune.ir.reduction import reads
 from retune.ir.simplify import (
     Polynomial,
     Range,
@@ -18,7 +18,7 @@ from retune.ir.simplify import (
     rejoined,
     simplify,
 )
-from retune.ir.stmt import Block, For, Program, block_variables, blocks
+from retune.ir.stmt import Block, For, Program, block_variables, blocks, paths
 
 
 def check_sums(who: str, program: Program) -> None:
@@ -27,8 +27,7 @@ def check_sums(who: str, program: Program) -> None:
     Raises: ScheduleError, which begins with `who`, for a loop over work-groups, items or virtual
     threads two of whose iterations may add to one element.
     """
-    for loop, block in _shared_sums(program):
-        path = path_to(program.body, block) or []
+    for loop, block, path in _shared_sums(program):
         if not tells_apart(block.indices, path, loop.var):
             raise ScheduleError(
                 f"{who}: iterations of {loop.var}, which run at once as {loop.kind}, may add to "
@@ -37,15 +36,13 @@ def check_sums(who: str, program: Program) -> None:
             )
 
 
-def _shared_sums(program: Program) -> Iterator[tuple[For, Block]]:
-    """Sums, each with every parallel loop around it whose iterations see one another's elements."""
-    for block in blocks(program.body):
-        if block.reducer is None:
-            continue
-        for loop in path_to(program.body, block) or []:
+def _shared_sums(program: Program) -> Iterator[tuple[For, Block, tuple[For, ...]]]:
+    """Sums and the loops around them, for each one whose iterations see one another's elements."""
+    for block, path in paths(program.body):
+        for loop in path if block.reducer else ():
             parallel = loop.kind == "vthread" or loop.kind.startswith(("group", "local"))
             if parallel and _is_shared(program, block, loop):
-                yield loop, block
+                yield loop, block, path
 
 
 def _is_shared(program: Program, block: Block, loop: For) -> bool:

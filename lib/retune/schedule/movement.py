@@ -10,7 +10,7 @@ from retune.core.errors import ScheduleError
 from retune.ir.expr import Buffer, Load, Scope, Var, loads, substitute
 from retune.ir.reduction import path_to
 from retune.ir.simplify import simplify
-from retune.ir.stmt import Block, For, Program, Seq, Stmt, blocks, loops, rewrite, with_body
+from retune.ir.stmt import Block, For, Program, Seq, Stmt, blocks, loops, paths, rewrite, with_body
 from retune.schedule.loops import loop_named, replace_loop, root_of
 from retune.schedule.regions import (
     Region,
@@ -202,8 +202,9 @@ def _produced(program: Program, who: str, block: Block, loop: For) -> Buffer:
 
 def _check_complete(program: Program, who: str, source: Buffer, loop: For) -> None:
     """After an iteration of `loop`, its part of `source` is final, and one work-item's own."""
-    for writer in (b for b in blocks(program.body) if b.buffer == source):
-        path = path_to(program.body, writer) or []
+    for writer, path in paths(program.body):
+        if writer.buffer != source:
+            continue
         position = next((i for i, p in enumerate(path) if p is loop), None)
         if position is None:
             raise ScheduleError(f"{who}: {writer.name} writes {source} outside that loop")

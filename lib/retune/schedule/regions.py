@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from retune.core.errors import ScheduleError
 from retune.ir.expr import (
@@ -193,10 +194,13 @@ def redirect_reads(
     """`body` reading the copy of a region, its dimensions in that order, in place of the buffer."""
     placed = order or range(len(region.first))
 
+    @cache
+    def moved(dim: int, index: Expr) -> Expr:
+        return simplify(index - region.first[dim])
+
     def relative(load: Load) -> Expr | None:
         if load.buffer != old:
             return None
-        moved = [simplify(i - f) for i, f in zip(load.indices, region.first, strict=True)]
-        return Load(new, tuple(moved[d] for d in placed))
+        return Load(new, tuple(moved(dim, load.indices[dim]) for dim in placed))
 
     return map_exprs(body, Redirection(relative))

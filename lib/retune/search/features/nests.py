@@ -28,8 +28,7 @@ from retune.ir.expr import (
     variables,
     walk,
 )
-from retune.ir.reduction import path_to
-from retune.ir.stmt import STRAIGHT, Block, For, blocks
+from retune.ir.stmt import STRAIGHT, Block, For, paths
 from retune.schedule.space import Sketch
 
 _MEMORY = ("global", "constant", "local")
@@ -105,8 +104,8 @@ def analyse(sketch: Sketch) -> tuple[Nest, ...]:
     """Every block of the sketch, the one with most operations first."""
     packed = set(sketch.program.packed)
     nests = [
-        _nest(block, tuple(path_to(sketch.program.body, block) or ()), packed)
-        for block in blocks(sketch.program.body)
+        _nest(block, path, packed)
+        for block, path in paths(sketch.program.body)
         if block.buffer.scope != "constant"  # evaluated at compile time
     ]
     middle = np.array([[n // 2 for n in sketch.options]], np.int64)
