@@ -1,8 +1,9 @@
 """The layouts of a network, found by measuring: which kernels are worth trying with which layouts.
 
 Kernels that the search found in rows are measured with images in other layouts, the heaviest ones
-first, and copies with them. What the cheapest plan would use is measured more closely, until the
-plan stays as it is or the budget is spent. Read `LayoutSearch.run`.
+first, and copies with them. What the cheapest plan would use is measured more closely, and so is
+the same in rows: no plan should stand on one disturbed measurement. That ends when the plan stays
+as it is or the budget is spent. Read `LayoutSearch.run`.
 """
 
 from collections import Counter, defaultdict
@@ -30,7 +31,7 @@ from retune.search.session import Session
 from retune.search.task import Task
 
 MOST = 4
-"""Candidates of a kernel that are tried with layouts that the plan would use."""
+"""Measurements of a kernel with layouts that the plan would use, and of it in rows."""
 
 DOUBT = 0.02
 """Of times in other layouts than rows: each is the best of several, some too good by chance, and a
@@ -50,37 +51,41 @@ class FoundLayouts:
     trials: int
     """Candidates measured for it."""
     unused: int
-    """Of these, with layouts that the plan does not use."""
+    """Of these, with other layouts than rows that the plan does not use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a store knows of a task with its images lying so."""
+
+    us: float
+    """The least that a right candidate took, at calm pace."""
+    count: int
+    """Measurements of right candidates."""
 
 
 def recorded_layouts(
     store: RecordStore, conditions: Conditions, tasks: Mapping[str, Task], ends: Sequence[Ends]
-) -> dict[Key, np.ndarray]:
-    """Times of all right candidates that a store knows, best first; microseconds at calm pace.
-
-    float64 [n] of each task and its ends.
-    """
+) -> dict[Key, Answer]:
+    """What a store knows of these tasks with these ends."""
     keys = {laid_conditions(conditions, e).key: e for e in ends}
     wanted = {"device": conditions.device, "conditions": [*keys, None], "status": "ok"}
-    columns = [*COST_COLUMNS, "task_key", "conditions", "config_hash"]
+    columns = [*COST_COLUMNS, "task_key", "conditions"]
     rows = store.scan({**wanted, "task_key": sorted(tasks)}, columns)
     costs = recorded_costs(rows)[1] * _pace(rows["calm_us"].to_numpy(float, na_value=np.nan))
-    best: defaultdict[Key, dict[str, float]] = defaultdict(dict)
+    found: defaultdict[Key, list[float]] = defaultdict(list)
     named = rows["conditions"].to_numpy(object, na_value=None)
-    for task, name, config, cost in zip(
-        rows["task_key"], named, rows["config_hash"], costs.tolist(), strict=True
-    ):
-        known = best[str(task), keys[name] if name else IN_ROWS]
-        known[config] = min(cost, known.get(config, np.inf))
-    return {key: np.sort(list(known.values())) for key, known in best.items()}
+    for task, name, cost in zip(rows["task_key"], named, costs.tolist(), strict=True):
+        found[str(task), keys[name] if name else IN_ROWS].append(cost)
+    return {key: Answer(min(some), len(some)) for key, some in found.items()}
 
 
-def costs_of(times: Mapping[Key, np.ndarray]) -> LayoutCosts:
-    """The best of these times, those of kernels that are not in rows with some doubt."""
+def costs_of(answers: Mapping[Key, Answer]) -> LayoutCosts:
+    """The least times, those of kernels that are not in rows with some doubt."""
 
     def best(task_key: str, ends: Ends) -> float | None:
-        found = times.get((task_key, ends))
-        return None if found is None else float(found[0])
+        found = answers.get((task_key, ends))
+        return None if found is None else found.us
 
     def kernel(task_key: str, ends: Ends) -> float | None:
         found = best(task_key, ends)
@@ -108,14 +113,14 @@ class Questions:
     """Each task with the ends that a plan may give it, rows first."""
     copies: tuple[Key, ...]
 
-    def known(self, store: RecordStore, conditions: Conditions) -> dict[Key, np.ndarray]:
-        """The answers that a store has, see `recorded_layouts`."""
+    def known(self, store: RecordStore, conditions: Conditions) -> dict[Key, Answer]:
+        """The answers that a store has."""
         ends = list(dict.fromkeys(ends for _, ends in (*self.kernels, *self.copies)))
         return recorded_layouts(store, conditions, self.tasks, ends)
 
-    def problem(self, times: Mapping[Key, np.ndarray]) -> LayoutProblem:
+    def problem(self, answers: Mapping[Key, Answer]) -> LayoutProblem:
         """The choices that these answers leave, each with what it takes."""
-        return layout_problem(self.network, self.spec, costs_of(times))
+        return layout_problem(self.network, self.spec, costs_of(answers))
 
 
 def questions(network: Network, spec: DeviceSpec) -> Questions:
@@ -151,45 +156,48 @@ class LayoutSearch:
         self._known: dict[str, list[Candidate]] = {}
         self._tried: Counter[Key] = Counter()
         self._before: dict[Key, int] = {}
-        """Candidates that were known before this search."""
+        """Measurements that were known before this search."""
 
     def run(self, may_go_on: Callable[[int], bool]) -> FoundLayouts:
         """The cheapest plan by what was measured; nothing is begun once `may_go_on` says no, which
         is told how many candidates were measured. Every measurement is in the store.
         """
-        times = self._times()
-        self._before = {key: len(found) for key, found in times.items()}
-        for key in self._first(times):
+        known = self._known_now()
+        self._before = {key: found.count for key, found in known.items()}
+        for key in self._first(known):
             if may_go_on(self._trials.count):
                 self._measure(key)
         while True:
-            problem = self._asked.problem(self._times())
+            problem = self._asked.problem(self._known_now())
             solution = solve(problem.table, self._solver)
             used = self._used(problem, solution)
-            wanted = [key for key in used if self._left(key)]
+            kernels = used.difference(self._asked.copies)
+            rivals = {(task, IN_ROWS) for task, _ in kernels}
+            wanted = sorted(key for key in kernels | rivals if self._left(key))
             if not wanted or not may_go_on(self._trials.count):
                 break
             for key in wanted:
                 if may_go_on(self._trials.count):
                     self._measure(key)
-        unused = sum(count for key, count in self._tried.items() if key not in used)
+        vain = [key for key in self._tried if key not in used and key[1] != IN_ROWS]
+        unused = sum(self._tried[key] for key in vain)
         return FoundLayouts(
             problem=problem, solution=solution, trials=self._trials.count, unused=unused
         )
 
-    def _times(self) -> dict[Key, np.ndarray]:
+    def _known_now(self) -> dict[Key, Answer]:
         return self._asked.known(self._session.store, self._session.conditions)
 
-    def _first(self, times: Mapping[Key, np.ndarray]) -> list[Key]:
+    def _first(self, answers: Mapping[Key, Answer]) -> list[Key]:
         """What nothing is known of: each task in rows, then other layouts of kernels, the heaviest
         first, and then copies."""
-        unknown = [key for key in (*self._asked.kernels, *self._asked.copies) if key not in times]
+        unknown = [key for key in (*self._asked.kernels, *self._asked.copies) if key not in answers]
 
         copies = {*self._asked.copies}
 
         def order(key: Key) -> tuple[bool, bool, float]:
-            task, known = self._asked.tasks[key[0]], times.get((key[0], IN_ROWS))
-            weight = -task.weight * float(known[0]) if known is not None else 0.0
+            task, known = self._asked.tasks[key[0]], answers.get((key[0], IN_ROWS))
+            weight = -task.weight * known.us if known is not None else 0.0
             return key in copies, key[1] != IN_ROWS, weight
 
         return sorted(unknown, key=order)
@@ -205,18 +213,16 @@ class LayoutSearch:
         return used
 
     def _left(self, key: Key) -> bool:
-        """Whether candidates are left that should be tried with these layouts."""
-        if key in self._asked.copies:
-            return False
-        return self._done(key) < min(MOST, len(self._candidates(self._asked.tasks[key[0]])))
+        """Whether the kernel should be measured more often with these layouts."""
+        return self._done(key) < MOST
 
     def _done(self, key: Key) -> int:
         return self._before.get(key, 0) + self._tried[key]
 
     def _measure(self, key: Key) -> None:
-        """One more candidate with these layouts."""
+        """One more candidate with these layouts, or one of them again."""
         candidates = self._candidates(self._asked.tasks[key[0]])
-        number = min(self._done(key), len(candidates) - 1)
+        number = self._done(key) % len(candidates)
         self._tried[key] += 1
         self._trials.measure(self._asked.tasks[key[0]], key[1], [candidates[number]])
 

@@ -21,7 +21,7 @@ class LayoutManifest(Manifest):
     trials: int = 0
     """Candidates that were measured for it."""
     unused: int = 0
-    """Of these, with layouts that the plan does not use."""
+    """Of these, with other layouts than rows that the plan does not use."""
 
 
 UNPLANNED = LayoutManifest()
