@@ -73,23 +73,25 @@ class KernelBody:
         self.groups = groups
         self.global_size = [1, 1, 1]
         self.local_size = [1, 1, 1]
-        self._ranges: dict[Var, Range] = {}
-        self._flat = FlatIndices()
+        self.ranges: dict[Var, Range] = {}
+        """Of the loop variables met so far."""
+        self.flat = FlatIndices()
         self._names = Identifiers(reserved)
         self._hoisting = Hoisting(
-            self._names, self._ranges, lambda expr: Expressions(self).integer(expr)
+            self._names, self.ranges, lambda expr: Expressions(self).integer(expr)
         )
         self._scopes = self._hoisting.scopes
         for buffer in arguments:
             self._names.of(buffer.name)
-        self.lanes = {n.var: evaluate_int(n.extent) for n in _vector_loops(nest, self._flat)}
+        self.lanes = {n.var: evaluate_int(n.extent) for n in _vector_loops(nest, self.flat)}
         local = {b for b in _buffers(nest) if b.scope in ("register", "private")}
         chosen = frozenset(self.lanes)
         self.registers = {
-            b: register_lanes(nest, b, chosen, self._flat) for b in sorted(local, key=str)
+            b: register_lanes(nest, b, chosen, self.flat) for b in sorted(local, key=str)
         }
         self._established: list[Expr] = []
-        self._settled: dict[object, Expr] = {}
+        self.settled: dict[object, Expr] = {}
+        """Tests under the ranges of their variables: each version of a loop asks for them."""
         self._homes = {b: _home(nest, b) for b in self.registers}
 
     def emit(self) -> tuple[Statement, ...]:
@@ -107,7 +109,7 @@ class KernelBody:
     # -- statements ----------------------------------------------------------------------------
 
     def _walk(self, stmt: Stmt, env: dict[Var, int]) -> None:
-        if self._straight(stmt):
+        if inside(stmt).straight:
             self._statements(self._instances(stmt, env, None))
             return
         match stmt:
@@ -122,17 +124,12 @@ class KernelBody:
 
     def _sequence(self, stmts: tuple[Stmt, ...], env: dict[Var, int]) -> None:
         """Statements in order; adjacent ones without loops or waits share what they read."""
-        for straight, group in groupby(stmts, self._straight):
+        for straight, group in groupby(stmts, lambda stmt: inside(stmt).straight):
             if straight:
                 self._statements([i for s in group for i in self._instances(s, env, None)])
                 continue
             for stmt in group:
                 self._walk(stmt, env)
-
-    def _straight(self, stmt: Stmt) -> bool:
-        """True when the statement expands to assignments: no loop in time or over ids, no wait."""
-        found = inside(stmt)
-        return not found.waits and all(n.kind in STRAIGHT for n in found.loops)
 
     def _loop(self, loop: For, env: dict[Var, int]) -> None:
         extent = evaluate_int(loop.extent)
@@ -140,7 +137,7 @@ class KernelBody:
             for i in range(extent):
                 self._walk(loop.body, {**env, loop.var: i})
             return
-        self._ranges[loop.var] = Range(0, extent - 1)
+        self.ranges[loop.var] = Range(0, extent - 1)
         if loop.kind == "serial":
             terms = [] if inside(loop).waits else self._invariant_guards(loop)
             if terms:
@@ -180,7 +177,7 @@ class KernelBody:
 
         Each copy of its body has tests of its own, as the pixels of a tile at a border have.
         """
-        if self._shares or not loop.reduce or not self._straight(loop.body):
+        if self._shares or not loop.reduce or not inside(loop.body).straight:
             return {}
         if all(block.guard is None for block in blocks(loop.body)):
             return {}
@@ -369,21 +366,6 @@ class KernelBody:
     def fresh(self, stem: str) -> str:
         """A name that nothing else in the kernel has."""
         return self._names.fresh(stem)
-
-    @property
-    def settled(self) -> dict[object, Expr]:
-        """Tests under the ranges of their variables: each version of a loop asks for them."""
-        return self._settled
-
-    @property
-    def flat(self) -> FlatIndices:
-        """The indices of the nest's accesses, as polynomials."""
-        return self._flat
-
-    @property
-    def ranges(self) -> dict[Var, Range]:
-        """Ranges of the loop variables met so far."""
-        return self._ranges
 
     def hoist(self, terms: Polynomial, stem: str) -> Value:
         """A sum without constant, its parts named where they are known."""

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from retune.ir.expr import Buffer, Expr, Var, all_of, conjuncts, equal, loads
 from retune.ir.stmt import (
-    STRAIGHT,
     Barrier,
     Block,
     Element,
@@ -169,8 +168,7 @@ def _touched(block: Block) -> list[Buffer]:
 def _push(stmt: Stmt, loop: For, dependent: set[str], names: Iterator[Var]) -> Stmt:
     if not any(b.name in dependent for b in blocks(stmt)):
         return stmt
-    found = inside(stmt)
-    if not found.waits and all(n.kind in STRAIGHT for n in found.loops):
+    if inside(stmt).straight:
         var = next(names)
         return replace(loop, var=var, kind="unroll", body=substitute_stmt(stmt, {loop.var: var}))
     match stmt:

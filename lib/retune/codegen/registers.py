@@ -4,36 +4,21 @@ A `register` buffer whose every index is settled by unrolled and vectorized loop
 each of its vectors is a named variable. One that some serial loop indexes is a private array.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Buffer, Const, Expr, Var, loads
+from retune.ir.expr import Buffer, Const, Var, loads
 from retune.ir.flat import FlatIndices
 from retune.ir.simplify import affine_terms
-from retune.ir.stmt import STRAIGHT, Block, For, Stmt, paths
+from retune.ir.stmt import STRAIGHT, For, Indices, Stmt, paths
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
-    """One read or write of a buffer, with the loops around it."""
-
-    indices: tuple[Expr, ...]
-    path: tuple[For, ...]
-    block: Block
-
-
-def accesses(nest: Stmt, buffer: Buffer) -> list[Access]:
-    """Every read and write of a buffer in a nest."""
-    found: list[Access] = []
+def _accesses(nest: Stmt, buffer: Buffer) -> Iterator[tuple[Indices, tuple[For, ...]]]:
+    """Every read and write of a buffer in a nest, each with the loops around it."""
     for block, path in paths(nest):
         if block.buffer == buffer:
-            found.append(Access(block.indices, path, block))
-        found.extend(
-            Access(node.indices, path, block)
-            for node in loads(block.value)
-            if node.buffer == buffer
-        )
-    return found
+            yield block.indices, path
+        yield from ((load.indices, path) for load in loads(block.value) if load.buffer == buffer)
 
 
 def register_lanes(
@@ -45,13 +30,13 @@ def register_lanes(
     """
     lanes: set[int] = set()
     steps: set[int] = set()
-    for access in accesses(nest, buffer):
-        settled = {p.var for p in access.path if p.kind in STRAIGHT}
-        form = affine_terms(flat(buffer, access.indices), settled)
+    for indices, path in _accesses(nest, buffer):
+        settled = {p.var for p in path if p.kind in STRAIGHT}
+        form = affine_terms(flat(buffer, indices), settled)
         if form is None or not isinstance(form[1], Const):
             return 0
         width = 1
-        for loop in access.path:
+        for loop in path:
             coefficient = form[0].get(loop.var)
             if coefficient is None:
                 continue

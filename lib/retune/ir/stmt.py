@@ -230,6 +230,11 @@ class Inside(Node):
     waits: bool
     """Whether items wait for each other somewhere."""
 
+    @property
+    def straight(self) -> bool:
+        """Whether it expands to assignments: no loop in time or over ids, and no wait."""
+        return not self.waits and all(loop.kind in STRAIGHT for loop in self.loops)
+
 
 def inside(stmt: Stmt) -> Inside:
     """What the statement consists of, itself included; each one knows it once it was asked."""
