@@ -40,6 +40,7 @@ def test_a_long_network_goes_on_below():
     squares = [r for r in root.iter("rect") if r.find("title") is not None]
     assert len({(r.get("x"), r.get("y")) for r in squares}) == 60
     assert len({r.get("y") for r in squares}) == 3
+    assert sum(line.get("stroke-dasharray") is not None for line in root.iter("line")) == 2
     assert layout_chart(()) == ""
 
 
