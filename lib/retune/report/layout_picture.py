@@ -82,7 +82,7 @@ def _legend(colours: Mapping[str, str]) -> str:
 
 
 def _line(start: tuple[float, float], end: tuple[float, float]) -> str:
-    """Faint where it leads back to the left, to the next band: it crosses what it does not touch."""
+    """Faint where it leads back to the left, to the next band, and crosses what is between."""
     faint = ' stroke-opacity="0.5" stroke-dasharray="2 4"' if end[0] <= start[0] else ""
     return (
         f'<line x1="{start[0]:.1f}" y1="{start[1]:.1f}" x2="{end[0]:.1f}" y2="{end[1]:.1f}" '
