@@ -18,13 +18,13 @@ def made_as_read(dag: Dag) -> Dag:
         z(i, h, j) = y(h, i, j)               z(i, h, j) = y(i, h, j)
 
     Outputs, placeholders and what several stages read stay as they are, and so do all stages where
-    none is a reduction.
+    there is arithmetic but no reduction: that goes along what it reads.
     """
-    ops = [stage.op for stage in dag.stages]
-    if any(not isinstance(op, Compute) for op in ops):
-        return dag
+    ops = [stage.op for stage in dag.stages if isinstance(stage.op, Compute)]
     orders = _orders(dag)
-    if not orders or all(isinstance(op, Compute) and op.reducer is None for op in ops):
+    if not orders or len(ops) < len(dag.stages):
+        return dag
+    if not all(isinstance(op.body, Load) for op in ops) and all(op.reducer is None for op in ops):
         return dag
     made: dict[Buffer, Tensor] = {}
     for tensor in (*dag.placeholders, *dag.stages):

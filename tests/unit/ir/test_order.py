@@ -52,7 +52,7 @@ def test_other_reads_than_in_a_new_order_change_nothing():
         assert made_as_read(dag) is dag
 
 
-def test_without_a_reduction_nothing_is_made_otherwise():
+def test_arithmetic_without_a_reduction_goes_along_what_it_reads():
     x = placeholder("x", (2, 5, 3))
     y = compute("y", (2, 5, 3), lambda h, i, j: x[h, i, j] * 2.0, [x])
     dag = Dag((compute("t", (5, 3, 2), lambda i, j, h: y[h, i, j], [y]),))
