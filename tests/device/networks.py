@@ -286,6 +286,14 @@ def blocks_joined(n: Net) -> tuple[str, ...]:
 
 
 @network
+def beside_a_constant(n: Net) -> tuple[str, ...]:
+    """Channels that are known beside some that are computed."""
+    x = n("Relu", n.conv(n.input(1, 3, 8, 8), 3, 16))
+    both = n("Concat", n.weight(1, 16, 8, 8), x, axis=1)
+    return (n.conv(both, 32, 16),)
+
+
+@network
 def long_rows(n: Net) -> tuple[str, ...]:
     """Pixels of 512 channels around depthwise layers: a part of one value, all of others."""
     x = n("Relu", n.conv(n.input(1, 24, 6, 5), 24, 512, (1, 1)))

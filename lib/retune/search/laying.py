@@ -103,7 +103,7 @@ def uniform(network: Network, layout: str) -> LayoutChoice:
             able[value] = able.get(value, True) and bool(lies) and wide and free
     for joint in joints(network):
         values = (*joint.made, *joint.read)
-        if not may_lie(joint, layout, network) or not all(able[value] for value in values):
+        if not may_lie(joint, layout, network) or not all(able.get(value) for value in values):
             able |= dict.fromkeys(values, False)
     kept = {value: Kept(layout) for value, good in able.items() if good and layout != ROWS}
     return LayoutChoice(kept=kept, ends=_ends_of(network, kept))
