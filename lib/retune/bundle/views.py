@@ -14,10 +14,10 @@ from retune.core.dtypes import itemsize
 from retune.core.target import DeviceSpec
 from retune.graph.fuse import ALIAS
 from retune.graph.graph import Graph, Node
-from retune.graph.joins import cut_at, joins_columns, starts
+from retune.graph.joins import cut_at, inclusions, joins_columns, starts
 from retune.ir.storage import Storage, row_major
 from retune.search.extract import Network, PlacedGroup
-from retune.search.layouts import CROWDED_BYTES, bound_values
+from retune.search.layouts import CROWDED_BYTES, bound_values, channels_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def is_in_place(
 ) -> bool:
     """Whether the channels of `wider` from `offset` on are the memory of `value`."""
     place, around = (_placed(name, views, graph) for name in (value, wider))
-    there = _channels(around.storage, offset, graph.types[value].shape[-1])
+    there = channels_of(around.storage, offset, graph.types[value].shape[-1])
     return place.of == around.of and place.storage == there
 
 
@@ -62,14 +62,6 @@ def own_name(name: str, graph: Graph) -> str:
 
 def _placed(value: str, views: Mapping[str, View], graph: Graph) -> View:
     return views.get(value) or View(value, row_major(graph.types[value].shape))
-
-
-def _channels(storage: Storage, first: int, count: int) -> Storage | None:
-    """Where these channels lie, the last axis; None where blocks tear them apart."""
-    try:
-        return storage.section(len(storage.shape) - 1, first, count)
-    except ValueError:
-        return None
 
 
 def _inclusions(network: Network) -> Iterator[tuple[str, str, int]]:
@@ -89,12 +81,10 @@ def _inclusions(network: Network) -> Iterator[tuple[str, str, int]]:
                 break
         for source, offset in _whole_sources(node, cuts, graph):
             yield source, node.outputs[0], offset
-    for value, node in cuts.items():
-        yield value, node.inputs[0], cut_at(node, graph) or 0
-    for node in joins:
-        for value, offset in zip(node.inputs, starts(node, graph), strict=True):
-            if node.inputs.count(value) == 1:
-                yield value, node.outputs[0], offset
+    for node in (*cuts.values(), *joins):
+        for value, wider, first in inclusions(node, graph):
+            if node.inputs.count(value) <= 1:
+                yield value, wider, first
 
 
 def _whole_sources(node: Node, cuts: Mapping[str, Node], graph: Graph) -> Iterator[tuple[str, int]]:
@@ -156,7 +146,7 @@ class _Forest:
         if wider in self.network.graph.constants or not self._may_lie_beside_others(value):
             return
         own = self._alone(value)
-        there = _channels(self._alone(wider), offset, own.shape[-1])
+        there = channels_of(self._alone(wider), offset, own.shape[-1])
         if there is not None and _digits(there) == _digits(own):
             self.parents[value] = (wider, offset)
 

@@ -12,7 +12,14 @@ from retune.core.layouts import ROWS
 from retune.graph.graph import Graph
 from retune.graph.joins import inclusions
 from retune.search.extract import Network, PlacedGroup
-from retune.search.layouts import IMAGE_RANK, Ends, image_storage, may_lie_in_blocks, storages_of
+from retune.search.layouts import (
+    IMAGE_RANK,
+    Ends,
+    channels_of,
+    image_storage,
+    may_lie_in_blocks,
+    storages_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +99,5 @@ def _parts(joint: Joint, graph: Graph) -> Iterator[tuple[str, str, int]]:
 
 def _fits(value: str, wider: str, first: int, layout: str, graph: Graph) -> bool:
     """Whether the value, lying so, is channels of the wider one, lying so."""
-    whole, own = graph.types[wider].shape, graph.types[value].shape
-    try:
-        image_storage(layout, whole).section(IMAGE_RANK - 1, first, own[-1])
-    except ValueError:
-        return False
-    return may_lie_in_blocks(graph.types[value].dtype)
+    kind, whole = graph.types[value], image_storage(layout, graph.types[wider].shape)
+    return may_lie_in_blocks(kind.dtype) and channels_of(whole, first, kind.shape[-1]) is not None

@@ -76,6 +76,14 @@ def image_storage(layout: str, shape: tuple[int, ...]) -> Storage:
     raise InputError(f"layout {layout!r}: expected rows, rows+16, NCHW or blocks such as NCHW16c")
 
 
+def channels_of(storage: Storage, first: int, count: int) -> Storage | None:
+    """Where these of its channels, the last axis, lie; None where blocks tear them apart."""
+    try:
+        return storage.section(len(storage.shape) - 1, first, count)
+    except ValueError:
+        return None
+
+
 def least_channels(layout: str) -> int:
     """Channels that an image has to have to fill one block."""
     match = _BLOCKS.fullmatch(layout)
