@@ -13,6 +13,7 @@ import numpy as np
 from retune.bundle.bench import Benchmark, BenchOptions
 from retune.bundle.module import LaunchProfile
 from retune.bundle.plan import Form
+from retune.device.farm.wire import group_of, grouped
 from retune.device.vitals import Vitals
 
 BUNDLE = "bundle"
@@ -54,23 +55,19 @@ class BundleAnswer:
 
 def input_arrays(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The inputs of a run as a job has them."""
-    return {f"{_INPUT}{name}": array for name, array in arrays.items()}
+    return grouped(arrays, _INPUT)
 
 
 def output_arrays(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The outputs of a run as an answer has them."""
-    return {f"{_OUTPUT}{name}": array for name, array in arrays.items()}
+    return grouped(arrays, _OUTPUT)
 
 
 def inputs_in(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """What `input_arrays` was given; copies, which may be written to."""
-    return _named(arrays, _INPUT)
+    return {name: array.copy() for name, array in group_of(arrays, _INPUT).items()}
 
 
 def outputs_in(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """What `output_arrays` was given; copies, which may be written to."""
-    return _named(arrays, _OUTPUT)
-
-
-def _named(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
-    return {n.removeprefix(prefix): a.copy() for n, a in arrays.items() if n.startswith(prefix)}
+    return {name: array.copy() for name, array in group_of(arrays, _OUTPUT).items()}

@@ -22,6 +22,8 @@ from retune.device.farm.wire import (
     Parts,
     RefusedError,
     digest_of,
+    group_of,
+    grouped,
     pack_arrays,
     read_json,
     unpack_arrays,
@@ -150,14 +152,14 @@ class ReceivedBatch:
     def workload(self, blob: bytes) -> Workload:
         """The workload, of the blob with its arrays. Raises: RefusedError if it is none."""
         arrays = unpack_arrays(blob)
-        outputs, places = _named(arrays, _OUTPUT), _named(arrays, _PLACE)
+        outputs, places = group_of(arrays, _OUTPUT), group_of(arrays, _PLACE)
         for name, found in places.items():
             fits = name in outputs and found.shape == outputs[name].shape
             if not fits or found.dtype != np.int64 or found.min(initial=0) < 0:
                 raise RefusedError(f"places of {name[:80]!r}: expected one for each element")
         return Workload(
             key=self.workload_key,
-            inputs=_named(arrays, _INPUT),
+            inputs=group_of(arrays, _INPUT),
             outputs=outputs,
             places=places,
             rtol=self.rtol,
@@ -167,9 +169,9 @@ class ReceivedBatch:
 
 def pack_workload(workload: Workload) -> bytes:
     """The workload's arrays: the blob that its batches need."""
-    inputs = {f"{_INPUT}{name}": array for name, array in workload.inputs.items()}
-    outputs = {f"{_OUTPUT}{name}": array for name, array in workload.outputs.items()}
-    places = {f"{_PLACE}{name}": array for name, array in workload.places.items()}
+    inputs = grouped(workload.inputs, _INPUT)
+    outputs = grouped(workload.outputs, _OUTPUT)
+    places = grouped(workload.places, _PLACE)
     return pack_arrays({**inputs, **outputs, **places})
 
 
@@ -387,10 +389,6 @@ def _buffer(spec: _Buffer, arrays: Mapping[str, np.ndarray]) -> BufferSpec:
         pack=pack,
         computed_from=spec.computed_from,
     )
-
-
-def _named(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
-    return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
 
 
 def _plain(value: object) -> object:

@@ -143,6 +143,16 @@ def unpack_arrays(data: bytes) -> dict[str, np.ndarray]:
         raise RefusedError(f"expected arrays in safetensors, got {error}") from None
 
 
+def grouped(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    """The arrays under names that begin so, among those of other groups."""
+    return {f"{prefix}{name}": array for name, array in arrays.items()}
+
+
+def group_of(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    """What `grouped` was given, out of the arrays of all groups."""
+    return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
+
+
 def digest_of(data: bytes) -> str:
     """Equal for equal bytes only."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
