@@ -4,16 +4,18 @@
 
 For the machine that has the GPU, torch and the packages of `benchmarks.torch_architectures`;
 nothing is tuned. Each architecture is exported by torch, imported and compiled (several at once),
-compared with onnxruntime, and then timed alone: its launches with waiting, its kernels alone, and
-PyTorch's kernels (float32 without TF32, the faster of both layouts) replayed from a graph of
-launches. Prints for each the launches, with `--layers N` so many of the heaviest groups, and a
-geometric mean at the end.
+compared with onnxruntime, and then timed alone, with waiting: its launches, one launch of groups
+that stay where the device has that, and PyTorch's kernels (float32 without TF32, the faster of both
+layouts) replayed from a graph of launches. With `--layers N` also its kernels one by one, and so
+many of the heaviest. At the end come geometric means: of launches, and of the faster form.
 """
 
 import json
+import os
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from fnmatch import fnmatch
 from multiprocessing import get_context
 from pathlib import Path
@@ -26,12 +28,13 @@ from benchmarks.torch_architectures import ARCHITECTURES, Architecture
 from benchmarks.torch_export import export, runnable
 from benchmarks.torch_peer import graph_us, median_s, use_float32
 from retune.api import build_plan, import_network
-from retune.bundle.format import write_bundle
+from retune.bundle.executor import forms_here
+from retune.bundle.format import read_bundle, write_bundle
 from retune.bundle.module import Module
 from retune.bundle.peers import open_peer
 from retune.bundle.verify import TOLERANCE, verify
 from retune.core.config import cache_root
-from retune.device.runtime import open_device
+from retune.device.opening import open_device
 
 Found = dict[str, Any]
 
@@ -44,26 +47,48 @@ def prepare(name: str, device: str, folder: Path) -> Found:
         if not model.is_file():
             export(architecture, architecture.exporters[0], model)
         network = import_network(str(model)).network
-        spec = open_device(device).spec
-        plan = build_plan(network, {}, spec, model_key=name, notes={})
+        opened = open_device(device)
+        plan = build_plan(network, {}, opened.spec, model_key=name, notes={})
         write_bundle(plan, model.with_suffix(".bundle"))
+        for form in forms_here(plan, opened):
+            Module(replace(plan, form=form), opened)  # the driver keeps what it compiled
     except Exception as error:  # noqa: BLE001  whatever an exporter raises is this row's outcome
         return {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
     return {"model": str(model), "launches": len(plan.launches), "hosts": len(plan.hosts)}
 
 
+def prepare_all(wanted: Sequence[Architecture], options: Namespace) -> list[Found]:
+    """What `prepare` found of each, by so many processes at once, of one thread each.
+
+    A process that computes with all cores beside as many others as there are cores waits for
+    them: 33 exports took more than seven minutes on 16 cores.
+    """
+    os.environ["OMP_NUM_THREADS"] = "1"  # for those that start now: torch's and numpy's
+    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
+        waiting = [pool.submit(prepare, a.name, options.device, options.folder) for a in wanted]
+        return [entry.result() for entry in waiting]
+
+
 def measure(architecture: Architecture, prepared: Found, options: Namespace) -> Found:
     """Times, deviation and the heaviest groups of one architecture."""
     model = Path(prepared["model"])
-    module = Module.load(model.with_suffix(".bundle"), options.device)
-    checked = verify(module, open_peer("onnxruntime", model), module.random_inputs, samples=1)
-    layers = layer_times(module)
-    launches = module.runner(0, len(module.plan.launches))
-    launches()
+    device = open_device(options.device)
+    plan = read_bundle(model.with_suffix(".bundle"))
+    peer = open_peer("onnxruntime", model)
+    times: dict[str, float] = {}
+    deviation = 0.0
+    layers: dict[str, float] = {}
+    for form in forms_here(plan, device):
+        module = Module(replace(plan, form=form), device)
+        checked = verify(module, peer, module.random_inputs, samples=1)
+        deviation = max(deviation, checked.max_rel_range)
+        if form == "queued" and options.layers:
+            layers = layer_times(module)
+        times[form] = 1e3 * median_s(module.run_launches, lambda: None)
     return prepared | {
-        "deviation": checked.max_rel_range,
-        "kernels_ms": 1e-3 * sum(layers.values()),
-        "ms": 1e3 * median_s(launches, lambda: None),
+        "deviation": deviation,
+        "kernels_ms": 1e-3 * sum(layers.values()) if layers else None,
+        "ms": times,
         "torch_ms": torch_ms(architecture),
         "heaviest": sorted(layers.items(), key=lambda entry: -entry[1])[: options.layers],
     }
@@ -73,16 +98,15 @@ def torch_ms(architecture: Architecture) -> float:
     """Milliseconds of PyTorch's kernels in the faster layout, from a graph of launches."""
     import torch  # pyright: ignore[reportMissingImports]
 
+    example = architecture.make()
+    model: Any = runnable(example.model.eval(), example.call).cuda()
+    inputs = [data.cuda() for data in example.inputs]
+    images = all(data.ndim == 4 for data in inputs)
     best = float("inf")
-    for layout in (torch.contiguous_format, torch.channels_last):
-        example = architecture.make()
-        model: Any = runnable(example.model.eval(), example.call).cuda()
-        images = all(data.ndim == 4 for data in example.inputs)
-        if layout == torch.channels_last and not images:
-            continue
-        model = model.to(memory_format=layout) if images else model
-        inputs = [data.cuda() for data in example.inputs]
-        inputs = [data.to(memory_format=layout) for data in inputs] if images else inputs
+    for layout in (torch.contiguous_format, *([torch.channels_last] if images else [])):
+        if images:
+            model = model.to(memory_format=layout)
+            inputs = [data.to(memory_format=layout) for data in inputs]
         with torch.inference_mode():
             best = min(best, 1e-3 * graph_us(lambda m=model, i=inputs: m(*i)))
     return best
@@ -94,11 +118,10 @@ def lines(name: str, found: Found) -> Iterator[str]:
         yield f"{name:32} {found['error']}"
         return
     right = "" if found["deviation"] <= TOLERANCE else f"  WRONG by {found['deviation']:.1e}"
-    yield (
-        f"{name:32} {found['ms']:8.3f} ms  kernels {found['kernels_ms']:8.3f}  torch "
-        f"{found['torch_ms']:8.3f}  {found['ms'] / found['torch_ms']:5.2f}x  "
-        f"{found['launches']} launches{right}"
-    )
+    alone, peer = found["kernels_ms"], found["torch_ms"]
+    kernels = "" if alone is None else f"  kernels {alone:7.3f}"
+    forms = "  ".join(f"{form} {ms:7.3f} ms {ms / peer:5.2f}x" for form, ms in found["ms"].items())
+    yield f"{name:32} {forms}{kernels}  torch {peer:7.3f}  {found['launches']} launches{right}"
     for label, us in found["heaviest"]:
         yield f"    {label:56} {us:8.1f} us"
 
@@ -114,30 +137,34 @@ def main() -> None:
     parser.add_argument("architectures", nargs="+", help="names, or patterns of them")
     parser.add_argument("--device", required=True)
     parser.add_argument("--folder", type=Path, default=cache_root() / "gpu-architectures")
-    parser.add_argument("--jobs", type=int, default=8, help="architectures compiled at once")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count(), help="architectures compiled at once"
+    )
     parser.add_argument("--layers", type=int, default=0)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     use_float32()
     wanted = chosen(options.architectures)
-    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
-        waiting = [pool.submit(prepare, a.name, options.device, options.folder) for a in wanted]
-        prepared = [entry.result() for entry in waiting]
-    ratios: list[float] = []
+    prepared = prepare_all(wanted, options)
+    ratios: dict[str, list[float]] = {"launches": [], "the faster form": []}
     results: dict[str, Found] = {}
     for architecture, entry in zip(wanted, prepared, strict=True):
         found = entry
         if "error" not in entry:
             try:
                 found = measure(architecture, entry, options)
-                ratios.append(found["ms"] / found["torch_ms"])
+                ratios["launches"].append(found["ms"]["queued"] / found["torch_ms"])
+                ratios["the faster form"].append(min(found["ms"].values()) / found["torch_ms"])
             except Exception as error:  # noqa: BLE001  one does not end the others
                 found = entry | {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
         results[architecture.name] = found
         print("\n".join(lines(architecture.name, found)), flush=True)
-    if ratios:
-        print(f"{len(ratios)} architectures: geometric mean {geometric_mean(ratios):.2f}x")
+    for form, found in ratios.items():
+        if found:
+            print(
+                f"{len(found)} architectures, {form}: geometric mean {geometric_mean(found):.2f}x"
+            )
     if options.json:
         options.json.write_text(json.dumps(results, indent=1))
 

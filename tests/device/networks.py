@@ -276,6 +276,19 @@ def split_and_joined(n: Net) -> tuple[str, ...]:
 
 
 @network
+def columns_added(n: Net) -> tuple[str, ...]:
+    """Each branch adds its columns to what the one before made, as in Res2Net."""
+    x = n.conv(n.input(1, 3, 8, 8), 3, 9)
+    left, middle, right = (
+        n("Slice", x, n.ints(k), n.ints(k + 3), n.ints(1)) for k in range(0, 9, 3)
+    )
+    one = n("Relu", n.conv(left, 3, 3))
+    two = n("Relu", n.conv(n("Add", one, middle), 3, 3))
+    three = n("Relu", n.conv(n("Add", two, right), 3, 3))
+    return (n.conv(n("Concat", one, two, three, axis=1), 9, 2),)
+
+
+@network
 def blocks_joined(n: Net) -> tuple[str, ...]:
     """Blocks beside blocks, twice over, and half of them."""
     x = n("Relu", n.conv(n.input(1, 3, 8, 6), 3, 32))

@@ -5,7 +5,7 @@ product over 49 rows, and an element-wise chain is one long loop. Merging needs 
 shapes in the tensor expression change, never the buffers' contents.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
@@ -17,14 +17,15 @@ Seam = tuple[Buffer, int]
 """The boundary between dimensions d and d + 1 of a buffer."""
 
 
-def merge_axes(dag: Dag) -> Dag:
+def merge_axes(dag: Dag, *, rows: Collection[Buffer] = ()) -> Dag:
     """An equal DAG in which every seam that no stage needs is gone, placeholders' seams too.
 
-    Arrays for the new DAG are the old ones reshaped; element order is the same.
+    Arrays for the new DAG are the old ones reshaped; element order is the same. `rows` keep their
+    last axis: something else may lie between their rows.
     """
     if any(not isinstance(s.op, Compute) for s in dag.stages):
         return dag
-    seams = _mergeable(dag)
+    seams = _mergeable(dag, {(buffer, len(buffer.shape) - 2) for buffer in rows})
     if not any(seams):
         return dag
     made: dict[Buffer, Tensor] = {}
@@ -33,10 +34,10 @@ def merge_axes(dag: Dag) -> Dag:
     return Dag(tuple(made[t.buffer] for t in dag.outputs))
 
 
-def _mergeable(dag: Dag) -> set[Seam]:
-    """The largest set of seams that every stage can do without together."""
+def _mergeable(dag: Dag, kept: set[Seam]) -> set[Seam]:
+    """The largest set of seams, but for these, that every stage can do without together."""
     tensors = (*dag.placeholders, *dag.stages)
-    seams = {(t.buffer, d) for t in tensors for d in range(len(t.buffer.shape) - 1)}
+    seams = {(t.buffer, d) for t in tensors for d in range(len(t.buffer.shape) - 1)} - kept
     while True:
         bad = {seam for stage in dag.stages for seam in _conflicts(stage, seams)}
         if not bad:

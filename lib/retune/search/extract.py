@@ -1,10 +1,11 @@
 """From an optimised graph to tuning tasks: groups, de-duplicated by what they compute."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from retune.graph.fuse import ALIAS, Group, group_graph, partition
 from retune.graph.graph import Graph
+from retune.graph.joins import inclusions
 from retune.graph.lower import group_tensors
 from retune.graph.ops.blocked import BLOCKED_CONV
 from retune.graph.ops.host import HOST, step_of
@@ -59,12 +60,13 @@ def extract(
     placed: list[PlacedGroup] = []
     groups = partition(graph)
     offloaded = packed_tasks(graph, groups, accelerator) if accelerator else {}
+    parts = {value for node in graph.nodes for value, _, _ in inclusions(node, graph)}
     for group in groups:
         if group.kind in (ALIAS, HOST):
             placed.append(PlacedGroup(group, None))
             continue
         task = offloaded.get(group.name) or replace(
-            make_task(graph, group), max_error=max_error, searched=accelerator is None
+            make_task(graph, group, parts), max_error=max_error, searched=accelerator is None
         )
         found = tasks.get(task.key)
         tasks[task.key] = replace(found, weight=found.weight + 1) if found else task
@@ -72,11 +74,16 @@ def extract(
     return Network(graph, tuple(placed), tasks)
 
 
-def make_task(graph: Graph, group: Group) -> Task:
-    """The task of one group, with weight one."""
+def make_task(graph: Graph, group: Group, parts: Collection[str] = ()) -> Task:
+    """The task of one group, with weight one.
+
+    Its kernels find rows of `parts` wherever these lie: such values may be columns of another one.
+    """
     alone = group_graph(graph, group)
     tensors = group_tensors(alone, group.params)
-    merged = merge_axes(split_patches(made_as_read(tensors.dag)))
+    ends = {**tensors.inputs, **tensors.outputs}
+    rows = {tensor.buffer for value, tensor in ends.items() if value in parts}
+    merged = merge_axes(split_patches(made_as_read(tensors.dag)), rows=rows)
     anchor = group.anchor
     strides = anchor.attrs.get("strides")
     return Task(

@@ -63,10 +63,10 @@ def in_two_that_differ(n: Net) -> tuple[str, ...]:
 
 @case
 def read_as_one_row(n: Net) -> tuple[str, ...]:
-    """What runs over all elements as one row cannot leave columns out."""
-    x = n.conv(n.input(1, 3, 8, 8), 3, 9)
+    """What takes all elements for one row cannot leave columns out."""
+    x = n("MatMul", n.input(8, 3), n.weight(3, 9))
     left = n("Slice", x, n.ints(0), n.ints(4), n.ints(1))
-    return (n.conv(x, 9, 2), n("Relu", left))
+    return (n("MatMul", x, n.weight(9, 2)), n("Relu", n("Reshape", left, n.ints(32))))
 
 
 @case
@@ -107,6 +107,7 @@ def copies(plan: NetworkPlan) -> int:
         ("twice_in_one", 2, {(5, 17)}),
         ("in_two_that_differ", 2, {(0, 12), (5, 12)}),
         ("read_as_one_row", 1, set()),
+        ("columns_added", 0, {(0, 9), (3, 9), (6, 9)}),
         ("of_the_input", 0, {(0, 9), (4, 9)}),
     ],
 )

@@ -1,17 +1,20 @@
 """Merging axes keeps every element: the merged program reads the same flat memory."""
 
+from collections.abc import Collection
+
 import numpy as np
 import pytest
 
+from retune.ir.expr import Buffer
 from retune.ir.interp import run_dag
 from retune.ir.merge import merge_axes
 from retune.ir.te import Dag, Tensor, compute, placeholder, reduce_axis
 from tests.oracle import inputs_for
 
 
-def assert_merged(dag: Dag, *shapes: tuple[int, ...]) -> None:
+def assert_merged(dag: Dag, *shapes: tuple[int, ...], rows: Collection[Buffer] = ()) -> None:
     """The merged program has outputs of these shapes, and the same values in the same order."""
-    merged = merge_axes(dag)
+    merged = merge_axes(dag, rows=rows)
     assert tuple(tensor.shape for tensor in merged.outputs) == shapes
     arrays = inputs_for(dag)
     flat = {t.name: arrays[t.name].reshape(t.shape) for t in merged.placeholders}
@@ -31,6 +34,16 @@ def test_a_chain_over_whole_arrays_is_one_loop():
     x, y = placeholder("x", (2, 3, 5)), placeholder("y", (2, 3, 5))
     total = compute("s", (2, 3, 5), lambda *i: x[i] + y[i], [x, y])
     assert_merged(Dag((compute("r", (2, 3, 5), lambda *i: total[i] * 2.0, [total]),)), (30,))
+
+
+@pytest.mark.parametrize("kept", ["x", "r"])
+def test_rows_that_may_lie_apart_keep_their_columns(kept: str):
+    """On both sides: a loop over one is a loop over the other."""
+    x, y = placeholder("x", (2, 3, 5)), placeholder("y", (2, 3, 5))
+    total = compute("s", (2, 3, 5), lambda *i: x[i] + y[i], [x, y])
+    last = compute("r", (2, 3, 5), lambda *i: total[i] * 2.0, [total])
+    rows = {tensor.buffer for tensor in (x, last) if tensor.name == kept}
+    assert_merged(Dag((last,)), (6, 5), rows=rows)
 
 
 def test_whole_rows_from_the_start_are_one_loop():
