@@ -8,6 +8,7 @@ from retune.core.config import knob
 from retune.graph.empty import fold_empty
 from retune.graph.fold import dense_of_transposed, fold_scales, lower_batch_norm
 from retune.graph.graph import Graph
+from retune.graph.groups import groups_of_channels
 from retune.graph.half import widen_half
 from retune.graph.layout import channels_last
 from retune.graph.products import free_products
@@ -47,6 +48,7 @@ PASSES: tuple[Pass, ...] = (
     Pass(name="remove-identities", run=remove_identities),
     Pass(name="canonical-arithmetic", run=canonical_arithmetic),
     Pass(name="rows-as-images", run=rows_as_images),
+    Pass(name="groups-of-channels", run=groups_of_channels),
     Pass(name="sink-reshapes", run=sink_reshapes),
     Pass(name="name-global-pools", run=name_global_pools),
     Pass(name="merge-pads", run=merge_pads),
