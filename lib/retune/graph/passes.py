@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from retune.core.config import knob
+from retune.graph.branches import merge_branches
 from retune.graph.empty import fold_empty
 from retune.graph.fold import dense_of_transposed, fold_scales, lower_batch_norm
 from retune.graph.graph import Graph
@@ -53,6 +54,7 @@ PASSES: tuple[Pass, ...] = (
     Pass(name="name-global-pools", run=name_global_pools),
     Pass(name="merge-pads", run=merge_pads),
     Pass(name="fold-scales", run=fold_scales),
+    Pass(name="merge-branches", run=merge_branches),
     Pass(name="channels-last", run=channels_last, layout="NHWC"),
     Pass(name="remove-identities-again", run=remove_identities),
     Pass(name="dense-of-transposed", run=dense_of_transposed),
