@@ -18,7 +18,7 @@ from retune.core.errors import InputError, ScheduleError
 from retune.device.inputs import random_array
 from retune.graph.blocks import PackOptions, pack
 from retune.graph.graph import Graph, GraphBuilder, Node
-from retune.graph.ops.blocked import BLOCKED_CONV
+from retune.graph.ops.blocked import BLOCKED_CONV, is_transposed
 from retune.graph.ops.registry import Attrs, integer, ints
 from retune.schedule.space import Sketch, Space
 from retune.vta.config import VtaConfig
@@ -95,6 +95,7 @@ def _work(types: Sequence[TensorType], attrs: Attrs, name: str) -> Convolution:
         kernel=(weight.shape[2], weight.shape[3]),
         strides=(sh, sw),
         padding=(top, left, bottom, right),
+        transposed=is_transposed(attrs),
         steps=(*_rescaled(attrs), *(_added(attrs) if summed else ())),
         operands=tuple(operands),
         name=name,
@@ -135,7 +136,8 @@ def _limited(shift: int, low: int, high: int) -> tuple[Step, ...]:
 def shape_of(graph: Graph, node: Node) -> tuple[object, ...]:
     """What nodes of one task have in common."""
     data, weight = (graph.types[value].shape for value in node.inputs[:2])
-    return data, weight, ints(node.attrs, "strides"), ints(node.attrs, "pads")
+    window = ints(node.attrs, "strides"), ints(node.attrs, "pads"), is_transposed(node.attrs)
+    return data, weight, *window
 
 
 def canonical(graph: Graph, node: Node, *, summed: bool) -> Graph:
@@ -149,7 +151,8 @@ def canonical(graph: Graph, node: Node, *, summed: bool) -> Graph:
     build = GraphBuilder(BLOCKED_CONV)
     for name, kind in zip(names, types, strict=False):
         build.input(name, kind)
-    attrs = {name: node.attrs[name] for name in ("strides", "pads")} | dict(_TASK)
+    own = ("strides", "pads", "transposed")
+    attrs = {name: node.attrs[name] for name in own if name in node.attrs} | dict(_TASK)
     build.add(BLOCKED_CONV, names, attrs, outputs=(OUTPUT,), name=BLOCKED_CONV)
     return build.finish((OUTPUT,))
 

@@ -350,7 +350,7 @@ class _Realizer:
         return self.build.add("subtract", (total, self.build.add("multiply", (sums, stored))))
 
     def products(self, node: Node, weight: Array, codes: Codes) -> str:
-        """The layer's sums over codes; around them lies their zero point.
+        """The layer's sums over codes; around and between them lies their zero point.
 
         Channels come in words of four, which is what instructions take: those that are missing
         have no weight.
@@ -363,7 +363,10 @@ class _Realizer:
             pads = (*none, 0, missing, *none[2:])
             value = self.build.add("pad", (value,), {"pads": pads, "value": 0.0})
             weight = np.pad(weight, [(0, 0), (0, missing), *[(0, 0)] * (weight.ndim - 2)])
-        if codes.zero and any(ints(attrs, "pads") if "pads" in attrs else ()):
+        surrounded = node.op == "conv_transpose" or any(
+            ints(attrs, "pads") if "pads" in attrs else ()
+        )
+        if codes.zero and surrounded:
             attrs["border"] = codes.zero
         stored = self.build.constant(f"{node.inputs[1]}.codes", weight, "int7")
         return self.build.add(node.op, (value, stored), attrs, name=node.name)

@@ -34,7 +34,7 @@ def calibrated(graph: Graph, data: Mapping[str, Array], settings: QuantizeSettin
 
     Raises: InputError for data that the network does not take.
     """
-    graph = optimise(graph, "NCHW")
+    graph = optimise(graph, "NCHW", whole=True)
     scales = annotate(graph, settings).scales
     found = calibrate(graph, scales, data, settings)
     ranges = tuple((name, entry.low, entry.high) for name, entry in sorted(found.items()))
@@ -51,7 +51,7 @@ def quantized(graph: Graph, recipe: Recipe) -> Graph:
 
     Inputs and outputs keep their names and types.
     """
-    return realize(*_coded(optimise(graph, "NCHW"), recipe))
+    return realize(*_coded(optimise(graph, "NCHW", whole=True), recipe))
 
 
 def qdq(graph: Graph, recipe: Recipe) -> onnx.ModelProto:
@@ -59,7 +59,7 @@ def qdq(graph: Graph, recipe: Recipe) -> onnx.ModelProto:
 
     Raises: ModelError for a node that has no form in ONNX here.
     """
-    return qdq_model(*_coded(optimise(graph, "NCHW"), recipe))
+    return qdq_model(*_coded(optimise(graph, "NCHW", whole=True), recipe))
 
 
 def _short(number: float) -> float:
