@@ -9,7 +9,7 @@ Source: the tasks of TVM's tutorial on VTA, shift and limits included.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from retune.graph.blocks import PackOptions, pack
 from retune.graph.graph import Graph, GraphBuilder, Node
 from retune.graph.ops.blocked import BLOCKED_CONV, is_transposed
 from retune.graph.ops.registry import Attrs, integer, ints
-from retune.schedule.space import Sketch, Space
 from retune.vta.config import VtaConfig
 from retune.vta.space import space_of
 from retune.vta.workload import DATA, OUTPUT, WEIGHT, Convolution, Operand, Step
@@ -38,8 +37,6 @@ _SMALL = 8
 """Magnitude of random weights: sums of most layers then lie within the limits after the shift."""
 _BIAS = 1 << 12
 """Magnitude of random biases."""
-_STARTS = 512
-"""Rows of which one is the start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,23 +163,3 @@ def random_arrays(types: Sequence[TensorType], seed: int) -> dict[str, np.ndarra
         low = None if most is None else -most
         found[name] = random_array(kind, low=low, high=most, seed=seed + number)
     return found
-
-
-def packed_space(work: Convolution, config: VtaConfig) -> Space:
-    """The template's space, which starts with large tiles for two threads.
-
-    Raises: ScheduleError if no tiles of the layer fit the memories.
-    """
-    space = space_of(work, config)
-    return Space(tuple(replace(sketch, untuned=_start(sketch)) for sketch in space.sketches))
-
-
-def _start(sketch: Sketch) -> np.ndarray:
-    """Of some valid rows the one with the fewest steps, with threads if there are any such."""
-    rows = sketch.sample(_STARTS, np.random.default_rng(0))
-    chosen = {
-        d.name: d.table[rows[:, i], 0].astype(np.float64) for i, d in enumerate(sketch.decisions)
-    }
-    tiles = np.prod([chosen[name] for name in chosen if name.startswith("tile")], axis=0)
-    threads = np.prod([chosen[name] for name in chosen if name.endswith("nthread")], axis=0)
-    return rows[int(np.argmax(tiles * threads))]
