@@ -31,6 +31,9 @@ from retune.graph.quantize.functions import table
 from retune.graph.quantize.settings import QuantizeSettings
 from retune.instructions.dot4 import WIDTH
 
+_STEPS = 64
+"""Of a code in products with a number for each channel: they stay within 15 bits."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coding:
@@ -263,7 +266,11 @@ class _Realizer:
         if region.node.op == "add":
             factor, bias = np.ones(()), factor
         total = centred(self.build, self.integer(data), codes)
-        return Sum(region, total, np.asarray(codes.scale * factor), bias)
+        scale = np.asarray(codes.scale * factor)
+        if scale.size > 1:  # rescaling drops bits where a channel's factor is less than another's
+            steps = self.build.constant(f"{data}.steps", np.asarray(_STEPS, np.int32))
+            total, scale = self.build.add("multiply", (total, steps)), scale / _STEPS
+        return Sum(region, total, scale, bias)
 
     def mean(self, node: Node) -> tuple[str, Array]:
         """The sums over what the node averages, less their zero points, and their scale."""
