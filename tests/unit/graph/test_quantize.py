@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from retune.core.errors import InputError
+from retune.core.errors import InputError, RecordError
 from retune.core.target import GENERIC_CPU
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import GraphBuilder
@@ -22,7 +22,7 @@ from retune.graph.quantize.arithmetic import (
 )
 from retune.graph.quantize.calibrate import calibrate, values_over
 from retune.graph.quantize.fitting import fitted
-from retune.graph.quantize.recipe import quantize
+from retune.graph.quantize.recipe import calibrated, quantize, quantized
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
 from tests.device.networks import Net
 from tests.unit.graph.quantize_networks import moving, residual, resizing, samples, squeezing
@@ -45,6 +45,15 @@ def test_a_quantized_network_is_close_to_the_float_network(method, weights, acti
     one = {name: array[:1] for name, array in data.items()}
     expected, found = (run_graph(g, one)[graph.outputs[0]] for g in (graph, made))
     np.testing.assert_allclose(found, expected, rtol=0, atol=0.05 * float(np.abs(expected).max()))
+
+
+def test_the_recipe_of_another_network_is_refused_by_what_it_lacks():
+    graph, data = residual()
+    recipe = calibrated(graph, data, QuantizeSettings())
+    with pytest.raises(
+        RecordError, match="of another network or of another version: quantize again"
+    ):
+        quantized(resizing()[0], recipe)
 
 
 def test_weights_of_seven_bits_have_a_type_that_instructions_can_ask_for():
