@@ -24,6 +24,7 @@ from retune.graph.simplify import (
     remove_identities,
 )
 from retune.graph.sink import sink_reshapes
+from retune.graph.transposed import lower_transposed
 
 Layout = Literal["NCHW", "NHWC"]
 """Order of the dimensions of image data."""
@@ -39,6 +40,8 @@ class Pass:
     """Only run for this layout."""
     half: bool | None = None
     """Only run for devices that compute with float16, or only for those that do not."""
+    parts: bool = False
+    """Whether it writes an op as several others, which is the last thing that is done to it."""
 
 
 PASSES: tuple[Pass, ...] = (
@@ -55,6 +58,7 @@ PASSES: tuple[Pass, ...] = (
     Pass(name="merge-pads", run=merge_pads),
     Pass(name="fold-scales", run=fold_scales),
     Pass(name="merge-branches", run=merge_branches),
+    Pass(name="lower-transposed", run=lower_transposed, parts=True),
     Pass(name="channels-last", run=channels_last, layout="NHWC"),
     Pass(name="remove-identities-again", run=remove_identities),
     Pass(name="dense-of-transposed", run=dense_of_transposed),
@@ -67,21 +71,28 @@ PASSES: tuple[Pass, ...] = (
 """Every pass, in order."""
 
 
-def optimise(graph: Graph, layout: Layout = "NHWC", *, half: bool = False) -> Graph:
+def optimise(
+    graph: Graph, layout: Layout = "NHWC", *, half: bool = False, whole: bool = False
+) -> Graph:
     """The graph after all passes, its image data in `layout`; inputs and outputs are unchanged.
 
-    `half` says that the device computes with float16; otherwise all of it is done in float32.
+    `half` says that the device computes with float16; otherwise all of it is done in float32. Ops
+    that are the layers of networks stay `whole` if that is asked for: others take them apart.
     """
     check = knob("RETUNE_VERIFY") == "1"
-    for step in passes_for(layout, half=half):
+    for step in passes_for(layout, half=half, whole=whole):
         graph = step.run(graph)
         if check:
             graph.verify()
     return graph
 
 
-def passes_for(layout: Layout, *, half: bool) -> tuple[Pass, ...]:
+def passes_for(layout: Layout, *, half: bool, whole: bool = False) -> tuple[Pass, ...]:
     """The passes that `optimise` runs, in order."""
     return tuple(
-        step for step in PASSES if step.layout in (None, layout) and step.half in (None, half)
+        step
+        for step in PASSES
+        if step.layout in (None, layout)
+        and step.half in (None, half)
+        and not (whole and step.parts)
     )

@@ -25,6 +25,9 @@ from retune.schedule.trace import Trace
 Rule = Callable[[Schedule], None]
 """A schedule function: applies primitives and sampling to a fresh Schedule."""
 
+Cost = Callable[[Mapping[str, np.ndarray]], np.ndarray]
+"""Cycles of candidates, float64 [n], by the values of their decisions, int64 [n, values] each."""
+
 _ENUMERATION_LIMIT = 200_000
 _DRAWS = 64
 """Rounds of rejection sampling before a sketch is taken to have no further valid candidate."""
@@ -47,6 +50,8 @@ class Sketch:
     error: float = 0.0
     """The largest error of this strategy that was measured against float64, as a part of the
     output's range; 0: it only sums in another order than the direct form."""
+    cost: Cost | None = None
+    """What candidates take, to whoever made the sketch; None: the device's class says it."""
 
     def renamed(self, name: str) -> "Sketch":
         """The same sketch under another name."""
@@ -80,6 +85,10 @@ class Sketch:
             for position, symbol in enumerate(decision.symbols):
                 values[symbol] = chosen[:, position]
         return values
+
+    def values(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """What the rows give to each decision, by name. int64 [n, values]"""
+        return {d.name: d.table[rows[:, i]] for i, d in enumerate(self.decisions)}
 
     def valid(self, rows: np.ndarray) -> np.ndarray:
         """Whether each row meets every constraint. bool [n]"""
