@@ -37,6 +37,15 @@ def test_certificates_are_made_once(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert (tmp_path / "farm" / "rk3399" / "key.pem").is_file()
 
 
+def test_certificates_are_taken_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    folder = str(tmp_path / "farm")
+    assert run_command(["farm", "certs", folder]) == 0
+    assert run_command(["farm", "revoke", folder, "board"]) == 0
+    assert f"{tmp_path / 'farm' / 'scheduler' / 'revoked.json'}: board" in capsys.readouterr().out
+    assert run_command(["farm", "revoke", folder, "nobody"]) == 2
+    assert "nobody: expected a certificate at" in capsys.readouterr().err
+
+
 def test_a_port_that_is_taken_is_one_sentence():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])

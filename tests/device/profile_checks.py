@@ -61,7 +61,11 @@ class Checker:
 
 
 def check_limits(source: ProgramSource, spec: DeviceSpec, where: str) -> None:
-    """No kernel of the program has more items, groups or local memory than the device allows."""
+    """No kernel of the program has more items, groups or local memory than the device allows, nor
+    an image that is larger, or where none is wanted."""
+    images = [(b.image, b.elements // (4 * b.image)) for b in source.buffers if b.image]
+    assert all(w <= spec.image_width and h <= spec.image_height for w, h in images), where
+    assert ("image2d_t" in source.text) == bool(images) and (spec.image_reads or not images), where
     for kernel in source.kernels:
         assert prod(kernel.local_size) <= spec.max_work_group, where
         groups = [g // n for g, n in zip(kernel.global_size, kernel.local_size, strict=True)]

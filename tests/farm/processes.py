@@ -126,20 +126,34 @@ class Farm:
     def address(self) -> str:
         return f"tls://127.0.0.1:{self.port}"
 
-    def start_board(self, name: str, text: str = "measure_s = 0.1\n", key: str = KEY) -> Process:
-        """A board that serves; `text` is what else its file says."""
+    def start_board(
+        self,
+        name: str,
+        text: str = "measure_s = 0.1\n",
+        key: str = KEY,
+        *,
+        member: str = "board",
+    ) -> Process:
+        """A board that serves; `text` is what else its file says, `member` whose certificate it
+        shows."""
         path = self.folder / f"{name}.toml"
         path.write_text(f'name = "{name}"\nmodel = "farmed"\n{text}', encoding="utf-8")
-        board = self.begin_board(name, f"sim:{path}", key)
+        board = self.begin_board(name, f"sim:{path}", key, member=member)
         board.wait_for(f"board {name} serves")
         return board
 
     def begin_board(
-        self, name: str, device: str, key: str = KEY, python: str = sys.executable
+        self,
+        name: str,
+        device: str,
+        key: str = KEY,
+        python: str = sys.executable,
+        *,
+        member: str = "board",
     ) -> Process:
         """A board that is not there yet."""
         arguments = ["-m", "retune.farm.serve", "--key", key, "--scheduler", self.address]
-        arguments += ["--device", device, "--name", name, "--certs", str(self.certs / "board")]
+        arguments += ["--device", device, "--name", name, "--certs", str(self.certs / member)]
         return self._started([*arguments, "--most-mb", str(self.most_mb)], python)
 
     def link(self) -> Link:

@@ -4,6 +4,7 @@ Read `make_certs`. A certificate says what its owner is: a scheduler, a board, o
 hands out work. There is one authority for each farm, and its private key stays where it was made.
 """
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -15,11 +16,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from retune.core.errors import InputError
-from retune.core.replacing import whole_folder
+from retune.core.replacing import replacing, whole_folder
 from retune.device.farm.names import check_key
+from retune.device.farm.revoked import REVOKED, read_revoked
 from retune.device.farm.security import AUTHORITY, CERTIFICATE, PRIVATE_KEY, ROLES, Role
 
 AUTHORITY_KEY = "ca-key.pem"
+_LEAST_SERIAL = 16
+"""Digits of a serial number at least: those made here are of 160 bits."""
 
 _YEARS = 10
 _SKEW = timedelta(days=1)
@@ -53,6 +57,53 @@ def make_certs(
             _write(fresh / CERTIFICATE, certificate.public_bytes(serialization.Encoding.PEM))
             _write(fresh / PRIVATE_KEY, _private(own))
     return tuple(missing)
+
+
+def revoke(folder: Path, names: Sequence[str]) -> tuple[Path, ...]:
+    """The certificates of these names are good no longer, for whoever has the list; its copies.
+
+    The list lies beside the authority, and in the folders of its schedulers below. A name is that
+    of a folder as `make_certs` made it, or a serial number in hexadecimal digits. Raises:
+    InputError for a name of neither, the authority's folder without one, or a list that is none.
+    """
+    if not (folder / AUTHORITY_KEY).is_file():
+        raise InputError(
+            f"{folder}: expected the folder of a farm's authority, got one without {AUTHORITY_KEY}"
+        )
+    listed = read_revoked(folder / REVOKED) if (folder / REVOKED).exists() else {}
+    listed |= {_serial_in(folder, name): name for name in names}
+    schedulers = sorted(home.parent for home in folder.glob(f"*/{CERTIFICATE}") if _schedules(home))
+    copies = tuple(home / REVOKED for home in (folder, *schedulers))
+    for path in copies:
+        with replacing(path) as stream:
+            stream.write(json.dumps(listed, indent=1, sort_keys=True).encode() + b"\n")
+    return copies
+
+
+def _serial_in(folder: Path, name: str) -> str:
+    """The serial number of the certificate of that name, or that number itself."""
+    if (path := folder / check_key(name) / CERTIFICATE).is_file():
+        return f"{_read_certificate(path).serial_number:X}"
+    if len(name) >= _LEAST_SERIAL and not set(name.upper()) - set("0123456789ABCDEF"):
+        return name.upper().lstrip("0")
+    raise InputError(
+        f"{name}: expected a certificate at {path}, or its serial number in hexadecimal digits "
+        "(`openssl x509 -noout -serial -in cert.pem`), got neither"
+    )
+
+
+def _schedules(path: Path) -> bool:
+    """Whether it is the certificate of a scheduler."""
+    field = NameOID.ORGANIZATIONAL_UNIT_NAME
+    named = _read_certificate(path).subject.get_attributes_for_oid(field)
+    return any(entry.value == "scheduler" for entry in named)
+
+
+def _read_certificate(path: Path) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: expected a certificate that can be read ({error})") from None
 
 
 def _role_named(name: str) -> Role:

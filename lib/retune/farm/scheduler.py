@@ -112,7 +112,7 @@ def run_scheduler(
         )
     scheme = "tcp" if plain else "tls"
     security = security_of(f"{scheme}://{host}:{port}", "scheduler", certs)
-    close_door("scheduler", most_bytes)
+    close_door("scheduler", most_bytes, certs)
 
     async def main() -> None:
         options: dict[str, Any] = {"security": security} if security else {}

@@ -95,7 +95,7 @@ def serve(settings: BoardSettings, *, ready: Callable[[str], None] = lambda name
     address = check_address(settings.scheduler)
     security = security_of(address, "board", settings.certs)
     spec = spec_of(settings.device)
-    close_door("board", settings.most_bytes)
+    close_door("board", settings.most_bytes, settings.certs)
     about = about_board(spec, settings.most_bytes)
     name = settings.name or socket.gethostname()
 

@@ -119,6 +119,27 @@ def certs(
     print_line(f"keep {folder / 'ca-key.pem'} here; copy each folder to those who take part")
 
 
+@app.command()
+def revoke(
+    folder: Annotated[Path, typer.Argument(help="Folder of the farm's authority.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            help="Whose certificates: names of folders, or serial numbers.", metavar="NAME..."
+        ),
+    ],
+) -> None:
+    """Take certificates back: nobody who has the list talks with their owners any more."""
+    needs_farm()
+    from retune.farm.certs import revoke as revoke_certs
+
+    for path in revoke_certs(folder, names):
+        print_line(f"{path}: {', '.join(names)}")
+    print_line(
+        "copy the list to where a scheduler's certificate lies elsewhere; it is read at once"
+    )
+
+
 def print_boards(scheduler: str, certs: Path | None, *, json: bool) -> None:
     """The table of a farm's keys."""
     needs_farm()

@@ -1,5 +1,6 @@
 """A farm's authority and certificates."""
 
+import shutil
 import ssl
 from pathlib import Path
 from typing import cast
@@ -9,8 +10,9 @@ import pytest
 pytest.importorskip("distributed")
 
 from retune.core.errors import InputError
+from retune.device.farm.revoked import REVOKED, Revoked, read_revoked
 from retune.device.farm.security import Role, _as_others_see_it, check_certs, role_of, security_of
-from retune.farm.certs import make_certs
+from retune.farm.certs import make_certs, revoke
 
 
 def role_in(home: Path) -> Role:
@@ -115,3 +117,47 @@ def test_an_authority_that_cannot_be_read_is_left_alone(tmp_path: Path):
     with pytest.raises(InputError, match="files that cannot be read"):
         make_certs(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["ca.pem"]
+
+
+def test_a_certificate_is_taken_back(tmp_path: Path):
+    """In the list beside the authority, and beside each scheduler's certificate."""
+    scheduler, board, client = make_certs(tmp_path)
+    (second,) = make_certs(tmp_path, ["second"], "scheduler")
+    seen = _as_others_see_it(board)
+    lists = [Revoked(home) for home in (scheduler, second)]
+    assert not any(known.why(seen) for known in lists)
+    copies = revoke(tmp_path, ["board"])
+    assert set(copies) == {home / REVOKED for home in (tmp_path, scheduler, second)}
+    assert [known.why(seen) for known in lists] == ["the certificate of 'board' was revoked"] * 2
+    assert not lists[0].why(_as_others_see_it(client))
+
+
+def test_one_whose_folder_is_gone_is_named_by_its_number(tmp_path: Path):
+    scheduler, _, client = make_certs(tmp_path)
+    number = _as_others_see_it(client)["serialNumber"]
+    seen = _as_others_see_it(client)
+    revoke(tmp_path, ["board"])
+    shutil.rmtree(client)
+    revoke(tmp_path, [number.lower()])
+    assert "was revoked" in Revoked(scheduler).why(seen)
+    assert len(read_revoked(tmp_path / REVOKED)) == 2, "the first one still is"
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("laptop", "laptop: expected a certificate at .*laptop/cert.pem, or its serial number"),
+        ("ABC", "or its serial number in hexadecimal digits"),
+        ("../board", "expected"),
+    ],
+)
+def test_who_has_no_certificate_has_none_to_lose(name: str, sentence: str, tmp_path: Path):
+    make_certs(tmp_path)
+    with pytest.raises(InputError, match=sentence):
+        revoke(tmp_path, ["board", name])
+    assert not (tmp_path / REVOKED).exists()
+    with pytest.raises(InputError, match=r"expected the folder of a farm's authority, got one wi"):
+        revoke(tmp_path / "board", ["board"])
+    (tmp_path / REVOKED).write_text("[]")
+    with pytest.raises(InputError, match="expected names by serial numbers"):
+        revoke(tmp_path, ["board"])

@@ -30,7 +30,8 @@ from distributed.comm.core import CommClosedError
 from distributed.versions import VersionMismatchWarning
 
 from retune.device.farm import work
-from retune.device.farm.security import PEERS, Role, role_of
+from retune.device.farm.revoked import Revoked
+from retune.device.farm.security import PEERS, Role, certs_folder, role_of
 from retune.device.farm.wire import MOST_BYTES, RefusedError
 
 _LOG = logging.getLogger("retune.farm")
@@ -85,12 +86,16 @@ _CONFIG = {
 }
 
 
-def close_door(role: Role, most_bytes: int = MOST_BYTES) -> None:
+def close_door(role: Role, most_bytes: int = MOST_BYTES, certs: Path | None = None) -> None:
     """From now on distributed takes in, in this process, what a farm needs and nothing else.
 
-    `role` is what the process is in its farm. Messages have so many bytes at most. For the whole
-    process: its other uses of Dask end.
+    `role` is what the process is in its farm. Messages have so many bytes at most. Nobody is talked
+    with whose certificate is on the list of those that were revoked, in the folder `certs`,
+    RETUNE_CERTS by default. For the whole process: its other uses of Dask end.
+
+    Raises: InputError if that list cannot be read.
     """
+    revoked = Revoked(certs_folder(certs))
     dask.config.set(_CONFIG)
     warnings.filterwarnings("ignore", category=VersionMismatchWarning)  # `link` compares them
     for module in (distributed.protocol.pickle, distributed.scheduler, distributed.client):
@@ -98,7 +103,7 @@ def close_door(role: Role, most_bytes: int = MOST_BYTES) -> None:
     known = distributed.protocol.compression.compressions
     for name in [name for name in known if name]:
         del known[name]
-    _guard_messages(role, most_bytes)
+    _guard_messages(role, most_bytes, revoked)
     _one_line_each()
 
 
@@ -169,8 +174,11 @@ _SAID: Mapping[str, frozenset[str]] = {
 }
 
 
-def _guard_messages(role: Role, most_bytes: int) -> None:
-    """Comms read no message that is larger, or that its sender has no right to."""
+def _guard_messages(role: Role, most_bytes: int, revoked: Revoked) -> None:
+    """Comms read no message that is larger, or that its sender has no right to.
+
+    Of those whose certificate was revoked they read none, and they send them none.
+    """
     tcp = distributed.comm.tcp
 
     async def read_bytes_rw(stream: Any, n: int) -> Any:
@@ -190,10 +198,18 @@ def _guard_messages(role: Role, most_bytes: int) -> None:
             _LEFT.set([most_bytes])
             _PEER.set(getattr(self, "peer_address", ""))
             peer = _peer(role, comm)
+            _check_valid(comm, revoked)
             message = await super().read(deserializers)  # pyright: ignore[reportAttributeAccessIssue]  of TCP
+            _check_valid(comm, revoked)  # it may have come hours later
             if role == "scheduler" and peer:
                 _check_said(comm, peer, message)
             return message
+
+        async def write(self, *args: Any, **kwargs: Any) -> Any:
+            comm: Any = self
+            _PEER.set(getattr(self, "peer_address", ""))
+            _check_valid(comm, revoked)
+            return await super().write(*args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]  of TCP
 
     tcp.read_bytes_rw = read_bytes_rw
     for kind, users in (
@@ -223,6 +239,16 @@ def _peer(role: Role, comm: Any) -> str:
         )
         raise CommClosedError("the certificate is for something else")
     return found
+
+
+def _check_valid(comm: Any, revoked: Revoked) -> None:
+    """Raises: CommClosedError for a peer whose certificate is good no longer."""
+    certificate = comm.extra_info.get("peercert")
+    if certificate is not None and (why := revoked.why(certificate)):
+        comm.abort()
+        if revoked.is_news(why):  # a board that was revoked knocks ten times a second
+            refuse(f"a connection{_from()}: {why}; it is told once")
+        raise CommClosedError("the certificate was revoked")
 
 
 def _check_said(comm: Any, peer: str, message: object) -> None:

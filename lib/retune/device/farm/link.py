@@ -147,7 +147,7 @@ class Link:
         self._client: Client | None = None
         self._seen = Boards(found=(), waiting={})
         self._lock = threading.Lock()
-        close_door("client", MOST_BYTES)
+        close_door("client", MOST_BYTES, certs)
 
     def boards(self) -> Boards:
         """The boards there are now. Raises: AwayError if the scheduler does not answer."""

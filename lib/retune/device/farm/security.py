@@ -40,7 +40,7 @@ def security_of(address: str, role: Role, certs: Path | None = None) -> Security
     """
     if not address.startswith("tls://"):
         return None
-    folder = certs or (Path(given) if (given := knob("RETUNE_CERTS")) else None)
+    folder = certs_folder(certs)
     if folder is None:
         raise InputError(
             f"{address}: expected a folder with the farm's certificates, got none; give --certs "
@@ -56,6 +56,11 @@ def security_of(address: str, role: Role, certs: Path | None = None) -> Security
         tls_min_version=ssl.TLSVersion.TLSv1_2,
         **own,
     )
+
+
+def certs_folder(given: Path | None) -> Path | None:
+    """The folder of a member's certificate: the given one, or RETUNE_CERTS."""
+    return given or (Path(named) if (named := knob("RETUNE_CERTS")) else None)
 
 
 def check_certs(folder: Path, role: Role) -> None:

@@ -5,6 +5,7 @@ import pickle
 import subprocess
 import sys
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,9 @@ pytest.importorskip("distributed")
 
 from distributed.comm.core import CommClosedError
 
+from retune.core.errors import InputError
 from retune.device.farm import door
+from retune.device.farm.revoked import REVOKED, Revoked
 from retune.device.farm.security import PEERS, Role
 from retune.device.farm.wire import RefusedError
 from retune.device.farm.work import carry_out
@@ -82,7 +85,8 @@ class Comm:
 
     def __init__(self, role: str) -> None:
         field = ((("commonName", "retune x"),), (("organizationalUnitName", role),))
-        self.extra_info = {"peercert": {"subject": field if role else field[:1]}}
+        subject = field if role else field[:1]
+        self.extra_info = {"peercert": {"subject": subject, "serialNumber": "0AB12F"}}
         self.aborted = False
 
     def abort(self) -> None:
@@ -115,6 +119,39 @@ def test_members_are_who_their_certificates_say():
     for own, others in PEERS.items():
         assert {door._peer(own, Comm(other)) for other in others} == others
     assert door._peer("scheduler", type("Plain", (), {"extra_info": {}})()) == ""
+
+
+def test_who_was_revoked_is_sent_away_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    revoked, comm = Revoked(tmp_path), Comm("board")
+    door._check_valid(comm, revoked)
+    (tmp_path / REVOKED).write_text('{"FF": "another"}')
+    door._check_valid(comm, revoked)
+    (tmp_path / REVOKED).write_text('{"FF": "another", "AB12F": "rk3399-7"}')
+    with pytest.raises(CommClosedError):
+        door._check_valid(comm, revoked)
+    with pytest.raises(CommClosedError):
+        door._check_valid(Comm("board"), revoked)
+    (line,) = caplog.messages
+    assert line.startswith("refused: a connection: the certificate of 'rk3399-7' was revoked; ")
+    assert comm.aborted
+    door._check_valid(type("Plain", (), {"extra_info": {}})(), revoked)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"AB12F": 7}', "[" * 100_000, "\x00"])
+def test_a_list_that_is_none_lets_nobody_in(
+    text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    revoked = Revoked(tmp_path)
+    (tmp_path / REVOKED).write_text(text)
+    for _ in range(2):
+        with pytest.raises(CommClosedError):
+            door._check_valid(Comm("board"), revoked)
+    (line,) = caplog.messages
+    assert "nobody can be let in: " in line and "\n" not in line
+    with pytest.raises(InputError):
+        Revoked(tmp_path)
+    (tmp_path / REVOKED).unlink()
+    door._check_valid(Comm("board"), revoked)
 
 
 @pytest.mark.parametrize(
