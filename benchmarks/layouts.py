@@ -75,15 +75,17 @@ def found_layouts(
 
 def table_lines(problem: LayoutProblem) -> Iterator[str]:
     """A line for each task with other layouts than rows: its weight, its time, and the others'."""
-    tasks = dict.fromkeys((p.task_key, p.placed.group.anchor.op) for p in problem.kernels)
-    for key, op in tasks:
+    places = {p.task_key: p for p in problem.kernels}
+    for key, place in places.items():
+        op = place.placed.group.anchor.op
         labels = [p.label for p in problem.kernels if p.task_key == key]
-        rows, cost = problem.costs.of_kernel(key, IN_ROWS), problem.costs.kernel
+        rows, cost = problem.costs.of_kernel(place, IN_ROWS), problem.costs.kernel
         layouts = dict.fromkeys(
             way for ways in problem.options.values() for k in ways for way in k.layouts
         )
-        found = {e: cost(key, e) for e in (Ends(a, b) for a in layouts for b in layouts)}
-        others = {str(e): us for e, us in found.items() if us is not None and e != IN_ROWS}
+        every = (place.lying(Ends(a, b)) for a in layouts for b in layouts)
+        found = {e: cost(key, e) for e in every}
+        others = {str(e): us for e, us in found.items() if us is not None and e != place.rows}
         if others and rows:
             parts = "  ".join(f"{name} {us / rows:.2f}" for name, us in others.items())
             yield f"    {len(labels)} x {op} {labels[0]}: {rows:.1f} us; {parts}"

@@ -20,7 +20,6 @@ from retune.bundle.plan import (
     PlanHost,
     PlanLaunch,
 )
-from retune.bundle.views import View, find_views, is_in_place, own_name
 from retune.codegen.lower import lower
 from retune.codegen.source import BufferSpec, KernelSource, ProgramSource
 from retune.codegen.views import view
@@ -45,6 +44,7 @@ from retune.search.extract import Network, PlacedGroup
 from retune.search.layouts import bound_values
 from retune.search.packed import work_of
 from retune.search.task import Task
+from retune.search.views import View, find_views, is_in_place, own_name
 from retune.vta.lower import lower as lower_packed
 
 

@@ -9,6 +9,7 @@ as it is or the budget is spent. Read `LayoutSearch.run`.
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 
 import numpy as np
 
@@ -23,15 +24,18 @@ from retune.rules.cost.estimate import default_candidate
 from retune.schedule.space import Candidate
 from retune.search.extract import Network
 from retune.search.history import best_candidates
+from retune.search.in_blocks import written_candidates
 from retune.search.laid import LaidTrials, laid_conditions
-from retune.search.layout_options import possible_copies, possible_ends
+from retune.search.laying import LayoutChoice
+from retune.search.layout_options import Choices, choices_of
 from retune.search.layout_problem import LayoutCosts, LayoutProblem, layout_problem
 from retune.search.layouts import IN_ROWS, Ends, transform_task
 from retune.search.session import Session
 from retune.search.task import Task
 
 MOST = 4
-"""Measurements of a kernel with layouts that the plan would use, and of it in rows."""
+"""Measurements of a kernel with layouts that the plan would use, and of it in rows: twice as many
+where there are schedules for these layouts alone, half of them of such."""
 
 DOUBT = 0.02
 """Of times in other layouts than rows: each is the best of several, some too good by chance, and a
@@ -87,10 +91,6 @@ def costs_of(answers: Mapping[Key, Answer]) -> LayoutCosts:
         found = answers.get((task_key, ends))
         return None if found is None else found.us
 
-    def kernel(task_key: str, ends: Ends) -> float | None:
-        found = best(task_key, ends)
-        return found if found is None or ends == IN_ROWS else found * (1.0 + DOUBT)
-
     copies: dict[TensorType, str] = {}
 
     def copy(kind: TensorType, ends: Ends) -> float | None:
@@ -98,42 +98,45 @@ def costs_of(answers: Mapping[Key, Answer]) -> LayoutCosts:
             copies[kind] = transform_task(kind).key
         return best(copies[kind], ends)
 
-    return LayoutCosts(kernel=kernel, copy=copy)
+    return LayoutCosts(kernel=best, copy=copy, doubt=DOUBT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Questions:
     """What one has to know of a network to plan its layouts on a device."""
 
-    network: Network
-    spec: DeviceSpec
+    choices: Choices
     tasks: Mapping[str, Task]
     """Those of its kernels and of all copies, by their keys."""
     kernels: tuple[Key, ...]
     """Each task with the ends that a plan may give it, rows first."""
     copies: tuple[Key, ...]
+    rows: frozenset[Key]
+    """Those of `kernels` whose images are in rows, of the pitch that these have in the network."""
 
     def known(self, store: RecordStore, conditions: Conditions) -> dict[Key, Answer]:
         """The answers that a store has."""
-        ends = list(dict.fromkeys(ends for _, ends in (*self.kernels, *self.copies)))
+        asked = (ends for _, ends in (*self.kernels, *self.copies))
+        ends = list(dict.fromkeys((IN_ROWS, *asked)))
         return recorded_layouts(store, conditions, self.tasks, ends)
 
     def problem(self, answers: Mapping[Key, Answer]) -> LayoutProblem:
         """The choices that these answers leave, each with what it takes."""
-        return layout_problem(self.network, self.spec, costs_of(answers))
+        return layout_problem(self.choices, costs_of(answers))
 
 
 def questions(network: Network, spec: DeviceSpec) -> Questions:
     """The kernels that may find images in several layouts, and the copies that may be asked for."""
-    possible = possible_ends(network, spec)
-    copies = [(transform_task(kind), ends) for kind, ends in possible_copies(network, spec)]
+    choices = choices_of(network, spec)
+    possible = choices.ends
+    copies = [(transform_task(kind), ends) for kind, ends in choices.copies]
     tasks = {key: network.tasks[key] for key in possible}
     return Questions(
-        network=network,
-        spec=spec,
+        choices=choices,
         tasks=tasks | {task.key: task for task, _ in copies},
         kernels=tuple((key, ends) for key, some in possible.items() for ends in some),
         copies=tuple((task.key, ends) for task, ends in copies),
+        rows=frozenset((place.task_key, place.rows) for place in choices.kernels),
     )
 
 
@@ -154,6 +157,7 @@ class LayoutSearch:
         self._solver: Solver = solver
         self._trials = LaidTrials(session)
         self._known: dict[str, list[Candidate]] = {}
+        self._written: dict[Key, list[Candidate]] = {}
         self._tried: Counter[Key] = Counter()
         self._before: dict[Key, int] = {}
         """Measurements that were known before this search."""
@@ -165,21 +169,21 @@ class LayoutSearch:
         known = self._known_now()
         self._before = {key: found.count for key, found in known.items()}
         for key in self._first(known):
-            if may_go_on(self._trials.count):
-                self._measure(key)
+            for _ in range(2 if self._written_for(key) else 1):
+                if may_go_on(self._trials.count):
+                    self._measure(key)
         while True:
             problem = self._asked.problem(self._known_now())
             solution = solve(problem.table, self._solver)
             used = self._used(problem, solution)
             kernels = used.difference(self._asked.copies)
-            rivals = {(task, IN_ROWS) for task, _ in kernels}
-            wanted = sorted(key for key in kernels | rivals if self._left(key))
+            wanted = sorted(self._wanted(kernels))
             if not wanted or not may_go_on(self._trials.count):
                 break
             for key in wanted:
                 if may_go_on(self._trials.count):
                     self._measure(key)
-        vain = [key for key in self._tried if key not in used and key[1] != IN_ROWS]
+        vain = [key for key in self._tried if key not in used and not key[1].by_rows]
         unused = sum(self._tried[key] for key in vain)
         return FoundLayouts(
             problem=problem, solution=solution, trials=self._trials.count, unused=unused
@@ -198,33 +202,73 @@ class LayoutSearch:
         def order(key: Key) -> tuple[bool, bool, float]:
             task, known = self._asked.tasks[key[0]], answers.get((key[0], IN_ROWS))
             weight = -task.weight * known.us if known is not None else 0.0
-            return key in copies, key[1] != IN_ROWS, weight
+            return key in copies, key not in self._asked.rows, weight
 
         return sorted(unknown, key=order)
 
     def _used(self, problem: LayoutProblem, solution: Solution) -> set[Key]:
         """The layouts of the plan that are not rows everywhere, of kernels and copies."""
         choice = problem.choice(solution.choice)
-        kernels = {place.label: place.task_key for place in problem.kernels}
-        used = {(kernels[label], e) for label, e in choice.ends.items() if label in kernels}
+        used = {
+            (place.task_key, place.lying(choice.ends[place.label]))
+            for place in problem.kernels
+            if place.label in choice.ends
+        }
         for value, kept in choice.kept.items():
             copied = transform_task(problem.types[value]).key
             used |= {(copied, Ends(kept.made, layout)) for layout in kept.copies}
         return used
 
-    def _left(self, key: Key) -> bool:
-        """Whether the kernel should be measured more often with these layouts."""
-        return self._done(key) < MOST
+    def measure(self, choice: LayoutChoice, may_go_on: Callable[[int], bool]) -> int:
+        """Kernels with the layouts of a choice that stands, each as often as those of a plan.
+
+        Every measurement is in the store; gives their number.
+        """
+        self._before = {key: found.count for key, found in self._known_now().items()}
+        chosen = {
+            (place.task_key, place.lying(choice.ends[place.label]))
+            for place in self._asked.choices.kernels
+            if place.label in choice.ends
+        }
+        for _ in range(2 * MOST):
+            for key in sorted(key for key in chosen if self._done(key) < self._most(key)):
+                if may_go_on(self._trials.count):
+                    self._measure(key)
+        return self._trials.count
+
+    def _wanted(self, kernels: set[Key]) -> set[Key]:
+        """Those of a plan's kernels, and of the same in rows, that were measured too seldom."""
+        most = {key: self._most(key) for key in kernels}
+        of_task: dict[str, int] = {}
+        for (task, _), times in most.items():
+            of_task[task] = max(times, of_task.get(task, 0))
+        most |= {key: of_task[key[0]] for key in self._asked.rows if key[0] in of_task}
+        return {key for key, times in most.items() if self._done(key) < times}
+
+    def _most(self, key: Key) -> int:
+        return 2 * MOST if self._written_for(key) else MOST
 
     def _done(self, key: Key) -> int:
         return self._before.get(key, 0) + self._tried[key]
 
     def _measure(self, key: Key) -> None:
         """One more candidate with these layouts, or one of them again."""
-        candidates = self._candidates(self._asked.tasks[key[0]])
+        known, written = self._candidates(self._asked.tasks[key[0]]), self._written_for(key)
+        candidates = known
+        if written:  # in turns
+            pairs = zip(cycle(known), cycle(written), range(max(len(known), len(written))))
+            candidates = [one for a, b, _ in pairs for one in (a, b)]
         number = self._done(key) % len(candidates)
         self._tried[key] += 1
         self._trials.measure(self._asked.tasks[key[0]], key[1], [candidates[number]])
+
+    def _written_for(self, key: Key) -> list[Candidate]:
+        """Schedules for images that lie so, and for no others."""
+        if key not in self._written:
+            task, spec = self._asked.tasks[key[0]], self._session.spec
+            written = written_candidates(task, key[1], spec, MOST) if task.tunable else []
+            self._written[key] = written
+        return self._written[key]
 
     def _candidates(self, task: Task) -> list[Candidate]:
         """The best known ones in rows, or else the default schedule."""

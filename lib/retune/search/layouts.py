@@ -50,6 +50,11 @@ class Ends:
     made: str = ROWS
     """Of what it makes, and of all other images that it reads: residual sums, say."""
 
+    @property
+    def by_rows(self) -> bool:
+        """Whether both are rows, of any pitch."""
+        return all(layout.partition("+")[0] == ROWS for layout in (self.read, self.made))
+
     def __str__(self) -> str:
         return f"{self.read} -> {self.made}"
 
@@ -88,6 +93,17 @@ def least_channels(layout: str) -> int:
     """Channels that an image has to have to fill one block."""
     match = _BLOCKS.fullmatch(layout)
     return int(match[1]) if match else 1
+
+
+def block_of(layout: str, channels: int) -> int | None:
+    """Channels that lie side by side in whole blocks: all of them in rows, one in planes.
+
+    None where blocks are not whole.
+    """
+    match = _BLOCKS.fullmatch(layout)
+    whole = 1 if layout == "NCHW" else channels
+    block = int(match[1]) if match else whole
+    return block if channels % block == 0 else None
 
 
 def may_lie_in_blocks(dtype: str) -> bool:
