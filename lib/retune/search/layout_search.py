@@ -1,20 +1,23 @@
 """The layouts of a network, found by measuring: which kernels are worth trying with which layouts.
 
-Kernels that the search found in rows are measured with images in other layouts, the heaviest ones
-first, and copies with them. What the cheapest plan would use is measured more closely, and so is
-the same in rows: no plan should stand on one disturbed measurement. That ends when the plan stays
-as it is or the budget is spent. Read `LayoutSearch.run`.
+Kernels that the search found in rows are measured with all their images in another layout, the
+heaviest ones first. Mixed ends and copies are measured only where the plan would use them if they
+took as little as one may hope for: no other ones can be part of a better plan, unless that hope is
+too small. What the cheapest plan would use is measured more closely, and so is the same in rows: no
+plan should stand on one disturbed measurement. That ends when the plan stays as it is or the budget
+is spent. Read `LayoutSearch.run`.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
+from math import inf
 
 import numpy as np
 
 from retune.core.dtypes import TensorType
-from retune.core.layouts import Solver
+from retune.core.layouts import ROWS, Solver
 from retune.core.target import DeviceSpec
 from retune.layout.solve import Solution, solve
 from retune.records.conditions import Conditions
@@ -42,6 +45,9 @@ DOUBT = 0.02
 plan has to be faster than rows beyond that. By `benchmarks.layouts`, plans that gained less were
 as often slower."""
 
+HOPE = 0.9
+"""Part of a kernel's least time in any layouts that it is hoped to take in those not yet tried."""
+
 Key = tuple[str, Ends]
 """A task, and how its images lie."""
 
@@ -56,6 +62,8 @@ class FoundLayouts:
     """Candidates measured for it."""
     unused: int
     """Of these, with other layouts than rows that the plan does not use."""
+    untried: int = 0
+    """Kernels and copies that a better plan may use, and that the budget left no time for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +122,11 @@ class Questions:
     rows: frozenset[Key]
     """Those of `kernels` whose images are in rows, of the pitch that these have in the network."""
 
+    @property
+    def copied(self) -> frozenset[Key]:
+        """The `copies`."""
+        return frozenset(self.copies)
+
     def known(self, store: RecordStore, conditions: Conditions) -> dict[Key, Answer]:
         """The answers that a store has."""
         asked = (ends for _, ends in (*self.kernels, *self.copies))
@@ -123,6 +136,33 @@ class Questions:
     def problem(self, answers: Mapping[Key, Answer]) -> LayoutProblem:
         """The choices that these answers leave, each with what it takes."""
         return layout_problem(self.choices, costs_of(answers))
+
+
+def hoped(
+    asked: Questions, answers: Mapping[Key, Answer], tried: Collection[Key]
+) -> dict[Key, Answer]:
+    """The answers, and for what is open the least that it may be hoped to take.
+
+    A kernel takes `HOPE` of its least time, a copy as long as the fastest known one of as many
+    bytes. Nothing is hoped of what was `tried` without an answer, or of a kernel never measured.
+    """
+    least: dict[str, float] = {}
+    for (task, _), found in answers.items():
+        least[task] = min(found.us, least.get(task, inf))
+    done = (key for key in asked.copies if key in answers)
+    speeds = (answers[key].us / asked.tasks[key[0]].least_bytes for key in done)
+    per_byte = min(speeds, default=0.0)
+    result = dict(answers)
+    for key in (*asked.kernels, *asked.copies):
+        if key in answers or key in tried or key in asked.rows:
+            continue
+        copies = key in asked.copied
+        hope = (
+            asked.tasks[key[0]].least_bytes * per_byte if copies else HOPE * least.get(key[0], inf)
+        )
+        if hope < inf:
+            result[key] = Answer(hope, 0)
+    return result
 
 
 def questions(network: Network, spec: DeviceSpec) -> Questions:
@@ -157,6 +197,7 @@ class LayoutSearch:
         self._solver: Solver = solver
         self._trials = LaidTrials(session)
         self._known: dict[str, list[Candidate]] = {}
+        self._unrecorded: set[str] = set()
         self._written: dict[Key, list[Candidate]] = {}
         self._tried: Counter[Key] = Counter()
         self._before: dict[Key, int] = {}
@@ -168,43 +209,62 @@ class LayoutSearch:
         """
         known = self._known_now()
         self._before = {key: found.count for key, found in known.items()}
-        for key in self._first(known):
-            for _ in range(2 if self._written_for(key) else 1):
-                if may_go_on(self._trials.count):
-                    self._measure(key)
+        self._prefetch()
+        self._measure_all(self._first(known), may_go_on)
         while True:
-            problem = self._asked.problem(self._known_now())
+            known = self._known_now()
+            problem = self._asked.problem(known)
             solution = solve(problem.table, self._solver)
             used = self._used(problem, solution)
-            kernels = used.difference(self._asked.copies)
-            wanted = sorted(self._wanted(kernels))
+            wanted = self._open(known) or self._wanted(used.difference(self._asked.copies))
             if not wanted or not may_go_on(self._trials.count):
                 break
-            for key in wanted:
-                if may_go_on(self._trials.count):
-                    self._measure(key)
+            self._measure_all(sorted(wanted), may_go_on)
         vain = [key for key in self._tried if key not in used and not key[1].by_rows]
         unused = sum(self._tried[key] for key in vain)
         return FoundLayouts(
-            problem=problem, solution=solution, trials=self._trials.count, unused=unused
+            problem=problem,
+            solution=solution,
+            trials=self._trials.count,
+            unused=unused,
+            untried=len(self._open(known)),
         )
 
     def _known_now(self) -> dict[Key, Answer]:
         return self._asked.known(self._session.store, self._session.conditions)
 
     def _first(self, answers: Mapping[Key, Answer]) -> list[Key]:
-        """What nothing is known of: each task in rows, then other layouts of kernels, the heaviest
-        first, and then copies."""
-        unknown = [key for key in (*self._asked.kernels, *self._asked.copies) if key not in answers]
+        """What nothing is known of: each task in rows, then with all its images that may lie in
+        another layout in that; the heaviest first."""
+        rows, unknown = self._asked.rows, list[Key]()
+        ends_of: dict[str, list[Ends]] = {}
+        for task, ends in self._asked.kernels:
+            ends_of.setdefault(task, []).append(ends)
+        for task, some in ends_of.items():
+            others = {layout for ends in some if not ends.by_rows for layout in _laid_as(ends)}
+            alike = {
+                max((e for e in some if _laid_as(e) == {one}), key=lambda e: str(e).count(one))
+                for one in sorted(others)
+                if any(_laid_as(e) == {one} for e in some)
+            }
+            first = {(task, ends) for ends in some if (task, ends) in rows or ends.by_rows}
+            unknown += [key for key in first | {(task, e) for e in alike} if key not in answers]
 
-        copies = {*self._asked.copies}
-
-        def order(key: Key) -> tuple[bool, bool, float]:
+        def order(key: Key) -> tuple[bool, float, Key]:
             task, known = self._asked.tasks[key[0]], answers.get((key[0], IN_ROWS))
             weight = -task.weight * known.us if known is not None else 0.0
-            return key in copies, key not in self._asked.rows, weight
+            return key not in rows, weight, key
 
         return sorted(unknown, key=order)
+
+    def _open(self, known: Mapping[Key, Answer]) -> set[Key]:
+        """What was never tried, and a plan would use if it took as little as is hoped."""
+        hopeful = hoped(self._asked, known, self._tried.keys())
+        if len(hopeful) == len(known):
+            return set()
+        problem = self._asked.problem(hopeful)
+        used = self._used(problem, solve(problem.table, self._solver))
+        return {key for key in used if key in hopeful and key not in known}
 
     def _used(self, problem: LayoutProblem, solution: Solution) -> set[Key]:
         """The layouts of the plan that are not rows everywhere, of kernels and copies."""
@@ -230,10 +290,11 @@ class LayoutSearch:
             for place in self._asked.choices.kernels
             if place.label in choice.ends
         }
-        for _ in range(2 * MOST):
-            for key in sorted(key for key in chosen if self._done(key) < self._most(key)):
-                if may_go_on(self._trials.count):
-                    self._measure(key)
+        self._prefetch()
+        while wanted := sorted(key for key in chosen if self._done(key) < self._most(key)):
+            if not may_go_on(self._trials.count):
+                break
+            self._measure_all(wanted, may_go_on)
         return self._trials.count
 
     def _wanted(self, kernels: set[Key]) -> set[Key]:
@@ -251,16 +312,23 @@ class LayoutSearch:
     def _done(self, key: Key) -> int:
         return self._before.get(key, 0) + self._tried[key]
 
-    def _measure(self, key: Key) -> None:
-        """One more candidate with these layouts, or one of them again."""
+    def _measure_all(self, keys: Sequence[Key], may_go_on: Callable[[int], bool]) -> None:
+        for key in keys:
+            if may_go_on(self._trials.count):
+                both = self._written_for(key) and may_go_on(self._trials.count + 1)
+                self._measure(key, 2 if both else 1)
+
+    def _measure(self, key: Key, count: int) -> None:
+        """So many more candidates with these layouts, or some of them again; built side by side."""
         known, written = self._candidates(self._asked.tasks[key[0]]), self._written_for(key)
         candidates = known
         if written:  # in turns
             pairs = zip(cycle(known), cycle(written), range(max(len(known), len(written))))
             candidates = [one for a, b, _ in pairs for one in (a, b)]
-        number = self._done(key) % len(candidates)
-        self._tried[key] += 1
-        self._trials.measure(self._asked.tasks[key[0]], key[1], [candidates[number]])
+        begin = self._done(key)
+        batch = [candidates[n % len(candidates)] for n in range(begin, begin + count)]
+        self._tried[key] += count
+        self._trials.measure(self._asked.tasks[key[0]], key[1], batch)
 
     def _written_for(self, key: Key) -> list[Candidate]:
         """Schedules for images that lie so, and for no others."""
@@ -270,15 +338,32 @@ class LayoutSearch:
             self._written[key] = written
         return self._written[key]
 
+    def _prefetch(self) -> None:
+        """The candidates of all tasks are known: a store is slow to ask once it has many files."""
+        session = self._session
+        rows = session.store.scan(dict(session.conditions.comparable), ["task_key"])
+        recorded = {str(key) for key in rows["task_key"]}
+        for key, task in self._asked.tasks.items():
+            if key in recorded:
+                self._candidates(task)
+            else:
+                self._unrecorded.add(key)
+
     def _candidates(self, task: Task) -> list[Candidate]:
         """The best known ones in rows, or else the default schedule."""
+        session = self._session
         if task.key not in self._known:
-            session = self._session
             space, where = task.space(session.spec), session.conditions.comparable
-            best = best_candidates(session.store, task.key, where, space, MOST)
+            known = task.key not in self._unrecorded
+            best = best_candidates(session.store, task.key, where, space, MOST) if known else []
             found = [candidate for candidate, _ in best]
             self._known[task.key] = found or [default_candidate(space, session.spec)]
         return self._known[task.key]
+
+
+def _laid_as(ends: Ends) -> set[str]:
+    """The layouts other than rows."""
+    return {layout for layout in (ends.read, ends.made) if layout.partition("+")[0] != ROWS}
 
 
 def _pace(calm_us: np.ndarray) -> float:

@@ -7,6 +7,8 @@ from pathlib import Path
 from time import perf_counter
 
 from retune.core.layouts import BLOCKS, MEASURED
+from retune.device.launch_cost import NO_LAUNCHES, LaunchCost
+from retune.device.measure import LocalRunner
 from retune.device.opening import is_absent, unraced
 from retune.layout.pbqp import reduce
 from retune.search.extract import Network
@@ -97,8 +99,10 @@ def plan_of(choice: LayoutChoice, problem: LayoutProblem | None = None) -> Layou
     return LayoutPlan(images=images, kernels=kernels)
 
 
-def totals_of(found: FoundLayouts, network: Network) -> tuple[LayoutTotal, ...]:
-    """What the plan takes, and what else one might do, by the same costs."""
+def totals_of(
+    found: FoundLayouts, network: Network, launch: LaunchCost = NO_LAUNCHES
+) -> tuple[LayoutTotal, ...]:
+    """What the plan takes, and what else one might do, by the same costs, with these launches."""
     problem = found.problem
     plan = problem.choice(found.solution.choice)
     reduced, proven = reduce(problem.table)
@@ -110,9 +114,9 @@ def totals_of(found: FoundLayouts, network: Network) -> tuple[LayoutTotal, ...]:
         "pbqp": problem.choice(reduced),
     }
     totals = (
-        _total("plan", problem, plan, optimal=found.solution.optimal),
+        _total("plan", problem, plan, launch, optimal=found.solution.optimal),
         *(
-            _total(name, problem, choice, optimal=proven if name == "pbqp" else None)
+            _total(name, problem, choice, launch, optimal=proven if name == "pbqp" else None)
             for name, choice in other.items()
         ),
     )
@@ -120,10 +124,15 @@ def totals_of(found: FoundLayouts, network: Network) -> tuple[LayoutTotal, ...]:
 
 
 def _total(
-    name: str, problem: LayoutProblem, choice: LayoutChoice, *, optimal: bool | None
+    name: str,
+    problem: LayoutProblem,
+    choice: LayoutChoice,
+    launch: LaunchCost,
+    *,
+    optimal: bool | None,
 ) -> LayoutTotal:
     copies = problem.copies_us(choice)
-    us = sum(problem.kernel_us(choice).values()) + sum(copies.values())
+    us = launch.sequence_us((*problem.kernel_us(choice).values(), *copies.values()))
     return LayoutTotal(name=name, us=us, copies=len(copies), optimal=optimal)
 
 
@@ -134,16 +143,26 @@ def _measured(request: TuneRequest, session: Session) -> LayoutManifest:
     found = search.run(_budget(request))
     choice = found.problem.choice(found.solution.choice)
     places = found.problem.kernels
+    launch = _launching(session)
     unknown = [p for p in places if found.problem.costs.in_rows(p) is None]
     return LayoutManifest(
         plan=plan_of(choice, found.problem),
         solver=found.solution.solver,
-        totals=totals_of(found, network),
+        totals=totals_of(found, network, launch),
+        launch=launch,
         unmeasured=len(unknown),
         trials=found.trials,
         unused=found.unused,
         stopped=stopping(),
     )
+
+
+def _launching(session: Session) -> LaunchCost:
+    """Measured where the runner is one that can: on a device of this machine."""
+    runner = session.runner
+    if isinstance(runner, LocalRunner) and session.spec.outruns_host:
+        return runner.launching(session.settings.options)
+    return NO_LAUNCHES
 
 
 def _in_blocks(request: TuneRequest, tuned: Tuned | None) -> LayoutManifest:
