@@ -45,6 +45,7 @@ from retune.search.layouts import (
     IN_ROWS,
     Ends,
     block_of,
+    goes_along,
     image_storage,
     layouts_for,
     storages_of,
@@ -452,6 +453,29 @@ def test_tasks_without_such_axes_stay_in_rows(tmp_path: Path):
             assert found is not None and (not found) == (ends == IN_ROWS)
     assert isinstance(choices_of(net, GENERIC_CPU).copies[0][0], TensorType)
     assert measuring_conditions(GENERIC_CPU, settings().options).layout_in == ROWS
+
+
+@partial(network, among=SMALL)
+def along(n: Net) -> tuple[str, ...]:
+    """A group that goes along two images, each as one row, and one beside a constant in rows."""
+    x = n.conv(n.input(1, 3, 6, 8), 3, 16)
+    y = n.conv(x, 16, 16)
+    z = n("Tanh", n("Sub", x, y))
+    q = n.conv(y, 16, 16)
+    scaled = n("Relu", n("Mul", q, n.stored(np.ones((1, 16, 6, 8), np.float32))))
+    return (n.conv(z, 16, 16), n.conv(q, 16, 16), n.conv(scaled, 16, 16))
+
+
+def test_what_goes_along_images_follows_any_layout_alike(tmp_path: Path):
+    net = network_of("along", tmp_path)
+    (flat,) = (task for task in net.tasks.values() if goes_along(task))
+    assert len(flat.inputs) == 2 and flat.dag.outputs[0].shape == (6 * 8 * 16,)
+    assert storages_of(flat, Ends("NCHW16c", "NCHW16c"))
+    assert storages_of(flat, Ends("NCHW16c", ROWS)) is None
+    assert storages_of(flat, Ends("rows+16", "rows+16")) is None  # there are gaps between rows
+    laid = uniform(net, "NCHW8c")
+    (group,) = (p.group for p in net.groups if p.task_key == flat.key)
+    assert {laid.kept[value].made for value in (*group.inputs, *group.outputs)} == {"NCHW8c"}
 
 
 def test_images_of_bytes_are_not_put_into_blocks():
