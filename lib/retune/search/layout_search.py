@@ -37,8 +37,9 @@ from retune.search.session import Session
 from retune.search.task import Task
 
 MOST = 4
-"""Measurements of a kernel with layouts that the plan would use, and of it in rows: twice as many
-where there are schedules for these layouts alone, half of them of such."""
+"""Measurements of a kernel with layouts that the plan would use, and of it in rows."""
+MORE = 2
+"""As many more where there are schedules for these layouts alone: half of all are of such then."""
 
 DOUBT = 0.02
 """Of times in other layouts than rows: each is the best of several, some too good by chance, and a
@@ -307,7 +308,7 @@ class LayoutSearch:
         return {key for key, times in most.items() if self._done(key) < times}
 
     def _most(self, key: Key) -> int:
-        return 2 * MOST if self._written_for(key) else MOST
+        return MOST + MORE if self._written_for(key) else MOST
 
     def _done(self, key: Key) -> int:
         return self._before.get(key, 0) + self._tried[key]
