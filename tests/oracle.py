@@ -98,7 +98,7 @@ def run_source(
             assert data.size == spec.elements
         else:
             data = poisoned(spec.elements, spec.dtype)
-        memory[spec.name] = device.upload(data)
+        memory[spec.name] = device.upload(data, spec.image)
     program = device.build(source.text, options=source.options)
     device.enqueue(prepare_launches(device, program, job_launches(source), memory))
     device.finish()

@@ -68,6 +68,15 @@ class Net:
             attrs = {"pads": pads, **attrs}
         return self("Conv", x, weight, self.weight(made), **attrs)
 
+    def transposed(
+        self, x: str, depth: int, made: int, kernel: tuple[int, ...] = (4, 4), **attrs: Any
+    ) -> str:
+        """With bias; twice as large unless strides and pads are given."""
+        groups = attrs.get("group", 1)
+        weight = self.weight(depth, made // groups, *kernel)
+        attrs = {"strides": [2] * len(kernel), "pads": [1] * 2 * len(kernel), **attrs}
+        return self("ConvTranspose", x, weight, self.weight(made), **attrs)
+
     def norm(self, x: str, count: int) -> str:
         values = self.positive(count), self.weight(count), self.weight(count), self.positive(count)
         return self("BatchNormalization", x, *values)

@@ -23,6 +23,7 @@ from tests.unit.graph.quantize_networks import (
     resizing,
     samples,
     squeezing,
+    upwards,
 )
 from tests.unit.graph.test_bytewise import dynamically
 from tests.unit.graph.test_onnx_pairs import inputs_of, peer, quantized, small
@@ -69,6 +70,18 @@ def test_networks_of_operators_are_exact_from_codes_to_codes(
 def test_bundles_are_exact(settings: QuantizeSettings, layout: Layout) -> None:
     for graph, data in (residual(), squeezing(), moving(), resizing()):
         check_exact(graph, data, settings, layout)
+
+
+@pytest.mark.parametrize("settings", [QuantizeSettings(), POWER2])
+def test_transposed_convolutions_are_exact(settings: QuantizeSettings) -> None:
+    check_exact(*upwards(), settings, "NHWC")
+
+
+def test_transposed_convolutions_multiply_by_instructions() -> None:
+    graph, data = upwards()
+    module = compile_graph(integer_ends(quantize(graph, data, QuantizeSettings())))
+    if module.device.spec.instructions:  # five of the layers have sums over channels
+        assert sum("dot4" in text for text in module.plan.kernels.values()) >= 5
 
 
 def check_exact(graph: Graph, data: Samples, settings: QuantizeSettings, layout: Layout) -> None:

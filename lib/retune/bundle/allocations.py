@@ -1,6 +1,7 @@
-"""The memory of a plan on a device: three allocations, with the weights in their places."""
+"""The memory of a plan on a device: three allocations, with the weights in their places, and images
+of those weights that kernels read so."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from retune.bundle.memory import MemoryPlan, plan_memory
@@ -18,6 +19,8 @@ class Allocations:
     bases: Sequence[Buffer]
     """The allocations in the order of their numbers; the host reads and writes the interface in
     place where the device allows it."""
+    images: Mapping[str, Buffer]
+    """By the names of the weights that lie in no allocation."""
 
     def interface(self, name: str, device: Device) -> Buffer:
         """The memory of an input or output."""
@@ -31,6 +34,11 @@ def allocate(plan: NetworkPlan, device: Device) -> Allocations:
     placement = lay_out(plan, memory)
     bases = [device.allocate(size) for size in placement.base_bytes[:INTERFACE]]
     bases.append(device.allocate_shared(placement.base_bytes[INTERFACE]))
+    rows = {entry.name: entry.image for entry in plan.buffers if entry.image}
+    images: dict[str, Buffer] = {}
     for name, array in plan.weights.items():
-        device.write(bases[WEIGHTS], array, placement.places[name].offset)
-    return Allocations(memory=memory, placement=placement, bases=bases)
+        if name in rows:
+            images[name] = device.upload(array, rows[name])
+        else:
+            device.write(bases[WEIGHTS], array, placement.places[name].offset)
+    return Allocations(memory=memory, placement=placement, bases=bases, images=images)

@@ -352,7 +352,7 @@ class _Parts:
         if name not in self.weights:
             packed = spec.pack.apply(*arrays)
             shape = packed.shape if spec.computed_from else arrays[0].shape
-            self._store(name, packed, shape)
+            self._store(name, packed, shape, spec.image)
         return name
 
     def _stored(self, value: str, array: np.ndarray) -> str:
@@ -362,10 +362,15 @@ class _Parts:
             self._store(name, np.ascontiguousarray(array), array.shape)
         return name
 
-    def _store(self, name: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
+    def _store(self, name: str, array: np.ndarray, shape: tuple[int, ...], image: int = 0) -> None:
         self.weights[name] = array
         self.buffers[name] = PlanBuffer(
-            name=name, dtype=str(array.dtype), elements=array.size, role="weight", shape=shape
+            name=name,
+            dtype=str(array.dtype),
+            elements=array.size,
+            role="weight",
+            shape=shape,
+            image=image,
         )
 
     def _value(self, value: str) -> str:

@@ -159,7 +159,7 @@ class _Alternating:
         self._memory = memory
         self._device = device
         self._slots = plan.slots
-        self._launches = queued_launches(plan.plan, memory.placement, memory.bases, device)
+        self._launches = queued_launches(plan.plan, memory, device)
         device.enqueue(self._launches)
         device.finish()
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from retune.bundle.allocations import Allocations
 from retune.bundle.placement import Placement, touched
 from retune.bundle.plan import Form, NetworkPlan
 from retune.codegen import inline
@@ -53,24 +54,21 @@ def settle(plan: NetworkPlan, device: Device) -> tuple[Form, Device]:
     return form, (form == "inline" and device.in_caller) or device
 
 
-def make_executor(
-    form: Form, plan: NetworkPlan, placement: Placement, bases: Sequence[Buffer], device: Device
-) -> Executor:
+def make_executor(form: Form, plan: NetworkPlan, held: Allocations, device: Device) -> Executor:
     """The plan in the form and on the device that `settle` gave; the program is built.
 
-    `bases` are the allocations of `placement`, in the order of their numbers. Raises: BuildFailed.
+    Raises: BuildFailed.
     """
     if not plan.launches:
         return Executor(whole=(), part=lambda first, end, rounds: ())
-    return _FORMS[form](plan, placement, bases, device)
+    return _FORMS[form](plan, held, device)
 
 
-def _resident(
-    plan: NetworkPlan, placement: Placement, bases: Sequence[Buffer], device: Device
-) -> Executor:
+def _resident(plan: NetworkPlan, held: Allocations, device: Device) -> Executor:
     """The plan as one launch of persistent workers."""
     if not can_persist(device):
-        return _staying(plan, placement, bases, device)
+        return _staying(plan, held, device)
+    placement, bases = held.placement, held.bases
     steps = steps_of(plan, placement, waits(touched(plan, placement)))
     kernel = Persistent(device, [text_of(plan)], plan.options, callees_of(plan), steps, len(bases))
     return Executor(
@@ -81,10 +79,9 @@ def _resident(
     )
 
 
-def _staying(
-    plan: NetworkPlan, placement: Placement, bases: Sequence[Buffer], device: Device
-) -> Executor:
+def _staying(plan: NetworkPlan, held: Allocations, device: Device) -> Executor:
     """The plan as one launch of groups of items that stay."""
+    placement, bases = held.placement, held.bases
     steps = steps_of(plan, placement, waits(touched(plan, placement)))
     kernel = Resident(device, [text_of(plan)], plan.options, tiles_of(plan), steps, len(bases))
     return Executor(
@@ -93,10 +90,9 @@ def _staying(
     )
 
 
-def _inline(
-    plan: NetworkPlan, placement: Placement, bases: Sequence[Buffer], device: Device
-) -> Executor:
+def _inline(plan: NetworkPlan, held: Allocations, device: Device) -> Executor:
     """The plan as one launch of one work-item."""
+    placement, bases = held.placement, held.bases
     own = inline.inline_text(
         callees_of(plan), steps_of(plan, placement, waits(touched(plan, placement))), len(bases)
     )
@@ -109,38 +105,34 @@ def _inline(
     return Executor(whole=part(0, len(plan.launches), 1), part=part)
 
 
-def _queued(
-    plan: NetworkPlan, placement: Placement, bases: Sequence[Buffer], device: Device
-) -> Executor:
+def _queued(plan: NetworkPlan, held: Allocations, device: Device) -> Executor:
     """Launches on the in-order queue, without events: 2 to 3 us each for the host."""
-    launches = queued_launches(plan, placement, bases, device)
+    launches = queued_launches(plan, held, device)
     return Executor(
         whole=launches,
         part=lambda first, end, rounds: launches[first:end] * rounds,
     )
 
 
-_FORMS: Mapping[Form, Callable[[NetworkPlan, Placement, Sequence[Buffer], Device], Executor]] = {
+_FORMS: Mapping[Form, Callable[[NetworkPlan, Allocations, Device], Executor]] = {
     "persistent": _resident,
     "inline": _inline,
     "queued": _queued,
 }
 
 
-def queued_launches(
-    plan: NetworkPlan, placement: Placement, bases: Sequence[Buffer], device: Device
-) -> tuple[Launch, ...]:
+def queued_launches(plan: NetworkPlan, held: Allocations, device: Device) -> tuple[Launch, ...]:
     """The plan's launches, each by itself.
 
     One program: what a build costs before its first kernel (90 ms on PoCL) is paid once.
     """
     program = device.build(text_of(plan), options=plan.options)
     windows: dict[tuple[int, int, int], Buffer] = {}
-    parts: dict[str, Buffer] = {}
-    for name, place in placement.places.items():
+    parts: dict[str, Buffer] = dict(held.images)
+    for name, place in held.placement.places.items():
         window = place.base, place.offset, max(1, place.bytes)
         if window not in windows:  # a second one makes each launch dearer (NVIDIA: 32 us, not 10)
-            windows[window] = device.part(bases[place.base], *window[1:])
+            windows[window] = device.part(held.bases[place.base], *window[1:])
         parts[name] = windows[window]
     return prepare_launches(device, program, plan.launches, parts)
 

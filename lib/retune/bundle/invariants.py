@@ -18,6 +18,8 @@ from retune.bundle.plan import (
     storage_roots,
 )
 from retune.codegen.hazards import are_apart
+from retune.codegen.images import fits_image
+from retune.codegen.opencl_kernels import image_arguments
 from retune.codegen.target import unknown_options
 from retune.core.dtypes import DTYPES, UNKNOWN, numpy_dtype
 from retune.core.errors import ModelError
@@ -89,6 +91,25 @@ def _check_unknown(plan: NetworkPlan, entry: PlanBuffer, made: Container[str]) -
     read = [step for step in (*plan.launches, *plan.hosts) if entry.name in step.read]
     if read:
         raise broken_plan(plan, where, "known extents of what is read", f"{entry.shape}")
+
+
+def check_images(plan: NetworkPlan) -> None:
+    """What kernels read through an image is a weight of whole rows of texels, in memory of its own;
+    where an argument is one, the kernel's text says so, and nowhere else."""
+    images = {entry.name: entry for entry in plan.buffers if entry.image}
+    shared = {name for alias in plan.aliases for name in (alias.value, alias.of)}
+    for name, entry in images.items():
+        fits = fits_image(entry.elements, entry.dtype, entry.image)
+        if entry.role != "weight" or name in shared or not fits:
+            expected = f"a weight of float32 in whole rows of {entry.image} texels"
+            got = f"{entry.role} of {entry.elements} {entry.dtype}"
+            raise broken_plan(plan, f"image {name}", expected, got)
+    for launch in plan.launches:
+        wanted = image_arguments(launch.kernel, plan.kernels[launch.kernel])
+        given = tuple(number for number, name in enumerate(launch.args) if name in images)
+        if wanted != given:
+            expected = f"images as arguments {list(wanted)}"
+            raise broken_plan(plan, _where(launch), expected, str(list(given)))
 
 
 def check_interface(plan: NetworkPlan) -> None:
@@ -305,6 +326,7 @@ CHECKS: tuple[Callable[[NetworkPlan], None], ...] = (
     check_launch_arguments,
     check_launch_ranges,
     check_kernel_texts,
+    check_images,
     check_writable,
     check_hosts,
     check_host_writes,

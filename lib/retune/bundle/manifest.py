@@ -41,7 +41,7 @@ def to_manifest(plan: NetworkPlan) -> dict[str, Json]:
         "options": list(plan.options),
         "inputs": list(plan.inputs),
         "outputs": list(plan.outputs),
-        "buffers": [_plain(asdict(entry)) for entry in plan.buffers],
+        "buffers": [_written_buffer(entry) for entry in plan.buffers],
         "aliases": [_written_alias(alias) for alias in plan.aliases],
         "launches": [_plain(asdict(launch)) for launch in plan.launches],
         "hosts": [_host_entry(host) for host in plan.hosts],
@@ -83,6 +83,14 @@ def from_manifest(
         ),
         counts=_counts(manifest),
     )
+
+
+def _written_buffer(entry: PlanBuffer) -> Json:
+    """Nothing is said of images where there are none."""
+    written = asdict(entry)
+    if not entry.image:
+        del written["image"]
+    return _plain(written)
 
 
 def _written_alias(alias: Alias) -> Json:
@@ -200,6 +208,7 @@ def _buffer(entry: Mapping[str, Json]) -> PlanBuffer:
         elements=whole(entry, "elements"),
         role=cast("BufferRole", role),
         shape=wholes(entry, "shape"),
+        image=whole(entry, "image") if "image" in entry else 0,
     )
 
 
@@ -256,7 +265,7 @@ def _host(entry: Mapping[str, Json], model: bytes) -> PlanHost:
 def _device(entry: Mapping[str, Json]) -> DeviceSpec:
     values: dict[str, object] = {}
     for field in fields(DeviceSpec):
-        if field.default in ("", ()) and field.name not in entry:
+        if field.default in ("", (), 0) and field.name not in entry:
             values[field.name] = field.default  # of before that field
         elif field.name in ("extensions", "instructions"):
             values[field.name] = _texts(entry, field.name)

@@ -92,7 +92,7 @@ class Module:
         self._types = {entry.name: _type(entry.dtype, entry.shape) for entry in plan.buffers}
         held = allocate(plan, self._host)
         self._memory = held.memory
-        self._executor = make_executor(self._form, plan, held.placement, held.bases, self._host)
+        self._executor = make_executor(self._form, plan, held, self._host)
         # The arrays are on the device now; letting go of them frees the file or zip behind them.
         self.plan = replace(plan, weights={})
         self._parts = prepare_parts(plan, self._executor, held, self._host)

@@ -56,14 +56,15 @@ class Placement:
 def lay_out(plan: NetworkPlan, memory: MemoryPlan) -> Placement:
     """Every value that a launch uses, and every input, output and weight, has a place.
 
-    What exists on the host only has none.
+    What exists on the host only has none, nor has what is an image.
     """
     sizes = {entry.name: entry.bytes for entry in plan.buffers}
     ends = [memory.arena_bytes, 0, 0]
     placed: dict[str, Place] = {}
-    off_device, crossing = roots_off_device(plan), host_roots(plan)
+    elsewhere = roots_off_device(plan) | {entry.name for entry in plan.buffers if entry.image}
+    crossing = host_roots(plan)
     for root, role in storage_roles(plan).items():
-        if root in off_device:
+        if root in elsewhere:
             continue
         if role == "temp" and root not in crossing:
             base, offset = ARENA, memory.offsets.get(root)
@@ -83,10 +84,12 @@ def lay_out(plan: NetworkPlan, memory: MemoryPlan) -> Placement:
 
 
 def touched(plan: NetworkPlan, placement: Placement) -> list[Touched]:
-    """The memory that each launch reads and writes."""
+    """The memory that each launch reads and writes, less images, which nothing writes."""
     return [
         Touched(
-            reads=tuple(placement.places[name].region for name in launch.read),
+            reads=tuple(
+                placement.places[name].region for name in launch.read if name in placement.places
+            ),
             writes=tuple(placement.places[name].region for name in launch.writes),
         )
         for launch in plan.launches

@@ -54,6 +54,9 @@ class PlanBuffer:
     An output that a host step makes may have UNKNOWN extents; its elements are 0 then, as nothing
     is kept for it.
     """
+    image: int = 0
+    """Of a weight that kernels read through an image: texels of a row, which its elements fill. It
+    lies in no allocation then."""
 
     @property
     def bytes(self) -> int:

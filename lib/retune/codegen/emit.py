@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import groupby
 from math import gcd
+from types import MappingProxyType
 
 from retune.codegen import gathers, streams
 from retune.codegen.addresses import Instance, Place
@@ -58,11 +59,14 @@ class KernelBody:
         arguments: Sequence[Buffer],
         packed: Collection[str] = (),
         reserved: Collection[str] = (),
+        images: Mapping[str, tuple[int, int]] = MappingProxyType({}),
     ) -> None:
         """`packed` names the constants that lie in the order of their reads.
 
-        `reserved` are the words that no name may be.
+        `reserved` are the words that no name may be; `images` says which constants are images, and
+        of how many texels and rows.
         """
+        self._images = images
         self.nest = nest
         self._packed = packed
         self._loops: list[For] = []
@@ -361,7 +365,8 @@ class KernelBody:
         dtype = buffer.dtype
         if buffer.scope == "local" or Tile.parse(dtype):  # others touch element after element
             dtype = element_of(dtype)
-        return Memory(self._names.of(buffer.name), dtype, buffer.scope)
+        image = self._images.get(buffer.name) if buffer.scope == "constant" else None
+        return Memory(self._names.of(buffer.name), dtype, buffer.scope, image)
 
     def fresh(self, stem: str) -> str:
         """A name that nothing else in the kernel has."""

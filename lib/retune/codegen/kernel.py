@@ -18,6 +18,8 @@ from retune.ir.nodes import Node, node
 
 VECTOR_LANES = (2, 4, 8, 16)
 """Lanes of vectors (3 is left out: its form in memory is another)."""
+CHANNELS = 4
+"""Floats of a texel, which is what an image is read by."""
 VECTOR_TYPES = frozenset(
     {"float32", "int32", "int8", "int7", "uint8", "int8x4", "int7x4", "uint8x4"}
 )
@@ -104,6 +106,8 @@ class Memory(Node):
     name: str
     dtype: str = field(compare=False)
     scope: str = field(compare=False)
+    image: tuple[int, int] | None = field(default=None, compare=False)
+    """Texels of a row, and rows, of an image that is read in place of an array."""
 
 
 @node

@@ -1,6 +1,6 @@
 """From a concrete program to OpenCL sources: one flat list of passes, then one kernel a nest."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -8,6 +8,7 @@ from retune.codegen.barriers import place_barriers
 from retune.codegen.choices import settle_choices
 from retune.codegen.constants import Computed, computed_constants, packed
 from retune.codegen.emit import KernelBody
+from retune.codegen.images import Image, ImagePack, image_of, read_otherwise, takes_images
 from retune.codegen.intrinsics import intrinsics_to_calls, used_functions
 from retune.codegen.items import one_item, virtual_threads
 from retune.codegen.kernel import Function, Kernel, Parameter
@@ -84,13 +85,15 @@ def lower(program: Program, target: Target) -> ProgramSource:
     inputs = {b.name: b for b in program.inputs}
     run = [root for root in program.body.stmts if not is_compile_time(root)]
     parts, packs = pack_constants([_passed(_part(program, root)) for root in run])
-    for position, part in enumerate(parts):
-        inputs |= {b.name: b for b in part.inputs if b.name in part.packed}
-        peeled = _checked(peel_borders(part), "peel borders")
-        kernels.append(_kernel(part, peeled.body, position, target))
-    used = {arg.buffer for kernel in kernels for arg in kernel.args}
+    roots = [_checked(peel_borders(part), "peel borders").body for part in parts]
+    inputs |= {b.name: b for part in parts for b in part.inputs if b.name in part.packed}
     program = replace(program, inputs=tuple(inputs.values()))
-    specs = tuple(spec for spec in _buffers(program, packs, computed) if spec.name in used)
+    images = _images(program, parts, roots, target)
+    for position, (part, root) in enumerate(zip(parts, roots, strict=True)):
+        kernels.append(_kernel(part, root, position, target, images))
+    used = {arg.buffer for kernel in kernels for arg in kernel.args}
+    specs = _buffers(program, packs, computed, images)
+    specs = tuple(spec for spec in specs if spec.name in used)
     return ProgramSource(kernels=tuple(kernels), buffers=specs, options=target.options)
 
 
@@ -134,7 +137,34 @@ def _part(program: Program, root: Stmt) -> Program:
     )
 
 
-def _kernel(part: Program, root: Stmt, position: int, target: Target) -> KernelSource:
+def _images(
+    program: Program, parts: Sequence[Program], roots: Sequence[Stmt], target: Target
+) -> dict[str, Image]:
+    """The constants that all kernels can read through images, of those that are wanted so."""
+    constants = {b.name: b for b in program.inputs if b.scope == "constant"}
+    asked = {name: texels for name, texels in program.images if name in constants}
+    sizes = {name: image_of(constants[name], texels) for name, texels in asked.items()}
+    wanted = {name: size for name, size in sizes.items() if size is not None}
+    refused: set[str] = set()
+    for part, root in zip(parts, roots, strict=True) if wanted else ():
+        nest = intrinsics_to_calls(root)
+        groups = target.groups(nest)
+        touched = [b for b in _touched(nest) if b.name in wanted]
+        body = _body(part, nest, target, wanted)
+        strange = read_otherwise(body.emit()) if takes_images(target, groups) else None
+        refused |= {b.name for b in touched if strange is None or body.memory(b).name in strange}
+    return {name: size for name, size in wanted.items() if name not in refused}
+
+
+def _body(part: Program, nest: Stmt, target: Target, images: Mapping[str, Image]) -> KernelBody:
+    """What emits the kernel of a nest."""
+    groups, reserved = target.groups(nest), target.renderer.reserved
+    return KernelBody(nest, groups, _touched(nest), part.packed, reserved, images)
+
+
+def _kernel(
+    part: Program, root: Stmt, position: int, target: Target, images: Mapping[str, Image]
+) -> KernelSource:
     """The kernel of one nest; its comment is the nest as it was before copies of it were made."""
     nest = intrinsics_to_calls(root)
     touched = _touched(nest)
@@ -142,7 +172,7 @@ def _kernel(part: Program, root: Stmt, position: int, target: Target) -> KernelS
     name = identifier(f"{part.name}_{position}_{stage}")
     check_sizes(name, nest)
     groups = target.groups(nest)
-    body = KernelBody(nest, groups, touched, part.packed, target.renderer.reserved)
+    body = _body(part, nest, target, images)
     statements = body.emit()
     if groups.most is not None and max(body.global_size[1:]) > groups.most:
         raise CodegenError(
@@ -219,19 +249,25 @@ def _flops(root: Stmt) -> int:
 
 
 def _buffers(
-    program: Program, packs: dict[str, Pack], computed: dict[str, Computed]
+    program: Program,
+    packs: dict[str, Pack],
+    computed: dict[str, Computed],
+    images: Mapping[str, Image],
 ) -> list[BufferSpec]:
     specs: list[BufferSpec] = []
     made = packed(computed, packs)
+    held = {name: ImagePack(*size, made.get(name)) for name, size in images.items()}
 
     def add(buffer: Buffer, role: Role) -> None:
+        image = held.get(buffer.name)
         specs.append(
             BufferSpec(
                 name=buffer.name,
                 dtype=buffer.dtype,
-                elements=elements(buffer),
+                elements=image.elements if image else elements(buffer),
                 role=role,
-                pack=made.get(buffer.name),
+                pack=image or made.get(buffer.name),
+                image=image.row if image else 0,
                 computed_from=tuple(b.name for b in computed[buffer.name].inputs)
                 if buffer.name in computed
                 else (),

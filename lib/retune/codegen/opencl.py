@@ -12,6 +12,7 @@ import numpy as np
 
 from retune.codegen.intrinsics import shape_of
 from retune.codegen.kernel import (
+    CHANNELS,
     Array,
     Assign,
     At,
@@ -42,6 +43,8 @@ from retune.codegen.printing import Printer, Renderer
 
 _ALIGNMENT = 64
 """Bytes of a cache line: vectors of a private array that start on one do not cross it."""
+_TEXEL_BITS = CHANNELS.bit_length() - 1
+"""Elements are numbered by texels without these; shifts, as they are never negative."""
 _CONFIGURATION = "matrices"
 """The array that says what matrix registers hold."""
 _NAMES_A_LINE = 8
@@ -163,6 +166,8 @@ def _vector(at: At) -> str:
 
 def _load(value: Load, to: Printer) -> str:
     at = value.at
+    if at.memory.image is not None:
+        return _texel(at, *at.memory.image, to)
     if at.memory.dtype == "float16" and value.dtype == "float32":
         return f"vload_half({_index(at, to)}, {at.memory.name})"  # without its arithmetic, too
     if value.dtype != at.memory.dtype:
@@ -172,6 +177,24 @@ def _load(value: Load, to: Printer) -> str:
     if at.lanes > 1:
         return f"vload{at.lanes}(0, {_pointer(at, to)})"
     return f"{at.memory.name}[{_index(at, to)}]"
+
+
+def _texel(at: At, row: int, rows: int, to: Printer) -> str:
+    """Four floats of an image, which start on a multiple of four; rows are powers of two long."""
+    if at.base is None:
+        first = at.offset // CHANNELS
+        place = f"{first % row}, {first // row}"
+    elif rows == 1:
+        place = f"{_grouped(at, to)} >> {_TEXEL_BITS}, 0"
+    else:
+        index, bits = _grouped(at, to), _TEXEL_BITS + row.bit_length() - 1
+        place = f"({index} >> {_TEXEL_BITS}) & {row - 1}, {index} >> {bits}"
+    return f"read_imagef({at.memory.name}, (int2)({place}))"
+
+
+def _grouped(at: At, to: Printer) -> str:
+    """The index as an operand."""
+    return f"({_index(at, to)})" if at.offset or not isinstance(at.base, Name) else at.base.name
 
 
 def _load_word(value: Load, to: Printer) -> str:

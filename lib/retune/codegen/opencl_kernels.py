@@ -1,8 +1,8 @@
 """Kernels in OpenCL C: what they are given, and the functions that they consist of.
 
-A kernel is given a pointer for each parameter, or one address and a structure of distances from it,
-see `target.ONE_BASE`. Groups of several work-items are one function, groups of one are a function
-that others may call, and a kernel that does. Read `kernel_lines`.
+A kernel is given a pointer or an image for each parameter, or one address and a structure of
+distances from it, see `target.ONE_BASE`. Groups of several work-items are one function, groups of
+one are a function that others may call, and a kernel that does. Read `kernel_lines`.
 """
 
 import re
@@ -15,7 +15,7 @@ from retune.codegen.opencl_types import type_name
 def kernel_lines(kernel: Kernel, body: list[str]) -> list[str]:
     """The functions of a kernel, given the lines of its body."""
     name, parameters = kernel.name, kernel.parameters
-    arguments = [f"{_space(p)}* restrict {p.memory.name}" for p in parameters]
+    arguments = [_declared(p) for p in parameters]
     if kernel.called:
         return tile_function_lines(name, arguments, body)
     given = _based_arguments(name) if kernel.based else arguments
@@ -42,6 +42,15 @@ def defines_group(kernel: str, text: str) -> bool:
 def tile_name(kernel: str) -> str:
     """The name of the function that a part of a larger group calls as a group of the kernel."""
     return f"{kernel}_tile"
+
+
+def image_arguments(kernel: str, text: str) -> tuple[int, ...]:
+    """The numbers of the arguments that are images, of a kernel that the text defines."""
+    found = re.search(rf"\bvoid\s+{re.escape(kernel)}\s*\(([^)]*)\)", text)
+    arguments = found[1].split(",") if found else []
+    return tuple(
+        n for n, argument in enumerate(arguments) if re.search(r"\bimage\w*_t\b", argument)
+    )
 
 
 def arena_bytes(kernel: str, text: str) -> int | None:
@@ -95,6 +104,13 @@ def _based_arguments(kernel: str) -> list[str]:
 def _from_base(p: Parameter) -> str:
     """The pointer that an argument would have been."""
     return f"({_space(p)}*)(base + at.{p.memory.name})"
+
+
+def _declared(p: Parameter) -> str:
+    """An argument of its own."""
+    if p.memory.image is not None:
+        return f"__read_only image2d_t {p.memory.name}"
+    return f"{_space(p)}* restrict {p.memory.name}"
 
 
 def _space(p: Parameter) -> str:

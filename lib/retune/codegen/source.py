@@ -25,7 +25,7 @@ class Pack(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelArg:
-    """One `__global` pointer argument; all kernels take pointers only."""
+    """One argument: a `__global` pointer, or an image, see `BufferSpec.image`."""
 
     buffer: str
     """Name of a BufferSpec of the same program."""
@@ -63,6 +63,9 @@ class BufferSpec:
     """For constants: applied to the arrays of `sources` before upload."""
     computed_from: tuple[str, ...] = ()
     """For constants that stages compute at compile time: the task's constants behind them."""
+    image: int = 0
+    """For constants that kernels read through an image: texels of a row, of four elements each; its
+    elements fill rows. 0: it is an array."""
 
     @property
     def bytes(self) -> int:

@@ -80,6 +80,10 @@ class Target:
     """The ways of intrinsics that are there beside those that all devices have; `ONE_BASE`; those
     of `resident.WAYS` by which groups may stay."""
 
+    def offers_none(self, *ways: str) -> bool:
+        """Whether none of these is there."""
+        return not any(way in self.offers for way in ways)
+
     def groups(self, nest: Stmt) -> Groups:
         """How the groups of a nest run."""
         local = any(n.kind.startswith("local") for n in loops(nest))

@@ -49,8 +49,22 @@ PARAMETERS: Mapping[str, Parameter] = {
     "global_memory_bytes": Parameter(
         field="global_memory_bytes", least=1, most=_BYTES, meaning="memory of the device"
     ),
+    "image_width": Parameter(
+        field="image_width", least=0, most=1 << 20, meaning="texels of an image's row; 0: no images"
+    ),
+    "image_height": Parameter(
+        field="image_height", least=0, most=1 << 20, meaning="rows of an image"
+    ),
+    "image_reads": Parameter(
+        field="image_reads",
+        least=0,
+        most=1,
+        meaning="1: constants are read faster through images than as arrays",
+    ),
 }
 
+_ALLOWED = ("max_work_group", "image_width", "image_height")
+"""What a device refuses beyond its own number."""
 _MARK, _BETWEEN = "?", "&"
 _DIGITS = 20
 """No number of PARAMETERS has as many."""
@@ -100,16 +114,17 @@ def with_parameters(spec: DeviceSpec, parameters: Mapping[str, int]) -> DeviceSp
     """The device with these numbers instead of its own, as another kind of device.
 
     What was measured under some limits says nothing of others: model and name say them.
-    Raises: InputError for work-groups larger than the device allows.
+    Raises: InputError for work-groups or images larger than the device allows.
     """
     if not parameters:
         return spec
-    most = parameters.get("max_work_group", 1)
-    if most > spec.max_work_group:
-        raise InputError(
-            f"device parameter 'max_work_group={most}': expected at most {spec.max_work_group}, "
-            f"what {spec.name} allows"
-        )
+    for name in _ALLOWED:
+        most, allowed = parameters.get(name, 0), getattr(spec, PARAMETERS[name].field)
+        if most > allowed:
+            raise InputError(
+                f"device parameter '{name}={most}': expected at most {allowed}, "
+                f"what {spec.name} allows"
+            )
     fields = {PARAMETERS[name].field: value for name, value in parameters.items()}
     stated = ", ".join(f"{name}={value}" for name, value in sorted(parameters.items()))
     return replace(

@@ -39,6 +39,12 @@ class DeviceSpec:
     """As the driver says at the moment: PoCL says what the machine has left."""
     max_work_group: int
     """Work-items of one work-group at most."""
+    image_width: int = 0
+    """Texels of a row of its largest image of two dimensions; 0: it has no images."""
+    image_height: int = 0
+    """Rows of that."""
+    image_reads: int = 0
+    """1 where constants are read faster through images than as arrays. No driver says it."""
     extensions: tuple[str, ...] = ()
     instructions: tuple[str, ...] = ()
     """What was built, run and found right there, see `device.probing`: ways of intrinsics, launches

@@ -157,6 +157,7 @@ def _spec(name: str, platform: Any, handle: Any) -> DeviceSpec:
     flags = host.read_flags() if is_cpu else frozenset[str]()
     caches = host.read_caches() if is_cpu else host.Caches(l2_bytes=handle.global_mem_cache_size)
     bits, registers = host.vector_unit(flags)
+    width, height = _largest_image(handle)
     return DeviceSpec(
         name=name,
         model=handle.name.strip(),
@@ -174,6 +175,8 @@ def _spec(name: str, platform: Any, handle: Any) -> DeviceSpec:
         local_memory_bytes=_local_memory(handle, kind),
         global_memory_bytes=handle.global_mem_size,
         max_work_group=handle.max_work_group_size,
+        image_width=width,
+        image_height=height,
         extensions=tuple(sorted(handle.extensions.split())),
         host=host.describe(),
         affinity=host.affinity(pinned=pocl.pinned(os.environ)) if is_cpu else "",
@@ -184,6 +187,13 @@ def _local_memory(handle: Any, kind: str) -> int:
     """Bytes of local memory; 0 where a GPU has it in global memory: copies gain nothing there."""
     own = handle.local_mem_type == opencl().device_local_mem_type.LOCAL
     return int(handle.local_mem_size) if own or kind == "cpu" else 0
+
+
+def _largest_image(handle: Any) -> tuple[int, int]:
+    """Texels of a row, and rows, of an image of two dimensions; 0 where it has none."""
+    if not handle.image_support:
+        return 0, 0
+    return int(handle.image2d_max_width), int(handle.image2d_max_height)
 
 
 def _version(name: str, handle: Any, flags: frozenset[str]) -> str:

@@ -48,4 +48,4 @@ def _fill(device: Device, spec: BufferSpec, arrays: Mapping[str, np.ndarray]) ->
         raise InputError(
             f"input {spec.name!r}: expected {spec.elements} elements, got {array.size}"
         )
-    return device.upload(array)
+    return device.upload(array, spec.image)

@@ -68,7 +68,12 @@ class _QueuedJob:
     program: Program
 
     def warm(self) -> None:
-        buffers = {spec.name: self.device.allocate(spec.bytes) for spec in self.job.buffers}
+        buffers = {
+            spec.name: self.device.upload(np.zeros(spec.elements, np.float32), spec.image)
+            if spec.image
+            else self.device.allocate(spec.bytes)
+            for spec in self.job.buffers
+        }
         self.device.enqueue([launch.one_group() for launch in self._launches(buffers)])
         self.device.finish()
 
@@ -78,7 +83,8 @@ class _QueuedJob:
         constants: Mapping[str, np.ndarray],
         spread_bytes: int = 0,  # noqa: ARG002  the same for each run
     ) -> BoundJob:
-        uploaded = {name: self.device.upload(array) for name, array in constants.items()}
+        images = {spec.name: spec.image for spec in self.job.buffers}
+        uploaded = {n: self.device.upload(array, images[n]) for n, array in constants.items()}
         return _BoundLaunches(self.device, self._launches({**buffers, **uploaded}))
 
     def _launches(self, buffers: Mapping[str, Buffer]) -> tuple[Launch, ...]:

@@ -30,6 +30,9 @@ _NUMBERS = (
     "max_local_bytes",
     "max_work_group",
     "global_memory_bytes",
+    "image_width",
+    "image_height",
+    "image_reads",
 )
 """What a profile states beside the version of OpenCL and the extensions."""
 
@@ -107,6 +110,8 @@ def read_profile(name: str) -> Profile:
 def played(profile: Profile, base: DeviceSpec) -> DeviceSpec:
     """The profile's device as the base device plays it: its limits, on that machine.
 
+    Its images are no larger than the base device's.
+
     Raises: InputError for work-groups larger than the base device allows.
     """
     own = profile.spec
@@ -122,6 +127,8 @@ def played(profile: Profile, base: DeviceSpec) -> DeviceSpec:
         driver=base.driver,
         host=base.host,
         affinity=base.affinity,
+        image_width=min(own.image_width, base.image_width),
+        image_height=min(own.image_height, base.image_height),
         computed_by=f"{base.name}|{base.fingerprint}",
     )
 

@@ -22,6 +22,7 @@ from retune.core.errors import DeviceError
 from retune.core.target import DeviceSpec
 from retune.device import declarations, holding, pages
 from retune.device.catalogue import find_device, find_in_caller, opencl
+from retune.device.images import image_handle
 from retune.device.inputs import random_array
 from retune.device.permissions import require_registers
 
@@ -165,9 +166,12 @@ class Device:
                 f"{self.spec.name}: the program does not build: {_build_log(str(error))}"
             ) from error
 
-    def upload(self, array: np.ndarray) -> Buffer:
-        """A buffer that holds a copy of `array`."""
+    def upload(self, array: np.ndarray, image: int = 0) -> Buffer:
+        """A buffer that holds a copy of `array`, or an image, of so many texels in a row."""
         flags = self._cl.mem_flags
+        if image:
+            with _refusals(f"image of {array.nbytes} bytes in rows of {image} texels"):
+                return Buffer(image_handle(self._context, array, image), array.nbytes)
         data = np.ascontiguousarray(array)
         if not data.nbytes:
             return self.allocate(1)

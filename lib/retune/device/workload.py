@@ -210,6 +210,8 @@ class JobBuffer:
     elements: int
     role: str
     packed: bool
+    image: int = 0
+    """As BufferSpec has it."""
 
     @property
     def bytes(self) -> int:
@@ -298,6 +300,7 @@ def make_candidate(workload: Workload, source: ProgramSource) -> Candidate:
             elements=spec.elements,
             role=spec.role,
             packed=spec.pack is not None,
+            image=spec.image,
         )
         for spec in source.buffers
     )

@@ -1,8 +1,9 @@
 """Graph pack: the integer part of a network over blocks of channels, for an accelerator.
 
-Read `pack`. Between two ops of a network whose scales are powers of two, each convolution with its
-bias, shift and limits becomes one `blocked_conv2d`, see `graph.ops.blocked`, which also takes in
-the sum with another value, if one follows. So does each dense layer: a window of one by one.
+Read `pack`. Between two ops of a network whose scales are powers of two, each convolution, or its
+transpose, with its bias, shift and limits becomes one `blocked_conv2d`, see `graph.ops.blocked`,
+which also takes in the sum with another value, if one follows. So does each dense layer: a window
+of one by one.
 Weights, biases and shifts are packed here, once. Other ops between them read and make images as
 they were, through `unpack_blocks` and `pack_blocks`.
 """
@@ -25,6 +26,8 @@ _ACC = 2**31
 """Sums stay below this in magnitude."""
 _START, _STOP = "max_pool2d", "global_avg_pool"
 """What the packed part is between where nobody says otherwise."""
+_LAYERS = ("conv2d", "conv_transpose", "dense")
+"""Ops whose sums of products an accelerator computes."""
 _ONE_BY_ONE: Attrs = {"strides": (1, 1), "pads": (0, 0, 0, 0)}
 """A dense layer as a convolution."""
 _MOST_PAD = 15
@@ -95,6 +98,14 @@ def _is(node: Node, name: str, graph: Graph) -> bool:
     rank = len(graph.types[node.inputs[0]].shape) if node.inputs else 0
     mean = node.op == "reduce_sum" and ints(node.attrs, "axes") == tuple(range(2, rank))
     return name == "global_avg_pool" and mean and rank > 2
+
+
+def _surrounding(node: Node, weight: TensorType) -> tuple[int, ...]:
+    """Rows and columns of zeros around the data; less than none where it cannot be done."""
+    pads = ints(node.attrs, "pads")
+    if node.op != "conv_transpose" or min(pads) < 0:
+        return pads
+    return tuple(k - 1 - pad for k, pad in zip(2 * weight.shape[2:], pads, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,14 +215,16 @@ class _Packer:
     def _has_products(self, node: Node) -> bool:
         """Whether its sums of products are those of an accelerator."""
         graph = self._graph
-        if node.op not in ("conv2d", "dense") or node.inputs[1] not in graph.constants:
+        if node.op not in _LAYERS or node.inputs[1] not in graph.constants:
             return False
         data, weight = (graph.types[value] for value in node.inputs)
         bytes_only = data.dtype == "int8" and weight.dtype in ("int8", "int7")
         fits = data.shape[0] % self._options.batch == 0
         if node.op == "dense":
             return bytes_only and fits and len(data.shape) == len(weight.shape) == 2
-        pads = ints(node.attrs, "pads")
+        if len(data.shape) != 4:
+            return False
+        pads = _surrounding(node, weight)
         plain = integer(node.attrs, "groups") == 1 and ints(node.attrs, "dilations") == (1, 1)
         small = "border" not in node.attrs and min(pads) >= 0 and max(pads) <= _MOST_PAD
         return plain and bytes_only and fits and small
@@ -238,7 +251,7 @@ class _Packer:
     def _convolved(self, node: Node, total: Node, bias: Array, scaling: _Rescaling) -> str | None:
         block, stem = self._options.block, total.inputs[1]
         weight = self._graph.constants[stem].astype(np.int8)
-        window = total.attrs if total.op == "conv2d" else _ONE_BY_ONE
+        window = _ONE_BY_ONE if total.op == "dense" else total.attrs
         weight = weight.reshape(*weight.shape[:2], *(weight.shape[2:] or (1, 1)))
         whole = np.pad(bias.astype(np.int32), (0, -len(bias) % block))
         operands = (
@@ -247,6 +260,8 @@ class _Packer:
             self._build.constant(f"{stem}.bias", whole.reshape(-1, block)),
         )
         attrs = {name: window[name] for name in ("strides", "pads")}
+        if total.op == "conv_transpose":
+            attrs["transposed"] = True
         return self._emit(node.outputs[0], operands, {**attrs, **scaling.attrs})
 
     def _added(self, node: Node) -> str | None:

@@ -8,7 +8,7 @@ from retune.graph.ops.registry import integer, number
 from retune.graph.rewrite import Rewriter, rebuild, until_stable
 from retune.graph.simplify import drop_identity, merge_reshapes
 
-LINEAR = ("conv2d", "depthwise_conv2d", "conv3d", "dense")
+LINEAR = ("conv2d", "depthwise_conv2d", "conv3d", "conv_transpose", "dense")
 """Ops whose weight may take a scale of its output channels (channels-first kernels)."""
 
 

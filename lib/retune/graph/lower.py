@@ -12,6 +12,7 @@ _ROLES: Mapping[str, str] = {
     "conv2d": "weight",
     "conv3d": "weight",
     "depthwise_conv2d": "weight",
+    "conv_transpose": "weight",
     "dense": "weight",
     "add": "bias",
     "multiply": "scale",

@@ -28,6 +28,8 @@ class NodeWriter:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.nodes: list[onnx.NodeProto] = []
+        self.kernels: dict[str, str] = {}
+        """Kernels of transposed convolutions as the graph has them -> as ONNX has them."""
         self._stored: dict[str, onnx.TensorProto] = {}
 
     def node(self, op: str, inputs: Sequence[str], output: str, **attrs: Any) -> str:
@@ -81,6 +83,39 @@ def _named(op: str, *keys: str) -> Rule:
 def _convolution(node: Node, inputs: Sequence[str], output: str, to: NodeWriter) -> None:
     own = to.graph.types[node.inputs[0]].shape[1] if node.op == "depthwise_conv2d" else 1
     to.node("Conv", inputs, output, group=node.attrs.get("groups", own), **_window(node))
+
+
+def _transposed(node: Node, inputs: Sequence[str], output: str, to: NodeWriter) -> None:
+    """Kernels have their input channels first there; what is added to the result is padding."""
+    data, kernel, *bias = inputs
+    groups, pads = integer(node.attrs, "groups"), ints(node.attrs, "pads")
+    if kernel not in to.kernels:
+        to.kernels[kernel] = _turned(to.graph.types[node.inputs[1]].shape, kernel, groups, to)
+    half = len(pads) // 2
+    attrs = {
+        "strides": node.attrs["strides"],
+        "dilations": node.attrs["dilations"],
+        "pads": (*pads[:half], *(max(0, end) for end in pads[half:])),
+        "output_padding": tuple(max(0, -end) for end in pads[half:]),
+    }
+    to.node("ConvTranspose", [data, to.kernels[kernel], *bias], output, group=groups, **attrs)
+
+
+def _turned(shape: Sequence[int], kernel: str, groups: int, to: NodeWriter) -> str:
+    """[made, in / groups, taps...] as [in, made / groups, taps...]."""
+    made, inner, *taps = shape
+    axes = [3 + d for d in range(len(taps))]
+    parts = {
+        "apart": (groups, made // groups, inner, *taps),
+        "turned": (groups * inner, made // groups, *taps),
+    }
+    stored = {
+        name: to.store(f"{kernel}.{name}.shape", np.asarray(extents, np.int64))
+        for name, extents in parts.items()
+    }
+    apart = to.node("Reshape", [kernel, stored["apart"]], f"{kernel}.apart")
+    moved = to.node("Transpose", [apart], f"{kernel}.moved", perm=(0, 2, 1, *axes))
+    return to.node("Reshape", [moved, stored["turned"]], f"{kernel}.turned")
 
 
 def _window(node: Node) -> dict[str, Any]:
@@ -198,6 +233,7 @@ RULES: Mapping[str, Rule] = {
     "conv2d": _convolution,
     "conv3d": _convolution,
     "depthwise_conv2d": _convolution,
+    "conv_transpose": _transposed,
     "dense": _dense,
     "max_pool2d": _max_pool,
     "max_pool3d": _max_pool,

@@ -87,6 +87,8 @@ class _Taking:
     decoded: set[str] = field(init=False)
     quantizers: dict[str, list[onnx.NodeProto]] = field(init=False)
     """Those of each value."""
+    transposed: dict[str, int] = field(init=False)
+    """Kernels of transposed convolutions, and their groups."""
 
     def __post_init__(self) -> None:
         nodes = self.graph.node
@@ -100,6 +102,11 @@ class _Taking:
         self.computed = {value for node in nodes for value in node.output}
         self.decoded = {v for n in nodes if n.op_type == _DEQUANTIZE for v in n.output}
         self.outputs = {entry.name for entry in self.graph.output}
+        self.transposed = {
+            node.input[1]: next((a.i for a in node.attribute if a.name == "group"), 1)
+            for node in nodes
+            if node.op_type == "ConvTranspose"
+        }
         self.quantizers = {}
         for node in nodes:
             if node.op_type == _QUANTIZE:
@@ -142,7 +149,8 @@ class _Taking:
         self.gone.add(node.output[0])
         if codes.dtype.name in _BYTES and codes.size:
             made, along = self.floats[node.output[0]], axis if scale.size > 1 else None
-            self.weights.add(made, signed_bytes(codes, zero), scale, along)
+            groups = self.transposed.get(node.output[0], 0)
+            self.weights.add(made, signed_bytes(codes, zero), scale, along, groups)
 
     def pair(self, quantizer: onnx.NodeProto | None, nodes: list[onnx.NodeProto]) -> None:
         """What some nodes make of the codes that the quantizer, or anything else, makes.

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from retune.core.config import knob
+from retune.graph.branches import merge_branches
 from retune.graph.empty import fold_empty
 from retune.graph.fold import dense_of_transposed, fold_scales, lower_batch_norm
 from retune.graph.graph import Graph
+from retune.graph.groups import groups_of_channels
 from retune.graph.half import widen_half
 from retune.graph.layout import channels_last
 from retune.graph.products import free_products
@@ -22,6 +24,7 @@ from retune.graph.simplify import (
     remove_identities,
 )
 from retune.graph.sink import sink_reshapes
+from retune.graph.transposed import lower_transposed
 
 Layout = Literal["NCHW", "NHWC"]
 """Order of the dimensions of image data."""
@@ -37,6 +40,8 @@ class Pass:
     """Only run for this layout."""
     half: bool | None = None
     """Only run for devices that compute with float16, or only for those that do not."""
+    parts: bool = False
+    """Whether it writes an op as several others, which is the last thing that is done to it."""
 
 
 PASSES: tuple[Pass, ...] = (
@@ -47,10 +52,13 @@ PASSES: tuple[Pass, ...] = (
     Pass(name="remove-identities", run=remove_identities),
     Pass(name="canonical-arithmetic", run=canonical_arithmetic),
     Pass(name="rows-as-images", run=rows_as_images),
+    Pass(name="groups-of-channels", run=groups_of_channels),
     Pass(name="sink-reshapes", run=sink_reshapes),
     Pass(name="name-global-pools", run=name_global_pools),
     Pass(name="merge-pads", run=merge_pads),
     Pass(name="fold-scales", run=fold_scales),
+    Pass(name="merge-branches", run=merge_branches),
+    Pass(name="lower-transposed", run=lower_transposed, parts=True),
     Pass(name="channels-last", run=channels_last, layout="NHWC"),
     Pass(name="remove-identities-again", run=remove_identities),
     Pass(name="dense-of-transposed", run=dense_of_transposed),
@@ -63,21 +71,28 @@ PASSES: tuple[Pass, ...] = (
 """Every pass, in order."""
 
 
-def optimise(graph: Graph, layout: Layout = "NHWC", *, half: bool = False) -> Graph:
+def optimise(
+    graph: Graph, layout: Layout = "NHWC", *, half: bool = False, whole: bool = False
+) -> Graph:
     """The graph after all passes, its image data in `layout`; inputs and outputs are unchanged.
 
-    `half` says that the device computes with float16; otherwise all of it is done in float32.
+    `half` says that the device computes with float16; otherwise all of it is done in float32. Ops
+    that are the layers of networks stay `whole` if that is asked for: others take them apart.
     """
     check = knob("RETUNE_VERIFY") == "1"
-    for step in passes_for(layout, half=half):
+    for step in passes_for(layout, half=half, whole=whole):
         graph = step.run(graph)
         if check:
             graph.verify()
     return graph
 
 
-def passes_for(layout: Layout, *, half: bool) -> tuple[Pass, ...]:
+def passes_for(layout: Layout, *, half: bool, whole: bool = False) -> tuple[Pass, ...]:
     """The passes that `optimise` runs, in order."""
     return tuple(
-        step for step in PASSES if step.layout in (None, layout) and step.half in (None, half)
+        step
+        for step in PASSES
+        if step.layout in (None, layout)
+        and step.half in (None, half)
+        and not (whole and step.parts)
     )

@@ -151,6 +151,9 @@ class Program:
     body: Seq
     packed: tuple[str, ...] = ()
     """Names of constant inputs that are re-ordered at compile time to the order of their reads."""
+    images: tuple[tuple[str, int], ...] = ()
+    """Names of constant inputs that kernels may read through images of four channels, and the
+    texels of a row."""
 
     def __str__(self) -> str:
         return show(self)
@@ -394,7 +397,7 @@ def replace_buffer(stmt: Stmt, old: Buffer, new: Buffer) -> Stmt:
 def show(program: Program) -> str:
     """The program as indented text: buffers, then the loop nest."""
     lines = [f"program {program.name}:"]
-    packed = set(program.packed)
+    packed, images = set(program.packed), dict(program.images)
     for role, group in (
         ("input", program.inputs),
         ("scratch", program.scratch),
@@ -404,6 +407,7 @@ def show(program: Program) -> str:
             notes = ("" if b.scope == "global" else f" {b.scope}") + (
                 " packed" if b.name in packed else ""
             )
+            notes += f" image of rows of {images[b.name]}" if b.name in images else ""
             lines.append(f"  {role} {b.name}: {b.dtype}[{', '.join(map(str, b.shape))}]{notes}")
     lines.extend(show_stmt(program.body, 1))
     return "\n".join(lines)

@@ -299,6 +299,23 @@ class Schedule(Recorder):
         self.program = stages.pack(self.program, buffer)
         self._record("pack", {"buffer": buffer})
 
+    def read_as_image(self, buffer: str, texels: int) -> None:
+        """The constant operand is an image of four channels, read by its texels.
+
+        Rewrite, in the kernel, for a row of 1024 texels:
+            *(const __global float4*)(w + i)
+            ->  read_imagef(w, (int2)((i >> 2) & 1023, i >> 12))
+
+        GPUs have a cache for images beside that for memory, on some of them (Adreno) the only one
+        that is near. A kernel that reads some of it otherwise than by aligned vectors of four gets
+        it as an array all the same, and so do groups of one item, and devices whose kernels reach
+        all memory from one address or stay. `texels` is a power of two.
+
+        Raises: ScheduleError unless it is a constant input, or a precomputed stage, of float32.
+        """
+        self.program = stages.read_as_image(self.program, buffer, texels)
+        self._record("read_as_image", {"buffer": buffer, "texels": texels})
+
     def precompute(self, block: str) -> None:
         """The stage, which reads only constants, is evaluated at compile time.
 

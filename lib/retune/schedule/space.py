@@ -25,6 +25,9 @@ from retune.schedule.trace import Trace
 Rule = Callable[[Schedule], None]
 """A schedule function: applies primitives and sampling to a fresh Schedule."""
 
+Cost = Callable[[Mapping[str, np.ndarray]], np.ndarray]
+"""Cycles of candidates, float64 [n], by the values of their decisions, int64 [n, values] each."""
+
 _ENUMERATION_LIMIT = 200_000
 _DRAWS = 64
 """Rounds of rejection sampling before a sketch is taken to have no further valid candidate."""
@@ -50,6 +53,8 @@ class Sketch:
     blocks: tuple[str, str] | None = None
     """The decisions that are the channels of the blocks that it reads, and makes; None: it does not
     go by how images lie."""
+    cost: Cost | None = None
+    """What candidates take, to whoever made the sketch; None: the device's class says it."""
 
     def renamed(self, name: str) -> "Sketch":
         """The same sketch under another name."""
@@ -83,6 +88,10 @@ class Sketch:
             for position, symbol in enumerate(decision.symbols):
                 values[symbol] = chosen[:, position]
         return values
+
+    def values(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """What the rows give to each decision, by name. int64 [n, values]"""
+        return {d.name: d.table[rows[:, i]] for i, d in enumerate(self.decisions)}
 
     def valid(self, rows: np.ndarray) -> np.ndarray:
         """Whether each row meets every constraint. bool [n]"""

@@ -128,9 +128,7 @@ def precompute(program: Program, name: str) -> Program:
 
 def pack(program: Program, name: str) -> Program:
     """See Schedule.pack."""
-    buffer = next((b for b in (*program.inputs, *program.scratch) if b.name == name), None)
-    if buffer is None or buffer.scope != "constant":
-        raise ScheduleError(f"pack({name}): expected a constant input or a precomputed stage")
+    buffer = _constant(program, name, "pack")
     if name in program.packed:
         raise ScheduleError(f"pack({name}): it is packed already")
     uses = [load for b in blocks(program.body) for load in loads(b.value) if load.buffer == buffer]
@@ -139,3 +137,25 @@ def pack(program: Program, name: str) -> Program:
     if any(loads(index) for index in uses[0].indices):
         raise ScheduleError(f"pack({name}): its index is read from memory")
     return replace(program, packed=(*program.packed, name))
+
+
+def read_as_image(program: Program, name: str, texels: int) -> Program:
+    """See Schedule.read_as_image."""
+    buffer = _constant(program, name, "read_as_image")
+    if buffer.dtype != "float32":
+        raise ScheduleError(f"read_as_image({name}): expected float32, got {buffer.dtype}")
+    if texels < 1 or texels & (texels - 1):
+        raise ScheduleError(f"read_as_image({name}): expected a power of two, got {texels}")
+    if name in dict(program.images):
+        raise ScheduleError(f"read_as_image({name}): it is read as an image already")
+    return replace(program, images=(*program.images, (name, texels)))
+
+
+def _constant(program: Program, name: str, primitive: str) -> Buffer:
+    """The constant of that name, whose contents are known at compile time."""
+    buffer = next((b for b in (*program.inputs, *program.scratch) if b.name == name), None)
+    if buffer is None or buffer.scope != "constant":
+        raise ScheduleError(
+            f"{primitive}({name}): expected a constant input or a precomputed stage"
+        )
+    return buffer

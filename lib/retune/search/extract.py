@@ -127,9 +127,10 @@ def _packed_task(alone: Graph, config: VtaConfig) -> Task:
     (node,), (made,) = alone.nodes, alone.outputs
     work = work_of(alone, node)
     dag = expression(work, config)
+    kind = f"{BLOCKED_CONV}_transpose" if work.transposed else BLOCKED_CONV
     return Task(
         key=dag.key,
-        name=f"{BLOCKED_CONV}_{work.c * config.block}x{work.h}x{work.w}_{work.o * config.block}",
+        name=f"{kind}_{work.c * config.block}x{work.h}x{work.w}_{work.o * config.block}",
         op=SUMS,
         weight=1,
         graph=alone,

@@ -9,7 +9,7 @@ Source: the tasks of TVM's tutorial on VTA, shift and limits included.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,9 +18,8 @@ from retune.core.errors import InputError, ScheduleError
 from retune.device.inputs import random_array
 from retune.graph.blocks import PackOptions, pack
 from retune.graph.graph import Graph, GraphBuilder, Node
-from retune.graph.ops.blocked import BLOCKED_CONV
+from retune.graph.ops.blocked import BLOCKED_CONV, is_transposed
 from retune.graph.ops.registry import Attrs, integer, ints
-from retune.schedule.space import Sketch, Space
 from retune.vta.config import VtaConfig
 from retune.vta.space import space_of
 from retune.vta.workload import DATA, OUTPUT, WEIGHT, Convolution, Operand, Step
@@ -38,8 +37,6 @@ _SMALL = 8
 """Magnitude of random weights: sums of most layers then lie within the limits after the shift."""
 _BIAS = 1 << 12
 """Magnitude of random biases."""
-_STARTS = 512
-"""Rows of which one is the start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +92,7 @@ def _work(types: Sequence[TensorType], attrs: Attrs, name: str) -> Convolution:
         kernel=(weight.shape[2], weight.shape[3]),
         strides=(sh, sw),
         padding=(top, left, bottom, right),
+        transposed=is_transposed(attrs),
         steps=(*_rescaled(attrs), *(_added(attrs) if summed else ())),
         operands=tuple(operands),
         name=name,
@@ -135,7 +133,8 @@ def _limited(shift: int, low: int, high: int) -> tuple[Step, ...]:
 def shape_of(graph: Graph, node: Node) -> tuple[object, ...]:
     """What nodes of one task have in common."""
     data, weight = (graph.types[value].shape for value in node.inputs[:2])
-    return data, weight, ints(node.attrs, "strides"), ints(node.attrs, "pads")
+    window = ints(node.attrs, "strides"), ints(node.attrs, "pads"), is_transposed(node.attrs)
+    return data, weight, *window
 
 
 def canonical(graph: Graph, node: Node, *, summed: bool) -> Graph:
@@ -149,7 +148,8 @@ def canonical(graph: Graph, node: Node, *, summed: bool) -> Graph:
     build = GraphBuilder(BLOCKED_CONV)
     for name, kind in zip(names, types, strict=False):
         build.input(name, kind)
-    attrs = {name: node.attrs[name] for name in ("strides", "pads")} | dict(_TASK)
+    own = ("strides", "pads", "transposed")
+    attrs = {name: node.attrs[name] for name in own if name in node.attrs} | dict(_TASK)
     build.add(BLOCKED_CONV, names, attrs, outputs=(OUTPUT,), name=BLOCKED_CONV)
     return build.finish((OUTPUT,))
 
@@ -163,23 +163,3 @@ def random_arrays(types: Sequence[TensorType], seed: int) -> dict[str, np.ndarra
         low = None if most is None else -most
         found[name] = random_array(kind, low=low, high=most, seed=seed + number)
     return found
-
-
-def packed_space(work: Convolution, config: VtaConfig) -> Space:
-    """The template's space, which starts with large tiles for two threads.
-
-    Raises: ScheduleError if no tiles of the layer fit the memories.
-    """
-    space = space_of(work, config)
-    return Space(tuple(replace(sketch, untuned=_start(sketch)) for sketch in space.sketches))
-
-
-def _start(sketch: Sketch) -> np.ndarray:
-    """Of some valid rows the one with the fewest steps, with threads if there are any such."""
-    rows = sketch.sample(_STARTS, np.random.default_rng(0))
-    chosen = {
-        d.name: d.table[rows[:, i], 0].astype(np.float64) for i, d in enumerate(sketch.decisions)
-    }
-    tiles = np.prod([chosen[name] for name in chosen if name.startswith("tile")], axis=0)
-    threads = np.prod([chosen[name] for name in chosen if name.endswith("nthread")], axis=0)
-    return rows[int(np.argmax(tiles * threads))]

@@ -27,7 +27,8 @@ from retune.ir.te import Compute, Dag, stage_flops
 from retune.rules.spaces import space_of
 from retune.schedule.space import Candidate, Space
 from retune.search.defaults import DEFAULT_MAX_ERROR
-from retune.search.packed import Packed, packed_space, random_arrays
+from retune.search.packed import Packed, random_arrays
+from retune.vta.space import space_of as packed_space
 
 _POSITIVE = frozenset({"log", "sqrt"})
 """Functions whose argument must be positive for a finite result."""

@@ -286,6 +286,8 @@ class FinalistsManifest(Manifest):
     """Tasks of which nothing but the default is known are missing; all, where no race was run."""
     passes: int = 0
     """Of the whole network."""
+    unraced: str = ""
+    """Why no race was run, so that records alone decide; empty where one was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

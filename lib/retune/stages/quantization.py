@@ -13,7 +13,7 @@ from retune.core.codec import from_json, to_json
 from retune.core.errors import InputError
 from retune.core.keys import file_key
 from retune.core.replacing import replacing
-from retune.device.accelerator import is_accelerator
+from retune.device.accelerator import config_of, is_accelerator
 from retune.device.opening import spec_of
 from retune.graph.graph import Graph
 from retune.graph.onnx_import import load_file
@@ -38,8 +38,8 @@ RANDOM = "random"
 """In place of a path to samples: random ones."""
 _RANDOM_PARTS = 8
 _LEFT_TO_CPU = (0,)
-"""Beside an accelerator the first convolution stays in floats: it has fewer channels than a block.
-"""
+"""Beside an accelerator the first convolution stays in floats, if it has fewer channels than a
+block."""
 _RECIPE = "recipe.json"
 _MOST_DECIBELS = 300.0
 """What stands for a layer without any error: JSON has no infinity."""
@@ -100,10 +100,19 @@ def _settings(request: TuneRequest) -> QuantizeSettings:
     if not request.calibration:  # nothing but the ranges, which are given
         settings = replace(settings, bias_correction=False)
     if is_accelerator(request.device):
-        return replace(
-            settings, weight_bits=8, skip_conv_layers=settings.skip_conv_layers or _LEFT_TO_CPU
-        )
+        return replace(settings, weight_bits=8)
     return fitted(settings, spec_of(request.device))
+
+
+def _left_to_cpu(request: TuneRequest, graph: Graph) -> tuple[int, ...]:
+    """The convolutions that stay in floats: those asked for, else what is too narrow to pack."""
+    asked = _settings(request).skip_conv_layers
+    config = config_of(spec_of(request.device))
+    first = next((node for node in graph.nodes if "conv" in node.op), None)
+    if asked or config is None or first is None:
+        return asked
+    narrow = graph.types[first.inputs[0]].shape[1] < config.block
+    return _LEFT_TO_CPU if narrow else ()
 
 
 @stage(QuantizeManifest, "quantize", _inputs)
@@ -113,8 +122,8 @@ def stage_quantize(folder: Path, request: TuneRequest, network: ImportManifest) 
     A quarter of the samples is held out: no ranges follow from it. It judges, of layers to leave in
     floats too. Raises: InputError for samples that the network does not take.
     """
-    settings = _settings(request)
     graph = float_network(network)
+    settings = replace(_settings(request), skip_conv_layers=_left_to_cpu(request, graph))
     if any(node.op in RESCALING for node in graph.nodes):
         raise InputError(
             f"{request.model}: expected a network of floats, got one that is quantized already; "

@@ -84,13 +84,13 @@ def race_finalists(
     """
     if why := unraced(request.device):
         _LOG.info("%s: finalists are chosen by their records", why)
-        return FinalistsManifest()
+        return FinalistsManifest(unraced=why)
     network_now, choice = open_network(request).network, choice_of(layouts)
     laid = laid_candidates(network_now, choice, session.store, session.conditions, session.spec)
     finalists = choose_finalists(session, budget_s, without, laid)
     chosen = {key: [f.candidate for f in found] for key, found in finalists.items()}
     if not chosen:
-        return FinalistsManifest()
+        return FinalistsManifest(unraced="nothing but default schedules is known")
     try:
         raced = race_in_place(
             laid_out(network_now, choice),
@@ -102,7 +102,7 @@ def race_finalists(
         )
     except DeviceError as error:
         _LOG.warning("finalists are not raced in their network: %s", error)
-        return FinalistsManifest()
+        return FinalistsManifest(unraced="the network cannot run with its finalists")
     records = _recorded(session, network.model_key, finalists, raced)
     return FinalistsManifest(
         winners=tuple(

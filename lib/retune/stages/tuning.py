@@ -151,9 +151,10 @@ def stage_finalists(
     key = stage_key("finalists", tuned.run_id, tuned.trials_done, failed, layouts.plan.placement)
 
     def body(_: Path) -> FinalistsManifest:
-        found = (
-            FinalistsManifest() if request.trials == 0 else _race(request, network, tuned, layouts)
-        )
+        if request.trials == 0:
+            found = FinalistsManifest(unraced="nothing is measured")
+        else:
+            found = _race(request, network, tuned, layouts)
         defaults = tuple(Winner(task_key=key, record_id=None) for key in failed)
         return replace(found, winners=found.winners + defaults, stopped=stopping())
 
@@ -162,11 +163,23 @@ def stage_finalists(
         done = run_once(FinalistsManifest, stage="finalists", key=key, work=work, body=body)
     finally:
         _OPEN.forget(tuned.run_id)
-    number = len(done.winners) - len(failed)
-    decided = f"{number} tasks have a winner, by {done.passes} passes of the network"
-    text = "measuring has stopped" if done.stopped else decided
+    text = "measuring has stopped" if done.stopped else _decided(done, tuned)
     tell(TuneEvent(stage="decided", text=text))
     return done
+
+
+def _decided(done: FinalistsManifest, tuned: Tuned) -> str:
+    """What chose among the finalists, and for how many tasks."""
+    if done.unraced:
+        number = sum(known.best_us is not None for known in tuned.progress)
+        return f"records decide for {_tasks(number)}, as {done.unraced}"
+    number = len(done.winners) - len(tuned.failed)
+    verb = "has" if number == 1 else "have"
+    return f"{_tasks(number)} {verb} a winner, by {done.passes} passes of the network"
+
+
+def _tasks(number: int) -> str:
+    return f"{number} task{'s' * (number != 1)}"
 
 
 # -- the search of a task ------------------------------------------------------------------------

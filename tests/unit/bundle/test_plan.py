@@ -77,6 +77,30 @@ def test_packed_weights_may_be_padded(plan: NetworkPlan, with_buffer: Change) ->
     verify_plan(replace(padded, weights={"bias": np.zeros(64, np.float32)}))
 
 
+def _through_image(plan: NetworkPlan) -> NetworkPlan:
+    """The plan whose first kernel has an image as its second argument."""
+    text = plan.kernels["add"].replace("__global const float *restrict b", "read_only image2d_t b")
+    return replace(plan, kernels={**plan.kernels, "add": text})
+
+
+def test_a_weight_may_be_an_image(plan: NetworkPlan, with_buffer: Change) -> None:
+    verify_plan(with_buffer(_through_image(plan), "bias", image=8))
+
+
+def test_images_are_checked(plan: NetworkPlan, with_buffer: Change) -> None:
+    through = _through_image(plan)
+    whole = "image bias: expected a weight of float32 in whole rows of"
+    _refused(with_buffer(through, "bias", image=3), f"{whole} 3")
+    _refused(with_buffer(through, "bias", image=-8), f"{whole} -8")
+    _refused(with_buffer(plan, "bias", image=8), r"expected images as arguments \[\]; got \[1\]")
+    _refused(through, r"expected images as arguments \[1\]; got \[\]")
+
+
+@pytest.mark.parametrize("name", ["sum", "x", "twice"])
+def test_weights_alone_are_images(plan: NetworkPlan, with_buffer: Change, name: str) -> None:
+    _refused(with_buffer(plan, name, image=8), f"image {name}: expected a weight")
+
+
 def test_the_interface_lists_inputs_and_outputs(plan: NetworkPlan) -> None:
     _refused(replace(plan, inputs=()), "inputs: expected the buffers of role input")
     _refused(replace(plan, outputs=("twice",)), "outputs: expected the buffers of role output")

@@ -1,5 +1,7 @@
 """Parameters of devices that are given: checked, part of a device's name, and of what it is."""
 
+from dataclasses import replace
+
 import pytest
 
 from retune.core.errors import InputError
@@ -58,6 +60,13 @@ def test_what_means_nothing_is_one_sentence(given: str, message: str):
 def test_each_is_given_once():
     with pytest.raises(InputError, match="expected l2_bytes once, got it twice"):
         parse_parameters(["l2_bytes=1", "l2_bytes=1"])
+
+
+def test_images_may_be_smaller_than_the_device_allows():
+    spec = replace(GENERIC_GPU, image_width=2048, image_height=2048)
+    assert with_parameters(spec, {"image_height": 8, "image_reads": 1}).image_height == 8
+    with pytest.raises(InputError, match="'image_width=4096': expected at most 2048, what gen"):
+        with_parameters(spec, {"image_width": 4096})
 
 
 def test_no_more_items_than_the_device_allows():

@@ -17,6 +17,7 @@ POCL = replace(GENERIC_CPU, name="pocl", host="here", affinity="2 of 2 cores")
 STATED = {
     *("opencl", "compute_units", "vector_bits", "l2_bytes", "cache_line_bytes"),
     *("max_local_bytes", "max_work_group", "global_memory_bytes", "extensions"),
+    *("image_width", "image_height", "image_reads"),
 }
 
 
@@ -47,6 +48,18 @@ def test_played_it_has_its_own_limits_and_the_machine_of_the_player():
         assert getattr(spec, name) == getattr(own, name)
     assert spec.fingerprint not in (own.fingerprint, POCL.fingerprint)
     assert lock_path(spec) == lock_path(POCL)
+
+
+def test_images_are_no_larger_than_those_of_the_player():
+    profile = read_profile("mali-t860")
+    spec = played(profile, replace(POCL, image_width=16_384, image_height=8_192))
+    assert profile.spec.image_width == 65_536
+    assert (spec.image_width, spec.image_height) == (16_384, 8_192)
+
+
+def test_who_reads_constants_faster_through_images():
+    faster = {name for name in profile_names() if read_profile(name).spec.image_reads}
+    assert faster == {"adreno-6xx", "mali-g31", "mali-g52", "mali-g76", "mali-g610"}
 
 
 def test_names():

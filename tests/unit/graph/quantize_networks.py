@@ -96,6 +96,25 @@ def resizing() -> tuple[Graph, Samples]:
     return graph, samples(graph)
 
 
+def upwards() -> tuple[Graph, Samples]:
+    """Transposed convolutions: of images and rows, in groups, by channel, of kernels of all sizes.
+
+    Strides of two and of one, phases of one size and of several, norms and activations behind them.
+    """
+    n = Net("upwards")
+    x = n("Relu", n.conv(n.input(1, 3, 8, 6), 3, 8, strides=[2, 2]))
+    x = n("Relu", n.norm(n.transposed(x, 8, 12), 12))
+    y = n.transposed(x, 12, 12, (3, 3), group=3, output_padding=[1, 1])
+    y = n("Clip", y, n.stored(np.float32(0)), n.stored(np.float32(6)))
+    y = n("Add", n.transposed(y, 12, 12, (3, 2), strides=[1, 1], pads=[1, 0, 1, 1]), y)
+    y = n.transposed(n("Sigmoid", y), 12, 12, (2, 2), group=12, pads=[0, 0, 0, 0])
+    y = n.transposed(y, 12, 5, (3, 3), strides=[1, 3], pads=[0] * 4, dilations=[2, 1])
+    rows = n("Reshape", y, n.ints(1, 5, -1))
+    z = n.transposed(rows, 5, 2, (4,))
+    graph = import_model(n.model(n("Tanh", z)))
+    return graph, samples(graph)
+
+
 def doubled(n: Net) -> str:
     """Scales of images twice as large."""
     return n.stored(np.asarray([1, 1, 2, 2], np.float32))

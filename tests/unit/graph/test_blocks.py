@@ -49,6 +49,15 @@ def with_pool(n: Net, x: str) -> str:
     return n("Clip", n.conv(pooled, 20, 20), n.stored(np.float32(0)), n.stored(np.float32(6)))
 
 
+def upwards(n: Net, x: str) -> str:
+    """Twice as large, beside the sum with an image of that size, and back."""
+    y = n("Relu", n.transposed(x, 20, 36))
+    y = n("Relu", n("Add", n.transposed(x, 20, 36, (3, 3), output_padding=[1, 1]), y))
+    return n.transposed(
+        n.conv(y, 36, 20, strides=[2, 2]), 20, 20, (3, 2), strides=[1, 1], pads=[0] * 4
+    )
+
+
 def with_dense(n: Net, x: str) -> str:
     """Rows between images; the sum of two dense layers is one of rows, too."""
     x = n("Flatten", n("Relu", n.conv(x, 20, 4, strides=[2, 2])))
@@ -70,6 +79,7 @@ def blocked(graph: Graph) -> list[str]:
         (residual, [BLOCKED_CONV] * 2 + ["unpack_blocks"]),
         (projected, [BLOCKED_CONV] * 3 + ["unpack_blocks"]),
         (with_pool, [BLOCKED_CONV, "unpack_blocks"] * 2),
+        (upwards, [BLOCKED_CONV] * 4 + ["unpack_blocks"]),
         (with_dense, [BLOCKED_CONV, "unpack_blocks", *[BLOCKED_CONV] * 2, "unpack_blocks"]),
     ],
 )

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from retune.core.errors import ModelError
+from retune.graph.evaluate import run_graph
 from retune.graph.fuse import partition
 from retune.graph.onnx_import import import_model
 from retune.graph.passes import optimise
@@ -89,6 +90,37 @@ def test_group_normalization_between_convolutions_moves_nothing():
     groups = [[n.op for n in g.nodes] for g in partition(optimise(import_model(made), "NHWC"))]
     assert ["standardise", "multiply", "add", "swish"] in groups
     assert groups.count(["transpose"]) == 2  # the network's input and its output
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("plain", [True, False])
+def test_group_norms_as_exporters_write_them(groups: int, plain: bool):
+    """As an instance norm over rows of groups: with scale and shift of one and nought, or not."""
+    gain, shift = np.ones(groups), np.zeros(groups)
+    weights = {
+        "w": rand(8, 3, 3, 3), "v": rand(4, 8, 1, 1), "rows": np.array([0, groups, -1]),
+        "image": np.array([1, 8, 7, 7]), "s": rand(8, 1, 1), "b": rand(8, 1, 1),
+        "g": (gain if plain else gain * 2).astype(np.float32), "h": shift.astype(np.float32),
+    }  # fmt: skip
+    nodes = [
+        node("Conv", ["x", "w"], ["c"]),
+        node("Reshape", ["c", "rows"], ["r"]),
+        node("InstanceNormalization", ["r", "g", "h"], ["n"], epsilon=1e-3),
+        node("Reshape", ["n", "image"], ["i"]),
+        node("Mul", ["i", "s"], ["m"]),
+        node("Add", ["m", "b"], ["a"]),
+        node("Conv", ["a", "v"], ["y"]),
+    ]
+    x = rand(1, 3, 9, 9)
+    made = typed_model(nodes, {"x": x}, ["y"], weights, opset=17)
+    assert_as_peer(made, {"x": x})
+    graph = optimise(import_model(made), "NHWC")
+    (found,), (expected,) = (run_graph(g, {"x": x}).values() for g in (graph, import_model(made)))
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    if plain:
+        made_of = [[n.op for n in group.nodes] for group in partition(graph)]
+        assert ["standardise", "multiply", "add"] in made_of
+        assert made_of.count(["transpose"]) == 2  # the network's input and its output
 
 
 def test_a_group_count_that_does_not_divide_the_channels_is_said():

@@ -16,7 +16,14 @@ from retune.graph.quantize.recipe import calibrated, qdq, quantized
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
 from tests.device.networks import Net
 from tests.unit.graph.peer import peer_outputs
-from tests.unit.graph.quantize_networks import Samples, moving, residual, samples, squeezing
+from tests.unit.graph.quantize_networks import (
+    Samples,
+    moving,
+    residual,
+    samples,
+    squeezing,
+    upwards,
+)
 from tests.unit.graph.test_onnx_pairs import peer
 
 Network = Callable[[], tuple[Graph, Samples]]
@@ -53,7 +60,7 @@ def pooling() -> tuple[Graph, Samples]:
     return graph, samples(graph)
 
 
-@pytest.mark.parametrize("network", [residual, squeezing, moving, pooling])
+@pytest.mark.parametrize("network", [residual, squeezing, moving, pooling, upwards])
 def test_onnxruntime_takes_it_with_all_its_optimisations(network: Network) -> None:
     """It wants scales of one number to have no dimension."""
     graph, data = network()
@@ -67,7 +74,7 @@ def test_onnxruntime_takes_it_with_all_its_optimisations(network: Network) -> No
     assert np.abs(found - expected).max() <= 0.1 * np.abs(expected).max()
 
 
-@pytest.mark.parametrize("network", [residual, squeezing, moving])
+@pytest.mark.parametrize("network", [residual, squeezing, moving, upwards])
 def test_what_was_written_is_read_as_the_same_integers(network: Network) -> None:
     graph, data = network()
     recipe = calibrated(graph, data, QuantizeSettings())

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from retune.core.errors import InputError
+from retune.core.errors import InputError, RecordError
 from retune.core.target import GENERIC_CPU
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import GraphBuilder
@@ -20,9 +20,9 @@ from retune.graph.quantize.arithmetic import (
     rescaled,
     whole_weights,
 )
-from retune.graph.quantize.calibrate import calibrate
+from retune.graph.quantize.calibrate import calibrate, values_over
 from retune.graph.quantize.fitting import fitted
-from retune.graph.quantize.recipe import quantize
+from retune.graph.quantize.recipe import calibrated, quantize, quantized
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
 from tests.device.networks import Net
 from tests.unit.graph.quantize_networks import moving, residual, resizing, samples, squeezing
@@ -45,6 +45,15 @@ def test_a_quantized_network_is_close_to_the_float_network(method, weights, acti
     one = {name: array[:1] for name, array in data.items()}
     expected, found = (run_graph(g, one)[graph.outputs[0]] for g in (graph, made))
     np.testing.assert_allclose(found, expected, rtol=0, atol=0.05 * float(np.abs(expected).max()))
+
+
+def test_the_recipe_of_another_network_is_refused_by_what_it_lacks():
+    graph, data = residual()
+    recipe = calibrated(graph, data, QuantizeSettings())
+    with pytest.raises(
+        RecordError, match="of another network or of another version: quantize again"
+    ):
+        quantized(resizing()[0], recipe)
 
 
 def test_weights_of_seven_bits_have_a_type_that_instructions_can_ask_for():
@@ -131,6 +140,27 @@ def test_windows_products_and_sums_by_channel_stay_in_integers(counted, pads):
     one = {name: array[:1] for name, array in data.items()}
     expected, found = (run_graph(g, one)[y] for g in (graph, made))
     np.testing.assert_allclose(found, expected, rtol=0, atol=0.05 * float(np.abs(expected).max()))
+
+
+@pytest.mark.parametrize("settings", [QuantizeSettings(), QuantizeSettings(activations="int8")])
+def test_channels_with_small_factors_lose_no_bits_beside_those_with_large_ones(settings):
+    """A norm that follows no layer: what is rescaled is a code, and no sum with bits to spare."""
+    n = Net("factors")
+    x = n("Reshape", n("Relu", n.conv(n.input(1, 3, 8, 8), 3, 8)), n.ints(1, 8, 16, 4))
+    factor = np.exp2(-np.arange(8) / 1.3).astype(np.float32).reshape(8, 1, 1)
+    y = n("Add", n("Mul", x, n.stored(factor)), n.weight(8, 1, 1))
+    graph = import_model(n.model(n.conv(y, 8, 4)))
+    data = samples(graph)
+    made = quantize(graph, data, settings)
+    first, second = (node.outputs[0] for node in made.nodes if node.op == "requantize")
+    seen = {
+        v: a.astype(np.float64)
+        for v, a in values_over(made, (first, second), [{k: a[:1] for k, a in data.items()}])
+    }
+    by = seen[second].reshape(8, -1), seen[first].reshape(8, -1)
+    for channel, (found, codes) in enumerate(zip(*by, strict=True)):
+        slope, rest = np.polyfit(codes, found, 1)
+        assert np.abs(found - slope * codes - rest).max() < 0.6, channel  # as rounding alone has it
 
 
 @pytest.mark.parametrize(

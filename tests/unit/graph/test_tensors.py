@@ -80,6 +80,16 @@ CASES: list[tuple[str, list[Any], dict[str, Any]]] = [
     ),
     ("conv3d", [(1, 2, 4, 5, 6), (3, 2, 2, 3, 3)], WINDOW3 | {"groups": 1, "layout": "NCDHW"}),
     (
+        "conv_transpose",
+        [(2, 4, 3, 4), (6, 2, 3, 4)],
+        WINDOW | {"dilations": (2, 1), "pads": (1, 3, -1, 0), "groups": 2, "layout": "NCHW"},
+    ),
+    (
+        "conv_transpose",
+        [(1, 2, 2, 3, 2), (3, 2, 2, 1, 3)],
+        WINDOW3 | {"groups": 1, "layout": "NCDHW"},
+    ),
+    (
         "depthwise_conv2d",
         [(1, 4, 6, 5), (8, 1, 3, 3)],
         WINDOW | {"pads": (1,) * 4, "layout": "NCHW"},

@@ -70,6 +70,7 @@ SHAPES: dict[str, Dag] = {
     "long rows": reduction(2, 301, "max", first=False),
     "softmax": softmax(3, 67),
     "standardised rows": standardised(3, 64),
+    "one standardised row": standardised(1, 192),
     "columns": reduction(40, 35, "max", first=True),
     "elements": elementwise(6, 64),
     "concatenation": joined(3, 4, 8),

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from retune.core.errors import ScheduleError
-from retune.ir.expr import Var, const
+from retune.ir.expr import Var, cast, const
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, compute, placeholder, reduce_axis
 from retune.ir.verify import verify
@@ -198,6 +198,31 @@ def test_rfactor_twice(golden):
 
 def test_pack(golden):
     assert scheduled(dense(3, 4, 5), lambda s: s.pack("w")) == golden
+
+
+def test_read_as_image(golden):
+    assert scheduled(dense(3, 4, 5), lambda s: s.read_as_image("w", 64)) == golden
+
+
+@pytest.mark.parametrize(
+    ("buffer", "texels", "sentence"),
+    [
+        ("x", 64, r"read_as_image\(x\): expected a constant input or a precomputed stage"),
+        ("nowhere", 64, r"read_as_image\(nowhere\): expected a constant input"),
+        ("w", 48, r"read_as_image\(w\): expected a power of two, got 48"),
+        ("w", 0, r"read_as_image\(w\): expected a power of two, got 0"),
+        ("i", 64, r"read_as_image\(i\): expected float32, got int32"),
+        ("b", 64, r"read_as_image\(b\): it is read as an image already"),
+    ],
+)
+def test_refused_images(buffer: str, texels: int, sentence: str):
+    x, w = placeholder("x", (8,)), placeholder("w", (8,), constant=True)
+    b, i = placeholder("b", (8,), constant=True), placeholder("i", (8,), "int32", constant=True)
+    y = compute("y", (8,), lambda j: x[j] * w[j] + b[j] + cast(i[j], "float32"), [x, w, b, i])
+    s = Schedule(from_dag(Dag((y,))))
+    s.read_as_image("b", 64)
+    with pytest.raises(ScheduleError, match=sentence):
+        s.read_as_image(buffer, texels)
 
 
 def test_sampling(golden):

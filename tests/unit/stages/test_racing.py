@@ -127,6 +127,7 @@ def test_on_a_simulated_device_finalists_are_chosen_by_their_records(
     with caplog.at_level("INFO", logger="retune.stages"):
         found = racing.race_finalists(request, network, session, 1e9, lambda: True)
     assert found.winners == () and not child.opened
+    assert found.unraced == "board-a is simulated"
     assert [(r.levelname, r.getMessage()) for r in caplog.records] == [
         ("INFO", "board-a is simulated: finalists are chosen by their records")
     ]

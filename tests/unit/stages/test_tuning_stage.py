@@ -20,7 +20,14 @@ from retune.records.conditions import within
 from retune.records.schema import Measurement
 from retune.records.store import RecordStore
 from retune.stages import open_runs, racing, selection, tuning
-from retune.stages.manifest import ImportManifest, SearchManifest, TaskManifest, Tuned, TuneRequest
+from retune.stages.manifest import (
+    FinalistsManifest,
+    ImportManifest,
+    SearchManifest,
+    TaskManifest,
+    Tuned,
+    TuneRequest,
+)
 from retune.stages.network import stage_extract, stage_import
 from retune.stages.results import TuneEvent
 from retune.stages.watch import watching
@@ -321,8 +328,32 @@ def test_no_trials_need_no_device_to_be_opened(runners: Runners, request_: TuneR
     done = tuned(nothing)
     assert (done.trials_done, done.reason) == (0, "no trials were asked for")
     network, _ = prepare(nothing)
-    assert not tuning.stage_finalists(nothing, network, done).winners
+    final, said = decided(nothing, network, done)
+    assert not final.winners
+    assert said == "records decide for 0 tasks, as nothing is measured"
     assert not runners.opened
+
+
+def decided(
+    request: TuneRequest, network: ImportManifest, done: Tuned
+) -> tuple[FinalistsManifest, str]:
+    """The race, and what people are told of it."""
+    events: list[TuneEvent] = []
+    with watching(events.append):
+        final = tuning.stage_finalists(request, network, done)
+    return final, events[-1].text
+
+
+def test_on_a_farm_people_are_told_that_records_decide(
+    runners: Runners, request_: TuneRequest, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(racing, "unraced", lambda name: "farm:rk3399 is a farm's")
+    done = tuned(request_)
+    network, tasks = prepare(request_)
+    final, said = decided(request_, network, done)
+    assert not final.winners and not final.passes
+    number = sum(task.tunable for task in tasks.tasks)
+    assert said == f"records decide for {number} tasks, as farm:rk3399 is a farm's"
 
 
 def first_of_each(network, contenders, spec, device, seed, time_left) -> racing.Raced:
@@ -355,7 +386,8 @@ def test_the_selection_is_the_winner_of_each_race(
     done = tuned(request_)
     network, tasks = prepare(request_)
     trials = runners.measured
-    final = tuning.stage_finalists(request_, network, done)
+    final, said = decided(request_, network, done)
+    assert said == f"{len(final.winners)} tasks have a winner, by 3 passes of the network"
     again = tuning.stage_finalists(request_, network, done)
     assert len(runners.opened) == 1
     assert again == final and raced == [len(final.winners)] and runners.measured == trials
@@ -383,8 +415,9 @@ def test_without_a_race_the_best_record_of_each_task_is_selected(
     monkeypatch.setattr(selection, "spec_of", lambda name: GENERIC_CPU)
     done = tuned(request_)
     network, tasks = prepare(request_)
-    final = tuning.stage_finalists(request_, network, done)
+    final, said = decided(request_, network, done)
     assert not final.winners
+    assert said.endswith("tasks, as the network cannot run with its finalists")
     chosen = selection.stage_select(request_, tasks, final)
     best = {entry.task_key: entry.best_us for entry in done.progress}
     assert {b.task_key: b.time_us for b in chosen.best} == pytest.approx(best)

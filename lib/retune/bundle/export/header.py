@@ -9,7 +9,8 @@ from math import prod
 from retune import __version__
 from retune.bundle.executor import is_solitary, text_of
 from retune.bundle.placement import Placement
-from retune.bundle.plan import Form, NetworkPlan, PlanLaunch
+from retune.bundle.plan import Form, NetworkPlan, PlanBuffer, PlanLaunch
+from retune.codegen.kernel import CHANNELS
 from retune.codegen.opencl_intrinsics import ways_in
 from retune.codegen.persistent import comment
 from retune.core.dtypes import numpy_dtype
@@ -19,6 +20,8 @@ from retune.device.permissions import MATRIX_WAYS
 MARK = "/* A network that retune exported."
 """What the header begins with: a folder that has one may be replaced."""
 
+_IMAGE_BASE = 3
+"""Where an image lies, in place of an allocation."""
 _FORMS: dict[Form, str] = {
     "persistent": "PERSISTENT",
     "inline": "ONE_THREAD",
@@ -37,6 +40,7 @@ def header_text(plan: NetworkPlan, placement: Placement, peak_bytes: int, kernel
         *_bases(placement),
         *_values("network_inputs", plan.inputs, plan, placement),
         *_values("network_outputs", plan.outputs, plan, placement),
+        *_images(plan),
         *_arguments(plan, placement),
         *_steps(plan),
         "#endif",
@@ -96,6 +100,7 @@ def _constants(plan: NetworkPlan, peak_bytes: int, kernel_bytes: int) -> Iterato
         "INPUTS": len(plan.inputs),
         "OUTPUTS": len(plan.outputs),
         "STEPS": len(plan.launches),
+        "IMAGES": len(images_of(plan)),
         "ARGUMENTS": sum(len(step.args) for step in plan.launches),
         "MOST_ARGUMENTS": max((len(step.args) for step in plan.launches), default=1),
     }
@@ -119,9 +124,15 @@ def _types() -> Iterator[str]:
     yield from """\
 #include <stddef.h>
 
-/* Bytes of one of the three allocations: 0 temporaries, 1 weights, 2 inputs and outputs. */
+/* Bytes of one of the three allocations: 0 temporaries, 1 weights, 2 inputs and outputs. Of base 3
+   an image, whose number is the offset. */
 struct place {
   size_t base, offset, bytes;
+};
+
+/* Weights as texels of four floats. */
+struct image {
+  size_t row, rows;
 };
 
 /* Its element type and shape are as numpy writes them. */
@@ -159,8 +170,21 @@ def _values(
     yield from _table(f"struct value {table}", rows, '{"", "", "", 0, {0, 0, 0}}')
 
 
+def images_of(plan: NetworkPlan) -> list[PlanBuffer]:
+    """The weights that are images, in the order of their numbers."""
+    return [entry for entry in plan.buffers if entry.image]
+
+
+def _images(plan: NetworkPlan) -> Iterator[str]:
+    images = images_of(plan)
+    rows = [f"{{{e.image}, {e.elements // (CHANNELS * e.image)}}}" for e in images]
+    yield from _table("struct image images", rows, "{1, 1}", [entry.name for entry in images])
+
+
 def _arguments(plan: NetworkPlan, placement: Placement) -> Iterator[str]:
-    rows = [_place(name, placement) for step in plan.launches for name in step.args]
+    images = {e.name: f"{{{_IMAGE_BASE}, {n}, 0}}" for n, e in enumerate(images_of(plan))}
+    names = [name for step in plan.launches for name in step.args]
+    rows = [images[name] if name in images else _place(name, placement) for name in names]
     notes = [name for step in plan.launches for name in step.args]
     yield from _table("struct place places_of_arguments", rows, "{0, 0, 0}", notes)
 

@@ -46,6 +46,16 @@ typedef struct _cl_event *cl_event;
 typedef struct {
   size_t origin, size;
 } cl_buffer_region;
+typedef struct {
+  cl_uint image_channel_order, image_channel_data_type;
+} cl_image_format;
+typedef struct {
+  cl_uint image_type;
+  size_t image_width, image_height, image_depth, image_array_size;
+  size_t image_row_pitch, image_slice_pitch;
+  cl_uint num_mip_levels, num_samples;
+  cl_mem buffer;
+} cl_image_desc;
 
 #define CL_SUCCESS 0
 #define CL_TRUE 1
@@ -65,7 +75,11 @@ typedef struct {
 #define CL_DEVICE_ATOMIC_MEMORY_CAPABILITIES 0x1063
 #define CL_DEVICE_ATOMIC_ORDER_ACQ_REL 0x2
 #define CL_DEVICE_ATOMIC_SCOPE_DEVICE 0x20
+#define CL_RGBA 0x10B5
+#define CL_FLOAT 0x10DE
+#define CL_MEM_OBJECT_IMAGE2D 0x10F1
 #define CL_MEM_READ_WRITE 0x1
+#define CL_MEM_READ_ONLY 0x4
 #define CL_MEM_USE_HOST_PTR 0x8
 #define CL_MEM_COPY_HOST_PTR 0x20
 #define CL_MEM_SVM_FINE_GRAIN_BUFFER 0x400
@@ -104,13 +118,17 @@ cl_int clReleaseCommandQueue(cl_command_queue);
 cl_int clReleaseContext(cl_context);
 #endif
 
-/* Shared virtual memory came with OpenCL 2.0: libraries of before lack these, and do without. */
+/* Images of this kind came with OpenCL 1.2, shared virtual memory with 2.0: libraries of before
+   lack these, and do without. */
+#pragma weak clCreateImage
 #pragma weak clSVMAlloc
 #pragma weak clSVMFree
 #pragma weak clEnqueueSVMMemcpy
 #pragma weak clSetKernelArgSVMPointer
 #pragma weak clSetKernelExecInfo
 #ifndef WITH_CL_H
+cl_mem clCreateImage(cl_context, cl_ulong, const cl_image_format *, const cl_image_desc *, void *,
+                     cl_int *);
 void *clSVMAlloc(cl_context, cl_ulong, size_t, cl_uint);
 void clSVMFree(cl_context, void *);
 cl_int clEnqueueSVMMemcpy(cl_command_queue, cl_uint, void *, const void *, size_t, cl_uint,
@@ -290,7 +308,7 @@ static int ask_for_matrix_registers(void) {
 
 /* ------------------------------------------------------------------------------------- memory */
 
-enum { ARENA, WEIGHTS, INTERFACE, BASES };
+enum { ARENA, WEIGHTS, INTERFACE, BASES, IN_IMAGE = BASES };
 
 struct memory {
   cl_mem object;
@@ -314,6 +332,7 @@ struct network {
   cl_ulong shared; /* kinds of shared virtual memory that the device has */
   cl_uint threads;
   struct memory bases[BASES], state;
+  cl_mem images[IMAGES + 1];
   struct {
     struct place place;
     cl_mem object;
@@ -479,6 +498,8 @@ static int set_memory(cl_kernel kernel, cl_uint index, const struct memory *memo
 }
 
 static int set_place(struct network *n, cl_kernel kernel, cl_uint index, const struct place *place) {
+  if (place->base == IN_IMAGE)
+    return check(clSetKernelArg(kernel, index, sizeof(cl_mem), &n->images[place->offset]), "image");
   struct memory part = n->bases[place->base];
   if (part.pointer)
     part.pointer += place->offset;
@@ -589,23 +610,53 @@ static int check_device(const struct network *n) {
   return NEEDS_MATRIX_REGISTERS ? ask_for_matrix_registers() : 0;
 }
 
+/* The next texels of the file as an image. 1 if the file ends before, -1 if the device refuses. */
+static int read_image(struct network *n, int number, FILE *file) {
+  const struct image *image = &images[number];
+  const size_t bytes = image->row * image->rows * 4 * sizeof(float);
+  const cl_image_format format = {CL_RGBA, CL_FLOAT};
+  cl_image_desc shape;
+  cl_int code;
+  if (!clCreateImage)
+    return fail("%s: the kernels read images of OpenCL 1.2; tune the network for this device",
+                n->device.name);
+  void *texels = malloc(bytes);
+  if (!texels) return fail("image of %zu bytes: this machine has too little memory", bytes);
+  if (fread(texels, 1, bytes, file) != bytes) {
+    free(texels);
+    return 1;
+  }
+  memset(&shape, 0, sizeof shape);
+  shape.image_type = CL_MEM_OBJECT_IMAGE2D;
+  shape.image_width = image->row;
+  shape.image_height = image->rows;
+  n->images[number] = clCreateImage(n->context, CL_MEM_READ_ONLY | CL_MEM_COPY_HOST_PTR, &format,
+                                    &shape, texels, &code);
+  free(texels);
+  return check(code, "image of weights");
+}
+
 static int read_weights(struct network *n, const char *folder) {
   static unsigned char part[1 << 16];
   char path[4096];
-  size_t at = 0, got;
+  size_t at = 0, got = 1, left;
+  int short_of = 0;
   snprintf(path, sizeof path, "%s/weights.bin", folder);
   FILE *file = fopen(path, "rb");
   if (!file) return fail("%s: expected a file that can be read: %s", path, strerror(errno));
-  while ((got = fread(part, 1, sizeof part, file)) && at + got <= base_bytes[WEIGHTS]) {
+  for (; got && (left = base_bytes[WEIGHTS] - at); at += got) {
+    got = fread(part, 1, left < sizeof part ? left : sizeof part, file);
     if (write_to(n, &n->bases[WEIGHTS], at, part, got)) break;
-    at += got;
   }
-  const int whole = !got && at == base_bytes[WEIGHTS];
+  short_of = at < base_bytes[WEIGHTS];
+  for (int i = 0; !short_of && !*problem && i < IMAGES; ++i)
+    short_of = read_image(n, i, file) == 1;
+  const int more = !short_of && !*problem && fgetc(file) != EOF;
   fclose(file);
-  if (!whole && !*problem)
-    return fail("%s: expected %zu bytes, got %s; export the bundle again", path,
-                base_bytes[WEIGHTS], got ? "more" : "less");
-  return whole ? 0 : -1;
+  if ((short_of || more) && !*problem)
+    return fail("%s: expected %zu bytes%s, got %s; export the bundle again", path,
+                base_bytes[WEIGHTS], IMAGES ? " and images" : "", more ? "more" : "less");
+  return *problem ? -1 : 0;
 }
 
 static int open_on_device(struct network *n, const char *folder, const char *wanted) {
@@ -682,6 +733,8 @@ void network_close(struct network *n) {
   if (n->queue) clFinish(n->queue);
   for (int i = 0; i < n->launch_count; ++i) clReleaseKernel(n->launches[i].kernel);
   for (int i = 0; i < n->window_count; ++i) clReleaseMemObject(n->windows[i].object);
+  for (int i = 0; i < IMAGES; ++i)
+    if (n->images[i]) clReleaseMemObject(n->images[i]);
   for (int i = 0; i < BASES; ++i) release(n, &n->bases[i]);
   release(n, &n->state);
   if (n->program) clReleaseProgram(n->program);

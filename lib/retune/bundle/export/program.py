@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from retune.bundle.executor import callees_of, is_solitary, steps_of, text_of
-from retune.bundle.export.header import MARK, header_text
+from retune.bundle.export.header import MARK, header_text, images_of
 from retune.bundle.memory import plan_memory
 from retune.bundle.placement import WEIGHTS, Placement, lay_out, touched
 from retune.bundle.plan import NetworkPlan
@@ -107,9 +107,13 @@ def _vector_lines(text: str) -> Iterator[str]:
 
 
 def _write_weights(plan: NetworkPlan, placement: Placement, path: Path) -> None:
-    """The bytes of the allocation that holds the weights, with zeros between them."""
+    """The bytes of the allocation that holds the weights, with zeros between them; then images."""
     with path.open("wb") as stream:
         stream.truncate(placement.base_bytes[WEIGHTS])
         for name, array in plan.weights.items():
-            stream.seek(placement.places[name].offset)
-            stream.write(np.ascontiguousarray(array).data)
+            if name in placement.places:
+                stream.seek(placement.places[name].offset)
+                stream.write(np.ascontiguousarray(array).data)
+        stream.seek(placement.base_bytes[WEIGHTS])
+        for entry in images_of(plan):
+            stream.write(np.ascontiguousarray(plan.weights[entry.name]).data)

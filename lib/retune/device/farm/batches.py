@@ -14,6 +14,8 @@ from math import isfinite, prod
 
 import numpy as np
 
+from retune.codegen.images import fits_image
+from retune.codegen.opencl_kernels import image_arguments
 from retune.codegen.source import BufferSpec, KernelSource, ProgramSource, Role
 from retune.codegen.target import ALLOWED_OPTIONS, unknown_options
 from retune.core.codec import to_json
@@ -73,6 +75,7 @@ class _Buffer:
     packed: str = ""
     """Name of the array that it holds; empty: it comes from the workload."""
     computed_from: tuple[str, ...] = ()
+    image: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,6 +204,7 @@ def pack_batch(
                 role=spec.role,
                 packed=names.get(spec.name, ""),
                 computed_from=spec.computed_from,
+                image=spec.image,
             )
             for spec in source.buffers
         )
@@ -345,6 +349,7 @@ def _kernels_of(
         raise RefusedError("expected a program of kernels, and buffers with names of their own")
     for kernel in program.kernels:
         _check_kernel(kernel, frozenset(names), limits)
+        _check_images(kernel, frozenset(spec.name for spec in program.buffers if spec.image))
     for spec in program.buffers:
         if spec.dtype not in DTYPES or spec.elements < 0:
             raise RefusedError(
@@ -372,6 +377,13 @@ def _check_kernel(kernel: KernelSource, buffers: frozenset[str], limits: Limits)
         raise RefusedError(f"kernel {kernel.name}: no buffer {', '.join(sorted(strange))[:80]!r}")
 
 
+def _check_images(kernel: KernelSource, images: frozenset[str]) -> None:
+    """An array in place of an image, or the other way round, ends the process of a driver."""
+    given = tuple(n for n, arg in enumerate(kernel.args) if arg.buffer in images)
+    if given != image_arguments(kernel.name, kernel.text):
+        raise RefusedError(f"kernel {kernel.name}: expected its images as arguments, got {given}")
+
+
 def _buffer(spec: _Buffer, arrays: Mapping[str, np.ndarray]) -> BufferSpec:
     pack = None
     if spec.packed:
@@ -381,6 +393,11 @@ def _buffer(spec: _Buffer, arrays: Mapping[str, np.ndarray]) -> BufferSpec:
                 f"buffer {spec.name!r}: expected its packed array, got none that fits"
             )
         pack = GivenPack(array=array)
+    if spec.image and not (pack and fits_image(spec.elements, spec.dtype, spec.image)):
+        raise RefusedError(
+            f"buffer {spec.name!r}: expected an image of whole rows, got {spec.elements} "
+            f"{spec.dtype} in rows of {spec.image} texels"
+        )
     return BufferSpec(
         name=spec.name,
         dtype=spec.dtype,
@@ -388,6 +405,7 @@ def _buffer(spec: _Buffer, arrays: Mapping[str, np.ndarray]) -> BufferSpec:
         role=spec.role,
         pack=pack,
         computed_from=spec.computed_from,
+        image=spec.image,
     )
 
 

@@ -2,6 +2,8 @@
 
 from math import prod
 
+import numpy as np
+
 from retune.core.errors import ModelError
 from retune.graph.onnx_ops.registry import Emitter, OnnxNode, onnx_op, positive_axis
 
@@ -69,17 +71,15 @@ def lp_normalization(node: OnnxNode, emit: Emitter) -> None:
 def instance_normalization(node: OnnxNode, emit: Emitter) -> None:
     """(x - mean) / sqrt(variance + epsilon) * scale + bias, statistics over the positions."""
     data, scale, bias = node.inputs
-    rank = len(emit.shape(data))
+    rank, epsilon = len(emit.shape(data)), node.number("epsilon", 1e-5)
     axes = tuple(range(2, rank))
+    normal = emit.temp("standardise", data, axes=axes, epsilon=epsilon, centred=True)
+    gain, shift = emit.known(scale), emit.known(bias)
+    if gain is not None and shift is not None and np.all(gain == 1) and not np.any(shift):
+        return emit.same(normal)  # exporters write a group norm so, and scale and shift behind it
     sides = (1, emit.shape(data)[1], *(1,) * (rank - 2))
-    mean = emit.temp("reduce_mean", data, label="mean", axes=axes, keepdims=True)
-    centred = emit.temp("subtract", data, mean)
-    square = emit.temp("multiply", centred, centred, label="square")
-    variance = emit.temp("reduce_mean", square, label="variance", axes=axes, keepdims=True)
-    shifted = emit.temp("add", variance, emit.scalar(node.number("epsilon", 1e-5), data, "eps"))
-    normal = emit.temp("divide", centred, emit.temp("sqrt", shifted), label="normal")
     scaled = emit.temp("multiply", normal, emit.reshaped(scale, sides), label="scaled")
-    emit.out("add", scaled, emit.reshaped(bias, sides))
+    return emit.out("add", scaled, emit.reshaped(bias, sides))
 
 
 @onnx_op("LRN")

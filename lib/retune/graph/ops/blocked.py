@@ -13,15 +13,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from retune.core.dtypes import TensorType
-from retune.graph.ops.linear import summed
+from retune.graph.ops.convolution import conv2d, conv_transpose, transposed_extents
 from retune.graph.ops.registry import Array, Attrs, integer, ints, op, present
 from retune.graph.ops.shapes import channels, data_shape, require, spatial, window_extent
-from retune.graph.ops.windows import from_channels_first, pad_spatial, to_channels_first, windows
+from retune.graph.ops.windows import from_channels_first, to_channels_first
 
 OFFLOADED = "offload"
 """The kind of ops that an accelerator runs by itself, each with all that follows its sums."""
 BLOCKED_CONV = "blocked_conv2d"
 """The op of that kind."""
+_PLAIN: Attrs = {"dilations": (1, 1), "groups": 1, "layout": "NCHW"}
+"""What all of them have, as attributes of a convolution."""
 
 
 def blocks(extent: int, block: int) -> int:
@@ -85,7 +87,7 @@ def unpack_blocks(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, 
 
 
 def out_of_blocks(data: Array) -> Array:
-    """[N/b, C/c, H, W, b, c] as [N, C, H, W]."""
+    """[N/b, C/c, H, W, b, c] as [N, C, H, W], and a weight as [O, I, KH, KW]."""
     n, c, h, w, batch, block = data.shape
     return data.transpose(0, 4, 1, 5, 2, 3).reshape(n * batch, c * block, h, w)
 
@@ -103,11 +105,7 @@ def _infer_conv(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Tenso
             "blocks, and an int32 for each output channel"
         ),
     )
-    strides, pads = ints(attrs, "strides"), ints(attrs, "pads")
-    extents = [
-        window_extent(data.shape[2 + d], weight.shape[2 + d], strides[d], 1, pads[d] + pads[d + 2])
-        for d in range(2)
-    ]
+    extents = _extents(data.shape[2:4], weight.shape[2:4], attrs)
     made = TensorType((data.shape[0], weight.shape[0], *extents, *data.shape[4:]), "int8")
     require(
         min(extents) > 0 and all(other == made for other in rest),
@@ -119,19 +117,32 @@ def _infer_conv(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Tenso
     return (made,)
 
 
+def is_transposed(attrs: Attrs) -> bool:
+    """Whether it is the transpose of a convolution, whose pads are cut off its result."""
+    return bool(attrs.get("transposed", False))
+
+
+def _extents(extents: Sequence[int], taps: Sequence[int], attrs: Attrs) -> tuple[int, ...]:
+    if is_transposed(attrs):
+        return transposed_extents(extents, taps, {**attrs, **_PLAIN})
+    strides, pads = ints(attrs, "strides"), ints(attrs, "pads")
+    return tuple(
+        window_extent(extents[d], taps[d], strides[d], 1, pads[d] + pads[d + 2]) for d in range(2)
+    )
+
+
 @op(BLOCKED_CONV, kind=OFFLOADED, infer=_infer_conv)
 def blocked_conv2d(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
     """int8(clip((convolution + bias) >> shift)), and the sum with another image, if there is one.
 
-    The sum is clip(((a << lefts[0]) + (b << lefts[1]) + offset) >> sum_shift).
+    The sum is clip(((a << lefts[0]) + (b << lefts[1]) + offset) >> sum_shift). With `transposed`
+    it is the transpose of a convolution.
     """
     data, weight, bias, *rest = (present(arrays, i) for i in range(len(arrays)))
-    n, _, _, _, batch, block = data.shape
-    padded = pad_spatial(out_of_blocks(data), ints(attrs, "pads"), 0)
-    view = windows(padded, weight.shape[2:4], ints(attrs, "strides"), (1, 1))
-    columns = view.reshape(n * batch, -1, view.shape[-2] * view.shape[-1])
-    rows = weight.transpose(0, 4, 1, 5, 2, 3).reshape(weight.shape[0] * block, -1)
-    total = summed(rows, columns).reshape(n * batch, -1, *view.shape[-2:])
+    batch, block = data.shape[4:]
+    plain = out_of_blocks(data), out_of_blocks(weight)
+    call = conv_transpose if is_transposed(attrs) else conv2d
+    (total,) = call(plain, {**attrs, **_PLAIN})
     sums = in_blocks(total, batch, block) + bias[:, None, None, None]
     found = np.clip(sums >> integer(attrs, "shift"), integer(attrs, "min"), integer(attrs, "max"))
     for other in rest:

@@ -5,6 +5,9 @@ Kernels: [O, I/groups, taps...] for channels-first data, [taps..., I/groups, O] 
 `depthwise_conv2d` is the case groups == channels > 1: its channels-last kernel is [KH, KW, C, M];
 output channel c*M+m reads input channel c. Bytes are summed in int32; the border around them is
 `border`, which is their zero point: 0 where the attribute is left out.
+
+`conv_transpose` is channels-first, with the kernel of the convolution that it is of zeros between
+the data, its taps reversed: [O, I/groups, taps...]; pads are what is cut off its result.
 """
 
 from collections.abc import Sequence
@@ -138,3 +141,74 @@ def depthwise_conv2d(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Arra
         total += view[(slice(None), slice(None), *tap)][:, :, None] * weight
     flat = total.reshape(data.shape[0], count * multiple, *view.shape[4:])
     return (from_channels_first(flat, layout),)
+
+
+def _infer_transposed(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    data, kernel = present(types), present(types, 1)
+    layout, groups = str(attrs["layout"]), integer(attrs, "groups")
+    require(
+        layout not in CHANNELS_LAST and len(kernel.shape) == len(data.shape),
+        lambda: (
+            f"conv_transpose of {data} ({layout}) with kernel {kernel}: expected equal ranks, "
+            "and channels first"
+        ),
+    )
+    made, depth, *_ = kernel.shape
+    require(
+        depth * groups == data.shape[1] and made % groups == 0,
+        lambda: (
+            f"conv_transpose of {data} with kernel {kernel} in {groups} groups: expected a "
+            f"kernel over {data.shape[1] / groups:g} channels and outputs divisible by the groups"
+        ),
+    )
+    extents = transposed_extents(data.shape[2:], kernel.shape[2:], attrs)
+    require(
+        min(extents) > 0,
+        lambda: (
+            f"conv_transpose of {data} with kernel {kernel}: pads {attrs['pads']} leave {extents}"
+        ),
+    )
+    return (TensorType((data.shape[0], made, *extents), sum_type(data, kernel)),)
+
+
+def transposed_extents(
+    extents: Sequence[int], taps: Sequence[int], attrs: Attrs
+) -> tuple[int, ...]:
+    """Those of a transposed convolution's result."""
+    strides, dilations = ints(attrs, "strides"), ints(attrs, "dilations")
+    pads, rank = ints(attrs, "pads"), len(taps)
+    return tuple(
+        (e - 1) * strides[d] + (taps[d] - 1) * dilations[d] + 1 - pads[d] - pads[d + rank]
+        for d, e in enumerate(extents)
+    )
+
+
+@op("conv_transpose", kind="heavy", infer=_infer_transposed)
+def conv_transpose(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
+    """The transpose of a convolution in groups: each element adds to all that its window sees.
+
+    Between the data, as around them, lies `border`.
+    """
+    data, kernel, groups = present(arrays), present(arrays, 1), integer(attrs, "groups")
+    whole_numbers, zero = data.dtype.name in BYTES, border(attrs)
+    strides, dilations = ints(attrs, "strides"), ints(attrs, "dilations")
+    (batch, inner, *extents), (made, depth, *taps) = data.shape, kernel.shape
+    wide = np.dtype(np.float64) if whole_numbers else data.dtype  # exact below 2**53
+    rows = kernel.reshape(groups, made // groups, depth, prod(taps)).transpose(0, 1, 3, 2)
+    rows = rows.reshape(groups, -1, depth).astype(wide)
+    flat = data.reshape(batch, groups, inner // groups, prod(extents)).astype(wide)
+    each = np.matmul(rows, flat - wide.type(zero)).reshape(batch, made, *taps, *extents)
+    free = {**attrs, "pads": (0,) * (2 * len(taps))}
+    whole = np.zeros((batch, made, *transposed_extents(extents, taps, free)), each.dtype)
+    for tap in np.ndindex(*taps):
+        places = (
+            slice(t * d, t * d + (e - 1) * s + 1, s)
+            for t, d, e, s in zip(tap, dilations, extents, strides, strict=True)
+        )
+        whole[(slice(None), slice(None), *places)] += each[(slice(None), slice(None), *tap)]
+    result = pad_spatial(whole, tuple(-pad for pad in ints(attrs, "pads")))
+    if not whole_numbers:
+        return (result,)
+    sides = [1] * len(taps)
+    around = zero * kernel.reshape(made, -1).astype(np.float64).sum(axis=1).reshape(-1, *sides)
+    return ((result + around).astype(np.int64).astype(np.int32),)

@@ -15,7 +15,7 @@ from retune.graph.quantize.arithmetic import whole_weights
 from retune.graph.quantize.functions import Finder
 from retune.graph.quantize.settings import QuantizeSettings
 
-LAYERS = ("conv2d", "depthwise_conv2d", "conv3d", "dense")
+LAYERS = ("conv2d", "depthwise_conv2d", "conv3d", "conv_transpose", "dense")
 MOVES = (
     *("max_pool2d", "max_pool3d", "global_max_pool", "reshape", "transpose", "concat"),
     *("slice", "gather", "repeat", "extend", "pad", "depth_to_space"),

@@ -8,11 +8,11 @@ are stored as integers, each behind a DequantizeLinear. Read `qdq_model`. What i
 import numpy as np
 import onnx
 
-from retune.graph.graph import Graph
+from retune.graph.graph import Graph, Node
 from retune.graph.onnx_nodes import NodeWriter, write_node
 from retune.graph.ops import Array
 from retune.graph.quantize.annotate import Annotation, Region
-from retune.graph.quantize.arithmetic import Codes
+from retune.graph.quantize.arithmetic import CodedWeight, Codes
 from retune.graph.quantize.realize import Coding
 
 _LEAST = {"uint8": np.uint8, "int8": np.int8}
@@ -108,7 +108,7 @@ class _Export:
         node, name = region.node, region.node.inputs[1]
         data, codes = self.coded(node.inputs[0]), self.coding.codes[node.inputs[0]]
         made, bias = self.coding.layer(self.graph, region)
-        inputs = [data, self.stored(f"{name}.{node.outputs[0]}", made.codes, made.scales)]
+        inputs = [data, self.kernel(f"{name}.{node.outputs[0]}", node, made)]
         if bias.size != len(made.scales) or not (region.bias or np.any(bias)):
             return inputs, [*node.outputs]
         scales = codes.scale * made.scales
@@ -116,11 +116,20 @@ class _Export:
         inputs.append(self.stored(f"{node.outputs[0]}.bias", whole, scales))
         return inputs, [*node.outputs, *(region.bias.outputs if region.bias else ())]
 
-    def stored(self, name: str, codes: Array, scales: Array) -> str:
-        """Integers with a scale for each element of their first axis, as floats."""
+    def kernel(self, name: str, node: Node, made: CodedWeight) -> str:
+        """The layer's weight as floats. ONNX has the scales of a transposed convolution in one
+        group along the second axis; those of several groups are turned behind their codes."""
+        if node.op != "conv_transpose" or node.attrs["groups"] != 1:
+            return self.stored(name, made.codes, made.scales)
+        floats = self.stored(name, made.codes.swapaxes(0, 1), made.scales, axis=1)
+        self.to.kernels[floats] = floats
+        return floats
+
+    def stored(self, name: str, codes: Array, scales: Array, axis: int = 0) -> str:
+        """Integers with a scale for each element of an axis, as floats."""
         given = [
             self.to.store(f"{name}.codes", codes),
             self.to.store(f"{name}.scales", scales.astype(np.float32)),
             self.to.store(f"{name}.zeros", np.zeros(len(scales), codes.dtype)),
         ]
-        return self.to.node("DequantizeLinear", given, f"{name}.floats", axis=0)
+        return self.to.node("DequantizeLinear", given, f"{name}.floats", axis=axis)

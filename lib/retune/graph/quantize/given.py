@@ -36,14 +36,26 @@ class GivenWeights:
     known: dict[str, CodedWeight] = field(default_factory=dict[str, CodedWeight])
 
     def add(
-        self, floats: Array, whole: tuple[Array, Array], scale: Array, axis: int | None
+        self,
+        floats: Array,
+        whole: tuple[Array, Array],
+        scale: Array,
+        axis: int | None,
+        groups: int = 0,
     ) -> None:
         """Remembers codes and their rest with a scale for each element along an axis, or for all.
 
         As they are; matrices turned as well, whose output channels are then along the other axis;
-        and kernels of one dimension as those of images of height 1.
+        and kernels of one dimension as those of images of height 1. Those of a transposed
+        convolution in so many groups, if there are any, as the graph has them.
         """
         codes, rest = whole
+        if groups and floats.ndim > 2 and floats.shape[0] % groups == 0 and axis in (None, 1):
+            floats, codes = (_transposed_kernel(array, groups) for array in (floats, codes))
+            scale, rest = (
+                np.tile(a.reshape(-1), groups) if a.size > 1 else a for a in (scale, rest)
+            )
+            axis = None if axis is None else 0
         for made, turned, along in _turns(floats, codes, axis):
             if made.ndim and along in (None, 0):
                 scales = np.broadcast_to(scale.reshape(-1).astype(np.float64), made.shape[:1])
@@ -162,6 +174,13 @@ def _turns(
         yield floats.T, codes.T, None if axis is None else 1 - axis
     if floats.ndim == 3:
         yield floats[:, :, None], codes[:, :, None], axis
+
+
+def _transposed_kernel(array: Array, groups: int) -> Array:
+    """[in, made / groups, taps...] as [made, in / groups, taps...]."""
+    inner, each, *taps = array.shape
+    parts = array.reshape(groups, inner // groups, each, *taps).swapaxes(1, 2)
+    return parts.reshape(groups * each, inner // groups, *taps)
 
 
 def _key(array: Array) -> str:

@@ -55,7 +55,7 @@ def layer_noise(
     the codes of what a layer reads and of its weights; biases, and the rounding of what it makes,
     are left to those that read it. Raises: InputError, as `quantize` does.
     """
-    graph = optimise(graph, "NCHW")
+    graph = optimise(graph, "NCHW", whole=True)
     annotation = annotate(graph, settings)
     ranges = calibrate(graph, annotation.scales, ranges_from, settings)
     layers = [region for region in annotation.regions.values() if region.kind == "layer"]

@@ -31,6 +31,9 @@ from retune.graph.quantize.functions import table
 from retune.graph.quantize.settings import QuantizeSettings
 from retune.instructions.dot4 import WIDTH
 
+_STEPS = 64
+"""Of a code in products with a number for each channel: they stay within 15 bits."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coding:
@@ -263,7 +266,11 @@ class _Realizer:
         if region.node.op == "add":
             factor, bias = np.ones(()), factor
         total = centred(self.build, self.integer(data), codes)
-        return Sum(region, total, np.asarray(codes.scale * factor), bias)
+        scale = np.asarray(codes.scale * factor)
+        if scale.size > 1:  # rescaling drops bits where a channel's factor is less than another's
+            steps = self.build.constant(f"{data}.steps", np.asarray(_STEPS, np.int32))
+            total, scale = self.build.add("multiply", (total, steps)), scale / _STEPS
+        return Sum(region, total, scale, bias)
 
     def mean(self, node: Node) -> tuple[str, Array]:
         """The sums over what the node averages, less their zero points, and their scale."""
@@ -350,7 +357,7 @@ class _Realizer:
         return self.build.add("subtract", (total, self.build.add("multiply", (sums, stored))))
 
     def products(self, node: Node, weight: Array, codes: Codes) -> str:
-        """The layer's sums over codes; around them lies their zero point.
+        """The layer's sums over codes; around and between them lies their zero point.
 
         Channels come in words of four, which is what instructions take: those that are missing
         have no weight.
@@ -363,7 +370,10 @@ class _Realizer:
             pads = (*none, 0, missing, *none[2:])
             value = self.build.add("pad", (value,), {"pads": pads, "value": 0.0})
             weight = np.pad(weight, [(0, 0), (0, missing), *[(0, 0)] * (weight.ndim - 2)])
-        if codes.zero and any(ints(attrs, "pads") if "pads" in attrs else ()):
+        surrounded = node.op == "conv_transpose" or any(
+            ints(attrs, "pads") if "pads" in attrs else ()
+        )
+        if codes.zero and surrounded:
             attrs["border"] = codes.zero
         stored = self.build.constant(f"{node.inputs[1]}.codes", weight, "int7")
         return self.build.add(node.op, (value, stored), attrs, name=node.name)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx
 
+from retune.core.errors import RecordError
 from retune.graph.graph import Graph
 from retune.graph.ops import Array
 from retune.graph.passes import optimise
@@ -34,7 +35,7 @@ def calibrated(graph: Graph, data: Mapping[str, Array], settings: QuantizeSettin
 
     Raises: InputError for data that the network does not take.
     """
-    graph = optimise(graph, "NCHW")
+    graph = optimise(graph, "NCHW", whole=True)
     scales = annotate(graph, settings).scales
     found = calibrate(graph, scales, data, settings)
     ranges = tuple((name, entry.low, entry.high) for name, entry in sorted(found.items()))
@@ -49,9 +50,10 @@ def calibrated(graph: Graph, data: Mapping[str, Array], settings: QuantizeSettin
 def quantized(graph: Graph, recipe: Recipe) -> Graph:
     """The network in integers wherever the recipe and its ops allow it, channels first.
 
-    Inputs and outputs keep their names and types.
+    Inputs and outputs keep their names and types. Raises: RecordError for the recipe of another
+    network.
     """
-    return realize(*_coded(optimise(graph, "NCHW"), recipe))
+    return realize(*_coded(optimise(graph, "NCHW", whole=True), recipe))
 
 
 def qdq(graph: Graph, recipe: Recipe) -> onnx.ModelProto:
@@ -59,7 +61,7 @@ def qdq(graph: Graph, recipe: Recipe) -> onnx.ModelProto:
 
     Raises: ModelError for a node that has no form in ONNX here.
     """
-    return qdq_model(*_coded(optimise(graph, "NCHW"), recipe))
+    return qdq_model(*_coded(optimise(graph, "NCHW", whole=True), recipe))
 
 
 def _short(number: float) -> float:
@@ -70,6 +72,13 @@ def _short(number: float) -> float:
 def _coded(graph: Graph, recipe: Recipe) -> tuple[Graph, Annotation, Coding]:
     ranges = {name: Range(low, high) for name, low, high in recipe.ranges}
     settings, annotation = recipe.settings, annotate(graph, recipe.settings)
+    missing = sorted({*annotation.scales.values()} - ranges.keys())
+    if missing:
+        raise RecordError(
+            f"recipe for {graph.name}: expected a range for {missing[0]!r}, and for "
+            f"{len(missing) - 1} more; it is of another network or of another version: quantize "
+            "again"
+        )
     codes = {v: codes_of(ranges[s], settings) for v, s in annotation.scales.items()}
     added = {name: np.asarray(numbers) for name, numbers in recipe.corrections}
     return graph, annotation, Coding(codes=codes, settings=settings, corrections=added)

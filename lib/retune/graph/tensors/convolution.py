@@ -9,7 +9,7 @@ from retune.graph.ops.convolution import border
 from retune.graph.ops.registry import integer, ints
 from retune.graph.ops.shapes import CHANNELS_LAST, channels
 from retune.graph.tensors.registry import Names, OpCall, tensors_of
-from retune.ir.expr import Expr, Load, all_of, cast, const, select
+from retune.ir.expr import Expr, Load, all_of, cast, const, equal, select
 from retune.ir.te import Axis, Tensor, compute, reduce_axis
 
 SPATIAL = {1: "x", 2: "yx", 3: "zyx"}
@@ -154,6 +154,57 @@ def depthwise(c: OpCall) -> Tensor:
         reduce=reduced,
         axes=data_axes(len(taps), layout, "cc"),
     )
+
+
+@tensors_of("conv_transpose")
+def conv_transpose(c: OpCall) -> Tensor:
+    """conv_transpose(nn, ff, yy, xx) += SpreadInput[nn, rc, yy + ry, xx + rx] * w[ff, rc, ...].
+
+    The window is turned around, over data with zeros between them. Networks have this op no more
+    when they are cut into kernels.
+    """
+    data, weight = c.inputs
+    groups, dilations = integer(c.attrs, "groups"), ints(c.attrs, "dilations")
+    (made, depth, *sizes), pads = weight.shape, ints(c.attrs, "pads")
+    around = [(size - 1) * d for size, d in zip(sizes, dilations, strict=True)] * 2
+    wide = [own - pad for own, pad in zip(around, pads, strict=True)]
+    source = _spread(c, data, wide)
+    rc = reduce_axis("rc", depth)
+    reduced, taps = window_axes(sizes)
+
+    def body(*i: Expr) -> Expr:
+        batch, channel, *places = i
+        own = rc.var if groups == 1 else channel // (made // groups) * depth + rc.var
+        at = [p + t * d for p, t, d in zip(places, taps, dilations, strict=True)]
+        back = [size - 1 - t for size, t in zip(sizes, taps, strict=True)]
+        return product(source[(batch, own, *at)], weight[(channel, rc.var, *back)], c)
+
+    axes = data_axes(len(sizes), "NCHW")
+    used = [source, weight]
+    return compute(
+        c.name("conv_transpose"), c.output.shape, body, used, reduce=[rc, *reduced], axes=axes
+    )
+
+
+def _spread(c: OpCall, data: Tensor, wide: Sequence[int]) -> Tensor:
+    """The data a stride apart, with so much around them (begins..., ends...)."""
+    strides, extents = ints(c.attrs, "strides"), data.shape[2:]
+    whole = [(e - 1) * s + 1 for e, s in zip(extents, strides, strict=True)]
+    begins, ends = wide[: len(whole)], wide[len(whole) :]
+    shape = [b + n + e for b, n, e in zip(begins, whole, ends, strict=True)]
+
+    def body(*i: Expr) -> Expr:
+        batch, channel, *places = i
+        inside = [place - begin for place, begin in zip(places, begins, strict=True)]
+        tests: list[Expr] = []
+        for at, size, stride in zip(inside, whole, strides, strict=True):
+            tests += [at >= 0, at < size]
+            tests += [equal(at % stride, 0)] if stride > 1 else []
+        read = [at // stride for at, stride in zip(inside, strides, strict=True)]
+        between = const(border(c.attrs), data.dtype)
+        return select(all_of(*tests), data[(batch, channel, *read)], between)
+
+    return compute(c.name("SpreadInput"), (*data.shape[:2], *shape), body, [data])
 
 
 @tensors_of("dense")

@@ -1,5 +1,6 @@
 """Networks that come with retune: builders with seeded weights, written as ONNX files."""
 
+from retune.graph.zoo.dcgan import dcgan
 from retune.graph.zoo.inception import inception_v3
 from retune.graph.zoo.light import LIGHT
 from retune.graph.zoo.networks import (
@@ -18,6 +19,7 @@ from retune.graph.zoo.ssd import ssd_resnet50_512
 IMAGE = (1, 3, 224, 224)
 
 ZOO: dict[str, tuple[Builder, tuple[int, ...]]] = {
+    "dcgan": (dcgan, (1, 100)),
     "densenet201": (densenet201, IMAGE),
     "inception_v3": (inception_v3, (1, 3, 299, 299)),
     "kws": (kws, (1, 40, 98)),

@@ -11,7 +11,7 @@ from retune.graph.evaluate import random_inputs
 from retune.graph.onnx_import import import_model
 from retune.graph.ops import Array, lookup
 
-LAYERS = ("Conv", "Gemm")
+LAYERS = ("Conv", "ConvTranspose", "Gemm")
 """ONNX ops whose output is linear in their weights and bias together."""
 
 

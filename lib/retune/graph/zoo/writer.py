@@ -124,6 +124,22 @@ class NetWriter:
             group=groups,
         )
 
+    def conv_transpose(
+        self, x: str, channels: int, kernel: int, *, stride: int, pad: int, bias: bool = False
+    ) -> str:
+        """A transposed convolution of images."""
+        batch, depth, *extents = self.shapes[x]
+        name = self._name("weight")
+        fan_in = depth * max(1, kernel // stride) ** 2
+        weight = he_normal(self.rng, (depth, channels, kernel, kernel), fan_in)
+        sources = [x, self.constant(name, weight)]
+        if bias:
+            sources.append(self.constant(f"{name}_bias", small(self.rng, (channels,))))
+        made = [(extent - 1) * stride + kernel - 2 * pad for extent in extents]
+        window: dict[str, Any] = {"strides": (stride,) * 2, "pads": (pad,) * 4}
+        shape = (batch, channels, *made)
+        return self.node("ConvTranspose", sources, shape, kernel_shape=(kernel,) * 2, **window)
+
     def batch_norm(self, x: str, epsilon: float = 1e-5) -> str:
         """Batch normalisation with random but sane statistics."""
         channels, name = self.shapes[x][1], self._name("norm")
@@ -140,6 +156,10 @@ class NetWriter:
     def relu(self, x: str) -> str:
         """max(x, 0)."""
         return self.node("Relu", [x], self.shapes[x])
+
+    def tanh(self, x: str) -> str:
+        """Between -1 and 1."""
+        return self.node("Tanh", [x], self.shapes[x])
 
     def conv_norm(self, x: str, channels: int, kernel: Size, **options: Any) -> str:
         """Convolution and batch norm."""

@@ -9,6 +9,7 @@ from retune.core.dtypes import itemsize
 from retune.core.target import MOST_GROUPS, DeviceSpec
 from retune.ir.expr import Expr, const
 from retune.ir.stmt import Stmt, blocks, is_compile_time, loops
+from retune.rules.gpu.images import TEXEL, image_elements
 from retune.schedule.binding import GROUP_AXES
 from retune.schedule.schedule import Schedule
 
@@ -17,7 +18,7 @@ _LINE_BYTES = 64
 
 
 def keep_to_limits(s: Schedule, spec: DeviceSpec) -> None:
-    """Items, groups and local memory of every kernel stay within what the device allows.
+    """Items, groups and local memory of every kernel, and images, are within the device's limits.
 
     Raises: ScheduleError where no candidate does.
     """
@@ -30,6 +31,17 @@ def keep_to_limits(s: Schedule, spec: DeviceSpec) -> None:
         s.require(_local_bytes(root) <= spec.local_memory_bytes, "local memory is too small")
         for axis in GROUP_AXES[1:]:
             s.require(extents.get(axis, const(1)) <= MOST_GROUPS, f"too many groups on {axis}")
+
+    _keep_images_to_limits(s, spec)
+
+
+def _keep_images_to_limits(s: Schedule, spec: DeviceSpec) -> None:
+    """Every image is one that the device has."""
+    for name, texels in s.program.images:
+        s.require(const(texels) <= spec.image_width, f"{name}: the rows of its image are too long")
+        size = image_elements(s.program, name)
+        rows = (size + (TEXEL * texels - 1)) // (TEXEL * texels)
+        s.require(rows <= spec.image_height, f"{name}: its image has too many rows")
 
 
 def _local_bytes(root: Stmt) -> Expr:

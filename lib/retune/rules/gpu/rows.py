@@ -48,11 +48,13 @@ class Rows:
 
     sliced: bool = False
     """True: work-groups take slices of the reduction too, and a second kernel adds them up."""
+    others: tuple[str, ...] = ()
+    """Reductions that are sliced beside the heaviest one, as the variance beside the mean."""
 
     @property
     def name(self) -> str:
         """Name of the sketch."""
-        return "gpu.rows.sliced" if self.sliced else "gpu.rows"
+        return "gpu.rows" + ".sliced" * self.sliced + ".each" * bool(self.others)
 
 
 def row_structures(s: Schedule, name: str, spec: DeviceSpec) -> Iterator[Rows]:
@@ -60,17 +62,27 @@ def row_structures(s: Schedule, name: str, spec: DeviceSpec) -> Iterator[Rows]:
     if s.block(name).indices and has_room(s, name, spec) and not accesses(s, name).along_steps:
         yield Rows()
     if slice_sizes(s, name):
-        yield Rows(sliced=True)
+        yield Rows(sliced=True, others=tuple(n for n in s.blocks() if n != name and _sliced(s, n)))
+
+
+def _sliced(s: Schedule, name: str) -> bool:
+    reduces = s.block(name).reducer is not None
+    return reduces and is_row_reduction(s, name) and bool(slice_sizes(s, name))
 
 
 def schedule_rows(s: Schedule, name: str, rows: Rows, spec: DeviceSpec) -> None:
-    """The reduction and its epilogue; numbers of slices, columns and items are sampled.
+    """The reductions and their epilogue; numbers of slices, columns and items are sampled.
 
     Without room in local memory an item takes a slice of one result.
     """
     if not rows.sliced:
         _narrow(s, name, spec)
         return
+    for reduction in (name, *rows.others):
+        _slice(s, reduction, spec)
+
+
+def _slice(s: Schedule, name: str, spec: DeviceSpec) -> None:
     sizes = slice_sizes(s, name)
     if has_room(s, name, spec):
         part = slice_all_steps(s, name, s.sample_categorical(f"slice.{name}", sizes))

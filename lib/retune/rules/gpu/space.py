@@ -8,7 +8,7 @@ for each result (`gpu_plain`), as element-wise stages do. See `gpu_space`.
 Sources: the GPU sketches of Ansor (OSDI 2020, section 4.1), whose levels S S S R R S R S these are.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -26,6 +26,7 @@ from retune.rules.fusion import (
     padding_of,
     untouched,
 )
+from retune.rules.gpu.images import may_be_images
 from retune.rules.gpu.limits import keep_to_limits
 from retune.rules.gpu.plain import schedule_plain
 from retune.rules.gpu.rows import (
@@ -52,7 +53,8 @@ from retune.schedule.access import Accesses
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import Sketch, Space, sketch_of
 
-Structure = Contraction | Window | Rows | Fused | None
+Tiled = Contraction | Window
+Structure = Tiled | Rows | Fused | None
 """What is done to the heaviest reduction; None: what is done to all others, with sizes sampled."""
 
 _PLAIN = "gpu.plain"
@@ -97,13 +99,13 @@ def _structures(program: Program, spec: DeviceSpec) -> Iterator[Structure]:
     lanes = _LANES if stage.channels % _LANES == 0 else 1
     if stage.contracts:
         if word_way(stage, spec, lanes) is None:
-            yield from _contractions(stage, lanes, spec)
+            yield from _through_images(_contractions(stage, lanes, spec), stage, spec)
         else:
             yield from _by_words(stage, lanes, spec)
         return
-    for width in dict.fromkeys((lanes, 1)):
-        for held in [False, True] if padding_of(program, anchor) else [False]:
-            yield Window(lanes=width, held=held)
+    held = [False, True] if padding_of(program, anchor) else [False]
+    windows = (Window(lanes=n, held=h) for n in dict.fromkeys((lanes, 1)) for h in held)
+    yield from _through_images(windows, stage, spec)
 
 
 def _contractions(stage: Accesses, lanes: int, spec: DeviceSpec) -> Iterator[Contraction]:
@@ -124,6 +126,20 @@ def _contractions(stage: Accesses, lanes: int, spec: DeviceSpec) -> Iterator[Con
     for halo in halos if worth_slicing else []:
         yield Contraction(lanes=lanes, fetch=Fetch(FETCHED_LANES, halo), slices="items")
     yield Contraction(lanes=lanes, fetch=Fetch(1, halos[-1]))
+
+
+def _through_images(
+    structures: Iterable[Tiled], stage: Accesses, spec: DeviceSpec
+) -> Iterator[Tiled]:
+    """The structures; where constants are read faster through images, these come before them.
+
+    Not those that copy operands to local memory: each element is read once there.
+    """
+    for structure in structures:
+        fetches = isinstance(structure, Contraction) and structure.fetch is not None
+        if not fetches and may_be_images(stage, structure.lanes, spec):
+            yield replace(structure, image=True)
+        yield structure
 
 
 def _by_words(stage: Accesses, lanes: int, spec: DeviceSpec) -> Iterator[Contraction]:

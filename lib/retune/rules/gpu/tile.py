@@ -20,6 +20,7 @@ from retune.ir.expr import Buffer, Const, Load, Var, const, variables
 from retune.ir.stmt import PEEL, For, blocks
 from retune.rules.accumulators import accumulate_in_registers
 from retune.rules.fusion import accesses, padding_of, results_of, untouched
+from retune.rules.gpu.images import read_through_images
 from retune.rules.gpu.plain import order_accumulation
 from retune.rules.tiling import (
     GPU,
@@ -88,6 +89,8 @@ class Contraction:
     items of a group, which add them up in local memory."""
     words: bool = False
     """True: words of four bytes are multiplied and added at once."""
+    image: bool = False
+    """True: constant operands are read through images."""
 
     @property
     def name(self) -> str:
@@ -97,7 +100,8 @@ class Contraction:
         halo += ["short"] if self.fetch and self.fetch.short else []
         slices = {"groups": ["sliced"], "items": ["shared"], None: []}[self.slices]
         words = ["words"] if self.words else []
-        return ".".join(["gpu", f"v{self.lanes}", where, *halo, *slices, *words])
+        image = ["image"] if self.image else []
+        return ".".join(["gpu", f"v{self.lanes}", where, *halo, *slices, *words, *image])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,11 +113,14 @@ class Window:
     held: bool
     """True: items hold what the windows of their results cover in registers; False: they read it
     where it is, and padding is a mask."""
+    image: bool = False
+    """True: constant operands are read through images."""
 
     @property
     def name(self) -> str:
         """Name of the sketch."""
-        return f"gpu.v{self.lanes}.direct{'.halo' if self.held else ''}"
+        halo, image = ".halo" if self.held else "", ".image" if self.image else ""
+        return f"gpu.v{self.lanes}.direct{halo}{image}"
 
 
 def schedule_tile(
@@ -127,6 +134,8 @@ def schedule_tile(
     if not stage.block.indices or not stage.plain:
         raise ScheduleError(f"{name}: expected axes to tile")
     orders = stage.orders()
+    if structure.image:
+        read_through_images(s, stage, spec)
     out = results_of(s, name)
     axes = [str(i) for i in s.block(out).indices if isinstance(i, Var)]
     leading, pixels, channels = roles(s, axes, stage.group)

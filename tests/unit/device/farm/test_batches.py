@@ -76,6 +76,32 @@ def test_packed_constants_travel_packed_and_once():
         np.testing.assert_array_equal(packed, [3, 2, 1, 0])
 
 
+def through_an_image(source: ProgramSource, row: int) -> ProgramSource:
+    """The program, whose second argument and constant is an image."""
+    text = "__kernel void k(__global float* x, read_only image2d_t w, __global float* y) {}"
+    kernels = (replace(source.kernels[0], text=text),)
+    x, w, y = source.buffers
+    return replace(source, kernels=kernels, buffers=(x, replace(w, image=row), y))
+
+
+def test_images_travel():
+    (source,) = received(job(through_an_image(program(), 1)))[0].sources
+    assert source.buffer("w").image == 1 and source.buffer("x").image == 0
+
+
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        (through_an_image(program(), 3), "buffer 'w': expected an image of whole rows, got 4"),
+        (through_an_image(program(), -1), "expected an image of whole rows"),
+        (through_an_image(program(), 0), "kernel k: expected its images as arguments"),
+    ],
+)
+def test_images_that_are_none_are_refused(source: ProgramSource, sentence: str):
+    with pytest.raises(RefusedError, match=sentence):
+        received(job(source))
+
+
 def test_constants_that_are_computed_travel_as_what_came_of_them():
     """Winograd's filters, say, are none of the workload's arrays."""
     source = program("a")
