@@ -2,11 +2,12 @@
 
     python -m benchmarks.layouts --records artifacts/records zoo:resnet50_v1 zoo:mobilenet
 
-Kernels are the best of the record store, or else the default schedules; they are measured with
-images in other layouts, copies too, into a store of the benchmark's own unless `--records` names
-one, and the plan is solved for (`search.layout_search`). Then four bundles run in turns: with the
-plan, with all images in rows, all in blocks of 16 channels, and with the best layouts of each
-kernel alone and the copies that this takes; on GPUs their launches, on images that are there.
+Kernels are the best of the record store (of tuned networks, say), or else the default schedules;
+they are measured with images in other layouts, copies too, into a store of the benchmark's own
+unless `--records` names one, and the plan is solved for (`search.layout_search`). Then four bundles
+run in turns: with the plan, with all images in rows, all in blocks of 16 channels, and with the
+best layouts of each kernel alone and the copies that this takes; on GPUs their launches, on images
+that are there. What launching costs there is measured, and is part of what is expected.
 Prints medians, the plan's time over each of the others', what the plan was expected to take, and
 how long the solver took; with `--table` each kernel's best times by layouts, as parts of that in
 rows.
@@ -26,6 +27,7 @@ from benchmarks.table import geometric_mean
 from retune.bundle.bench import BenchOptions, compare_times
 from retune.bundle.build import build_plan
 from retune.bundle.module import Module
+from retune.device.launch_cost import LaunchCost, launch_cost
 from retune.device.opening import open_runner
 from retune.device.runtime import Device, open_device
 from retune.graph.models import load_model
@@ -34,8 +36,9 @@ from retune.graph.quantize.recipe import quantize
 from retune.graph.quantize.settings import QuantizeSettings
 from retune.layout.solve import solve
 from retune.records.store import RecordStore
-from retune.search.conditions import usual_options
+from retune.search.conditions import network_conditions, usual_options
 from retune.search.extract import Network, extract
+from retune.search.in_blocks import laid_candidates
 from retune.search.laying import LayoutChoice, laid_out, uniform
 from retune.search.layout_problem import LayoutProblem
 from retune.search.layout_search import FoundLayouts, LayoutSearch
@@ -75,23 +78,26 @@ def found_layouts(
 
 def table_lines(problem: LayoutProblem) -> Iterator[str]:
     """A line for each task with other layouts than rows: its weight, its time, and the others'."""
-    tasks = dict.fromkeys((p.task_key, p.placed.group.anchor.op) for p in problem.kernels)
-    for key, op in tasks:
+    places = {p.task_key: p for p in problem.kernels}
+    for key, place in places.items():
+        op = place.placed.group.anchor.op
         labels = [p.label for p in problem.kernels if p.task_key == key]
-        rows, cost = problem.costs.of_kernel(key, IN_ROWS), problem.costs.kernel
+        rows, cost = problem.costs.of_kernel(place, IN_ROWS), problem.costs.kernel
         layouts = dict.fromkeys(
             way for ways in problem.options.values() for k in ways for way in k.layouts
         )
-        found = {e: cost(key, e) for e in (Ends(a, b) for a in layouts for b in layouts)}
-        others = {str(e): us for e, us in found.items() if us is not None and e != IN_ROWS}
+        every = (place.lying(Ends(a, b)) for a in layouts for b in layouts)
+        found = {e: cost(key, e) for e in every}
+        others = {str(e): us for e, us in found.items() if us is not None and e != place.rows}
         if others and rows:
             parts = "  ".join(f"{name} {us / rows:.2f}" for name, us in others.items())
             yield f"    {len(labels)} x {op} {labels[0]}: {rows:.1f} us; {parts}"
 
 
-def expected_us(problem: LayoutProblem, choice: LayoutChoice) -> float:
-    """What kernels and copies take by their measurements."""
-    return sum(problem.kernel_us(choice).values()) + sum(problem.copies_us(choice).values())
+def expected_us(problem: LayoutProblem, choice: LayoutChoice, launch: LaunchCost) -> float:
+    """What kernels and copies take by their measurements, one after the other."""
+    kernels, copies = problem.kernel_us(choice), problem.copies_us(choice)
+    return launch.sequence_us((*kernels.values(), *copies.values()))
 
 
 def measure(model: str, device: Device, store: RecordStore, options: Namespace) -> dict[str, float]:
@@ -109,23 +115,28 @@ def measure(model: str, device: Device, store: RecordStore, options: Namespace) 
         "each": problem.each_alone(),
     }
     known = known_candidates(network, store, device.spec)
+    conditions = network_conditions(device.spec, network.tasks.values())
     contenders = {}
     for name, choice in choices.items():
-        laid = laid_out(network, choice)
-        plan = build_plan(laid, known, device.spec, model_key=name, notes={})
+        laid, best = laid_out(network, choice), dict(known)
+        found_so = laid_candidates(network, choice, store, conditions, device.spec)
+        best |= {key: candidate for key, (candidate, _) in found_so.items()}
+        plan = build_plan(laid, best, device.spec, model_key=name, notes={})
         module = Module(plan, device)
         contenders[name] = runs(module, module.random_inputs())
     outcome = compare_times(contenders, options=BenchOptions(budget_s=options.compare))
     times = {timing.name: 1e3 * timing.median_s for timing in outcome.timings}
-    greedy, reduced = expected_us(problem, choices["each"]), solve(problem.table, "pbqp")
-    expected = expected_us(problem, choices["plan"]) / 1e3
+    launch = launch_cost(device)
+    greedy, reduced = expected_us(problem, choices["each"], launch), solve(problem.table, "pbqp")
+    expected = expected_us(problem, choices["plan"], launch) / 1e3
     print(
-        f"  {len(choices['plan'].kept)} images not in rows, {found.trials} candidates measured, "
+        f"  {len(choices['plan'].kept)} images not in rows, {found.trials} candidates measured"
+        f" ({found.untried} that a better plan may use were not), "
         f"{len(problem.table.names)} variables solved in {solved_s:.3f} s by {solution.solver}"
         f"{' (optimal)' if solution.optimal else ''}; pbqp {_ratio(reduced.total, solution.total)}"
         f"x, each kernel's best {_ratio(greedy / 1e3, expected)}x of the plan's cost"
     )
-    rows = expected_us(problem, choices["rows"]) / 1e3
+    rows = expected_us(problem, choices["rows"], launch) / 1e3
     print(
         f"  expected {expected:.3f} ms ({_ratio(expected, rows)}x of rows), "
         f"measured {times['plan']:.3f} ms",

@@ -130,6 +130,15 @@ def odd_image(n: Net) -> tuple[str, ...]:
 
 
 @network
+def element_by_element(n: Net) -> tuple[str, ...]:
+    """What goes along two images, each as one row, between convolutions."""
+    x = n.conv(n.input(2, 3, 6, 6), 3, 16)
+    y = n.conv(x, 16, 16)
+    z = n("Tanh", n("Sub", x, y))
+    return (n.conv(z, 16, 5), n.conv(y, 16, 4), n.conv(n("Relu", z), 16, 3))
+
+
+@network
 def batch_of_two_thin_kernels(n: Net) -> tuple[str, ...]:
     x = n.input(2, 5, 19, 23)
     y = n("Relu", n.conv(n.conv(x, 5, 17, (1, 3)), 17, 5, (3, 1)))

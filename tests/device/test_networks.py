@@ -56,7 +56,7 @@ def test_a_random_network_agrees_with_its_numpy_meaning(number: int, layout: Lay
 
 
 BLOCKED = ("grouped", "depthwise", "dense_block", "bottleneck", "pools", "neighbours", "long_rows",
-           "blocks_joined", "beside_a_constant")  # fmt: skip
+           "blocks_joined", "beside_a_constant", "element_by_element")  # fmt: skip
 """Networks whose values can lie in blocks, among all that cannot."""
 
 

@@ -20,7 +20,6 @@ from retune.bundle.plan import (
     PlanHost,
     PlanLaunch,
 )
-from retune.bundle.views import View, find_views, is_in_place, own_name
 from retune.codegen.lower import lower
 from retune.codegen.source import BufferSpec, KernelSource, ProgramSource
 from retune.codegen.views import view
@@ -42,9 +41,10 @@ from retune.rules.cost.estimate import default_candidate
 from retune.rules.devices import target_of
 from retune.schedule.space import Candidate
 from retune.search.extract import Network, PlacedGroup
-from retune.search.layouts import bound_values
+from retune.search.layouts import bound_values, in_task
 from retune.search.packed import work_of
 from retune.search.task import Task
+from retune.search.views import View, find_views, is_in_place, own_name
 from retune.vta.lower import lower as lower_packed
 
 
@@ -315,7 +315,7 @@ class _Parts:
         placed = {name: self.views.get(value) for name, value in bound_values(group, task).items()}
         shapes = {t.name: t.shape for t in (*task.dag.placeholders, *task.dag.outputs)}
         return {
-            name: place.storage.reshaped(shapes[name])
+            name: in_task(place.storage, shapes[name], task) or place.storage.reshaped(shapes[name])
             for name, place in placed.items()
             if place is not None
         }

@@ -7,6 +7,8 @@ LAYOUTS = ("auto", "NHWC", "NCHW", "NCHW16c")
 channel, or planes of pixels of 16 channels."""
 ROWS = "rows"
 """How data lie that lie as they are written down, the last axis side by side."""
+BLOCKS = "NCHW16c"
+"""The layout of blocks that can be asked for by name."""
 MEASURED = "auto"
 """The layout that stands for a choice."""
 

@@ -19,12 +19,23 @@ from typing import Self
 import numpy as np
 
 from retune.codegen.source import ProgramSource
+from retune.core.errors import DeviceError
 from retune.core.target import DeviceSpec
 from retune.device.building import Builder, Built
 from retune.device.child import Child, ChildLostError
 from retune.device.gate import MeasuringGate
+from retune.device.launch_cost import LaunchCost
 from retune.device.lease import lease
-from retune.device.messages import Check, Checked, Forget, Load, Refused, Time, Timed
+from retune.device.messages import (
+    Check,
+    Checked,
+    Forget,
+    Launching,
+    Load,
+    Refused,
+    Time,
+    Timed,
+)
 from retune.device.timing import check_deadline_s, disturbance, time_deadline_s
 from retune.device.workload import (
     Candidate,
@@ -155,6 +166,15 @@ class LocalRunner(DirectRunner):
             slots = self._built(self._builder, wanted, options)
             self._forget([self._main, *self._helpers], options)
         return [_compiled(slot.built) for slot in slots]
+
+    def launching(self, options: MeasureOptions) -> LaunchCost:
+        """What launching costs on the device. Raises: DeviceError if it cannot launch anything."""
+        with self._turn, lease(self.spec):
+            self._main.ensure()
+            reply = self._main.request(Launching(), options.run_deadline_s)
+        if not isinstance(reply, LaunchCost):
+            raise DeviceError(f"{self.spec.name}: launching nothing failed: {reply}")
+        return reply
 
     def close(self) -> None:
         """Ends the children."""

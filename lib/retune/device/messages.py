@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from retune.core.target import DeviceSpec
+from retune.device.launch_cost import LaunchCost
 from retune.device.workload import Job, MeasureOptions
 from retune.records.schema import Status
 
@@ -63,7 +64,12 @@ class Forget:
     """Drop every job."""
 
 
-Request = Load | Build | Warm | Check | Time | Forget
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launching:
+    """Measure what launching costs."""
+
+
+Request = Load | Build | Warm | Check | Time | Forget | Launching
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,4 +118,4 @@ class Broken:
     user_error: bool
 
 
-Reply = Ready | Done | Refused | Checked | Timed | Broken
+Reply = Ready | Done | Refused | Checked | Timed | LaunchCost | Broken

@@ -22,6 +22,7 @@ from retune.core.dtypes import TensorType, numpy_dtype
 from retune.core.errors import DeviceError, InputError
 from retune.core.target import DeviceSpec
 from retune.device.jobs import BoundJob, BuiltJob, build_jobs
+from retune.device.launch_cost import launch_cost
 from retune.device.messages import (
     Broken,
     Build,
@@ -29,6 +30,7 @@ from retune.device.messages import (
     Checked,
     Done,
     Forget,
+    Launching,
     Load,
     Ready,
     Refused,
@@ -85,6 +87,8 @@ class Worker:
                     return self._check(request)
                 case Time():
                     return self._time(request)
+                case Launching():
+                    return launch_cost(self._device)
                 case Forget():
                     self._jobs.clear()
                     self._bound = None

@@ -49,7 +49,7 @@ def find_moves(graph: Graph) -> Moves:
 
     Before a product reshapes only add or remove dimensions of one element. Each movement is taken
     once. Columns that are read as they are cut need no movement at all: they are views
-    (`bundle/views.py`).
+    (`search/views.py`).
     """
     uses = graph.uses()
     makers = {value: node for node in graph.nodes for value in node.outputs}

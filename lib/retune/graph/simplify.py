@@ -151,7 +151,7 @@ def _is_step(r: Rewriter, node: Node) -> bool:
 def join_slices(graph: Graph) -> Graph:
     """Slices of one value, joined along the axis that they were cut on, are gathered at once.
 
-    Along the last axis they are not: there they are views (`bundle/views.py`).
+    Along the last axis they are not: there they are views (`search/views.py`).
     """
     return rebuild(graph, _gather_slices)
 

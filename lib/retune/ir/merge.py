@@ -17,15 +17,17 @@ Seam = tuple[Buffer, int]
 """The boundary between dimensions d and d + 1 of a buffer."""
 
 
-def merge_axes(dag: Dag, *, rows: Collection[Buffer] = ()) -> Dag:
+def merge_axes(dag: Dag, *, rows: Collection[Buffer] = (), batches: Collection[Buffer] = ()) -> Dag:
     """An equal DAG in which every seam that no stage needs is gone, placeholders' seams too.
 
     Arrays for the new DAG are the old ones reshaped; element order is the same. `rows` keep their
-    last axis: something else may lie between their rows.
+    last axis: something else may lie between their rows. `batches` keep their first one, so that
+    channels may lie apart for each.
     """
     if any(not isinstance(s.op, Compute) for s in dag.stages):
         return dag
-    seams = _mergeable(dag, {(buffer, len(buffer.shape) - 2) for buffer in rows})
+    kept = {(buffer, len(buffer.shape) - 2) for buffer in rows}
+    seams = _mergeable(dag, kept | {(buffer, 0) for buffer in batches})
     if not any(seams):
         return dag
     made: dict[Buffer, Tensor] = {}

@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 
 from retune.core.errors import ScheduleError
@@ -21,12 +22,23 @@ _log = logging.getLogger("retune.rules")
 def space_of(program: Program, op: str, spec: DeviceSpec, *, max_error: float) -> Space:
     """All sketches that the rules and the operator's templates make of a program.
 
-    Those whose error is more than `max_error`, a part of the output's range, are left out.
+    Those whose error is more than `max_error`, a part of the output's range, are left out. Those of
+    templates for images in blocks are `laid`, and made when someone asks for them.
     """
     ruled = (rules(program, spec) for rules in rules_for(spec).rules)
-    written = (_template_sketches(t, program, spec) for t in templates(op, spec.device_class))
+    found = templates(op, spec.device_class)
+    written = (_template_sketches(t, program, spec) for t in found if t.blocks is None)
     known = chain.from_iterable((*ruled, *written))
-    return Space(tuple(sketch for sketch in known if sketch.error <= max_error))
+
+    def more() -> tuple[Sketch, ...]:
+        return tuple(
+            replace(sketch, blocks=entry.blocks)
+            for entry in found
+            if entry.blocks is not None
+            for sketch in _template_sketches(entry, program, spec)
+        )
+
+    return Space(tuple(sketch for sketch in known if sketch.error <= max_error), more)
 
 
 def written_sketches(program: Program, rule: Rule, name: str) -> tuple[Sketch, ...]:

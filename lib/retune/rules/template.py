@@ -33,6 +33,11 @@ Untuned = Callable[[Workload], Decided]
 """Decisions for a task of which nothing was measured yet."""
 
 
+Blocks = tuple[str, str]
+"""Names of the knobs that say how many channels the blocks of the image have that a template reads,
+and those of the image that it makes: NCHW{c}."""
+
+
 @dataclass(frozen=True, slots=True)
 class Template:
     """A registered template."""
@@ -42,6 +47,7 @@ class Template:
     device_class: DeviceClass
     function: TemplateFunction
     untuned: Untuned | None
+    blocks: Blocks | None
 
 
 _TEMPLATES: dict[tuple[str, str, str], Template] = {}
@@ -49,19 +55,24 @@ _TEMPLATES: dict[tuple[str, str, str], Template] = {}
 
 
 def template(
-    op: str, device_class: DeviceClass = "cpu", *, untuned: Untuned | None = None
+    op: str,
+    device_class: DeviceClass = "cpu",
+    *,
+    untuned: Untuned | None = None,
+    blocks: Blocks | None = None,
 ) -> Callable[[TemplateFunction], TemplateFunction]:
     """Registers the decorated function (schedule, workload) as a template for an operator.
 
     The function applies primitives and sampling to the schedule; each `sample_*` call with a name
     is a knob. For a workload that it cannot serve it raises ScheduleError, and is left out of that
-    task's space. `untuned` gives the decisions to start with where nothing was measured.
+    task's space. `untuned` gives the decisions to start with where nothing was measured. A template
+    with `blocks` is for images that lie in such blocks: only the search for layouts tries it.
 
     Raises: ValueError if a template of that name is registered for the operator already.
     """
 
     def register(function: TemplateFunction) -> TemplateFunction:
-        entry = Template(function.__name__, op, device_class, function, untuned)
+        entry = Template(function.__name__, op, device_class, function, untuned, blocks)
         key = (op, device_class, entry.name)
         if key in _TEMPLATES:
             raise ValueError(f"template {entry.name!r} for {op} on {device_class} exists already")

@@ -50,6 +50,9 @@ class Sketch:
     error: float = 0.0
     """The largest error of this strategy that was measured against float64, as a part of the
     output's range; 0: it only sums in another order than the direct form."""
+    blocks: tuple[str, str] | None = None
+    """The decisions that are the channels of the blocks that it reads, and makes; None: it does not
+    go by how images lie."""
     cost: Cost | None = None
     """What candidates take, to whoever made the sketch; None: the device's class says it."""
 
@@ -209,6 +212,18 @@ class Space:
     """The union of the candidates of some sketches."""
 
     sketches: tuple[Sketch, ...]
+    more: Callable[[], tuple[Sketch, ...]] = tuple
+    """Makes the sketches of `laid`."""
+
+    @cached_property
+    def laid(self) -> tuple[Sketch, ...]:
+        """Those for images in blocks. They are found by name, and never sampled or listed."""
+        return self.more()
+
+    @property
+    def whole(self) -> "Space":
+        """The space of all sketches, those for images in blocks too."""
+        return Space((*self.sketches, *self.laid))
 
     @cached_property
     def width(self) -> int:
@@ -222,9 +237,10 @@ class Space:
 
     def sketch(self, name: str) -> Sketch:
         """The sketch of that name. Raises: ScheduleError naming those that there are."""
-        for sketch in self.sketches:
-            if sketch.name == name:
-                return sketch
+        for sketches in (lambda: self.sketches, lambda: self.laid):
+            for sketch in sketches():
+                if sketch.name == name:
+                    return sketch
         raise ScheduleError(f"no sketch {name!r}; there are {[s.name for s in self.sketches]}")
 
     def sample(self, count: int, rng: np.random.Generator) -> Candidates:

@@ -78,13 +78,16 @@ def make_task(graph: Graph, group: Group, parts: Collection[str] = ()) -> Task:
     """The task of one group, with weight one.
 
     Its kernels find rows of `parts` wherever these lie: such values may be columns of another one.
+    What only joins or cuts channels does so in blocks of them, too, whatever the batch.
     """
     alone = group_graph(graph, group)
     tensors = group_tensors(alone, group.params)
     ends = {**tensors.inputs, **tensors.outputs}
     rows = {tensor.buffer for value, tensor in ends.items() if value in parts}
-    merged = merge_axes(split_patches(made_as_read(tensors.dag)), rows=rows)
     anchor = group.anchor
+    moves = bool(inclusions(anchor, graph)) and len(group.nodes) == 1
+    batches = [tensor.buffer for tensor in ends.values() if moves and tensor.shape[0] > 1]
+    merged = merge_axes(split_patches(made_as_read(tensors.dag)), rows=rows, batches=batches)
     strides = anchor.attrs.get("strides")
     return Task(
         key=merged.key,

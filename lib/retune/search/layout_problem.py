@@ -17,19 +17,10 @@ import numpy as np
 
 from retune.core.dtypes import TensorType
 from retune.core.layouts import ROWS
-from retune.core.target import DeviceSpec
 from retune.layout.table import CostTable, TableBuilder
-from retune.search.extract import Network
 from retune.search.joints import Joint
 from retune.search.laying import Kept, LayoutChoice
-from retune.search.layout_options import (
-    ImageLayouts,
-    KernelPlace,
-    image_layouts,
-    joint_layouts,
-    kernel_places,
-    read_in_rows,
-)
+from retune.search.layout_options import Choices, ImageLayouts, KernelPlace
 from retune.search.layouts import IN_ROWS, Ends
 
 KernelCost = Callable[[str, Ends], float | None]
@@ -44,13 +35,20 @@ class LayoutCosts:
 
     kernel: KernelCost
     copy: CopyCost
+    doubt: float = 0.0
+    """Part of their time by which kernels whose images are not in rows count for slower."""
 
-    def of_kernel(self, task_key: str, ends: Ends) -> float:
+    def in_rows(self, place: KernelPlace) -> float | None:
+        """Of the kernel with its images in rows, as they are in the network; else in rows alone."""
+        there = self.kernel(place.task_key, place.rows)
+        return self.kernel(place.task_key, IN_ROWS) if there is None else there
+
+    def of_kernel(self, place: KernelPlace, ends: Ends) -> float:
         """What was not measured costs nothing in rows, and is impossible elsewhere."""
-        found = self.kernel(task_key, ends)
-        if found is None:
-            return 0.0 if ends == IN_ROWS else inf
-        return found
+        if ends == IN_ROWS:
+            return self.in_rows(place) or 0.0
+        found = self.kernel(place.task_key, place.lying(ends))
+        return inf if found is None else found * (1.0 + self.doubt)
 
     def of_copies(self, kind: TensorType, kept: Kept) -> float:
         """Of all copies of an image; infinite where one was not measured."""
@@ -106,7 +104,7 @@ class LayoutProblem:
             wanted[value].add(ROWS)
         for place in self.kernels:
             possible = _possible(place, self.options)
-            best = min(possible, key=lambda ends: self.costs.of_kernel(place.task_key, ends))
+            best = min(possible, key=lambda ends: self.costs.of_kernel(place, ends))
             if place.made:
                 made[place.made] = best.made
             for value in (place.read, *place.others):
@@ -123,7 +121,7 @@ class LayoutProblem:
     def kernel_us(self, choice: LayoutChoice) -> dict[str, float]:
         """What each kernel takes, by its group; microseconds."""
         return {
-            place.label: self.costs.of_kernel(place.task_key, choice.ends.get(place.label, IN_ROWS))
+            place.label: self.costs.of_kernel(place, choice.ends.get(place.label, IN_ROWS))
             for place in self.kernels
         }
 
@@ -136,14 +134,13 @@ class LayoutProblem:
         }
 
 
-def layout_problem(network: Network, spec: DeviceSpec, costs: LayoutCosts) -> LayoutProblem:
+def layout_problem(choices: Choices, costs: LayoutCosts) -> LayoutProblem:
     """The choices that a network has on a device, at these costs.
 
     An option needs a measurement: whatever was not measured otherwise than in rows stays there.
     """
-    types, kernels = network.graph.types, kernel_places(network)
-    options = _options(image_layouts(network, spec), read_in_rows(network), types, costs)
-    joined = joint_layouts(network, spec)
+    types, kernels, joined = choices.network.graph.types, choices.kernels, choices.joints
+    options = _options(choices.images, choices.in_rows, types, costs)
     ways = {joint.label: tuple(map(Kept, layouts)) for joint, layouts in joined}
     shared = _Costs(options | ways)
     for value, some in options.items():
@@ -167,7 +164,7 @@ def cheapest_ends(place: KernelPlace, kept: Mapping[str, Kept], costs: LayoutCos
     made = kept[place.made].made if place.made else ROWS
     there = kept[place.read].layouts if place.read else (ROWS,)
     possible = (Ends(read, made) for read in there)
-    return min(possible, key=lambda ends: costs.of_kernel(place.task_key, ends))
+    return min(possible, key=lambda ends: costs.of_kernel(place, ends))
 
 
 def _options(
@@ -231,7 +228,7 @@ class _Costs:
         mades = self.options[place.made] if place.made else (Kept(),)
 
         def taken(kept: Kept, made: Kept) -> float:
-            return min(costs.of_kernel(place.task_key, Ends(r, made.made)) for r in kept.layouts)
+            return min(costs.of_kernel(place, Ends(r, made.made)) for r in kept.layouts)
 
         reads = self.options[place.read] if place.read else (Kept(),)
         self.add(place.read, place.made, np.array([[taken(k, m) for m in mades] for k in reads]))

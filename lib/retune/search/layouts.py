@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import prod
 
 import numpy as np
 
@@ -20,7 +21,9 @@ from retune.device.workload import Workload
 from retune.graph.fuse import partition
 from retune.graph.graph import Graph, Node
 from retune.graph.lower import group_tensors
+from retune.ir.expr import loads
 from retune.ir.storage import Storage, row_major
+from retune.ir.te import Compute
 from retune.search.extract import PlacedGroup, make_task
 from retune.search.task import Task
 
@@ -49,6 +52,11 @@ class Ends:
     """Of its first image."""
     made: str = ROWS
     """Of what it makes, and of all other images that it reads: residual sums, say."""
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether both are rows, of any pitch."""
+        return all(layout.partition("+")[0] == ROWS for layout in (self.read, self.made))
 
     def __str__(self) -> str:
         return f"{self.read} -> {self.made}"
@@ -88,6 +96,17 @@ def least_channels(layout: str) -> int:
     """Channels that an image has to have to fill one block."""
     match = _BLOCKS.fullmatch(layout)
     return int(match[1]) if match else 1
+
+
+def block_of(layout: str, channels: int) -> int | None:
+    """Channels that lie side by side in whole blocks: all of them in rows, one in planes.
+
+    None where blocks are not whole.
+    """
+    match = _BLOCKS.fullmatch(layout)
+    whole = 1 if layout == "NCHW" else channels
+    block = int(match[1]) if match else whole
+    return block if channels % block == 0 else None
 
 
 def may_lie_in_blocks(dtype: str) -> bool:
@@ -144,7 +163,8 @@ def storages_of(task: Task, ends: Ends) -> dict[str, Storage] | None:
     """How the task's images lie, by the names of its inputs and outputs; those in rows are left
     out.
 
-    None where the task has axes that cut across the layout's.
+    None where the task has axes that cut across the layout's. What is done element by element to
+    everything as one row does not care where elements lie, as long as all images lie alike.
     """
     if task.graph is None:
         return {}
@@ -156,10 +176,51 @@ def storages_of(task: Task, ends: Ends) -> dict[str, Storage] | None:
         if layout == ROWS:
             continue
         storage = image_storage(layout, task.graph.types[values[name]].shape)
-        if not storage.can_be(shapes[name]):
+        alike = ends.read == ends.made or storage.can_be(shapes[name])
+        there = in_task(storage, shapes[name], task) if alike else None
+        if there is None:
             return None
-        found[name] = storage.reshaped(shapes[name])
+        found[name] = there
     return found
+
+
+def in_task(storage: Storage, shape: tuple[int, ...], task: Task) -> Storage | None:
+    """How an image that lies so is found by a task whose buffer for it has that shape, if it can.
+
+    Buffers of one axis that a task goes along element by element are the image's memory, in its
+    order: for whoever has all of its images lie alike.
+    """
+    if storage.can_be(shape):
+        return storage.reshaped(shape)
+    whole = storage.elements == prod(shape) == prod(storage.shape)
+    return row_major(shape) if whole and goes_along(task) else None
+
+
+def goes_along(task: Task) -> bool:
+    """Whether each element that the task makes is of those at the same place in all images.
+
+    All else that it reads are single numbers; images are of one shape, and single rows to the task.
+    """
+    if task.graph is None:
+        return False
+    tensors = (*task.dag.placeholders, *task.dag.stages)
+    numbers = {tensor.buffer for tensor in tensors if prod(tensor.shape) == 1}
+    rows = {tensor.shape for tensor in tensors if tensor.buffer not in numbers}
+    constants = [t for t in task.dag.placeholders if t.buffer.scope == "constant"]
+    kinds = {task.graph.types[value].shape for value in _values(task)}
+    images = {shape for shape in kinds if prod(shape) > 1}
+    if len(rows) != 1 or len(next(iter(rows))) != 1 or len(images) != 1:
+        return False
+    if len(next(iter(images))) != IMAGE_RANK or any(t.buffer not in numbers for t in constants):
+        return False
+    for stage in task.dag.stages:
+        if not isinstance(stage.op, Compute) or stage.op.reducer is not None:
+            return False
+        axes = tuple(axis.var for axis in stage.op.axes)
+        read = (load for load in loads(stage.op.body) if load.buffer not in numbers)
+        if any(load.indices != axes for load in read):
+            return False
+    return True
 
 
 def laid_workload(workload: Workload, task: Task, ends: Ends) -> Workload:

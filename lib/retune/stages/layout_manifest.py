@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from retune.device.launch_cost import NO_LAUNCHES, LaunchCost
 from retune.stages.layout_plan import LayoutPlan, LayoutTotal
 from retune.stages.manifest import Manifest
 
@@ -22,6 +23,8 @@ class LayoutManifest(Manifest):
     """Candidates that were measured for it."""
     unused: int = 0
     """Of these, with other layouts than rows that the plan does not use."""
+    launch: LaunchCost = NO_LAUNCHES
+    """What launching costs on the device, as it was measured; part of the totals."""
 
 
 UNPLANNED = LayoutManifest()

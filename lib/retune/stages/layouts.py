@@ -6,7 +6,9 @@ from math import isfinite
 from pathlib import Path
 from time import perf_counter
 
-from retune.core.layouts import MEASURED
+from retune.core.layouts import BLOCKS, MEASURED
+from retune.device.launch_cost import NO_LAUNCHES, LaunchCost
+from retune.device.measure import LocalRunner
 from retune.device.opening import is_absent, unraced
 from retune.layout.pbqp import reduce
 from retune.search.extract import Network
@@ -24,24 +26,22 @@ from retune.stages.stage import run_once, stage_key
 from retune.stages.tuning import layout_share, searched_session
 from retune.stages.watch import stopping, tell
 
-BLOCKS = "NCHW16c"
-"""The layout of blocks that can be asked for by name."""
-
 
 def stage_layout(request: TuneRequest, tuned: Tuned) -> LayoutManifest:
     """The plan of layouts; every measurement behind it is in the store.
 
     For `auto` kernels and copies are measured and the cheapest plan is solved for; any other layout
-    is that of all images. When those who watch wish it so, measuring ends early, and the manifest
-    is not stored. On simulated devices and boards of a farm all images stay in rows.
+    is that of all images, and for blocks kernels are measured with these. When those who watch wish
+    it so, measuring ends early, and the manifest is not stored. On simulated devices and boards of
+    a farm nothing is measured.
     """
     asked = (request.layout, request.layout_solver)
     key = stage_key("layout", tuned.run_id, tuned.trials_done, *asked)
 
     def body(_: Path) -> LayoutManifest:
-        if request.layout == BLOCKS:
-            return LayoutManifest(plan=plan_of(uniform(open_network(request).network, BLOCKS)))
         unmeasured = unraced(request.device) or is_absent(request.device)
+        if request.layout == BLOCKS:
+            return _in_blocks(request, None if unmeasured or request.trials == 0 else tuned)
         if request.layout != MEASURED or unmeasured:
             return LayoutManifest()
         with searched_session(request, tuned) as session:
@@ -99,8 +99,10 @@ def plan_of(choice: LayoutChoice, problem: LayoutProblem | None = None) -> Layou
     return LayoutPlan(images=images, kernels=kernels)
 
 
-def totals_of(found: FoundLayouts, network: Network) -> tuple[LayoutTotal, ...]:
-    """What the plan takes, and what else one might do, by the same costs."""
+def totals_of(
+    found: FoundLayouts, network: Network, launch: LaunchCost = NO_LAUNCHES
+) -> tuple[LayoutTotal, ...]:
+    """What the plan takes, and what else one might do, by the same costs, with these launches."""
     problem = found.problem
     plan = problem.choice(found.solution.choice)
     reduced, proven = reduce(problem.table)
@@ -112,9 +114,9 @@ def totals_of(found: FoundLayouts, network: Network) -> tuple[LayoutTotal, ...]:
         "pbqp": problem.choice(reduced),
     }
     totals = (
-        _total("plan", problem, plan, optimal=found.solution.optimal),
+        _total("plan", problem, plan, launch, optimal=found.solution.optimal),
         *(
-            _total(name, problem, choice, optimal=proven if name == "pbqp" else None)
+            _total(name, problem, choice, launch, optimal=proven if name == "pbqp" else None)
             for name, choice in other.items()
         ),
     )
@@ -122,10 +124,15 @@ def totals_of(found: FoundLayouts, network: Network) -> tuple[LayoutTotal, ...]:
 
 
 def _total(
-    name: str, problem: LayoutProblem, choice: LayoutChoice, *, optimal: bool | None
+    name: str,
+    problem: LayoutProblem,
+    choice: LayoutChoice,
+    launch: LaunchCost,
+    *,
+    optimal: bool | None,
 ) -> LayoutTotal:
     copies = problem.copies_us(choice)
-    us = sum(problem.kernel_us(choice).values()) + sum(copies.values())
+    us = launch.sequence_us((*problem.kernel_us(choice).values(), *copies.values()))
     return LayoutTotal(name=name, us=us, copies=len(copies), optimal=optimal)
 
 
@@ -136,16 +143,37 @@ def _measured(request: TuneRequest, session: Session) -> LayoutManifest:
     found = search.run(_budget(request))
     choice = found.problem.choice(found.solution.choice)
     places = found.problem.kernels
-    unknown = [p for p in places if found.problem.costs.kernel(p.task_key, IN_ROWS) is None]
+    launch = _launching(session)
+    unknown = [p for p in places if found.problem.costs.in_rows(p) is None]
     return LayoutManifest(
         plan=plan_of(choice, found.problem),
         solver=found.solution.solver,
-        totals=totals_of(found, network),
+        totals=totals_of(found, network, launch),
+        launch=launch,
         unmeasured=len(unknown),
         trials=found.trials,
         unused=found.unused,
         stopped=stopping(),
     )
+
+
+def _launching(session: Session) -> LaunchCost:
+    """Measured where the runner is one that can: on a device of this machine."""
+    runner = session.runner
+    if isinstance(runner, LocalRunner) and session.spec.outruns_host:
+        return runner.launching(session.settings.options)
+    return NO_LAUNCHES
+
+
+def _in_blocks(request: TuneRequest, tuned: Tuned | None) -> LayoutManifest:
+    """All images in blocks; for a tuned run kernels were measured so."""
+    network = open_network(request).network
+    choice, trials = uniform(network, BLOCKS), 0
+    if tuned is not None:
+        with searched_session(request, tuned) as session:
+            search = LayoutSearch(session, network, request.layout_solver)
+            trials = search.measure(choice, _budget(request))
+    return LayoutManifest(plan=plan_of(choice), trials=trials, stopped=stopping())
 
 
 def _budget(request: TuneRequest) -> Callable[[int], bool]:

@@ -7,6 +7,7 @@ it, in place and in the same passes, or it is the default.
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Self
 
 import numpy as np
@@ -22,6 +23,7 @@ from retune.rules.cost.estimate import default_candidate
 from retune.schedule.space import Candidate
 from retune.search.extract import Network
 from retune.search.history import best_candidates
+from retune.search.in_blocks import laid_candidates
 from retune.search.laying import laid_out
 from retune.search.race import Race
 from retune.search.session import Session
@@ -83,13 +85,15 @@ def race_finalists(
     if why := unraced(request.device):
         _LOG.info("%s: finalists are chosen by their records", why)
         return FinalistsManifest(unraced=why)
-    finalists = choose_finalists(session, budget_s, without)
+    network_now, choice = open_network(request).network, choice_of(layouts)
+    laid = laid_candidates(network_now, choice, session.store, session.conditions, session.spec)
+    finalists = choose_finalists(session, budget_s, without, laid)
     chosen = {key: [f.candidate for f in found] for key, found in finalists.items()}
     if not chosen:
         return FinalistsManifest(unraced="nothing but default schedules is known")
     try:
         raced = race_in_place(
-            laid_out(open_network(request).network, choice_of(layouts)),
+            laid_out(network_now, choice),
             chosen,
             session.spec,
             request.device,
@@ -115,15 +119,19 @@ def race_finalists(
 
 
 def choose_finalists(
-    session: Session, budget_s: float, without: Collection[str] = ()
+    session: Session,
+    budget_s: float,
+    without: Collection[str] = (),
+    laid: Mapping[str, tuple[Candidate, TuningRecord]] = MappingProxyType({}),
 ) -> dict[str, list[Finalist]]:
-    """The default schedule and the fastest known candidates of each task, heaviest task first.
+    """The default schedule, what is the fastest with images lying as planned, and the fastest known
+    candidates of each task, heaviest task first.
 
     Breadth first: the best of each task, then the second best of each, as long as building them
     takes no more than its share of `budget_s`, and their constants fit into one allocation.
     """
     runs = [run for run in session.runs if run.task.key not in without]
-    known = {run.task.key: _known(session, run) for run in runs}
+    known = {run.task.key: _known(session, run, laid.get(run.task.key)) for run in runs}
     known = {key: found for key, found in known.items() if len(found) > 1}
     weights = {run.task.key: run.task.weight * (run.best_us or 0.0) for run in session.runs}
     order = sorted(known, key=lambda key: (-weights[key], key))
@@ -145,14 +153,18 @@ def choose_finalists(
     return {key: found for key, found in chosen.items() if len(found) > 1}
 
 
-def _known(session: Session, run: TaskRun) -> list[Finalist]:
-    """The default schedule first, then the fastest known candidates."""
+def _known(
+    session: Session, run: TaskRun, laid: tuple[Candidate, TuningRecord] | None
+) -> list[Finalist]:
+    """The default schedule, the fastest candidate in the planned layouts, then others."""
     spec = session.spec
     where, key = session.conditions.comparable, run.task.key
     default = default_candidate(run.space, spec)
     best = best_candidates(session.store, key, where, run.space, 1 + MOST)
     records = dict(best)
     others = [Finalist(candidate=c, record=r) for c, r in best if c != default]
+    if laid is not None and laid[0] not in (default, *records):
+        others.insert(0, Finalist(candidate=laid[0], record=laid[1]))
     return [Finalist(candidate=default, record=records.get(default)), *others[:MOST]]
 
 

@@ -106,6 +106,21 @@ def selected_network(request: TuneRequest, selection: Selection) -> Network:
     return laid_out(limited, choice_of(selection.layouts))
 
 
+def in_rows(request: TuneRequest, selection: Selection) -> Selection:
+    """All images in rows; tasks whose schedule is one for blocks have their best one in rows."""
+    spec, network = spec_of(request.device), open_network(request).network
+    store = RecordStore(request.records)
+    best: list[BestRecord] = []
+    for entry in selection.best:
+        task = network.tasks[entry.task_key]
+        record = store.named([entry.record_id]).get(entry.record_id)
+        if record is None or record.sketch in {s.name for s in task.space(spec).sketches}:
+            best.append(entry)
+        elif (plain := _best_known(store, network, entry.task_key, spec)) is not None:
+            best.append(best_record(entry.task_key, plain))
+    return replace(selection, best=tuple(best), layouts=ALL_IN_ROWS)
+
+
 def untuned(request: TuneRequest, selection: Selection) -> Selection:
     """Default schedules; images lie otherwise than in rows only where that was asked for."""
     laid = ALL_IN_ROWS if request.layout == MEASURED else selection.layouts

@@ -21,7 +21,6 @@ from retune.device.opening import spec_of
 from retune.rules.cost.estimate import default_candidate
 from retune.schedule.space import Candidate
 from retune.stages.delivery import device_conditions, stage_compile, stage_verify
-from retune.stages.layout_plan import ALL_IN_ROWS
 from retune.stages.manifest import (
     CompileManifest,
     ImportManifest,
@@ -33,6 +32,7 @@ from retune.stages.manifest import (
 )
 from retune.stages.racing import race_in_place
 from retune.stages.selection import (
+    in_rows,
     more_exact,
     selected_candidates,
     selected_network,
@@ -96,7 +96,7 @@ def _laid_or_rows(
     """The selection with its layouts, or in rows; time of the one over that of the other."""
     if request.layout != MEASURED or not selection.layouts.images:
         return selection, None
-    rows = replace(selection, layouts=ALL_IN_ROWS)
+    rows = in_rows(request, selection)
     plain = replace(build(rows, "tuned"), variant="untuned")
     gain = compare_bundles(request, plain, build(selection, "tuned")).ratio("tuned")
     return (selection if gain.low > 1.0 else rows), 1 / gain.ratio

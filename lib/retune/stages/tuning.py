@@ -16,7 +16,7 @@ from retune import __version__
 from retune.bundle.build import check_types
 from retune.core.errors import sentence
 from retune.core.keys import content_key
-from retune.core.layouts import MEASURED
+from retune.core.layouts import BLOCKS, MEASURED
 from retune.core.target import DeviceSpec
 from retune.device.opening import open_runner, spec_of
 from retune.device.workload import MeasureOptions, measuring_conditions
@@ -128,7 +128,7 @@ def join_searches(
 
 def layout_share(request: TuneRequest) -> float:
     """The part of a request's budget that is kept for measuring layouts."""
-    return _LAYOUT_SHARE if request.layout == MEASURED else 0.0
+    return _LAYOUT_SHARE if request.layout in (MEASURED, BLOCKS) else 0.0
 
 
 def searched_session(

@@ -6,20 +6,25 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from retune.codegen.lower import lower
+from retune.codegen.views import view
 from retune.core.errors import ScheduleError
 from retune.core.target import GENERIC_CPU
 from retune.ir.merge import merge_axes
 from retune.ir.stmt import Program, blocks, from_dag
+from retune.ir.storage import Storage
 from retune.ir.te import Dag
 from retune.ir.verify import verify
 from retune.rules import template as registry
 from retune.rules.cost.estimate import default_candidate
 from retune.rules.cpu.space import schedule_rest
+from retune.rules.devices import target_of
 from retune.rules.spaces import space_of
 from retune.rules.template import Workload, template, templates
 from retune.rules.templates import conv2d as shipped
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import Sketch, Space
+from retune.search.layouts import image_storage
 from tests.dags import conv2d, dense
 from tests.oracle import assert_items_agree, assert_same_meaning
 
@@ -45,7 +50,7 @@ def conv_space(dag: Dag) -> list[Sketch]:
     """The shipped template's sketches; these expressions name their convolution `conv`."""
     made: list[Sketch] = []
     for entry in templates("conv2d_nhwc", "cpu"):
-        template("conv", untuned=entry.untuned)(entry.function)
+        template("conv", untuned=entry.untuned, blocks=entry.blocks)(entry.function)
     space = space_of(from_dag(dag), "conv", GENERIC_CPU, max_error=0.0)
     made.extend(s for s in space.sketches if s.name.startswith("conv2d_nchwc"))
     return made
@@ -116,6 +121,70 @@ def test_what_the_convolution_template_does_not_serve_is_left_to_the_rules(dag: 
     work = Workload(op="conv", program=from_dag(dag), spec=GENERIC_CPU)
     with pytest.raises(ScheduleError, match="conv: expected"):
         shipped.conv2d_nchwc(Schedule(work.program), work)
+
+
+# -- images in blocks -----------------------------------------------------------------------------
+
+
+def laid_sketches(dag: Dag) -> tuple[Sketch, ...]:
+    for entry in templates("conv2d_nhwc", "cpu"):
+        template("conv", untuned=entry.untuned, blocks=entry.blocks)(entry.function)
+    return space_of(from_dag(dag), "conv", GENERIC_CPU, max_error=0.0).laid
+
+
+@pytest.mark.usefixtures("forget")
+@pytest.mark.parametrize(
+    ("dag", "size"),
+    [
+        (conv2d(1, 56, 56, 64, 64), 7 * 7 * 10 * 2),  # of resnet50, by AutoTVM's own rules
+        (conv2d(1, 7, 7, 512, 512), 10 * 10 * 4 * 2),
+        (conv2d(1, 56, 56, 256, 512, 1, pad=0, stride=2), 9 * 10 * 8 * 2),
+    ],
+)
+def test_the_template_for_blocks_has_the_space_of_the_original(dag: Dag, size: int):
+    """tile_ic and tile_oc: divisors. tile_ow: divisors and powers of two. unroll_kw, or tile_oh."""
+    assert sum(sketch.size for sketch in laid_sketches(dag)) == size
+
+
+@pytest.mark.usefixtures("forget")
+@pytest.mark.parametrize("stride", [1, 2])
+def test_every_candidate_for_blocks_keeps_the_meaning(stride: int):
+    dag = conv2d(1, 3, 5, 4, 16, pad=1, stride=stride, residual=stride == 1)
+    shapes = {t.name: t.shape for t in (*dag.placeholders, *dag.outputs)}
+    for sketch in laid_sketches(dag):
+        assert sketch.blocks == ("tile_ic", "tile_oc")
+        for row in sketch.all_rows():
+            decided = sketch.decided(row)
+            program, storages = sketch.instantiate(row), dict[str, Storage]()
+            for name, knob in (("x", "tile_ic"), (dag.outputs[0].name, "tile_oc")):
+                storages[name] = image_storage(f"NCHW{decided[knob][0]}c", shapes[name])
+            verify(view(program, storages))
+            assert_items_agree(dag, program)
+
+
+@pytest.mark.usefixtures("forget")
+def test_weights_of_the_template_for_blocks_are_packed_by_blocks():
+    """OIHW{i}i{o}o: outer channels, the window, and a block of both kinds inside."""
+    dag = conv2d(1, 6, 6, 32, 64)
+    (sketch,) = (s for s in laid_sketches(dag) if s.name.startswith("conv2d_nchwc_blocks_v16."))
+    decided = {"tile_ic": (8,), "tile_oc": (32,), "tile_ow": (6,)}
+    source = lower(sketch.instantiate(sketch.row(decided)), target_of(GENERIC_CPU))
+    (weights,) = (spec for spec in source.buffers if spec.pack is not None)
+    assert weights.pack is not None
+    plain = np.arange(3 * 3 * 32 * 64, dtype=np.float32).reshape(3, 3, 32, 64)
+    blocks = plain.reshape(3, 3, 4, 8, 2, 32).transpose(4, 2, 0, 1, 3, 5)
+    np.testing.assert_array_equal(weights.pack.apply(plain).ravel(), blocks.ravel())
+
+
+@pytest.mark.usefixtures("forget")
+def test_searches_in_rows_do_not_see_what_is_for_blocks():
+    dag = conv2d(1, 6, 6, 16, 16)
+    (*_, last) = laid_sketches(dag)
+    space = space_of(from_dag(dag), "conv", GENERIC_CPU, max_error=0.0)
+    assert not any(sketch.blocks for sketch in space.sketches)
+    assert space.sketch(last.name).name == last.name and last.name in {
+        sketch.name for sketch in space.whole.sketches
+    }
 
 
 # -- a new template ----------------------------------------------------------------------------

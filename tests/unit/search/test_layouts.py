@@ -1,8 +1,10 @@
 """Layouts of images: what may lie how, what a plan costs, and what becomes of the network."""
 
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from retune.core.errors import InputError
 from retune.core.layouts import ROWS
 from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
 from retune.device.workload import measuring_conditions
+from retune.graph.joins import inclusions
 from retune.graph.onnx_import import load_file
 from retune.graph.passes import optimise
 from retune.ir.stmt import Program
@@ -25,18 +28,31 @@ from retune.rules.cost.estimate import default_candidate
 from retune.rules.devices import target_of
 from retune.schedule.space import Space
 from retune.search.extract import Network, extract
+from retune.search.in_blocks import laid_candidates, laid_ends, written_candidates
 from retune.search.laid import LaidTrials
 from retune.search.laying import Kept, LayoutChoice, laid_out, uniform
-from retune.search.layout_options import (
-    image_layouts,
-    possible_copies,
-    possible_ends,
-    read_in_rows,
+from retune.search.layout_options import choices_of
+from retune.search.layout_problem import LayoutCosts, LayoutProblem, layout_problem
+from retune.search.layout_search import (
+    Answer,
+    Key,
+    LayoutSearch,
+    hoped,
+    questions,
+    recorded_layouts,
 )
-from retune.search.layout_problem import LayoutCosts, layout_problem
-from retune.search.layout_search import LayoutSearch, recorded_layouts
-from retune.search.layouts import IN_ROWS, Ends, image_storage, layouts_for, storages_of
+from retune.search.layouts import (
+    IN_ROWS,
+    Ends,
+    block_of,
+    goes_along,
+    image_storage,
+    layouts_for,
+    storages_of,
+    transform_task,
+)
 from retune.search.session import Session
+from retune.search.views import find_views, is_in_place
 from tests.device.networks import Net, Networks, network, write
 from tests.unit.search.fakes import FakeRunner, measured, settings
 
@@ -81,8 +97,18 @@ def torn(n: Net) -> tuple[str, ...]:
     return (n.conv(both, 48, 16),)
 
 
+SMALL: Networks = {}
+
+
+@partial(network, among=SMALL)
+def chain(n: Net) -> tuple[str, ...]:
+    """Two convolutions with an image between them."""
+    x = n("Relu", n.conv(n.input(1, 3, 4, 4), 3, 16))
+    return (n("Flatten", n("GlobalAveragePool", n.conv(x, 16, 32))),)
+
+
 def network_of(name: str, folder: Path) -> Network:
-    return extract(optimise(load_file(write(name, folder, CASES))))
+    return extract(optimise(load_file(write(name, folder, {**CASES, **SMALL}))))
 
 
 def costs(seed: int) -> LayoutCosts:
@@ -114,21 +140,74 @@ def test_other_names_are_refused(layout: str):
 @pytest.mark.parametrize(("name", "free"), [("joined", True), ("cut", True), ("torn", False)])
 def test_what_may_lie_in_blocks(name: str, free: bool, tmp_path: Path):
     net = network_of(name, tmp_path)
-    layouts = image_layouts(net, GENERIC_CPU)
+    choices = choices_of(net, GENERIC_CPU)
+    layouts = choices.images
     for value in (*net.graph.inputs, *net.graph.outputs):
         assert layouts.made.get(value, (ROWS,)) == (ROWS,)
     moved = (n for n in net.graph.nodes if n.op in ("concat", "slice"))
     for node in moved:
         assert layouts.made[node.outputs[0]] == ((ROWS, "NCHW16c") if free else (ROWS,))
-    assert read_in_rows(net) == {*net.graph.outputs}
+    assert choices.in_rows == {*net.graph.outputs}
     assert any("NCHW16c" in made for made in layouts.made.values())
-    assert all(some[0] == IN_ROWS for some in possible_ends(net, GENERIC_CPU).values())
+    assert all(some[0].by_rows for some in choices.ends.values())
+
+
+@partial(network, among=SMALL)
+def batch(n: Net) -> tuple[str, ...]:
+    """Two images at once, and their channels joined and cut."""
+    x = n("Relu", n.conv(n.input(2, 3, 6, 6), 3, 16))
+    both = n("Concat", n.conv(x, 16, 16), n("Relu", n.conv(x, 16, 32)), axis=1)
+    half = n("Slice", both, n.ints(16), n.ints(48), n.ints(1))
+    return (n.conv(half, 32, 16),)
+
+
+def test_channels_of_several_images_are_joined_in_blocks(tmp_path: Path):
+    net = network_of("batch", tmp_path)
+    choices = choices_of(net, GENERIC_CPU)
+    assert [layouts for _, layouts in choices.joints] == [(ROWS, "NCHW16c")]
+    laid = laid_out(net, uniform(net, "NCHW16c"))
+    views = find_views(laid, GENERIC_CPU)
+    moved = [n for n in laid.graph.nodes if n.op in ("concat", "slice")]
+    assert len(moved) == 2
+    for node in moved:
+        for value, wider, first in inclusions(node, laid.graph):
+            assert is_in_place(value, wider, first, views, laid.graph)
+
+
+@pytest.mark.parametrize("name", ["joined", "cut", "batch"])
+def test_kernels_beside_a_join_are_measured_as_they_are_in_the_network(
+    name: str, tmp_path: Path, store: Path
+):
+    """With the rows that a bundle has them write and read, which are records of their own."""
+    net = network_of(name, tmp_path)
+    views, types = find_views(net, GENERIC_CPU), net.graph.types
+    choices = choices_of(net, GENERIC_CPU)
+    for place in choices.kernels:
+        for value, layout in ((place.read, place.rows.read), (place.made, place.rows.made)):
+            if value is not None and value in views:
+                room = views[value].storage.parts[-1].room
+                more = room - types[value].shape[-1]
+                assert layout == (f"rows+{more}" if more else ROWS)
+            else:
+                assert layout == ROWS
+    pitched = {p.task_key for p in choices.kernels if p.rows != IN_ROWS}
+    assert pitched
+    if name != "batch":
+        return
+    in_rows = {(place.task_key, place.rows) for place in choices.kernels}
+    search = LayoutSearch(opened(net, store), net, "auto")
+    search.run(lambda count: count < len(in_rows))  # these come first
+    rows = RecordStore(store).scan({"task_key": sorted(pitched)})
+    plain = rows[(rows["layout_in"] == ROWS) & (rows["layout_out"] == ROWS)]
+    known = {p.task_key for p in choices.kernels if p.rows == IN_ROWS}
+    assert set(plain["task_key"]) <= known  # nothing is measured that the network does not have
+    assert {p.rows.made for p in choices.kernels} <= {*rows["layout_out"], ROWS}
 
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("seed", range(8))
 def test_the_table_costs_what_its_kernels_and_copies_cost(name: str, seed: int, tmp_path: Path):
-    problem = layout_problem(network_of(name, tmp_path), GENERIC_CPU, costs(seed))
+    problem = layout_problem(choices_of(network_of(name, tmp_path), GENERIC_CPU), costs(seed))
     table = problem.table
 
     def total(chosen: tuple[int, ...]) -> float:
@@ -146,7 +225,7 @@ def test_the_table_costs_what_its_kernels_and_copies_cost(name: str, seed: int, 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_each_kernels_best_is_no_better_than_the_plan(seed: int, tmp_path: Path):
-    problem = layout_problem(network_of("residual", tmp_path), GENERIC_CPU, costs(seed))
+    problem = layout_problem(choices_of(network_of("residual", tmp_path), GENERIC_CPU), costs(seed))
     plan, alone = problem.choice(solve(problem.table).choice), problem.each_alone()
     for choice in (plan, alone):
         assert problem.choice(problem.numbers(choice.kept)) == choice
@@ -163,7 +242,7 @@ def test_copies_are_groups_of_their_own(name: str, tmp_path: Path):
     net = network_of(name, tmp_path)
     kept = {
         value: Kept(ROWS, ("NCHW16c",))
-        for value, readable in image_layouts(net, GENERIC_CPU).read.items()
+        for value, readable in choices_of(net, GENERIC_CPU).images.read.items()
         if "NCHW16c" in readable
     }
     ends = {p.group.name: Ends("NCHW16c", ROWS) for p in net.groups}
@@ -196,7 +275,7 @@ def opened(net: Network, store: Path) -> Session:
 def test_records_of_layouts_stand_beside_those_in_rows(tmp_path: Path, store: Path):
     net = network_of("residual", tmp_path)
     session = opened(net, store)
-    key, ends = next((k, e) for k, some in possible_ends(net, GENERIC_CPU).items()
+    key, ends = next((k, e) for k, some in choices_of(net, GENERIC_CPU).ends.items()
                      for e in some if e != IN_ROWS)  # fmt: skip
     task = net.tasks[key]
     candidates = task.space(GENERIC_CPU).untuned()[:2]
@@ -218,9 +297,6 @@ def test_the_search_for_layouts_keeps_to_its_budget(tmp_path: Path, store: Path)
     assert len(RecordStore(store).scan({"phase": "layout"})) == 7
     everything = LayoutSearch(opened(net, store), net, "auto").run(lambda _: True)
     assert everything.solution.optimal
-    pairs = [(k, e) for k, some in possible_ends(net, GENERIC_CPU).items() for e in some]
-    copies = possible_copies(net, GENERIC_CPU)
-    assert everything.trials >= len(pairs) + len(copies) - 7
     again = LayoutSearch(opened(net, store), net, "auto").run(lambda _: True)
     assert (again.trials, again.solution) == (0, everything.solution)
 
@@ -230,7 +306,7 @@ def test_a_plan_joins_what_is_faster_in_blocks(name: str, tmp_path: Path, store:
     """Kernels with as many images in blocks as can be are the fastest, and copies are slow."""
     net, target = network_of(name, tmp_path), target_of(GENERIC_CPU)
     fast: set[str] = set()
-    for key, some in possible_ends(net, GENERIC_CPU).items():
+    for key, some in choices_of(net, GENERIC_CPU).ends.items():
         task = net.tasks[key]
         ends = max(some, key=lambda e: str(e).count("NCHW16c"))
         program = default_program(task.space(GENERIC_CPU))
@@ -275,14 +351,131 @@ def test_no_plan_stands_on_one_disturbed_measurement(tmp_path: Path, store: Path
     assert not found.problem.choice(found.solution.choice).kept
 
 
+@pytest.mark.parametrize("name", ["residual", "cut"])
+def test_what_is_not_measured_is_in_no_better_plan(name: str, tmp_path: Path, store: Path):
+    """Where all kernels of a task take about as long: each hope is kept."""
+    net = network_of(name, tmp_path)
+    asked = questions(net, GENERIC_CPU)
+
+    def us(key: Key) -> float:
+        size = asked.tasks[key[0]].least_bytes
+        return size * (1e-3 if key in asked.copied else 1e-3 + 1e-6 * (hash_of(key) % 90))
+
+    truth = {key: Answer(us(key), 1) for key in (*asked.kernels, *asked.copies)}
+    best = solve(asked.problem(truth).table)
+    known = {key: truth[key] for key in asked.rows}
+    while True:
+        problem = asked.problem(hoped(asked, known, ()))
+        choice = problem.choice(solve(problem.table).choice)
+        more = {
+            (place.task_key, place.lying(choice.ends.get(place.label, IN_ROWS)))
+            for place in problem.kernels
+        }
+        for value, kept in choice.kept.items():
+            key = transform_task(problem.types[value]).key
+            more |= {(key, Ends(kept.made, layout)) for layout in kept.copies}
+        if more <= known.keys():
+            break
+        known |= {key: truth[key] for key in more}
+    assert len(known) < len(truth)
+    found = asked.problem(known)
+    plan = found.choice(solve(found.table).choice)
+    everything = asked.problem(truth)
+    assert total_us(everything, plan) == pytest.approx(
+        total_us(everything, everything.choice(best.choice))
+    )
+
+
+def hash_of(key: Key) -> int:
+    return crc32(repr(key).encode())
+
+
+def total_us(problem: LayoutProblem, choice: LayoutChoice) -> float:
+    return sum(problem.kernel_us(choice).values()) + sum(problem.copies_us(choice).values())
+
+
+def test_a_plan_may_choose_a_schedule_that_is_for_blocks(tmp_path: Path, store: Path):
+    """The template's kernels are the fastest, and copies are slow."""
+    net = network_of("chain", tmp_path)
+
+    def outcome(source: ProgramSource) -> Measurement:
+        time = 1.0 if source.text in written else 50.0
+        return succeeded([time], max_abs_err=0.0, reference_us=None, build_s=0.0, run_s=0.0)
+
+    written: set[str] = set()
+    for key, some in choices_of(net, GENERIC_CPU).ends.items():
+        for ends in some:
+            task = net.tasks[key]
+            for candidate in written_candidates(task, ends, GENERIC_CPU, 4):
+                program = task.space(GENERIC_CPU).instantiate(candidate)
+                laid = view(program, storages_of(task, ends) or {})
+                written.add(lower(laid, target_of(GENERIC_CPU)).text)
+    runner, records = FakeRunner(outcome), RecordStore(store)
+    session = Session(list(net.tasks.values()), runner, records, settings(trials=0))
+    found = LayoutSearch(session, net, "auto").run(lambda _: True)
+    choice = found.problem.choice(found.solution.choice)
+    assert "NCHW16c" in {kept.made for kept in choice.kept.values()}
+    chosen = laid_candidates(net, choice, records, session.conditions, GENERIC_CPU)
+    ends_of = laid_ends(net, choice, GENERIC_CPU)
+    templates = [key for key, (one, _) in chosen.items() if one.sketch.startswith("conv2d_nchwc_b")]
+    assert templates and all(ends != IN_ROWS for key in templates for ends in ends_of[key])
+    for candidate, record in chosen.values():
+        assert record.conditions is not None
+        assert (record.conditions.layout_in, record.conditions.layout_out) != (ROWS, ROWS)
+        assert record.config_hash == candidate.key
+
+
+def test_all_in_blocks_is_measured_with_what_is_for_blocks(tmp_path: Path, store: Path):
+    net = network_of("chain", tmp_path)
+    search, choice = LayoutSearch(opened(net, store), net, "auto"), uniform(net, "NCHW16c")
+    assert search.measure(choice, lambda count: count < 5) == 5
+    assert search.measure(choice, lambda _: True) > 5
+    rows = RecordStore(store).scan({"phase": "layout"})
+    assert {"cpu", "template conv2d_nchwc_blocks_v16"} <= {
+        str(name).partition(".")[0] for name in rows["strategy"]
+    }
+    assert "NCHW16c" in set(rows["layout_in"])
+
+
+@pytest.mark.parametrize(
+    ("layout", "block"),
+    [(ROWS, 48), ("NCHW", 1), ("NCHW16c", 16), ("NCHW32c", None), ("rows+16", 48)],
+)
+def test_blocks_of_layouts(layout: str, block: int | None):
+    assert block_of(layout, 48) == block
+
+
 def test_tasks_without_such_axes_stay_in_rows(tmp_path: Path):
     net = network_of("residual", tmp_path)
-    for key, some in possible_ends(net, GENERIC_CPU).items():
+    for key, some in choices_of(net, GENERIC_CPU).ends.items():
         for ends in some:
             found = storages_of(net.tasks[key], ends)
             assert found is not None and (not found) == (ends == IN_ROWS)
-    assert isinstance(possible_copies(net, GENERIC_CPU)[0][0], TensorType)
+    assert isinstance(choices_of(net, GENERIC_CPU).copies[0][0], TensorType)
     assert measuring_conditions(GENERIC_CPU, settings().options).layout_in == ROWS
+
+
+@partial(network, among=SMALL)
+def along(n: Net) -> tuple[str, ...]:
+    """A group that goes along two images, each as one row, and one beside a constant in rows."""
+    x = n.conv(n.input(1, 3, 6, 8), 3, 16)
+    y = n.conv(x, 16, 16)
+    z = n("Tanh", n("Sub", x, y))
+    q = n.conv(y, 16, 16)
+    scaled = n("Relu", n("Mul", q, n.stored(np.ones((1, 16, 6, 8), np.float32))))
+    return (n.conv(z, 16, 16), n.conv(q, 16, 16), n.conv(scaled, 16, 16))
+
+
+def test_what_goes_along_images_follows_any_layout_alike(tmp_path: Path):
+    net = network_of("along", tmp_path)
+    (flat,) = (task for task in net.tasks.values() if goes_along(task))
+    assert len(flat.inputs) == 2 and flat.dag.outputs[0].shape == (6 * 8 * 16,)
+    assert storages_of(flat, Ends("NCHW16c", "NCHW16c"))
+    assert storages_of(flat, Ends("NCHW16c", ROWS)) is None
+    assert storages_of(flat, Ends("rows+16", "rows+16")) is None  # there are gaps between rows
+    laid = uniform(net, "NCHW8c")
+    (group,) = (p.group for p in net.groups if p.task_key == flat.key)
+    assert {laid.kept[value].made for value in (*group.inputs, *group.outputs)} == {"NCHW8c"}
 
 
 def test_images_of_bytes_are_not_put_into_blocks():
@@ -301,7 +494,7 @@ def test_gpus_have_planes_and_blocks_of_what_an_item_loads():
 
 def test_what_a_gpu_may_be_asked_for_becomes_kernels(tmp_path: Path):
     net, target = network_of("residual", tmp_path), target_of(GENERIC_GPU)
-    for key, some in possible_ends(net, GENERIC_GPU).items():
+    for key, some in choices_of(net, GENERIC_GPU).ends.items():
         task = net.tasks[key]
         program = default_program(task.space(GENERIC_GPU), GENERIC_GPU)
         texts = {

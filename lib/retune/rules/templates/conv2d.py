@@ -7,20 +7,33 @@ agree on it with the next one, and no transform is left. What else makes up that
 register tile of `tile_ow` pixels by a block of output channels in vector lanes, each input element
 broadcast, and weights packed at compile time to the order of the loops, which is OIHW{ic}i{oc}o.
 
+Where the images lie in blocks, the template is what it was: `conv2d_nchwc_blocks*`. Its knobs have
+all of AutoTVM's values, `tile_ic` and `tile_oc` are the blocks that it reads and makes, and only
+the search for layouts tries it. What AutoTVM does not refuse, tiles that spill, is no candidate.
+Pixels that are one axis, as those of a 1x1 convolution may be, have one tile and no `tile_oh`.
+
 A network that was imported as NCHW has no use for it: the lanes of its outputs are not adjacent.
 
 Source: TVM's topi/x86/conv2d_avx_common.py and conv2d_avx_1x1.py (schedule and fallback).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
 from retune.core.errors import ScheduleError
 from retune.ir.evaluate import evaluate_int
+from retune.ir.expr import Expr, as_expr
 from retune.rules.accumulators import accumulate_in_registers
 from retune.rules.cpu.space import schedule_rest
-from retune.rules.fusion import inline_elementwise, pack_operands, results_of
-from retune.rules.template import Decided, Workload, template
+from retune.rules.fusion import (
+    inline_elementwise,
+    masks_lanes,
+    pack_operands,
+    padding_of,
+    results_of,
+)
+from retune.rules.template import Decided, TemplateFunction, Workload, template
 from retune.schedule.access import Accesses
 from retune.schedule.schedule import Schedule
 from retune.schedule.stages import block_named
@@ -28,6 +41,8 @@ from retune.schedule.stages import block_named
 _MAX_VECTORS = 4
 """Vectors of output channels in a register tile at most: more leave too few pixels."""
 _MAX_IC = 64
+_MAX_OW = 64
+_LANES = (1, 2, 4, 8, 16)
 _TILE_OH = (1, 2)
 """Rows of a register tile of a 1x1 convolution."""
 
@@ -96,9 +111,69 @@ def _schedule(s: Schedule, work: Workload, *, unroll_kw: bool) -> None:
     out = results_of(s, work.op)
     loops = s.loops(out)
     (vectors,) = s.sample_tile(loops[shape.channel], 2, _MAX_VECTORS, "tile_oc", unit=lanes)
-    (columns,) = s.sample_tile(loops[shape.column], 2, 64, "tile_ow")
-    oc_chunk, oc_vectors, oc_lanes = s.split(loops[shape.channel], [vectors, lanes], "shift")
-    ow_chunk, ow_block = s.split(loops[shape.column], [columns], "shift")
+    (columns,) = s.sample_tile(loops[shape.column], 2, _MAX_OW, "tile_ow")
+    _tile(s, work, shape, out, _Tile(lanes, vectors, columns, _MAX_IC, unroll_kw))
+
+
+def in_blocks(lanes: int, *, unroll_kw: bool) -> TemplateFunction:
+    """The template for images in blocks, whose output's blocks are vectors of so many lanes.
+
+    Blocks that are no whole vectors of the device take the longest ones that they are made of: the
+    values of `tile_oc` are shared out among the templates of all numbers of lanes.
+    """
+
+    def conv2d_nchwc_blocks(s: Schedule, work: Workload) -> None:
+        shape, widest = _shape(work), work.spec.vector_lanes()
+        if unroll_kw and shape.taps == 1:
+            raise ScheduleError(f"{work.op}: unroll_kw expects a window wider than one column")
+        sizes = [n for n in _divisors(shape.out_channels) if _vector(n, widest) == lanes]
+        if not sizes:
+            raise ScheduleError(f"{work.op}: no block of outputs consists of vectors of {lanes}")
+        for stage in padding_of(s.program, s.block(work.op)):
+            if not masks_lanes(stage, s.block(work.op)):
+                s.compute_inline(stage.name)
+        inline_elementwise(s)
+        out = results_of(s, work.op)
+        block = s.sample_categorical("tile_oc", sizes)
+        columns = s.sample_categorical("tile_ow", verbose_tiles(shape.width))
+        tile = _Tile(lanes, block // lanes, columns, shape.in_channels, unroll_kw)
+        _tile(s, work, shape, out, tile)
+
+    conv2d_nchwc_blocks.__name__ += f"_v{lanes}" + "_unroll_kw" * unroll_kw
+    return conv2d_nchwc_blocks
+
+
+for _lanes in _LANES:
+    for _unroll_kw in (False, True):
+        template("conv2d_nhwc", blocks=("tile_ic", "tile_oc"))(
+            in_blocks(_lanes, unroll_kw=_unroll_kw)
+        )
+
+
+def verbose_tiles(extent: int) -> list[int]:
+    """AutoTVM's sizes of a tile of columns: divisors and powers of two, up to 64."""
+    powers = (1 << n for n in range(extent.bit_length()))
+    return sorted(n for n in {*_divisors(extent), *powers} if n <= _MAX_OW)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    """A register tile: vectors of output channels by columns."""
+
+    lanes: int
+    vectors: Expr
+    columns: Expr
+    most_ic: int
+    """Input channels of a block at most."""
+    unroll_kw: bool
+
+
+def _tile(s: Schedule, work: Workload, shape: _Shape, out: str, tiled: _Tile) -> None:
+    """All but the sizes of the tile, which is that of the stage `out`."""
+    loops, lanes = s.loops(out), tiled.lanes
+    by_lanes = [tiled.vectors, as_expr(lanes)]
+    oc_chunk, oc_vectors, oc_lanes = s.split(loops[shape.channel], by_lanes, "shift")
+    ow_chunk, ow_block = s.split(loops[shape.column], [tiled.columns], "shift")
     rows = [] if shape.row is None else [loops[shape.row]]
     tile = [ow_block, oc_vectors]
     if _has_tile_oh(shape):
@@ -113,27 +188,28 @@ def _schedule(s: Schedule, work: Workload, *, unroll_kw: bool) -> None:
         s.bind(loop, f"group.{axis}")
     for loop in tile:
         s.unroll(loop)
-    s.vectorize(oc_lanes)
-    _reduction(s, work.op, shape, lanes, unroll_kw=unroll_kw)
-    accumulators = vectors * columns * (s.loop(tile[0]).extent if len(tile) > 2 else 1)
+    if lanes > 1:
+        s.vectorize(oc_lanes)
+    _reduction(s, work.op, shape, tiled)
+    accumulators = tiled.vectors * tiled.columns * (s.loop(tile[0]).extent if len(tile) > 2 else 1)
     registers = max(work.spec.vector_registers, 8)
-    s.require(accumulators + vectors + 1 <= registers, "the register tile spills")
+    s.require(accumulators + tiled.vectors + 1 <= registers, "the register tile spills")
     pack_operands(s, work.op)
     schedule_rest(s, work.spec)
 
 
-def _reduction(s: Schedule, conv: str, shape: _Shape, lanes: int, *, unroll_kw: bool) -> None:
+def _reduction(s: Schedule, conv: str, shape: _Shape, tiled: _Tile) -> None:
     """ic_chunk, kh, kw, ic_block (or ic_block, kw), then the register tile with lanes last."""
     own = s.loops(conv)
     axes = [str(index) for index in s.block(conv).indices]
     rest = [n for n in own if s.loop(n).reduce and n != shape.depth]
-    (ic,) = s.sample_perfect_tile(shape.depth, 2, _MAX_IC, "tile_ic")
+    (ic,) = s.sample_perfect_tile(shape.depth, 2, tiled.most_ic, "tile_ic")
     ic_chunk, ic_block = s.split(shape.depth, [ic])
-    inner = [ic_block, rest[-1]] if unroll_kw else [*rest[-1:], ic_block]
+    inner = [ic_block, rest[-1]] if tiled.unroll_kw else [*rest[-1:], ic_block]
     tile = [n for i, n in enumerate(axes) if i != shape.channel and n in own]
     outer = [ic_chunk, *rest[:-1], *inner]
-    accumulate_in_registers(s, outer, [*tile, axes[shape.channel]], lanes)
-    if unroll_kw:
+    accumulate_in_registers(s, outer, [*tile, axes[shape.channel]], tiled.lanes)
+    if tiled.unroll_kw:
         s.unroll(rest[-1])
 
 
@@ -172,4 +248,13 @@ def _shape(work: Workload) -> _Shape:
 
 def _divisor(extent: int, limit: int) -> int:
     """The largest divisor of the extent up to a limit."""
-    return max(n for n in range(1, min(extent, limit) + 1) if extent % n == 0)
+    return max(n for n in _divisors(extent) if n <= limit)
+
+
+def _divisors(extent: int) -> Sequence[int]:
+    return [n for n in range(1, extent + 1) if extent % n == 0]
+
+
+def _vector(block: int, widest: int) -> int:
+    """Lanes of the longest vectors of which so many channels are whole ones."""
+    return max(n for n in _LANES if n <= widest and block % n == 0)
