@@ -188,7 +188,7 @@ def test_external_data_that_is_missing_or_short_is_named(tmp_path: Path):
     [
         ("zoo:mobilnet", "did you mean zoo:mobilenet"),
         ("light:resnet", "did you mean light:resnet50"),
-        ("zoo:", "known; names: densenet201"),
+        ("zoo:", "known; names: dcgan"),
     ],
 )
 def test_an_unknown_name_lists_the_known_ones(spec, message):
