@@ -72,12 +72,12 @@ def test_what_fits_no_warp_goes_by_words(dag: Dag, sketches: list[str]):
     assert names(dag) == sketches
 
 
-def test_data_that_the_epilogue_reads_by_bytes_go_by_words_in_local_memory():
+def test_data_that_the_epilogue_reads_by_bytes_go_by_words():
     (y,) = byte_product(16, 64, 64).outputs
     x = next(t for t in Dag((y,)).placeholders if t.name == "x")
     dag = Dag((compute("z", y.shape, lambda i, j: y[i, j] + cast(x[i, j], "int32"), [y, x]),))
     found = {sketch.name for sketch in gpu_space(from_dag(dag), NVIDIA).sketches}
-    assert "gpu.v4.local16.words" in found
+    assert found and all(name.endswith(".words") for name in found)
     assert names(dag) == []
 
 
