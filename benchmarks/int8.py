@@ -8,9 +8,10 @@ schedules, or with the best of the record store; it runs in turns with the same 
 by direct kernels. On CPUs onnxruntime runs the network that its own quantizer wrote (static, QDQ,
 per channel), and OpenVINO the same file, where they are installed; with `--given` ours is imported
 from that file too, and all three compute with the same integers. Every run's integers are first
-compared with the numpy meaning of the quantized network. On GPUs launches are timed, without
-copies from and to the host. Prints medians and ratios, the instructions that the device has, and
-geometric means at the end.
+compared with the numpy meaning of the quantized network. Each runs in the form that is found to be
+its fastest one (launches, or groups that stay). On GPUs runs are timed without copies from and to
+the host. Prints medians and ratios, the instructions that the device has, and geometric means at
+the end.
 """
 
 from argparse import Namespace
@@ -29,6 +30,7 @@ from benchmarks.networks import FASTER, PEERS, known_candidates
 from benchmarks.table import geometric_mean
 from retune.bundle.bench import BenchOptions, compare_times
 from retune.bundle.build import build_plan
+from retune.bundle.forms import best_form
 from retune.bundle.module import Module
 from retune.bundle.peers import open_peer
 from retune.core.config import records_root
@@ -71,10 +73,11 @@ def first_of(graph: Graph, samples: Arrays) -> Arrays:
 
 
 def compiled(graph: Graph, device: Device, records: Path) -> Module:
-    """By direct kernels, the best of the store or else of the estimate."""
+    """By direct kernels, the best of the store or else of the estimate, in the fastest form."""
     network = extract(optimise(graph, "NHWC"), max_error=0.0)
     known = known_candidates(network, RecordStore(records), device.spec)
-    return Module(build_plan(network, known, device.spec, model_key=graph.name, notes={}), device)
+    plan = build_plan(network, known, device.spec, model_key=graph.name, notes={})
+    return Module(best_form(plan, device), device)
 
 
 def is_exact(graph: Graph, device: Device, records: Path, inputs: Arrays) -> bool:
@@ -181,7 +184,7 @@ def main() -> None:
     rows: dict[str, dict[str, float]] = {}
     for model in options.networks:
         rows[model] = times = measure(model, device, options)
-        parts = [f"{n} {ms:.2f} ms ({times['int8'] / ms:.2f}x)" for n, ms in times.items()]
+        parts = [f"{n} {ms:.3f} ms ({times['int8'] / ms:.2f}x)" for n, ms in times.items()]
         print(f"{model:22} exact  " + "  ".join(parts), flush=True)
     for peer in ("float32", *PEERS, FASTER):
         if found := ratios(rows, peer):

@@ -15,16 +15,19 @@ from retune.codegen.kernel import (
     Assign,
     At,
     Declare,
+    Function,
     Literal,
     Name,
     Operation,
     Statement,
     Store,
+    Together,
     Value,
 )
 from retune.codegen.kernel import Load as Read
 from retune.codegen.lookups import elements, is_lookup, lookups, place_of
 from retune.codegen.sharing import shared_values
+from retune.codegen.warps import is_of_warps, shape_of_warps
 from retune.codegen.widths import integer_type, sum_type
 from retune.core.dtypes import is_unsigned
 from retune.core.errors import CodegenError
@@ -86,12 +89,22 @@ class Expressions:
         if half and (wide := _as_float32(block.value)) is not None:
             return [*made, Store(self._at(place), self._wide(wide, instance, 1))]
         old = target or self.load(place)
+        if isinstance(block.value, Call) and is_of_warps(block.value.function):
+            return [*made, self._together(block.value, old, instance)]
         if place.lanes < lanes:
             value = self._across_lanes(instance, old, lanes, made)
         else:
             value = self._updated(instance, old, lanes)
         made.append(Store(self._at(place), value) if target is None else Assign((target,), value))
         return made
+
+    def _together(self, call: Call, first: Value, instance: Instance) -> Statement:
+        """The sums of an item, of which the call has all but the first, with what it adds."""
+        *words, second = (self.value(arg, instance) for arg in call.args)
+        if not isinstance(first, Name) or not isinstance(second, Name):
+            raise CodegenError(f"{instance.block.name}: its sums are not in registers")
+        function = Function(call.function, shape_of_warps(call))
+        return Together(function, (first, second), tuple(words))
 
     def guard(self, instance: Instance, established: Sequence[Expr]) -> tuple[Value, ...] | None:
         """The tests under which an instance runs: none if it always does, None if it never does.

@@ -1,6 +1,7 @@
 """Loops that an intrinsic does become calls of a function over words, whose text is its way's.
 
-Those of tiles become operations on matrix registers, see `tiles`.
+Those of tiles become operations on matrix registers, see `tiles`, and those of warps calls over
+what each item has read, see `warps`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,6 +9,7 @@ from dataclasses import replace
 
 from retune.codegen.kernel import Function, Value, element_of
 from retune.codegen.tiles import tiles_to_calls
+from retune.codegen.warps import is_of_warps, shape_of_warps, warp_to_call
 from retune.core.errors import CodegenError
 from retune.instructions import Match, Shape, intrinsic, intrinsics, match, mismatch
 from retune.ir.expr import Buffer, Call, Expr, Load, Var, const
@@ -22,6 +24,7 @@ def intrinsics_to_calls(nest: Stmt) -> Stmt:
     """
 
     tiled: list[tuple[For, Match]] = []
+    together: list[tuple[For, Match]] = []
 
     def rule(node: Stmt) -> Stmt | None:
         if not isinstance(node, For) or not node.intrinsic:
@@ -32,12 +35,15 @@ def intrinsics_to_calls(nest: Stmt) -> Stmt:
         if isinstance(found, str) or problem:
             names = ", ".join(block.name for block in blocks(node))
             raise CodegenError(f"{names}: no {entry.name} over {node.var} any more: {problem}")
-        if entry.of_tiles:
-            tiled.append((node, found))
+        if entry.op.axes:
+            (tiled if entry.of_tiles else together).append((node, found))
             return None
         return replace(found.block, value=_call(found))
 
-    return tiles_to_calls(rewrite(nest, rule), tiled)
+    nest = tiles_to_calls(rewrite(nest, rule), tiled)
+    for loop, found in together:
+        nest = warp_to_call(nest, loop, found)
+    return nest
 
 
 def _call(found: Match) -> Expr:
@@ -65,7 +71,9 @@ def used_functions(nest: Stmt, lanes: Mapping[Var, int], offered: Sequence[str])
     found: set[tuple[str, Shape]] = set()
     for block, path in paths(nest):
         call = block.value
-        if isinstance(call, Call) and is_intrinsic(call.function):
+        if isinstance(call, Call) and is_of_warps(call.function):
+            found.add((call.function, shape_of_warps(call)))
+        elif isinstance(call, Call) and is_intrinsic(call.function):
             width = [lanes[p.var] for p in path if p.var in lanes]
             found.add((call.function, shape_of(call.args, width[0] if width else 1)))
     return [

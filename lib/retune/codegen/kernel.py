@@ -22,6 +22,7 @@ CHANNELS = 4
 """Floats of a texel, which is what an image is read by."""
 VECTOR_TYPES = frozenset(
     {"float32", "int32", "int8", "int7", "uint8", "int8x4", "int7x4", "uint8x4"}
+    | {"int8x8", "uint8x8"}
 )
 """Element types whose blocks are vectorized; bytes for dot products are read as words of four.
 Vectors of bytes are moved, converted and compared for the larger; nothing calculates with them."""
@@ -62,8 +63,8 @@ def element_of(dtype: str) -> str:
 
 
 def element_bytes(dtype: str) -> int:
-    """Size of an element in memory; a word of bytes has four."""
-    return 4 if dtype.endswith("x4") else itemsize(element_of(dtype))
+    """Size of an element in memory; a word of bytes has four, or eight."""
+    return int(dtype[-1]) if dtype.endswith(("x4", "x8")) else itemsize(element_of(dtype))
 
 
 _SYMBOLS: Mapping[str, str] = {
@@ -244,6 +245,9 @@ class Store(Node):
 class Wait:
     """A barrier: items wait until the memory of their group is as all of them left it."""
 
+    def __str__(self) -> str:
+        return "barrier"
+
 
 @node
 class Prefetch(Node):
@@ -311,9 +315,22 @@ class OnMatrices(Node):
     """What follows as arguments: a pitch in memory, in elements; rows; bytes or words of a row."""
 
 
+@node
+class Together(Node):
+    """What the items of a warp do at once: a function adds to registers of each of them."""
+
+    function: "Function"
+    targets: tuple[Name, ...]
+    values: "tuple[Value, ...]"
+
+    def __str__(self) -> str:
+        called = f"{self.function.op}({', '.join(map(str, self.values))})"
+        return f"{', '.join(map(str, self.targets))} += {called}"
+
+
 Statement = (
     Declare | Registers | Array | Part | Assign | Store | Wait | Prefetch | Number | Loop | If
-    | Matrices | OnMatrices
+    | Matrices | OnMatrices | Together
 )  # fmt: skip
 
 
@@ -389,8 +406,8 @@ def _shown(statement: Statement) -> str:
             return f"{' = '.join(map(str, targets))} = {value}"
         case Store(at, value):
             return f"{at} = {value}"
-        case Wait():
-            return "barrier"
+        case Wait() | Together():
+            return str(statement)
         case Prefetch(at, beyond, later):
             return f"prefetch{' later' if later else ''} {at} + {beyond}"
         case Number(name, kind, axis, extent):

@@ -30,6 +30,7 @@ from retune.codegen.source import (
 )
 from retune.codegen.target import LEAST_BASED, ONE_BASE, Target
 from retune.codegen.tile_functions import tile_function
+from retune.codegen.warps import with_exchange
 from retune.codegen.widths import check_sizes
 from retune.core.config import knob
 from retune.core.dtypes import itemsize
@@ -188,6 +189,8 @@ def _kernel(
     for function in functions:
         if intrinsic(function.op).of_tiles:
             statements = by_number(statements, function)
+        elif intrinsic(function.op).warp is not None:
+            statements = with_exchange(statements, function, prod(body.local_size))
     kernel = Kernel(
         name=name,
         parameters=tuple(Parameter(body.memory(b), b in written) for b in touched),

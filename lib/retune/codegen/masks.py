@@ -8,14 +8,15 @@ hoisted out of loops, and vanishes where the ranges of the loops prove it.
 from dataclasses import replace
 
 from retune.ir.expr import Binary, Cast, Const, Expr, Select, all_of, const, loads
-from retune.ir.stmt import Block, Program, Stmt, identity, rewrite, with_body
+from retune.ir.stmt import Block, Program, Stmt, blocks, identity, loops, rewrite, with_body
 
 
 def masks_to_guards(program: Program) -> Program:
-    """Masks of reduction steps as guards of their blocks."""
+    """Masks of reduction steps as guards of their blocks; instructions take masks as they are."""
+    taken = {block for n in loops(program.body) if n.intrinsic for block in blocks(n)}
 
     def rule(node: Stmt) -> Stmt | None:
-        if not isinstance(node, Block) or node.reducer is None:
+        if not isinstance(node, Block) or node.reducer is None or node in taken:
             return None
         neutral = identity(node.reducer, node.buffer.dtype)
         condition, value = _unmasked(node.value, neutral, products=node.reducer == "sum")

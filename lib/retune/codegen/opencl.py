@@ -33,6 +33,7 @@ from retune.codegen.kernel import (
     Prefetch,
     Registers,
     Store,
+    Together,
     Value,
     Wait,
 )
@@ -92,7 +93,7 @@ _WORDS = """
     imaginary true false kernel global local constant private generic read_only write_only
     read_write uniform pipe image1d_t image2d_t image3d_t sampler_t event_t queue_t NULL NAN
     INFINITY HUGE_VALF MAXFLOAT INT_MIN INT_MAX LONG_MIN LONG_MAX fma select group get_group_id
-    get_local_id get_global_id barrier CLK_LOCAL_MEM_FENCE main base at matrices item arena
+    get_local_id get_global_id barrier CLK_LOCAL_MEM_FENCE main base at matrices item arena exchange
     tile0 tile1 tile2 tile3 tile4 tile5 tile6 tile7
 """
 RESERVED = frozenset(_WORDS.split()) | frozenset(FUNCTION.values())
@@ -103,6 +104,8 @@ def literal(value: float | bool, dtype: str) -> str:
     """A literal that reads back as exactly the same value."""
     if dtype == "bool":
         return "1" if value else "0"
+    if dtype.endswith("x8"):
+        return f"(uint2)({int(value)}u)"
     if not dtype.startswith("float"):
         if dtype == "int64":
             return "LONG_MIN" if value == -(2**63) else f"{int(value)}L"
@@ -402,6 +405,14 @@ def _on_matrices(s: OnMatrices, to: Printer) -> list[str]:
     return [f"{macro_name(s.function, s.step)}({arguments});"]
 
 
+def _together(s: Together, to: Printer) -> list[str]:
+    """A macro's call: whether it needs memory by which to exchange is the way's business."""
+    assert s.function.shape is not None, "an intrinsic's function has a shape"
+    name = function_name(s.function.op, s.function.shape).upper()
+    arguments = [*(target.name for target in s.targets), *(_bare(v, to) for v in s.values)]
+    return [f"{name}({', '.join(arguments)});"]
+
+
 def _if(s: If, to: Printer) -> list[str]:
     tests = _conjunction(s.tests, map(to.text, s.tests))
     otherwise = ["else {", *to.inside(s.otherwise), "}"] if s.otherwise else []
@@ -459,6 +470,7 @@ OPENCL = Renderer(
         If: _if,
         Matrices: _matrices,
         OnMatrices: _on_matrices,
+        Together: _together,
     },
     kernel=_kernel,
     reserved=RESERVED,

@@ -4,7 +4,7 @@ macros such as `TILE8_US_1_LOAD`."""
 from collections.abc import Iterable, Sequence
 
 from retune.codegen.kernel import Function
-from retune.instructions import TILE_STEPS, Shape, intrinsic, intrinsics
+from retune.instructions import TILE_STEPS, Intrinsic, Shape, Way, intrinsic, intrinsics
 
 LANGUAGE = "OpenCL C"
 """What the texts of ways are found under."""
@@ -41,12 +41,41 @@ def _macros(f: Function, way: str, texts: Sequence[str]) -> list[str]:
     return [f"#ifndef {macro_name(f, TILE_STEPS[0])}", f"// {way}", *lines, "#endif"]
 
 
+def _of_warps(f: Function, way: Way, entry: Intrinsic) -> list[str]:
+    """A function that takes the places of sums, and a macro that takes them by their names.
+
+    The words of the second operand are lanes of vectors, one vector for each of an item's words.
+    """
+    assert f.shape is not None and entry.warp is not None, "whoever asks has looked"
+    name = function_name(f.op, f.shape)
+    sums, words = ["y0", "y1"], ["a", "b0", "b1"]
+    given = [*(f"int4* {y}" for y in sums), "const uint2 a", "const int4 b0", "const int4 b1"]
+    passed = [*(f"&{y}" for y in sums), *words]
+    inline = "__attribute__((always_inline)) " if way.exchanged else ""  # PoCL: for its barriers
+    if way.exchanged:
+        given += ["__local int* all", "const int item"]
+        first, second = entry.warp.first, entry.warp.items
+        item = f"get_local_id(0) + {first} * get_local_id(1) + {second} * get_local_id(2)"
+        passed += ["exchange", item]
+    return [
+        f"#ifndef {name.upper()}",
+        f"// {entry.full_name(way)}",
+        f"static {inline}void {name}({', '.join(given)}) {{",
+        *(f"  {line}" for line in way.text[LANGUAGE](f.shape)),
+        "}",
+        f"#define {name.upper()}({', '.join([*sums, *words])}) {name}({', '.join(passed)})",
+        "#endif",
+    ]
+
+
 def _definition(f: Function) -> list[str]:
     assert f.shape is not None, "an intrinsic's function has a shape"
     entry = intrinsic(f.op)
     way = next(way for way in entry.ways if way.name == f.way)
     if entry.of_tiles:
         return _macros(f, entry.full_name(way), way.text[LANGUAGE](f.shape))
+    if entry.warp is not None:
+        return _of_warps(f, way, entry)
     lanes = "" if f.shape.lanes == 1 else f.shape.lanes
     name = function_name(f.op, f.shape)
     operands = zip(entry.operands, f.shape.dtypes, strict=True)

@@ -19,9 +19,11 @@ TYPE: Mapping[str, str] = {
     "int8x4": "int",
     "int7x4": "int",
     "uint8x4": "uint",
+    "int8x8": "uint2",
+    "uint8x8": "uint2",
 }
 """Names of element types in memory; a bool takes one byte that is 0 or 1, bytes for dot products
-are read as words of four."""
+are read as words of four, or two of them at once."""
 
 
 def type_name(dtype: str, lanes: int = 1) -> str:

@@ -14,7 +14,14 @@ from retune.codegen.target import ONE_BASE
 from retune.core.dtypes import INTEGER_LIMITS, TensorType, numpy_dtype
 from retune.core.errors import DeviceError
 from retune.device import catalogue
-from retune.device.probing import BASED_PROGRAM, program_of, shapes_of, tile_kernel, ways
+from retune.device.probing import (
+    BASED_PROGRAM,
+    operand_shapes,
+    program_of,
+    shapes_of,
+    tile_kernel,
+    ways,
+)
 from retune.device.runtime import Device
 from retune.device.staying import groups_stay
 from retune.instructions import Intrinsic, Shape, Way
@@ -59,7 +66,7 @@ def has_one_base(device: Device) -> bool:
 
 def _has_way(device: Device, entry: Intrinsic, way: Way) -> bool:
     """Whether the way's functions can be built, and give what the pattern means."""
-    right = has_tile if entry.of_tiles else _right
+    right = has_tile if entry.op.axes else _right
     return all(right(device, entry, way, shape) for shape in shapes_of(entry, way))
 
 
@@ -67,12 +74,12 @@ def has_tile(device: Device, entry: Intrinsic, way: Way, shape: Shape) -> bool:
     """Whether the way's product of two tiles can be built, and is what the pattern means."""
     rng = np.random.default_rng(0)
     kernel = tile_kernel(entry, way, shape)
-    sizes = [tensor.shape for tensor in entry.op.inputs]
+    sizes = operand_shapes(entry)
     a, b = (
         _bytes(dtype, prod(size), rng).reshape(size)
         for dtype, size in zip(shape.dtypes, sizes, strict=True)
     )
-    rows, columns = entry.pattern.shape
+    rows, columns = len(a), b.size // a.shape[1]
     made = device.upload(np.zeros((rows, columns), np.int32))
     buffers = [device.upload(a), device.upload(b), made]
     program = device.build(kernel.text)

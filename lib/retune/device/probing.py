@@ -26,9 +26,9 @@ from retune.core.locking import own_file
 from retune.core.replacing import replacing
 from retune.core.target import DeviceSpec
 from retune.instructions import Intrinsic, Shape, Way, intrinsics
-from retune.ir.expr import Expr, Load, redirect
+from retune.ir.expr import Expr, Load, const, redirect
 from retune.ir.stmt import from_dag
-from retune.ir.te import Dag, Tensor, placeholder
+from retune.ir.te import Axis, Dag, Tensor, placeholder
 from retune.schedule.schedule import Schedule
 
 BASED_PROGRAM = """
@@ -124,7 +124,7 @@ def program_of(entry: Intrinsic, way: Way) -> str:
 
     Of tiles, kernels of one product each, see `tile_kernel`.
     """
-    if entry.of_tiles:
+    if entry.op.axes:
         return "\n".join(tile_kernel(entry, way, shape).text for shape in shapes_of(entry, way))
     shapes = shapes_of(entry, way)
     lines = function_lines(Function(entry.name, shape, way.name) for shape in shapes)
@@ -145,18 +145,57 @@ def program_of(entry: Intrinsic, way: Way) -> str:
 
 
 def tile_kernel(entry: Intrinsic, way: Way, shape: Shape) -> KernelSource:
-    """A kernel of the pattern alone, on operands of these types: it makes one tile."""
+    """A kernel of the pattern alone, on operands of these types: it makes one tile, or that of a
+    whole warp."""
     typed = {o.name: dtype for o, dtype in zip(entry.operands, shape.dtypes, strict=True)}
-    inputs = {t.name: placeholder(t.name, t.shape, typed[t.name]) for t in entry.op.inputs}
+    inputs = {
+        tensor.name: placeholder(tensor.name, size, typed[tensor.name])
+        for tensor, size in zip(entry.op.inputs, operand_shapes(entry), strict=True)
+    }
 
     def swapped(load: Load) -> Expr:
         return Load(inputs[load.buffer.name].buffer, load.indices)
 
-    op = replace(entry.op, body=redirect(entry.op.body, swapped), inputs=(*inputs.values(),))
-    made = Tensor(entry.pattern.buffer, op)
+    sizes = [axis.extent * n for axis, n in zip(entry.op.axes, _items(entry), strict=True)]
+    op = replace(
+        entry.op,
+        axes=tuple(Axis(a.var, n) for a, n in zip(entry.op.axes, sizes, strict=True)),
+        body=redirect(entry.op.body, swapped),
+        inputs=(*inputs.values(),),
+    )
+    made = Tensor(replace(entry.pattern.buffer, shape=tuple(map(const, sizes))), op)
     s = Schedule(from_dag(Dag((made,)), f"probe_{function_name(entry.name, shape)}"))
-    axes = dict(zip((a.var for a in (*op.axes, *op.reduce_axes)), s.loops(made.name), strict=True))
+    if entry.warp is not None:
+        _bind_items(s, entry, made.name)
+    own = [axis.var for axis in (*op.axes, *op.reduce_axes)]
+    axes = dict(zip(own, s.loops(made.name)[-len(own) :], strict=True))
     s.reorder(*(axes[axis.var] for axis in entry.axes))
     s.tensorize(axes[entry.axes[0].var], entry.name)
     target = replace(CPU, offers=(entry.full_name(way),))
     return lower(s.program, target).kernels[0]
+
+
+def operand_shapes(entry: Intrinsic) -> list[tuple[int, int]]:
+    """The shapes of what `tile_kernel` multiplies: rows and steps, steps and columns."""
+    (rows, deep), (steps, wide) = (tensor.shape for tensor in entry.op.inputs)
+    first, second = _items(entry)
+    return [(rows * first, deep), (steps, wide * second)]
+
+
+def _items(entry: Intrinsic) -> tuple[int, int]:
+    """Items that have rows of their own, and columns."""
+    return (entry.warp.first, entry.warp.second) if entry.warp else (1, 1)
+
+
+def _bind_items(s: Schedule, entry: Intrinsic, name: str) -> None:
+    """The results shared out to the items of a warp."""
+    out = s.cache_write(name)
+    rows, columns = (
+        s.split(loop, [axis.extent]) for loop, axis in zip(s.loops(out), entry.op.axes, strict=True)
+    )
+    s.reorder(columns[0], rows[0], rows[1], columns[1])
+    s.bind(rows[0], "local.0")
+    s.bind(columns[0], "local.1")
+    s.compute_at(name, rows[0])
+    s.unroll(rows[1])
+    s.vectorize(columns[1])

@@ -1,22 +1,23 @@
 """Instructions of devices as data: what each computes, which operands it takes, and its texts.
 
 Read `Intrinsic` in `intrinsic`; `dot4` is the entry to copy for another one in lanes, `tile8` for
-one on matrix registers. `matching` says where
+one on matrix registers, `warp8` for one that the items of a warp do together. `matching` says where
 a nest of loops is what an instruction computes. Importing this package registers all of them.
 """
 
-from retune.instructions import dot4, tile8
+from retune.instructions import dot4, tile8, warp8
 from retune.instructions.intrinsic import (
     TILE_STEPS,
     Intrinsic,
     Operand,
     Shape,
+    Warp,
     Way,
     intrinsic,
     intrinsics,
     register_intrinsic,
 )
-from retune.instructions.matching import Match, TileIndex, match, mismatch
+from retune.instructions.matching import Match, TileIndex, item_loops, match, mismatch
 
 __all__ = [
     "TILE_STEPS",
@@ -25,12 +26,15 @@ __all__ = [
     "Operand",
     "Shape",
     "TileIndex",
+    "Warp",
     "Way",
     "dot4",
     "intrinsic",
     "intrinsics",
+    "item_loops",
     "match",
     "mismatch",
     "register_intrinsic",
     "tile8",
+    "warp8",
 ]

@@ -52,7 +52,8 @@ class Way:
     text: Mapping[str, Callable[[Shape], Sequence[str]]]
     """Renderer's name -> its text. Of an intrinsic in lanes: the body of a function of the words of
     its operands, in the pattern's order, and the sum so far, called `sum`, which returns the new
-    one. Of one of tiles: what each of `TILE_STEPS` with its arguments is replaced by."""
+    one. Of one of tiles: what each of `TILE_STEPS` with its arguments is replaced by. Of one of
+    warps: the body of a function that adds to an item's results, see `warp8`."""
     slots: float = 1.0
     """Time on a vector's results, or a tile's, in that of a multiply-add of a vector of float32."""
     first_slots: float = 0.0
@@ -63,6 +64,28 @@ class Way:
     """Registers that each operand takes while it is used."""
     vectors: float = 1.0
     """Vectors that are read for an operand."""
+    exchanged: int = 0
+    """Of one of warps: integers in local memory by which each item tells the others what it read.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Warp:
+    """Items of a group that do an intrinsic together, each for results of its own.
+
+    They are neighbours: the first ones along local.0, and those in turn along local.1. Each item
+    reads a share of the operands, not that which its own results are made of.
+    """
+
+    first: int
+    """Items along local.0: they choose rows of the first operand, and none of the second."""
+    second: int
+    """Items along local.1: they choose columns of the second operand, and none of the first."""
+
+    @property
+    def items(self) -> int:
+        """How many they are."""
+        return self.first * self.second
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +107,8 @@ class Intrinsic:
     without. The last one is along words."""
     fewer: tuple[str, ...] = ()
     """Axes that may have fewer iterations than the pattern."""
+    warp: Warp | None = None
+    """The items that do it together, the pattern being the share of one; None: each by itself."""
 
     @property
     def op(self) -> Compute:
@@ -93,8 +118,8 @@ class Intrinsic:
 
     @property
     def of_tiles(self) -> bool:
-        """Whether its results are tiles."""
-        return bool(self.op.axes)
+        """Whether its results are tiles, which matrix registers hold."""
+        return bool(self.op.axes) and self.warp is None
 
     @property
     def axes(self) -> tuple[Axis, ...]:

@@ -20,12 +20,14 @@ from retune.ir.expr import (
     Scope,
     Select,
     Var,
+    const,
     loads,
     variables,
+    walk,
 )
 from retune.ir.flat import flat_index, flat_terms
 from retune.ir.simplify import Polynomial, from_polynomial, polynomial
-from retune.ir.stmt import Block, For, Stmt, blocks, loops
+from retune.ir.stmt import Block, For, Stmt, blocks, loops, paths
 
 _COMMUTATIVE = ("add", "mul", "min", "max")
 
@@ -70,9 +72,21 @@ class Match:
         wanted = tuple(axis.var for axis in self.entry.op.axes)
         return _tile_index(wanted, flat_terms(self.block.buffer, self.block.indices), self.loops)
 
+    def mask(self, number: int) -> Select | None:
+        """The selection of an operand's elements or a number, as padding is; None without one."""
+        read = self.reads[number]
+        chosen = (n for n in walk(self.block.value) if isinstance(n, Select) and n.then == read)
+        return next(chosen, None)
+
     def lies(self, number: int) -> bool:
         """Whether an operand lies as the intrinsic takes it."""
-        return (self.tile if self.entry.of_tiles else self.word)(number) is not None
+        if not self.entry.op.axes:
+            return self.word(number) is not None
+        place, word = self.tile(number), self.entry.operands[number].word
+        if place is None or self.entry.warp is None:
+            return place is not None
+        steps = (place.pitch, *polynomial(place.origin).values())
+        return all(step % word == 0 for step in steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +145,7 @@ def matching_block(entry: Intrinsic, block: Block, own: Sequence[Var]) -> Match 
             f"{block.reducer} of {block.value}{guard}"
         )
     ways = [Match(entry, block, axes, tuple(b[o.name] for o in entry.operands)) for b in found]
-    if len(ways) == 1 or not entry.of_tiles:  # words of either operand lie alike
+    if len(ways) == 1 or not entry.op.axes:  # words of either operand lie alike
         return ways[0]
     return next((way for way in ways if all(map(way.lies, range(len(way.reads))))), ways[0])
 
@@ -149,6 +163,8 @@ def _bindings(
             operand = next(o for o in entry.operands if o.name == buffer.name)
             if value.dtype in operand.dtypes and bound.get(operand.name, value) == value:
                 yield {**bound, operand.name: value}
+        case Load(), Select(_, Load() as read, Const()) if entry.warp is not None:
+            yield from _bindings(pattern, read, entry, axes, bound)
         case Binary(op, a, b), Binary(other, c, d) if op == other:
             for left, right in [(c, d), (d, c)] if op in _COMMUTATIVE else [(c, d)]:
                 yield from _each([(a, left), (b, right)], entry, axes, bound)
@@ -186,10 +202,12 @@ def mismatch(entry: Intrinsic, nest: Stmt, loop: For, unordered: Scope | None = 
     found = match(entry, loop)
     if isinstance(found, str):
         return found
+    if entry.warp is not None and (problem := _apart(found, nest, loop)):
+        return problem
     for number, load in enumerate(found.reads):
         if load.buffer.scope != unordered and not found.lies(number):
             width = entry.operands[number].word
-            if entry.of_tiles:
+            if entry.op.axes:
                 return f"expected {load} in rows of neighbours at one distance, as {entry.op.body}"
             return (
                 f"the {width} elements of {load} must lie side by side in one word; split the "
@@ -199,6 +217,54 @@ def mismatch(entry: Intrinsic, nest: Stmt, loop: For, unordered: Scope | None = 
         other = _touched_by_elements(entry, nest, loop, load.buffer)
         if other and load.buffer.scope != "local":
             return f"{load.buffer} is read by words, but {other} of the same nest touches its bytes"
+    return ""
+
+
+def item_loops(entry: Intrinsic, nest: Stmt, loop: For) -> tuple[Var, Var] | None:
+    """The variables of the two loops over the items of a warp around a loop, local.0's first.
+
+    None unless they have as many items as the intrinsic's warp.
+    """
+    assert entry.warp is not None, "whoever asks has looked"
+    path = next(path for block, path in paths(nest) if block is blocks(loop)[0])
+    around = {n.kind: n for n in path if n.kind in ("local.0", "local.1")}
+    found = (around.get("local.0"), around.get("local.1"))
+    first, second = found
+    if first is None or second is None:
+        return None
+    sizes = [const(entry.warp.first), const(entry.warp.second)]
+    return (first.var, second.var) if [first.extent, second.extent] == sizes else None
+
+
+def _apart(found: Match, nest: Stmt, loop: For) -> str:
+    """Why the items around a loop cannot do it together; empty where they can.
+
+    All of them come to it, and each operand is moved by its own items alone. No item of the group
+    writes what others read for it.
+    """
+    warp = found.entry.warp
+    assert warp is not None, "whoever asks has looked"
+    items = item_loops(found.entry, nest, loop)
+    if items is None:
+        return (
+            f"expected it inside loops over {warp.first} items along local.0 and {warp.second} "
+            "along local.1"
+        )
+    guard = found.block.guard
+    if guard is not None and not variables(guard).isdisjoint(items):
+        return f"expected all items of a warp at it, got some: where {guard}"
+    written = {block.buffer for block in blocks(nest)}
+    for number, (load, own) in enumerate(zip(found.reads, items, strict=True)):
+        choice = found.mask(number)
+        row = found.loops[found.entry.op.axes[number].var]
+        moved = {v for index in load.indices for v in variables(index)}
+        tested = set(variables(choice.condition)) if choice is not None else set[Var]()
+        if not (moved | tested).isdisjoint({*items} - {own}):
+            return f"expected {load} to be that of all items along local.{1 - number}"
+        if not tested.isdisjoint({*found.loops.values()} - {row}):
+            return f"expected {load} to be padding, or none, for all of its bytes"
+        if load.buffer.scope not in ("global", "constant") or load.buffer in written:
+            return f"expected {load.buffer.name} in memory that the kernel only reads"
     return ""
 
 

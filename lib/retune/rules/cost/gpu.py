@@ -13,6 +13,7 @@ from functools import reduce
 import numpy as np
 
 from retune.core.target import DeviceSpec
+from retune.instructions.warp8 import WARP8
 from retune.ir.expr import Expr, Load
 from retune.ir.stmt import For
 from retune.rules.cost.nests import Array, Kernel, Nest, across, moving, off, on
@@ -54,6 +55,11 @@ class Unit:
     global_read: float = 3.0
     local_read: float = 0.75
     """Cycles for a warp's read of one register's worth."""
+    warp_latency: float = 300.0
+    """The same for an instruction of warps: what the next tap reads is asked for before."""
+    warp_read: tuple[float, float] = (8.0, 4.0)
+    """Cycles for a warp's read of a step of weights, or of data, of an instruction of warps: lines
+    of 128 bytes that it touches."""
     l2_bytes: float = 64.0
     """Bytes from the second-level cache in a cycle, all units at once."""
     sector_bytes: float = 32.0
@@ -142,7 +148,8 @@ def _waits(nest: Nest, unit: Unit) -> Array:
         together = together * np.minimum(nest.extent(loop), nest.together(loop))
     scopes = {operand.scope for operand in nest.accesses.operands}
     latency = unit.local_latency if "local" in scopes else 0.0
-    latency = unit.global_latency if scopes & {"global", "constant"} else latency
+    far = unit.warp_latency if _of_warps(nest) else unit.global_latency
+    latency = far if scopes & {"global", "constant"} else latency
     return nest.size(serial) / together * latency
 
 
@@ -161,10 +168,19 @@ def _issue(nest: Nest, items: Array, warps: Array, slots: float, unit: Unit) -> 
     return issued / nest.words / tile * np.maximum((slots * tile + reads) / unit.issues, reads)
 
 
+def _of_warps(nest: Nest) -> bool:
+    """Whether the items of a warp read for each other: whole sectors of every operand."""
+    return any(loop.intrinsic == WARP8.name for loop in nest.loops)
+
+
 def _read(nest: Nest, operand: Operand, unit: Unit) -> Array:
     """Cycles for a warp to read what one step of its registers needs of an operand."""
     if operand.scope in ("register", "private"):
         return 0.0 * nest.one
+    if _of_warps(nest):
+        return unit.warp_read[0 if operand.constant else 1] * nest.size(
+            moving(operand, nest.copies)
+        )
     wide, near = unit.registers_of(operand), _near(nest)
     tile, spread = wide * nest.size(moving(operand, nest.copies)), moving(operand, near)
     if operand.scope == "local":
@@ -183,9 +199,10 @@ def _bytes(nest: Nest, unit: Unit) -> Array:
     total, near, groups = 0.0 * nest.one, _near(nest), on(nest.loops, GROUP)
     for operand in nest.accesses.operands:
         if operand.scope in ("global", "constant"):
-            waste = unit.alone_bytes / operand.item_bytes
+            whole = operand.runs_along(near) or _of_warps(nest)
+            waste = 1.0 if whole else unit.alone_bytes / operand.item_bytes
             touched = nest.footprint(operand, nest.loops) * nest.repeats(operand, groups)
-            total = total + touched * (1.0 if operand.runs_along(near) else waste)
+            total = total + touched * waste
     if (result := nest.accesses.result).scope == "global":
         total = total + nest.size(nest.accesses.results) * result.item_bytes
     return total

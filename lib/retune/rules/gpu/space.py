@@ -47,6 +47,7 @@ from retune.rules.gpu.tile import (
     schedule_tile,
     short_depths,
 )
+from retune.rules.gpu.warp import WarpTile, schedule_warp, warp_tiles
 from retune.rules.row_programs import Fused, find_row_program, fused_rows
 from retune.rules.words import by_words, word_way
 from retune.schedule.access import Accesses
@@ -54,7 +55,7 @@ from retune.schedule.schedule import Schedule
 from retune.schedule.space import Sketch, Space, sketch_of
 
 Tiled = Contraction | Window
-Structure = Tiled | Rows | Fused | None
+Structure = Tiled | WarpTile | Rows | Fused | None
 """What is done to the heaviest reduction; None: what is done to all others, with sizes sampled."""
 
 _PLAIN = "gpu.plain"
@@ -69,7 +70,10 @@ _SLICED_DEPTH = 32
 def gpu_space(program: Program, spec: DeviceSpec) -> Space:
     """All sketches of the rules that are legal for this program. At least one."""
     sketches: list[Sketch] = []
+    by_warps = False
     for structure in _structures(program, spec):
+        if by_warps and isinstance(structure, Contraction):
+            continue  # never the faster one, see `gpu.warp`
         rule = partial(schedule_gpu, structure=structure, spec=spec)
         try:
             sketch = sketch_of(program, rule, structure.name if structure else _PLAIN)
@@ -77,6 +81,7 @@ def gpu_space(program: Program, spec: DeviceSpec) -> Space:
             continue  # this structure does not fit; the plain one below always does
         if not sketch.empty:
             sketches.append(sketch)
+            by_warps = by_warps or isinstance(structure, WarpTile)
     if not sketches:
         rule = partial(schedule_gpu, structure=None, spec=spec)
         sketches.append(sketch_of(program, rule, _PLAIN))
@@ -98,6 +103,7 @@ def _structures(program: Program, spec: DeviceSpec) -> Iterator[Structure]:
     stage = accesses(s, anchor.name)
     lanes = _LANES if stage.channels % _LANES == 0 else 1
     if stage.contracts:
+        yield from warp_tiles(stage, spec)
         if word_way(stage, spec, lanes) is None:
             yield from _through_images(_contractions(stage, lanes, spec), stage, spec)
         else:
@@ -169,6 +175,8 @@ def _masks(structure: Structure) -> bool:
     match structure:
         case Contraction(fetch=fetch, words=words):
             return fetch is None and not words  # a mask would stand between a word and its bytes
+        case WarpTile():
+            return True
         case Window(held=held):
             return not held
         case _:
@@ -190,6 +198,8 @@ def _anchor(s: Schedule, name: str, structure: Structure, spec: DeviceSpec) -> N
             schedule_plain(s, name, spec)
         case Contraction(slices="items"):
             schedule_shared(s, name, structure, spec)
+        case WarpTile():
+            schedule_warp(s, name, structure)
         case Contraction() | Window():
             schedule_tile(s, name, structure, spec)
         case None:

@@ -141,7 +141,7 @@ def schedule_tile(
     leading, pixels, channels = roles(s, axes, stage.group)
     most_items = most_items_of(s, pixels, channels, structure.lanes)
     tile = _tiling(pixels, channels, structure.lanes).apply(s, leading)
-    _bind_groups(s, tile, leading)
+    bind_groups(s, tile, leading)
     tile.run(VIRTUAL, ITEM)
     s.compute_at(name, tile[ITEM][-1])
     match structure:
@@ -170,7 +170,7 @@ def _tiling(pixels: Sequence[str], channels: str, lanes: int) -> Tiling:
     return Tiling(GPU, nest | ({LANE: [made]} if lanes > 1 else {}), [*images, made])
 
 
-def _bind_groups(s: Schedule, tile: Tile, leading: Sequence[str]) -> None:
+def bind_groups(s: Schedule, tile: Tile, leading: Sequence[str]) -> None:
     """Channels along axis 0, pixels along the others; leading axes join the outermost one.
 
     Axis 0 takes all where leading axes alone come near what the others may have.

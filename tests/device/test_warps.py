@@ -1,0 +1,40 @@
+"""Products of warps on PoCL, by way of local memory: each item reads what others look for."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from retune.core.target import GENERIC_GPU
+from retune.device.probe_child import has_tile
+from retune.device.probing import shapes_of
+from retune.device.runtime import Device, open_device
+from retune.instructions import Shape
+from retune.instructions.warp8 import WARP8
+from retune.ir.stmt import from_dag
+from retune.rules.gpu.space import gpu_space
+from tests.oracle import assert_device_agrees
+from tests.unit.rules.test_gpu_warps import SHAPES
+
+pytestmark = pytest.mark.device
+
+NVIDIA = replace(GENERIC_GPU, instructions=("warp8.mma",))
+EXCHANGE = WARP8.ways[-1]
+
+
+@pytest.fixture(scope="module")
+def device() -> Device:
+    return open_device("pocl")
+
+
+@pytest.mark.parametrize("name", ["window", "strided window", "signed"])
+def test_sketches(device: Device, name: str):
+    space = gpu_space(from_dag(SHAPES[name]), NVIDIA)
+    for sketch in space.sketches:
+        (row,) = sketch.sample(1, np.random.default_rng(1))
+        assert_device_agrees(device, SHAPES[name], sketch.instantiate(row))
+
+
+@pytest.mark.parametrize("shape", shapes_of(WARP8, WARP8.ways[0]), ids=str)
+def test_what_a_probe_expects_is_what_a_warp_makes(device: Device, shape: Shape):
+    assert has_tile(device, WARP8, EXCHANGE, shape)

@@ -1,0 +1,97 @@
+"""GPU tiles of bytes go by warps where the device has an instruction for them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from retune.codegen.lower import lower
+from retune.core.target import GENERIC_GPU
+from retune.ir.expr import cast
+from retune.ir.stmt import from_dag
+from retune.ir.te import Dag, compute
+from retune.ir.verify import verify
+from retune.rules.cost.estimate import estimate
+from retune.rules.devices import target_of
+from retune.rules.gpu.space import gpu_space
+from tests.dags import byte_conv2d, byte_product
+from tests.oracle import assert_items_agree
+
+NVIDIA = replace(
+    GENERIC_GPU, compute_units=132, instructions=("dot4.dp4a", "warp8.mma"), max_work_group=1024
+)
+
+SHAPES: dict[str, Dag] = {
+    "window": byte_conv2d(5, 7, 64, 32),
+    "strided window": byte_conv2d(9, 9, 64, 32, stride=2),
+    "one tap": byte_conv2d(6, 6, 128, 64, window=1),
+    "matrix": byte_product(9, 64, 64),
+    "signed": byte_product(11, 128, 32, first="int8"),
+}
+
+
+def names(dag: Dag) -> list[str]:
+    """The sketches by warps: all that there are, or none."""
+    found = [sketch.name for sketch in gpu_space(from_dag(dag), NVIDIA).sketches]
+    warps = [name for name in found if ".warp" in name]
+    assert warps in ([], found), "where there are some they are faster than words, always"
+    return warps
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_sketch_keeps_the_meaning(name: str):
+    dag, rng = SHAPES[name], np.random.default_rng(len(name))
+    space = gpu_space(from_dag(dag), NVIDIA)
+    assert names(dag) == ["gpu.v4.warp", "gpu.v4.warp.shared"]
+    for sketch in space.sketches:
+        for row in sketch.sample(1, rng):
+            program = sketch.instantiate(row)
+            verify(program)
+            assert_items_agree(dag, program)
+
+
+def test_a_window_with_slices_reads_where_bytes_are(golden):
+    space = gpu_space(from_dag(SHAPES["window"]), NVIDIA)
+    sketch = space.sketch("gpu.v4.warp.shared")
+    program = sketch.instantiate(sketch.sample(1, np.random.default_rng(0))[0])
+    assert lower(program, target_of(NVIDIA)).text == golden
+
+
+@pytest.mark.parametrize(
+    ("dag", "sketches"),
+    [
+        (byte_conv2d(8, 8, 32, 32), ["gpu.v4.warp"]),  # one step: no slices
+        (byte_conv2d(8, 8, 48, 32), []),  # no whole steps
+        (byte_conv2d(8, 8, 64, 24), []),  # no whole warp of channels
+        (byte_conv2d(8, 3, 64, 32), []),  # no whole warp of pixels
+        (byte_product(1, 64, 32), []),
+    ],
+    ids=["one step", "steps", "channels", "columns", "a single row"],
+)
+def test_what_fits_no_warp_goes_by_words(dag: Dag, sketches: list[str]):
+    assert names(dag) == sketches
+
+
+def test_data_that_the_epilogue_reads_by_bytes_go_by_words():
+    (y,) = byte_product(16, 64, 64).outputs
+    x = next(t for t in Dag((y,)).placeholders if t.name == "x")
+    dag = Dag((compute("z", y.shape, lambda i, j: y[i, j] + cast(x[i, j], "int32"), [y, x]),))
+    found = {sketch.name for sketch in gpu_space(from_dag(dag), NVIDIA).sketches}
+    assert found and all(name.endswith(".words") for name in found)
+    assert names(dag) == []
+
+
+def test_without_the_instruction_there_are_none():
+    words = replace(NVIDIA, instructions=("dot4.dp4a",))
+    space = gpu_space(from_dag(SHAPES["window"]), words)
+    assert not any(".warp" in sketch.name for sketch in space.sketches)
+
+
+def test_a_small_image_takes_slices():
+    """Seven by seven pixels make sixteen warps for a layer of 64 channels, on 132 units."""
+    space = gpu_space(from_dag(byte_conv2d(7, 7, 512, 64)), NVIDIA)
+    best = [
+        min(estimate(sketch, sketch.sample(64, np.random.default_rng(0)), NVIDIA))
+        for sketch in space.sketches[:2]
+    ]
+    assert best[1] < 0.7 * best[0]
