@@ -117,7 +117,7 @@ static void resident_clear(__global resident_counter* counter) {
 """By those of OpenCL 1.2, which order nothing, and PTX's fences and loads, which do.
 
 A fence before a count releases what was written, a load of the count acquires it; another fence in
-either place took 0.3 us more from step to step (H100).
+either place took a quarter of a microsecond more from step to step (H100).
 Source: PTX ISA, 8, Memory Consistency Model: release and acquire patterns."""
 
 WAYS: Mapping[str, Way] = {
