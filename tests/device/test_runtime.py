@@ -65,6 +65,21 @@ def test_an_unknown_device_is_an_error_that_lists_the_known():
         open_device("toaster")
 
 
+def test_the_names_of_many_kernels_are_those_of_the_text(device: Device):
+    """More than 8 KiB of them: what NVIDIA's driver says of its programs must not be asked for."""
+    names = [f"kernel_{'x' * 60}_{number}" for number in range(140)]
+    attribute = "__attribute__((reqd_work_group_size(1, 1, 1)))"
+    heads = [f"__kernel {attribute}\nvoid {name}" for name in names]
+    helper = "void other(__global int* x) { *x = 1; }\n"
+    program = device.build(
+        helper + "\n".join(f"{head}(__global int* x) {{ other(x); }}" for head in heads)
+    )
+    assert program.names == tuple(names)
+    buffer = device.upload(np.zeros(1, np.int32))
+    device.enqueue([device.prepare(program, names[-1], [buffer], (1,), (1,))])
+    assert device.read(buffer, TensorType((1,), "int32")) == 1
+
+
 def test_launches_run_in_order(memory: Device):
     program = memory.build(DOUBLE, options=("-cl-fast-relaxed-math",))
     assert set(program.names) == {"twice", "next"}

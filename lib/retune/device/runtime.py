@@ -22,6 +22,7 @@ from retune.core.errors import DeviceError
 from retune.core.target import DeviceSpec
 from retune.device import declarations, holding, pages
 from retune.device.catalogue import find_device, find_in_caller, opencl
+from retune.device.entry_points import entry_points
 from retune.device.images import image_handle
 from retune.device.inputs import random_array
 from retune.device.permissions import require_registers
@@ -144,8 +145,7 @@ class Device:
         handles: dict[str, Any] = {}
         for text in texts:
             built = self._compile(text, options)
-            names = built.get_info(self._cl.program_info.KERNEL_NAMES)
-            handles.update(dict.fromkeys((n for n in names.split(";") if n), built))
+            handles.update(dict.fromkeys(entry_points(text), built))
         return Program(handles)
 
     def _compile(self, text: str, options: Sequence[str]) -> Any:
