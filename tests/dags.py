@@ -95,9 +95,13 @@ def byte_conv2d(h: int, w: int, c: int, f: int, window: int = 3, stride: int = 1
 def conv2d(
     n: int, h: int, w: int, c: int, f: int, window: int = 3,
     *, stride: int = 1, pad: int = 1, dilation: int = 1, groups: int = 1, residual: bool = False,
+    gated: bool = False,
 ) -> Dag:  # fmt: skip
-    """NHWC convolution with bias, optional residual input, and rectifier."""
-    x = placeholder("x", (n, h, w, c))
+    """NHWC convolution with bias, optional residual input, and rectifier.
+
+    `gated`: of data whose channels are scaled before, and rectified.
+    """
+    x = _data((n, h, w, c), gated=gated)
     k = placeholder("k", (window, window, c // groups, f), constant=True)
     b = placeholder("b", (f,), constant=True)
     reach = dilation * (window - 1) + 1
@@ -190,9 +194,19 @@ def padded(x: Tensor, pad: int, border: float = 0.0) -> Tensor:
     return compute("padded", (n, h + 2 * pad, w + 2 * pad, c), value, [x])
 
 
-def depthwise(n: int, h: int, w: int, c: int, *, stride: int = 1, window: int = 3) -> Dag:
+def _data(shape: tuple[int, int, int, int], *, gated: bool) -> Tensor:
+    x = placeholder("x", shape)
+    if not gated:
+        return x
+    g = placeholder("g", (shape[0], shape[-1]))
+    return compute("gated", shape, lambda n, *i: maximum(x[n, *i] * g[n, i[-1]], 0.0), [x, g])
+
+
+def depthwise(
+    n: int, h: int, w: int, c: int, *, stride: int = 1, window: int = 3, gated: bool = False
+) -> Dag:
     """NHWC depthwise convolution with zeros around the map, half a window wide, and relu6."""
-    x = placeholder("x", (n, h, w, c))
+    x = _data((n, h, w, c), gated=gated)
     k = placeholder("k", (window, window, c), constant=True)
     source = padded(x, window // 2)
     ry, rx = reduce_axis("ry", window), reduce_axis("rx", window)

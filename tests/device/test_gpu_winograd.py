@@ -23,6 +23,7 @@ WITHOUT_LOCAL_MEMORY = replace(
 )  # fmt: skip
 
 SHAPES: dict[str, Dag] = {
+    "gated": conv2d(1, 7, 9, 32, 16, gated=True),
     "odd": conv2d(1, 7, 9, 32, 16),
     "residual, slices": conv2d(1, 10, 13, 128, 20, residual=True),
     "prime channels": conv2d(1, 6, 5, 17, 19, residual=True),

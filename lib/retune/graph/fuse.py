@@ -1,8 +1,9 @@
 """Partition of a graph into groups: what one kernel (or a few) computes together.
 
 A heavy op or a reduction takes in the element-wise ops that follow it, as long as nobody else
-reads the values between them and every other operand is computed before. A product of matrices
-takes in what only moves its data, too (`graph/moves.py`). Element-wise ops that are left form
+reads the values between them and every other operand is computed before. A convolution takes in
+those before it that it alone reads, a product of matrices what only moves its data
+(`graph/moves.py`). Element-wise ops that are left form
 groups in the same way, those of the network's inputs with the pads and transposes behind them. Ops
 over the same rows are a group, sums along the rows and what is made of them included, as a norm
 that an exporter wrote in parts. Reshapes of contiguous data move nothing: they are aliases, unless
@@ -25,6 +26,7 @@ ALIAS = "alias"
 """Kind of a group without a kernel: its output is its input's memory under another shape."""
 
 _LAYING_OUT = ("pad", "transpose")
+_CONVOLUTIONS = ("conv2d", "depthwise_conv2d", "conv3d")
 _NAMED_OPS = 4
 """Ops spelled out in a group's name."""
 
@@ -45,11 +47,9 @@ class Group:
 
     @property
     def anchor(self) -> Node:
-        """The first node that does more than move data, if one does; else the last.
-
-        It is that of the loop nest, but for groups over rows.
-        """
-        return _main(self.nodes)
+        """The node of the loop nest: the heavy one, or else the first that does more than move
+        data, or else the last. Groups over rows have others too."""
+        return _heavy(self.nodes) or _main(self.nodes)
 
     @property
     def aside(self) -> bool:
@@ -71,18 +71,24 @@ def partition(graph: Graph) -> tuple[Group, ...]:
     """Groups in execution order; every node is in exactly one."""
     uses, moves = graph.uses(), find_moves(graph)
     done: set[str] = {"", *graph.inputs, *graph.constants}
+    before: dict[str, list[Node]] = {}  # by the value of the convolution that computes them
+    later: set[str] = set()  # values that these make
     groups: list[Group] = []
     fixed = set(graph.inputs)  # values whose memory is the caller's, reshapes of inputs included
     for node in _reshapes_early(graph):
-        if node.outputs[0] in done or node.outputs[0] in moves.taken:
+        if any(node.outputs[0] in known for known in (done, later, moves.taken)):
             continue
-        nodes = [*moves.before(node), node]
+        nodes = [*before.get(node.outputs[0], ()), *moves.before(node), node]
         if _takes_epilogue(node):
             behind = (_epilogue(graph, node, uses, done), _over_rows(graph, node, uses, done))
             nodes += max(behind, key=len)
             if turned := moves.behind(node, nodes[-1]):
                 nodes += [*turned, *_epilogue(graph, turned[0], uses, done)]
             nodes += _laid_out(graph, nodes, uses, moves)
+        if (reader := _computes(graph, nodes, uses)) is not None:
+            before[reader.outputs[0]] = nodes
+            later.update(value for member in nodes for value in member.outputs)
+            continue
         done.update(value for member in nodes for value in member.outputs)
         kind = _kind(_anchor(nodes), graph, fixed)
         if kind == ALIAS and node.inputs[0] in fixed:
@@ -210,6 +216,24 @@ def _laid_out(
     return found
 
 
+def _computes(
+    graph: Graph, nodes: Sequence[Node], uses: dict[str, tuple[Node, ...]]
+) -> Node | None:
+    """The convolution that may compute element-wise nodes as it reads them, if it alone does.
+
+    A device with local memory does so where it copies data there. Bytes are copied by words.
+    """
+    if not all(map(_is_elementwise, nodes)):
+        return None
+    value = nodes[-1].outputs[0]
+    readers = uses.get(value, ())
+    if value in graph.outputs or len(readers) != 1 or graph.types[value].dtype != "float32":
+        return None
+    (reader,) = readers
+    places = [place for place, read in enumerate(reader.inputs) if read == value]
+    return reader if reader.op in _CONVOLUTIONS and places == [0] else None
+
+
 def _goes_along_rows(graph: Graph, node: Node, shape: tuple[int, ...]) -> bool:
     """Whether the node is a reduction over the last axis of data of that shape."""
     if lookup(node.op).kind != "reduction" or graph.types[node.inputs[0]].shape != shape:
@@ -253,11 +277,18 @@ def _main(nodes: Sequence[Node]) -> Node:
     return next((node for node in nodes if lookup(node.op).kind != "injective"), nodes[-1])
 
 
+def _heavy(nodes: Sequence[Node]) -> Node | None:
+    """The node whose operands serve several results, if there is one."""
+    return next((node for node in nodes if lookup(node.op).kind == "heavy"), None)
+
+
 def _anchor(nodes: Sequence[Node]) -> Node:
     """The node that names the kind of its group: the first that is more than element-wise."""
     main = _main(nodes)
     if not _is_elementwise(main):
         return main
+    if found := _heavy(nodes):
+        return found
     return next((node for node in nodes if not _is_elementwise(node)), nodes[0])
 
 

@@ -90,6 +90,35 @@ def test_a_norm_in_parts_is_a_group_unless_somebody_reads_its_parts():
     assert network("out", "apart") == [["reduce_mean", "subtract"], parts[2:]]
 
 
+@pytest.mark.parametrize("reader", ["", "pool", "output"])
+def test_a_convolution_takes_in_what_it_alone_reads(reader: str):
+    """A gate of channels: its sums come between the data and the convolution."""
+    build = GraphBuilder("gated")
+    x = build.input("x", TensorType((1, 4, 5, 6)))
+    pool = {"layout": "NHWC"}
+    gate = build.add("sigmoid", [build.add("global_avg_pool", [x], pool)])
+    gated = build.add("multiply", [build.add("relu", [x]), gate])
+    kernel = build.constant("k", np.ones((1, 1, 6, 8), np.float32))
+    attrs = {
+        "layout": "NHWC", "strides": (1, 1), "pads": (0,) * 4, "dilations": (1, 1), "groups": 1,
+    }  # fmt: skip
+    outputs = [build.add("tanh", [build.add("conv2d", [gated, kernel], attrs)])]
+    if reader == "pool":
+        outputs.append(build.add("global_avg_pool", [gated], pool))
+    if reader == "output":
+        outputs.append(gated)
+    graph = build.finish(outputs)
+    groups = {group.kind: group for group in partition(graph)}
+    ops = [node.op for node in groups["conv2d"].nodes]
+    alone = ["relu", "multiply", "conv2d", "tanh"]
+    assert ops == (alone if not reader else alone[2:])
+    assert groups["conv2d"].anchor.op == "conv2d"
+    assert [node.op for node in groups["conv2d"].epilogue] == ["tanh"]
+    inputs = random_inputs(graph)
+    for name, array in run_graph(graph, inputs).items():
+        np.testing.assert_array_equal(run_groups(graph, inputs)[name], array)
+
+
 @pytest.mark.parametrize("reader", ["", "relu", "output"])
 def test_what_an_image_is_made_into_is_a_group_unless_somebody_reads_a_part(reader: str):
     """Codes of it, a fourth channel, and channels last."""

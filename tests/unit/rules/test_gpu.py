@@ -60,6 +60,10 @@ SHAPES: dict[str, Dag] = {
     "attention": batched_product(2, 9, 8, 11),
     "prime depth": batched_product(2, 5, 37, 8),
     "short fetch": dense(5, 28, 12),
+    "short slices": conv2d(1, 3, 4, 136, 8, 1, pad=0),
+    "gated": conv2d(2, 4, 5, 24, 12, 1, pad=0, gated=True),
+    "gated window": conv2d(1, 5, 4, 16, 8, gated=True),
+    "gated depthwise": depthwise(1, 5, 6, 12, gated=True),
     "depthwise": depthwise(1, 5, 6, 12, stride=2),
     "depthwise 5x5": depthwise(1, 7, 6, 8, window=5),
     "largest of a window": pool(2, 7, 11, 12, 3, 2, average=False),
@@ -259,6 +263,24 @@ def test_a_prime_depth_is_fetched_in_parts_of_which_the_last_is_short():
     assert any(f"y_k_0_inside < {197 // depth};" in line for line in code)
     tests = [number for number, line in enumerate(code) if "< 197" in line]
     assert min(tests) > max(number for number, line in enumerate(code) if "_inside" in line)
+
+
+@pytest.mark.parametrize(
+    "dag",
+    [
+        conv2d(1, 14, 14, 96, 64, 1, pad=0, gated=True),
+        conv2d(1, 14, 14, 64, 64, gated=True),
+        depthwise(1, 28, 28, 64, gated=True),
+    ],
+    ids=["1x1", "3x3", "depthwise"],
+)
+def test_what_is_before_a_convolution_is_computed_where_its_data_is_copied(dag: Dag):
+    """Where nothing is copied it is a kernel before: each item would compute it anew."""
+    for sketch in spaces(merge_axes(dag), GENERIC_GPU):
+        (row,) = sketch.sample(1, np.random.default_rng(0))
+        apart = not any(part in sketch.name for part in (".local", ".halo"))
+        adds_up = sketch.name.endswith(".sliced")
+        assert len(lower(sketch.instantiate(row), GPU).kernels) == 1 + apart + adds_up, sketch.name
 
 
 def test_features_see_local_memory():

@@ -31,6 +31,7 @@ from tests.unit.rules.test_gpu import SMALL, WITHOUT_LOCAL_MEMORY, assert_within
 from tests.unit.schedule.test_winograd import nchw
 
 SHAPES: dict[str, Dag] = {
+    "gated": conv2d(1, 4, 5, 16, 16, gated=True),
     "odd": conv2d(1, 3, 5, 16, 16),
     "prime channels": conv2d(1, 2, 5, 17, 19, residual=True),
     "batch, no padding": conv2d(2, 4, 3, 16, 17, pad=0),

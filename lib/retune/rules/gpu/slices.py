@@ -33,21 +33,24 @@ _SHARED_SLICES = (2, 4, 8)
 """Slices among the items of one group: each has partial sums in local memory."""
 _LEAST_SLICE = 32
 """Steps of a slice at least, where slices are of all reduce loops."""
+_LEAST_OF_SHORT = 64
+"""Steps of a slice at least, where the last fetch is short: several others are to be before it."""
 _MOST_SLICED_RESULTS = 1 << 13
 """Results above which such slices are not worth a second kernel: groups of a warp fill a device."""
 _MOST_ROWS = 8
 _MOST_VECTORS = 64
 
 
-def slice_over_groups(s: Schedule, name: str, *, words: bool = False) -> str:
+def slice_over_groups(s: Schedule, name: str, structure: Contraction) -> str:
     """The reduction as partial sums over slices of its deepest reduce axis, then their sum.
 
     Gives the new stage, which makes the partial sums; `name` adds them up in a kernel of its own.
     The number of slices is sampled. Raises: ScheduleError if none divides the axis.
     """
-    deepest = steps_of(s, name, words=words)[-1]
+    deepest = steps_of(s, name, words=structure.words)[-1]
     extent = evaluate_int(s.loop(deepest).extent)
-    sizes = [extent // n for n in _SLICES if extent % n == 0]
+    least = _LEAST_OF_SHORT if structure.fetch and structure.fetch.short else 1
+    sizes = [extent // n for n in _SLICES if extent % n == 0 and extent // n >= least]
     if not sizes:
         raise ScheduleError(f"slices of {name}: {extent} steps have no divisor among {_SLICES}")
     slices, _ = s.split(deepest, [s.sample_categorical(f"slice.{name}", sizes)])

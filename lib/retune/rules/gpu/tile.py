@@ -57,7 +57,8 @@ that several are to share a unit (H100, resnet50: 0.61 to 0.62 of float32's time
 _DEPTHS = (1, 2, 3, 4, 7, 8, 16, 32, 64)
 """Steps of the innermost reduce axis between two fetches."""
 _SHORT_DEPTHS = (8, 16, 32)
-"""The same where none of these divides the axis: the last fetch is short."""
+_DEEP = 16
+"""The same where none of at least `_DEEP` steps divides the axis: the last fetch is short."""
 _TILES_OF_IMAGE = 16
 """Tiles along the pixels' outer axis that there is to be room for beside the leading axes."""
 _MOST_UNROLLED = 2048
@@ -258,10 +259,12 @@ def steps_of(s: Schedule, name: str, *, words: bool) -> list[str]:
 
 
 def short_depths(loop: For) -> list[int]:
-    """Steps between two fetches where the last one is short; none where some of them divide."""
-    extent = evaluate_int(loop.extent)
-    divide = any(extent % n == 0 for n in _SHORT_DEPTHS)
-    return [] if divide else [n for n in _SHORT_DEPTHS if n < extent]
+    """Steps between two fetches where the last one is short; none where deep ones divide."""
+    if not isinstance(loop.extent, Const):
+        return list(_SHORT_DEPTHS)  # a slice, of which there are several sizes
+    extent = int(loop.extent.value)
+    divide = any(extent % n == 0 for n in _SHORT_DEPTHS if n >= _DEEP)
+    return [] if divide else [n for n in _SHORT_DEPTHS if n < extent and extent % n]
 
 
 def accumulate(

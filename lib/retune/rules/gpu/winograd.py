@@ -99,7 +99,7 @@ def schedule_winograd(s: Schedule, m: int, structure: Contraction, spec: DeviceS
     transform_inputs(s, conv, loops[-1])
     _spread(s, loops, spec)
     if structure.slices == "groups":
-        schedule_tile(s, _sliced(s, conv.product), structure, spec)
+        schedule_tile(s, _sliced(s, conv.product, structure), structure, spec)
     else:
         schedule_tile(s, conv.product, structure, spec)
     _spread(s, _transform_outputs(s, conv, spec, sliced=structure.slices == "groups"), spec)
@@ -128,9 +128,9 @@ def _spread(s: Schedule, loops: Sequence[str], spec: DeviceSpec) -> None:
     flat_items(s, loops, spec, max(fit, default=_GROUPS[0]))
 
 
-def _sliced(s: Schedule, product: str) -> str:
+def _sliced(s: Schedule, product: str, structure: Contraction) -> str:
     """The products of a few slices of the channels, which the stage itself adds up."""
-    part = slice_over_groups(s, product)
+    part = slice_over_groups(s, product, structure)
     (slices,) = [n for n in s.loops(product) if s.loop(n).reduce]
     s.require(s.loop(slices).extent <= _MOST_SLICES, "adding the slices up takes too long")
     return part
