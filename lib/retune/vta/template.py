@@ -143,6 +143,12 @@ def limits(
     return found
 
 
+def unmet(work: Convolution, config: VtaConfig, tiles: Mapping[str, int]) -> str:
+    """Why tiles of these sizes, by knob and each 1 at least, do not fit; empty if they do."""
+    found = limits(work, config, tiles)
+    return next((why for condition, why in found if condition != const(True, "bool")), "")
+
+
 def input_size(work: Convolution, h: Extent, w: Extent) -> tuple[Extent, Extent]:
     """Rows and columns of the input that a tile of the output needs, as they lie on chip."""
     top, left, _, _ = work.padding
