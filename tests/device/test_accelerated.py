@@ -109,6 +109,24 @@ def test_records_have_cycles_and_settings_of_their_own(tuned: TuneResult):
     assert {dict(knobs).keys() >= {"tile_h", "oc_nthread"} for knobs in rows["knobs"]} == {True}
 
 
+def test_each_variant_has_tasks_of_its_own(tuned: TuneResult):
+    """One network, one cache, one recipe but for what is too narrow to pack: other blocks."""
+    found: dict[str, set[str]] = {}
+    for device in ("vta-sim", "vta-sim:1x4_i8w8a32_10_10_12_12", "vta-sim:1x2_i8w8a32_9_8_9_10"):
+        request = TuneRequest(
+            model=tuned.model,
+            out="",
+            records=tuned.records,
+            work=str(Path(tuned.records).parent / "cache"),
+            device=device,
+            quantize=POWER2,
+        )
+        listed = {task.key for task in stage_extract(request, stage_import(request)).tasks}
+        assert listed == set(open_network(request).network.tasks)
+        found[device] = {*listed}
+    assert len(set(map(frozenset, found.values()))) == 3
+
+
 def test_kernels_beside_it_have_the_best_schedules_that_are_known_for_the_device(tuned: TuneResult):
     """They are no tasks of this run; records of another network, with other constants, count."""
     work = Path(tuned.records).parent / "cache"
