@@ -22,13 +22,16 @@ def loader() -> tuple[str, dict[str, str]]:
     return "-lOpenCL", dict(os.environ)
 
 
-def build(folder: Path, *defines: str) -> None:
-    """`network` is built in the folder, without a warning; skips where there is no compiler."""
+def build(folder: Path, *defines: str, more: str = "") -> None:
+    """`network` is built in the folder, without a warning, and linked with `more`.
+
+    Skips where there is no compiler.
+    """
     if shutil.which("cc") is None or shutil.which("make") is None:
         pytest.skip("no C compiler (cc) or no make on this machine: apt-get install gcc make")
     library, environment = loader()
     flags = " ".join([FLAGS, *(f"-D{name}" for name in defines)])
-    command = ["make", "-s", f"CFLAGS={flags}", f"OPENCL={library}"]
+    command = ["make", "-s", f"CFLAGS={flags}", f"OPENCL={more} {library}"]
     done = _run(command, folder, environment)
     assert done.returncode == 0, done.stderr
 

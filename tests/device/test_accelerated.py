@@ -20,6 +20,7 @@ from retune.bundle.verify import compare
 from retune.core.codec import from_json
 from retune.core.errors import InputError, RecordError
 from retune.device.opening import open_device, open_runner
+from retune.device.workload import MeasureOptions
 from retune.graph.blocks import pack
 from retune.graph.evaluate import run_graph
 from retune.graph.onnx_import import import_model, load_file
@@ -29,6 +30,8 @@ from retune.graph.quantize.recipe import Recipe, quantize, quantized
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
 from retune.records.schema import succeeded
 from retune.records.store import RecordStore
+from retune.rules.cost.estimate import default_candidate
+from retune.rules.devices import target_of
 from retune.search.extract import extract
 from retune.search.packed import packed_network
 from retune.search.session import RunSettings, Session
@@ -109,6 +112,24 @@ def test_records_have_cycles_and_settings_of_their_own(tuned: TuneResult):
     assert {dict(knobs).keys() >= {"tile_h", "oc_nthread"} for knobs in rows["knobs"]} == {True}
 
 
+def test_each_variant_has_tasks_of_its_own(tuned: TuneResult):
+    """One network, one cache, one recipe but for what is too narrow to pack: other blocks."""
+    found: dict[str, set[str]] = {}
+    for device in ("vta-sim", "vta-sim:1x4_i8w8a32_10_10_12_12", "vta-sim:1x2_i8w8a32_9_8_9_10"):
+        request = TuneRequest(
+            model=tuned.model,
+            out="",
+            records=tuned.records,
+            work=str(Path(tuned.records).parent / "cache"),
+            device=device,
+            quantize=POWER2,
+        )
+        listed = {task.key for task in stage_extract(request, stage_import(request)).tasks}
+        assert listed == set(open_network(request).network.tasks)
+        found[device] = {*listed}
+    assert len(set(map(frozenset, found.values()))) == 3
+
+
 def test_kernels_beside_it_have_the_best_schedules_that_are_known_for_the_device(tuned: TuneResult):
     """They are no tasks of this run; records of another network, with other constants, count."""
     work = Path(tuned.records).parent / "cache"
@@ -157,6 +178,34 @@ def test_rows_of_dense_layers_go_to_the_accelerator_and_back():
     packed = optimise(packed_network(quantize(graph, data, settings), VtaConfig()), "NHWC")
     device = open_device("vta-sim")
     network = extract(packed, accelerator=VtaConfig())
+    plan = build_plan(network, {}, device.spec, model_key="", notes={})
+    assert [host.engine for host in plan.hosts] == ["vta", "vta"]
+    expected = run_graph(packed, data)
+    for name, array in Module(plan, device).run(data).items():
+        np.testing.assert_allclose(array, expected[name], rtol=1e-5, atol=1e-6)
+
+
+def test_images_in_blocks_of_two_go_to_the_accelerator_and_back(tmp_path: Path):
+    """A variant that takes two rows at once has biases for both."""
+    config = VtaConfig(log_batch=1, log_inp_buff_size=15, log_acc_buff_size=17)
+    model = onnx.load(three_layers(tmp_path / "three.onnx"))
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 4
+    model.graph.output[0].type.tensor_type.shape.dim[0].dim_value = 4
+    graph = import_model(model)
+    data = {"x0": np.random.default_rng(0).standard_normal((4, 3, 16, 16), np.float32)}
+    settings = replace(POWER2, skip_conv_layers=(0,), bias_correction=False, method="minmax")
+    packed = optimise(packed_network(quantize(graph, data, settings), config), "NHWC")
+    device = open_device(f"vta-sim:{config.name}")
+    network = extract(packed, accelerator=config)
+    with closing(open_runner(device.spec.name)) as runner:
+        for task in (task for task in network.tasks.values() if task.packed is not None):
+            workload, space = task.workload(), task.space(device.spec)
+            runner.prepare(workload)
+            source = task.source(
+                space, default_candidate(space, device.spec), target_of(device.spec)
+            )
+            (row,) = runner.submit(workload.key, [source], MeasureOptions()).result()
+            assert row.ok, row.error
     plan = build_plan(network, {}, device.spec, model_key="", notes={})
     assert [host.engine for host in plan.hosts] == ["vta", "vta"]
     expected = run_graph(packed, data)

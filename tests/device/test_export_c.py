@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto
 
 from retune.api import import_network
 from retune.bundle.build import build_plan
@@ -17,6 +18,7 @@ from retune.bundle.plan import Form, NetworkPlan
 from retune.codegen.target import ONE_BASE
 from retune.device.catalogue import opencl
 from retune.device.runtime import Device, open_device
+from retune.instructions import intrinsics
 from retune.search.extract import Network
 from tests.device import c_programs
 from tests.device.networks import Net
@@ -147,6 +149,69 @@ def test_a_damaged_part_is_one_sentence(
     done = c_programs.run(program, "--folder", str(folder))
     assert done.returncode == 1
     assert re.search(rf"network: {folder}/{name}: expected \d+ bytes, got .*; export", done.stderr)
+
+
+def test_files_may_have_equals_signs_in_their_names(
+    small: NetworkPlan, program: Path, pocl: Device
+) -> None:
+    module = Module(small, pocl)
+    feeds = module.random_inputs()
+    words: list[str] = []
+    for name, array in feeds.items():
+        np.save(program / f"a={name}.npy", array)
+        words += ["--input", f"{name}=a={name}.npy"]
+    name, expected = next(iter(module.run(feeds).items()))
+    done = c_programs.run(program, *words, "--output", f"{name}=b=c.npy", "--runs", "1")
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_array_equal(np.load(program / "b=c.npy"), expected)
+
+
+def test_a_device_of_any_name_ends_no_sentence(small: NetworkPlan, tmp_path: Path) -> None:
+    """What a bundle says of its device is text, and no format of printf."""
+    kernel, text = next(iter(small.kernels.items()))
+    way = next(entry.full_name(entry.ways[0]) for entry in intrinsics() if len(entry.ways) > 1)
+    kernels = {**small.kernels, kernel: f"{text}\n// {way}\n"}
+    device = replace(small.device, model="100% new %s%s%n")
+    folder = export_c(replace(small, kernels=kernels, device=device), tmp_path / "c")
+    assert way in (folder / "network.h").read_text()
+    c_programs.build(folder)
+    done = c_programs.run(folder)
+    assert done.returncode == 1
+    assert f"the kernels use {way}, which 100% new %s%s%n has; tune" in done.stderr
+
+
+@pytest.mark.slow
+def test_memory_that_was_used_before_is_cleared(tmp_path: Path) -> None:
+    """The first run compiles, on whatever is there: that may be no valid index."""
+    net = Net("rows")
+    onnx.save(
+        net.model(net("Gather", net.weight(8, 4), net.input(3, element=TensorProto.INT64))),
+        tmp_path / "rows.onnx",
+    )
+    passing = open_device("pocl")
+    passing.spec = replace(passing.spec, device_class="gpu", instructions=())
+    network = import_network(str(tmp_path / "rows.onnx"), cache=tmp_path).network
+    folder = export_c(
+        build_plan(network, {}, passing.spec, model_key="0", notes={}), tmp_path / "c"
+    )
+    (folder / "dirty.c").write_text(_DIRTY)
+    c_programs.build(folder, "PASS_FOR_GPU", more="dirty.c -Wl,--wrap=clSVMAlloc")
+    done = c_programs.run(folder, "--runs", "1")
+    assert done.returncode == 0, done
+
+
+_DIRTY = """
+#include <stddef.h>
+#include <string.h>
+struct _cl_context;
+void *__real_clSVMAlloc(struct _cl_context *, unsigned long, size_t, unsigned);
+void *__wrap_clSVMAlloc(struct _cl_context *, unsigned long, size_t, unsigned);
+void *__wrap_clSVMAlloc(struct _cl_context *c, unsigned long flags, size_t bytes, unsigned align) {
+  void *memory = __real_clSVMAlloc(c, flags, bytes, align);
+  return memory ? memset(memory, 0x7f, bytes) : memory;
+}
+"""
+"""Shared memory as it may be where somebody had it before."""
 
 
 def test_devices_are_listed(program: Path) -> None:

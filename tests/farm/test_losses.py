@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from retune.device.farm import link as links
+from retune.device.farm.link import AwayError, persevere
 from retune.device.farm.runner import FarmRunner
 from retune.device.workload import MeasureOptions
 from retune.records.arrow import to_records
@@ -98,6 +100,19 @@ def test_a_board_is_killed_and_one_is_stopped(farm: Farm, store: Path):
     assert len(farm.scheduler.matching("board 'a' of key 'sim' is there, at tls://")) == 2
     second.signal(signal.SIGCONT)
     second.wait_for("board b serves", 2)
+
+
+def test_a_scheduler_that_is_stopped_counts_as_away(farm: Farm, monkeypatch: pytest.MonkeyPatch):
+    """Its connections stay open; nobody waits for its answer for ever."""
+    monkeypatch.setattr(links, "_ANSWER_S", 1.0)
+    farm.start_board("a")
+    with closing(farm.link()) as link:
+        assert link.boards().found
+        farm.scheduler.signal(signal.SIGSTOP)
+        with pytest.raises(AwayError, match="the farm's scheduler does not answer"):
+            link.boards()
+        farm.scheduler.signal(signal.SIGCONT)
+        assert persevere(link, link.boards, threading.Event()).found
 
 
 def test_the_scheduler_is_killed_and_starts_again(farm: Farm, store: Path):

@@ -38,6 +38,8 @@ def test_a_board_and_a_client_that_are_revoked_are_out(tmp_path: Path):
             assert [board.name for board in link.boards().found] == ["other"]
         assert measured(farm) == "other"
         assert lost.alive, "it waits for a scheduler that lets it in"
+        lost.wait_for(r"the scheduler closes the connection; .*trying again in 8 s")
+        assert len(lost.matching("is not in the farm")) == 2, "it knocks less and less often"
 
         with closing(farm.link()) as link:
             link.boards()

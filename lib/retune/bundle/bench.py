@@ -21,6 +21,8 @@ Clock = Callable[[], float]
 
 _RESAMPLES = 2000
 """Of the bootstrap; more change the interval by less than its own noise."""
+_DRAWN = 1 << 22
+"""Samples that are drawn at once."""
 _CONFIDENCE = 0.95
 _ASLEEP = 0.2
 """Processors that a process whose threads are asleep keeps busy, at most."""
@@ -265,10 +267,19 @@ def _intervals(
     samples: np.ndarray, base: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Lower bound, ratio of medians, upper bound: one of each for each contender."""
-    rng = np.random.default_rng(seed)
-    rows = rng.integers(0, len(samples), (_RESAMPLES, len(samples)))
-    medians = np.median(samples[rows], axis=1)
+    medians = _resampled(samples, np.random.default_rng(seed))
     tail = (1 - _CONFIDENCE) / 2
     low, high = np.quantile(medians[:, [base]] / medians, (tail, 1 - tail), axis=0)
     middle = np.median(samples, axis=0)
     return low, middle[base] / middle, high
+
+
+def _resampled(samples: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Medians of rounds that are drawn again, float [resamples, contenders]; a few at a time, so
+    that many rounds take little memory."""
+    each = max(1, _DRAWN // samples.size)
+    found = [
+        np.median(samples[rng.integers(0, len(samples), (count, len(samples)))], axis=1)
+        for count in (min(each, _RESAMPLES - at) for at in range(0, _RESAMPLES, each))
+    ]
+    return np.concatenate(found)

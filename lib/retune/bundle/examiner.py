@@ -216,6 +216,7 @@ class Examiner:
             deadline = loading_s + timing_s + _FORM_CALLS * allowed.slower * call_s
             request = FindForm(bundle=bundle)
             best = self._ask(f"{bundle}: timing of its forms", request, deadline, str)
+            self._child.holds.discard(_identity(bundle))  # forms took its place
             return cast("Form", best)
 
         return self._twice(ask)

@@ -233,9 +233,14 @@ def _join_kernels(kernels: Mapping[str, str]) -> tuple[bytes, list[Json]]:
 
 def _split_kernels(manifest: Mapping[str, Json], joined: memoryview) -> dict[str, str]:
     kernels: dict[str, str] = {}
+    end = 0
     for piece in children(manifest, "kernels"):
-        first = whole(piece, "first")
-        source = str(joined[first : first + whole(piece, "bytes")], "utf-8")
+        first, size = whole(piece, "first"), whole(piece, "bytes")
+        if not end <= first <= first + size <= len(joined):
+            expected = f"texts of {KERNELS} one behind the other, below {len(joined)}"
+            raise Malformed(f"kernels: expected {expected}; got {size} bytes from {first} on")
+        end = first + size
+        source = str(joined[first:end], "utf-8")
         entries = piece.get("entries")
         for entry in entries if isinstance(entries, list) else []:
             kernels[text({"entry": entry}, "entry")] = source

@@ -72,6 +72,8 @@ def check_buffer_types(plan: NetworkPlan) -> None:
         if UNKNOWN in entry.shape:
             _check_unknown(plan, entry, made)
             continue
+        if min(entry.shape, default=0) < 0:
+            raise broken_plan(plan, where, "extents of at least 0", str(entry.shape)[:80])
         if entry.bytes >= _MOST:
             raise broken_plan(plan, where, f"less than {_MOST} bytes", str(entry.bytes)[:80])
         needed = entry.role in ("weight", "temp") and entry.name not in made

@@ -16,7 +16,7 @@ from retune.core.dtypes import DType, TensorType
 from retune.core.errors import InputError, ModelError, RecordError
 from retune.vta.functional import execute
 from retune.vta.module import DramBuffer, VtaModule
-from retune.vta.timing import simulate
+from retune.vta.timing import Timing, simulate
 
 TITLE = "VTA (simulated)"
 """What its steps are called in profiles."""
@@ -61,18 +61,29 @@ class OffloadedStep:
         return tuple(_type(buffer) for buffer in self.module.outputs)
 
     @cached_property
+    def timing(self) -> Timing:
+        """Its course, the same for each run. Raises: ModelError if the module is not sound."""
+        try:
+            return simulate(self.module)
+        except InputError as error:
+            raise self._unsound(error) from error
+
+    @property
     def seconds(self) -> float:
-        """Simulated time of a run."""
-        return 1e-6 * simulate(self.module).time_us
+        """Simulated time of a run. Raises: ModelError if the module is not sound."""
+        return 1e-6 * self.timing.time_us
 
     def run(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
         """The outputs, in arrays of their own. Raises: ModelError if the module is not sound."""
         given = dict(zip(self.inputs, arrays, strict=True))
         try:
-            made = execute(self.module, given)
+            made = execute(self.module, given, self.timing.course)
         except InputError as error:
-            raise ModelError(f"accelerator step {self.module.name}: {error}") from error
+            raise self._unsound(error) from error
         return tuple(made[name] for name in self.outputs)
+
+    def _unsound(self, error: InputError) -> ModelError:
+        return ModelError(f"accelerator step {self.module.name}: {error}")
 
 
 @lru_cache(maxsize=_KEPT)

@@ -7,7 +7,6 @@ peer is opened.
 import importlib
 import importlib.metadata
 import importlib.util
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -19,6 +18,7 @@ import numpy as np
 
 from retune.core.dtypes import DType, TensorType
 from retune.core.errors import InputError, ModelError
+from retune.device.host import available_cores
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph
 from retune.graph.onnx_file import read_onnx, without_shared_names
@@ -90,13 +90,6 @@ def numpy_peer(graph: Graph) -> Peer:
         outputs=graph.outputs,
         predict=lambda inputs: run_graph(graph, inputs),
     )
-
-
-def available_cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return max(1, len(os.sched_getaffinity(0)))
-    return os.cpu_count() or 1
 
 
 def has_onnxruntime() -> bool:

@@ -224,16 +224,18 @@ def storage_roots(plan: NetworkPlan) -> dict[str, str]:
     Raises: VerifyError if the aliases form a cycle.
     """
     parents = {alias.value: alias.of for alias in plan.aliases}
-    roots: dict[str, str] = {}
+    ends: dict[str, str] = {}
+    """Of every name that some chain led through."""
     for entry in plan.buffers:
-        chain = [entry.name]
-        while (parent := parents.get(chain[-1])) is not None:
+        chain, last = {entry.name: None}, entry.name
+        while last not in ends and (parent := parents.get(last)) is not None:
             if parent in chain:
                 path = " -> ".join([*chain, parent])
                 raise broken_plan(plan, "aliases", "chains that end", f"a cycle: {path}")
-            chain.append(parent)
-        roots[entry.name] = chain[-1]
-    return roots
+            chain[parent] = None
+            last = parent
+        ends.update(dict.fromkeys(chain, ends.get(last, last)))
+    return {entry.name: ends[entry.name] for entry in plan.buffers}
 
 
 def storage_roles(plan: NetworkPlan) -> dict[str, BufferRole]:

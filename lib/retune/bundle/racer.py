@@ -62,16 +62,22 @@ class ContestChild:
         refuses it.
         """
         self._child = Child(device, entry=__name__)
+        try:
+            self.resolved = self._opened(plan).resolved
+            """Whether passes tell the time of each slot."""
+        except BaseException:  # an interrupt, too, while another process has the device
+            self._child.close()
+            raise
+        self._slowest_s = 0.0
+
+    def _opened(self, plan: ContestPlan) -> _Opened:
         deadline = _OPEN_S + _OPEN_KERNEL_S * len(plan.plan.kernels)
         with lease(self.spec):
             opened = self._child.request(_Open(plan=plan), deadline)
         if isinstance(opened, Refused):
-            self._child.close()
             raise DeviceError(f"the network with its finalists cannot run: {opened.error}")
         assert isinstance(opened, _Opened)
-        self.resolved = opened.resolved
-        """Whether passes tell the time of each slot."""
-        self._slowest_s = 0.0
+        return opened
 
     @property
     def spec(self) -> DeviceSpec:

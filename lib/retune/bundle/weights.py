@@ -99,6 +99,7 @@ def _view(data: memoryview, name: str, entry: dict[str, Json]) -> np.ndarray:
     if len(span) != 2:
         raise Malformed(f"weight {name}: data_offsets: expected two numbers; got {len(span)}")
     first, last = span
-    if not 0 <= first <= last <= len(data) or last - first != prod(shape) * dtype.itemsize:
+    fits = 0 <= first <= last <= len(data) and last - first == prod(shape) * dtype.itemsize
+    if not fits or min(shape, default=0) < 0:
         raise Malformed(f"weight {name}: expected {shape} of {dtype}; got bytes {first} to {last}")
     return np.frombuffer(data[first:last], dtype=dtype).reshape(shape)

@@ -6,6 +6,7 @@ None, and dataclasses of these. Nothing in a file chooses a type, so reading exe
 
 import dataclasses
 import json
+import sys
 import types
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -56,11 +57,18 @@ def _decode(kind: object, data: object, where: str) -> object:
         return _decode_tuple(get_args(kind), data, where)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return _decode_dataclass(kind, data, where)
-    if kind is float and isinstance(data, int) and not isinstance(data, bool):
-        return float(data)
+    if kind is float and type(data) in (int, float):
+        return _finite(cast("float", data), where)
     if isinstance(kind, type) and type(data) is kind:
         return data
     raise _wrong(where, getattr(kind, "__name__", str(kind)), data)
+
+
+def _finite(number: float, where: str) -> float:
+    """JSON writes numbers beyond those of a float, and `to_json` none of them."""
+    if not abs(number) <= sys.float_info.max:
+        raise _wrong(where, "a finite number", f"{str(number)[:20]}")
+    return float(number)
 
 
 def _decode_union(choices: Sequence[object], data: object, where: str) -> object:

@@ -6,12 +6,11 @@ reference bit by bit, and simulated in time, in a process of its own: cycles are
 they are the same each time, one repeat is all, and nobody has to be quiet meanwhile.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from math import prod
-from queue import SimpleQueue
+from queue import LifoQueue
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from retune.codegen.source import ProgramSource
 from retune.core.errors import InputError
 from retune.core.target import DeviceSpec
 from retune.device.child import Child, ChildLostError
+from retune.device.host import available_cores
 from retune.device.packed_source import PackedSource
 from retune.device.runtime import Device
 from retune.device.workload import DirectRunner, MeasureOptions, Workload
@@ -56,10 +56,10 @@ def config_named(device: str) -> VtaConfig:
 
 
 def config_of(spec: DeviceSpec) -> VtaConfig | None:
-    """The accelerator of a device; None if it has none."""
+    """The accelerator of a device; None if it has none. Raises: InputError for none of ours."""
     if not spec.accelerator:
         return None
-    name, target = spec.accelerator.split()
+    name, _, target = spec.accelerator.partition(" ")
     return VtaConfig.from_name(name, target)
 
 
@@ -111,15 +111,16 @@ class AcceleratorRunner(DirectRunner):
     """A Runner for the simulated accelerator: as many candidates at once as there are processes."""
 
     def __init__(self, spec: DeviceSpec, processes: int | None = None) -> None:
-        """Starts nothing yet. `processes` is by default the number of cores."""
+        """Starts nothing yet. `processes` is by default the number of cores that may be used."""
         super().__init__()
         self.spec = spec
-        count = processes or os.cpu_count() or 1
+        count = processes or available_cores()
         self._children = [
             Child(spec.name, entry=_ENTRY, environment=_ONE_THREAD) for _ in range(count)
         ]
-        self._free: SimpleQueue[Child] = SimpleQueue()
-        for child in self._children:
+        self._free: LifoQueue[Child] = LifoQueue()
+        """The last one that measured is the next one: no more are started than measure at once."""
+        for child in reversed(self._children):
             self._free.put(child)
 
     @property

@@ -19,6 +19,8 @@ from retune.device.messages import Broken, Ready
 from retune.records.schema import Status
 
 _START_DEADLINE_S = 120.0
+_END_DEADLINE_S = 10.0
+"""For a process to end that has closed its connection."""
 _TAIL_CHARS = 800
 _BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[4]); "
@@ -94,6 +96,9 @@ class Child:
             self._connection.send(request)
         except (BrokenPipeError, ConnectionResetError):
             raise self._lost() from None
+        except BaseException:
+            self.close()  # half of it may be there: the next request would be the other half
+            raise
         return self._receive(deadline_s)
 
     def kill(self) -> None:
@@ -117,24 +122,11 @@ class Child:
         self.holds.clear()
 
     def _start(self) -> None:
-        ours, theirs = socket.socketpair()
-        read_end, write_end = os.pipe()
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed in close()
-        path = json.dumps(sys.path)
-        arguments = [str(theirs.fileno()), str(read_end), self._device, path, self._entry]
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, *arguments],
-                pass_fds=(theirs.fileno(), read_end),
-                stdin=subprocess.DEVNULL,
-                stdout=self._log,
-                stderr=self._log,
-                env=os.environ | self._environment | ({} if self._pinned else dict(pocl.UNPINNED)),
-                start_new_session=True,
-            )
-        os.close(read_end)
-        self._lifeline = write_end
-        self._connection = Connection(ours.detach())
+        try:
+            self._open()
+        except BaseException:  # the system may have no process left for it
+            self.close()
+            raise
         self.holds.clear()
         try:
             reply = self._receive(_START_DEADLINE_S)
@@ -142,6 +134,29 @@ class Child:
             raise DeviceError(f"device {self._device!r} cannot be opened: {error}") from error
         assert isinstance(reply, Ready)
         self._spec = reply.spec
+
+    def _open(self) -> None:
+        """The process, and what leads to it. What is there if it fails is for `close`."""
+        ours, theirs = socket.socketpair()
+        self._connection = Connection(ours.detach())
+        with theirs:
+            read_end, self._lifeline = os.pipe()
+            try:
+                self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed in close()
+                path = json.dumps(sys.path)
+                arguments = [str(theirs.fileno()), str(read_end), self._device, path, self._entry]
+                unpinned = {} if self._pinned else dict(pocl.UNPINNED)
+                self._process = subprocess.Popen(
+                    [sys.executable, "-c", _BOOT, *arguments],
+                    pass_fds=(theirs.fileno(), read_end),
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._log,
+                    stderr=self._log,
+                    env=os.environ | self._environment | unpinned,
+                    start_new_session=True,
+                )
+            finally:
+                os.close(read_end)
 
     def _receive(self, deadline_s: float) -> object:
         assert self._connection is not None
@@ -168,7 +183,11 @@ class Child:
         """How the child died, with the end of what it printed."""
         assert self._process is not None
         assert self._log is not None
-        code = self._process.wait()
+        try:
+            code = self._process.wait(_END_DEADLINE_S)
+        except subprocess.TimeoutExpired:  # a driver that hangs while the process ends
+            self._process.kill()
+            code = self._process.wait()
         self._log.seek(0)
         tail = self._log.read().decode(errors="replace").strip()[-_TAIL_CHARS:]
         self.close()

@@ -73,6 +73,9 @@ class DevicePool(DirectRunner):
         number = self._free.get()
         try:
             runner, held = self._runners[number], self._prepared[number]
+            for key in held.keys() - self._workloads.keys():  # forgotten meanwhile
+                runner.forget(key)
+                del held[key]
             workload = self._workloads.get(workload_key)
             if workload is not None and held.get(workload_key) is not workload:
                 runner.prepare(workload)

@@ -120,7 +120,7 @@ class Script:
             )
         except FileNotFoundError:
             return _State()
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, OverflowError, TypeError, KeyError) as error:
             raise InputError(
                 f"{self._path}: expected what happened to the simulated device so far, got a file "
                 f"that cannot be read ({error}); remove it to begin anew"

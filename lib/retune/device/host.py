@@ -68,11 +68,17 @@ def describe(cpuinfo: Path = CPUINFO, caches: Path = CACHE_FOLDER) -> str:
     return f"{processor}, {os.cpu_count() or 1} cores, caches {held or 'unknown'}"
 
 
+def available_cores() -> int:
+    """Cores that this process may use: fewer than the machine has, in a container, say."""
+    if hasattr(os, "sched_getaffinity"):
+        return max(1, len(os.sched_getaffinity(0)))
+    return os.cpu_count() or 1
+
+
 def affinity(*, pinned: bool) -> str:
     """Which part of the machine's cores this process may use, and whether its threads stay put."""
     cores = os.cpu_count() or 1
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores
-    return f"{allowed} of {cores} cores, {'pinned' if pinned else 'not pinned'}"
+    return f"{available_cores()} of {cores} cores, {'pinned' if pinned else 'not pinned'}"
 
 
 def vector_unit(flags: frozenset[str]) -> tuple[int, int]:

@@ -8,7 +8,6 @@ On a CPU nothing else is done while a batch is measured: nothing is built, and t
 work waits (`gate`). A GPU is not disturbed by that: one batch is built while another is measured.
 """
 
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +23,7 @@ from retune.core.target import DeviceSpec
 from retune.device.building import Builder, Built
 from retune.device.child import Child, ChildLostError
 from retune.device.gate import MeasuringGate
+from retune.device.host import available_cores
 from retune.device.launch_cost import LaunchCost
 from retune.device.lease import lease
 from retune.device.messages import (
@@ -83,7 +83,7 @@ class LocalRunner(DirectRunner):
         What they compile reaches the measuring process by the driver's disk cache.
         """
         super().__init__()
-        wanted = min(os.cpu_count() or 1, _MAX_BUILDERS) if builders is None else builders
+        wanted = min(available_cores(), _MAX_BUILDERS) if builders is None else builders
         helpers = max(0, wanted - 1)
         self._main = make_child(device)
         self._helpers = [make_child(device, pinned=False) for _ in range(helpers)]

@@ -6,6 +6,7 @@ board's temporary folder for as long as it is among the latest. A bundle is a pr
 
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 from retune.bundle.bench import BenchOptions
@@ -28,12 +29,14 @@ _MOST_OPTIONS = BenchOptions(
     budget_s=600.0,
     min_rounds=10_000,
     max_rounds=10_000,
+    precision=1.0,
     settle_s=10.0,
     min_sample_s=10.0,
     warmup=1000,
+    seed=(1 << 63) - 1,
 )
 """What a job may ask for at most, each for itself."""
-_LIMITED = ("budget_s", "min_rounds", "max_rounds", "settle_s", "min_sample_s", "warmup")
+_LIMITED = tuple(field.name for field in fields(BenchOptions))
 _MOST_REPEAT = 1000
 
 

@@ -31,14 +31,13 @@ from retune.device.farm.names import check_address, check_key, loopback_of
 from retune.device.farm.security import security_of
 from retune.device.farm.wire import MOST_BYTES, most_bytes_of
 from retune.device.opening import spec_of
+from retune.farm.knocking import NotLetInError, Pauses, knock_once
 from retune.farm.logs import log_lines
 from retune.farm.scheduler import stop_event
 from retune.farm.service import Service
 
 _LOG = logging.getLogger("retune.farm")
 
-_RETRY_S = 2.0
-"""Between two tries to reach the scheduler."""
 _GIVE_UP_S = 20.0
 """After which one try has failed."""
 
@@ -96,6 +95,7 @@ def serve(settings: BoardSettings, *, ready: Callable[[str], None] = lambda name
     security = security_of(address, "board", settings.certs)
     spec = spec_of(settings.device)
     close_door("board", settings.most_bytes, settings.certs)
+    knock_once()
     about = about_board(spec, settings.most_bytes)
     name = settings.name or socket.gethostname()
 
@@ -104,23 +104,25 @@ def serve(settings: BoardSettings, *, ready: Callable[[str], None] = lambda name
         options: dict[str, Any] = {"security": security} if security else {}
         options["host"] = loopback_of(address)  # else all of the board's addresses, behind TLS
         options["port"] = settings.port
-        refused = ""
+        pauses, said = Pauses(), ""
         while not stop.is_set():
             worker = BoardWorker(address, service, about, local_directory=folder, **options)
-            if why := await _not_started(worker):
-                if why != refused:
+            why, closed = await _not_started(worker)
+            pause_s = pauses.next_s(closed=closed)
+            if why:
+                if why != said or closed:
                     _LOG.warning(
-                        "%s: board %s is not in the farm (%s); trying on", address, name, why
+                        "%s: board %s is not in the farm (%s); trying again in %.0f s",
+                        *(address, name, why, pause_s),
                     )
-                refused = why
             else:
-                refused = ""
                 _LOG.info("board %s serves %s at %s", name, settings.key, address)
                 ready(name)
                 await _first(stop.wait(), worker.finished())
                 await worker.close(reason="the board is stopped", executor_wait=False)
+            said = why
             if not stop.is_set():
-                await _first(stop.wait(), asyncio.sleep(_RETRY_S))
+                await _first(stop.wait(), asyncio.sleep(pause_s))
 
     resource = resource_of(settings.key, spec)
     with (
@@ -132,17 +134,19 @@ def serve(settings: BoardSettings, *, ready: Callable[[str], None] = lambda name
         asyncio.run(main(folder, service))
 
 
-async def _not_started(worker: BoardWorker) -> str:
-    """Why it is not; empty once it serves."""
+async def _not_started(worker: BoardWorker) -> tuple[str, bool]:
+    """Why it is not, empty once it serves; and whether the scheduler closed the connection."""
     try:
         await worker
     except (OSError, TimeoutError, RuntimeError) as error:
         await worker.close(reason="no scheduler", executor_wait=False)
-        why = str(error.__cause__ or error).strip().partition("\n")[0]
+        cause = error.__cause__ or error
+        why = str(cause).strip().partition("\n")[0]
         if "name taken" in why:
-            return "a board of that name is there; give this one --name"
-        return why or "no scheduler answers; check address and certificates"
-    return ""
+            return "a board of that name is there; give this one --name", False
+        closed = isinstance(cause, NotLetInError) and cause.closed
+        return why or "no scheduler answers; check address and certificates", closed
+    return "", False
 
 
 async def _first(*waits: Any) -> None:

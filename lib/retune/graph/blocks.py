@@ -18,7 +18,7 @@ from retune.core.dtypes import TensorType
 from retune.core.errors import InputError
 from retune.graph.graph import Graph, GraphBuilder, Node
 from retune.graph.ops import Array, Attrs
-from retune.graph.ops.blocked import BLOCKED_CONV, weight_in_blocks
+from retune.graph.ops.blocked import BLOCKED_CONV, bias_in_blocks, weight_in_blocks
 from retune.graph.ops.quantized import LIMIT
 from retune.graph.ops.registry import integer, ints
 
@@ -64,10 +64,11 @@ def pack(graph: Graph, options: PackOptions | None = None) -> Graph:
     for number, node in enumerate(graph.nodes):
         packer.take(node, inside=first <= number < end)
     if not packer.stages:
+        several = f", of images in multiples of {options.batch}" if options.batch > 1 else ""
         raise InputError(
             f"{graph.name}: expected layers of integers between {options.start_name or _START} and "
-            f"{options.stop_name or _STOP}, rescaled by shifts alone; got none; quantize it with "
-            "power2"
+            f"{options.stop_name or _STOP}, rescaled by shifts alone{several}; got none; quantize "
+            "it with power2"
         )
     return packer.finish()
 
@@ -249,15 +250,15 @@ class _Packer:
         return _Rescaling(added << before, before + shift, attrs)
 
     def _convolved(self, node: Node, total: Node, bias: Array, scaling: _Rescaling) -> str | None:
-        block, stem = self._options.block, total.inputs[1]
+        batch, block, stem = self._options.batch, self._options.block, total.inputs[1]
         weight = self._graph.constants[stem].astype(np.int8)
         window = _ONE_BY_ONE if total.op == "dense" else total.attrs
         weight = weight.reshape(*weight.shape[:2], *(weight.shape[2:] or (1, 1)))
-        whole = np.pad(bias.astype(np.int32), (0, -len(bias) % block))
+        whole = np.pad(bias.astype(np.int32), (0, -len(bias) % block)).reshape(-1, block)
         operands = (
             self._in_blocks(total.inputs[0]),
             self._build.constant(f"{stem}.blocks", weight_in_blocks(weight, block)),
-            self._build.constant(f"{stem}.bias", whole.reshape(-1, block)),
+            self._build.constant(f"{stem}.bias", bias_in_blocks(whole, batch)),
         )
         attrs = {name: window[name] for name in ("strides", "pads")}
         if total.op == "conv_transpose":

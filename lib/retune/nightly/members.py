@@ -112,7 +112,8 @@ def new_records(records: Path) -> int:
     if not cards:
         return len(measured)
     until = datetime.fromisoformat(cards[-1].until).replace(tzinfo=UTC)  # stated without a zone
-    return sum(moment > until for moment in measured)
+    newer = (measured > until).to_numpy(bool, na_value=False)  # rows of others may have no moment
+    return int(newer.sum())
 
 
 def page_of(config: NightlyConfig, name: str) -> Path:

@@ -54,6 +54,15 @@ def list_files(root: Path) -> list[Path]:
     )
 
 
+def sizes(root: Path) -> list[int]:
+    """Bytes of every finished record file; those that go away meanwhile are left out."""
+    found: list[int] = []
+    for path in list_files(root):
+        with contextlib.suppress(FileNotFoundError):
+            found.append(path.stat().st_size)
+    return found
+
+
 def file_name(kind: str, run_id: str) -> str:
     """A name that no other writer picks; names of one process sort by time."""
     run = "".join(letter for letter in run_id if letter.isalnum())[:8] or "none"

@@ -173,10 +173,10 @@ class RecordStore:
     def summary(self) -> Summary:
         """Counts of what the store holds."""
         table = self.table(None, ["status", "target", "model", "task_key", "run_id"])
-        paths = files.list_files(self.root)
+        sizes = files.sizes(self.root)
         return Summary(
-            files=len(paths),
-            bytes=sum(path.stat().st_size for path in paths),
+            files=len(sizes),
+            bytes=sum(sizes),
             records=table.num_rows,
             tasks=len(pc.unique(table.column("task_key"))),
             runs=len(pc.unique(table.column("run_id"))),
@@ -210,7 +210,23 @@ class RecordStore:
             if known and path.parent.name != f"date={current}":
                 groups.setdefault(path.parent, []).append(path)
         several = ((folder, paths) for folder, paths in groups.items() if len(paths) > 1)
-        return sum(self._join(folder, paths) - 1 for folder, paths in several)
+        return sum(self._joined(folder, paths) for folder, paths in several)
+
+    def _joined(self, folder: Path, paths: list[Path]) -> int:
+        """The files are one; how many less that is. What cannot be read stays where it is."""
+        try:
+            return self._join(folder, paths) - 1
+        except _UNREADABLE:
+            sound = [path for path in paths if self._is_readable(path)]
+            return self._join(folder, sound) - 1 if len(sound) > 1 else 0
+
+    def _is_readable(self, path: Path) -> bool:
+        try:
+            _read_all([self._opened[path]], FILE_SCHEMA, None)
+        except _UNREADABLE as error:
+            self._report(path, error)
+            return False
+        return True
 
     def _join(self, folder: Path, paths: list[Path]) -> int:
         table = _once(_read_all([self._opened[path] for path in paths], FILE_SCHEMA, None))
@@ -225,30 +241,42 @@ class RecordStore:
         return len(paths)
 
     def _readable(self, condition: pc.Expression | None, columns: list[str]) -> pa.Table:
-        """The rows of every file that can be read; the others are named in the log."""
+        """The rows of every file that can be read; the others are named in the log.
+
+        Where one has gone meanwhile, its rows are in another, which a fresh look finds.
+        """
         tables: list[pa.Table] = []
         for path, fragment in list(self._open().items()):
             try:
                 tables.append(_read_all([fragment], READ_SCHEMA, condition, columns))
             except _UNREADABLE as error:
                 self._opened.pop(path, None)
-                if path.exists():
-                    self._report(path, error)
+                if not path.exists():
+                    return self._readable(condition, columns)
+                self._report(path, error)
         empty = pa.schema([READ_SCHEMA.field(name) for name in columns]).empty_table()
         return pa.concat_tables([empty, *tables])
 
     def _open(self) -> dict[Path, ds.ParquetFileFragment]:
-        """Path -> opened file, for all readable files; only new files are opened."""
+        """Path -> opened file, for all readable files; only new files are opened.
+
+        Where one has gone meanwhile, its rows are in another, which a fresh look finds.
+        """
         paths = files.list_files(self.root)
         present = set(paths)
         self._opened = {path: item for path, item in self._opened.items() if path in present}
         new = [path for path in paths if path not in self._opened and path not in self._damaged]
+        gone = False
         with ThreadPoolExecutor(_READERS) as pool:
             for path, opened in zip(new, pool.map(_open_file, new), strict=True):
                 if isinstance(opened, ds.ParquetFileFragment):
                     self._opened[path] = opened
                 elif path.exists():
                     self._report(path, opened)
+                else:
+                    gone = True
+        if gone:
+            return self._open()
         return {path: self._opened[path] for path in paths if path in self._opened}
 
     def _report(self, path: Path, error: Exception) -> None:

@@ -27,7 +27,12 @@ from retune.stages.manifest import (
     TuneRequest,
     ValueInfo,
 )
-from retune.stages.quantization import quantized_network, read_recipe, stage_quantize
+from retune.stages.quantization import (
+    accelerator_inputs,
+    quantized_network,
+    read_recipe,
+    stage_quantize,
+)
 from retune.stages.stage import Inputs, stage
 from retune.vta.config import VtaConfig
 
@@ -200,8 +205,7 @@ def stage_import(_: Path, request: TuneRequest) -> ImportManifest:
 
 
 def _extract_inputs(request: TuneRequest, network: ImportManifest) -> Inputs:
-    del request
-    return (network.model_key,)
+    return (network.model_key, *accelerator_inputs(request))
 
 
 @stage(TaskManifest, "extract", _extract_inputs)

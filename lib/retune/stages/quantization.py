@@ -90,7 +90,14 @@ def _inputs(request: TuneRequest, network: ImportManifest) -> Inputs:
     files = sorted(path.glob("*.npz")) if path.is_dir() else [path]
     given = request.calibration not in (RANDOM, "")
     data = [file_key(file) for file in files] if given else []
-    return network.model_key, _settings(request), data, request.accuracy_drop
+    own = accelerator_inputs(request)
+    return network.model_key, _settings(request), data, request.accuracy_drop, *own
+
+
+def accelerator_inputs(request: TuneRequest) -> Inputs:
+    """What stages depend on that ask what an accelerator packs; nothing without one."""
+    config = config_of(spec_of(request.device))
+    return () if config is None else (config,)
 
 
 def _settings(request: TuneRequest) -> QuantizeSettings:

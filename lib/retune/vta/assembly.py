@@ -30,7 +30,8 @@ from retune.vta.isa import (
     TOKENS,
 )
 
-_INTEGER = r"-?\d+"
+_INTEGER = re.compile(r"-?\d{1,18}", re.ASCII)
+"""Nothing of an instruction is longer."""
 _GROUPS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "sram": (("sram_base",), ""),
     "dram": (("dram_base",), ""),
@@ -88,7 +89,7 @@ def assemble_uops(text: str) -> np.ndarray:
         words = line.split("#")[0].strip()
         if not words:
             continue
-        found = re.fullmatch(r"dst=(\d+)\s+src=(\d+)\s+wgt=(\d+)", words)
+        found = re.fullmatch(r"dst=(\d{1,18})\s+src=(\d{1,18})\s+wgt=(\d{1,18})", words, re.ASCII)
         if found is None:
             raise _wrong(number, "a micro-op such as dst=0 src=4 wgt=1", words)
         rows.append(tuple(map(int, found.groups())))
@@ -159,7 +160,7 @@ def _wanted(head: str) -> tuple[str, ...]:
 def _values(number: int, name: str, value: str) -> dict[str, int]:
     fields, between = _GROUPS[name]
     parts = value.split(between) if between else [value]
-    if len(parts) != len(fields) or not all(re.fullmatch(_INTEGER, part) for part in parts):
+    if len(parts) != len(fields) or not all(map(_INTEGER.fullmatch, parts)):
         shape = between.join(["N"] * len(fields))
         raise _wrong(number, f"{name}={shape}", f"{name}={value}")
     return dict(zip(fields, map(int, parts), strict=True))
@@ -193,7 +194,7 @@ _KINDS: Mapping[str, Callable[[int, str], dict[str, int]]] = {
 def _number(number: int, names: tuple[str, ...], kind: str) -> int:
     if kind in names:
         return names.index(kind)
-    if not kind.isdecimal():
+    if not re.fullmatch(r"\d{1,18}", kind, re.ASCII):
         raise _wrong(number, f"one of {', '.join(names)}", repr(kind))
     return int(kind)
 

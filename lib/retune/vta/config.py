@@ -11,10 +11,13 @@ from dataclasses import dataclass
 
 from retune.core.errors import InputError
 
-_NAME = re.compile(r"(\d+)x(\d+)_i(\d+)w(\d+)a(\d+)_(\d+)_(\d+)_(\d+)_(\d+)")
+_N = r"(\d{1,9})"
+_NAME = re.compile(f"{_N}x{_N}_i{_N}w{_N}a{_N}_{_N}_{_N}_{_N}_{_N}", re.ASCII)
 
 ITER_BITS = 14
 """Of the two loop counts in GEMM and ALU instructions."""
+SRAM_BITS, DRAM_BITS, PAD_BITS = 16, 32, 4
+"""Of a copy's first elements on chip and in DRAM, and of each side of its padding."""
 
 _WORD_BITS = 64
 """An instruction is two words."""
@@ -89,10 +92,14 @@ class VtaConfig:
     def _check_fields(self) -> None:
         """Every buffer holds two elements at least, and indices fit into the instructions."""
         for name in ("inp", "wgt", "acc", "uop"):
-            if (got := getattr(self, f"{name}_bits")) < 1:
+            got = getattr(self, f"{name}_bits")
+            what = f"log_{name}_buff_size {getattr(self, f'log_{name}_buff_size')}"
+            size = f"elements of {getattr(self, f'{name}_bytes')} bytes (2**{got})"
+            if got < 1:
+                raise InputError(f"VTA: {what} is less than two {size}")
+            if got > SRAM_BITS:
                 raise InputError(
-                    f"VTA: log_{name}_buff_size {getattr(self, f'log_{name}_buff_size')} is less "
-                    f"than two elements of {getattr(self, f'{name}_bytes')} bytes (2**{got})"
+                    f"VTA: {what} is too deep: copies name at most 2**{SRAM_BITS} {size}"
                 )
         index = self.acc_bits + self.src_bits
         for what, used, room in (

@@ -140,25 +140,15 @@ class _Estimate:
         """Rows that lie one behind the other are one."""
         work, (high, wide) = self.work, self._inside()
         skipped = not work.transposed and work.kernel[0] == 1 and work.strides[0] > 1
-        joined = (wide == work.w) & (not any(self._around()) and not skipped)
+        joined = (wide == work.w) & (not any(work.zeros_around) and not skipped)
         whole = joined & (high == work.h)
         rows = np.where(whole, self.b, self.b * self.ci * np.where(joined, 1, high))
         long = wide * np.where(joined, high, 1) * np.where(whole, self.ci, 1)
         return _Copy(rows, long * self.config.inp_bytes, self.b * self.ci)
 
-    def _around(self) -> tuple[int, ...]:
-        """Rows and columns of zeros before and behind the input."""
-        work = self.work
-        if not work.transposed:
-            return work.padding
-        return tuple(
-            (k - 1 - pad) // s
-            for k, s, pad in zip(2 * work.kernel, 2 * work.strides, work.padding, strict=True)
-        )
-
     def _inside(self) -> tuple[Numbers, Numbers]:
         """Rows and columns of a tile's inputs that are no padding, on average."""
-        top, left, bottom, right = self._around()
+        top, left, bottom, right = self.work.zeros_around
         high, wide = self._window()
         counts = self.work.out_size[0] / self.h, self.work.out_size[1] / self.w
         rows, columns = high - (top + bottom) / counts[0], wide - (left + right) / counts[1]

@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from retune.core.errors import InputError
-from retune.vta.config import ITER_BITS, VtaConfig
+from retune.vta.config import DRAM_BITS, ITER_BITS, PAD_BITS, SRAM_BITS, VtaConfig
 
 LOAD, STORE, GEMM, FINISH, ALU = range(5)
 OPCODES = ("load", "store", "gemm", "finish", "alu")
@@ -153,10 +153,10 @@ def layouts(config: VtaConfig) -> Mapping[int, Fields]:
     """Where the fields of each opcode lie."""
     head = (("opcode", 3), *((token, 1) for token in TOKENS))
     memory = _fields(
-        (*head, ("memory_type", 3), ("sram_base", 16), ("dram_base", 32)),
+        (*head, ("memory_type", 3), ("sram_base", SRAM_BITS), ("dram_base", DRAM_BITS)),
         (
             *(("y_size", 16), ("x_size", 16), ("x_stride", 16)),
-            *((name, 4) for name in _MEMORY_FIELDS[-4:]),
+            *((name, PAD_BITS) for name in _MEMORY_FIELDS[-4:]),
         ),
     )
     loops = (

@@ -1,6 +1,6 @@
 """From decisions to instructions: a packed layer as a module.
 
-Read `lower`, then `_Lowering.step`. A step is one thread's product of a tile of inputs and a tile
+Read `lower`, then `_Lowering._step`. A step is one thread's product of a tile of inputs and a tile
 of weights. Threads take turns, each with buffers of its own, so that while one computes the next
 one's tiles are loaded; what a buffer holds already is not loaded again. When a thread's last step
 is done, its sums go through the epilogue and are stored while the others compute.
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 
-from retune.core.errors import ScheduleError
+from retune.core.errors import InputError, ScheduleError
 from retune.vta.config import VtaConfig
 from retune.vta.folding import Folded, Loop, fold, unrolled
 from retune.vta.isa import ACC, ACC8, INP, LOAD, OUT, STORE, WGT
@@ -24,23 +24,27 @@ from retune.vta.workload import DATA, OUTPUT, WEIGHT, Convolution, Operand, Step
 def lower(work: Convolution, decisions: Decisions, config: VtaConfig) -> VtaModule:
     """The module of the layer under these decisions, which meet the limits of its space.
 
-    Raises: ScheduleError for a knob without a value, or tiles that do not divide the layer.
+    Raises: ScheduleError for a knob without a value, tiles that do not divide the layer, or what no
+    instruction can say.
     """
     buffers = _buffers(work, config)
-    lowering = _Lowering(work, _Tiles.of(work, decisions), config, buffers)
-    lowering.run()
-    stream = lowering.stream
-    uops = stream.uops
-    *arrays, last = buffers  # the micro-ops, of which there was one so far
-    last = replace(last, elements=len(uops), shape=uops.shape)
-    return VtaModule.of(
-        stream.instructions,
-        name=work.name,
-        config=config,
-        uops=uops,
-        buffers=(*arrays, last),
-        macs=work.macs(config),
-    )
+    try:
+        lowering = _Lowering(work, _Tiles.of(work, decisions), config, buffers)
+        lowering.run()
+        stream = lowering.stream
+        uops = stream.uops
+        *arrays, last = buffers  # the micro-ops, of which there was one so far
+        last = replace(last, elements=len(uops), shape=uops.shape)
+        return VtaModule.of(
+            stream.instructions,
+            name=work.name,
+            config=config,
+            uops=uops,
+            buffers=(*arrays, last),
+            macs=work.macs(config),
+        )
+    except InputError as error:  # a field cannot hold it: that candidate's fault alone
+        raise ScheduleError(f"{work.name}: {error}") from error
 
 
 def _buffers(work: Convolution, config: VtaConfig) -> tuple[DramBuffer, ...]:

@@ -20,7 +20,7 @@ from retune.core.codec import from_json, to_json
 from retune.core.errors import InputError, RecordError
 from retune.core.keys import content_key
 from retune.core.replacing import replacing
-from retune.vta.config import VtaConfig
+from retune.vta.config import DRAM_BITS, VtaConfig
 from retune.vta.isa import decode, decode_uops, encode
 
 FORMAT_VERSION = 1
@@ -29,7 +29,7 @@ FORMAT_VERSION = 1
 Memory = Literal["uop", "wgt", "inp", "acc", "out", "acc8"]
 
 ALIGNMENT = 4096
-"""Bytes; buffers begin at multiples of it, which are whole elements of every memory."""
+"""Bytes; buffers begin at multiples of it, and of the size of their elements."""
 
 UOPS = "uops"
 """Name of the buffer of micro-ops."""
@@ -173,7 +173,9 @@ class VtaModule:
         except _NO_MODULE as error:
             got = str(error)[:_MOST_SHOWN]
             raise RecordError(f"{where}: expected a VTA module (.npz), got {got}") from error
-        made = _from_header(bytes(header.astype(np.uint8)), where)
+        if header.dtype != np.uint8:
+            raise RecordError(f"{where}: expected a header in bytes, got {header.dtype}")
+        made = _from_header(header.tobytes(), where)
         if words.dtype != np.uint64 or words.ndim != 2 or words.shape[1] != 2:
             raise RecordError(f"{where}: expected instructions of two words of 64 bits")
         if uops.dtype != np.uint32 or uops.ndim != 1:
@@ -220,6 +222,7 @@ def laid_out(
     at = ALIGNMENT
     for name, (memory, shape) in arrays.items():
         size = element_bytes(memory, config)
+        at = _rounded_up(at, size)
         whole = prod(shape) * np.dtype(_DTYPES[memory]).itemsize
         assert whole % size == 0, f"{name}: {whole} bytes are no whole elements of {memory}"
         made.append(
@@ -227,8 +230,12 @@ def laid_out(
                 name=name, memory=memory, offset=at // size, elements=whole // size, shape=shape
             )
         )
-        at += -(-whole // ALIGNMENT) * ALIGNMENT
+        at = _rounded_up(at + whole, ALIGNMENT)
     return tuple(made)
+
+
+def _rounded_up(number: int, to: int) -> int:
+    return -(-number // to) * to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,6 +275,11 @@ def _check_buffers(buffers: Sequence[DramBuffer], uops: int, config: VtaConfig, 
             raise RecordError(
                 f"{where}: expected buffer {buffer.name} to have {buffer.elements} elements of "
                 f"{buffer.memory}, {expected} bytes; got shape {list(buffer.shape)}, {got} bytes"
+            )
+        if buffer.offset + buffer.elements > 1 << DRAM_BITS:
+            raise RecordError(
+                f"{where}: expected elements of {buffer.name} below 2**{DRAM_BITS}, where "
+                f"instructions reach, got {buffer.elements} from {buffer.offset} on"
             )
     stored = [(b.name, b.elements) for b in buffers if b.memory == "uop"]
     if stored != [(UOPS, uops)]:

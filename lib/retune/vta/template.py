@@ -6,9 +6,11 @@ each with buffers of its own, which take turns, so that one's data are loaded wh
 computes. `lower` makes instructions of the same decisions.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from itertools import combinations, permutations
+from itertools import product as pairs
 from operator import mul
 from typing import TypeVar
 
@@ -141,6 +143,12 @@ def limits(
     return found
 
 
+def unmet(work: Convolution, config: VtaConfig, tiles: Mapping[str, int]) -> str:
+    """Why tiles of these sizes, by knob and each 1 at least, do not fit; empty if they do."""
+    found = limits(work, config, tiles)
+    return next((why for condition, why in found if condition != const(True, "bool")), "")
+
+
 def input_size(work: Convolution, h: Extent, w: Extent) -> tuple[Extent, Extent]:
     """Rows and columns of the input that a tile of the output needs, as they lie on chip."""
     top, left, _, _ = work.padding
@@ -159,7 +167,7 @@ def uops(work: Convolution, knob: Mapping[str, Expr]) -> Expr:
     b, h, w, ci, co, oc, ht = (knob[name] for name in KNOBS)
     threads = oc * ht
     if work.transposed:
-        gemm = work.taps * least_uops((b, co, *_apart(work, h, w)), (ci,))
+        gemm = _tap_uops(work, knob)
     else:
         gemm = least_uops((b, co, h, w), (ci, *map(const, work.kernel)))
     kinds = {(step.operand, step.to) for step in work.steps if step.operand is not None}
@@ -194,7 +202,21 @@ def _least_written(work: Convolution, knob: Mapping[str, Expr]) -> Expr:
     return b * co * high * wide
 
 
-def _apart(work: Convolution, h: Expr, w: Expr) -> tuple[Expr, Expr]:
-    """Rows and columns of a tile that one tap of a transposed window writes, at most."""
-    high, wide = (ceildiv(e, s) for e, s in zip((h, w), work.strides, strict=True))
-    return high, wide
+def _tap_uops(work: Convolution, knob: Mapping[str, Expr]) -> Expr:
+    """Micro-ops of all taps of a transposed window.
+
+    Each writes rows and columns of a tile that are a stride apart, from one of its first ones on:
+    where a tile ends within a stride, some taps write fewer, and fold otherwise.
+    """
+    b, h, w, ci, co = (knob[name] for name in KNOBS[:5])
+    rows, columns = (
+        Counter((tap - begin) % stride for tap in range(kernel))
+        for kernel, stride, begin in zip(work.kernel, work.strides, work.padding[:2], strict=True)
+    )
+    total: Expr = const(0)
+    for (y, high), (x, wide) in pairs(rows.items(), columns.items()):
+        apart = ceildiv(h - y, work.strides[0]), ceildiv(w - x, work.strides[1])
+        some = [maximum(1, extent) for extent in apart]
+        each = select(binary("min", *apart) >= 1, least_uops((b, co, *some), (ci,)), 0)
+        total = total + high * wide * each
+    return total

@@ -11,10 +11,11 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
+from retune.core.errors import InputError
 from retune.vta.config import VtaConfig
 from retune.vta.isa import ALU, GEMM, LOAD, MEMORIES, QUEUES, STORE
 from retune.vta.module import VtaModule, element_bytes
-from retune.vta.queues import Course, run_queues
+from retune.vta.queues import Course, describe, run_queues
 
 MEMORY_CYCLES = 16
 """Until the first beat of a row that is read comes, and until a burst that was written is
@@ -28,6 +29,8 @@ PIPE_CYCLES = 6
 TENSOR_CYCLES = 2
 """Of an ALU micro-op on two tensors; with an immediate it takes one, as a GEMM micro-op does."""
 INSTRUCTION_BYTES = 16
+_ROWS = 1 << 20
+"""Of copies that are looked at together, so that a stream of many takes little memory."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -91,12 +94,24 @@ def simulate(module: VtaModule) -> Timing:
 
     Those of the last few modules are kept, as who times a module also executes it.
 
-    Raises: InputError as `queues.run_queues`.
+    Raises: InputError as `queues.run_queues`, and for an instruction without micro-ops.
     """
+    _check_loops(module.instructions)
     found = costs(module.instructions, module.config)
     fetch = (MEMORY_CYCLES, -(-INSTRUCTION_BYTES // module.config.board.beat_bytes))
     course = run_queues(module.instructions, found.busy, found.bus, fetch)
     return Timing(module=module, costs=found, course=course)
+
+
+def _check_loops(instructions: np.ndarray) -> None:
+    """Raises: InputError naming the first GEMM or ALU instruction that ends before it begins."""
+    wrong = instructions["uop_end"] < instructions["uop_begin"]
+    if wrong.any():
+        number = int(np.flatnonzero(wrong)[0])
+        begin, end = (int(instructions[name][number]) for name in ("uop_begin", "uop_end"))
+        raise InputError(
+            f"{describe(instructions, number)}: expected micro-ops in order; got {begin} to {end}"
+        )
 
 
 def costs(instructions: np.ndarray, config: VtaConfig) -> Costs:
@@ -148,17 +163,20 @@ def _transfers(
     beats, bursts = np.zeros((2, len(instructions)), np.int64)
     moving = np.isin(instructions["opcode"], (LOAD, STORE)) & (instructions["x_size"] > 0)
     chosen = np.flatnonzero(moving & (instructions["y_size"] > 0))
-    if not len(chosen):
-        return beats, bursts
-    copies = instructions[chosen]
-    rows = copies["y_size"]
-    owner = np.repeat(np.arange(len(chosen)), rows)
-    row = np.arange(len(owner)) - np.repeat(np.cumsum(rows) - rows, rows)
-    begin = (copies["dram_base"][owner] + row * copies["x_stride"][owner]) * size[chosen][owner]
-    long = (copies["x_size"] * size[chosen])[owner]
+    parts = np.cumsum(instructions["y_size"][chosen]) // _ROWS
     beat, burst = config.board.beat_bytes, config.board.beat_bytes * config.board.burst_beats
-    crossed = (begin + long - 1) // burst - begin // burst + 1
-    spread = (begin + long - 1) // beat - begin // beat + 1
-    beats[chosen] = np.bincount(owner, spread, len(chosen)).astype(np.int64)
-    bursts[chosen] = np.bincount(owner, crossed, len(chosen)).astype(np.int64)
+    for part in np.split(chosen, np.flatnonzero(np.diff(parts)) + 1):
+        owner, begin, end = _rows(instructions[part], size[part])
+        for found, unit in ((beats, beat), (bursts, burst)):
+            touched = (end - 1) // unit - begin // unit + 1
+            found[part] = np.bincount(owner, touched, len(part)).astype(np.int64)
     return beats, bursts
+
+
+def _rows(copies: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of each row that copies move the copy, its first byte in DRAM, the one behind it. int64"""
+    rows = copies["y_size"]
+    owner = np.repeat(np.arange(len(copies)), rows)
+    row = np.arange(len(owner)) - np.repeat(np.cumsum(rows) - rows, rows)
+    begin = (copies["dram_base"][owner] + row * copies["x_stride"][owner]) * size[owner]
+    return owner, begin, begin + (copies["x_size"] * size)[owner]

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from retune.core.errors import InputError
-from retune.vta.config import VtaConfig
+from retune.vta.config import PAD_BITS, VtaConfig
 
 DATA, WEIGHT, OUTPUT = "data", "weight", "output"
 """Names of arrays; operands of steps have their own."""
@@ -91,6 +91,17 @@ class Convolution:
         if self.transposed:
             return (self.h - 1) * sh + wh - top - bottom, (self.w - 1) * sw + ww - left - right
         return (self.h + top + bottom - wh) // sh + 1, (self.w + left + right - ww) // sw + 1
+
+    @property
+    def zeros_around(self) -> tuple[int, int, int, int]:
+        """Rows and columns of zeros that lie around its data on chip: top, left, bottom, right."""
+        if not self.transposed:
+            return self.padding
+        top, left, bottom, right = (
+            (k - 1 - cut) // s
+            for k, s, cut in zip(2 * self.kernel, 2 * self.strides, self.padding, strict=True)
+        )
+        return top, left, bottom, right
 
     @property
     def taps(self) -> int:
@@ -246,6 +257,9 @@ def check(work: Convolution) -> None:
     wh, ww = work.window
     if max(top, bottom) >= wh or max(left, right) >= ww:
         raise _refused(work, f"padding {work.padding} smaller than the window {work.window}")
+    most, found = (1 << PAD_BITS) - 1, work.zeros_around
+    if max(found) > most:
+        raise _refused(work, f"at most {most} rows and columns of zeros on a side, got {found}")
     names = [operand.name for operand in work.operands]
     if len({DATA, WEIGHT, OUTPUT, *names}) != 3 + len(names):
         raise _refused(work, f"operands of different names, got {names}")

@@ -3,10 +3,12 @@
 import itertools
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from retune.bundle import bench
 from retune.bundle.bench import BenchOptions, compare_times, known_times, longest_s
 from retune.core.errors import InputError
 from tests.properties import quick
@@ -36,6 +38,17 @@ class Stage:
 @pytest.fixture
 def stage() -> Stage:
     return Stage()
+
+
+def test_many_rounds_are_drawn_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch):
+    """Ten thousand rounds of eight bundles would take a board's memory; the intervals are those."""
+    rng = np.random.default_rng(0)
+    samples = rng.random((60, 3)) + 1.0
+    whole = bench._intervals(samples, 0, seed=7)
+    monkeypatch.setattr(bench, "_DRAWN", 1000)
+    parts = bench._intervals(samples, 0, seed=7)
+    for one, other in zip(whole, parts, strict=True):
+        assert one.tolist() == other.tolist()
 
 
 FIXED = BenchOptions(settle_s=0, min_rounds=4, max_rounds=4, warmup=0, min_sample_s=0)

@@ -196,6 +196,15 @@ def test_a_bundle_is_loaded_once_for_all_that_is_asked_of_it(folder: Path) -> No
     assert child.kinds() == ["Open", "Open", "Compare", "Profile", "Compare"]
 
 
+def test_a_bundle_is_loaded_again_after_its_forms_were_timed(folder: Path) -> None:
+    """The process has let go of it for them; loading takes longer than a comparison may."""
+    child = FakeChild()
+    examiner = examiner_of(child)
+    examiner.best_form(folder)
+    examiner.compare({"a": folder})
+    assert child.kinds() == ["ListForms", "Open", "FindForm", "Open", "Compare"]
+
+
 def test_a_single_form_is_not_measured(folder: Path) -> None:
     child = FakeChild(first(ListForms, ("queued",)))
     assert examiner_of(child).best_form(folder) == "queued"

@@ -210,6 +210,9 @@ def test_another_manifest_is_refused(folder: Path, raw: bytes, message: str) -> 
         (lambda m: m["target"].update(device_class="fpga"), "device_class: expected cpu or gpu"),
         (lambda m: m["launches"][0].update(kernel="x"), "expected a kernel of the plan; got x"),
         (lambda m: m["launches"][0].update(args=[1]), "args: expected a text; got int"),
+        # Each would be a copy of its own of a text that lies there once.
+        (lambda m: m["kernels"].extend(m["kernels"][:1] * 9), "one behind the other, below"),
+        (lambda m: m["kernels"][0].update(first=-9), "texts of kernels.cl one behind the other"),
     ],
 )
 def test_a_manifest_with_a_wrong_field_names_it(
@@ -327,6 +330,7 @@ def test_a_weights_file_needs_its_header(data: bytes, message: str) -> None:
         ({"dtype": "F32", "shape": [1], "data_offsets": [8, 12]}, "weight w: expected .1,. of"),
         ({"dtype": "F32", "shape": "x", "data_offsets": [8, 12]}, "shape: expected a list"),
         ({"dtype": "F32", "shape": [1], "data_offsets": [0]}, "data_offsets: expected two"),
+        ({"dtype": "F32", "shape": [-1, -1], "data_offsets": [0, 4]}, r"expected \(-1, -1\) of"),
     ],
 )
 def test_a_weight_fits_its_bytes(entry: dict[str, object], message: str) -> None:

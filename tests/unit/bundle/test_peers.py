@@ -17,7 +17,6 @@ from onnx import TensorProto, helper
 from retune.bundle import peers
 from retune.bundle.module import random_inputs
 from retune.bundle.peers import (
-    available_cores,
     numpy_peer,
     open_peer,
     open_reference,
@@ -177,13 +176,6 @@ def test_an_element_type_that_retune_does_not_know_is_refused(tmp_path: Path) ->
     path = _save(tmp_path / "model.onnx", TensorProto.STRING)
     with pytest.raises(ModelError, match=r"input x: expected an element type among .* got string"):
         open_peer("onnxruntime", path, shapes=BATCH_OF_TWO)
-
-
-def test_peers_use_the_cores_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers.os, "sched_getaffinity", lambda _: {0, 3, 5}, raising=False)
-    assert available_cores() == 3
-    monkeypatch.delattr(peers.os, "sched_getaffinity")
-    assert available_cores() >= 1
 
 
 def _save(path: Path, kind: int) -> Path:

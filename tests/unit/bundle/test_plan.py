@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -26,6 +27,15 @@ def test_a_good_plan_passes(plan: NetworkPlan) -> None:
 def test_aliases_share_the_memory_of_their_root(plan: NetworkPlan) -> None:
     roots = storage_roots(plan)
     assert (roots["flat"], roots["eight"], roots["x"]) == ("sum", "wide", "x")
+
+
+def test_long_chains_of_aliases_are_followed_once(plan: NetworkPlan) -> None:
+    """Somebody's bundle may have one of any length: step by step from each name takes hours."""
+    names = [f"link {number}" for number in range(20_000)]
+    links = [PlanBuffer(name=n, dtype="float32", elements=1, role="temp", shape=()) for n in names]
+    aliases = [Alias(value=a, of=b) for a, b in pairwise(names)]
+    chained = replace(plan, buffers=tuple(links), aliases=tuple(aliases))
+    assert storage_roots(chained) == dict.fromkeys(names, names[-1])
 
 
 def test_memory_with_an_output_alias_is_an_output(plan: NetworkPlan) -> None:
@@ -64,6 +74,7 @@ def test_duplicate_names_are_refused(plan: NetworkPlan) -> None:
         ({"elements": 0, "shape": (0,)}, "buffer sum: expected at least one element"),
         ({"elements": 1 << 61, "shape": (1 << 61,)}, r"less than \d+ bytes"),
         ({"shape": (4, 9)}, r"expected 36 elements of shape \(4, 9\); got 32"),
+        ({"shape": (-4, -8)}, r"extents of at least 0; got \(-4, -8\)"),
     ],
 )
 def test_buffer_types_are_checked(

@@ -42,6 +42,11 @@ def test_json_round_trip_keeps_types():
         ('{"count": "3"}', r"Sample\.count: expected int, got '3'"),
         ('{"count": 1, "pairs": [["a"]]}', r"pairs\[0\]: expected 2 items"),
         ('{"count": true}', "expected int, got True"),
+        ('{"count": 1, "seconds": 1e999}', r"seconds: expected a finite number, got 'inf'"),
+        (
+            f'{{"count": 1, "seconds": -1{"0" * 400}}}',
+            r"seconds: expected a finite number, got '-10",
+        ),
     ],
 )
 def test_wrong_json_names_the_field(text: str, message: str):

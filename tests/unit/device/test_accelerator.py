@@ -95,6 +95,23 @@ def test_what_cannot_be_lowered_or_executed_is_a_row_with_its_reason(runner: Acc
     assert refused.error
 
 
+def test_no_more_processes_are_started_than_measure_at_once():
+    """Each of a large machine's would hold the arrays of each task, one after the other."""
+    many = AcceleratorRunner(described("vta-sim", GENERIC_CPU), processes=8)
+    try:
+        for _ in range(3):
+            assert measured(many, workload("few"), GOOD)[0].ok
+        assert sum(child.pid is not None for child in many._children) == 1
+    finally:
+        many.close()
+
+
+def test_a_description_of_somebody_else_s_is_refused():
+    strange = replace(GENERIC_CPU, accelerator="npu")
+    with pytest.raises(InputError, match="expected a name such as 1x16"):
+        config_of(strange)
+
+
 def test_only_prepared_workloads_are_measured(runner: AcceleratorRunner):
     with pytest.raises(InputError, match="'nobody' was not prepared"):
         runner.measure("nobody", [GOOD], MeasureOptions())

@@ -80,6 +80,20 @@ def measured(pool: DevicePool) -> float | None:
     return first.median_us
 
 
+def test_what_is_forgotten_is_held_by_no_device():
+    devices = Device(0), Device(1)
+    pool = pool_of(*devices)
+    for _ in devices:
+        measured(pool)
+    assert [len(device.prepared) for device in devices] == [1, 1]
+    pool.forget("task")
+    other = replace(WORKLOAD, key="other")
+    pool.prepare(other)
+    for _ in devices:
+        pool.measure("other", [program("a")], OPTIONS)
+    assert [device.prepared for device in devices] == [[other], [other]]
+
+
 def test_two_tasks_are_measured_at_the_same_time():
     devices, both = (Device(0), Device(1)), Barrier(2)
     for device in devices:

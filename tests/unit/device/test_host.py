@@ -149,3 +149,10 @@ def test_a_registry_of_the_users_is_left_alone(tmp_path: Path, monkeypatch):
     driver = vendors.Driver(vendor="intel", library="/x/libintelocl.so")
     with vendors.extra_drivers((driver,), tmp_path):
         assert os.environ[vendors.REGISTRY_VARIABLE] == "/mine"
+
+
+def test_cores_are_those_that_the_process_may_use(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 3, 5}, raising=False)
+    assert host.available_cores() == 3
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert host.available_cores() >= 1

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import textwrap
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pandas as pd
@@ -19,6 +19,7 @@ from retune import records
 from retune.core.errors import InputError, RecordError
 from retune.core.locking import exclusive
 from retune.records import files
+from retune.records import store as stores
 from retune.records.arrow import FILE_SCHEMA, to_records, to_table
 from retune.records.schema import (
     MAX_ERROR_CHARS,
@@ -291,6 +292,47 @@ def test_compaction_joins_finished_days_and_keeps_every_record(store: Path):
     assert after == before
     assert len(writer.scan()) == 10
     assert RecordStore(store).compact(today=date(2026, 3, 2)) == 0
+
+
+@pytest.mark.parametrize("step", ["_open_file", "_read_all"])
+def test_files_that_are_joined_while_they_are_read_lose_no_rows(
+    store: Path, monkeypatch: pytest.MonkeyPatch, step: str
+):
+    """Day after day is joined in the middle of one reading: the rows are in files of later."""
+    days = [DAY.replace(day=day) for day in (1, 2, 3)]
+    for moment in days:
+        for number in range(2):
+            one = record(number)
+            RecordStore(store).append(
+                [replace(one, measurement=replace(one.measurement, timestamp=moment))]
+            )
+    plain, left = getattr(stores, step), list(days)
+
+    def meanwhile(*arguments: object) -> object:
+        if left:
+            monkeypatch.setattr(stores, step, plain)
+            RecordStore(store).compact(today=left.pop(0).date() + timedelta(days=1))
+            monkeypatch.setattr(stores, step, meanwhile)
+        return plain(*arguments)
+
+    monkeypatch.setattr(stores, "_READERS", 1)
+    monkeypatch.setattr(stores, step, meanwhile)
+    assert len(RecordStore(store).scan()) == 6
+    assert RecordStore(store).summary().records == 6
+
+
+def test_compaction_leaves_files_with_damaged_pages_alone(
+    store: Path, caplog: pytest.LogCaptureFixture
+):
+    paths = [RecordStore(store).append([record(number)]) for number in range(3)]
+    whole = bytearray(paths[1].read_bytes())
+    whole[4:200] = bytes(196)
+    paths[1].write_bytes(whole)
+    with caplog.at_level(logging.WARNING):
+        assert RecordStore(store).compact(today=date(2026, 3, 2)) == 1
+    assert paths[1].name in caplog.text
+    assert paths[1].exists() and not paths[0].exists()
+    assert len(records.load(store)) == 2
 
 
 def test_a_crash_in_compaction_only_leaves_duplicates(store: Path, monkeypatch):

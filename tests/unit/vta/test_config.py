@@ -42,6 +42,11 @@ def test_names_and_fields_lead_back(config: VtaConfig):
         ({"LOG_BATCH": -1}, "expected log_batch from 0 to 4; got -1"),
         ({"LOG_ACC_BUFF_SIZE": 18}, "a micro-op would take 34 bits, there are 32"),
         ({"LOG_WGT_BUFF_SIZE": 8}, "less than two elements of 256 bytes"),
+        (
+            {"LOG_BLOCK": 1, "LOG_INP_BUFF_SIZE": 18, "LOG_ACC_BUFF_SIZE": 6 + 3}
+            | {"LOG_WGT_BUFF_SIZE": 8},
+            r"log_inp_buff_size 18 is too deep: copies name at most 2\*\*16 elements of 2 bytes",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(fields: dict[str, object], message: str):
@@ -49,7 +54,16 @@ def test_what_cannot_be_is_refused(fields: dict[str, object], message: str):
         VtaConfig.from_dict(fields)
 
 
-@pytest.mark.parametrize("name", ["", "1x16", "1x16_i8w8a32_15_15_18", "1x17_i8w8a32_15_15_18_17"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "1x16",
+        "1x16_i8w8a32_15_15_18",
+        "1x17_i8w8a32_15_15_18_17",
+        f"{'9' * 5000}x16_i8w8a32_15_15_18_17",
+    ],
+)
 def test_other_names_are_refused(name: str):
     with pytest.raises(InputError, match="expected"):
         VtaConfig.from_name(name)

@@ -107,6 +107,8 @@ def test_stray_bits_are_refused():
         ("load.inp sram=0", "expected dram, size, stride, pad of load"),
         ("alu.shr uops=0:1 loops=1x1 dst=0,0 src=0,0 wgt=0,0", "of alu; got wgt=0,0"),
         ("finish.now", "expected finish; got finish.now"),
+        (f"load.inp sram={'9' * 5000}", "expected sram=N; got sram=99"),
+        (f"load.{'9' * 5000} sram=0", "expected one of uop, wgt"),
     ],
 )
 def test_text_that_means_nothing_is_refused(line: str, message: str):

@@ -141,6 +141,9 @@ def test_decisions_that_do_not_divide_are_refused():
     [
         ({"padding": (3, 0, 0, 0)}, r"padding \(3, 0, 0, 0\) smaller than the window"),
         ({"kernel": (9, 9)}, "a window that fits into the image"),
+        ({"dilation": (16, 1), "padding": (16, 1, 16, 1), "h": 40}, "at most 15 rows and columns"),
+        ({"kernel": (1, 40), "padding": (0, 16, 0, 0), "w": 40}, "at most 15 rows and columns"),
+        ({"kernel": (17, 3), "transposed": True, "padding": (0, 0, 0, 0)}, "at most 15 rows"),
         ({"steps": (Step(op="shr"),)}, "either an immediate or an operand"),
         ({"steps": (Step(op="add", imm=1 << 15),)}, "an immediate of 16 bits, got 32768"),
         ({"steps": (Step(op="add", operand="bias"),)}, "among .*, got 'bias'"),
@@ -150,6 +153,14 @@ def test_decisions_that_do_not_divide_are_refused():
 def test_layers_that_it_does_not_compute_are_refused(change: dict[str, object], message: str):
     with pytest.raises(InputError, match=message):
         replace(PLAIN, **change)  # type: ignore[arg-type]
+
+
+def test_a_candidate_that_no_instruction_can_say_is_refused():
+    """A search goes on with others."""
+    decided = {**dict.fromkeys(KNOBS, (1,)), "tile_w": (1 << 14,)}
+    work = replace(PLAIN, kernel=(1, 1), padding=(0, 0, 0, 0), w=1 << 14)
+    with pytest.raises(ScheduleError, match="conv2d: micro-op 256: expected dst from 0 to 255"):
+        lower(work, decided, SMALL)
 
 
 def test_a_candidate_gives_the_same_module_always():

@@ -1,17 +1,23 @@
 """A module's file is plain arrays; what is damaged is refused."""
 
 import io
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from retune.core.errors import RecordError
+from retune.vta.config import VtaConfig
 from retune.vta.functional import execute
 from retune.vta.lower import lower
-from retune.vta.module import VtaModule
-from tests.unit.vta.layers import SMALL, WHOLE, arrays_of
+from retune.vta.module import VtaModule, element_bytes
+from retune.vta.template import KNOBS
+from tests.unit.vta.layers import PLAIN, SMALL, WHOLE, arrays_of
 from tests.unit.vta.test_refusals import DECIDED
+
+_ONE_TILE = {**dict.fromkeys(KNOBS, (1,)), "tile_h": (3,), "tile_w": (3,)}
 
 
 def test_a_saved_module_computes_the_same(tmp_path: Path):
@@ -52,12 +58,35 @@ def test_a_file_holds_no_more_than_its_own_size():
         (b'"elements": 48', b'"elements": -48', "sizes of at least 0, got .*elements=-48"),
         (b'"elements": 48', b'"elements": 4800000000000', "buffer data .* got shape .*, 192 bytes"),
         (b'"offset": 1024', b'"offset": -1024', "sizes of at least 0, got .*offset=-1024"),
+        (b'"offset": 1024', b'"offset": 4294967290', r"elements of data below 2\*\*32, where"),
         (b'"name": "uops"', b'"name": "more"', r"one buffer uops of \d+ micro-ops, got \[\('more'"),
     ],
 )
 def test_headers_of_other_programs_are_refused(old: bytes, new: bytes, message: str):
     with pytest.raises(RecordError, match=rf"layer\.npz: .*{message}"):
         VtaModule.from_bytes(_with_header(old, new), "layer.npz")
+
+
+def test_a_header_of_other_numbers_is_refused():
+    stream = io.BytesIO()
+    np.savez(
+        stream, header=np.array(["hello"]), words=np.zeros((1, 2), np.uint64), uops=np.zeros(1)
+    )
+    with pytest.raises(RecordError, match="x: expected a header in bytes, got <U5"):
+        VtaModule.from_bytes(stream.getvalue(), "x")
+
+
+def test_buffers_lie_apart_where_elements_are_large():
+    """Weights of blocks of 256 channels are elements of 64 KiB: more than what buffers begin at."""
+    config = VtaConfig(
+        log_block=8, log_wgt_buff_size=20, log_inp_buff_size=16, log_acc_buff_size=18
+    )
+    module = lower(replace(PLAIN, h=3, w=3, o=1, c=1), _ONE_TILE, config)
+    places = sorted(
+        (b.offset * (size := element_bytes(b.memory, config)), (b.offset + b.elements) * size)
+        for b in module.buffers
+    )
+    assert all(end <= begin for (_, end), (begin, _) in pairwise(places))
 
 
 def test_a_file_of_something_else_is_no_module():

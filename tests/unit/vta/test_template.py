@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 
 from retune.core.errors import ScheduleError
+from retune.ir.expr import const
 from retune.ir.stmt import For, walk
 from retune.schedule.replay import replay
 from retune.schedule.trace import Trace
 from retune.vta.config import VtaConfig
+from retune.vta.lower import lower
 from retune.vta.space import TEMPLATE, program_of, space_of
-from retune.vta.template import KNOBS, ORDER
+from retune.vta.template import KNOBS, ORDER, uops
+from retune.vta.workload import Convolution, requantized
 from tests.unit.vta.layers import PLAIN, SMALL, WHOLE
 
 
@@ -58,6 +61,23 @@ def test_limits_follow_from_the_memories():
     valid = sketch.valid(rows)
     assert (np.maximum(np.maximum(inputs, weights), sums)[valid] <= 256).all()
     assert (inputs[~valid] > 256).any() and (weights[~valid] > 256).any()
+
+
+def test_taps_that_write_fewer_rows_have_micro_ops_of_their_own():
+    """A tile that ends within a stride: folded otherwise, they take more of the memory."""
+    work = Convolution(
+        n=2, c=3, h=12, w=2, o=6, kernel=(3, 5), strides=(2, 2), padding=(1, 4, 1, 0),
+        transposed=True, steps=requantized(6),
+    )  # fmt: skip
+    config = VtaConfig(
+        log_batch=1, log_block=1, log_uop_buff_size=10, log_inp_buff_size=10,
+        log_wgt_buff_size=11, log_acc_buff_size=14,
+    )  # fmt: skip
+    knobs = {"tile_b": 1, "tile_h": 23, "tile_w": 3, "tile_ci": 3, "tile_co": 2,
+             "oc_nthread": 1, "h_nthread": 1}  # fmt: skip
+    counted = uops(work, {name: const(value) for name, value in knobs.items()})
+    module = lower(work, {name: (value,) for name, value in knobs.items()}, config)
+    assert counted == const(len(module.uops))
 
 
 def test_what_fits_nowhere_is_said():

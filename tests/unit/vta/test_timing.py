@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from retune.core.errors import InputError
+from retune.vta import timing
 from retune.vta.assembly import assemble
 from retune.vta.config import VtaConfig
 from retune.vta.isa import encode
@@ -41,6 +42,26 @@ def _module(text: str) -> VtaModule:
 )
 def test_each_instruction_takes_what_the_hardware_takes(line: str, cycles: int):
     assert costs(assemble(line), VtaConfig()).busy.tolist() == [cycles]
+
+
+def test_many_rows_are_looked_at_in_parts(monkeypatch: pytest.MonkeyPatch):
+    """A stream of long copies takes no more memory than one of them; the cycles are the same."""
+    rng = np.random.default_rng(0)
+    lines = [
+        f"load.inp sram=0 dram={rng.integers(1000)} size={rng.integers(0, 40)}x{rng.integers(0, 9)}"
+        f" stride={rng.integers(200)} pad=0,0,0,0"
+        for _ in range(50)
+    ]
+    stream = assemble("\n".join(lines))
+    whole = costs(stream, VtaConfig()).busy
+    monkeypatch.setattr(timing, "_ROWS", 64)
+    assert costs(stream, VtaConfig()).busy.tolist() == whole.tolist()
+
+
+def test_micro_ops_that_end_before_they_begin_are_refused():
+    """They would take back cycles."""
+    with pytest.raises(InputError, match=r"instruction 0 \(gemm\): expected .* got 5 to 2"):
+        simulate(_module("gemm uops=5:2 loops=9x9 dst=0,0 src=0,0 wgt=0,0"))
 
 
 def test_queues_run_at_once_without_tokens_and_in_turn_with_them():

@@ -350,6 +350,28 @@ static int is_cpu(const struct network *n) {
 #endif
 }
 
+static int write_to(struct network *n, struct memory *m, size_t at, const void *data, size_t bytes) {
+  if (!bytes) return 0;
+  if (m->in_place) {
+    memcpy(m->pointer + at, data, bytes);
+    return 0;
+  }
+  if (m->pointer)
+    return check(clEnqueueSVMMemcpy(n->queue, CL_TRUE, m->pointer + at, data, bytes, 0, NULL, NULL),
+                 "copy to the device");
+  return check(clEnqueueWriteBuffer(n->queue, m->object, CL_TRUE, at, bytes, data, 0, NULL, NULL),
+               "copy to the device");
+}
+
+/* Zeros everywhere: what was there may be no valid index, and the first run reads it. */
+static int clear(struct network *n, struct memory *m) {
+  void *zeros = calloc(1, m->bytes);
+  if (!zeros) return fail("allocation of %zu bytes: this machine has too little", m->bytes);
+  const int failed = write_to(n, m, 0, zeros, m->bytes);
+  free(zeros);
+  return failed;
+}
+
 static int allocate(struct network *n, struct memory *m, size_t bytes, int for_host) {
   const size_t huge = (size_t)2 << 20;
   const int fine = is_cpu(n) && for_host && n->shared & CL_DEVICE_SVM_FINE_GRAIN_BUFFER;
@@ -361,8 +383,7 @@ static int allocate(struct network *n, struct memory *m, size_t bytes, int for_h
                                              : CL_MEM_READ_WRITE, m->bytes, 128);
     if (!m->pointer) return fail("allocation of %zu shared bytes: the device refuses", m->bytes);
     m->in_place = fine;
-    if (fine) memset(m->pointer, 0, m->bytes);
-    return 0;
+    return clear(n, m);
   }
   if (is_cpu(n) && m->bytes >= huge) { /* fewer pages, fewer translations */
     if (posix_memalign(&m->pages, huge, m->bytes))
@@ -388,19 +409,6 @@ static void release(struct network *n, struct memory *m) {
   if (m->pointer) clSVMFree(n->context, m->pointer);
   free(m->pages);
   memset(m, 0, sizeof *m);
-}
-
-static int write_to(struct network *n, struct memory *m, size_t at, const void *data, size_t bytes) {
-  if (!bytes) return 0;
-  if (m->in_place) {
-    memcpy(m->pointer + at, data, bytes);
-    return 0;
-  }
-  if (m->pointer)
-    return check(clEnqueueSVMMemcpy(n->queue, CL_TRUE, m->pointer + at, data, bytes, 0, NULL, NULL),
-                 "copy to the device");
-  return check(clEnqueueWriteBuffer(n->queue, m->object, CL_TRUE, at, bytes, data, 0, NULL, NULL),
-               "copy to the device");
 }
 
 static int read_from(struct network *n, struct memory *m, size_t at, void *data, size_t bytes) {
@@ -603,9 +611,9 @@ static int check_device(const struct network *n) {
                 n->device.name, LARGEST_WORK_GROUP, largest);
 #ifndef ANY_DEVICE
   if (*INSTRUCTIONS && strcmp(n->device.name, NETWORK_DEVICE) && !runs_in_caller(&n->device))
-    return fail("%s: the kernels use %s, which " NETWORK_DEVICE " has; tune the network for this "
-                "device, or compile with -DANY_DEVICE if you know that it has them",
-                n->device.name, INSTRUCTIONS);
+    return fail("%s: the kernels use %s, which %s has; tune the network for this device, or compile "
+                "with -DANY_DEVICE if you know that it has them",
+                n->device.name, INSTRUCTIONS, NETWORK_DEVICE);
 #endif
   return NEEDS_MATRIX_REGISTERS ? ask_for_matrix_registers() : 0;
 }
@@ -842,15 +850,17 @@ struct options {
 };
 
 static int assign(const char *text, const struct value *values, int count, const char **files) {
-  const char *file = text ? strrchr(text, '=') : NULL;
-  for (int i = 0; file && i < count; ++i)
-    if (strlen(values[i].name) == (size_t)(file - text) &&
-        !strncmp(values[i].name, text, (size_t)(file - text))) {
-      files[i] = file + 1;
-      return 0;
-    }
-  fail("%s: expected NAME=FILE, with a name of network.h", text ? text : "the last option");
-  return -1;
+  int found = -1; /* of names that begin alike the longest: an equals sign may be in either part */
+  for (int i = 0; text && i < count; ++i) {
+    const size_t length = strlen(values[i].name);
+    if (!strncmp(values[i].name, text, length) && text[length] == '=' &&
+        (found < 0 || length > strlen(values[found].name)))
+      found = i;
+  }
+  if (found < 0)
+    return fail("%s: expected NAME=FILE, with a name of network.h", text ? text : "the last option");
+  files[found] = text + strlen(values[found].name) + 1;
+  return 0;
 }
 
 static int parse(int count, char **words, struct options *options) {

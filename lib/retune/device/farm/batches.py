@@ -35,7 +35,7 @@ from retune.device.vitals import Vitals
 from retune.device.workload import MeasureOptions, Workload, make_candidate
 from retune.records.schema import MAX_ERROR_CHARS, Measurement, Status, failed, succeeded
 from retune.vta.config import VtaConfig
-from retune.vta.template import KNOBS
+from retune.vta.template import KNOBS, ORDER, unmet
 from retune.vta.workload import Convolution
 
 MEASURE = "measure"
@@ -43,6 +43,9 @@ MEASURE = "measure"
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
 _MOST_GOVERNOR_CHARS = 80
+_SHOWN = 1e300
+"""Whole numbers beyond are none that a float shows."""
+_MOST_DIGITS = 20
 _INPUT, _OUTPUT, _PLACE = "input/", "output/", "place/"
 
 
@@ -235,8 +238,9 @@ def unpack_batch(body: str, parts: Parts, limits: Limits) -> ReceivedBatch:
         if not (isfinite(getattr(batch, name)) and getattr(batch, name) >= 0):
             raise RefusedError(f"{name}: expected 0 or more, got {getattr(batch, name)}")
     _at_most("candidates", len(batch.programs), limits.candidates)
-    for program in batch.programs:
-        flops = sum(kernel.flops for kernel in program.kernels)
+    sources = tuple(_source(program, parts.arrays, limits) for program in batch.programs)
+    for source in sources:
+        flops = sum(kernel.flops for kernel in source.kernels)
         allowed_s = flops / (1e9 * batch.options.worst_gflops)
         _at_most("seconds for a program's arithmetic", allowed_s, limits.deadline_s)
     return ReceivedBatch(
@@ -245,7 +249,7 @@ def unpack_batch(body: str, parts: Parts, limits: Limits) -> ReceivedBatch:
         rtol=batch.rtol,
         atol=batch.atol,
         options=batch.options,
-        sources=tuple(_source(program, parts.arrays, limits) for program in batch.programs),
+        sources=sources,
     )
 
 
@@ -285,9 +289,15 @@ def unpack_rows(body: str, instance: str, number: int) -> list[Measurement]:
 
 def _measurement(row: _Row, instance: str, vitals: Vitals) -> Measurement:
     right = row.status == "ok"
-    positive = all(isfinite(t) and t > 0 for t in row.run_times_us)
-    if right != bool(row.run_times_us) or not positive:
+    beside = [us for us in (row.reference_us, row.calm_us) if us is not None]
+    if right != bool(row.run_times_us) or not all(map(_is_time, (*row.run_times_us, *beside))):
         raise RefusedError(f"expected positive times of right candidates alone, got {row}")
+    spent = (row.build_s, row.run_s, *(() if row.max_abs_err is None else (row.max_abs_err,)))
+    if not all(isfinite(value) and value >= 0 for value in spent):
+        raise RefusedError(f"expected seconds and a deviation of 0 or more, got {row}")
+    shown = (vitals.clock_mhz, vitals.temperature_c)
+    if not all(value is None or isfinite(value) for value in shown):
+        raise RefusedError(f"expected a clock and a temperature, got {vitals!r}")
     try:
         taken = datetime.fromtimestamp(row.taken, UTC)
     except (ValueError, OverflowError, OSError):
@@ -319,6 +329,10 @@ def _measurement(row: _Row, instance: str, vitals: Vitals) -> Measurement:
     )
 
 
+def _is_time(us: float) -> bool:
+    return isfinite(us) and us > 0
+
+
 def _layer_of(source: PackedSource) -> _Layer:
     decided = tuple((name, int(value)) for name, (value,) in source.decisions.items())
     return _Layer(work=source.work, decisions=decided)
@@ -330,11 +344,14 @@ def _source(program: _Program, arrays: Mapping[str, np.ndarray], limits: Limits)
     if limits.accelerator is None or program.layer is None or program.kernels:
         wanted = "packed layers, for its accelerator" if limits.accelerator else "kernels"
         raise RefusedError(f"expected {wanted}, got a program of another kind")
-    decisions = dict(program.layer.decisions)
-    if decisions.keys() != set(KNOBS) or min(decisions.values()) < 1:
+    work, decisions = program.layer.work, dict(program.layer.decisions)
+    tiles = {name: value for name, value in decisions.items() if name != ORDER}
+    if tiles.keys() != set(KNOBS) or min(tiles.values()) < 1:
         raise RefusedError(f"layer: expected a number for each of {', '.join(KNOBS)}")
+    if why := unmet(work, limits.accelerator, tiles):
+        raise RefusedError(f"layer: expected tiles that fit the accelerator, got others: {why}")
     values = {name: (value,) for name, value in decisions.items()}
-    return packed_source(program.layer.work, values, limits.accelerator)
+    return packed_source(work, values, limits.accelerator)
 
 
 def _kernels_of(
@@ -417,5 +434,8 @@ def _plain(value: object) -> object:
 
 
 def _at_most(what: str, found: float, most: float) -> None:
+    if found < 0:
+        raise RefusedError(f"{what}: expected 0 or more, got {str(found)[:_MOST_DIGITS]}")
     if not found <= most:
-        raise RefusedError(f"{what}: expected at most {most:g}, got {found:g}")
+        got = f"{found:g}" if found < _SHOWN else "far more"
+        raise RefusedError(f"{what}: expected at most {most:g}, got {got}")

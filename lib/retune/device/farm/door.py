@@ -246,7 +246,7 @@ def _check_valid(comm: Any, revoked: Revoked) -> None:
     certificate = comm.extra_info.get("peercert")
     if certificate is not None and (why := revoked.why(certificate)):
         comm.abort()
-        if revoked.is_news(why):  # a board that was revoked knocks ten times a second
+        if revoked.is_news(why):  # who was revoked knocks again and again
             refuse(f"a connection{_from()}: {why}; it is told once")
         raise CommClosedError("the certificate was revoked")
 

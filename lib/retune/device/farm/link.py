@@ -34,6 +34,8 @@ T = TypeVar("T")
 _LOG = logging.getLogger("retune.farm")
 
 _CONNECT_S = 10.0
+_ANSWER_S = 30.0
+"""A scheduler that was stopped keeps its connections open, and says nothing."""
 _AROUND_BYTES = 1 << 16
 """What distributed puts around a job, and more."""
 _GLANCE_S = 1.0
@@ -153,7 +155,10 @@ class Link:
         """The boards there are now. Raises: AwayError if the scheduler does not answer."""
         client = self._connected()
         try:
-            answer: Any = client.sync(client.scheduler.retune_boards)  # pyright: ignore[reportOptionalMemberAccess]
+            answer: Any = client.sync(
+                client.scheduler.retune_boards,  # pyright: ignore[reportOptionalMemberAccess]
+                callback_timeout=_ANSWER_S,
+            )
         except Exception as error:
             raise AwayError(f"{self.address}: the farm's scheduler does not answer") from error
         self._seen = _boards(answer)

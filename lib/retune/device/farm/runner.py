@@ -211,11 +211,14 @@ class FarmRunner:
         def blobs() -> dict[str, bytes]:
             return {digest: pack_workload(workload)}
 
-        def read(answer: Answer) -> list[Measurement]:
-            return unpack_rows(answer.body, answer.board, len(sources))
-
         asking = Asking(self._link, self._board.resource, self._closed)
-        return read(asking.answer(MEASURE, body, Parts(arrays=arrays), (digest,), blobs))
+        answer = asking.answer(MEASURE, body, Parts(arrays=arrays), (digest,), blobs)
+        try:
+            return unpack_rows(answer.body, answer.board, len(sources))
+        except RefusedError as error:
+            raise DeviceError(
+                f"board {answer.board} does not answer with rows: {error}; is it one of this farm?"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)

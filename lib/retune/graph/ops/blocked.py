@@ -68,6 +68,14 @@ def weight_in_blocks(weight: Array, block: int) -> Array:
     return np.ascontiguousarray(parts.transpose(0, 2, 4, 5, 1, 3))
 
 
+def bias_in_blocks(bias: Array, batch: int) -> Array:
+    """[O/block, block] as an accelerator adds it to sums: of several images the same for each,
+    [O/block, batch, block]."""
+    if batch == 1:
+        return bias
+    return np.ascontiguousarray(np.broadcast_to(bias[:, None], (len(bias), batch, bias.shape[1])))
+
+
 def _infer_unpack(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
     data, count = present(types), integer(attrs, "channels")
     require(
@@ -99,10 +107,11 @@ def _infer_conv(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Tenso
         and weight.shape[1] == data.shape[1]
         and weight.shape[4] == weight.shape[5] == data.shape[5]
         and (data.dtype, weight.dtype, bias.dtype) == ("int8", "int8", "int32")
-        and bias.shape == (weight.shape[0], data.shape[5]),
+        and bias.shape
+        == (weight.shape[0], *(data.shape[4:] if data.shape[4] > 1 else data.shape[5:])),
         lambda: (
             f"blocked convolution of {data} with {weight} and bias {bias}: expected int8 in equal "
-            "blocks, and an int32 for each output channel"
+            "blocks, and an int32 for each output channel, of each image of a block"
         ),
     )
     extents = _extents(data.shape[2:4], weight.shape[2:4], attrs)
@@ -143,7 +152,7 @@ def blocked_conv2d(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array,
     plain = out_of_blocks(data), out_of_blocks(weight)
     call = conv_transpose if is_transposed(attrs) else conv2d
     (total,) = call(plain, {**attrs, **_PLAIN})
-    sums = in_blocks(total, batch, block) + bias[:, None, None, None]
+    sums = in_blocks(total, batch, block) + bias.reshape(len(bias), 1, 1, -1, block)
     found = np.clip(sums >> integer(attrs, "shift"), integer(attrs, "min"), integer(attrs, "max"))
     for other in rest:
         left, right = ints(attrs, "lefts")

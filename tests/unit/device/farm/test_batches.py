@@ -1,6 +1,7 @@
 """Batches on their way to boards and back: what comes out is what went in, or it is refused."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -32,9 +33,11 @@ from retune.device.farm.wire import (
     unpack,
     unpack_arrays,
 )
+from retune.device.packed_source import packed_source
 from retune.device.vitals import Vitals
 from retune.device.workload import MeasureOptions, Workload, make_candidate
 from retune.records.schema import failed, succeeded
+from retune.vta.template import KNOBS
 from tests.unit.device import test_accelerator as accelerator
 from tests.unit.device.test_measure import WORKLOAD, program
 
@@ -171,10 +174,24 @@ def test_a_layer_for_an_accelerator_travels():
     assert {*workload.inputs, *workload.outputs} == {"data", "weight", "output"}
 
 
+def test_an_order_of_tiles_travels_with_them():
+    """Sketches by rule decide it, beside the knobs."""
+    good = accelerator.GOOD
+    ordered = packed_source(good.work, {**good.decisions, "order": (3,)}, good.config)
+    body, _ = pack_batch(accelerator.workload("layer"), digest_of(b""), [ordered], OPTIONS)
+    (source,) = unpack_batch(body, Parts(), ACCELERATED).sources
+    assert source.key == ordered.key
+
+
 @pytest.mark.parametrize(
     ("body", "limits", "sentence"),
     [
         (layer_job(), Limits(), "expected kernels, got a program of another kind"),
+        (
+            layer_job(decisions=[[name, 1 << 20] for name in KNOBS]),
+            ACCELERATED,
+            "expected tiles that fit the accelerator, got others: its inputs exceed their memory",
+        ),
         (layer_job(decisions=[]), ACCELERATED, "expected a number for each of tile_b"),
         (layer_job(decisions=[["tile_h", 0]]), ACCELERATED, "expected a number for each of"),
         (layer_job(work={"c": 1, "h": 1, "w": 1, "o": 0}), ACCELERATED, "expected"),
@@ -190,6 +207,44 @@ def test_an_accelerator_takes_no_kernels():
     head, parts = unpack(Envelope, job(program()))
     with pytest.raises(RefusedError, match="expected packed layers, for its accelerator"):
         unpack_batch(head.body, parts, ACCELERATED)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("reference_us", "0.0"), ("reference_us", "-1.0"), ("reference_us", "1e999"),
+        ("calm_us", "1e999"), ("build_s", "-0.5"), ("run_s", "1e999"), ("max_abs_err", "-1.0"),
+        ("clock_mhz", "1e999"), ("temperature_c", "-1e999"),
+    ],
+)  # fmt: skip
+def test_numbers_that_no_measurement_has_are_refused(field: str, value: str):
+    """Costs follow from the reference kernel's time: one that is made up would win every race."""
+    body = pack_rows([ROW], Vitals(clock_mhz=1000.0, temperature_c=50.0))
+    changed = re.sub(rf'"{field}": [^,\n]+', f'"{field}": {value}', body)
+    assert changed != body
+    with pytest.raises(RefusedError, match="expected"):
+        unpack_rows(changed, "board", 1)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        (
+            '"disturbed_retries": 2',
+            '"disturbed_retries": -1',
+            "disturbed_retries: expected 0 or more, got -1",
+        ),
+        ('"cooldown_s": 0.0', '"cooldown_s": -1.0', "cooldown_s: expected 0 or more, got -1"),
+        ('"repeat": 3', f'"repeat": 1{"0" * 400}', "repeat: expected at most 1000, got far more"),
+        ('"flops": 4', f'"flops": 4{"0" * 400}', "expected counts of its work"),
+        ('"elements": 4', f'"elements": 1{"0" * 400}', "bytes of a program's buffers"),
+    ],
+)
+def test_numbers_that_no_job_has_are_refused(old: str, new: str, sentence: str):
+    head, parts = unpack(Envelope, job(program()))
+    assert old in head.body
+    with pytest.raises(RefusedError, match=sentence):
+        unpack_batch(head.body.replace(old, new), parts, Limits())
 
 
 @pytest.mark.parametrize("dtype", NUMPY_DTYPES)

@@ -221,6 +221,14 @@ def test_two_batches_are_in_flight_for_each_board():
     assert most[0] == 2
 
 
+def test_an_answer_without_rows_is_the_board_s_fault():
+    link = FakeLink(script=(lambda *_: Reply(state="done", body="{}"),))
+    with pytest.raises(
+        DeviceError, match=r"board a does not answer with rows: _Rows\.rows: expected"
+    ):
+        runner_of(link).measure("task", [program("x")], OPTIONS)
+
+
 def test_what_boards_refuse_is_an_error():
     link = FakeLink(script=(lambda *_: Reply(state="refused", why="no kernel"),))
     with pytest.raises(InputError, match="board a refuses a job: no kernel"):

@@ -1,0 +1,52 @@
+"""Steps of an accelerator: exact, timed once, and one sentence where their module is not sound."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from retune.bundle import offloaded
+from retune.bundle.offloaded import OffloadedStep, open_offloaded
+from retune.core.errors import ModelError
+from retune.vta import timing
+from retune.vta.isa import STORE, encode
+from retune.vta.lower import lower
+from retune.vta.module import VtaModule
+from retune.vta.workload import OUTPUT, reference
+from tests.unit.vta.layers import SMALL, WHOLE, arrays_of
+from tests.unit.vta.test_refusals import DECIDED
+
+
+def test_a_step_is_timed_once_however_many_there_are(monkeypatch: pytest.MonkeyPatch):
+    """A network has more steps than the simulator remembers; a run does not time them again."""
+    timed: list[VtaModule] = []
+
+    def counted(module: VtaModule) -> timing.Timing:
+        timed.append(module)
+        return timing.simulate(module)
+
+    monkeypatch.setattr(offloaded, "simulate", counted)
+    module = lower(WHOLE, DECIDED, SMALL)
+    contents = [replace(module, name=f"step {n}").to_bytes() for n in range(10)]
+    steps = [open_offloaded(content) for content in contents]
+    arrays = arrays_of(WHOLE, SMALL, np.random.default_rng(0))
+    for _ in range(2):
+        for step in steps:
+            (made,) = step.run([arrays[name] for name in step.inputs])
+            assert np.array_equal(made, reference(WHOLE, arrays))
+            assert step.seconds > 0
+    assert len(timed) == len(steps)
+    assert steps[0].outputs == (OUTPUT,)
+
+
+def test_a_module_that_is_not_sound_is_one_sentence():
+    module = lower(WHOLE, DECIDED, SMALL)
+    broken = module.instructions.copy()
+    store = int(np.flatnonzero(broken["opcode"] == STORE)[0])
+    broken["pop_prev"][store] = 0
+    step = OffloadedStep(module=replace(module, words=encode(broken, SMALL)))
+    arrays = arrays_of(WHOLE, SMALL, np.random.default_rng(0))
+    with pytest.raises(ModelError, match=r"accelerator step conv2d: instruction \d+ \("):
+        step.run([arrays[name] for name in step.inputs])
+    with pytest.raises(ModelError, match=r"accelerator step conv2d: instruction \d+ \("):
+        _ = step.seconds
