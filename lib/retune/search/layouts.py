@@ -5,7 +5,7 @@ them; no kernel is written for it: whoever reads or writes a buffer does so wher
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
@@ -163,37 +163,35 @@ def storages_of(task: Task, ends: Ends) -> dict[str, Storage] | None:
     """How the task's images lie, by the names of its inputs and outputs; those in rows are left
     out.
 
-    None where the task has axes that cut across the layout's. What is done element by element to
-    everything as one row does not care where elements lie, as long as all images lie alike.
+    None where the task cannot find them so.
     """
     if task.graph is None:
         return {}
     values = dict(zip((*task.inputs, *task.outputs), _values(task), strict=True))
-    shapes = {t.name: t.shape for t in (*task.dag.placeholders, *task.dag.outputs)}
     found: dict[str, Storage] = {}
     for number, (name, output) in enumerate(images_of(task).items()):
         layout = ends.made if output or number else ends.read
-        if layout == ROWS:
-            continue
-        storage = image_storage(layout, task.graph.types[values[name]].shape)
-        alike = ends.read == ends.made or storage.can_be(shapes[name])
-        there = in_task(storage, shapes[name], task) if alike else None
-        if there is None:
-            return None
-        found[name] = there
-    return found
+        if layout != ROWS:
+            found[name] = image_storage(layout, task.graph.types[values[name]].shape)
+    return found_so(task, found)
 
 
-def in_task(storage: Storage, shape: tuple[int, ...], task: Task) -> Storage | None:
-    """How an image that lies so is found by a task whose buffer for it has that shape, if it can.
+def found_so(task: Task, storages: Mapping[str, Storage]) -> dict[str, Storage] | None:
+    """How a task finds what lies so, by the names of its inputs and outputs; all else is in rows.
 
-    Buffers of one axis that a task goes along element by element are the image's memory, in its
-    order: for whoever has all of its images lie alike.
+    None where the task has axes that cut across those of one of them. What goes along everything as
+    one row does not care where elements lie, as long as all images are whole and lie alike.
     """
-    if storage.can_be(shape):
-        return storage.reshaped(shape)
-    whole = storage.elements == prod(shape) == prod(storage.shape)
-    return row_major(shape) if whole and goes_along(task) else None
+    shapes = {t.name: t.shape for t in (*task.dag.placeholders, *task.dag.outputs)}
+    if all(storage.can_be(shapes[name]) for name, storage in storages.items()):
+        return {name: storage.reshaped(shapes[name]) for name, storage in storages.items()}
+    images = {name for name in images_of(task) if prod(shapes[name]) > 1}
+    alike = {storages.get(name) for name in images}
+    (storage,) = alike if len(alike) == 1 else (None,)
+    whole = storage is not None and storage.elements == prod(storage.shape)
+    if not whole or not goes_along(task):
+        return None
+    return {name: row_major(shapes[name]) for name in storages}
 
 
 def goes_along(task: Task) -> bool:

@@ -70,8 +70,7 @@ def _inclusions(network: Network) -> Iterator[tuple[str, str, int]]:
     What spares most comes first: a value has one place.
     """
     graph = network.graph
-    nodes = [placed.group.anchor for placed in network.groups if placed.task_key is not None]
-    joins = [node for node in nodes if joins_columns(node, graph)]
+    nodes, joins = _anchors(network), _joins(network)
     cuts = {n.outputs[0]: n for n in nodes if cut_at(n, graph) is not None}
     for position, node in enumerate(joins):
         for other in joins[position + 1 :]:  # a longer list of the same values, as dense nets have
@@ -85,6 +84,14 @@ def _inclusions(network: Network) -> Iterator[tuple[str, str, int]]:
         for value, wider, first in inclusions(node, graph):
             if node.inputs.count(value) <= 1:
                 yield value, wider, first
+
+
+def _anchors(network: Network) -> list[Node]:
+    return [placed.group.anchor for placed in network.groups if placed.task_key is not None]
+
+
+def _joins(network: Network) -> list[Node]:
+    return [node for node in _anchors(network) if joins_columns(node, network.graph)]
 
 
 def _whole_sources(node: Node, cuts: Mapping[str, Node], graph: Graph) -> Iterator[tuple[str, int]]:
@@ -130,10 +137,13 @@ class _Forest:
     """Rows that are no value of the network, and how wide they are."""
     makers: dict[str, PlacedGroup] = field(init=False)
     readers: dict[str, list[PlacedGroup]] = field(init=False)
+    joins: list[Node] = field(init=False)
+    """The concatenations along the last axis."""
 
     def __post_init__(self) -> None:
         groups = self.network.groups
         self.makers = {v: placed for placed in groups for v in placed.group.outputs}
+        self.joins = _joins(self.network)
         self.readers = {}
         for placed in groups:
             for value in placed.group.inputs:
@@ -147,8 +157,11 @@ class _Forest:
             return
         own = self._alone(value)
         there = channels_of(self._alone(wider), offset, own.shape[-1])
-        if there is not None and _digits(there) == _digits(own):
-            self.parents[value] = (wider, offset)
+        if there is None or _digits(there) != _digits(own):
+            return
+        self.parents[value] = (wider, offset)
+        if self._copies_within(self._root(value)[0]):
+            del self.parents[value]
 
     def widen(self, value: str, more_bytes: int) -> None:
         """Puts the value into longer rows, which nothing else lies in, if it may lie in a row."""
@@ -158,6 +171,20 @@ class _Forest:
         rows, kind = own_name(f"{value}@rows", graph), graph.types[value]
         self.parents[value] = (rows, 0)
         self.wide[rows] = kind.shape[-1] + more_bytes // itemsize(kind.dtype)
+
+    def _copies_within(self, root: str) -> bool:
+        """Whether a concatenation in that memory would copy something else in it: a value that
+        stands in it twice lies in one of the two places."""
+        graph = self.network.graph
+        for node in self.joins:
+            own, begin = self._root(node.outputs[0])
+            if own != root:
+                continue
+            for value, first in zip(node.inputs, starts(node, graph), strict=True):
+                there, at = self._root(value)
+                if there == root and at != begin + first:
+                    return True
+        return False
 
     def views(self) -> dict[str, View]:
         """What came of it."""

@@ -1,6 +1,7 @@
 """Layouts of images: what may lie how, what a plan costs, and what becomes of the network."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -9,6 +10,7 @@ from zlib import crc32
 import numpy as np
 import pytest
 
+from retune.bundle.build import build_plan
 from retune.codegen.lower import lower
 from retune.codegen.source import ProgramSource
 from retune.codegen.views import view
@@ -476,6 +478,27 @@ def test_what_goes_along_images_follows_any_layout_alike(tmp_path: Path):
     laid = uniform(net, "NCHW8c")
     (group,) = (p.group for p in net.groups if p.task_key == flat.key)
     assert {laid.kept[value].made for value in (*group.inputs, *group.outputs)} == {"NCHW8c"}
+
+
+@partial(network, among=SMALL)
+def beside_rows(n: Net) -> tuple[str, ...]:
+    """A group that goes along two images, one of which leaves the network in rows."""
+    x = n.conv(n.input(1, 3, 6, 8), 3, 16)
+    y = n.conv(x, 16, 16)
+    z = n.conv(n("Tanh", n("Sub", x, y)), 16, 16)
+    return (n.conv(z, 16, 16), n("Transpose", y, perm=[0, 2, 3, 1]))
+
+
+def test_what_goes_along_images_keeps_all_in_rows_where_one_is(tmp_path: Path):
+    net = network_of("beside_rows", tmp_path)
+    (flat,) = (task for task in net.tasks.values() if goes_along(task))
+    (group,) = (p.group for p in net.groups if p.task_key == flat.key)
+    choice = uniform(net, "NCHW8c")
+    assert choice.kept and choice.kept.keys().isdisjoint((*group.inputs, *group.outputs))
+    build_plan(laid_out(net, choice), {}, GENERIC_CPU, model_key="", notes={})
+    mixed = replace(choice, kept={**choice.kept, group.outputs[0]: Kept("NCHW8c")})
+    with pytest.raises(InputError, match=f"group {group.name}: expected layouts in which"):
+        build_plan(laid_out(net, mixed), {}, GENERIC_CPU, model_key="", notes={})
 
 
 def test_images_of_bytes_are_not_put_into_blocks():
