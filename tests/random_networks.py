@@ -236,10 +236,9 @@ def _branch(n: RandomNet, x: str, made: int, shared: str, **attrs: Any) -> str:
 
 def residual(n: RandomNet, x: str) -> str:
     shape = n.shapes[x]
-    alike = n.images(lambda other: other == shape)
-    return n.put(
-        n.pick("Add", "Add", "Sub", "Mul"), *n.pick((x, n.pick(*alike)), (n.pick(*alike), x))
-    )
+    other = n.pick(*n.images(lambda found: found == shape))
+    op = n.pick("Add", "Add", "Mul") if other == x else n.pick("Add", "Add", "Sub", "Mul")
+    return n.put(op, *n.pick((x, other), (other, x)))
 
 
 def gate(n: RandomNet, x: str) -> str:

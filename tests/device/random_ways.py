@@ -1,9 +1,8 @@
 """Ways to compile a network for PoCL: as each device, with images in each layout, or by a plan.
 
-Read `compiled`, and `exact_part` for networks in integers.
+Read `compiled`.
 """
 
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -14,12 +13,12 @@ from retune.bundle.module import Module
 from retune.core.target import DeviceSpec
 from retune.device.opening import open_device
 from retune.device.runtime import Device
-from retune.graph.evaluate import random_inputs, run_graph
-from retune.graph.graph import Graph, without_dead
-from retune.graph.ops import Array
+from retune.graph.graph import Graph
 from retune.graph.passes import Layout, optimise
 from retune.layout.solve import solve
+from retune.schedule.space import Candidate
 from retune.search.extract import Network, extract
+from retune.search.in_blocks import laid_ends, written_candidates
 from retune.search.laying import LayoutChoice, laid_out, uniform
 from retune.search.layout_options import Choices, choices_of
 from retune.search.layout_problem import LayoutCosts, layout_problem
@@ -46,16 +45,33 @@ def opened(device: str) -> Device:
     return open_device(device)
 
 
-def compiled(graph: Graph, device: str, layout: str, seed: int = 0) -> Module:
-    """The graph with default schedules, its images lying so; `seed` is for what plans cost."""
+def compiled(
+    graph: Graph, device: str, layout: str, seed: int = 0, *, for_blocks: bool = False
+) -> Module:
+    """The graph by default schedules, or `for_blocks` by such where there are, its images lying so.
+
+    `seed` is for what plans cost.
+    """
     found = opened(device)
     order: Layout = "NCHW" if layout == "NCHW" else "NHWC"
     network = extract(optimise(graph, order))
     choice = _choice(network, found.spec, layout, seed)
     laid = network if choice is None else laid_out(network, choice)
-    plan = build_plan(laid, {}, found.spec, model_key=graph.name, notes={})
+    chosen = _for_blocks(network, choice, found.spec) if choice and for_blocks else {}
+    plan = build_plan(laid, chosen, found.spec, model_key=graph.name, notes={})
     verify_plan(plan)
     return Module(plan, found)
+
+
+def _for_blocks(network: Network, choice: LayoutChoice, spec: DeviceSpec) -> dict[str, Candidate]:
+    """A schedule that is for images in blocks, for each task that has one and images lying so."""
+    found: dict[str, Candidate] = {}
+    for key, counts in laid_ends(network, choice, spec).items():
+        task = network.tasks[key]
+        for ends in counts if task.tunable else ():
+            for one in written_candidates(task, ends, spec, 1):
+                found[key] = one
+    return found
 
 
 def _choice(network: Network, spec: DeviceSpec, layout: str, seed: int) -> LayoutChoice | None:
@@ -79,29 +95,3 @@ def random_costs(choices: Choices, seed: int) -> LayoutCosts:
         kernel=lambda key, ends: of(key, ends) if ends in possible[key] else None,
         copy=lambda kind, ends: of(str(kind), ends) / 2,
     )
-
-
-def exact_part(graph: Graph, seed: int) -> tuple[Graph, dict[str, Array]]:
-    """A quantized network that begins at codes, and codes for it: those of random inputs.
-
-    Where floats are rounded to codes, a last bit may decide which. So these codes are inputs, and
-    what is rounded is an output: all integers have to be the same then, and floats nearly.
-    """
-    inputs = random_inputs(graph, seed)
-    codes = [n for n in graph.nodes if n.op == "cast" and n.attrs["to"] in ("int8", "uint8")]
-    kinds = {graph.types[n.inputs[0]].dtype for n in codes}
-    assert kinds <= {"float32"}, "nothing else is cast to bytes"
-    coded = {node.outputs[0] for node in codes}
-    quotients = [n.inputs[0] for n in graph.nodes if n.op == "quotient"]
-    rounded = [value for value in quotients if graph.types[value].elements > 1]
-    made = {v for n in graph.nodes for v in n.outputs} - coded
-    whole = replace(graph, outputs=(*coded,)) if coded else graph
-    inputs |= run_graph(whole, inputs) if coded else {}
-    ends = dict.fromkeys(v for v in (*graph.outputs, *rounded) if v in made)
-    begun = replace(
-        graph,
-        inputs=(*graph.inputs, *sorted(coded)),
-        outputs=tuple(ends),
-        nodes=tuple(n for n in graph.nodes if n not in codes),
-    )
-    return without_dead(begun), inputs

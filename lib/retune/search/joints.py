@@ -17,8 +17,9 @@ from retune.search.layouts import (
     Ends,
     channels_of,
     image_storage,
+    may_have,
     may_lie_in_blocks,
-    storages_of,
+    placed_shapes,
 )
 
 
@@ -89,7 +90,8 @@ def _share(some: PlacedGroup, other: PlacedGroup) -> bool:
 
 def _lies(placed: PlacedGroup, layout: str, network: Network) -> bool:
     assert placed.task_key is not None, "it moves channels"
-    return storages_of(network.tasks[placed.task_key], Ends(layout, layout)) is not None
+    task = network.tasks[placed.task_key]
+    return may_have(task, Ends(layout, layout), placed_shapes(placed, task, network.graph))
 
 
 def _parts(joint: Joint, graph: Graph) -> Iterator[tuple[str, str, int]]:

@@ -22,8 +22,9 @@ from retune.search.layouts import (
     image_storage,
     images_of,
     least_channels,
+    may_have,
     may_lie_in_blocks,
-    storages_of,
+    placed_shapes,
     transform_task,
 )
 from retune.search.task import Task
@@ -69,8 +70,8 @@ def group_images(network: Network, placed: PlacedGroup) -> list[tuple[str, bool]
     if placed.task_key is None or placed.group.aside:
         return []
     task = network.tasks[placed.task_key]
-    bound = bound_values(placed, task)
-    return [(bound[name], made) for name, made in images_of(task).items()]
+    bound, shapes = bound_values(placed, task), placed_shapes(placed, task, network.graph)
+    return [(bound[name], made) for name, made in images_of(task, shapes).items()]
 
 
 def laid_out(network: Network, choice: LayoutChoice) -> Network:
@@ -134,10 +135,10 @@ def _finds(network: Network, placed: PlacedGroup, layout: str, able: set[str]) -
     """Whether the group's kernel finds its images: these in the layout, all others in rows."""
     if placed.task_key is None or placed.group.aside:
         return True
-    task, types = network.tasks[placed.task_key], network.graph.types
-    bound = bound_values(placed, task).items()
-    laid = {name: image_storage(layout, types[v].shape) for name, v in bound if v in able}
-    measured = not laid or storages_of(task, Ends(layout, layout)) is not None
+    task, graph = network.tasks[placed.task_key], network.graph
+    shapes, bound = placed_shapes(placed, task, graph), bound_values(placed, task)
+    laid = {n: image_storage(layout, shapes[n]) for n, value in bound.items() if value in able}
+    measured = not laid or may_have(task, Ends(layout, layout), shapes)
     return measured and found_so(task, laid) is not None
 
 

@@ -47,6 +47,8 @@ class LayoutCosts:
         """What was not measured costs nothing in rows, and is impossible elsewhere."""
         if ends == IN_ROWS:
             return self.in_rows(place) or 0.0
+        if ends not in place.possible:
+            return inf
         found = self.kernel(place.task_key, place.lying(ends))
         return inf if found is None else found * (1.0 + self.doubt)
 
