@@ -4,7 +4,7 @@ Read `random_model`. A network grows step by step: each step of `STEPS` reads va
 old ones too, so that branches, residuals and shared values come of themselves.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,19 +60,22 @@ class RandomNet(Net):
         """The newest value mostly, at times an older image."""
         return self.pick(*self.images()) if self.chance(0.15) else self.x
 
-    def step(self) -> None:
+    def step(self, among: Sequence["Step"]) -> None:
         """One more layer or block, of the newest value or an older one."""
-        self.x = self.pick(*STEPS)(self, self.source())
+        self.x = self.pick(*among)(self, self.source())
 
 
 Step = Callable[[RandomNet, str], str]
 
 
-def random_model(seed: int, steps: int = 8) -> onnx.ModelProto:
-    """A network with one to three outputs; the same seed gives the same."""
+def random_model(seed: int, steps: int = 8, among: Sequence[Step] | None = None) -> onnx.ModelProto:
+    """A network with one to three outputs; the same seed gives the same.
+
+    It grows by steps of `STEPS`, or such as are asked for.
+    """
     net = RandomNet(seed)
     for _ in range(steps):
-        net.step()
+        net.step(among or STEPS)
     last = head(net, net.x)
     inputs = [entry.name for entry in net.inputs]
     older = [value for value in net.shapes if value not in inputs]

@@ -31,7 +31,7 @@ from retune.graph.fuse import Group
 from retune.graph.graph import Graph, Node
 from retune.graph.half import HALF, WIDE
 from retune.graph.indices import index_counts
-from retune.graph.joins import inclusions
+from retune.graph.joins import inclusions_of
 from retune.graph.ops import lookup
 from retune.graph.ops.host import HOST
 from retune.graph.ops.quantized import RESCALING
@@ -325,7 +325,7 @@ class _Parts:
 
     def _needed(self, placed: PlacedGroup, source: ProgramSource) -> Sequence[KernelSource]:
         """All kernels, less the copies of what lies in place already."""
-        moved = inclusions(placed.group.anchor, self.graph)
+        moved = inclusions_of(placed.group, self.graph)
         if len(moved) != len(source.kernels):
             return source.kernels
         pairs = zip(source.kernels, moved, strict=True)

@@ -10,7 +10,7 @@ from itertools import chain
 
 from retune.core.layouts import ROWS
 from retune.graph.graph import Graph
-from retune.graph.joins import inclusions
+from retune.graph.joins import inclusions_of
 from retune.search.extract import Network, PlacedGroup
 from retune.search.layouts import (
     IMAGE_RANK,
@@ -62,10 +62,10 @@ def joints(network: Network) -> tuple[Joint, ...]:
 def moves_channels(placed: PlacedGroup, graph: Graph) -> bool:
     """Whether all that the group does is to join images by their channels, or to cut them."""
     group = placed.group
-    if placed.task_key is None or group.aside or len(group.nodes) != 1:
+    if placed.task_key is None or group.aside:
         return False
     rank = len(graph.types[group.outputs[0]].shape)
-    return rank == IMAGE_RANK and bool(inclusions(group.anchor, graph))
+    return rank == IMAGE_RANK and bool(inclusions_of(group, graph))
 
 
 def may_lie(joint: Joint, layout: str, network: Network) -> bool:
@@ -96,7 +96,7 @@ def _lies(placed: PlacedGroup, layout: str, network: Network) -> bool:
 
 def _parts(joint: Joint, graph: Graph) -> Iterator[tuple[str, str, int]]:
     for placed in joint.groups:
-        yield from inclusions(placed.group.anchor, graph)
+        yield from inclusions_of(placed.group, graph)
 
 
 def _fits(value: str, wider: str, first: int, layout: str, graph: Graph) -> bool:

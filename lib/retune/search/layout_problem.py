@@ -73,6 +73,16 @@ class LayoutProblem:
     table: CostTable
     """Of the images and joints that have a choice. What none of them changes is in no cost."""
 
+    @property
+    def measured(self) -> bool:
+        """Whether of any kernel a time is known with an image in another layout than rows."""
+        return any(
+            self.costs.of_kernel(place, ends) < inf
+            for place in self.kernels
+            for ends in place.possible
+            if ends != IN_ROWS
+        )
+
     def choice(self, chosen: Sequence[int]) -> LayoutChoice:
         """What a solution of the table means; each kernel reads what it is the fastest with."""
         kept = {value: options[0] for value, options in self.options.items()}

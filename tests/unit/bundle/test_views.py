@@ -70,6 +70,14 @@ def beside_its_own_channels(n: Net) -> tuple[str, ...]:
 
 
 @case
+def cut_twice(n: Net) -> tuple[str, ...]:
+    """Every second row, and of these two columns: one movement of what is there."""
+    x = n.conv(n.input(1, 3, 8, 8), 3, 3)
+    rows = n("Slice", x, n.ints(2), n.ints(8), n.ints(2), n.ints(2))
+    return (n("Mul", n("Slice", rows, n.ints(0), n.ints(2), n.ints(1)), n.weight(2, 3, 8)),)
+
+
+@case
 def in_two_that_differ(n: Net) -> tuple[str, ...]:
     x = n.input(1, 3, 8, 8)
     a, b = n.conv(x, 3, 5), n.conv(x, 3, 7)
@@ -122,6 +130,7 @@ def copies(plan: NetworkPlan) -> int:
         ("twice_in_one", 2, {(5, 17)}),
         ("twice_by_way_of_another", 2, {(0, 12), (5, 12)}),
         ("beside_its_own_channels", 2, {(2, 8)}),
+        ("cut_twice", 1, set()),
         ("in_two_that_differ", 2, {(0, 12), (5, 12)}),
         ("read_as_one_row", 1, set()),
         ("columns_added", 0, {(0, 9), (3, 9), (6, 9)}),

@@ -43,6 +43,7 @@ from retune.search.layout_search import (
     hoped,
     questions,
     recorded_layouts,
+    recorded_problem,
 )
 from retune.search.layouts import (
     IN_ROWS,
@@ -294,8 +295,12 @@ def test_records_of_layouts_stand_beside_those_in_rows(tmp_path: Path, store: Pa
 
 def test_the_search_for_layouts_keeps_to_its_budget(tmp_path: Path, store: Path):
     net = network_of("residual", tmp_path)
-    search = LayoutSearch(opened(net, store), net, "auto")
+    session = opened(net, store)
+    search = LayoutSearch(session, net, "auto")
+    before = recorded_problem(net, session.spec, session.store, session.conditions)
+    assert before.table.names and not before.measured
     found = search.run(lambda count: count < 7)
+    assert found.problem.measured
     assert found.trials == 7 and 0 <= found.unused <= 7
     assert len(RecordStore(store).scan({"phase": "layout"})) == 7
     everything = LayoutSearch(opened(net, store), net, "auto").run(lambda _: True)
