@@ -4,18 +4,33 @@ A failure names the seed; `random_model(seed, steps)` with fewer steps is the be
 network. The numpy meaning is compared with onnxruntime's in `tests/unit/graph/test_random.py`.
 """
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from retune.bundle.build import build_plan
+from retune.bundle.invariants import verify_plan
+from retune.bundle.module import Module
+from retune.codegen.source import ProgramSource
 from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.graph import Graph
 from retune.graph.ops import Array
+from retune.graph.passes import optimise
 from retune.graph.quantize.recipe import quantize
 from retune.graph.quantize.samples import random_samples
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
-from tests.device.random_ways import compiled, ways
+from retune.records.schema import Measurement, succeeded
+from retune.records.store import RecordStore
+from retune.search.extract import extract
+from retune.search.in_blocks import laid_candidates
+from retune.search.laying import laid_out, uniform
+from retune.search.layout_search import LayoutSearch
+from retune.search.session import Session
+from tests.device.random_ways import GPU, SHORT, compiled, opened, ways
 from tests.unit.graph.networks import random_network
 from tests.unit.graph.quantize_networks import exact_part
+from tests.unit.search.fakes import FakeRunner, measured, settings
 
 pytestmark = pytest.mark.device
 
@@ -31,16 +46,22 @@ MANY = range(1000, 1008)
 
 
 def assert_runs(graph: Graph, inputs: dict[str, Array], way: tuple[str, str], seed: int) -> None:
-    """What the network computes, compiled so, is what numpy computes; of integers bit by bit."""
+    """What the network computes, compiled so, is what numpy computes."""
     found = compiled(graph, *way, seed, for_blocks=seed % 2 == 0).run(inputs)
-    for name, expected in run_graph(graph, inputs).items():
-        assert found[name].dtype == expected.dtype
+    assert_same(found, run_graph(graph, inputs), f"seed {seed}, {way}")
+
+
+def assert_same(made: dict[str, Array], meant: dict[str, Array], where: str) -> None:
+    """Integers bit by bit."""
+    for name, expected in meant.items():
+        found = made[name]
+        assert found.dtype == expected.dtype
         if not expected.dtype.name.startswith("float"):
-            np.testing.assert_array_equal(found[name], expected, err_msg=f"{seed} {way} {name}")
+            np.testing.assert_array_equal(found, expected, err_msg=f"{where}: {name}")
             continue
         scale = max(float(np.ptp(expected)), 0.1)  # norms make differences of last bits large
         np.testing.assert_allclose(
-            found[name] / scale, expected / scale, rtol=0, atol=5e-4, err_msg=f"{seed} {way} {name}"
+            found / scale, expected / scale, rtol=0, atol=5e-4, err_msg=f"{where}: {name}"
         )
 
 
@@ -77,3 +98,31 @@ def test_many_random_networks(seed: int, way: tuple[str, str]):
 @pytest.mark.parametrize("seed", MANY)
 def test_many_random_networks_in_integers(seed: int, way: tuple[str, str]):
     integers(way, seed + 50 * WAYS.index(way))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("device", [SHORT, GPU])
+@pytest.mark.parametrize("seed", range(3000, 3020))
+def test_what_a_search_for_layouts_finds(seed: int, device: str, store: Path):
+    """Every kernel and copy that it asks for can be measured, and what it comes to is right."""
+    graph = random_network(seed, 6)
+    network, spec = extract(optimise(graph)), opened(device).spec
+    runner, records = FakeRunner(blocks_are_fast, spec), RecordStore(store)
+    session = Session(list(network.tasks.values()), runner, records, settings(trials=0))
+    search = LayoutSearch(session, network, "auto")
+    found = search.run(lambda count: count < 100)
+    search.measure(uniform(network, "NCHW4c"), lambda count: count < 150)
+    choice = found.problem.choice(found.solution.choice)
+    best = laid_candidates(network, choice, records, session.conditions, spec)
+    chosen = {key: candidate for key, (candidate, _) in best.items()}
+    plan = build_plan(laid_out(network, choice), chosen, spec, model_key="", notes={})
+    verify_plan(plan)
+    inputs = random_inputs(graph, seed)
+    assert_same(Module(plan, opened(device)).run(inputs), run_graph(graph, inputs), f"seed {seed}")
+
+
+def blocks_are_fast(source: ProgramSource) -> Measurement:
+    """So that plans have many of them, and copies."""
+    (time,) = measured(source).run_times_us
+    time /= (4 if "_d3" in source.text else 1) * (9 if "T_identity" in source.text else 1)
+    return succeeded([time], max_abs_err=0.0, reference_us=None, build_s=0.0, run_s=0.0)

@@ -7,6 +7,7 @@ Whoever is no kernel finds it in rows. Read `laid_out`.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from retune.core.errors import InputError
 from retune.core.layouts import ROWS
 from retune.graph.fuse import ALIAS, Group, partition
 from retune.graph.graph import Graph, Node
@@ -77,7 +78,16 @@ def group_images(network: Network, placed: PlacedGroup) -> list[tuple[str, bool]
 def laid_out(network: Network, choice: LayoutChoice) -> Network:
     """The network with its images lying as chosen, and a copy for each layout that one is copied
     to.
+
+    Raises: InputError for a choice of another network.
     """
+    groups = {placed.group.name for placed in network.groups}
+    foreign = [*(choice.kept.keys() - network.graph.types.keys()), *(choice.ends.keys() - groups)]
+    if foreign:
+        raise InputError(
+            f"network {network.graph.name}: expected layouts of its images and groups; got "
+            f"{min(foreign)!r}, and {len(foreign) - 1} more that it lacks; plan its layouts anew"
+        )
     laying = _Laying(network, choice)
     for placed in network.groups:
         laying.add(placed)

@@ -268,6 +268,12 @@ def test_all_alike_needs_no_copies(tmp_path: Path):
     assert uniform(net, ROWS) == LayoutChoice(kept={}, ends={})
 
 
+def test_layouts_of_another_network_are_refused(tmp_path: Path):
+    net, other = (network_of(name, tmp_path) for name in ("joined", "residual"))
+    with pytest.raises(InputError, match="network residual: expected layouts of its images"):
+        laid_out(other, uniform(net, "NCHW16c"))
+
+
 def default_program(space: Space, spec: DeviceSpec = GENERIC_CPU) -> Program:
     return space.instantiate(default_candidate(space, spec))
 
