@@ -210,8 +210,8 @@ def found_so(task: Task, storages: Mapping[str, Storage]) -> dict[str, Storage] 
     if all(storage.can_be(shapes[name]) for name, storage in storages.items()):
         return {name: storage.reshaped(shapes[name]) for name, storage in storages.items()}
     constants = {t.name for t in task.dag.placeholders if t.buffer.scope == "constant"}
-    moved = {n for n in (*task.inputs, *task.outputs) if n not in constants and prod(shapes[n]) > 1}
-    alike = {storages.get(name) for name in moved}
+    moving = (name for name, shape in shapes.items() if prod(shape) > 1 and name not in constants)
+    alike = {storages.get(name) for name in moving}
     (storage,) = alike if len(alike) == 1 else (None,)
     whole = storage is not None and storage.elements == prod(storage.shape)
     if not whole or not goes_along(task):
