@@ -314,9 +314,9 @@ def transpose(a: int, b: int, c: int) -> Dag:
     return Dag((compute("z", (c, a, b), lambda i, j, k: y[i, j, k] * 2.0, [y]),))
 
 
-def interwoven(pixels: int, rows: int, length: int) -> Dag:
+def interwoven(pixels: int, rows: int, length: int, dtype: str = "float32") -> Dag:
     """`x` [pixels, rows, length] with its last two axes exchanged."""
-    x = placeholder("x", (pixels, rows, length))
+    x = placeholder("x", (pixels, rows, length), dtype)
     shape = (pixels, length, rows)
     return Dag((compute("y", shape, lambda p, i, c: x[p, c, i], [x]),))
 

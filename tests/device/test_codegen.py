@@ -143,6 +143,12 @@ def test_rows_that_become_a_short_last_axis(device: Device, pixels: int, rows: i
     assert not any("x[" in line for line in lines), "all of it is read by vectors"
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_rows_of_bytes_that_become_a_short_last_axis(device: Device, dtype: str):
+    dag = merge_axes(interwoven(2, 3, 40, dtype))
+    assert_device_agrees(device, dag, cpu_space(from_dag(dag), GENERIC_CPU).sketches[0].program)
+
+
 @pytest.mark.parametrize("seed", range(32))
 def test_random_schedules(device: Device, seed: int):
     choose = seeded(seed)

@@ -31,7 +31,7 @@ from retune.graph.fuse import Group
 from retune.graph.graph import Graph, Node
 from retune.graph.half import HALF, WIDE
 from retune.graph.indices import index_counts
-from retune.graph.joins import inclusions
+from retune.graph.joins import inclusions_of
 from retune.graph.ops import lookup
 from retune.graph.ops.host import HOST
 from retune.graph.ops.quantized import RESCALING
@@ -41,7 +41,7 @@ from retune.rules.cost.estimate import default_candidate
 from retune.rules.devices import target_of
 from retune.schedule.space import Candidate
 from retune.search.extract import Network, PlacedGroup
-from retune.search.layouts import bound_values, in_task
+from retune.search.layouts import bound_values, found_so
 from retune.search.packed import work_of
 from retune.search.task import Task
 from retune.search.views import View, find_views, is_in_place, own_name
@@ -312,17 +312,20 @@ class _Parts:
 
     def storages(self, group: PlacedGroup, task: Task) -> dict[str, Storage]:
         """Of the task's inputs and outputs, those that have a view, by their names."""
-        placed = {name: self.views.get(value) for name, value in bound_values(group, task).items()}
-        shapes = {t.name: t.shape for t in (*task.dag.placeholders, *task.dag.outputs)}
-        return {
-            name: in_task(place.storage, shapes[name], task) or place.storage.reshaped(shapes[name])
-            for name, place in placed.items()
-            if place is not None
-        }
+        views = {name: self.views.get(value) for name, value in bound_values(group, task).items()}
+        lie = {name: place.storage for name, place in views.items() if place is not None}
+        found = found_so(task, lie)
+        if found is None:
+            what = ", ".join(f"{name} as {storage}" for name, storage in lie.items())
+            raise InputError(
+                f"group {group.group.name}: expected layouts in which its kernel finds all of its "
+                f"images; got {what}, and all else in rows; plan the layouts of this network anew"
+            )
+        return found
 
     def _needed(self, placed: PlacedGroup, source: ProgramSource) -> Sequence[KernelSource]:
         """All kernels, less the copies of what lies in place already."""
-        moved = inclusions(placed.group.anchor, self.graph)
+        moved = inclusions_of(placed.group, self.graph)
         if len(moved) != len(source.kernels):
             return source.kernels
         pairs = zip(source.kernels, moved, strict=True)

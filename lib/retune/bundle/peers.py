@@ -263,9 +263,11 @@ def _input_type(name: str, kind: str, dims: Sequence[object], shapes: Shapes) ->
         raise ModelError(f"input {name}: expected an element type among {known}; got {kind}")
     given = shapes.get(name, tuple(dims))
     if len(given) != len(dims) or not all(isinstance(dim, int) and dim > 0 for dim in given):
+        fixed = f"the file fixes {list(dims)}: export the network anew, with others"
+        remedy = fixed if 0 in dims else f"bind them with --shape {name}=1,3,224,224"
         raise InputError(
             f"input {name}: expected {len(dims)} known and positive extents; got {list(given)}; "
-            f"bind them with --shape {name}=1,3,224,224"
+            f"{remedy}"
         )
     return TensorType(cast("tuple[int, ...]", tuple(given)), _ELEMENT_TYPES[kind])
 

@@ -13,6 +13,7 @@ from itertools import accumulate, groupby
 
 from retune.codegen.addresses import Place
 from retune.codegen.kernel import VECTOR_LANES, Lanes, Literal, Name, Operation, Value
+from retune.core.dtypes import itemsize
 
 _LEAST = 4
 """Shorter runs are read element by element."""
@@ -87,8 +88,9 @@ def _chosen(lanes: Sequence[Lane], vectors: Sequence[Name], dtype: str) -> Value
             n.number if mine else i for i, (n, mine) in enumerate(zip(lanes, own, strict=True))
         )
         part = Lanes(vector, tuple(picks), dtype)
-        bits = tuple(Literal(-1 if mine else 0, "int32") for mine in own)
-        mask = Operation("vector", bits, "int32", len(lanes))
+        kind = f"int{8 * itemsize(dtype)}"  # a mask has elements of the size of what it chooses
+        bits = tuple(Literal(-1 if mine else 0, kind) for mine in own)
+        mask = Operation("vector", bits, kind, len(lanes))
         if value is None:
             value = part
         else:

@@ -54,8 +54,11 @@ def _scaled_layer(r: Rewriter, value: str, factor: str, output: str) -> str | No
     scale = per_channel(array, r.shape(value))
     if weight is None or scale is None or not str(layer.attrs.get("layout", "NC")).startswith("NC"):
         return None
-    scaled = weight * scale.reshape(-1, *[1] * (weight.ndim - 1))
-    stored = r.store(f"{layer.inputs[1]}.scaled", scaled.astype(weight.dtype))
+    whole = weight * scale.reshape(-1, *[1] * (weight.ndim - 1))
+    scaled = whole.astype(weight.dtype)
+    if weight.dtype.kind != "f" and not np.array_equal(scaled, whole):
+        return None  # bytes of a product may be too large for bytes
+    stored = r.store(f"{layer.inputs[1]}.scaled", scaled)
     return r.emit(layer.op, (layer.inputs[0], stored), layer.attrs, output)
 
 

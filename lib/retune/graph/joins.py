@@ -2,6 +2,7 @@
 
 from itertools import accumulate
 
+from retune.graph.fuse import Group
 from retune.graph.graph import Graph, Node
 from retune.graph.ops.registry import ints
 
@@ -40,3 +41,11 @@ def inclusions(node: Node, graph: Graph) -> list[tuple[str, str, int]]:
         return [(value, node.outputs[0], first) for value, first in parts]
     first = cut_at(node, graph)
     return [] if first is None else [(node.outputs[0], node.inputs[0], first)]
+
+
+def inclusions_of(group: Group, graph: Graph) -> list[tuple[str, str, int]]:
+    """Those of a group that does nothing else; none for any other.
+
+    A slice of what the same group moves first is cut from no value that is there.
+    """
+    return inclusions(group.anchor, graph) if len(group.nodes) == 1 else []

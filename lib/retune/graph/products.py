@@ -105,7 +105,8 @@ def _split_before_slice(r: Rewriter, node: Node) -> str | None:
     source, part = r.shape(cut.inputs[0]), r.shape(node.inputs[0])
     made = r.old.types[node.outputs[0]].shape
     chosen = {d for d, n in enumerate(source) if part[d] != n}
-    if not all(part) or any(part[d] != 1 for d in chosen):
+    turned = {d for d, step in enumerate(ints(cut.attrs, "steps")) if step != 1 and part[d] != 1}
+    if turned or not all(part) or any(part[d] != 1 for d in chosen):
         return None
     if [n for n in part if n != 1] == [n for n in made if n != 1]:
         return None

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from retune.graph.fuse import ALIAS, Group, group_graph, partition
 from retune.graph.graph import Graph
-from retune.graph.joins import inclusions
+from retune.graph.joins import inclusions, inclusions_of
 from retune.graph.lower import group_tensors
 from retune.graph.ops.blocked import BLOCKED_CONV
 from retune.graph.ops.host import HOST, step_of
@@ -84,11 +84,10 @@ def make_task(graph: Graph, group: Group, parts: Collection[str] = ()) -> Task:
     tensors = group_tensors(alone, group.params)
     ends = {**tensors.inputs, **tensors.outputs}
     rows = {tensor.buffer for value, tensor in ends.items() if value in parts}
-    anchor = group.anchor
-    moves = bool(inclusions(anchor, graph)) and len(group.nodes) == 1
+    moves = inclusions_of(group, graph)
     batches = [tensor.buffer for tensor in ends.values() if moves and tensor.shape[0] > 1]
     merged = merge_axes(split_patches(made_as_read(tensors.dag)), rows=rows, batches=batches)
-    strides = anchor.attrs.get("strides")
+    strides = group.anchor.attrs.get("strides")
     return Task(
         key=merged.key,
         name=group.name,

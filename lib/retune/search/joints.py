@@ -10,15 +10,16 @@ from itertools import chain
 
 from retune.core.layouts import ROWS
 from retune.graph.graph import Graph
-from retune.graph.joins import inclusions
+from retune.graph.joins import inclusions_of
 from retune.search.extract import Network, PlacedGroup
 from retune.search.layouts import (
     IMAGE_RANK,
     Ends,
     channels_of,
     image_storage,
+    may_have,
     may_lie_in_blocks,
-    storages_of,
+    placed_shapes,
 )
 
 
@@ -61,10 +62,10 @@ def joints(network: Network) -> tuple[Joint, ...]:
 def moves_channels(placed: PlacedGroup, graph: Graph) -> bool:
     """Whether all that the group does is to join images by their channels, or to cut them."""
     group = placed.group
-    if placed.task_key is None or group.aside or len(group.nodes) != 1:
+    if placed.task_key is None or group.aside:
         return False
     rank = len(graph.types[group.outputs[0]].shape)
-    return rank == IMAGE_RANK and bool(inclusions(group.anchor, graph))
+    return rank == IMAGE_RANK and bool(inclusions_of(group, graph))
 
 
 def may_lie(joint: Joint, layout: str, network: Network) -> bool:
@@ -89,12 +90,13 @@ def _share(some: PlacedGroup, other: PlacedGroup) -> bool:
 
 def _lies(placed: PlacedGroup, layout: str, network: Network) -> bool:
     assert placed.task_key is not None, "it moves channels"
-    return storages_of(network.tasks[placed.task_key], Ends(layout, layout)) is not None
+    task = network.tasks[placed.task_key]
+    return may_have(task, Ends(layout, layout), placed_shapes(placed, task, network.graph))
 
 
 def _parts(joint: Joint, graph: Graph) -> Iterator[tuple[str, str, int]]:
     for placed in joint.groups:
-        yield from inclusions(placed.group.anchor, graph)
+        yield from inclusions_of(placed.group, graph)
 
 
 def _fits(value: str, wider: str, first: int, layout: str, graph: Graph) -> bool:

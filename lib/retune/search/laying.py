@@ -7,22 +7,25 @@ Whoever is no kernel finds it in rows. Read `laid_out`.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from retune.core.errors import InputError
 from retune.core.layouts import ROWS
 from retune.graph.fuse import ALIAS, Group, partition
 from retune.graph.graph import Graph, Node
 from retune.ir.storage import Storage
 from retune.search.extract import Network, PlacedGroup
-from retune.search.joints import joints, may_lie, moves_channels
+from retune.search.joints import Joint, joints, may_lie, moves_channels
 from retune.search.layouts import (
     IN_ROWS,
     TRANSFORM,
     Ends,
     bound_values,
+    found_so,
     image_storage,
     images_of,
     least_channels,
+    may_have,
     may_lie_in_blocks,
-    storages_of,
+    placed_shapes,
     transform_task,
 )
 from retune.search.task import Task
@@ -68,14 +71,23 @@ def group_images(network: Network, placed: PlacedGroup) -> list[tuple[str, bool]
     if placed.task_key is None or placed.group.aside:
         return []
     task = network.tasks[placed.task_key]
-    bound = bound_values(placed, task)
-    return [(bound[name], made) for name, made in images_of(task).items()]
+    bound, shapes = bound_values(placed, task), placed_shapes(placed, task, network.graph)
+    return [(bound[name], made) for name, made in images_of(task, shapes).items()]
 
 
 def laid_out(network: Network, choice: LayoutChoice) -> Network:
     """The network with its images lying as chosen, and a copy for each layout that one is copied
     to.
+
+    Raises: InputError for a choice of another network.
     """
+    groups = {placed.group.name for placed in network.groups}
+    foreign = [*(choice.kept.keys() - network.graph.types.keys()), *(choice.ends.keys() - groups)]
+    if foreign:
+        raise InputError(
+            f"network {network.graph.name}: expected layouts of its images and groups; got "
+            f"{min(foreign)!r}, and {len(foreign) - 1} more that it lacks; plan its layouts anew"
+        )
     laying = _Laying(network, choice)
     for placed in network.groups:
         laying.add(placed)
@@ -86,27 +98,58 @@ def uniform(network: Network, layout: str) -> LayoutChoice:
     """Every image in that layout wherever it can lie so, and no copies.
 
     It can between kernels: not as an input or output of the network, nor where whoever is no kernel
-    reads it, nor where blocks have more channels than it has. What is joined, or cut, lies alike.
+    reads it, nor where blocks have more channels than it has, nor where a kernel would not find it
+    so beside its other images. What is joined, or cut, lies alike.
     """
+    able = _may_lie_alone(network, layout) if layout != ROWS else set[str]()
+    joined = [(joint, may_lie(joint, layout, network)) for joint in joints(network)]
+    while stuck := _stuck(network, layout, joined, able):
+        able -= stuck
+    made = (value for placed in network.groups for value in placed.group.outputs)
+    kept = {value: Kept(layout) for value in made if value in able}
+    return LayoutChoice(kept=kept, ends=_ends_of(network, kept))
+
+
+def _stuck(
+    network: Network, layout: str, joined: Sequence[tuple[Joint, bool]], able: set[str]
+) -> set[str]:
+    """Those of these images that cannot lie so if no others do; of a joint all do, or none."""
+    found: set[str] = set()
+    for placed in network.groups:
+        if not _finds(network, placed, layout, able):
+            found |= able.intersection((*placed.group.inputs, *placed.group.outputs))
+    for joint, free in joined:
+        together = {*joint.made, *joint.read}
+        if not (free and together <= able):
+            found |= together & able
+    return found
+
+
+def _may_lie_alone(network: Network, layout: str) -> set[str]:
+    """The images that may lie so, as far as only they matter."""
     graph = network.graph
     fixed = {*graph.inputs, *graph.outputs, *graph.constants}
     for placed in network.groups:
         if lays_rows(placed, graph):
             fixed |= {*placed.group.inputs, *placed.group.outputs}
-    able: dict[str, bool] = {}
-    for placed in network.groups:
-        ends = Ends(layout, layout)
-        lies = placed.task_key and storages_of(network.tasks[placed.task_key], ends) is not None
-        for value, _ in group_images(network, placed):
-            wide = graph.types[value].shape[-1] >= least_channels(layout)
-            free = value not in fixed and may_lie_in_blocks(graph.types[value].dtype)
-            able[value] = able.get(value, True) and bool(lies) and wide and free
-    for joint in joints(network):
-        values = (*joint.made, *joint.read)
-        if not may_lie(joint, layout, network) or not all(able.get(value) for value in values):
-            able |= dict.fromkeys(values, False)
-    kept = {value: Kept(layout) for value, good in able.items() if good and layout != ROWS}
-    return LayoutChoice(kept=kept, ends=_ends_of(network, kept))
+    images = {value for placed in network.groups for value, _ in group_images(network, placed)}
+    return {
+        value
+        for value in images - fixed
+        if graph.types[value].shape[-1] >= least_channels(layout)
+        and may_lie_in_blocks(graph.types[value].dtype)
+    }
+
+
+def _finds(network: Network, placed: PlacedGroup, layout: str, able: set[str]) -> bool:
+    """Whether the group's kernel finds its images: these in the layout, all others in rows."""
+    if placed.task_key is None or placed.group.aside:
+        return True
+    task, graph = network.tasks[placed.task_key], network.graph
+    shapes, bound = placed_shapes(placed, task, graph), bound_values(placed, task)
+    laid = {n: image_storage(layout, shapes[n]) for n, value in bound.items() if value in able}
+    measured = not laid or may_have(task, Ends(layout, layout), shapes)
+    return measured and found_so(task, laid) is not None
 
 
 def _ends_of(network: Network, kept: Mapping[str, Kept]) -> dict[str, Ends]:

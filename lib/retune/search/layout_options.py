@@ -3,6 +3,7 @@ may be asked for."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 
 from retune.core.dtypes import TensorType
 from retune.core.layouts import ROWS
@@ -10,7 +11,7 @@ from retune.core.target import DeviceSpec
 from retune.search.extract import Network, PlacedGroup
 from retune.search.joints import Joint, joints, may_lie, moves_channels
 from retune.search.laying import group_images, lays_rows
-from retune.search.layouts import IMAGE_RANK, IN_ROWS, Ends, layouts_for, storages_of
+from retune.search.layouts import IMAGE_RANK, IN_ROWS, Ends, layouts_for, may_have, placed_shapes
 from retune.search.views import find_views
 
 
@@ -28,6 +29,8 @@ class KernelPlace:
     rows: Ends = IN_ROWS
     """How these images lie where they are in rows: columns of a wider image, as a concatenation
     makes of them, lie in rows with room for more (`rows+192`)."""
+    possible: frozenset[Ends] = frozenset((IN_ROWS,))
+    """Those that it may have where its images are in layouts of the device, one by one."""
 
     @property
     def label(self) -> str:
@@ -64,17 +67,24 @@ def kernel_places(network: Network, spec: DeviceSpec) -> tuple[KernelPlace, ...]
             pitched.get(made[0], ROWS) if made else ROWS,
         )
         task = network.tasks[placed.task_key]
-        found.append(
-            KernelPlace(
-                placed=placed,
-                task_key=placed.task_key,
-                read=read[0] if read else None,
-                made=made[0] if made else None,
-                others=tuple(value for value in read[1:] if value != read[0]),
-                rows=rows if storages_of(task, rows) is not None else IN_ROWS,
-            )
+        shapes = placed_shapes(placed, task, network.graph)
+        place = KernelPlace(
+            placed=placed,
+            task_key=placed.task_key,
+            read=read[0] if read else None,
+            made=made[0] if made else None,
+            others=tuple(value for value in read[1:] if value != read[0]),
+            rows=rows if may_have(task, rows, shapes) else IN_ROWS,
         )
+        ways = (_layouts(network, spec, value) for value in (place.read, place.made))
+        ends = {Ends(*both) for both in product(*ways)}
+        fits = {one for one in ends if may_have(task, place.lying(one), shapes)}
+        found.append(replace(place, possible=frozenset((IN_ROWS, *fits))))
     return tuple(found)
+
+
+def _layouts(network: Network, spec: DeviceSpec, value: str | None) -> tuple[str, ...]:
+    return (ROWS,) if value is None else layouts_for(spec, network.graph.types[value])
 
 
 def _pitched(network: Network, spec: DeviceSpec) -> dict[str, str]:
@@ -124,10 +134,10 @@ class Choices:
         for place in self.kernels:
             reads = self.images.read[place.read] if place.read else (ROWS,)
             mades = self.images.made[place.made] if place.made else (ROWS,)
-            mine, task = found[place.task_key], self.network.tasks[place.task_key]
-            for ends in (place.lying(Ends(read, made)) for read in reads for made in mades):
-                if ends not in mine and storages_of(task, ends) is not None:
-                    mine[ends] = None
+            mine = found[place.task_key]
+            for ends in (Ends(read, made) for read in reads for made in mades):
+                if ends in place.possible:
+                    mine.setdefault(place.lying(ends))
         return {key: tuple(ends) for key, ends in found.items()}
 
     @property

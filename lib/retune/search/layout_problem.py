@@ -47,6 +47,8 @@ class LayoutCosts:
         """What was not measured costs nothing in rows, and is impossible elsewhere."""
         if ends == IN_ROWS:
             return self.in_rows(place) or 0.0
+        if ends not in place.possible:
+            return inf
         found = self.kernel(place.task_key, place.lying(ends))
         return inf if found is None else found * (1.0 + self.doubt)
 
@@ -70,6 +72,16 @@ class LayoutProblem:
     costs: LayoutCosts
     table: CostTable
     """Of the images and joints that have a choice. What none of them changes is in no cost."""
+
+    @property
+    def measured(self) -> bool:
+        """Whether of any kernel a time is known with an image in another layout than rows."""
+        return any(
+            self.costs.of_kernel(place, ends) < inf
+            for place in self.kernels
+            for ends in place.possible
+            if ends != IN_ROWS
+        )
 
     def choice(self, chosen: Sequence[int]) -> LayoutChoice:
         """What a solution of the table means; each kernel reads what it is the fastest with."""

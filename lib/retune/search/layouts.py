@@ -5,7 +5,7 @@ them; no kernel is written for it: whoever reads or writes a buffer does so wher
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
@@ -39,6 +39,9 @@ IMAGE_RANK = 4
 """Batch, height, width, channels."""
 TRANSFORM = "layout_transform"
 """Operator of the tasks that copy an image from one layout to another."""
+
+Shapes = Mapping[str, tuple[int, ...]]
+"""Of values of a network, by the names that a task has for them."""
 
 _BLOCKS = re.compile(r"NCHW([1-9]\d*)c")
 _LONGER = re.compile(r"rows\+([1-9]\d*)")
@@ -144,74 +147,90 @@ def bound_values(placed: PlacedGroup, task: Task) -> dict[str, str]:
     return bound | dict(zip(task.outputs, group.outputs, strict=True))
 
 
-def images_of(task: Task) -> dict[str, bool]:
-    """Names of the inputs and outputs of the task that are images, in its order: is it made?"""
+def own_shapes(task: Task) -> Shapes:
+    """Of what the task was made from, by the names of its inputs and outputs."""
     if task.graph is None:
         return {}
+    values = (*task.graph.inputs, *task.graph.outputs)
+    names = zip((*task.inputs, *task.outputs), values, strict=True)
+    return {name: task.graph.types[value].shape for name, value in names}
+
+
+def placed_shapes(placed: PlacedGroup, task: Task, graph: Graph) -> Shapes:
+    """The same of another group that has the task.
+
+    They may differ, as a task knows nothing of axes that it walks as one.
+    """
+    bound = bound_values(placed, task).items()
+    return {name: graph.types[value].shape for name, value in bound}
+
+
+def images_of(task: Task, shapes: Shapes | None = None) -> dict[str, bool]:
+    """Names of the inputs and outputs of the task that are images, in its order: is it made?
+
+    By its own shapes, or those of another group.
+    """
+    shapes = own_shapes(task) if shapes is None else shapes
     constants = {t.name for t in task.dag.placeholders if t.buffer.scope == "constant"}
-    read = zip(task.inputs, task.graph.inputs, strict=True)
-    made = zip(task.outputs, task.graph.outputs, strict=True)
-    return {
-        name: output
-        for pairs, output in ((read, False), (made, True))
-        for name, value in pairs
-        if name not in constants and len(task.graph.types[value].shape) == IMAGE_RANK
-    }
+    images = (n for n, s in shapes.items() if n not in constants and len(s) == IMAGE_RANK)
+    return {name: name in task.outputs for name in images}
 
 
-def storages_of(task: Task, ends: Ends) -> dict[str, Storage] | None:
+def storages_of(task: Task, ends: Ends, shapes: Shapes | None = None) -> dict[str, Storage] | None:
     """How the task's images lie, by the names of its inputs and outputs; those in rows are left
     out.
 
-    None where the task has axes that cut across the layout's. What is done element by element to
-    everything as one row does not care where elements lie, as long as all images lie alike.
+    None where the task cannot find them so. By its own shapes, or those of another group.
     """
-    if task.graph is None:
-        return {}
-    values = dict(zip((*task.inputs, *task.outputs), _values(task), strict=True))
-    shapes = {t.name: t.shape for t in (*task.dag.placeholders, *task.dag.outputs)}
+    shapes = own_shapes(task) if shapes is None else shapes
     found: dict[str, Storage] = {}
-    for number, (name, output) in enumerate(images_of(task).items()):
+    for number, (name, output) in enumerate(images_of(task, shapes).items()):
         layout = ends.made if output or number else ends.read
-        if layout == ROWS:
-            continue
-        storage = image_storage(layout, task.graph.types[values[name]].shape)
-        alike = ends.read == ends.made or storage.can_be(shapes[name])
-        there = in_task(storage, shapes[name], task) if alike else None
-        if there is None:
-            return None
-        found[name] = there
-    return found
+        if layout != ROWS:
+            found[name] = image_storage(layout, shapes[name])
+    return found_so(task, found)
 
 
-def in_task(storage: Storage, shape: tuple[int, ...], task: Task) -> Storage | None:
-    """How an image that lies so is found by a task whose buffer for it has that shape, if it can.
+def may_have(task: Task, ends: Ends, shapes: Shapes) -> bool:
+    """Whether a group with these shapes finds its images so, and the task, which is measured for
+    it, has the same ones and finds them so, too."""
+    if images_of(task, shapes) != images_of(task):
+        return ends == IN_ROWS
+    found = storages_of(task, ends, shapes), storages_of(task, ends)
+    return all(storages is not None for storages in found)
 
-    Buffers of one axis that a task goes along element by element are the image's memory, in its
-    order: for whoever has all of its images lie alike.
+
+def found_so(task: Task, storages: Mapping[str, Storage]) -> dict[str, Storage] | None:
+    """How a task finds what lies so, by the names of its inputs and outputs; all else is in rows.
+
+    None where the task has axes that cut across those of one of them. What goes along everything as
+    one row does not care where elements lie, as long as all images are whole and lie alike.
     """
-    if storage.can_be(shape):
-        return storage.reshaped(shape)
-    whole = storage.elements == prod(shape) == prod(storage.shape)
-    return row_major(shape) if whole and goes_along(task) else None
+    shapes = {t.name: t.shape for t in (*task.dag.placeholders, *task.dag.outputs)}
+    if all(storage.can_be(shapes[name]) for name, storage in storages.items()):
+        return {name: storage.reshaped(shapes[name]) for name, storage in storages.items()}
+    constants = {t.name for t in task.dag.placeholders if t.buffer.scope == "constant"}
+    moving = (name for name, shape in shapes.items() if prod(shape) > 1 and name not in constants)
+    alike = {storages.get(name) for name in moving}
+    (storage,) = alike if len(alike) == 1 else (None,)
+    whole = storage is not None and storage.elements == prod(storage.shape)
+    if not whole or not goes_along(task):
+        return None
+    return {name: row_major(shapes[name]) for name in storages}
 
 
 def goes_along(task: Task) -> bool:
-    """Whether each element that the task makes is of those at the same place in all images.
+    """Whether each element that the task makes is of those at the same place in all that it reads.
 
-    All else that it reads are single numbers; images are of one shape, and single rows to the task.
+    All is a single row to it, but for single numbers; constants are such.
     """
-    if task.graph is None:
-        return False
     tensors = (*task.dag.placeholders, *task.dag.stages)
     numbers = {tensor.buffer for tensor in tensors if prod(tensor.shape) == 1}
     rows = {tensor.shape for tensor in tensors if tensor.buffer not in numbers}
     constants = [t for t in task.dag.placeholders if t.buffer.scope == "constant"]
-    kinds = {task.graph.types[value].shape for value in _values(task)}
-    images = {shape for shape in kinds if prod(shape) > 1}
-    if len(rows) != 1 or len(next(iter(rows))) != 1 or len(images) != 1:
+    if len(rows) != 1 or len(next(iter(rows))) != 1:
         return False
-    if len(next(iter(images))) != IMAGE_RANK or any(t.buffer not in numbers for t in constants):
+    if any(t.buffer not in numbers for t in constants):
         return False
     for stage in task.dag.stages:
         if not isinstance(stage.op, Compute) or stage.op.reducer is not None:
@@ -268,9 +287,3 @@ def transform_task(kind: TensorType) -> Task:
     (group,) = partition(alone)
     dag = group_tensors(alone).dag
     return replace(make_task(alone, group), key=dag.key, dag=dag, name=TRANSFORM, op=TRANSFORM)
-
-
-def _values(task: Task) -> Iterator[str]:
-    assert task.graph is not None
-    yield from task.graph.inputs
-    yield from task.graph.outputs

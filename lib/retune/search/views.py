@@ -14,7 +14,7 @@ from retune.core.dtypes import itemsize
 from retune.core.target import DeviceSpec
 from retune.graph.fuse import ALIAS
 from retune.graph.graph import Graph, Node
-from retune.graph.joins import cut_at, inclusions, joins_columns, starts
+from retune.graph.joins import cut_at, inclusions, inclusions_of, joins_columns, starts
 from retune.ir.storage import Storage, row_major
 from retune.search.extract import Network, PlacedGroup
 from retune.search.layouts import CROWDED_BYTES, bound_values, channels_of
@@ -70,8 +70,7 @@ def _inclusions(network: Network) -> Iterator[tuple[str, str, int]]:
     What spares most comes first: a value has one place.
     """
     graph = network.graph
-    nodes = [placed.group.anchor for placed in network.groups if placed.task_key is not None]
-    joins = [node for node in nodes if joins_columns(node, graph)]
+    nodes, joins = _moves(network), _joins(network)
     cuts = {n.outputs[0]: n for n in nodes if cut_at(n, graph) is not None}
     for position, node in enumerate(joins):
         for other in joins[position + 1 :]:  # a longer list of the same values, as dense nets have
@@ -85,6 +84,16 @@ def _inclusions(network: Network) -> Iterator[tuple[str, str, int]]:
         for value, wider, first in inclusions(node, graph):
             if node.inputs.count(value) <= 1:
                 yield value, wider, first
+
+
+def _moves(network: Network) -> list[Node]:
+    """The concatenations and slices of columns that are groups of their own."""
+    groups = (placed.group for placed in network.groups if placed.task_key is not None)
+    return [group.anchor for group in groups if inclusions_of(group, network.graph)]
+
+
+def _joins(network: Network) -> list[Node]:
+    return [node for node in _moves(network) if joins_columns(node, network.graph)]
 
 
 def _whole_sources(node: Node, cuts: Mapping[str, Node], graph: Graph) -> Iterator[tuple[str, int]]:
@@ -130,10 +139,21 @@ class _Forest:
     """Rows that are no value of the network, and how wide they are."""
     makers: dict[str, PlacedGroup] = field(init=False)
     readers: dict[str, list[PlacedGroup]] = field(init=False)
+    places: dict[str, list[tuple[str, str, int]]] = field(init=False)
+    """Of values in concatenations, as parts or wholes: the part, the whole, its first column there.
+    """
+    inside: dict[str, list[str]] = field(init=False)
+    """What lies in a root, itself included; roots alone are left out."""
 
     def __post_init__(self) -> None:
         groups = self.network.groups
         self.makers = {v: placed for placed in groups for v in placed.group.outputs}
+        graph = self.network.graph
+        self.places, self.inside = {}, {}
+        for node in _joins(self.network):
+            for value, first in zip(node.inputs, starts(node, graph), strict=True):
+                for end in {value, node.outputs[0]}:
+                    self.places.setdefault(end, []).append((value, node.outputs[0], first))
         self.readers = {}
         for placed in groups:
             for value in placed.group.inputs:
@@ -147,8 +167,14 @@ class _Forest:
             return
         own = self._alone(value)
         there = channels_of(self._alone(wider), offset, own.shape[-1])
-        if there is not None and _digits(there) == _digits(own):
-            self.parents[value] = (wider, offset)
+        if there is None or _digits(there) != _digits(own):
+            return
+        self.parents[value] = (wider, offset)
+        moved, root = self.inside.get(value, [value]), self._root(value)[0]
+        if any(self._copied_within(root, place) for v in moved for place in self.places.get(v, ())):
+            del self.parents[value]
+            return
+        self.inside.setdefault(root, [root]).extend(moved)
 
     def widen(self, value: str, more_bytes: int) -> None:
         """Puts the value into longer rows, which nothing else lies in, if it may lie in a row."""
@@ -158,6 +184,15 @@ class _Forest:
         rows, kind = own_name(f"{value}@rows", graph), graph.types[value]
         self.parents[value] = (rows, 0)
         self.wide[rows] = kind.shape[-1] + more_bytes // itemsize(kind.dtype)
+
+    def _copied_within(self, root: str, place: tuple[str, str, int]) -> bool:
+        """Whether a concatenation would copy a part to there from elsewhere in the same memory.
+
+        So it would what stands in it twice, by way of another one: that lies in one of the places.
+        """
+        part, whole, first = place
+        (of, at), (around, begin) = self._root(part), self._root(whole)
+        return of == around == root and at != begin + first
 
     def views(self) -> dict[str, View]:
         """What came of it."""

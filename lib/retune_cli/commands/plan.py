@@ -49,7 +49,7 @@ def plan(
     network = import_network(model, shapes, "NHWC", cache_root()).network
     where = network_conditions(spec, network.tasks.values())
     problem = recorded_problem(network, spec, store, where)
-    if not problem.table.names:
+    if not problem.measured:
         raise InputError(
             f"{store.root}: expected measurements of {model} in other layouts than rows on "
             f"{spec.name}, got none; `retune tune {model} --layout auto --out DIR` takes them"

@@ -164,6 +164,15 @@ def test_open_dimensions_have_to_be_bound(model: Path, shapes: dict[str, tuple[i
         open_peer("onnxruntime", model, shapes=shapes)
 
 
+def test_an_input_without_elements_cannot_be_bound(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["y"])]
+    ends = [helper.make_tensor_value_info(v, TensorProto.FLOAT, (0, 3)) for v in "xy"]
+    made = helper.make_model(helper.make_graph(nodes, "none", ends[:1], ends[1:]))
+    onnx.save(made, tmp_path / "none.onnx")
+    with pytest.raises(InputError, match=r"got \[0, 3\]; the file fixes \[0, 3\]: export"):
+        open_peer("onnxruntime", tmp_path / "none.onnx")
+
+
 def test_shapes_of_another_network_are_refused(model: Path) -> None:
     shapes = {**BATCH_OF_TWO, "data": (1, 784)}
     with pytest.raises(

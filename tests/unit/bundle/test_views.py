@@ -55,6 +55,29 @@ def twice_in_one(n: Net) -> tuple[str, ...]:
 
 
 @case
+def twice_by_way_of_another(n: Net) -> tuple[str, ...]:
+    """A value stands beside a concatenation that it is a part of: it cannot lie in both places."""
+    part = n.conv(n.input(1, 3, 8, 8), 3, 5)
+    both = n("Concat", part, n.conv(part, 5, 7), axis=1)
+    return (n.conv(n("Concat", part, both, axis=1), 17, 4),)
+
+
+@case
+def beside_its_own_channels(n: Net) -> tuple[str, ...]:
+    whole = n.conv(n.input(1, 3, 8, 8), 3, 8)
+    some = n("Slice", whole, n.ints(2), n.ints(5), n.ints(1))
+    return (n.conv(n("Concat", whole, some, axis=1), 11, 4),)
+
+
+@case
+def cut_twice(n: Net) -> tuple[str, ...]:
+    """Every second row, and of these two columns: one movement of what is there."""
+    x = n.conv(n.input(1, 3, 8, 8), 3, 3)
+    rows = n("Slice", x, n.ints(2), n.ints(8), n.ints(2), n.ints(2))
+    return (n("Mul", n("Slice", rows, n.ints(0), n.ints(2), n.ints(1)), n.weight(2, 3, 8)),)
+
+
+@case
 def in_two_that_differ(n: Net) -> tuple[str, ...]:
     x = n.input(1, 3, 8, 8)
     a, b = n.conv(x, 3, 5), n.conv(x, 3, 7)
@@ -105,6 +128,9 @@ def copies(plan: NetworkPlan) -> int:
         ("split_and_joined", 0, {(o, 30) for o in (0, 6, 14, 22)}),
         ("part_is_an_output", 1, {(5, 12)}),
         ("twice_in_one", 2, {(5, 17)}),
+        ("twice_by_way_of_another", 2, {(0, 12), (5, 12)}),
+        ("beside_its_own_channels", 2, {(2, 8)}),
+        ("cut_twice", 1, set()),
         ("in_two_that_differ", 2, {(0, 12), (5, 12)}),
         ("read_as_one_row", 1, set()),
         ("columns_added", 0, {(0, 9), (3, 9), (6, 9)}),

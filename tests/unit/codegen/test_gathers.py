@@ -55,11 +55,14 @@ def test_one_source_is_only_shuffled():
     )
 
 
-def test_wide_sources_are_shuffled_and_chosen_from():
-    lanes = [Lane(Name("ab"[i % 2], "float32", 16), i // 2) for i in range(16)]
-    mask = ", ".join(["0", "-1"] * 8)
-    expected = f"((int16)({mask}) ? b.s0021426384a5c6e7 : a.s01132537495b6d7f)"
-    assert text(shuffled(lanes, "float32")) == expected
+@pytest.mark.parametrize(
+    ("dtype", "mask"), [("float32", "int16"), ("uint8", "char16"), ("float16", "short16")]
+)
+def test_wide_sources_are_shuffled_and_chosen_from(dtype: str, mask: str):
+    lanes = [Lane(Name("ab"[i % 2], dtype, 16), i // 2) for i in range(16)]
+    bits = ", ".join(["0", "-1"] * 8)
+    expected = f"(({mask})({bits}) ? b.s0021426384a5c6e7 : a.s01132537495b6d7f)"
+    assert text(shuffled(lanes, dtype)) == expected
 
 
 @pytest.mark.parametrize("widths", [(4, 8), (4, 4, 4)])

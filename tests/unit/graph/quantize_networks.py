@@ -5,8 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.graph import Graph, without_dead
 from retune.graph.onnx_import import import_model
+from retune.graph.ops import Array
 from tests.device.networks import Net
 
 Samples = dict[str, np.ndarray]
@@ -41,6 +43,32 @@ def integer_ends(graph: Graph) -> Graph:
     codes = [n for n in graph.nodes if graph.types[n.outputs[0]].dtype in ("uint8", "int8")]
     ends = tuple(node.outputs[0] for node in (codes[-1], whole[-1]))
     return without_dead(replace(graph, outputs=ends))
+
+
+def exact_part(graph: Graph, seed: int) -> tuple[Graph, dict[str, Array]]:
+    """A quantized network that begins at codes, and codes for it: those of random inputs.
+
+    Where floats are rounded to codes, a last bit may decide which. So these codes are inputs, and
+    what is rounded is an output: all integers have to be the same then, and floats nearly.
+    """
+    inputs = random_inputs(graph, seed)
+    codes = [n for n in graph.nodes if n.op == "cast" and n.attrs["to"] in ("int8", "uint8")]
+    kinds = {graph.types[n.inputs[0]].dtype for n in codes}
+    assert kinds <= {"float32"}, "nothing else is cast to bytes"
+    coded = {node.outputs[0] for node in codes}
+    quotients = [n.inputs[0] for n in graph.nodes if n.op == "quotient"]
+    rounded = [value for value in quotients if graph.types[value].elements > 1]
+    made = {v for n in graph.nodes for v in n.outputs} - coded
+    whole = replace(graph, outputs=(*coded,)) if coded else graph
+    inputs |= run_graph(whole, inputs) if coded else {}
+    ends = dict.fromkeys(v for v in (*graph.outputs, *rounded) if v in made)
+    begun = replace(
+        graph,
+        inputs=(*graph.inputs, *sorted(coded)),
+        outputs=tuple(ends),
+        nodes=tuple(n for n in graph.nodes if n not in codes),
+    )
+    return without_dead(begun), inputs
 
 
 def squeezing() -> tuple[Graph, Samples]:

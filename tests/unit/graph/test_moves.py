@@ -233,3 +233,15 @@ def test_numbers_do_not_move_behind_products_that_others_share():
     graph = build.finish([build.add("matmul", [scaled, "y"]), build.add("relu", [scaled])])
     order = [node.op for node in optimise(graph).nodes]
     assert ("multiply", "matmul") in pairwise(order)
+
+
+@pytest.mark.parametrize(("step", "begin"), [(-1, 5), (1, 0)])
+def test_elements_that_a_slice_turns_around_stay_turned(step: int, begin: int):
+    """A slice of all elements, backwards, before a reshape that joins them with others."""
+    build = GraphBuilder("net")
+    cut = {"begins": (0, begin, 0), "extents": (2, 6, 4), "steps": (1, step, 1)}
+    turned = build.add("slice", [build.input("x", TensorType((2, 6, 4)))], cut)
+    graph = build.finish([build.add("reshape", [turned], {"shape": (2, 3, 8)})])
+    inputs = random_inputs(graph, 1)
+    (found,) = run_graph(optimise(graph), inputs).values()
+    np.testing.assert_array_equal(found, inputs["x"][:, ::step].reshape(2, 3, 8))

@@ -120,6 +120,16 @@ def test_a_network_of_pairs_stays_in_integers(options: dict[str, Any], tmp_path:
     np.testing.assert_array_equal(again, found)
 
 
+def test_a_norm_of_a_single_channel_is_no_function_of_one_value(tmp_path: Path) -> None:
+    """It is one to look at, as its numbers are single ones; but it needs an axis of channels."""
+    n = Net("one channel")
+    x = n("DepthToSpace", n.conv(n.input(1, 3, 6, 6), 3, 4), blocksize=2)
+    made = quantized(n.model(n.conv(n.norm(x, 1), 1, 4)), tmp_path, per_channel=True)
+    graph, inputs = import_model(made), inputs_of(made, 9)
+    found = run_graph(graph, inputs)[graph.outputs[0]]
+    assert np.abs(found - peer(made, inputs)).max() <= 1.001 * last_scale(made)
+
+
 def test_weights_of_reduced_range_are_as_narrow_as_they_look(tmp_path: Path) -> None:
     graph = import_model(quantized(small(), tmp_path, per_channel=True, reduce_range=True))
     weights = [graph.types[n.inputs[1]].dtype for n in graph.nodes if n.op in ("conv2d", "dense")]

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from retune.core.errors import InputError, RecordError
+from retune.core.errors import InputError, ModelError, RecordError
 from retune.core.target import GENERIC_CPU
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import GraphBuilder
@@ -266,6 +266,17 @@ def test_rescaling_is_the_product_to_fifteen_bits(factor, zero):
     found = run_graph(build.finish([y]), {})[y]
     exact = np.clip(total * factor + zero, 0, 255)
     assert np.abs(found - exact).max() <= 0.5 + 2**-6
+
+
+def test_sums_of_which_one_is_beyond_all_codes_are_rescaled_to_the_limits():
+    """As where what was nearly the same number in all samples has codes: no reason to refuse it."""
+    build, codes = GraphBuilder("one"), Codes(scale=1.0, zero=7, dtype="uint8")
+    x = build.constant("x", np.asarray([-(2**30), -1, 0, 1, 2**30], np.int32))
+    y = rescaled(build, x, np.asarray(1e9), codes, codes.limits)
+    (found,) = run_graph(build.finish([y]), {}).values()
+    assert found.tolist() == [0, 0, 7, 255, 255]
+    with pytest.raises(ModelError, match="expected less than 2"):
+        rescaled(build, x, np.asarray(1e9), codes, codes.limits, bias=-1.0)
 
 
 def test_factors_of_channels_each_have_fifteen_bits():

@@ -45,8 +45,9 @@ class FakeRunner:
 
     capacity = 1
 
-    def __init__(self, outcome: Outcome = measured) -> None:
+    def __init__(self, outcome: Outcome = measured, spec: DeviceSpec = GENERIC_CPU) -> None:
         self.outcome = outcome
+        self._spec = spec
         self.workloads: list[str] = []
         self.measured: list[tuple[str, str]] = []
         self.options: list[MeasureOptions] = []
@@ -54,7 +55,7 @@ class FakeRunner:
 
     @property
     def spec(self) -> DeviceSpec:
-        return GENERIC_CPU
+        return self._spec
 
     def working(self) -> AbstractContextManager[None]:
         return nullcontext()

@@ -1,6 +1,7 @@
 """Layouts of images: what may lie how, what a plan costs, and what becomes of the network."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -9,6 +10,8 @@ from zlib import crc32
 import numpy as np
 import pytest
 
+from retune.bundle.build import build_plan
+from retune.bundle.invariants import verify_plan
 from retune.codegen.lower import lower
 from retune.codegen.source import ProgramSource
 from retune.codegen.views import view
@@ -18,7 +21,7 @@ from retune.core.layouts import ROWS
 from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
 from retune.device.workload import measuring_conditions
 from retune.graph.joins import inclusions
-from retune.graph.onnx_import import load_file
+from retune.graph.onnx_import import import_model, load_file
 from retune.graph.passes import optimise
 from retune.ir.stmt import Program
 from retune.layout.solve import solve
@@ -40,6 +43,7 @@ from retune.search.layout_search import (
     hoped,
     questions,
     recorded_layouts,
+    recorded_problem,
 )
 from retune.search.layouts import (
     IN_ROWS,
@@ -264,6 +268,12 @@ def test_all_alike_needs_no_copies(tmp_path: Path):
     assert uniform(net, ROWS) == LayoutChoice(kept={}, ends={})
 
 
+def test_layouts_of_another_network_are_refused(tmp_path: Path):
+    net, other = (network_of(name, tmp_path) for name in ("joined", "residual"))
+    with pytest.raises(InputError, match="network residual: expected layouts of its images"):
+        laid_out(other, uniform(net, "NCHW16c"))
+
+
 def default_program(space: Space, spec: DeviceSpec = GENERIC_CPU) -> Program:
     return space.instantiate(default_candidate(space, spec))
 
@@ -291,8 +301,12 @@ def test_records_of_layouts_stand_beside_those_in_rows(tmp_path: Path, store: Pa
 
 def test_the_search_for_layouts_keeps_to_its_budget(tmp_path: Path, store: Path):
     net = network_of("residual", tmp_path)
-    search = LayoutSearch(opened(net, store), net, "auto")
+    session = opened(net, store)
+    search = LayoutSearch(session, net, "auto")
+    before = recorded_problem(net, session.spec, session.store, session.conditions)
+    assert before.table.names and not before.measured
     found = search.run(lambda count: count < 7)
+    assert found.problem.measured
     assert found.trials == 7 and 0 <= found.unused <= 7
     assert len(RecordStore(store).scan({"phase": "layout"})) == 7
     everything = LayoutSearch(opened(net, store), net, "auto").run(lambda _: True)
@@ -477,6 +491,72 @@ def test_what_goes_along_images_follows_any_layout_alike(tmp_path: Path):
     laid = uniform(net, "NCHW8c")
     (group,) = (p.group for p in net.groups if p.task_key == flat.key)
     assert {laid.kept[value].made for value in (*group.inputs, *group.outputs)} == {"NCHW8c"}
+
+
+@partial(network, among=SMALL)
+def beside_rows(n: Net) -> tuple[str, ...]:
+    """A group that goes along two images, one of which leaves the network in rows."""
+    x = n.conv(n.input(1, 3, 6, 8), 3, 16)
+    y = n.conv(x, 16, 16)
+    z = n.conv(n("Tanh", n("Sub", x, y)), 16, 16)
+    return (n.conv(z, 16, 16), n("Transpose", y, perm=[0, 2, 3, 1]))
+
+
+def test_what_goes_along_images_keeps_all_in_rows_where_one_is(tmp_path: Path):
+    net = network_of("beside_rows", tmp_path)
+    (flat,) = (task for task in net.tasks.values() if goes_along(task))
+    (group,) = (p.group for p in net.groups if p.task_key == flat.key)
+    choice = uniform(net, "NCHW8c")
+    assert choice.kept and choice.kept.keys().isdisjoint((*group.inputs, *group.outputs))
+    build_plan(laid_out(net, choice), {}, GENERIC_CPU, model_key="", notes={})
+    mixed = replace(choice, kept={**choice.kept, group.outputs[0]: Kept("NCHW8c")})
+    with pytest.raises(InputError, match=f"group {group.name}: expected layouts in which"):
+        build_plan(laid_out(net, mixed), {}, GENERIC_CPU, model_key="", notes={})
+
+
+def both_ways(n: Net, *, images_first: bool) -> tuple[str, ...]:
+    """The same done to two images, and to rows of as many elements."""
+
+    def mixed(a: str, b: str) -> str:
+        return n("Tanh", n("Sub", a, b))
+
+    def images() -> tuple[str, ...]:
+        x = n.conv(n.input(1, 3, 2, 2), 3, 16, (1, 1))
+        y = n.conv(x, 16, 16, (1, 1))
+        return (n.conv(mixed(x, y), 16, 5), n.conv(n.conv(y, 16, 16, (1, 1)), 16, 3))
+
+    def rows() -> tuple[str, ...]:
+        q = n.input(1, 64)
+        a, b = (n("MatMul", q, n.weight(64, 64)) for _ in range(2))
+        z = mixed(a, b)
+        return (n("MatMul", n("Add", a, z), n.weight(64, 3)), n("Mul", b, z))
+
+    return (*images(), *rows()) if images_first else (*rows(), *images())
+
+
+@pytest.mark.parametrize("images_first", [True, False])
+def test_what_is_an_image_is_a_matter_of_the_group(images_first: bool):
+    """A task that goes along single rows serves images, and what is none."""
+    net = Net("both")
+    made = both_ways(net, images_first=images_first)
+    found = extract(optimise(import_model(net.model(*made))))
+    (flat,) = (t for t in found.tasks.values() if goes_along(t) and t.weight == 2)
+    choices, spec = choices_of(found, GENERIC_CPU), GENERIC_CPU
+    for place in choices.kernels:
+        if place.task_key == flat.key:
+            ranks = [len(found.graph.types[v].shape) for v in place.placed.group.inputs]
+            assert (place.read is None) == (ranks == [2, 2])
+    possible = choices.ends
+
+    def cost(key: str, ends: Ends) -> float | None:
+        return (2.0 if ends.by_rows else 1.0) if ends in possible[key] else None
+
+    problem = layout_problem(choices, LayoutCosts(kernel=cost, copy=lambda *_: 0.1))
+    plan = problem.choice(solve(problem.table).choice)
+    for choice in (plan, uniform(found, "NCHW16c")):
+        assert choice.kept
+        laid = laid_out(found, choice)
+        verify_plan(build_plan(laid, {}, spec, model_key="", notes={}))
 
 
 def test_images_of_bytes_are_not_put_into_blocks():

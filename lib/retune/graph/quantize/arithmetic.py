@@ -163,9 +163,12 @@ def rescaled(
     """The codes, within the limits, of int32 values times a scale, plus a bias.
 
     Both may be one number for each channel. Raises: ModelError if a scale is too far from that of
-    the codes.
+    the codes, and there is a bias.
     """
-    found = fixed_point(scale / codes.scale)
+    factors = np.asarray(scale / codes.scale)
+    if not np.any(bias):  # by as much, every sum but 0 is beyond all codes
+        factors = np.minimum(factors, 2 ** (_FACTOR_BITS - 1))
+    found = fixed_point(factors)
     shifted = np.rint(np.ldexp(np.asarray(bias, np.float64) / codes.scale, found.shift))
     offset = (codes.zero << found.shift) + (1 << found.shift >> 1)
     if found.multiplier is not None:  # what `pre` cuts off is half of one on average

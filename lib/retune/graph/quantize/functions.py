@@ -46,7 +46,7 @@ class Finder:
 
     def _fits(self, node: Node, value: str, inside: Container[str]) -> bool:
         types = self._graph.types
-        plain = lookup(node.op).kind in ("elementwise", "broadcast")
+        plain = lookup(node.op).kind in ("elementwise", "broadcast") and "axis" not in node.attrs
         if not plain or types[node.outputs[0]] != types[value] or node.outputs[0] in self._skipped:
             return False
         return all(v in inside or self._is_number(v) for v in node.inputs)

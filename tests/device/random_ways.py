@@ -1,0 +1,97 @@
+"""Ways to compile a network for PoCL: as each device, with images in each layout, or by a plan.
+
+Read `compiled`.
+"""
+
+from functools import cache
+
+import numpy as np
+
+from retune.bundle.build import build_plan
+from retune.bundle.invariants import verify_plan
+from retune.bundle.module import Module
+from retune.core.target import DeviceSpec
+from retune.device.opening import open_device
+from retune.device.runtime import Device
+from retune.graph.graph import Graph
+from retune.graph.passes import Layout, optimise
+from retune.layout.solve import solve
+from retune.schedule.space import Candidate
+from retune.search.extract import Network, extract
+from retune.search.in_blocks import laid_ends, written_candidates
+from retune.search.laying import LayoutChoice, laid_out, uniform
+from retune.search.layout_options import Choices, choices_of
+from retune.search.layout_problem import LayoutCosts, layout_problem
+
+CPU, SHORT = "pocl", "pocl?vector_bits=128"
+"""The machine, and as if its vectors had four floats: so do its blocks of channels then."""
+GPU, BARE_GPU = "profile:intel-gen12@pocl", "profile:mali-g76@pocl"
+"""With local memory, and where that is a part of global memory."""
+DEVICES = (CPU, SHORT, GPU, BARE_GPU)
+PLAN = "plan"
+"""The cheapest layouts by random costs: images in several layouts, and copies of them."""
+
+
+def ways() -> list[tuple[str, str]]:
+    """Devices with layouts that mean something there."""
+    rows = [(device, order) for device in DEVICES for order in ("NHWC", "NCHW")]
+    blocks = [(CPU, "NCHW16c"), (SHORT, "NCHW4c"), (GPU, "NCHW4c"), (BARE_GPU, "planes")]
+    return [*rows, *blocks, *((device, PLAN) for device in DEVICES)]
+
+
+@cache
+def opened(device: str) -> Device:
+    """The device, opened once."""
+    return open_device(device)
+
+
+def compiled(
+    graph: Graph, device: str, layout: str, seed: int = 0, *, for_blocks: bool = False
+) -> Module:
+    """The graph by default schedules, or `for_blocks` by such where there are, its images lying so.
+
+    `seed` is for what plans cost.
+    """
+    found = opened(device)
+    order: Layout = "NCHW" if layout == "NCHW" else "NHWC"
+    network = extract(optimise(graph, order))
+    choice = _choice(network, found.spec, layout, seed)
+    laid = network if choice is None else laid_out(network, choice)
+    chosen = _for_blocks(network, choice, found.spec) if choice and for_blocks else {}
+    plan = build_plan(laid, chosen, found.spec, model_key=graph.name, notes={})
+    verify_plan(plan)
+    return Module(plan, found)
+
+
+def _for_blocks(network: Network, choice: LayoutChoice, spec: DeviceSpec) -> dict[str, Candidate]:
+    """A schedule that is for images in blocks, for each task that has one and images lying so."""
+    found: dict[str, Candidate] = {}
+    for key, counts in laid_ends(network, choice, spec).items():
+        task = network.tasks[key]
+        for ends in counts if task.tunable else ():
+            for one in written_candidates(task, ends, spec, 1):
+                found[key] = one
+    return found
+
+
+def _choice(network: Network, spec: DeviceSpec, layout: str, seed: int) -> LayoutChoice | None:
+    if layout in ("NHWC", "NCHW"):
+        return None
+    if layout != PLAN:
+        return uniform(network, "NCHW" if layout == "planes" else layout)
+    choices = choices_of(network, spec)
+    problem = layout_problem(choices, random_costs(choices, seed))
+    return problem.choice(solve(problem.table).choice)
+
+
+def random_costs(choices: Choices, seed: int) -> LayoutCosts:
+    """The same at each question; of all copies, and of kernels with ends that they may have."""
+    possible = choices.ends
+
+    def of(*what: object) -> float:
+        return float(np.random.default_rng([seed, *map(ord, repr(what))]).integers(1, 50))
+
+    return LayoutCosts(
+        kernel=lambda key, ends: of(key, ends) if ends in possible[key] else None,
+        copy=lambda kind, ends: of(str(kind), ends) / 2,
+    )

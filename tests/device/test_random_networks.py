@@ -1,0 +1,128 @@
+"""Random networks in every layout, as floats and as integers, agree with their numpy meaning.
+
+A failure names the seed; `random_model(seed, steps)` with fewer steps is the beginning of the same
+network. The numpy meaning is compared with onnxruntime's in `tests/unit/graph/test_random.py`.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from retune.bundle.build import build_plan
+from retune.bundle.invariants import verify_plan
+from retune.bundle.module import Module
+from retune.codegen.source import ProgramSource
+from retune.graph.evaluate import random_inputs, run_graph
+from retune.graph.graph import Graph
+from retune.graph.ops import Array
+from retune.graph.passes import optimise
+from retune.graph.quantize.recipe import quantize
+from retune.graph.quantize.samples import random_samples
+from retune.graph.quantize.settings import POWER2, QuantizeSettings
+from retune.records.schema import Measurement, succeeded
+from retune.records.store import RecordStore
+from retune.search.extract import extract
+from retune.search.in_blocks import laid_candidates
+from retune.search.laying import laid_out, uniform
+from retune.search.layout_search import LayoutSearch
+from retune.search.session import Session
+from tests.device.random_ways import GPU, SHORT, compiled, opened, ways
+from tests.unit.graph.networks import random_network
+from tests.unit.graph.quantize_networks import exact_part
+from tests.unit.search.fakes import FakeRunner, measured, settings
+
+pytestmark = pytest.mark.device
+
+WAYS = ways()
+SETTINGS = (
+    QuantizeSettings(),
+    QuantizeSettings(weight_bits=7),
+    QuantizeSettings(activations="int8"),
+    POWER2,
+)
+MANY = range(1000, 1008)
+"""Seeds of networks for each way, where there is time."""
+
+
+def assert_runs(graph: Graph, inputs: dict[str, Array], way: tuple[str, str], seed: int) -> None:
+    """What the network computes, compiled so, is what numpy computes."""
+    found = compiled(graph, *way, seed, for_blocks=seed % 2 == 0).run(inputs)
+    assert_same(found, run_graph(graph, inputs), f"seed {seed}, {way}")
+
+
+def assert_same(made: dict[str, Array], meant: dict[str, Array], where: str) -> None:
+    """Integers bit by bit."""
+    for name, expected in meant.items():
+        found = made[name]
+        assert found.dtype == expected.dtype
+        if not expected.dtype.name.startswith("float"):
+            np.testing.assert_array_equal(found, expected, err_msg=f"{where}: {name}")
+            continue
+        scale = max(float(np.ptp(expected)), 0.1)  # norms make differences of last bits large
+        np.testing.assert_allclose(
+            found / scale, expected / scale, rtol=0, atol=5e-4, err_msg=f"{where}: {name}"
+        )
+
+
+def floats(way: tuple[str, str], seed: int) -> None:
+    graph = random_network(seed)
+    assert_runs(graph, random_inputs(graph, seed), way, seed)
+
+
+def integers(way: tuple[str, str], seed: int) -> None:
+    graph = random_network(seed)
+    made = quantize(graph, random_samples(graph, 2, seed), SETTINGS[seed % len(SETTINGS)])
+    assert_runs(*exact_part(made, seed), way, seed)
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_a_random_network(number: int):
+    floats(WAYS[(3 * number + 1) % len(WAYS)], 100 + number)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_random_network_in_integers(number: int):
+    integers(WAYS[5 * number + 2], 200 + number)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS, ids=" ".join)
+@pytest.mark.parametrize("seed", MANY)
+def test_many_random_networks(seed: int, way: tuple[str, str]):
+    floats(way, seed + 50 * WAYS.index(way))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS, ids=" ".join)
+@pytest.mark.parametrize("seed", MANY)
+def test_many_random_networks_in_integers(seed: int, way: tuple[str, str]):
+    integers(way, seed + 50 * WAYS.index(way))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("device", [SHORT, GPU])
+@pytest.mark.parametrize("seed", range(3000, 3020))
+def test_what_a_search_for_layouts_finds(seed: int, device: str, store: Path):
+    """Every kernel and copy that it asks for can be measured, and what it comes to is right."""
+    graph = random_network(seed, 6)
+    network, spec = extract(optimise(graph)), opened(device).spec
+    runner, records = FakeRunner(blocks_are_fast, spec), RecordStore(store)
+    session = Session(list(network.tasks.values()), runner, records, settings(trials=0))
+    search = LayoutSearch(session, network, "auto")
+    found = search.run(lambda count: count < 100)
+    search.measure(uniform(network, "NCHW4c"), lambda count: count < 150)
+    choice = found.problem.choice(found.solution.choice)
+    best = laid_candidates(network, choice, records, session.conditions, spec)
+    chosen = {key: candidate for key, (candidate, _) in best.items()}
+    plan = build_plan(laid_out(network, choice), chosen, spec, model_key="", notes={})
+    verify_plan(plan)
+    inputs = random_inputs(graph, seed)
+    assert_same(Module(plan, opened(device)).run(inputs), run_graph(graph, inputs), f"seed {seed}")
+
+
+def blocks_are_fast(source: ProgramSource) -> Measurement:
+    """So that plans have many of them, and copies."""
+    (time,) = measured(source).run_times_us
+    time /= (4 if "_d3" in source.text else 1) * (9 if "T_identity" in source.text else 1)
+    return succeeded([time], max_abs_err=0.0, reference_us=None, build_s=0.0, run_s=0.0)
