@@ -58,6 +58,19 @@ def test_one_sentence_and_nothing_is_left(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_night_without_a_name_starts_no_server(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.chdir(tmp_path)
+    fleet = tmp_path / "fleet.toml"
+    fleet.write_text('out = "o"\n[[model]]\nmodel = "zoo:mlp"\n[[device]]\nname = "pocl"\n')
+    assert run_command(["nightly", "run", "--config", "fleet.toml", "--campaign", "../x"]) == 2
+    assert "campaign: expected letters, digits" in capsys.readouterr().err
+    assert run_command(["nightly", "status", "--config", "fleet.toml"]) == 2
+    assert "fleet.toml: no night was run yet" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [fleet]
+
+
 def test_a_scheduler_without_tls_takes_no_certificates():
     with pytest.raises(InputError, match="--plain and --certs: expected one of them, got both"):
         run_scheduler(plain=True, certs=Path("c"))
