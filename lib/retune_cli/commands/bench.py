@@ -69,8 +69,8 @@ def bench(
         print_json(result | where | ({"profile": kernels} if profile else {}))
         return
     if kernels:
-        print_table(rounded(kernels, 1), f"kernels of {module}, in the order in which they run")
-    print_table(rounded(rows, 1), f"latency of {module}, {found.rounds} rounds")
+        print_table(rounded(kernels), f"kernels of {module}, in the order in which they run")
+    print_table(rounded(rows), f"latency of {module}, {found.rounds} rounds")
     if board:
         print_line(f"on board {board}")
     if ratio is not None:

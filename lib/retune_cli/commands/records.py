@@ -22,6 +22,11 @@ _FOR_PROGRAMS = frozenset(
 )
 """Columns that no table for people has."""
 
+_DEVICE_PARTS = 2
+"""Of a fingerprint that people see: model and driver."""
+_PLACE_CHARS = len("network:") + 8
+"""Of a place that people see: enough to tell networks apart."""
+
 app = typer.Typer(help="Look into the record store.", no_args_is_help=True, rich_markup_mode=None)
 
 
@@ -155,9 +160,12 @@ def _best_row(record: "TuningRecord") -> dict[str, Any]:
 
 
 def _for_people(row: dict[str, Any]) -> dict[str, Any]:
-    """Without what only programs read; decisions on one line."""
+    """Without what only programs read; decisions on one line, and keys as far as they differ."""
     shown = {name: value for name, value in row.items() if name not in _FOR_PROGRAMS}
     if "knobs" in shown:
         knobs = shown["knobs"].items()
         shown["knobs"] = " ".join(f"{name}={','.join(map(str, v))}" for name, v in knobs)
+    shown["device"] = "|".join(str(shown["device"]).split("|")[:_DEVICE_PARTS])
+    if shown.get("place"):
+        shown["place"] = str(shown["place"])[:_PLACE_CHARS]
     return shown

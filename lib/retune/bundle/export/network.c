@@ -424,7 +424,9 @@ static char *read_file(const char *folder, const char *name, size_t *bytes) {
   snprintf(path, sizeof path, "%s/%s", folder, name);
   FILE *file = fopen(path, "rb");
   long size = -1;
-  if (file && !fseek(file, 0, SEEK_END)) size = ftell(file);
+  char first;
+  const int readable = file && (fread(&first, 1, 1, file) || !ferror(file)); /* a folder opens */
+  if (readable && !fseek(file, 0, SEEK_END)) size = ftell(file);
   if (size >= 0 && !fseek(file, 0, SEEK_SET)) text = malloc((size_t)size + 1);
   if (text && fread(text, 1, (size_t)size, file) == (size_t)size) {
     text[size] = 0;
