@@ -7,6 +7,7 @@ from pathlib import Path
 from retune.bundle.format import read_bundle
 from retune.bundle.offloaded import TITLE, OffloadedStep
 from retune.core.quantities import counted, flop_text
+from retune.device.opening import is_simulated
 from retune.records.schema import BESIDE_SEARCH
 from retune.records.store import RecordStore
 from retune.report import (
@@ -36,6 +37,7 @@ def report_data(
     results = task_results(run)
     times = measured_times(Path(request.records), run.searched.run_id)
     return ReportData(
+        simulated=is_simulated(request.device),
         network=request.model if request.model.startswith(BUILT) else run.network.name,
         target=run.searched.target,
         created=created.strftime("%Y-%m-%d %H:%M UTC"),

@@ -421,7 +421,7 @@ static int read_from(struct network *n, struct memory *m, size_t at, void *data,
 /* A whole file, with a zero behind it; the caller frees it. NULL if it cannot be read. */
 static char *read_file(const char *folder, const char *name, size_t *bytes) {
   char path[4096], *text = NULL;
-  snprintf(path, sizeof path, "%s/%s", folder, name);
+  snprintf(path, sizeof path, "%s%s%s", folder, *folder ? "/" : "", name);
   FILE *file = fopen(path, "rb");
   long size = -1;
   char first;
