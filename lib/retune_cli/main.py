@@ -116,6 +116,9 @@ def run_command(arguments: Sequence[str]) -> int:
         if isinstance(error, ShapesMissing):
             say(f"retune: such as: {shlex.join(['retune', *arguments, *error.options])}")
         return error.exit_code
+    except MemoryError as error:
+        say(f"retune: out of memory: {_first_line(error)}; try a smaller batch or image")
+        return 1
     except Exception as error:  # noqa: BLE001 - the process edge: recorded with its traceback
         say(f"retune: unexpected {type(error).__name__}: {_first_line(error)}")
         say(f"retune: this is a bug; the traceback is in {_write_traceback(error)}")

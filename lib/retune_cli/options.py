@@ -16,7 +16,18 @@ if TYPE_CHECKING:
 
 MODEL_HELP = "An ONNX file, zoo:NAME or light:NAME."
 Model = Annotated[str, typer.Argument(help=MODEL_HELP)]
-Module = Annotated[Path, typer.Argument(help="A bundle's folder, such as OUT/module.")]
+Module = Annotated[
+    Path, typer.Argument(metavar="bundle", help="A bundle's folder, such as OUT/module, or a zip.")
+]
+
+
+def place(text: str) -> Path:
+    """The path. Raises: InputError for none, as of a variable of the shell that is not set."""
+    if not text:
+        raise InputError("expected the name of a folder, got ''; `.` is the one you are in")
+    return Path(text)
+
+
 ShapeList = Annotated[
     list[str] | None,
     typer.Option("--shape", help="Bind an input's shape: name=1,3,224,224. Repeatable."),
@@ -40,7 +51,9 @@ Digest = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print data instead of tables.")]
 Records = Annotated[
     Path | None,
-    typer.Option(help="The record store.", show_default="artifacts/records"),
+    typer.Option(
+        help="The record store.", parser=place, metavar="PATH", show_default="artifacts/records"
+    ),
 ]
 
 
@@ -77,8 +90,10 @@ def check_model(model: str) -> None:
     """Raises: InputError if `model` is a path at which there is no file."""
     if model.startswith(("zoo:", "light:")) or Path(model).is_file():
         return
-    kind = "a folder" if Path(model).is_dir() else "no file"
-    raise InputError(f"{model}: expected an ONNX file, zoo:NAME or light:NAME, got {kind}")
+    kind = "a folder" if model and Path(model).is_dir() else "no file"
+    raise InputError(
+        f"{model or repr(model)}: expected an ONNX file, zoo:NAME or light:NAME, got {kind}"
+    )
 
 
 def trust_of(keys: Sequence[Path] | None, digest: str) -> "Trust":

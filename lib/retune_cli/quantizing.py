@@ -44,7 +44,11 @@ Activations = Annotated[
     ),
 ]
 GlobalScale = Annotated[
-    float | None, typer.Option(help="Largest magnitude of every activation, for global_scale.")
+    float | None,
+    typer.Option(
+        help="Largest magnitude of every activation, for global_scale.",
+        show_default="8",
+    ),
 ]
 BiasCorrection = Annotated[
     bool | None,
@@ -63,6 +67,7 @@ Skip = Annotated[
 def settings_of(
     scheme: str,
     *,
+    option: str = "--quantize",
     ranges: str | None = None,
     weights: str | None = None,
     activations: str | None = None,
@@ -71,9 +76,9 @@ def settings_of(
     bias_correction: bool | None = None,
     skip: list[str] | None = None,
 ) -> QuantizeSettings | None:
-    """What the options ask for; None for `none`. Raises: InputError."""
+    """What the options ask for; None for `none`. `option`: the scheme's. Raises: InputError."""
     if scheme not in SCHEMES:
-        raise InputError(f"--quantize {scheme}: expected {', '.join(SCHEMES)}, got {scheme!r}")
+        raise InputError(f"{option} {scheme}: expected {', '.join(SCHEMES)}, got {scheme!r}")
     given: dict[str, Any] = {
         "method": ranges,
         "weights": weights,
@@ -91,10 +96,13 @@ def settings_of(
                 f"{', '.join([*given, *names])}; leave them out, or ask for int8 or power2"
             )
         return None
+    start = POWER2 if scheme == "power2" else QuantizeSettings()
+    method = ranges or start.method
+    if global_scale is not None and method != "global_scale":
+        raise InputError(f"--global-scale: expected --ranges global_scale beside it, got {method}")
     numbers = tuple(_number(name) for name in names if name.startswith("#"))
     given["skip_conv_layers"] = numbers
     given["skip"] = tuple(name for name in names if not name.startswith("#"))
-    start = POWER2 if scheme == "power2" else QuantizeSettings()
     own = ("scheme", "method", "weights", "activations", "pools_of_codes")
     kept = {name: getattr(start, name) for name in own}
     return QuantizeSettings(**(kept | given))

@@ -19,6 +19,8 @@ from pathlib import Path
 
 from retune.core.errors import RetuneError
 from retune.core.files import check_folder
+from retune.stages.results import TuneEvent
+from retune.stages.watch import tell
 
 START_DEADLINE_S = 120.0
 """The first start creates the database and may take a slow machine half a minute."""
@@ -75,6 +77,7 @@ def prefect_api(home: Path | None = None, *, schedules: bool = False) -> Generat
         folder = home or default_home()
         check_folder("PREFECT_HOME", folder)
         folder.mkdir(parents=True, exist_ok=True)
+        tell(TuneEvent(stage="prefect", text="a private Prefect server is started for the run"))
         port = _free_port()
         url = f"http://127.0.0.1:{port}/api"
         with (

@@ -296,7 +296,7 @@ def test_tune_ends_with_what_a_person_wants_to_know(
     library.run_chain = lambda *a, **o: result(tmp_path)  # type: ignore[attr-defined]
     assert tune() == 0
     printed = capsys.readouterr().out
-    for text in ("conv2d+bias+relu", "untuned: 0.900 ms", "onnxruntime: 0.450 ms", "1.00e-06"):
+    for text in ("conv2d+bias+relu", "untuned: 900 µs", "onnxruntime: 450 µs", "1.00e-06"):
         assert text in printed
     assert printed.splitlines()[-1] == "records   records"
 

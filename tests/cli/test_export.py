@@ -33,7 +33,7 @@ def test_a_folder_and_a_zip_give_the_same_program(
         ("nowhere", "program", "nowhere: expected a bundle"),
         ("build/module", "build", "build: expected a new folder or an exported program"),
         ("build/module", "build/module/module.json", "expected a folder, got a file"),
-        ("detector", "program", "detector: expected a network of kernels alone; "),
+        ("detector", "program", "bundle detector: expected kernels alone, got host steps, which"),
     ],
 )
 def test_bad_input_ends_with_2_and_one_sentence(

@@ -44,13 +44,13 @@ def _examined(
     unknown = [f"an unknown {key}" for key in inputs if key not in types]
     if missing or unknown:
         got = " and ".join(missing + unknown)
-        raise InputError(f"module {name}: expected the inputs {', '.join(types)}; got {got}")
+        raise InputError(f"bundle {name}: expected the inputs {', '.join(types)}; got {got}")
     arrays = {key: np.asarray(inputs[key]) for key in types}
     for key, array in arrays.items():
         expected = types[key]
         if array.shape != expected.shape or array.dtype != expected.dtype:
             raise InputError(
-                f"module {name}: input {key}: expected {expected}; got "
+                f"bundle {name}: input {key}: expected {expected}; got "
                 f"{array.dtype}[{', '.join(map(str, array.shape))}]; {_remedy(array, expected)}"
             )
     return list(arrays.values())

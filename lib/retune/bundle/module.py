@@ -301,14 +301,14 @@ def _check_device(plan: NetworkPlan, spec: DeviceSpec) -> None:
     for launch in plan.launches:
         if prod(launch.local_size) > spec.max_work_group:
             raise InputError(
-                f"module {plan.name}: {launch.label}: expected work-groups of at most "
+                f"bundle {plan.name}: {launch.label}: expected work-groups of at most "
                 f"{spec.max_work_group} on {spec.name}; got {prod(launch.local_size)}; "
                 "tune the model for this device"
             )
     needed = {way for text in plan.kernels.values() for way in ways_in(text)}
     if lacking := sorted(needed - {*spec.instructions}):
         raise InputError(
-            f"module {plan.name}: it was compiled with {', '.join(lacking)}, which {spec.name} "
+            f"bundle {plan.name}: it was compiled with {', '.join(lacking)}, which {spec.name} "
             "does not have (see retune devices); compile or tune the model for this device"
         )
 
@@ -318,7 +318,7 @@ def warn_if_foreign(plan: NetworkPlan, spec: DeviceSpec) -> None:
     if plan.device.fingerprint == spec.fingerprint or plays(spec, plan.device.name):
         return
     warnings.warn(
-        f"module {plan.name} was tuned for {plan.device.fingerprint}; this is {spec.fingerprint}: "
+        f"bundle {plan.name} was tuned for {plan.device.fingerprint}; this is {spec.fingerprint}: "
         "it gives the same results, but tuning it here may make it faster",
         BundleWarning,
         stacklevel=3,

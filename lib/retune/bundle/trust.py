@@ -135,7 +135,7 @@ def _private(path: Path) -> "Ed25519PrivateKey":
     try:
         key = load_pem_private_key(path.read_bytes(), None)
     except (OSError, ValueError, TypeError) as error:
-        raise _no_key(path, "private", str(error)) from None
+        raise _no_key(path, "private", _unreadable(error)) from None
     if not isinstance(key, Ed25519PrivateKey):
         raise _no_key(path, "private", "a key of another kind")
     return key
@@ -149,10 +149,23 @@ def _public(path: Path) -> "Ed25519PublicKey":
     try:
         key = load_pem_public_key(path.read_bytes())
     except (OSError, ValueError, TypeError) as error:
-        raise _no_key(path, "public", str(error)) from None
+        raise _no_key(path, "public", _unreadable(error)) from None
     if not isinstance(key, Ed25519PublicKey):
         raise _no_key(path, "public", "a key of another kind")
     return key
+
+
+def _unreadable(error: Exception) -> str:
+    """What there was in place of a key, in a few words; libraries give a page of reasons."""
+    match error:
+        case FileNotFoundError():
+            return "no file"
+        case IsADirectoryError():
+            return "a folder"
+        case OSError():
+            return f"a file that cannot be read ({error.strerror})"
+        case _:
+            return "something else"
 
 
 def _no_key(path: Path, side: str, got: str) -> InputError:

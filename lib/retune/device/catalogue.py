@@ -60,7 +60,8 @@ def find_bare(name: str) -> tuple[DeviceSpec, Any]:
     problems = "".join(f"; {problem}" for problem in driver_problems())
     raise InputError(
         f"device {name!r} is not known; found here: {known}{problems}. "
-        "Choose one of these, or install a driver (pip install 'pyopencl[pocl]')."
+        "Choose one of these, vta-sim or a profile (see `retune devices`), or install a driver "
+        "(pip install 'pyopencl[pocl]')."
     )
 
 

@@ -110,6 +110,8 @@ def run_scheduler(
             f"scheduler: expected TLS off this machine, got none for {host}; whoever reaches a "
             "farm without it runs programs there: see `retune farm certs`"
         )
+    if plain and certs is not None:
+        raise InputError("--plain and --certs: expected one of them, got both; leave one out")
     scheme = "tcp" if plain else "tls"
     security = security_of(f"{scheme}://{host}:{port}", "scheduler", certs)
     close_door("scheduler", most_bytes, certs)

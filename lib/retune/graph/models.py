@@ -15,6 +15,7 @@ from retune.core.keys import content_key
 from retune.core.replacing import replacing
 from retune.graph.graph import Graph
 from retune.graph.onnx_import import Shapes, load_file
+from retune.graph.onnx_inputs import check_elements
 from retune.graph.zoo import LIGHT, ZOO
 from retune.graph.zoo.calibrate import calibrate
 from retune.graph.zoo.light import randomised
@@ -90,6 +91,7 @@ def _zoo_shape(name: str, shapes: dict[str, Sequence[int]]) -> tuple[int, ...]:
             f"zoo:{name} has one input, data={wanted} (usually {','.join(map(str, default))}); "
             f"got {', '.join([*shapes, 'data=' + ','.join(map(str, given))])}"
         )
+    check_elements(f"zoo:{name}", given)
     return given
 
 

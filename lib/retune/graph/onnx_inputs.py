@@ -5,6 +5,7 @@ of one input may bind dimensions of others. What is left open is asked for once,
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from math import prod
 from typing import cast
 
 import onnx
@@ -15,6 +16,9 @@ from retune.graph.onnx_file import element_type
 
 Shapes = Mapping[str, Sequence[int]]
 """Input name -> shape, for the dimensions that a model leaves open; or symbol -> its extent."""
+
+MOST_ELEMENTS = 2**31 - 1
+"""Of an input: kernels number elements by 32 bits (`codegen.widths`)."""
 
 _UNNAMED = "?"
 """A dimension without extent and symbol."""
@@ -36,9 +40,18 @@ def input_types(
     bound = _extents(entries, shapes)
     if missing := [e for e in entries if e.name not in shapes and not _is_bound(e, bound)]:
         raise _missing(missing, bound)
-    return {
-        entry.name: TensorType(_shape(entry, shapes, bound), types[entry.name]) for entry in entries
-    }
+    found = {entry.name: _shape(entry, shapes, bound) for entry in entries}
+    for name, shape in found.items():
+        check_elements(f"input '{name}'", shape)
+    return {name: TensorType(shape, types[name]) for name, shape in found.items()}
+
+
+def check_elements(what: str, shape: Sequence[int]) -> None:
+    """Raises: ModelError for a shape with more elements than a kernel can number."""
+    if prod(shape) > MOST_ELEMENTS:
+        raise ModelError(
+            f"{what}: expected a shape of at most {MOST_ELEMENTS} elements, got {_listed(shape)}"
+        )
 
 
 def check_outputs(graph: onnx.GraphProto) -> None:

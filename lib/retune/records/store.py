@@ -40,6 +40,9 @@ from retune.records.schema import BESIDE_SEARCH, SCHEMA_VERSION, TuningRecord
 Filter = str | int | float | Sequence[str | None] | Sequence[int]
 """A value that a column equals, or several of which it equals one; None is a missing value."""
 
+ALWAYS = frozenset(("record_id", "task_key", "status"))
+"""Columns that every file of records has had since the first version."""
+
 _LOG = logging.getLogger(__name__)
 _READERS = 8
 _STALE_S = 3600.0
@@ -307,6 +310,9 @@ def _open_file(path: Path) -> ds.ParquetFileFragment | Exception:
         )
         fragment.ensure_complete_metadata()
         version = schema_version(fragment.metadata.metadata)
+        absent = sorted(ALWAYS - set(fragment.physical_schema.names))
+        if absent:
+            return pa.ArrowInvalid(f"it is no file of records: it has no column {absent[0]}")
     except _UNREADABLE as error:
         return error
     if version > SCHEMA_VERSION:

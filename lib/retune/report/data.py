@@ -132,6 +132,8 @@ class ReportData:
     """Status or reason -> measurements, `ok` included; the most frequent first."""
     latency: tuple[LatencyBar, ...]
     """`tuned` and `untuned` are this program's; other names are peers'."""
+    simulated: bool = False
+    """Whether the device is one whose times are counted, and not measured."""
     profile: tuple[KernelShare, ...]
     """In order of execution."""
     verification: Verification

@@ -129,7 +129,7 @@ def _profile_text(kernel: KernelShare, total: float) -> str:
     elif kernel.host:
         parts.append("on the host")
     if kernel.flops:
-        parts.append(f"{kernel.flops / kernel.us / 1e3:.0f} GFLOP/s")
+        parts.append(f"{kernel.flops / kernel.us / 1e3:.3g} GFLOP/s")
     if kernel.roofline is not None:
         parts.append(f"{100 * kernel.roofline:.0f} % of roofline")
     return ", ".join(parts)

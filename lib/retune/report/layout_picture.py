@@ -6,6 +6,7 @@ Read `layout_chart`. A pure function of data, as the charts of `svg` are.
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from retune.core.quantities import time_text
 from retune.report.data import LaidStep
 
 _COLUMN = 30.0
@@ -15,7 +16,10 @@ _COLUMNS = 24
 """Steps side by side before the picture goes on below."""
 _MARGIN = 18.0
 _LEGEND = 26.0
-_COLOURS = ("#7a8ba6", "#d9822b", "#3d8b5f", "#8a5fb0", "#b5474c", "#3a7ca5")
+_COLOURS = (
+    *("#7a8ba6", "#d9822b", "#3d8b5f", "#8a5fb0"),
+    *("#b5474c", "#2f8fb5", "#b59a1f", "#7a4b2a"),
+)
 """Of layouts in the order in which they appear; rows first. They are told apart by shades too."""
 
 
@@ -93,11 +97,14 @@ def _line(start: tuple[float, float], end: tuple[float, float]) -> str:
 def _mark(step: LaidStep, place: tuple[float, float], colour: str) -> str:
     x, y = place
     half = _SIDE / 2
-    title = escape(f"{step.label}: {step.read} -> {step.made}, {step.us:.1f} us expected")
+    title = escape(f"{step.label}: {step.read} -> {step.made}, {time_text(step.us)} expected")
     if step.copy:
         points = f"{x},{y - half} {x + half},{y} {x},{y + half} {x - half},{y}"
         shape = f'<polygon points="{points}" fill="{colour}"><title>{title}</title></polygon>'
-        return shape + f'<text x="{x - half:.1f}" y="{y + half + 10:.1f}">{step.us:.0f} us</text>'
+        return shape + (
+            f'<text class="axis" text-anchor="middle" x="{x:.1f}" y="{y + half + 9:.1f}">'
+            f"{time_text(step.us)}</text>"
+        )
     return (
         f'<rect x="{x - half:.1f}" y="{y - half:.1f}" width="{_SIDE}" height="{_SIDE}" rx="3" '
         f'fill="{colour}"><title>{title}</title></rect>'

@@ -5,6 +5,8 @@ Read `page`. A template is rendered strictly: a name that it does not get is an 
 
 from importlib.resources import files
 
+from retune.core import quantities
+
 
 def page(template: str, **values: object) -> str:
     """The HTML text of a template of this package, with these values and the common style."""
@@ -13,7 +15,9 @@ def page(template: str, **values: object) -> str:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update(time=time_text, count=_count, shape=_shape)
+    environment.filters.update(
+        time=time_text, flop=quantities.flop_text, count=_count, shape=_shape
+    )
     folder = files("retune.report")
     source = folder.joinpath(template).read_text(encoding="utf-8")
     style = folder.joinpath("page.css").read_text(encoding="utf-8").rstrip()
@@ -22,12 +26,7 @@ def page(template: str, **values: object) -> str:
 
 def time_text(us: float | None) -> str:
     """Three significant digits and a unit."""
-    if us is None:
-        return "–"
-    for limit, unit in ((1e6, "s"), (1e3, "ms")):
-        if us >= limit:
-            return f"{us / limit:.3g} {unit}"
-    return f"{us:.3g} µs"
+    return "–" if us is None else quantities.time_text(us)
 
 
 def _count(value: float | None, digits: int = 0) -> str:

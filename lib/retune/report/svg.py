@@ -15,7 +15,7 @@ LEFT, RIGHT, TOP, BOTTOM = 46.0, 8.0, 8.0, 22.0
 
 BAR_WIDTH = 720.0
 BAR_HEIGHT = 26.0
-BAR_LABEL = 170.0
+BAR_LABEL = 190.0
 BAR_GAP = 8.0
 CHAR_WIDTH = 6.8
 """Of the page's 12 pixel letters, on average and rather too much."""
@@ -78,7 +78,7 @@ def curve_chart(times: Sequence[float | None], unit: str = "measurement") -> str
         if time is None:
             parts.append(f'<path class="failed" d="M{x(index):.1f} {floor + 2:.1f}v5"/>')
         else:
-            parts.append(f'<circle class="point" cx="{x(index):.1f}" cy="{y(time):.1f}" r="1.6"/>')
+            parts.append(f'<circle class="point" cx="{x(index):.1f}" cy="{y(time):.1f}" r="2"/>')
     steps = _steps(best_so_far(times), x, y)
     parts.append(f'<path class="best" d="{steps}H{WIDTH - RIGHT}"/>')
     parts.append(f'<text class="axis" x="{LEFT}" y="{HEIGHT - 6}">1</text>')

@@ -180,6 +180,18 @@ def _train(rows: Rows, seed: int, name: str = "", loss: Loss = LOSS) -> OfflineM
     return train_offline(rows.features, rows.score, rows.task, seed, name, loss)
 
 
+def check_trainable(store: RecordStore) -> None:
+    """Holds after the call: the store has records with today's features. Raises: InputError."""
+    if store.scan({"feature_set": VERSION}, ["record_id"]).empty:
+        raise _nothing_known(store)
+
+
+def _nothing_known(store: RecordStore) -> InputError:
+    return InputError(
+        f"{store.root}: no record has features of version {VERSION}; run `retune tune` first"
+    )
+
+
 def train(store: RecordStore, seed: int = 0) -> ModelCard:
     """A new registered model of all records; in use from now on if it beats the one before.
 
@@ -190,9 +202,7 @@ def train(store: RecordStore, seed: int = 0) -> ModelCard:
     """
     rows = load_rows(store)
     if not len(rows):
-        raise InputError(
-            f"{store.root}: no record has features of version {VERSION}; run `retune tune` first"
-        )
+        raise _nothing_known(store)
     held_out = cross_validate(rows, seed)
     number = 1 + max((card.number for card in registered(store.root)), default=0)
     beats = _beaten(store, rows, held_out)

@@ -241,7 +241,7 @@ def stage_report(request: TuneRequest, run: FinishedRun) -> PublishedManifest:
     Both are published in one step, as a version beside those before it; who asks for a run wants
     its bundle, so it is not compared with theirs. Not cached: the folder is the user's.
     """
-    why = "its run was asked for, whatever was before"
+    why = "as asked for, without a comparison with what was published before"
     version = keep_version(request, run, "ordered", why)
     promote(Path(request.out), version.number)
     prune(Path(request.out), request.keep)

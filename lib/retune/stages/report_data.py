@@ -6,6 +6,8 @@ from pathlib import Path
 
 from retune.bundle.format import read_bundle
 from retune.bundle.offloaded import TITLE, OffloadedStep
+from retune.core.quantities import counted, flop_text
+from retune.device.opening import is_simulated
 from retune.records.schema import BESIDE_SEARCH
 from retune.records.store import RecordStore
 from retune.report import (
@@ -24,6 +26,9 @@ from retune.stages.results import FinishedRun
 from retune.stages.summary import accelerated, event_of, failed_tasks, quality_text, task_results
 from retune.vta.timing import simulate
 
+BUILT = ("zoo:", "light:")
+"""Before names of networks that have no file of the user's, after which they could be called."""
+
 
 def report_data(
     request: TuneRequest, run: FinishedRun, *, created: datetime, published: str = ""
@@ -32,7 +37,8 @@ def report_data(
     results = task_results(run)
     times = measured_times(Path(request.records), run.searched.run_id)
     return ReportData(
-        network=run.network.name,
+        simulated=is_simulated(request.device),
+        network=request.model if request.model.startswith(BUILT) else run.network.name,
         target=run.searched.target,
         created=created.strftime("%Y-%m-%d %H:%M UTC"),
         tasks=tuple(_task(result, times.get(result.entry.key, ())) for result in results),
@@ -138,7 +144,7 @@ def _facts(request: TuneRequest, run: FinishedRun, published: str) -> tuple[tupl
         "model": request.model,
         "inputs": ", ".join(f"{v.name} {v.dtype}{list(v.shape)}" for v in network.inputs),
         "layout": network.layout,
-        "operations": f"{network.flops / 1e9:.3f} GFLOP in {network.nodes} nodes",
+        "operations": f"{flop_text(network.flops)} in {counted(network.nodes, 'node')}",
         "parameters": f"{network.parameters:,}",
         "tuner": f"{request.tuner}, seed {request.seed}",
         "measured": f"{searched.trials_done} candidates in {searched.seconds_done:.0f} s "

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from retune.core.quantities import time_text
 from retune.stages.manifest import Latency, TaskResult
 from retune.stages.results import TuneResult
 
@@ -77,8 +78,8 @@ def _task_row(task: TaskResult) -> Row:
 
 
 def _latency_line(row: Latency, tuned: float | None) -> str:
-    text = f"{row.name}: {row.median_us / 1e3:.3f} ms"
-    text += f" (quartiles {row.p25_us / 1e3:.3f} to {row.p75_us / 1e3:.3f})"
+    text = f"{row.name}: {time_text(row.median_us)}"
+    text += f" (quartiles {time_text(row.p25_us)} to {time_text(row.p75_us)})"
     if tuned and row.name != "tuned":
         text += f", {row.median_us / tuned:.2f} x the tuned bundle's time"
     return text

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from retune.core.errors import VerifyError
+from retune.core.quantities import counted, flop_text, time_text
 from retune.stages.manifest import (
     BestRecord,
     CompileManifest,
@@ -24,12 +25,12 @@ def event_of(
     """What those who watch are told of a stage that is done."""
     match done:
         case ImportManifest():
-            text = f"{done.name}: {done.nodes} nodes, {done.flops / 1e9:.2f} GFLOP"
+            text = f"{done.name}: {counted(done.nodes, 'node')}, {flop_text(done.flops)}"
             return TuneEvent(stage="import", text=text)
         case QuantizeManifest():
             return TuneEvent(stage="quantize", text=quality_text(done))
         case TaskManifest():
-            return TuneEvent(stage="extract", text=f"{len(done.tasks)} tasks")
+            return TuneEvent(stage="extract", text=counted(len(done.tasks), "task"))
         case SettledManifest():
             speed = (
                 f"{done.ratio:.3f}x the time of default schedules"
@@ -38,10 +39,11 @@ def event_of(
             )
             text = f"{speed}, deviation {done.deviation:.1e} of the range"
             if done.given_back:
-                text += f", {len(done.given_back)} tasks have their default schedule back"
+                back = counted(len(done.given_back), "task")
+                text += f", default schedules again for {back}"
             return TuneEvent(stage="settle", text=text)
         case CompileManifest():
-            text = f"{done.kernels} kernels, {done.launches} launches"
+            text = f"{counted(done.kernels, 'kernel')}, {_launches(done.launches)}"
             if done.host_steps:
                 text += f", on the host: {'; '.join(done.host_steps)}"
             if done.offloaded:
@@ -51,8 +53,11 @@ def event_of(
 
 def accelerated(compiled: CompileManifest) -> str:
     """What of a bundle's time is counted on an accelerator, and not measured."""
-    count = compiled.offloaded
-    return f"{count} step{'s' * (count > 1)}, simulated {compiled.simulated_us / 1e3:.3f} ms"
+    return f"{counted(compiled.offloaded, 'step')}, simulated {time_text(compiled.simulated_us)}"
+
+
+def _launches(count: int) -> str:
+    return "1 launch" if count == 1 else f"{count:,} launches"
 
 
 def check_verified(compiled: CompileManifest, verified: VerifyManifest) -> None:

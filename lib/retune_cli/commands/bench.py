@@ -7,7 +7,7 @@ import typer
 
 from retune.core.errors import InputError
 from retune_cli.commands.farm import Certs, Device, Scheduler, farm_device
-from retune_cli.console import print_json, print_line, print_table, rounded
+from retune_cli.console import print_json, print_line, print_table, rounded, say
 from retune_cli.options import (
     MODEL_HELP,
     Digest,
@@ -41,7 +41,7 @@ def bench(
     digest: Digest = "",
     json: Json = False,
 ) -> None:
-    """Measure a bundle's latency, interleaved with a peer's if one is named."""
+    """Measure a bundle's latency, in turns with a peer's."""
     peer_model = _peer_model(against, model)
     check_module(module)
     from retune.bundle.bench import BenchOptions
@@ -55,6 +55,7 @@ def bench(
         entrants: dict[str, Entrant] = {"retune": bundle}
         if against and peer_model:
             entrants[against] = _rival(against, peer_model, plan.input_shapes)
+        say(f"retune: measuring {', '.join(entrants)}, {repeat} rounds or {BUDGET_S:.0f} s ...")
         with open_examiner(farm_device(device or plan.device.name, scheduler, certs)) as examiner:
             found = examiner.compare(entrants, baseline="retune", options=options)
             board = examiner.where
@@ -68,8 +69,8 @@ def bench(
         print_json(result | where | ({"profile": kernels} if profile else {}))
         return
     if kernels:
-        print_table(rounded(kernels, 1), f"kernels of {module}, in the order in which they run")
-    print_table(rounded(rows, 1), f"latency of {module}, {found.rounds} rounds")
+        print_table(rounded(kernels), f"kernels of {module}, in the order in which they run")
+    print_table(rounded(rows), f"latency of {module}, {found.rounds} rounds")
     if board:
         print_line(f"on board {board}")
     if ratio is not None:

@@ -5,10 +5,18 @@ from typing import Annotated
 
 import typer
 
-from retune_cli.commands.farm import Certs, Scheduler, print_boards
+from retune.core.errors import InputError
+from retune_cli.commands.farm import Certs, print_boards
 from retune_cli.console import print_json, print_table, say
 from retune_cli.options import Json
 
+Scheduler = Annotated[
+    str,
+    typer.Option(
+        help="List a farm's boards: the address of its scheduler, tls://HOST:8786.",
+        show_default=False,
+    ),
+]
 Profiles = Annotated[
     bool, typer.Option("--profiles", help="The numbers of the profiles, each with its source.")
 ]
@@ -20,10 +28,15 @@ def devices(
     profiles: Profiles = False,
     json: Json = False,
 ) -> None:
-    """List this machine's OpenCL devices, the simulated accelerator, and profiles of others.
+    """List what can be tuned for here, or on a farm.
 
-    With --scheduler, the keys of a farm's boards.
+    This machine's OpenCL devices, the simulated accelerator, and profiles of devices that are not
+    here; with --scheduler, the keys of a farm's boards.
     """
+    if certs is not None and not scheduler:
+        raise InputError(f"--certs {certs}: expected --scheduler beside it, got none")
+    if scheduler and profiles:
+        raise InputError("--profiles and --scheduler: expected one of them, got both")
     if scheduler:
         print_boards(scheduler, certs, json=json)
         return

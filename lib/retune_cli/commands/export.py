@@ -13,7 +13,10 @@ Folder = Annotated[Path, typer.Option("--c", help="Folder for a C program that r
 
 
 def export(module: Module, c: Folder) -> None:
-    """Write a bundle as a C program: kernels, weights, one .c, one .h and a Makefile."""
+    """Write a bundle as a C program.
+
+    Kernels, weights, one .c, one .h and a Makefile.
+    """
     check_module(module)
     check_folder("--c", c)
     from retune.bundle.export.program import export_c

@@ -8,6 +8,7 @@ import typer
 
 from retune.core.config import knob
 from retune.core.errors import InputError
+from retune.core.files import check_folder
 from retune_cli.console import print_json, print_line, print_table, say
 
 app = typer.Typer(
@@ -74,7 +75,10 @@ def serve(
     ] = 0,
     most_mb: MostMb = 1024.0,
 ) -> None:
-    """Be a board: measure what the scheduler hands out, until it is stopped."""
+    """Be a board: measure what the scheduler hands out.
+
+    Until it is stopped.
+    """
     needs_farm()
     from retune.device.farm.wire import most_bytes_of
     from retune.farm.logs import log_lines
@@ -106,8 +110,12 @@ def certs(
         typer.Option(help="What they are. Default: as they are called.", show_default=False),
     ] = None,
 ) -> None:
-    """Make a private authority and certificates: whoever has one may take part, as what it says."""
+    """Make an authority and certificates.
+
+    Whoever has one may take part, as what it says.
+    """
     needs_farm()
+    check_folder("farm", folder)
     from retune.device.farm.security import ROLES
     from retune.farm.certs import make_certs
 
@@ -129,7 +137,10 @@ def revoke(
         ),
     ],
 ) -> None:
-    """Take certificates back: nobody who has the list talks with their owners any more."""
+    """Take certificates back.
+
+    Nobody who has the list talks with their owners any more.
+    """
     needs_farm()
     from retune.farm.certs import revoke as revoke_certs
 

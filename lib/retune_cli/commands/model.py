@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from retune.stages.rows import metrics_row, model_rows
-from retune_cli.console import print_json, print_line, print_table
+from retune_cli.console import print_json, print_line, print_table, say
 from retune_cli.options import Json, Records, record_store
 
 if TYPE_CHECKING:
     from retune.search.registry import ModelCard
 
 app = typer.Typer(
-    help="Train cost models on the record store, and judge them.",
+    help="Cost models of tuning: train, judge, list them.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -25,10 +25,17 @@ def train(
     seed: Annotated[int, typer.Option(min=0, help="Of the folds and the trees.")] = 0,
     json: Json = False,
 ) -> None:
-    """Train and register a model; tuning uses it if it beats the one in use."""
+    """Train a model on all records, and register it.
+
+    Tuning uses it if it beats the one in use.
+    """
+    from retune.search.offline import check_trainable
     from retune_prefect.launch import run_flow
 
-    root = record_store(records).root.resolve()
+    store = record_store(records)
+    check_trainable(store)
+    root = store.root.resolve()
+    say(f"retune: training a model on the records of {root}; this takes a while ...")
     card = run_flow(lambda: _retrain(str(root), seed))
     if json:
         print_json(asdict(card))
@@ -55,7 +62,10 @@ def evaluate(
     records: Records = None,
     json: Json = False,
 ) -> None:
-    """Print how a model orders the candidates that were measured after it was trained."""
+    """Judge a model by what was measured since.
+
+    How it orders the candidates that were measured after it was trained.
+    """
     from retune.search.offline import evaluate_model
 
     found = evaluate_model(record_store(records), name)
@@ -67,7 +77,7 @@ def evaluate(
 
 @app.command("list")
 def list_models(records: Records = None, json: Json = False) -> None:
-    """Print the registered models, oldest first, and which one is in use."""
+    """List the models, and which one is in use."""
     from retune.search.features import VERSION
     from retune.search.registry import model_in_use, registered
 
@@ -82,7 +92,10 @@ def list_models(records: Records = None, json: Json = False) -> None:
 
 @app.command("rollback")
 def rollback(records: Records = None, json: Json = False) -> None:
-    """Take the model in use back: tuning uses the one before it again."""
+    """Take the model in use back.
+
+    Tuning uses the one before it again.
+    """
     from retune.search.features import VERSION
     from retune.search.registry import rollback_model
 

@@ -1,5 +1,6 @@
 """`retune nightly`: a fleet of networks, tuned night after night."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from retune.nightly.settings import NightlyConfig
 
 app = typer.Typer(
-    help="Tune a fleet of networks every night, and promote what is faster.",
+    help="Tune a fleet of networks, night after night.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -29,10 +30,15 @@ Campaign = Annotated[
 
 @app.command("run")
 def run(config: Config, campaign: Campaign = "", json: Json = False) -> None:
-    """Run tonight's night now, or go on with it; exit code 1 if something of it failed."""
+    """Run tonight's night now, or go on with it.
+
+    Exit code 1 if something of it failed.
+    """
     settings = _checked(config)
+    from retune.nightly.night import night_name
     from retune_prefect.launch import run_flow
 
+    night_name(settings.window, datetime.now(UTC), campaign)  # before a server is started for it
     with progress_on_stderr(), ctrl_c_ends_measuring():
         state = run_flow(lambda: _in_flow(config, campaign))
     failed = _show(settings, state, json=json)
@@ -42,7 +48,10 @@ def run(config: Config, campaign: Campaign = "", json: Json = False) -> None:
 
 @app.command("serve")
 def serve(config: Config) -> None:
-    """Run a night whenever its cron expression says so, until interrupted."""
+    """Run nights when the cron expression says so.
+
+    Until interrupted.
+    """
     settings = _checked(config)
     from retune_prefect.launch import serve_flow
 
@@ -69,8 +78,12 @@ def status(
     nights = read_nights(settings.work)
     known = [state for state in nights if not night or state.name == night]
     if not known:
-        names = ", ".join(state.name for state in nights) or "none"
-        raise LookupFailed(f"night {night or 'the last one'}: no such night; there were: {names}")
+        if not nights:
+            raise LookupFailed(
+                f"{config}: no night was run yet; `retune nightly run --config {config}` runs one"
+            )
+        names = ", ".join(state.name for state in nights)
+        raise LookupFailed(f"night {night}: no such night; there were: {names}")
     _show(settings, known[-1], json=json)
     if not json:
         print_line(f"nights    {', '.join(state.name for state in nights)}")

@@ -15,7 +15,10 @@ Name = Annotated[str | None, typer.Argument(help="An operator, such as Conv; def
 
 
 def ops(name: Name = None, json: Json = False) -> None:
-    """List the ONNX operators that are imported: by opset, how, and with what limits."""
+    """List the ONNX operators that are imported.
+
+    By opset, how, and with what limits.
+    """
     from retune.graph.onnx_support import newest_opset, support_of, supported
 
     found = supported() if name is None else (support_of(name),)

@@ -10,7 +10,7 @@ from retune.core.files import check_file
 from retune_cli.console import print_line
 from retune_cli.options import check_module
 
-Folder = Annotated[Path, typer.Argument(metavar="folder", help="A bundle's folder.")]
+Folder = Annotated[Path, typer.Argument(metavar="bundle", help="A bundle's folder.")]
 File = Annotated[Path, typer.Argument(metavar="file.zip", help="What to write.")]
 Sign = Annotated[
     Path | None,
@@ -21,7 +21,10 @@ Sign = Annotated[
 
 
 def pack(folder: Folder, file: File, sign: Sign = None) -> None:
-    """Write a bundle as one zip, which all commands and `Module.load` take in its place."""
+    """Write a bundle as one zip file.
+
+    All commands and `Module.load` take it in its place.
+    """
     check_module(folder)
     if not folder.is_dir():
         raise InputError(f"{folder}: expected a bundle's folder, got a file")

@@ -7,6 +7,7 @@ import typer
 from retune.core.config import cache_root
 from retune.core.errors import InputError
 from retune.core.files import check_folder
+from retune_cli.commands.farm import Certs, Scheduler, farm_device
 from retune_cli.console import print_json, print_line, print_table
 from retune_cli.options import (
     Json,
@@ -27,14 +28,20 @@ if TYPE_CHECKING:
 def plan(
     model: Model,
     device: Annotated[str, typer.Option(help="A device of `retune devices`.")] = "pocl",
+    scheduler: Scheduler = "",
+    certs: Certs = None,
     shape: ShapeList = None,
     records: Records = None,
     layout_solver: LayoutSolver = "auto",
     json: Json = False,
 ) -> None:
-    """Print the cheapest layouts of a network's images, by the records of `tune --layout auto`."""
+    """Print the cheapest layouts of a network's images.
+
+    By the records of `retune tune --layout auto`.
+    """
     shapes, solver = parse_shapes(shape), parse_solver(layout_solver)
     check_model(model)
+    name = farm_device(device, scheduler, certs)
     check_folder("RETUNE_CACHE", cache_root())
     store = record_store(records)
     from retune.api import import_network
@@ -45,7 +52,7 @@ def plan(
     from retune.search.layout_search import FoundLayouts, recorded_problem
     from retune.stages.layouts import plan_of, totals_of
 
-    spec = spec_of(device)
+    spec = spec_of(name)
     network = import_network(model, shapes, "NHWC", cache_root()).network
     where = network_conditions(spec, network.tasks.values())
     problem = recorded_problem(network, spec, store, where)
@@ -76,13 +83,13 @@ def _rows(chosen: "LayoutPlan") -> list[dict[str, object]]:
             "reads": k.read,
             "makes": k.made,
             "us": round(k.us, 1) if k.us else None,
-            "in rows": round(k.rows_us, 1) if k.rows_us else None,
+            "us in rows": round(k.rows_us, 1) if k.rows_us else None,
         }
         for k in chosen.kernels
     ]
     copies: list[dict[str, object]] = [
         {"kernel": f"copy of {i.image}", "reads": i.made, "makes": ", ".join(i.copies),
-         "us": round(i.us, 1), "in rows": None}
+         "us": round(i.us, 1), "us in rows": None}
         for i in chosen.images
         if i.copies
     ]  # fmt: skip

@@ -8,6 +8,9 @@ import typer
 from retune.core.config import cache_root, records_root
 from retune.core.errors import InputError
 from retune.core.files import check_file
+from retune.core.quantities import counted
+from retune.core.replacing import replacing
+from retune_cli.commands.farm import Certs, Scheduler, farm_device
 from retune_cli.console import print_json, print_line, print_table, rounded, say
 from retune_cli.options import (
     Json,
@@ -44,6 +47,8 @@ def quantize(
     model: Model,
     scheme: Annotated[str, typer.Option(help="int8, or power2: shifts alone rescale.")] = "int8",
     device: Annotated[str, typer.Option(help="The device that it is for.")] = "pocl",
+    scheduler: Scheduler = "",
+    certs: Certs = None,
     calibration: Calibration = None,
     random_calibration: RandomCalibration = False,
     ranges: RangeMethod = None,
@@ -61,10 +66,14 @@ def quantize(
     shape: ShapeList = None,
     json: Json = False,
 ) -> None:
-    """Quantize a network on samples, and say what each layer and the whole lose by it."""
+    """Say what a network loses by computing with integers.
+
+    It is quantized on samples; layers and the whole are compared with the float network.
+    """
     check_model(model)
     settings = settings_of(
         scheme,
+        option="--scheme",
         ranges=ranges,
         weights=weights,
         weight_bits=weight_bits,
@@ -84,14 +93,14 @@ def quantize(
         out="",
         records=str(records_root()),
         work=str(cache_root()),
-        device=device,
+        device=farm_device(device, scheduler, certs),
         shapes=sorted_shapes(parse_shapes(shape)),
         quantize=settings,
         calibration=calibration_of(calibration, random=random_calibration),
         accuracy_drop=accuracy_drop,
     )
     check_quantization(request)
-    for what, path in (("out", out), ("qdq", qdq)):
+    for what, path in (("--out", out), ("--qdq", qdq)):
         if path is not None:
             check_file(what, path)
     if random_calibration:
@@ -99,7 +108,8 @@ def quantize(
     network = stage_import(request)
     made = stage_quantize(request, network)
     if out is not None:
-        out.write_bytes(made.file(made.recipe).read_bytes())
+        with replacing(out) as stream:
+            stream.write(made.file(made.recipe).read_bytes())
     if qdq is not None:
         write_qdq(network, made, qdq)
     if json:
@@ -131,7 +141,9 @@ def print_quality(made: "QuantizeManifest") -> None:
     print_table(rounded(layers), f"layers of {made.scheme}, {weights}, on samples held out")
     rows = [_row("calibration", row) for row in made.calibration]
     rows += [_row("held out", row) for row in made.held_out]
-    print_table(rounded(rows), f"agreement with the float network, {made.samples} samples")
+    print_table(
+        rounded(rows), f"agreement with the float network, {counted(made.samples, 'sample')}"
+    )
     for layer in made.left:
         print_line(f"left in floats: {layer}")
 

@@ -1,12 +1,14 @@
 """`retune records`: what was measured, summed up, the best of it, and all of it as a table."""
 
+from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from retune.core.errors import LookupFailed
+from retune.core.errors import InputError, LookupFailed
 from retune.core.files import check_file
 from retune_cli.console import print_json, print_line, print_table, say
 from retune_cli.options import Json, Records, record_store
@@ -19,6 +21,11 @@ _FOR_PROGRAMS = frozenset(
     ("task_key", "record_id", "measured", "last", "conditions", "sketch", "decisions", "flops")
 )
 """Columns that no table for people has."""
+
+_DEVICE_PARTS = 2
+"""Of a fingerprint that people see: model and driver."""
+_PLACE_CHARS = len("network:") + 8
+"""Of a place that people see: enough to tell networks apart."""
 
 app = typer.Typer(help="Look into the record store.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -43,29 +50,29 @@ def summary(records: Records = None, json: Json = False) -> None:
         print_line(f"{name}: {said or 'none'}")
     for path in found.damaged:
         print_line(f"damaged: {path}")
-    print_table([_for_people(row) for row in tasks])
+    print_table([_for_people(row) for row in tasks], "tasks")
 
 
 @app.command("best")
 def best(
     records: Records = None,
-    device: Annotated[str | None, typer.Option(help="Only this device fingerprint.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Only this device: its name, model or fingerprint.")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Print the fastest right candidate of each task, with its schedule's decisions."""
+    """Print the fastest right candidate of each task.
+
+    With its schedule's decisions.
+    """
     from retune.records import ranking
 
     store = record_store(records)
     rows: list[dict[str, Any]] = []
     tasks = _tasks(store)
-    known = sorted({task["device"] for task in tasks})
-    if device is not None and device not in known:
-        there = ", ".join(known) or "none"
-        raise LookupFailed(
-            f"--device {device}: no record is of that fingerprint; there are: {there}"
-        )
+    wanted = None if device is None else _fingerprint(device, {task["device"] for task in tasks})
     for task in tasks:
-        if device in (None, task["device"]):
+        if wanted in (None, task["device"]):
             found = ranking.best(store, task["task_key"], _conditions(task))
             rows += [_best_row(found)] if found else []
     if json:
@@ -80,7 +87,10 @@ def export(
     records: Records = None,
     model: Annotated[str | None, typer.Option(help="Only records of this network.")] = None,
 ) -> None:
-    """Write all records as one table, for tools that do not read the store."""
+    """Write all records as one table.
+
+    For tools that do not read the store.
+    """
     from retune.records.export import check_format
     from retune.records.export import export as write
 
@@ -100,6 +110,24 @@ def _tasks(store: "RecordStore") -> list[dict[str, Any]]:
     frame = store.tasks()
     plain = frame.astype(object).where(frame.notna().to_numpy(bool), None)
     return cast(list[dict[str, Any]], plain.to_dict("records"))
+
+
+def _fingerprint(device: str, known: Collection[str]) -> str:
+    """The one of a device that is known by it, by the model with which it begins, or by its name.
+
+    Raises: LookupFailed.
+    """
+    found = [item for item in known if device in (item, item.partition("|")[0])]
+    if not found:
+        from retune.device.opening import spec_of
+
+        with suppress(InputError):
+            found = [item for item in known if item == spec_of(device).fingerprint]
+    if len(found) == 1:
+        return found[0]
+    there = "; ".join(sorted(found or known)) or "none"
+    what = "several are of that model" if found else "no record is of that device"
+    raise LookupFailed(f"--device {device}: {what}; there are: {there}")
 
 
 def _conditions(task: dict[str, Any]) -> dict[str, Any]:
@@ -132,9 +160,12 @@ def _best_row(record: "TuningRecord") -> dict[str, Any]:
 
 
 def _for_people(row: dict[str, Any]) -> dict[str, Any]:
-    """Without what only programs read; decisions on one line."""
+    """Without what only programs read; decisions on one line, and keys as far as they differ."""
     shown = {name: value for name, value in row.items() if name not in _FOR_PROGRAMS}
     if "knobs" in shown:
         knobs = shown["knobs"].items()
         shown["knobs"] = " ".join(f"{name}={','.join(map(str, v))}" for name, v in knobs)
+    shown["device"] = "|".join(str(shown["device"]).split("|")[:_DEVICE_PARTS])
+    if shown.get("place"):
+        shown["place"] = str(shown["place"])[:_PLACE_CHARS]
     return shown

@@ -17,7 +17,7 @@ Out = Annotated[Path, typer.Argument(metavar="OUT", help="What `retune tune --ou
 
 
 def versions(out: Out, json: Json = False) -> None:
-    """Print the versions of a bundle that are kept, oldest first, and which one is published."""
+    """List the versions of a bundle that are kept."""
     from retune.bundle.versions import current
 
     present = current(out)
@@ -29,7 +29,10 @@ def versions(out: Out, json: Json = False) -> None:
 
 
 def rollback(out: Out, json: Json = False) -> None:
-    """Publish what was published before, bundle and report; twice goes two back."""
+    """Publish what was published before.
+
+    Bundle and report; twice goes two back.
+    """
     from retune.bundle.versions import current
     from retune.bundle.versions import rollback as go_back
 

@@ -34,13 +34,17 @@ def run(
     trust: Trusted = None,
     digest: Digest = "",
 ) -> None:
-    """Run a bundle on the arrays of an .npz file. A bundle is a program: run those you trust."""
+    """Run a bundle on the arrays of an .npz file.
+
+    A bundle is a program: run those you trust.
+    """
     check_module(module)
     check_file("--output", output)
     arrays = read_arrays(input)
     from retune.bundle.trust import admitted
     from retune.core.replacing import replacing
 
+    say("retune: compiling the bundle's kernels, and running it ...")
     with admitted(module, trust_of(trust, digest)) as bundle:
         outputs = (_run_isolated if isolated else _run)(bundle, device, arrays)
     with replacing(output) as stream:

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from retune.core.config import cache_root
 from retune.core.files import check_folder
+from retune.core.quantities import counted, flop_text
 from retune_cli.console import print_json, print_line
 from retune_cli.options import (
     Json,
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 def tasks(
     model: Model, shape: ShapeList = None, layout: Layout = "NHWC", json: Json = False
 ) -> None:
-    """Print a network's tuning tasks and each one's compute DAG as tensor expressions."""
+    """Print a network's tasks, each as tensor expressions."""
     shapes, order = parse_shapes(shape), parse_layout(layout)
     check_model(model)
     check_folder("RETUNE_CACHE", cache_root())
@@ -40,10 +41,10 @@ def tasks(
     flops = sum(task.flops * task.weight for task in found)
     for ops in network.network.host_steps:
         print_line(f"on the host: {ops}")
-    print_line(f"{len(found)} tasks, {flops / 1e9:.3f} GFLOP in one run of {model}")
+    print_line(f"{counted(len(found), 'task')}, {flop_text(flops)} in one run of {model}")
 
 
 def _facts(task: "Task") -> str:
     shapes = ", ".join("x".join(map(str, shape)) for shape in task.input_shapes)
     output = "x".join(map(str, task.output_shape))
-    return f"{task.flops / 1e6:.2f} MFLOP  {shapes} -> {output}  {task.key[:12]}"
+    return f"{flop_text(task.flops)}  {shapes} -> {output}  {task.key[:12]}"

@@ -9,6 +9,7 @@ import typer
 from retune.core.config import cache_root, records_root
 from retune.core.errors import InputError
 from retune.core.parameters import named, parse_parameters
+from retune.core.quantities import counted
 from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_MAX_ERROR, DEFAULT_TUNER
 from retune.stages.manifest import Publish, TuneRequest
 from retune.stages.results import TuneResult
@@ -27,6 +28,7 @@ from retune_cli.options import (
     parse_layout,
     parse_shapes,
     parse_solver,
+    place,
     sorted_shapes,
 )
 from retune_cli.progress import progress_on_stderr
@@ -85,7 +87,10 @@ Campaign = Annotated[
 
 def tune(
     model: Model,
-    out: Annotated[Path, typer.Option(help="Folder for the bundle and the report.")],
+    out: Annotated[
+        Path,
+        typer.Option(help="Folder for the bundle and the report.", parser=place, metavar="PATH"),
+    ],
     device: Annotated[
         str,
         typer.Option(
@@ -128,7 +133,10 @@ def tune(
     no_prefect: NoPrefect = False,
     json: Json = False,
 ) -> None:
-    """Tune a network: measure candidates, compile the best, verify, compare, report."""
+    """Tune a network: a verified bundle and a report.
+
+    Candidates are measured, the best compiled, verified, and compared with others.
+    """
     request = TuneRequest(
         model=model,
         out=str(out),
@@ -160,8 +168,6 @@ def tune(
         publish=_publish(publish),
         campaign=campaign,
     )
-    if random_calibration:
-        say("retune: ranges of random samples are true of nothing real; use them for timing only")
     carry_out(request, no_prefect=no_prefect, json=json)
 
 
@@ -169,6 +175,8 @@ def carry_out(request: TuneRequest, *, no_prefect: bool, json: bool) -> None:
     """The run of the request, from its start or from where it stopped, and its end on stdout."""
     check_model(request.model)
     _check(request)
+    if request.calibration == calibration_of(None, random=True):
+        say("retune: ranges of random samples are true of nothing real; use them for timing only")
     with progress_on_stderr(), ctrl_c_ends_measuring():
         result = _run(request, no_prefect)
     if json:
@@ -179,17 +187,18 @@ def carry_out(request: TuneRequest, *, no_prefect: bool, json: bool) -> None:
 
 def print_result(result: TuneResult) -> None:
     """What a person wants to know at the end of a run."""
-    print_table(task_rows(result), f"tasks of {result.name} on {result.target}")
-    statuses = ", ".join(f"{count} {status}" for status, count in result.statuses) or "none"
-    print_line(f"measured  {result.trials} in {result.seconds:.0f} s: {statuses}; {result.reason}")
+    print_table(task_rows(result), f"tasks of {result.model} on {result.target}")
+    statuses = ", ".join(f"{count} {status}" for status, count in result.statuses)
+    measured = f"{counted(result.trials, 'trial')} in {result.seconds:.0f} s: {statuses}"
+    print_line(f"measured  {measured if statuses else 'nothing'}; {result.reason}")
     for number, line in enumerate(latency_lines(result)):
         print_line(f"{'latency' if number == 0 else '':9} {line}")
     if not result.latency:
         print_line(f"latency   none: {result.target} is not here to be timed")
     verified = result.verified
     print_line(
-        f"deviation {verified.max_abs:.2e} from {verified.oracle} at most, "
-        f"{verified.max_rel:.1e} of the output's range ({verified.samples} samples)"
+        f"deviation at most {verified.max_abs:.2e}, {verified.max_rel:.1e} of the output's range, "
+        f"from {verified.oracle} ({counted(verified.samples, 'sample')})"
     )
     if verified.by_parts:
         print_line("          part by part, as results of host steps jump at rounding")

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from retune.core.quantities import counted
 from retune_cli.commands.farm import Certs, Device, Scheduler, farm_device
-from retune_cli.console import print_json, print_line
+from retune_cli.console import print_json, print_line, say
 from retune_cli.options import (
     MODEL_HELP,
     Digest,
@@ -40,7 +41,9 @@ def verify(
     digest: Digest = "",
     json: Json = False,
 ) -> None:
-    """Print how far a bundle's outputs are from onnxruntime's; fails if it is too far.
+    """Compare a bundle's outputs with onnxruntime's.
+
+    Fails if they are too far.
 
     A bundle of integers has to compute what numpy makes of the same quantized network; how far it
     is from the float network is said beside it.
@@ -54,6 +57,7 @@ def verify(
 
     with admitted(module, trust_of(trust, digest)) as bundle:
         plan = read_bundle(bundle)
+        say(f"retune: comparing the outputs of {counted(samples, 'random input')} ...")
         player = device or playing(plan.device.name)
         with open_examiner(farm_device(player, scheduler, certs)) as examiner:
             judge = partial(examiner.verify, bundle, samples=samples, seed=seed)

@@ -34,7 +34,7 @@ def disasm(
     module: One,
     uops: Annotated[bool, typer.Option("--uops", help="Print the micro-ops instead.")] = False,
 ) -> None:
-    """Print the instruction stream of a module, or its micro-ops."""
+    """Print a module's instructions, or its micro-ops."""
     from retune.vta.assembly import disassemble, disassemble_uops
 
     loaded = _load(module)
@@ -48,7 +48,7 @@ def disasm(
 
 @app.command("simulate")
 def simulate(module: One, picture: Picture = None, json: Json = False) -> None:
-    """Print the cycles of a module by queue, and how far it uses the GEMM core."""
+    """Print the cycles of a module, by queue."""
     _check_picture(picture)
     from retune.report.vta import queue_chart
     from retune.vta import timing
@@ -85,7 +85,10 @@ def simulate(module: One, picture: Picture = None, json: Json = False) -> None:
 
 @app.command("roofline")
 def roofline(modules: Several, picture: Picture = None, json: Json = False) -> None:
-    """Say of modules whether memory or the GEMM core bounds them, and how near they come."""
+    """Say what bounds modules: memory or the GEMM core.
+
+    And how near they come.
+    """
     _check_picture(picture)
     from retune.report.vta import Layer, roofline_chart
     from retune.vta.timing import simulate as course_of

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from retune.bundle.export.header import header_text
@@ -48,8 +49,12 @@ def test_names_are_text_and_nothing_else(plan: NetworkPlan) -> None:
 
 
 def test_host_steps_cannot_be_exported(plan: NetworkPlan, tmp_path: Path) -> None:
-    host = PlanHost(label="nms_1", model=b"", inputs=("sum",), outputs=("",), after=4)
-    with pytest.raises(InputError, match="expected a network of kernels alone; nms_1 run"):
+    x = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [4])
+    y = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.INT64, [1, "n"])
+    graph = onnx.helper.make_graph([onnx.helper.make_node("NonZero", ["x"], ["y"])], "g", [x], [y])
+    model = onnx.helper.make_model(graph).SerializeToString()
+    host = PlanHost(label="nms_1", model=model, inputs=("sum",), outputs=("",), after=4)
+    with pytest.raises(InputError, match=r"expected kernels alone, .*: nms_1 \(NonZero\); run"):
         export_c(replace(plan, hosts=(host,)), tmp_path / "c")
     assert not (tmp_path / "c").exists()
 

@@ -174,7 +174,7 @@ def test_an_output_may_be_an_input(plan: NetworkPlan, device: FakeDevice, x: np.
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ({}, "module demo: expected the inputs x; got no x"),
+        ({}, "bundle demo: expected the inputs x; got no x"),
         ({"y": np.zeros((4, 8), np.float32)}, "got no x and an unknown y"),
         ({"x": np.zeros((4, 8))}, r"float32\[4, 8\]; got float64\[4, 8\]; .* .astype\('float32'\)"),
         ({"x": np.zeros((8, 4), np.float32)}, r"got float32\[8, 4\]; bring it into that layout"),

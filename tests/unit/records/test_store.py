@@ -422,3 +422,12 @@ def test_a_file_with_text_that_is_none_is_skipped(store: Path, caplog: pytest.Lo
 def test_a_count_that_no_float_holds_is_summed_up_all_the_same(store: Path):
     RecordStore(store).append([record(1, flops=(1 << 62) + 1)])
     assert RecordStore(store).tasks()["trials"].tolist() == [1]
+
+
+def test_tables_of_other_programs_are_no_records(store: Path, caplog: pytest.LogCaptureFixture):
+    folder = RecordStore(store).append([record(0)]).parent
+    pq.write_table(pa.table({"a": [1, 2]}), folder / "part-0-other-0.parquet")
+    summary = RecordStore(store).summary()
+    assert summary.records == 1
+    assert [Path(path).name for path in summary.damaged] == ["part-0-other-0.parquet"]
+    assert "no file of records: it has no column record_id" in caplog.text

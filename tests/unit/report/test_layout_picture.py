@@ -28,7 +28,7 @@ def test_kernels_are_squares_and_copies_diamonds_with_their_time():
     assert len(list(root.iter("polygon"))) == 1
     assert len(list(root.iter("line"))) == 4  # one for each pair of steps with data between them
     words = [t.text for t in root.iter("text")]
-    assert words == ["rows", "NCHW16c", "3 us"]
+    assert words == ["rows", "NCHW16c", "3 µs"]
 
 
 def test_a_long_network_goes_on_below():

@@ -84,6 +84,14 @@ def test_host_steps_are_marked():
     assert "parts were compared" in page
 
 
+def test_times_that_were_counted_are_not_called_measured():
+    data = sample(tasks=1)
+    assert "all contestants were measured in turns" in render(data)
+    page = render(replace(data, simulated=True))
+    assert "those of the simulated device are counted" in page
+    assert "measured in turns" not in page
+
+
 def test_failed_verification_is_said():
     data = sample(tasks=2)
     data = replace(data, verification=replace(data.verification, passed=False))

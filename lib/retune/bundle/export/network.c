@@ -429,10 +429,12 @@ static int read_from(struct network *n, struct memory *m, size_t at, void *data,
 /* A whole file, with a zero behind it; the caller frees it. NULL if it cannot be read. */
 static char *read_file(const char *folder, const char *name, size_t *bytes) {
   char path[4096], *text = NULL;
-  snprintf(path, sizeof path, "%s/%s", folder, name);
+  snprintf(path, sizeof path, "%s%s%s", folder, *folder ? "/" : "", name);
   FILE *file = fopen(path, "rb");
   long size = -1;
-  if (file && !fseek(file, 0, SEEK_END)) size = ftell(file);
+  char first;
+  const int readable = file && (fread(&first, 1, 1, file) || !ferror(file)); /* a folder opens */
+  if (readable && !fseek(file, 0, SEEK_END)) size = ftell(file);
   if (size >= 0 && !fseek(file, 0, SEEK_SET)) text = malloc((size_t)size + 1);
   if (text && fread(text, 1, (size_t)size, file) == (size_t)size) {
     text[size] = 0;

@@ -35,10 +35,10 @@ def export_c(plan: NetworkPlan, folder: Path) -> Path:
     Raises: InputError if the plan has host steps, or if something else lies there.
     """
     if plan.hosts:
-        labels = ", ".join(host.label for host in plan.hosts)
+        steps = "; ".join(f"{host.label} ({host.opened.title})" for host in plan.hosts)
         raise InputError(
-            f"module {plan.name}: expected a network of kernels alone; {labels} run in numpy on "
-            "the host, which a C program does not have; run this bundle with Python"
+            f"bundle {plan.name}: expected kernels alone, got host steps, which a C program does "
+            f"not have: {steps}; run this bundle with Python"
         )
     _check_replaceable(folder)
     memory = plan_memory(plan)

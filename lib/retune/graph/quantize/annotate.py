@@ -7,8 +7,10 @@ has one scale, as all operands of a concatenation do.
 
 from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Literal
 
+from retune.core.errors import InputError
 from retune.graph.graph import Graph, Node
 from retune.graph.ops.registry import number
 from retune.graph.quantize.arithmetic import whole_weights
@@ -158,6 +160,21 @@ def _needed(regions: Mapping[str, Region], apart: Container[str]) -> dict[str, R
             kept[name] = region
             read.update(region.reads)
     return dict(reversed(kept.items()))
+
+
+def check_skips(graph: Graph, settings: QuantizeSettings) -> None:
+    """Holds after the call: whatever shall stay in floats is there. Raises: InputError."""
+    count = sum("conv" in node.op for node in graph.nodes)
+    far = [f"#{number}" for number in settings.skip_conv_layers if number >= count]
+    known = {name for node in graph.nodes for name in (node.outputs[0], node.op)}
+    unknown = [*far, *(name for name in settings.skip if name not in known)]
+    if unknown:
+        close = [c for name in unknown for c in get_close_matches(name, known, n=2)]
+        raise InputError(
+            f"{graph.name}: skip: expected the name of what a node makes, an op, or # and the "
+            f"number of one of {count} convolutions; got {', '.join(unknown)}; close names: "
+            f"{', '.join(close) or 'none'}"
+        )
 
 
 def _skipped(graph: Graph, settings: QuantizeSettings) -> set[str]:

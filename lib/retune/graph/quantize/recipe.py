@@ -10,7 +10,7 @@ from retune.core.errors import RecordError
 from retune.graph.graph import Graph
 from retune.graph.ops import Array
 from retune.graph.passes import optimise
-from retune.graph.quantize.annotate import Annotation, annotate
+from retune.graph.quantize.annotate import Annotation, annotate, check_skips
 from retune.graph.quantize.arithmetic import codes_of
 from retune.graph.quantize.calibrate import Range, calibrate
 from retune.graph.quantize.correction import corrections
@@ -33,9 +33,10 @@ class Recipe:
 def calibrated(graph: Graph, data: Mapping[str, Array], settings: QuantizeSettings) -> Recipe:
     """The recipe for a float network, its ranges from samples along the first dimension of inputs.
 
-    Raises: InputError for data that the network does not take.
+    Raises: InputError for data that the network does not take, and for skipping what it has not.
     """
     graph = optimise(graph, "NCHW", whole=True)
+    check_skips(graph, settings)
     scales = annotate(graph, settings).scales
     found = calibrate(graph, scales, data, settings)
     ranges = tuple((name, entry.low, entry.high) for name, entry in sorted(found.items()))

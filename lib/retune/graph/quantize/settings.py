@@ -1,6 +1,7 @@
 """What is quantized, to what, and by which ranges."""
 
 from dataclasses import dataclass
+from math import inf
 from typing import Literal, get_args
 
 from retune.core.errors import InputError
@@ -58,7 +59,7 @@ class QuantizeSettings:
                 "scheme power2 rescales by one shift: expected weights 'tensor' and activations "
                 f"'int8'; got '{self.weights}' and '{self.activations}'"
             )
-        if self.global_scale <= 0 or not 0 < self.percentile <= 1:
+        if not 0 < self.global_scale < inf or not 0 < self.percentile <= 1:
             raise InputError(
                 f"global_scale {self.global_scale} and percentile {self.percentile}: expected a "
                 "positive number, and one above 0 and at most 1"

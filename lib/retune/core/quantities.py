@@ -1,0 +1,36 @@
+"""How amounts are written for people: three significant digits and a unit; counts with their noun.
+
+Read `time_text`. Programs get plain numbers instead, with the unit in the name.
+"""
+
+from collections.abc import Sequence
+
+_TIMES = ((1.0, "µs"), (1e3, "ms"), (1e6, "s"))
+_OPERATIONS = ((1.0, "FLOP"), (1e3, "kFLOP"), (1e6, "MFLOP"), (1e9, "GFLOP"), (1e12, "TFLOP"))
+
+
+def time_text(us: float) -> str:
+    """Microseconds, such as `4.31 ms`."""
+    return _text(us, _TIMES)
+
+
+def flop_text(flop: float) -> str:
+    """Operations of floats, such as `3.6 GFLOP`."""
+    return _text(flop, _OPERATIONS)
+
+
+def counted(count: int, noun: str) -> str:
+    """Such as `1 task`, `1,200 tasks`; nouns with another plural are not for this."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _text(value: float, units: Sequence[tuple[float, str]]) -> str:
+    """In the largest unit of which it is at least one, when it is rounded."""
+    rounded = float(f"{value:.3g}")
+    size, unit = next(((s, u) for s, u in reversed(units) if abs(rounded) >= s), units[0])
+    return f"{_three(rounded / size)} {unit}"
+
+
+def _three(number: float) -> str:
+    """Three significant digits, never as a power of ten before the point."""
+    return f"{number:.0f}" if abs(number) >= 1000 else f"{number:.3g}"

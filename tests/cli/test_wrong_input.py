@@ -1,0 +1,125 @@
+"""Wrong input of all kinds: exit code 2, one sentence, and nothing left behind."""
+
+from pathlib import Path
+
+import pytest
+
+from retune.core.errors import InputError
+from retune.farm.scheduler import run_scheduler
+from retune.records.store import RecordStore
+from retune_cli.main import run_command
+from tests.unit.records.test_store import record
+
+HUGE = "99999999999999999999"
+RANDOM = ("--random-calibration", "--trials", "0")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["tasks", ""], "'': expected an ONNX file, zoo:NAME or light:NAME, got no file"),
+        (["tasks", "zoo:mlp", "--shape", f"data={HUGE},784"], "at most 2147483647 elements"),
+        (["devices", "--certs", "c"], "--certs c: expected --scheduler beside it"),
+        (["devices", "--profiles", "--scheduler", "tls://h"], "expected one of them, got both"),
+        (["tune", "zoo:mlp", "--out", ""], "expected the name of a folder, got ''"),
+        (["records", "summary", "--records", ""], "expected the name of a folder, got ''"),
+        (
+            ["tune", "zoo:mlp", "--out", "o", "--layout-solver", "greedy"],
+            "layout_solver greedy: expected layout auto beside it, got NHWC",
+        ),
+        (
+            ["tune", "zoo:mlp", "--out", "o", "--quantize", "int8", "--global-scale", "4", *RANDOM],
+            "--global-scale: expected --ranges global_scale beside it, got minmax",
+        ),
+        (
+            ["tune", "zoo:mlp", "--out", "o", "--quantize", "power2", "--global-scale", "nan"],
+            "expected a positive number",
+        ),
+        (["quantize", "zoo:mlp", "--scheme", "int4"], "--scheme int4: expected"),
+        (["quantize", "zoo:mlp", "--device", "farm:k"], "write --scheduler tls://HOST:8786"),
+        (["plan", "zoo:mlp", "--device", "farm:k"], "write --scheduler tls://HOST:8786"),
+        (["farm", "certs", "/dev/null"], "farm /dev/null: expected a folder, got something else"),
+        (["farm", "certs", "/dev/null/f"], "farm /dev/null/f: expected a folder"),
+    ],
+)
+def test_one_sentence_and_nothing_is_left(
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.chdir(tmp_path)
+    assert run_command(arguments) == 2
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert printed.err.count("\n") == 1
+    assert printed.out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_night_without_a_name_starts_no_server(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.chdir(tmp_path)
+    fleet = tmp_path / "fleet.toml"
+    fleet.write_text('out = "o"\n[[model]]\nmodel = "zoo:mlp"\n[[device]]\nname = "pocl"\n')
+    assert run_command(["nightly", "run", "--config", "fleet.toml", "--campaign", "../x"]) == 2
+    assert "campaign: expected letters, digits" in capsys.readouterr().err
+    assert run_command(["nightly", "status", "--config", "fleet.toml"]) == 2
+    assert "fleet.toml: no night was run yet" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [fleet]
+
+
+def test_a_scheduler_without_tls_takes_no_certificates():
+    with pytest.raises(InputError, match="--plain and --certs: expected one of them, got both"):
+        run_scheduler(plain=True, certs=Path("c"))
+
+
+def test_memory_that_does_not_suffice_is_no_bug(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    def load(*_: object, **__: object) -> None:
+        raise MemoryError("Unable to allocate 27.9 PiB")
+
+    monkeypatch.setattr("retune.api.import_network", load)
+    assert run_command(["tasks", "zoo:mlp"]) == 1
+    assert capsys.readouterr().err.startswith("retune: out of memory: Unable to allocate 27.9 PiB")
+
+
+def test_a_model_is_not_trained_on_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """Before a server is started for it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "store").mkdir()
+    assert run_command(["model", "train", "--records", "store"]) == 2
+    assert "run `retune tune` first" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
+def test_a_recipe_is_written_into_a_new_folder(tmp_path: Path):
+    recipe = tmp_path / "new" / "recipe.json"
+    arguments = ["quantize", "zoo:mlp", "--random-calibration", "--out", str(recipe)]
+    assert run_command(arguments) == 0
+    assert recipe.read_text().startswith("{")
+    assert [path.name for path in recipe.parent.iterdir()] == ["recipe.json"]
+
+
+@pytest.mark.parametrize("skip", ["nowhere", "#7"])
+def test_what_shall_stay_in_floats_has_to_be_there(skip: str, capsys: pytest.CaptureFixture[str]):
+    arguments = ["quantize", "zoo:mlp", "--random-calibration", "--skip", skip]
+    assert run_command(arguments) == 2
+    assert f"0 convolutions; got {skip}; close names:" in capsys.readouterr().err
+
+
+def test_the_best_records_of_a_device_by_model_and_fingerprint(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    RecordStore(tmp_path).append([record(0), record(1)])
+    fingerprint = record(0).device
+    for name in (fingerprint, fingerprint.partition("|")[0]):
+        assert run_command(["records", "best", "--records", str(tmp_path), "--device", name]) == 0
+    capsys.readouterr()
+    assert run_command(["records", "best", "--records", str(tmp_path), "--device", "toaster"]) == 2
+    assert f"no record is of that device; there are: {fingerprint}" in capsys.readouterr().err
