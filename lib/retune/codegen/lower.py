@@ -153,7 +153,9 @@ def _images(
         touched = [b for b in _touched(nest) if b.name in wanted]
         body = _body(part, nest, target, wanted)
         strange = read_otherwise(body.emit()) if takes_images(target, groups) else None
-        refused |= {b.name for b in touched if strange is None or body.memory(b).name in strange}
+        refused |= {
+            b.name for b in touched if strange is None or body.frame.memory(b).name in strange
+        }
     return {name: size for name, size in wanted.items() if name not in refused}
 
 
@@ -193,7 +195,7 @@ def _kernel(
             statements = with_exchange(statements, function, prod(body.local_size))
     kernel = Kernel(
         name=name,
-        parameters=tuple(Parameter(body.memory(b), b in written) for b in touched),
+        parameters=tuple(Parameter(body.frame.memory(b), b in written) for b in touched),
         solitary=groups.solitary,
         based=ONE_BASE in target.offers and len(touched) >= LEAST_BASED,
         local_size=local,
@@ -223,7 +225,7 @@ def _called(kernel: Kernel, target: Target) -> str:
 
 def _comment(root: Stmt, body: KernelBody) -> list[str]:
     """What the kernel computes, in the names of its loops; start values are left out."""
-    names: dict[Var, Expr] = {n.var: Var(body.identifier(n.var.name)) for n in loops(root)}
+    names: dict[Var, Expr] = {n.var: Var(body.frame.names.of(n.var.name)) for n in loops(root)}
     shown = (substitute_stmt(b, names) for b in blocks(root) if not b.name.endswith(".init"))
     return [line for block in shown for line in show_stmt(block)]
 
