@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from retune.codegen import gathers
 from retune.codegen.addresses import Addresses, Instance, Place
 from retune.codegen.frame import Frame
-from retune.codegen.intrinsics import is_intrinsic
+from retune.codegen.intrinsics import called, shape_of
 from retune.codegen.kernel import (
     NARROW_TYPES,
     Assign,
@@ -28,7 +28,6 @@ from retune.codegen.kernel import (
 from retune.codegen.kernel import Load as Read
 from retune.codegen.lookups import elements, is_lookup, lookups, place_of
 from retune.codegen.sharing import shared_values
-from retune.codegen.warps import is_of_warps, shape_of_warps
 from retune.codegen.widths import integer_type, sum_type
 from retune.core.dtypes import is_unsigned
 from retune.core.errors import CodegenError
@@ -90,8 +89,9 @@ class Expressions:
         if half and (wide := _as_float32(block.value)) is not None:
             return [*made, Store(self._at(place), self._wide(wide, instance, 1))]
         old = target or self.load(place)
-        if isinstance(block.value, Call) and is_of_warps(block.value.function):
-            return [*made, self._together(block.value, old, instance)]
+        entry = called(block.value)
+        if entry is not None and entry.warp is not None:
+            return [*made, self._together(entry.name, old, instance)]
         if place.lanes < lanes:
             value = self._across_lanes(instance, old, lanes, made)
         else:
@@ -99,13 +99,12 @@ class Expressions:
         made.append(Store(self._at(place), value) if target is None else Assign((target,), value))
         return made
 
-    def _together(self, call: Call, first: Value, instance: Instance) -> Statement:
-        """The sums of an item, of which the call has all but the first, with what it adds."""
-        *words, second = (self.value(arg, instance) for arg in call.args)
+    def _together(self, name: str, first: Value, instance: Instance) -> Statement:
+        """The sums of an item, of which its call has all but the first, with what it adds."""
+        *words, second = (self.value(arg, instance) for arg in instance.block.value.children)
         if not isinstance(first, Name) or not isinstance(second, Name):
             raise CodegenError(f"{instance.block.name}: its sums are not in registers")
-        function = Function(call.function, shape_of_warps(call))
-        return Together(function, (first, second), tuple(words))
+        return Together(Function(name, shape_of(words)), (first, second), tuple(words))
 
     def guard(self, instance: Instance, established: Sequence[Expr]) -> tuple[Value, ...] | None:
         """The tests under which an instance runs: none if it always does, None if it never does.
@@ -198,9 +197,9 @@ class Expressions:
             assert isinstance(value, Binary)
             a, b = (self._wide(e, instance, lanes) for e in (value.a, value.b))
             return Operation("fma", (a, b, old), "float32", lanes)
-        if isinstance(value, Call) and is_intrinsic(value.function):
-            words = (self._wide(word, instance, lanes) for word in value.args)
-            return Operation(value.function, (*words, old), value.dtype, lanes)
+        if entry := called(value):
+            words = (self._wide(word, instance, lanes) for word in value.children)
+            return Operation(entry.name, (*words, old), value.dtype, lanes)
         return self._combined(block, old, _exact(value, self._wide(value, instance, lanes)), lanes)
 
     def _combined(self, block: Block, a: Value, b: Value, lanes: int) -> Value:
@@ -310,7 +309,7 @@ class Expressions:
                 return self._select(expr, instance)
             case Cast():
                 return self._cast(expr, instance)
-            case Call(function) if is_intrinsic(function):
+            case Call() if called(expr):
                 words = self._alike(expr.args, instance)
                 zero = _splat(Literal(0, "int32"), expr.dtype, words[0].lanes)
                 return Operation(expr.function, (*words, zero), expr.dtype, zero.lanes)

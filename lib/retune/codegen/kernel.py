@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
 from retune.core.dtypes import itemsize
 from retune.instructions import Shape
@@ -373,6 +373,18 @@ class Kernel:
     def __str__(self) -> str:
         head = f"kernel {self.name}({', '.join(p.memory.name for p in self.parameters)})"
         return "\n".join([head, *shown(self.body, "  ")])
+
+
+def parts(tree: "Statement | Value | tuple[Statement, ...]") -> "Iterator[Statement | Value | At]":
+    """The statements, values and places in a tree, itself included."""
+    stack: list[Any] = [tree]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, tuple):
+            stack.extend(cast("tuple[Any, ...]", part))
+        elif isinstance(part, Node | Wait):
+            yield part  # pyright: ignore[reportReturnType]  # these are the nodes that there are
+            stack.extend([getattr(part, name) for name in part.__match_args__])
 
 
 def shown(statements: tuple[Statement, ...], indent: str = "") -> Iterator[str]:

@@ -232,7 +232,7 @@ def _operation(value: Operation, to: Printer) -> str:
     if op in _BETWEEN:
         text = _BETWEEN[op].join(args)
         return f"({text})" if op == "sum" else text
-    name = FUNCTION.get(op) or function_name(op, shape_of(value.args[:-1], value.lanes))
+    name = FUNCTION.get(op) or function_name(op, shape_of(value.args, value.lanes))
     return f"{name}({', '.join(args)})"
 
 
