@@ -5,7 +5,7 @@ earlier one read or wrote, waits until all items are past the earlier one. Every
 every barrier: they stand in loops of constant extents, never behind a guard.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from retune.ir.expr import Buffer, loads
 from retune.ir.stmt import (
@@ -17,6 +17,7 @@ from retune.ir.stmt import (
     Stmt,
     blocks,
     rewrite,
+    sequence,
     with_body,
 )
 
@@ -39,9 +40,9 @@ def place_barriers(program: Program) -> Program:
             case Seq(stmts):
                 return Seq(tuple(_apart(stmts)))
             case For(body=body) if _in_time(node) and _repeats_after_barrier(body):
-                inside = body.stmts if isinstance(body, Seq) else (body,)
-                waits = isinstance(inside[-1], Barrier)
-                return None if waits else replace(node, body=Seq((*inside, Barrier())))
+                inside = sequence(body, Barrier())
+                waits = isinstance(inside.stmts[-2], Barrier)
+                return None if waits else node.around(inside)
             case _:
                 return None
 

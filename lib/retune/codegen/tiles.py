@@ -22,7 +22,7 @@ from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Buffer, Call, Expr, Load, Var, const, substitute, variables
 from retune.ir.flat import elements
 from retune.ir.simplify import from_polynomial, polynomial, simplify
-from retune.ir.stmt import Block, For, Seq, Stmt, blocks, loops, rewrite, substitute_stmt
+from retune.ir.stmt import Block, For, Seq, Stmt, blocks, loops, nested, rewrite, substitute_stmt
 
 
 def tile_to_call(nest: Stmt, loop: For, match: Match) -> Stmt:
@@ -127,7 +127,5 @@ class _Held:
 def _nested(loops: Sequence[For], block: Block, suffix: str) -> Stmt:
     """The block in loops of its own like those."""
     names = {n.var: Var(f"{n.var.name}.{suffix}") for n in loops}
-    made = substitute_stmt(block, names)
-    for loop in reversed(loops):
-        made = replace(loop, var=names[loop.var], body=made)
-    return made
+    renamed = [replace(n, var=names[n.var]) for n in loops]
+    return nested(renamed, substitute_stmt(block, names))
