@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import gcd
 
-from retune.codegen.alignment import known_divisor
 from retune.codegen.frame import Frame
 from retune.codegen.kernel import Value
-from retune.ir.expr import Buffer, Expr, Var, const, substitute, variables
+from retune.ir.expr import Binary, Buffer, Const, Expr, Var, const, substitute, variables
 from retune.ir.nodes import Node, node
 from retune.ir.simplify import (
     Monomial,
@@ -137,7 +136,7 @@ class Addresses:
         if stride not in (0, 1):
             return None
         name = self._frame.hoist(base, self._frame.names.of(buffer.name)) if base else None
-        return _Form(name, offset, tuple(steps), stride, known_divisor(base), tuple(base.items()))
+        return _Form(name, offset, tuple(steps), stride, _known_divisor(base), tuple(base.items()))
 
     def _settled(
         self, buffer: Buffer, indices: tuple[Expr, ...], instance: Instance
@@ -149,3 +148,30 @@ class Addresses:
             return None
         lanes = instance.lane[1] if instance.lane and form.stride else 1
         return Place(buffer, form.base, form.offset, lanes, form.divisor, form.terms)
+
+
+def _known_divisor(terms: Polynomial) -> int:
+    """A number that divides the sum, whatever its variables are; 0 for the sum of nothing.
+
+    Vectors that start on their own size are one access on GPUs: `vload4` promises alignment to one
+    element only, and so becomes four loads there.
+    """
+    divisor = 0
+    for monomial, coefficient in terms.items():
+        factor = abs(coefficient)
+        for atom in monomial:
+            factor *= _divisor_of(atom)
+        divisor = gcd(divisor, factor)
+    return divisor
+
+
+def _divisor_of(atom: Expr) -> int:
+    match atom:
+        case Const(value):
+            return abs(int(value))
+        case Var():
+            return 1
+        case Binary("min" | "max", a, b):
+            return gcd(_known_divisor(polynomial(a)), _known_divisor(polynomial(b)))
+        case _:
+            return 1

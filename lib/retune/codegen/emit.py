@@ -41,10 +41,22 @@ from retune.codegen.registers import register_lanes
 from retune.codegen.target import Groups
 from retune.core.errors import CodegenError
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Buffer, Expr, Var, conjuncts, loads, variables
+from retune.ir.expr import Buffer, Expr, Var, conjuncts, variables
 from retune.ir.flat import FlatIndices, elements
 from retune.ir.simplify import Range
-from retune.ir.stmt import STRAIGHT, Barrier, Block, For, Seq, Stmt, blocks, inside, loops, paths
+from retune.ir.stmt import (
+    STRAIGHT,
+    Barrier,
+    Block,
+    For,
+    Seq,
+    Stmt,
+    blocks,
+    inside,
+    loops,
+    paths,
+    touched,
+)
 
 
 class KernelBody:
@@ -77,7 +89,8 @@ class KernelBody:
         for buffer in arguments:
             names.of(buffer.name)
         self.lanes = {n.var: evaluate_int(n.extent) for n in _vector_loops(nest, flat)}
-        local = {b for b in _buffers(nest) if b.scope in ("register", "private")}
+        used = {b for block in blocks(nest) for b in touched(block)}
+        local = {b for b in used if b.scope in ("register", "private")}
         lanes = frozenset(self.lanes)
         self.frame = Frame(
             groups=groups,
@@ -357,21 +370,9 @@ def _vector_loops(nest: Stmt, flat: FlatIndices) -> list[For]:
     ]
 
 
-def _buffers(nest: Stmt) -> set[Buffer]:
-    found: set[Buffer] = set()
-    for block in blocks(nest):
-        found.add(block.buffer)
-        found |= {load.buffer for load in loads(block.value)}
-    return found
-
-
 def _home(nest: Stmt, buffer: Buffer) -> For | None:
     """The innermost loop with a scope of its own around every use of a buffer."""
-    around = [
-        path
-        for b, path in paths(nest)
-        if b.buffer == buffer or any(load.buffer == buffer for load in loads(b.value))
-    ]
+    around = [path for block, path in paths(nest) if buffer in touched(block)]
     home: For | None = None
     for level in zip(*around, strict=False):
         if any(loop is not level[0] for loop in level):

@@ -17,7 +17,6 @@ from retune.codegen.kernel import (
     Assign,
     At,
     Declare,
-    Function,
     If,
     Kernel,
     Lanes,
@@ -407,7 +406,6 @@ def _on_matrices(s: OnMatrices, to: Printer) -> list[str]:
 
 def _together(s: Together, to: Printer) -> list[str]:
     """A macro's call: whether it needs memory by which to exchange is the way's business."""
-    assert s.function.shape is not None, "an intrinsic's function has a shape"
     name = function_name(s.function.op, s.function.shape).upper()
     arguments = [*(target.name for target in s.targets), *(_bare(v, to) for v in s.values)]
     return [f"{name}({', '.join(arguments)});"]
@@ -441,10 +439,9 @@ _FETCHES = (
 
 def _kernel(kernel: Kernel, body: list[str]) -> list[str]:
     """What it calls, what it computes as a comment, and its functions."""
-    called = [f for f in kernel.functions if f.shape is not None]
-    fetches = _FETCHES if Function("prefetch") in kernel.functions else ()
+    fetches = _FETCHES if kernel.fetches else ()
     comment = [part for line in kernel.comment for part in _comment_lines(line)]
-    return [*fetches, *function_lines(called), *comment, *kernel_lines(kernel, body)]
+    return [*fetches, *function_lines(kernel.functions), *comment, *kernel_lines(kernel, body)]
 
 
 def _comment_lines(text: str) -> list[str]:

@@ -21,6 +21,7 @@ from retune.ir.expr import (
     Substitution,
     Var,
     const,
+    loads,
     substitute,
     variables,
 )
@@ -308,6 +309,11 @@ def expressions(block: Block) -> Indices:
     return (*block.indices, block.value, *guard)
 
 
+def touched(block: Block) -> tuple[Buffer, ...]:
+    """The buffers that its value reads, in order, then the one that it writes."""
+    return (*(load.buffer for load in loads(block.value)), block.buffer)
+
+
 def is_compile_time(root: Stmt) -> bool:
     """Whether the nest computes a constant from constants: numpy does it once, no kernel."""
     return blocks(root)[0].buffer.scope == "constant"
@@ -345,8 +351,14 @@ def rewrite(stmt: Stmt, rule: Callable[[Stmt], Stmt | None]) -> Stmt:
     return stmt if new is None else new
 
 
+_HOLDS = const(True, "bool")
+
+
 def map_exprs(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
-    """The statement with `change` applied to every index, value, guard, extent and unroll count."""
+    """The statement with `change` applied to every index, value, guard, extent and unroll count.
+
+    A guard that becomes true is gone.
+    """
 
     def rule(node: Stmt) -> Stmt | None:
         match node:
@@ -356,7 +368,7 @@ def map_exprs(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
                 if not any(map(is_not, new, old)):
                     return None
                 rank = len(node.indices)
-                guard = None if node.guard is None else new[-1]
+                guard = None if node.guard is None or new[-1] == _HOLDS else new[-1]
                 return Block(
                     node.name, node.buffer, new[:rank], new[rank], node.reducer, guard,
                     node.decomposed,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from retune.codegen.emit import KernelBody
 from retune.codegen.frame import Frame, Scope
-from retune.codegen.kernel import Literal, Loop, Name, Value, shown
+from retune.codegen.kernel import Literal, Loop, Name, Value
 from retune.codegen.lower import finished
 from retune.codegen.names import Identifiers
 from retune.codegen.target import CPU
@@ -14,6 +14,7 @@ from retune.ir.simplify import Range, polynomial
 from retune.ir.stmt import from_dag
 from retune.schedule.schedule import Schedule
 from tests.dags import dense, depthwise
+from tests.kernel_text import shown
 
 ROW, COLUMN = Var("i"), Var("j")
 
@@ -34,7 +35,7 @@ def hoisted(build: Callable[[Frame], list[Value]]) -> str:
         around = frame.scopes[frame.scopes.index(scope) - 1]
         loop = Loop(Name(var.name, "int32"), extent, 1, (), tuple(scope.statements))
         around.statements.append(loop)
-    return "\n".join([*shown(tuple(outer.statements)), *map(str, values)])
+    return "\n".join([shown(outer.statements), *map(str, values)])
 
 
 def test_sums_share_what_is_known_outside():
@@ -68,7 +69,7 @@ def test_a_minimum_is_named_in_the_scope_of_its_variables():
 def body(s: Schedule) -> str:
     """The statements of a schedule's first nest."""
     nest = finished(s.program).body.stmts[0]
-    return "\n".join(shown(KernelBody(nest, CPU.groups(nest), ()).emit()))
+    return shown(KernelBody(nest, CPU.groups(nest), ()).emit())
 
 
 def test_copies_of_a_loop_read_what_they_share_once(golden):
