@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from math import prod
 
 from retune.bundle.allocations import Allocations
+from retune.bundle.hazards import waits
 from retune.bundle.placement import Placement, touched
 from retune.bundle.plan import Form, NetworkPlan
 from retune.codegen import inline
-from retune.codegen.hazards import waits
 from retune.codegen.opencl_kernels import arena_bytes, defines_group
 from retune.codegen.persistent import Callee, Step
 from retune.codegen.resident import MOST_BYTES, table_bytes

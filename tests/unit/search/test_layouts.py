@@ -11,7 +11,6 @@ import pytest
 
 from retune.codegen.lower import lower
 from retune.codegen.source import ProgramSource
-from retune.codegen.views import view
 from retune.core.dtypes import TensorType
 from retune.core.errors import InputError
 from retune.core.layouts import ROWS
@@ -21,6 +20,7 @@ from retune.graph.joins import inclusions
 from retune.graph.onnx_import import load_file
 from retune.graph.passes import optimise
 from retune.ir.stmt import Program
+from retune.ir.views import view
 from retune.layout.solve import solve
 from retune.records.schema import Measurement, succeeded
 from retune.records.store import RecordStore
