@@ -22,7 +22,6 @@ from benchmarks.in_place import promising
 from benchmarks.table import geometric_mean
 from retune.api import import_network
 from retune.codegen.lower import lower
-from retune.codegen.views import view
 from retune.core.dtypes import TensorType, itemsize
 from retune.device.jobs import BoundJob, build_jobs
 from retune.device.pool import ConstantPool
@@ -31,6 +30,7 @@ from retune.device.workload import Workload, make_candidate
 from retune.graph.zoo.writer import NetWriter
 from retune.ir.storage import Storage, row_major
 from retune.ir.te import Tensor
+from retune.ir.views import view
 from retune.rules.cost.estimate import default_candidate
 from retune.rules.devices import target_of
 from retune.schedule.space import Candidate

@@ -11,8 +11,8 @@ from retune.bundle.executor import forms_here
 from retune.bundle.forms import best_form
 from retune.bundle.module import Module
 from retune.bundle.plan import NetworkPlan
-from retune.codegen.persistent import Step
-from retune.codegen.resident import WAYS, Tiles, resident_text, shape_of
+from retune.codegen.persistent import Callee, Step
+from retune.codegen.resident import WAYS, resident_text, shape_of
 from retune.core.dtypes import TensorType
 from retune.device import probe_child, staying
 from retune.device.resident import Resident
@@ -31,8 +31,8 @@ WAY = "launch.groups_stay.atomics"
 PLAIN = ("-cl-opt-disable",)
 """PoCL 3.0 takes tests of items for tests of groups where LLVM has joined barriers behind them."""
 TILES = [
-    Tiles(kernel="rows", parameters=2, groups=(3, 2, 1), items=8, arena=64),
-    Tiles(kernel="alone", parameters=1, groups=(5, 1, 1), items=1, arena=0),
+    Callee(kernel="rows", parameters=2, groups=(3, 2, 1), items=8, arena=64),
+    Callee(kernel="alone", parameters=1, groups=(5, 1, 1), items=1, arena=0),
 ]
 KERNELS = """
 static void rows_tile(__global const int* x, __global int* y, const int3 group, const int item,
@@ -106,8 +106,8 @@ def test_a_part_of_the_steps_alone(device: Device) -> None:
 
 
 def test_groups_lie_side_by_side_only_where_there_are_too_few() -> None:
-    small = Tiles(kernel="a", parameters=1, groups=(10, 1, 1), items=20, arena=100)
-    large = Tiles(kernel="b", parameters=1, groups=(1, 1, 1), items=100, arena=250)
+    small = Callee(kernel="a", parameters=1, groups=(10, 1, 1), items=20, arena=100)
+    large = Callee(kernel="b", parameters=1, groups=(1, 1, 1), items=100, arena=250)
     few, many = (shape_of([small, large], groups) for groups in (2, 10))
     assert (few.items, few.arena) == (128, 250)
     assert (few.beside(small), few.tickets(small)) == (2, 5), "two arenas of 100 bytes fit"

@@ -7,12 +7,12 @@ import pytest
 
 from retune.codegen.lower import lower
 from retune.codegen.target import CPU
-from retune.codegen.views import view
 from retune.core.dtypes import TensorType
 from retune.device.runtime import Device, open_device
 from retune.ir.stmt import from_dag
 from retune.ir.storage import Storage, row_major
 from retune.ir.te import Dag, compute, placeholder
+from retune.ir.views import view
 from retune.schedule.schedule import Schedule
 from tests.dags import conv2d
 from tests.oracle import assert_close, inputs_for, poisoned, reference, run_source

@@ -22,7 +22,6 @@ from retune.bundle.plan import (
 )
 from retune.codegen.lower import lower
 from retune.codegen.source import BufferSpec, KernelSource, ProgramSource
-from retune.codegen.views import view
 from retune.core.errors import InputError
 from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
@@ -37,6 +36,7 @@ from retune.graph.ops.host import HOST
 from retune.graph.ops.quantized import RESCALING
 from retune.ir.stmt import Program
 from retune.ir.storage import Storage
+from retune.ir.views import view
 from retune.rules.cost.estimate import default_candidate
 from retune.rules.devices import target_of
 from retune.schedule.space import Candidate

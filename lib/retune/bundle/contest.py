@@ -19,12 +19,12 @@ from retune.bundle.executor import (
     steps_of,
     text_of,
 )
+from retune.bundle.hazards import Touched, waits
 from retune.bundle.module import random_inputs
 from retune.bundle.placement import touched
 from retune.bundle.plan import BufferRole, NetworkPlan, made_by_hosts, storage_roots
 from retune.codegen import contest, persistent
 from retune.codegen.contest import contest_text
-from retune.codegen.hazards import Touched, waits
 from retune.core.dtypes import TensorType
 from retune.device.clock import clock_hz
 from retune.device.persistent import can_persist

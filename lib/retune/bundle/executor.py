@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from math import prod
 
 from retune.bundle.allocations import Allocations
+from retune.bundle.hazards import waits
 from retune.bundle.placement import Placement, touched
 from retune.bundle.plan import Form, NetworkPlan
 from retune.codegen import inline
-from retune.codegen.hazards import waits
 from retune.codegen.opencl_kernels import arena_bytes, defines_group
 from retune.codegen.persistent import Callee, Step
-from retune.codegen.resident import MOST_BYTES, Tiles, table_bytes
+from retune.codegen.resident import MOST_BYTES, table_bytes
 from retune.device.launching import prepare_launches
 from retune.device.persistent import Persistent, can_persist
 from retune.device.resident import Resident, way_of
@@ -83,7 +83,7 @@ def _staying(plan: NetworkPlan, held: Allocations, device: Device) -> Executor:
     """The plan as one launch of groups of items that stay."""
     placement, bases = held.placement, held.bases
     steps = steps_of(plan, placement, waits(touched(plan, placement)))
-    kernel = Resident(device, [text_of(plan)], plan.options, tiles_of(plan), steps, len(bases))
+    kernel = Resident(device, [text_of(plan)], plan.options, callees_of(plan), steps, len(bases))
     return Executor(
         whole=(kernel.launch(bases),),
         part=lambda first, end, rounds: (kernel.launch(bases, first=first, last=end),) * rounds,
@@ -149,7 +149,7 @@ def can_stay(plan: NetworkPlan) -> bool:
         for name, text in plan.kernels.items()
     ):
         return False
-    return table_bytes(tiles_of(plan), len(plan.launches)) <= MOST_BYTES
+    return table_bytes(callees_of(plan), len(plan.launches)) <= MOST_BYTES
 
 
 def text_of(plan: NetworkPlan) -> str:
@@ -158,25 +158,12 @@ def text_of(plan: NetworkPlan) -> str:
 
 
 def callees_of(plan: NetworkPlan) -> list[Callee]:
-    """The plan's kernels, each once."""
-    found: dict[str, Callee] = {}
-    for launch in plan.launches:
-        x, y, z = (*launch.global_size, 1, 1)[:3]
-        found[launch.kernel] = Callee(
-            kernel=launch.kernel,
-            parameters=len(launch.args),
-            groups=(x, y, z),
-        )
-    return list(found.values())
-
-
-def tiles_of(plan: NetworkPlan) -> list[Tiles]:
     """The plan's kernels, each once, by the functions of their groups."""
-    found: dict[str, Tiles] = {}
+    found: dict[str, Callee] = {}
     for launch in plan.launches:
         pairs = zip(launch.global_size, launch.local_size, strict=True)
         x, y, z = (*(size // local for size, local in pairs), 1, 1)[:3]
-        found[launch.kernel] = Tiles(
+        found[launch.kernel] = Callee(
             kernel=launch.kernel,
             parameters=len(launch.args),
             groups=(x, y, z),

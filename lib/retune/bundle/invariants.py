@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Container, Iterable, Mapping
 from math import prod
 
+from retune.bundle.hazards import are_apart
 from retune.bundle.offloaded import OffloadedStep
 from retune.bundle.plan import (
     NetworkPlan,
@@ -17,7 +18,6 @@ from retune.bundle.plan import (
     storage_roles,
     storage_roots,
 )
-from retune.codegen.hazards import are_apart
 from retune.codegen.images import fits_image
 from retune.codegen.opencl_kernels import image_arguments
 from retune.codegen.target import unknown_options

@@ -9,6 +9,7 @@ offset.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from retune.bundle.hazards import Region, Touched
 from retune.bundle.memory import MemoryPlan
 from retune.bundle.plan import (
     NetworkPlan,
@@ -17,7 +18,6 @@ from retune.bundle.plan import (
     storage_roles,
     storage_roots,
 )
-from retune.codegen.hazards import Region, Touched
 from retune.core.dtypes import itemsize
 from retune.device.runtime import aligned
 from retune.ir.storage import Span

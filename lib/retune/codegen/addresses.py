@@ -8,13 +8,10 @@ compute it. So neighbouring accesses share one base and differ in a constant. Re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import gcd
-from typing import Protocol
 
-from retune.codegen.alignment import known_divisor
-from retune.codegen.kernel import Memory, Name, Value
-from retune.codegen.target import Groups
-from retune.ir.expr import Buffer, Expr, Var, const, substitute, variables
-from retune.ir.flat import FlatIndices
+from retune.codegen.frame import Frame
+from retune.codegen.kernel import Value
+from retune.ir.expr import Binary, Buffer, Const, Expr, Var, const, substitute, variables
 from retune.ir.nodes import Node, node
 from retune.ir.simplify import (
     Monomial,
@@ -25,55 +22,6 @@ from retune.ir.simplify import (
     simplify,
 )
 from retune.ir.stmt import Block
-
-
-class Names(Protocol):
-    """What an expression needs of the kernel around it."""
-
-    @property
-    def registers(self) -> Mapping[Buffer, int]:
-        """Lanes of each register or private buffer; 0 for an array."""
-        ...
-
-    @property
-    def ranges(self) -> Mapping[Var, Range]:
-        """Ranges of the loop variables in scope."""
-        ...
-
-    @property
-    def settled(self) -> dict[object, Expr]:
-        """Tests under the ranges of their variables, by term, unrolled variables and lanes."""
-        ...
-
-    @property
-    def flat(self) -> FlatIndices:
-        """The indices of the nest's accesses, as polynomials."""
-        ...
-
-    @property
-    def groups(self) -> Groups:
-        """How work-groups run."""
-        ...
-
-    def hoist(self, terms: Polynomial, stem: str) -> Value:
-        """A sum of terms without constant, its parts named where they are known."""
-        ...
-
-    def identifier(self, name: str, part: int | None = None) -> str:
-        """The name of a buffer or loop variable, or of one register of a buffer."""
-        ...
-
-    def fresh(self, stem: str) -> str:
-        """A name that nothing else in the kernel has."""
-        ...
-
-    def register(self, buffer: Buffer, part: int) -> Name:
-        """One of the registers of a buffer."""
-        ...
-
-    def memory(self, buffer: Buffer) -> Memory:
-        """A buffer that lies in memory."""
-        ...
 
 
 @node
@@ -124,8 +72,8 @@ class _Form:
 class Addresses:
     """The places of accesses in one run of straight-line code; forms are found once each."""
 
-    def __init__(self, names: Names) -> None:
-        self._names = names
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
         self._forms: dict[tuple[int, str, str], tuple[object, _Form | None]] = {}
 
     def of(self, buffer: Buffer, indices: tuple[Expr, ...], instance: Instance) -> Place | None:
@@ -134,7 +82,7 @@ class Addresses:
         key = (id(indices), buffer.name, "" if lane is None else lane.name)
         known = self._forms.get(key)
         if known is None:  # the indices are kept, so that their id stays theirs
-            terms = self._names.flat(buffer, indices)
+            terms = self._frame.flat(buffer, indices)
             known = self._forms[key] = (indices, self._form(terms, instance.env, lane, buffer))
         form = known[1]
         if form is None:
@@ -160,7 +108,7 @@ class Addresses:
 
     def ranges(self, instance: Instance) -> dict[Var, Range]:
         """Ranges of the variables that an instance sees."""
-        ranges = dict(self._names.ranges)
+        ranges = dict(self._frame.ranges)
         if instance.lane:
             ranges[instance.lane[0]] = Range(0, instance.lane[1] - 1)
         return ranges
@@ -187,16 +135,43 @@ class Addresses:
                     base[monomial] = coefficient
         if stride not in (0, 1):
             return None
-        name = self._names.hoist(base, self._names.identifier(buffer.name)) if base else None
-        return _Form(name, offset, tuple(steps), stride, known_divisor(base), tuple(base.items()))
+        name = self._frame.hoist(base, self._frame.names.of(buffer.name)) if base else None
+        return _Form(name, offset, tuple(steps), stride, _known_divisor(base), tuple(base.items()))
 
     def _settled(
         self, buffer: Buffer, indices: tuple[Expr, ...], instance: Instance
     ) -> Place | None:
-        terms = self.resolve(self._names.flat(buffer, indices), instance)
+        terms = self.resolve(self._frame.flat(buffer, indices), instance)
         lane = instance.lane[0] if instance.lane else None
         form = self._form(terms, {}, lane, buffer)
         if form is None:
             return None
         lanes = instance.lane[1] if instance.lane and form.stride else 1
         return Place(buffer, form.base, form.offset, lanes, form.divisor, form.terms)
+
+
+def _known_divisor(terms: Polynomial) -> int:
+    """A number that divides the sum, whatever its variables are; 0 for the sum of nothing.
+
+    Vectors that start on their own size are one access on GPUs: `vload4` promises alignment to one
+    element only, and so becomes four loads there.
+    """
+    divisor = 0
+    for monomial, coefficient in terms.items():
+        factor = abs(coefficient)
+        for atom in monomial:
+            factor *= _divisor_of(atom)
+        divisor = gcd(divisor, factor)
+    return divisor
+
+
+def _divisor_of(atom: Expr) -> int:
+    match atom:
+        case Const(value):
+            return abs(int(value))
+        case Var():
+            return 1
+        case Binary("min" | "max", a, b):
+            return gcd(_known_divisor(polynomial(a)), _known_divisor(polynomial(b)))
+        case _:
+            return 1

@@ -5,8 +5,6 @@ earlier one read or wrote, waits until all items are past the earlier one. Every
 every barrier: they stand in loops of constant extents, never behind a guard.
 """
 
-from dataclasses import dataclass, replace
-
 from retune.ir.expr import Buffer, loads
 from retune.ir.stmt import (
     STRAIGHT,
@@ -17,6 +15,7 @@ from retune.ir.stmt import (
     Stmt,
     blocks,
     rewrite,
+    sequence,
     with_body,
 )
 
@@ -39,49 +38,39 @@ def place_barriers(program: Program) -> Program:
             case Seq(stmts):
                 return Seq(tuple(_apart(stmts)))
             case For(body=body) if _in_time(node) and _repeats_after_barrier(body):
-                inside = body.stmts if isinstance(body, Seq) else (body,)
-                waits = isinstance(inside[-1], Barrier)
-                return None if waits else replace(node, body=Seq((*inside, Barrier())))
+                inside = sequence(body, Barrier())
+                waits = isinstance(inside.stmts[-2], Barrier)
+                return None if waits else node.around(inside)
             case _:
                 return None
 
     return with_body(program, rewrite(program.body, rule))
 
 
-@dataclass(frozen=True, slots=True)
-class _Uses:
-    """Local buffers that a statement reads and writes."""
-
-    read: frozenset[Buffer] = frozenset()
-    written: frozenset[Buffer] = frozenset()
-
-    def conflicts(self, later: "_Uses") -> bool:
-        return bool(self.written & (later.read | later.written) or self.read & later.written)
-
-    def both(self, other: "_Uses") -> "_Uses":
-        return _Uses(self.read | other.read, self.written | other.written)
+_Uses = tuple[set[Buffer], set[Buffer]]
+"""Local buffers that statements read, and write."""
 
 
 def _uses(stmt: Stmt) -> _Uses:
     inside = blocks(stmt)
     read = {load.buffer for b in inside for load in loads(b.value) if load.buffer.scope == "local"}
-    written = {b.buffer for b in inside if b.buffer.scope == "local"}
-    return _Uses(frozenset(read), frozenset(written))
+    return read, {b.buffer for b in inside if b.buffer.scope == "local"}
 
 
 def _apart(stmts: tuple[Stmt, ...]) -> list[Stmt]:
     """The statements, with a barrier before each one that conflicts with those before it."""
     placed: list[Stmt] = []
-    so_far = _Uses()
+    read, written = set[Buffer](), set[Buffer]()
     for stmt in stmts:
-        own = _uses(stmt)
-        if so_far.conflicts(own):
+        own_read, own_written = _uses(stmt)
+        conflict = written & (own_read | own_written) or read & own_written
+        if conflict:
             placed.append(Barrier())
-            so_far = _Uses()
-        elif isinstance(stmt, Barrier):
-            so_far = _Uses()
+        if conflict or isinstance(stmt, Barrier):
+            read, written = set[Buffer](), set[Buffer]()
         placed.append(stmt)
-        so_far = so_far.both(own)
+        read |= own_read
+        written |= own_written
     return placed
 
 
@@ -94,6 +83,6 @@ def _repeats_after_barrier(body: Stmt) -> bool:
 
     One block alone may run on: each item keeps to its own elements.
     """
-    own = _uses(body)
-    writers = [b.buffer for b in blocks(body) if b.buffer.scope == "local"]
-    return bool(own.read & own.written) or len(set(writers)) < len(writers)
+    read, written = _uses(body)
+    writers = [b for b in blocks(body) if b.buffer.scope == "local"]
+    return bool(read & written) or len(written) < len(writers)

@@ -12,8 +12,9 @@ import numpy as np
 
 from retune.codegen.source import Pack
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Buffer, Select, Var, loads, variables, walk
+from retune.ir.expr import Buffer, Var, loads, variables
 from retune.ir.interp import run_program
+from retune.ir.selections import conditions
 from retune.ir.stmt import Program, Seq, Stmt, blocks, is_compile_time
 
 _KEPT = 4
@@ -99,11 +100,5 @@ def packed(computed: Mapping[str, Computed], packs: Mapping[str, Pack]) -> dict[
 
 def _deciding(nests: Sequence[Stmt]) -> set[Var]:
     """The variables that choose among the rows of a transform: each chosen formula is short."""
-    return {
-        var
-        for nest in nests
-        for block in blocks(nest)
-        for node in walk(block.value)
-        if isinstance(node, Select)
-        for var in variables(node.condition)
-    }
+    tests = (t for nest in nests for block in blocks(nest) for t in conditions(block.value))
+    return {var for test in tests for var in variables(test)}

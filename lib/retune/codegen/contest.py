@@ -10,7 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import indent
 
-from retune.codegen.persistent import LINE_INTS, Callee, Step, case_lines, support_lines, table
+from retune.codegen.opencl_kernels import cooperative_kernel
+from retune.codegen.persistent import (
+    LINE_INTS,
+    Callee,
+    Step,
+    base_names,
+    case_lines,
+    support_lines,
+    table,
+)
 
 NAME = "contest"
 """Entry point of the kernel."""
@@ -37,25 +46,16 @@ def contest_text(
     What the rows say of waiting does not count. The counters are as for `persistent`.
     """
     width = max((len(slot.waits) for slot in slots), default=0)
-    pointers = [f"base_{i}" for i in range(bases)]
-    return "\n".join(
-        [
-            *table(callees, rows),
-            *_waits(slots, width),
-            *support_lines(threads),
-            "__kernel __attribute__((reqd_work_group_size(1, 1, 1)))",
-            f"void {NAME}(",
-            *(f"    __global char* {name}," for name in pointers),
-            "    __global atomic_int* state,",
-            "    __global ulong* times,",
-            "    __global const int* choice)",
-            "{",
-            f"  __global char* const bases[{bases}] = {{{', '.join(pointers)}}};",
-            *_body(callees, len(slots), width),
-            "}",
-            "",
-        ]
-    )
+    pointers = base_names(bases)
+    given = [
+        *(f"__global char* {name}" for name in pointers),
+        *("__global atomic_int* state", "__global ulong* times", "__global const int* choice"),
+    ]
+    held = f"__global char* const bases[{bases}] = {{{', '.join(pointers)}}};"
+    body = [held, *_body(callees, len(slots), width)]
+    kernel = cooperative_kernel(NAME, (1, 1, 1), given, body)
+    tables = [*table(callees, rows), *_waits(slots, width)]
+    return "\n".join([*tables, *support_lines(threads), *kernel, ""])
 
 
 def _waits(slots: Sequence[Slot], width: int) -> list[str]:
@@ -71,45 +71,45 @@ def _waits(slots: Sequence[Slot], width: int) -> list[str]:
 
 def _body(callees: Sequence[Callee], slots: int, width: int) -> list[str]:
     return f"""\
-  const int me = retune_add(state, 1);
-  if (me == 0) {{
-    times[0] = {CLOCK};
-  }}
-  for (int slot = 0; slot < {slots}; ++slot) {{
-    const int first = choice[2 * slot];
-    const int end = choice[2 * slot + 1];
-    for (int row = first; row < end; ++row) {{
-      __constant const int* step = steps[row];
-      __global atomic_int* counters = COUNTERS(row);
-      if (row > first) {{
-        retune_wait(COUNTERS(row - 1), steps[row - 1][1]);
-      }} else {{
-        for (int i = 0; i < {width} && waits[slot][i] >= 0; ++i) {{
-          const int before = choice[2 * waits[slot][i] + 1] - 1;
-          retune_wait(COUNTERS(before), steps[before][1]);
-        }}
+const int me = retune_add(state, 1);
+if (me == 0) {{
+  times[0] = {CLOCK};
+}}
+for (int slot = 0; slot < {slots}; ++slot) {{
+  const int first = choice[2 * slot];
+  const int end = choice[2 * slot + 1];
+  for (int row = first; row < end; ++row) {{
+    __constant const int* step = steps[row];
+    __global atomic_int* counters = COUNTERS(row);
+    if (row > first) {{
+      retune_wait(COUNTERS(row - 1), steps[row - 1][1]);
+    }} else {{
+      for (int i = 0; i < {width} && waits[slot][i] >= 0; ++i) {{
+        const int before = choice[2 * waits[slot][i] + 1] - 1;
+        retune_wait(COUNTERS(before), steps[before][1]);
       }}
-      int done = 0;
-      int t;
-      while ((t = retune_take(counters, me, step[1])) >= 0) {{
-        ++done;
-        switch (step[0]) {{
+    }}
+    int done = 0;
+    int t;
+    while ((t = retune_take(counters, me, step[1])) >= 0) {{
+      ++done;
+      switch (step[0]) {{
 {indent(case_lines(callees, 0), "  ")}
-        }}
       }}
-      if (done && retune_add(counters, done) + done == step[1]) {{
-        times[1 + row] = {CLOCK};
-      }}
+    }}
+    if (done && retune_add(counters, done) + done == step[1]) {{
+      times[1 + row] = {CLOCK};
     }}
   }}
-  // The last one to leave clears the counters for the next launch.
-  if (retune_add(state + {LINE_INTS}, 1) == (int)get_num_groups(0) - 1) {{
-    for (int slot = 0; slot < {slots}; ++slot) {{
-      __global atomic_int* c = COUNTERS(choice[2 * slot]);
-      for (; c < COUNTERS(choice[2 * slot + 1]); c += {LINE_INTS}) {{
-        atomic_store_explicit(c, 0, memory_order_relaxed, memory_scope_device);
-      }}
+}}
+// The last one to leave clears the counters for the next launch.
+if (retune_add(state + {LINE_INTS}, 1) == (int)get_num_groups(0) - 1) {{
+  for (int slot = 0; slot < {slots}; ++slot) {{
+    __global atomic_int* c = COUNTERS(choice[2 * slot]);
+    for (; c < COUNTERS(choice[2 * slot + 1]); c += {LINE_INTS}) {{
+      atomic_store_explicit(c, 0, memory_order_relaxed, memory_scope_device);
     }}
-    atomic_store_explicit(state, 0, memory_order_relaxed, memory_scope_device);
-    atomic_store_explicit(state + {LINE_INTS}, 0, memory_order_relaxed, memory_scope_device);
-  }}""".splitlines()
+  }}
+  atomic_store_explicit(state, 0, memory_order_relaxed, memory_scope_device);
+  atomic_store_explicit(state + {LINE_INTS}, 0, memory_order_relaxed, memory_scope_device);
+}}""".splitlines()

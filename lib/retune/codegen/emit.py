@@ -5,7 +5,7 @@ expanded into statements over named registers; addresses are strength-reduced: e
 sum whose terms are added once, in the outermost scope where they are known, so inner statements
 see `base + constant`. Values read more than once by neighbouring statements are read once.
 
-Read `KernelBody.emit` first, then `hoisting.py` and `addresses.Address`.
+Read `KernelBody.emit` first, then `frame.py` and `addresses.Address`.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ from types import MappingProxyType
 from retune.codegen import gathers, streams
 from retune.codegen.addresses import Instance, Place
 from retune.codegen.expressions import Expressions
-from retune.codegen.hoisting import Hoisting, Scope
+from retune.codegen.frame import Frame, Scope
 from retune.codegen.kernel import (
     VECTOR_LANES,
     Array,
@@ -26,7 +26,6 @@ from retune.codegen.kernel import (
     Declare,
     If,
     Loop,
-    Memory,
     Name,
     Number,
     Prefetch,
@@ -35,7 +34,6 @@ from retune.codegen.kernel import (
     Tile,
     Value,
     Wait,
-    element_of,
 )
 from retune.codegen.lanes import vectorizable
 from retune.codegen.names import Identifiers, identifier
@@ -43,10 +41,22 @@ from retune.codegen.registers import register_lanes
 from retune.codegen.target import Groups
 from retune.core.errors import CodegenError
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Buffer, Expr, Var, conjuncts, loads, variables
+from retune.ir.expr import Buffer, Expr, Var, conjuncts, variables
 from retune.ir.flat import FlatIndices, elements
-from retune.ir.simplify import Polynomial, Range
-from retune.ir.stmt import STRAIGHT, Barrier, Block, For, Seq, Stmt, blocks, inside, loops, paths
+from retune.ir.simplify import Range
+from retune.ir.stmt import (
+    STRAIGHT,
+    Barrier,
+    Block,
+    For,
+    Seq,
+    Stmt,
+    blocks,
+    inside,
+    loops,
+    paths,
+    touched,
+)
 
 
 class KernelBody:
@@ -66,7 +76,6 @@ class KernelBody:
         `reserved` are the words that no name may be; `images` says which constants are images, and
         of how many texels and rows.
         """
-        self._images = images
         self.nest = nest
         self._packed = packed
         self._loops: list[For] = []
@@ -74,35 +83,32 @@ class KernelBody:
         self.streams = False
         """Whether it fetches ahead."""
         self._shares = any(b.buffer.scope == "local" for b in blocks(nest))
-        self.groups = groups
         self.global_size = [1, 1, 1]
         self.local_size = [1, 1, 1]
-        self.ranges: dict[Var, Range] = {}
-        """Of the loop variables met so far."""
-        self.flat = FlatIndices()
-        self._names = Identifiers(reserved)
-        self._hoisting = Hoisting(
-            self._names, self.ranges, lambda expr: Expressions(self).integer(expr)
-        )
-        self._scopes = self._hoisting.scopes
+        names, flat = Identifiers(reserved), FlatIndices()
         for buffer in arguments:
-            self._names.of(buffer.name)
-        self.lanes = {n.var: evaluate_int(n.extent) for n in _vector_loops(nest, self.flat)}
-        local = {b for b in _buffers(nest) if b.scope in ("register", "private")}
-        chosen = frozenset(self.lanes)
-        self.registers = {
-            b: register_lanes(nest, b, chosen, self.flat) for b in sorted(local, key=str)
-        }
+            names.of(buffer.name)
+        self.lanes = {n.var: evaluate_int(n.extent) for n in _vector_loops(nest, flat)}
+        used = {b for block in blocks(nest) for b in touched(block)}
+        local = {b for b in used if b.scope in ("register", "private")}
+        lanes = frozenset(self.lanes)
+        self.frame = Frame(
+            groups=groups,
+            names=names,
+            integer=lambda expr: Expressions(self.frame).integer(expr),
+            flat=flat,
+            registers={b: register_lanes(nest, b, lanes, flat) for b in sorted(local, key=str)},
+            images=images,
+        )
+        self._scopes = self.frame.scopes
         self._established: list[Expr] = []
-        self.settled: dict[object, Expr] = {}
-        """Tests under the ranges of their variables: each version of a loop asks for them."""
-        self._homes = {b: _home(nest, b) for b in self.registers}
+        self._homes = {b: _home(nest, b) for b in self.frame.registers}
 
     def emit(self) -> tuple[Statement, ...]:
         """The kernel's body."""
         written = {b.buffer for b in blocks(self.nest)}  # words of an array are read under its name
         for buffer in sorted((b for b in written if b.scope == "local"), key=str):
-            self._add(Array(self.memory(buffer), elements(buffer)))
+            self._add(Array(self.frame.memory(buffer), elements(buffer)))
         self._declare(self.nest, first=True)
         self._walk(self.nest, {})
         return tuple(self._scopes[0].statements)
@@ -141,7 +147,7 @@ class KernelBody:
             for i in range(extent):
                 self._walk(loop.body, {**env, loop.var: i})
             return
-        self.ranges[loop.var] = Range(0, extent - 1)
+        self.frame.ranges[loop.var] = Range(0, extent - 1)
         if loop.kind == "serial":
             terms = [] if inside(loop).waits else self._invariant_guards(loop)
             if terms:
@@ -157,14 +163,14 @@ class KernelBody:
         scope = self._scopes[-1]
         if loop.var not in scope.variables:  # a copy of it, where an unrolled loop is around
             scope.variables.add(loop.var)
-            name, passed = self.variable(loop.var), self.groups.solitary
+            name, passed = self.frame.variable(loop.var), self.frame.groups.solitary
             self._add(Number(name, kind, int(dim), extent, passed, tuple(loop.notes)))
         self._declare(loop)
         self._walk(loop.body, env)
 
     def _serial(self, loop: For, env: dict[Var, int]) -> None:
         """A loop in time."""
-        extent, name = evaluate_int(loop.extent), self.variable(loop.var)
+        extent, name = evaluate_int(loop.extent), self.frame.variable(loop.var)
         scope = Scope({loop.var})
         self._scopes.append(scope)
         self._declare(loop)
@@ -185,7 +191,7 @@ class KernelBody:
             return {}
         if all(block.guard is None for block in blocks(loop.body)):
             return {}
-        printer = Expressions(self)
+        printer = Expressions(self.frame)
         found: dict[Expr, set[Value] | None] = {}
         for instance in self._instances(loop.body, env, None):
             for term in conjuncts(instance.block.guard):
@@ -226,7 +232,7 @@ class KernelBody:
 
     def _under(self, terms: list[Expr], loop: For, env: dict[Var, int]) -> None:
         """The loop inside one test of the terms; without it if they never hold."""
-        condition = Expressions(self).condition(terms, Instance(blocks(loop)[0], env, None))
+        condition = Expressions(self.frame).condition(terms, Instance(blocks(loop)[0], env, None))
         if condition is None:
             return
         self._established.extend(terms)
@@ -243,11 +249,13 @@ class KernelBody:
             if home is not (None if first else stmt):
                 continue
             size = elements(buffer)
-            lanes = self.registers[buffer]
+            lanes = self.frame.registers[buffer]
             if lanes:
-                self._add(Registers(tuple(self.register(buffer, i) for i in range(size // lanes))))
+                self._add(
+                    Registers(tuple(self.frame.register(buffer, i) for i in range(size // lanes)))
+                )
             else:
-                self._add(Array(self.memory(buffer), size))
+                self._add(Array(self.frame.memory(buffer), size))
 
     def _instances(
         self, stmt: Stmt, env: dict[Var, int], lane: tuple[Var, int] | None
@@ -272,7 +280,7 @@ class KernelBody:
 
     def _statements(self, instances: list[Instance]) -> None:
         """Statements for the instances; repeated reads of unwritten memory are named once."""
-        printer = Expressions(self)
+        printer = Expressions(self.frame)
         tests = [printer.guard(i, self._established) for i in instances]
         live = [(i, t) for i, t in zip(instances, tests, strict=True) if t is not None]
         written = {i.block.buffer for i, _ in live}
@@ -326,7 +334,9 @@ class KernelBody:
 
     def _name_read(self, printer: Expressions, read: Place) -> Statement:
         """The declaration of a variable that holds the read from now on."""
-        name = Name(self.fresh(identifier(read.buffer.name)), read.buffer.dtype, read.lanes)
+        name = Name(
+            self.frame.names.fresh(identifier(read.buffer.name)), read.buffer.dtype, read.lanes
+        )
         printer.named[read] = name
         return Declare(name, printer.load(read))
 
@@ -335,46 +345,16 @@ class KernelBody:
         streamed = read.buffer.name in self._packed and streams.is_stream(read.buffer)
         streamed = streamed and not Tile.parse(read.buffer.dtype)
         reducing = any(loop.reduce for loop in self._loops)
-        if not (streamed and self.groups.prefetch and reducing):
+        if not (streamed and self.frame.groups.prefetch and reducing):
             return
-        memory = self.memory(read.buffer)
+        memory = self.frame.memory(read.buffer)
         if ahead := streams.fetch(read, memory):
             self.streams = True
             yield ahead
         if share := streams.share_of_next(read, self._loops):
             offset = share.pop((), 0)
-            base = self.hoist(share, f"next_{memory.name}")
+            base = self.frame.hoist(share, f"next_{memory.name}")
             yield Prefetch(At(memory, base, 0), offset, later=True)
-
-    # -- names and addresses -------------------------------------------------------------------
-
-    def identifier(self, name: str, part: int | None = None) -> str:
-        """The name of a buffer or loop variable, or of one register of a buffer."""
-        return self._names.of(name, part)
-
-    def variable(self, var: Var) -> Name:
-        """The name of a loop variable."""
-        return Name(self._names.of(var.name), "int32")
-
-    def register(self, buffer: Buffer, part: int) -> Name:
-        """One of the registers of a buffer."""
-        return Name(self._names.of(buffer.name, part), buffer.dtype, self.registers[buffer])
-
-    def memory(self, buffer: Buffer) -> Memory:
-        """A buffer that lies in memory."""
-        dtype = buffer.dtype
-        if buffer.scope == "local" or Tile.parse(dtype):  # others touch element after element
-            dtype = element_of(dtype)
-        image = self._images.get(buffer.name) if buffer.scope == "constant" else None
-        return Memory(self._names.of(buffer.name), dtype, buffer.scope, image)
-
-    def fresh(self, stem: str) -> str:
-        """A name that nothing else in the kernel has."""
-        return self._names.fresh(stem)
-
-    def hoist(self, terms: Polynomial, stem: str) -> Value:
-        """A sum without constant, its parts named where they are known."""
-        return self._hoisting.hoist(terms, stem)
 
 
 def _vector_loops(nest: Stmt, flat: FlatIndices) -> list[For]:
@@ -390,21 +370,9 @@ def _vector_loops(nest: Stmt, flat: FlatIndices) -> list[For]:
     ]
 
 
-def _buffers(nest: Stmt) -> set[Buffer]:
-    found: set[Buffer] = set()
-    for block in blocks(nest):
-        found.add(block.buffer)
-        found |= {load.buffer for load in loads(block.value)}
-    return found
-
-
 def _home(nest: Stmt, buffer: Buffer) -> For | None:
     """The innermost loop with a scope of its own around every use of a buffer."""
-    around = [
-        path
-        for b, path in paths(nest)
-        if b.buffer == buffer or any(load.buffer == buffer for load in loads(b.value))
-    ]
+    around = [path for block, path in paths(nest) if buffer in touched(block)]
     home: For | None = None
     for level in zip(*around, strict=False):
         if any(loop is not level[0] for loop in level):

@@ -8,8 +8,9 @@ as vector lanes. Scalars are widened only where a function or an assignment need
 from collections.abc import Iterator, Sequence
 
 from retune.codegen import gathers
-from retune.codegen.addresses import Addresses, Instance, Names, Place
-from retune.codegen.intrinsics import is_intrinsic
+from retune.codegen.addresses import Addresses, Instance, Place
+from retune.codegen.frame import Frame
+from retune.codegen.intrinsics import called, shape_of
 from retune.codegen.kernel import (
     NARROW_TYPES,
     Assign,
@@ -27,7 +28,6 @@ from retune.codegen.kernel import (
 from retune.codegen.kernel import Load as Read
 from retune.codegen.lookups import elements, is_lookup, lookups, place_of
 from retune.codegen.sharing import shared_values
-from retune.codegen.warps import is_of_warps, shape_of_warps
 from retune.codegen.widths import integer_type, sum_type
 from retune.core.dtypes import is_unsigned
 from retune.core.errors import CodegenError
@@ -59,13 +59,13 @@ class Expressions:
     `lanes` holds the elements that are lanes of such reads.
     """
 
-    def __init__(self, names: Names) -> None:
-        self.names = names
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
         self.named: dict[Place, Name] = {}
         self.lanes: dict[Place, gathers.Lane] = {}
         self._tests: dict[object, Value | bool] = {}
         self._starts: dict[tuple[str, int], Value] = {}
-        self._addresses = Addresses(names)
+        self._addresses = Addresses(frame)
         self._certain: dict[str, list[Load]] = {}
         self._shared: dict[tuple[str, bool], list[Expr]] = {}
         self._values: dict[Expr, Value] = {}
@@ -89,8 +89,9 @@ class Expressions:
         if half and (wide := _as_float32(block.value)) is not None:
             return [*made, Store(self._at(place), self._wide(wide, instance, 1))]
         old = target or self.load(place)
-        if isinstance(block.value, Call) and is_of_warps(block.value.function):
-            return [*made, self._together(block.value, old, instance)]
+        entry = called(block.value)
+        if entry is not None and entry.warp is not None:
+            return [*made, self._together(entry.name, old, instance)]
         if place.lanes < lanes:
             value = self._across_lanes(instance, old, lanes, made)
         else:
@@ -98,13 +99,12 @@ class Expressions:
         made.append(Store(self._at(place), value) if target is None else Assign((target,), value))
         return made
 
-    def _together(self, call: Call, first: Value, instance: Instance) -> Statement:
-        """The sums of an item, of which the call has all but the first, with what it adds."""
-        *words, second = (self.value(arg, instance) for arg in call.args)
+    def _together(self, name: str, first: Value, instance: Instance) -> Statement:
+        """The sums of an item, of which its call has all but the first, with what it adds."""
+        *words, second = (self.value(arg, instance) for arg in instance.block.value.children)
         if not isinstance(first, Name) or not isinstance(second, Name):
             raise CodegenError(f"{instance.block.name}: its sums are not in registers")
-        function = Function(call.function, shape_of_warps(call))
-        return Together(function, (first, second), tuple(words))
+        return Together(Function(name, shape_of(words)), (first, second), tuple(words))
 
     def guard(self, instance: Instance, established: Sequence[Expr]) -> tuple[Value, ...] | None:
         """The tests under which an instance runs: none if it always does, None if it never does.
@@ -132,11 +132,11 @@ class Expressions:
         env = tuple((v, instance.env[v]) for v in variables(term) if v in instance.env)
         key = (term, frozenset(env), instance.lane)
         if key not in self._tests:
-            settled = self.names.settled.get(key)
+            settled = self._frame.settled.get(key)
             if settled is None:
                 settled = substitute(term, {v: const(i) for v, i in env})
                 settled = simplify(settled, self._addresses.ranges(instance))
-                self.names.settled[key] = settled
+                self._frame.settled[key] = settled
             known = isinstance(settled, Const)
             self._tests[key] = bool(settled.value) if known else self.value(settled, instance)
         return self._tests[key]
@@ -149,13 +149,13 @@ class Expressions:
         block = instance.block
         key = (block.name, instance.lane is not None)
         if key not in self._shared:
-            places = map(place_of, lookups(instance, self.names.registers))
+            places = map(place_of, lookups(instance, self._frame.registers))
             self._shared[key] = [*shared_values(block.value), *places]
         self._values = {}
         made: list[Statement] = []
         for node in self._shared[key]:
             value = self.value(node, instance)
-            name = Name(self.names.fresh("value"), node.dtype, value.lanes)
+            name = Name(self._frame.names.fresh("value"), node.dtype, value.lanes)
             made.append(Declare(name, value))
             self._values[node] = name
         return made
@@ -164,7 +164,7 @@ class Expressions:
         """The literal that an instance sets a register to; None if it does not."""
         block = instance.block
         plain = block.reducer is None and block.guard is None and isinstance(block.value, Const)
-        if not plain or not self.names.registers.get(block.buffer):
+        if not plain or not self._frame.registers.get(block.buffer):
             return None
         lanes = instance.lane[1] if instance.lane else 1
         key = (block.name, lanes)
@@ -197,9 +197,9 @@ class Expressions:
             assert isinstance(value, Binary)
             a, b = (self._wide(e, instance, lanes) for e in (value.a, value.b))
             return Operation("fma", (a, b, old), "float32", lanes)
-        if isinstance(value, Call) and is_intrinsic(value.function):
-            words = (self._wide(word, instance, lanes) for word in value.args)
-            return Operation(value.function, (*words, old), value.dtype, lanes)
+        if entry := called(value):
+            words = (self._wide(word, instance, lanes) for word in value.children)
+            return Operation(entry.name, (*words, old), value.dtype, lanes)
         return self._combined(block, old, _exact(value, self._wide(value, instance, lanes)), lanes)
 
     def _combined(self, block: Block, a: Value, b: Value, lanes: int) -> Value:
@@ -214,7 +214,7 @@ class Expressions:
         block, dtype = instance.block, instance.block.buffer.dtype
         value = self._wide(block.value, instance, lanes)
         while lanes > 1:
-            name = Name(self.names.fresh("lanes"), dtype, lanes)
+            name = Name(self._frame.names.fresh("lanes"), dtype, lanes)
             made.append(Declare(name, value))
             lanes //= 2
             low, high = (Operation(half, (name,), dtype, lanes) for half in ("low", "high"))
@@ -239,7 +239,7 @@ class Expressions:
         var, lanes = instance.lane
         whole = self.certain_reads(instance, written)
         for load, place in zip(self._certain_loads(instance.block, written), whole, strict=True):
-            if place is None and not is_lookup(load, var, self.names.registers):
+            if place is None and not is_lookup(load, var, self._frame.registers):
                 for i in range(lanes):
                     one = Instance(instance.block, {**instance.env, var: i}, None)
                     read = self._addresses.of(load.buffer, load.indices, one)
@@ -253,7 +253,7 @@ class Expressions:
                 for load in certain_loads(block.value)
                 if load.dtype != "float16"  # no device needs to know a name of that type
                 and not any(
-                    inner.buffer in written or inner.buffer in self.names.registers
+                    inner.buffer in written or inner.buffer in self._frame.registers
                     for inner in loads(load)
                 )
             ]
@@ -265,18 +265,18 @@ class Expressions:
 
     def _at(self, place: Place) -> At:
         """The place in memory; vectors are accessed whole where that helps the target."""
-        whole = self.names.groups.aligned_vectors and place.lanes > 1 and place.aligned
+        whole = self._frame.groups.aligned_vectors and place.lanes > 1 and place.aligned
         aligned = whole and place.buffer.scope in ("global", "constant", "local")
-        return At(self.names.memory(place.buffer), place.base, place.offset, place.lanes, aligned)
+        return At(self._frame.memory(place.buffer), place.base, place.offset, place.lanes, aligned)
 
     def _register(self, read: Place) -> Name | None:
         """The register that a read or write goes to; None for memory."""
-        lanes = self.names.registers.get(read.buffer, 0)
+        lanes = self._frame.registers.get(read.buffer, 0)
         if not lanes:
             return None
         if read.base or read.lanes != lanes or read.offset % lanes:
             raise CodegenError(f"{read.buffer}: [{read.base} + {read.offset}] is not a register")
-        return self.names.register(read.buffer, read.offset // lanes)
+        return self._frame.register(read.buffer, read.offset // lanes)
 
     def _half(self, load: Load, instance: Instance) -> Value | None:
         """A float16 in memory, read as float32; None for one that is in a register or a vector."""
@@ -309,7 +309,7 @@ class Expressions:
                 return self._select(expr, instance)
             case Cast():
                 return self._cast(expr, instance)
-            case Call(function) if is_intrinsic(function):
+            case Call() if called(expr):
                 words = self._alike(expr.args, instance)
                 zero = _splat(Literal(0, "int32"), expr.dtype, words[0].lanes)
                 return Operation(expr.function, (*words, zero), expr.dtype, zero.lanes)
@@ -346,9 +346,9 @@ class Expressions:
 
     def _load(self, load: Load, instance: Instance) -> Value:
         lane = instance.lane and instance.lane[0]
-        if len(loads(load)) > 1 and is_lookup(load, lane, self.names.registers):
+        if len(loads(load)) > 1 and is_lookup(load, lane, self._frame.registers):
             places = self.value(place_of(load), instance)
-            return elements(self.names.memory(load.buffer), places, load.dtype)
+            return elements(self._frame.memory(load.buffer), places, load.dtype)
         read = self._addresses.of(load.buffer, load.indices, instance)
         if read is not None:
             value = self._register(read) or self.named.get(read)
@@ -410,8 +410,8 @@ class Expressions:
         offset = terms.pop((), 0)
         if not terms:
             return Literal(offset, "int32")
-        base = self.names.hoist(terms, "i")
-        kind = sum_type([*terms.items(), ((), offset)], self.names.ranges)
+        base = self._frame.hoist(terms, "i")
+        kind = sum_type([*terms.items(), ((), offset)], self._frame.ranges)
         if kind == "int64":
             base = Operation("long", (base,), kind)
         return Operation("add", (base, Literal(offset, "int32")), kind) if offset else base
@@ -422,12 +422,12 @@ class Expressions:
             case Binary(op, a, b) if op in ("min", "max"):
                 left, right = self._part(a), self._part(b)
                 kind = "int32"
-                if "int64" in {integer_type(part, self.names.ranges) for part in (a, b)}:
+                if "int64" in {integer_type(part, self._frame.ranges) for part in (a, b)}:
                     kind = "int64"
                     left, right = (Operation("long", (v,), kind) for v in (left, right))
                 return Operation(op, (left, right), kind)
             case Binary("floordiv" | "mod" as op, a, b):
-                low = bounds(a, self.names.ranges)
+                low = bounds(a, self._frame.ranges)
                 positive = low is not None and low.low >= 0
                 op = _TRUNCATING[op] if positive else op
                 return Operation(op, (self._part(a), self._part(b)), "int32")

@@ -6,18 +6,16 @@ to a core, by the cache for images. Read `ImagePack`, then `read_otherwise`.
 """
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
-from retune.codegen.kernel import CHANNELS, At, Load, Statement
+from retune.codegen.kernel import CHANNELS, At, Load, Statement, parts
 from retune.codegen.resident import WAYS
 from retune.codegen.source import Pack
 from retune.codegen.target import ONE_BASE, Groups, Target
 from retune.ir.expr import Buffer
 from retune.ir.flat import elements
-from retune.ir.nodes import Node
 
 Image = tuple[int, int]
 """Texels of a row, and rows."""
@@ -74,23 +72,12 @@ def takes_images(target: Target, groups: Groups) -> bool:
 
 def read_otherwise(body: tuple[Statement, ...]) -> frozenset[str]:
     """Names of memory that would be images, and that a statement does not read by whole texels."""
-    parts = list(_parts(body))
-    touched = Counter(p.memory.name for p in parts if isinstance(p, At) and p.memory.image)
-    whole = Counter(p.at.memory.name for p in parts if isinstance(p, Load) and _is_texel(p))
+    found = list(parts(body))
+    touched = Counter(p.memory.name for p in found if isinstance(p, At) and p.memory.image)
+    whole = Counter(p.at.memory.name for p in found if isinstance(p, Load) and _is_texel(p))
     return frozenset(touched - whole)
 
 
 def _is_texel(load: Load) -> bool:
     at = load.at
     return at.lanes == CHANNELS and at.aligned and load.dtype == at.memory.dtype
-
-
-def _parts(part: object) -> Iterator[Node]:
-    """The nodes of statements and values, from the outside in."""
-    if isinstance(part, tuple):
-        for inside in part:
-            yield from _parts(inside)
-    elif isinstance(part, Node):
-        yield part
-        for f in fields(part):  # pyright: ignore[reportArgumentType]  # all nodes are dataclasses
-            yield from _parts(getattr(part, f.name))

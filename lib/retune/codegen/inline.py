@@ -8,8 +8,8 @@ own: taken into the row they save 1 % of a network of 8 us, and take longer to c
 
 from collections.abc import Sequence
 
-from retune.codegen.opencl_kernels import group_function
-from retune.codegen.persistent import Callee, Step, comment
+from retune.codegen.opencl_kernels import cooperative_kernel, group_function
+from retune.codegen.persistent import Callee, Step, base_names, comment
 
 NAME = "in_one_thread"
 """Entry point of the kernel, which is launched as a single work-item."""
@@ -22,26 +22,15 @@ def inline_text(callees: Sequence[Callee], steps: Sequence[Step], bases: int) ->
     times over.
     """
     known = {callee.kernel: callee for callee in callees}
-    return "\n".join(
-        [
-            "__kernel __attribute__((reqd_work_group_size(1, 1, 1)))",
-            f"void {NAME}(",
-            *(f"    __global char* base_{i}," for i in range(bases)),
-            "    const int first,",
-            "    const int last,",
-            "    const int rounds)",
-            "{",
-            "  for (int round = 0; round < rounds; ++round) {",
-            *(
-                f"    {line}"
-                for number, step in enumerate(steps)
-                for line in _call(number, step, known[step.kernel])
-            ),
-            "  }",
-            "}",
-            "",
-        ]
-    )
+    given = [f"__global char* {name}" for name in base_names(bases)]
+    given += ["const int first", "const int last", "const int rounds"]
+    calls = [
+        f"  {line}"
+        for number, step in enumerate(steps)
+        for line in _call(number, step, known[step.kernel])
+    ]
+    body = ["for (int round = 0; round < rounds; ++round) {", *calls, "}"]
+    return "\n".join([*cooperative_kernel(NAME, (1, 1, 1), given, body), ""])
 
 
 def _call(number: int, step: Step, callee: Callee) -> list[str]:

@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from retune.codegen.kernel import Function, Value, element_of
-from retune.codegen.tiles import tiles_to_calls
-from retune.codegen.warps import is_of_warps, shape_of_warps, warp_to_call
+from retune.codegen.tiles import read_as, tile_to_call
+from retune.codegen.warps import warp_to_call
 from retune.core.errors import CodegenError
-from retune.instructions import Match, Shape, intrinsic, intrinsics, match, mismatch
-from retune.ir.expr import Buffer, Call, Expr, Load, Var, const
-from retune.ir.flat import elements
+from retune.instructions import Intrinsic, Match, Shape, intrinsic, intrinsics, match, mismatch
+from retune.ir.expr import Call, Expr, Var
 from retune.ir.stmt import For, Stmt, blocks, paths, rewrite
 
 
@@ -22,9 +21,7 @@ def intrinsics_to_calls(nest: Stmt) -> Stmt:
 
     Raises: CodegenError where a primitive after `tensorize` left nothing to do it with.
     """
-
-    tiled: list[tuple[For, Match]] = []
-    together: list[tuple[For, Match]] = []
+    spread: list[tuple[For, Match]] = []
 
     def rule(node: Stmt) -> Stmt | None:
         if not isinstance(node, For) or not node.intrinsic:
@@ -36,13 +33,13 @@ def intrinsics_to_calls(nest: Stmt) -> Stmt:
             names = ", ".join(block.name for block in blocks(node))
             raise CodegenError(f"{names}: no {entry.name} over {node.var} any more: {problem}")
         if entry.op.axes:
-            (tiled if entry.of_tiles else together).append((node, found))
+            spread.append((node, found))
             return None
         return replace(found.block, value=_call(found))
 
-    nest = tiles_to_calls(rewrite(nest, rule), tiled)
-    for loop, found in together:
-        nest = warp_to_call(nest, loop, found)
+    nest = rewrite(nest, rule)
+    for loop, found in spread:
+        nest = (tile_to_call if found.entry.of_tiles else warp_to_call)(nest, loop, found)
     return nest
 
 
@@ -51,16 +48,15 @@ def _call(found: Match) -> Expr:
     for number, (load, operand) in enumerate(zip(found.reads, found.entry.operands, strict=True)):
         index = found.word(number)
         assert index is not None
-        size = -(-elements(load.buffer) // operand.word)
-        dtype = f"{load.dtype}x{operand.word}"
-        buffer = Buffer(load.buffer.name, (const(size),), dtype, load.buffer.scope)
-        words.append(Load(buffer, (index,)))
+        words.append(read_as(load, f"{load.dtype}x{operand.word}", index, operand.word))
     return Call(found.entry.name, tuple(words), found.block.buffer.dtype)
 
 
-def is_intrinsic(function: str) -> bool:
-    """Whether calls of that function are an intrinsic's."""
-    return any(entry.name == function for entry in intrinsics())
+def called(value: Expr) -> Intrinsic | None:
+    """The intrinsic that a value is a call of; None for others."""
+    if not isinstance(value, Call):
+        return None
+    return next((entry for entry in intrinsics() if entry.name == value.function), None)
 
 
 def used_functions(nest: Stmt, lanes: Mapping[Var, int], offered: Sequence[str]) -> list[Function]:
@@ -70,18 +66,15 @@ def used_functions(nest: Stmt, lanes: Mapping[Var, int], offered: Sequence[str])
     """
     found: set[tuple[str, Shape]] = set()
     for block, path in paths(nest):
-        call = block.value
-        if isinstance(call, Call) and is_of_warps(call.function):
-            found.add((call.function, shape_of_warps(call)))
-        elif isinstance(call, Call) and is_intrinsic(call.function):
-            width = [lanes[p.var] for p in path if p.var in lanes]
-            found.add((call.function, shape_of(call.args, width[0] if width else 1)))
+        if entry := called(block.value):
+            width = [lanes[p.var] for p in path if p.var in lanes and not entry.op.axes]
+            found.add((entry.name, shape_of(block.value.children, width[0] if width else 1)))
     return [
         Function(name, shape, intrinsic(name).way(shape, offered).name)
         for name, shape in sorted(found)
     ]
 
 
-def shape_of(words: Sequence[Expr | Value], lanes: int) -> Shape:
-    """The shape of the function over these words."""
-    return Shape(tuple(element_of(word.dtype) for word in words), lanes)
+def shape_of(words: Sequence[Expr | Value], lanes: int = 1) -> Shape:
+    """The shape of the function over these words, of which the first two tell the types."""
+    return Shape(tuple(element_of(word.dtype) for word in words[:2]), lanes)

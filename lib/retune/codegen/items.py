@@ -6,7 +6,7 @@ Both keep the meaning of the loop program: the interpreter may run it after eith
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from retune.ir.expr import Buffer, Expr, Var, all_of, conjuncts, equal, loads
+from retune.ir.expr import Buffer, Expr, Var, all_of, conjuncts, equal
 from retune.ir.stmt import (
     Barrier,
     Block,
@@ -25,6 +25,7 @@ from retune.ir.stmt import (
     paths,
     rewrite,
     substitute_stmt,
+    touched,
     with_body,
 )
 
@@ -144,11 +145,13 @@ def _thread_memory(program: Program, loop: For) -> tuple[set[Buffer], set[str]]:
     within = blocks(loop.body)
     names = {b.name for b in within}
     outside = [b for b in blocks(program.body) if b.name not in names]
-    elsewhere = {buffer for b in outside for buffer in _touched(b)}
+    elsewhere = {buffer for b in outside for buffer in touched(b)}
     own: set[Buffer] = set()
     dependent: set[str] = set()
     while True:
-        more = {b.name for b in within if loop.var in block_variables(b) or own & set(_touched(b))}
+        more = {
+            b.name for b in within if loop.var in block_variables(b) or own.intersection(touched(b))
+        }
         own = {
             b.buffer
             for b in within
@@ -159,10 +162,6 @@ def _thread_memory(program: Program, loop: For) -> tuple[set[Buffer], set[str]]:
         if more == dependent:
             return own, dependent
         dependent = more
-
-
-def _touched(block: Block) -> list[Buffer]:
-    return [block.buffer, *(load.buffer for load in loads(block.value))]
 
 
 def _push(stmt: Stmt, loop: For, dependent: set[str], names: Iterator[Var]) -> Stmt:

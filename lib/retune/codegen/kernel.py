@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
 from retune.core.dtypes import itemsize
 from retune.instructions import Shape
@@ -245,9 +245,6 @@ class Store(Node):
 class Wait:
     """A barrier: items wait until the memory of their group is as all of them left it."""
 
-    def __str__(self) -> str:
-        return "barrier"
-
 
 @node
 class Prefetch(Node):
@@ -323,10 +320,6 @@ class Together(Node):
     targets: tuple[Name, ...]
     values: "tuple[Value, ...]"
 
-    def __str__(self) -> str:
-        called = f"{self.function.op}({', '.join(map(str, self.values))})"
-        return f"{', '.join(map(str, self.targets))} += {called}"
-
 
 Statement = (
     Declare | Registers | Array | Part | Assign | Store | Wait | Prefetch | Number | Loop | If
@@ -336,13 +329,12 @@ Statement = (
 
 @node
 class Function(Node):
-    """A function that the kernel calls and that comes before it."""
+    """An intrinsic as a function, which comes before the kernel that calls it."""
 
     op: str
-    shape: Shape | None = None
-    """Of an intrinsic's."""
+    shape: Shape
     way: str = ""
-    """In which of its ways it computes the intrinsic."""
+    """In which of its ways it is computed."""
 
 
 @node
@@ -367,57 +359,19 @@ class Kernel:
     body: tuple[Statement, ...]
     called: bool = False
     """No kernel, but a function that a part of a larger group calls, see `tile_functions`."""
+    fetches: bool = False
+    """Whether it asks for lines ahead of their use."""
     functions: tuple[Function, ...] = ()
     comment: tuple[str, ...] = ()
 
-    def __str__(self) -> str:
-        head = f"kernel {self.name}({', '.join(p.memory.name for p in self.parameters)})"
-        return "\n".join([head, *shown(self.body, "  ")])
 
-
-def shown(statements: tuple[Statement, ...], indent: str = "") -> Iterator[str]:
-    """The statements as lines to be read."""
-    for statement in statements:
-        yield indent + _shown(statement)
-        match statement:
-            case Loop(body=body):
-                yield from shown(body, indent + "  ")
-            case If(then=then, otherwise=otherwise):
-                yield from shown(then, indent + "  ")
-                if otherwise:
-                    yield f"{indent}else:"
-                    yield from shown(otherwise, indent + "  ")
-            case _:
-                pass
-
-
-def _shown(statement: Statement) -> str:
-    """One line."""
-    match statement:
-        case Declare(name, value):
-            return f"let {name} = {value}"
-        case Registers(names):
-            return f"registers {', '.join(map(str, names))}"
-        case Array(memory) | Part(memory):
-            size = f"[{statement.elements}]" if isinstance(statement, Array) else ""
-            place = f" from byte {statement.first}" if isinstance(statement, Part) else ""
-            return f"{memory.scope} {memory.name}{size}{place}"
-        case Assign(targets, value):
-            return f"{' = '.join(map(str, targets))} = {value}"
-        case Store(at, value):
-            return f"{at} = {value}"
-        case Wait() | Together():
-            return str(statement)
-        case Prefetch(at, beyond, later):
-            return f"prefetch{' later' if later else ''} {at} + {beyond}"
-        case Number(name, kind, axis, extent):
-            return f"let {name} = {kind}.{axis}  # of {extent}"
-        case Loop(name, extent):
-            return f"for {name} in range({extent}):"
-        case If(tests):
-            return f"if {' and '.join(map(str, tests))}:"
-        case Matrices(_, shapes):
-            return f"matrices {', '.join(f'{rows}x{size}' for rows, size in shapes)}"
-        case OnMatrices(_, step, registers, at):
-            where = f" {at}" if at else ""
-            return f"{step.lower()} {', '.join(f'matrix {i}' for i in registers)}{where}"
+def parts(tree: "Statement | Value | tuple[Statement, ...]") -> "Iterator[Statement | Value | At]":
+    """The statements, values and places in a tree, itself included."""
+    stack: list[Any] = [tree]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, tuple):
+            stack.extend(cast("tuple[Any, ...]", part))
+        elif isinstance(part, Node | Wait):
+            yield part  # pyright: ignore[reportReturnType]  # these are the nodes that there are
+            stack.extend([getattr(part, name) for name in part.__match_args__])

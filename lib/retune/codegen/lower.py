@@ -1,23 +1,22 @@
 """From a concrete program to OpenCL sources: one flat list of passes, then one kernel a nest."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from retune.codegen.barriers import place_barriers
-from retune.codegen.choices import settle_choices
 from retune.codegen.constants import Computed, computed_constants, packed
+from retune.codegen.copies import peel_borders, settle_choices
 from retune.codegen.emit import KernelBody
 from retune.codegen.images import Image, ImagePack, image_of, read_otherwise, takes_images
 from retune.codegen.intrinsics import intrinsics_to_calls, used_functions
 from retune.codegen.items import one_item, virtual_threads
-from retune.codegen.kernel import Function, Kernel, Parameter
+from retune.codegen.kernel import Kernel, Parameter
 from retune.codegen.masks import masks_to_guards
 from retune.codegen.matrix_registers import by_number
 from retune.codegen.names import identifier
 from retune.codegen.opencl_kernels import arena_line
 from retune.codegen.passes import drop_unit_loops, pack_constants, simplify_indices
-from retune.codegen.peeling import peel_borders
 from retune.codegen.printing import render
 from retune.codegen.resident import WAYS
 from retune.codegen.source import (
@@ -28,7 +27,7 @@ from retune.codegen.source import (
     ProgramSource,
     Role,
 )
-from retune.codegen.target import LEAST_BASED, ONE_BASE, Target
+from retune.codegen.target import LEAST_BASED, ONE_BASE, Groups, Target
 from retune.codegen.tile_functions import tile_function
 from retune.codegen.warps import with_exchange
 from retune.codegen.widths import check_sizes
@@ -75,7 +74,6 @@ def lower(program: Program, target: Target) -> ProgramSource:
 
     Raises: CodegenError where a nest has no OpenCL form.
     """
-    kernels: list[KernelSource] = []
     computed = computed_constants(program)
     constants = tuple(c.result for c in computed.values())
     program = replace(
@@ -86,16 +84,15 @@ def lower(program: Program, target: Target) -> ProgramSource:
     inputs = {b.name: b for b in program.inputs}
     run = [root for root in program.body.stmts if not is_compile_time(root)]
     parts, packs = pack_constants([_passed(_part(program, root)) for root in run])
-    roots = [_checked(peel_borders(part), "peel borders").body for part in parts]
     inputs |= {b.name: b for part in parts for b in part.inputs if b.name in part.packed}
     program = replace(program, inputs=tuple(inputs.values()))
-    images = _images(program, parts, roots, target)
-    for position, (part, root) in enumerate(zip(parts, roots, strict=True)):
-        kernels.append(_kernel(part, root, position, target, images))
+    nests = [_Nest.of(part, target) for part in parts]
+    images = _images(program, nests, target)
+    kernels = tuple(_kernel(nest, n, target, images) for n, nest in enumerate(nests))
     used = {arg.buffer for kernel in kernels for arg in kernel.args}
     specs = _buffers(program, packs, computed, images)
     specs = tuple(spec for spec in specs if spec.name in used)
-    return ProgramSource(kernels=tuple(kernels), buffers=specs, options=target.options)
+    return ProgramSource(kernels=kernels, buffers=specs, options=target.options)
 
 
 def finished(program: Program) -> Program:
@@ -138,78 +135,100 @@ def _part(program: Program, root: Stmt) -> Program:
     )
 
 
-def _images(
-    program: Program, parts: Sequence[Program], roots: Sequence[Stmt], target: Target
-) -> dict[str, Image]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Nest:
+    """One nest on its way to a kernel."""
+
+    part: Program
+    """As it was before copies of it were made."""
+    root: Stmt
+    """With iterations at borders set apart."""
+    calls: Stmt
+    """With calls in place of what intrinsics do: this becomes the kernel."""
+    touched: Sequence[Buffer]
+    """Of the kernel, in the order of its arguments."""
+    groups: Groups
+    reserved: frozenset[str]
+
+    @staticmethod
+    def of(part: Program, target: Target) -> "_Nest":
+        root = _checked(peel_borders(part), "peel borders").body
+        calls = intrinsics_to_calls(root)
+        return _Nest(
+            part=part,
+            root=root,
+            calls=calls,
+            touched=_touched(calls),
+            groups=target.groups(calls),
+            reserved=target.renderer.reserved,
+        )
+
+    def body(self, images: Mapping[str, Image]) -> KernelBody:
+        """What emits the kernel."""
+        packed = self.part.packed
+        return KernelBody(self.calls, self.groups, self.touched, packed, self.reserved, images)
+
+
+def _images(program: Program, nests: Sequence[_Nest], target: Target) -> dict[str, Image]:
     """The constants that all kernels can read through images, of those that are wanted so."""
     constants = {b.name: b for b in program.inputs if b.scope == "constant"}
     asked = {name: texels for name, texels in program.images if name in constants}
     sizes = {name: image_of(constants[name], texels) for name, texels in asked.items()}
     wanted = {name: size for name, size in sizes.items() if size is not None}
     refused: set[str] = set()
-    for part, root in zip(parts, roots, strict=True) if wanted else ():
-        nest = intrinsics_to_calls(root)
-        groups = target.groups(nest)
-        touched = [b for b in _touched(nest) if b.name in wanted]
-        body = _body(part, nest, target, wanted)
-        strange = read_otherwise(body.emit()) if takes_images(target, groups) else None
-        refused |= {b.name for b in touched if strange is None or body.memory(b).name in strange}
+    for nest in nests if wanted else ():
+        body = nest.body(wanted)
+        strange = read_otherwise(body.emit()) if takes_images(target, nest.groups) else None
+        refused |= {
+            b.name for b in nest.touched if strange is None or body.frame.memory(b).name in strange
+        }
     return {name: size for name, size in wanted.items() if name not in refused}
 
 
-def _body(part: Program, nest: Stmt, target: Target, images: Mapping[str, Image]) -> KernelBody:
-    """What emits the kernel of a nest."""
-    groups, reserved = target.groups(nest), target.renderer.reserved
-    return KernelBody(nest, groups, _touched(nest), part.packed, reserved, images)
-
-
 def _kernel(
-    part: Program, root: Stmt, position: int, target: Target, images: Mapping[str, Image]
+    nest: _Nest, position: int, target: Target, images: Mapping[str, Image]
 ) -> KernelSource:
     """The kernel of one nest; its comment is the nest as it was before copies of it were made."""
-    nest = intrinsics_to_calls(root)
-    touched = _touched(nest)
-    stage = [b.name for b in blocks(part.body)][-1]
-    name = identifier(f"{part.name}_{position}_{stage}")
-    check_sizes(name, nest)
-    groups = target.groups(nest)
-    body = _body(part, nest, target, images)
+    part, groups, touched = nest.part, nest.groups, nest.touched
+    name = identifier(f"{part.name}_{position}_{blocks(part.body)[-1].name}")
+    check_sizes(name, nest.calls)
+    body = nest.body(images)
     statements = body.emit()
     if groups.most is not None and max(body.global_size[1:]) > groups.most:
         raise CodegenError(
             f"{part.name}: {body.global_size} work-groups, and devices start no more than "
             f"{groups.most} along the second and the third axis; bind the longest loop to group.0"
         )
-    written = {b.buffer for b in blocks(root)}
+    written = {b.buffer for b in blocks(nest.root)}
     x, y, z = body.local_size
     local = (x, y, z)
-    sizes = body.global_size
-    fetches = [Function("prefetch")] if body.streams else []
-    functions = used_functions(nest, body.lanes, target.offers)
+    functions = used_functions(nest.calls, body.lanes, target.offers)
     for function in functions:
         if intrinsic(function.op).of_tiles:
             statements = by_number(statements, function)
         elif intrinsic(function.op).warp is not None:
-            statements = with_exchange(statements, function, prod(body.local_size))
+            statements = with_exchange(statements, function, prod(local))
     kernel = Kernel(
         name=name,
-        parameters=tuple(Parameter(body.memory(b), b in written) for b in touched),
+        parameters=tuple(Parameter(body.frame.memory(b), b in written) for b in touched),
         solitary=groups.solitary,
         based=ONE_BASE in target.offers and len(touched) >= LEAST_BASED,
         local_size=local,
         body=statements,
-        functions=(*fetches, *functions),
+        fetches=body.streams,
+        functions=tuple(functions),
         comment=tuple(_comment(part.body, body)),
     )
+    sizes = body.global_size
     return KernelSource(
         name=name,
         text=render(kernel, target.renderer),
         called=_called(kernel, target),
         args=tuple(KernelArg(buffer=b.name, written=b in written) for b in touched),
-        global_size=(sizes[0] * local[0], sizes[1] * local[1], sizes[2] * local[2]),
+        global_size=(sizes[0] * x, sizes[1] * y, sizes[2] * z),
         local_size=local,
-        flops=_flops(root),
-        bytes=sum(elements(b) * itemsize(b.dtype) for b in _touched(root)),
+        flops=_flops(nest.root),
+        bytes=sum(elements(b) * itemsize(b.dtype) for b in _touched(nest.root)),
     )
 
 
@@ -217,13 +236,13 @@ def _called(kernel: Kernel, target: Target) -> str:
     """The group of a kernel as a function of its own, for devices on which groups may stay."""
     if kernel.solitary or not any(way in target.offers for way in WAYS):
         return ""
-    function, arena = tile_function(replace(kernel, functions=(), comment=()))
+    function, arena = tile_function(replace(kernel, fetches=False, functions=(), comment=()))
     return f"{arena_line(kernel.name, arena)}\n{render(function, target.renderer)}"
 
 
 def _comment(root: Stmt, body: KernelBody) -> list[str]:
     """What the kernel computes, in the names of its loops; start values are left out."""
-    names: dict[Var, Expr] = {n.var: Var(body.identifier(n.var.name)) for n in loops(root)}
+    names: dict[Var, Expr] = {n.var: Var(body.frame.names.of(n.var.name)) for n in loops(root)}
     shown = (substitute_stmt(b, names) for b in blocks(root) if not b.name.endswith(".init"))
     return [line for block in shown for line in show_stmt(block)]
 

@@ -25,6 +25,7 @@ from retune.codegen.kernel import (
     Store,
     Tile,
     Value,
+    parts,
 )
 from retune.core.dtypes import itemsize
 from retune.core.errors import CodegenError
@@ -65,7 +66,7 @@ class _Numbers:
         last = {n: i for i, s in enumerate(statements) for n in _names(s)}
         own: dict[str, int] = {}
         for i, statement in enumerate(statements):
-            if isinstance(statement, Declare) and _tile(statement.name.dtype):
+            if isinstance(statement, Declare) and Tile.parse(statement.name.dtype):
                 own[statement.name.name] = last[statement.name.name]
             yield from self._one(statement)
             for name in [n for n, end in own.items() if end == i]:
@@ -74,17 +75,17 @@ class _Numbers:
 
     def _one(self, statement: Statement) -> Iterable[Statement]:
         match statement:
-            case Registers(names) if _tile(names[0].dtype):
+            case Registers(names) if Tile.parse(names[0].dtype):
                 for name in names:
                     self._hold(name)
-            case Declare(name, Load() as load) if _tile(name.dtype):
+            case Declare(name, Load() as load) if Tile.parse(name.dtype):
                 yield self._load(self._hold(name), load)
-            case Assign(targets, Literal()) if _tile(targets[0].dtype):
+            case Assign(targets, Literal()) if Tile.parse(targets[0].dtype):
                 for name in targets:
                     yield OnMatrices(self.function, "ZERO", (self._held[name.name],))
-            case Assign((target,), Operation(args=args)) if kind := _tile(target.dtype):
+            case Assign((target,), Operation(args=args)) if kind := Tile.parse(target.dtype):
                 yield from self._product(target, kind, args)
-            case Store(at, Name(dtype=dtype) as name) if kind := _tile(dtype):
+            case Store(at, Name(dtype=dtype) as name) if kind := Tile.parse(dtype):
                 sizes = (kind.pitch, kind.rows)
                 yield OnMatrices(self.function, "STORE", (self._held[name.name],), at, sizes)
             case Loop(name, extent, unroll, notes, body):
@@ -112,14 +113,14 @@ class _Numbers:
                 self._free.append(self._held.pop(f"operand {number}"))
 
     def _load(self, register: int, load: Load) -> Statement:
-        kind = _tile(load.dtype)
+        kind = Tile.parse(load.dtype)
         assert kind is not None, "its register holds a tile"
         sizes = (kind.pitch, *_shape(kind))
         return OnMatrices(self.function, "LOAD", (register,), load.at, sizes)
 
     def _hold(self, name: Name) -> int:
         """A register for that name."""
-        kind = _tile(name.dtype)
+        kind = Tile.parse(name.dtype)
         assert kind is not None, "whoever asks has looked"
         shape = _shape(kind)
         if len(self.shapes) < REGISTERS:
@@ -134,24 +135,10 @@ class _Numbers:
         return register
 
 
-def _tile(dtype: str) -> Tile | None:
-    return Tile.parse(dtype)
-
-
 def _shape(kind: Tile) -> _Shape:
     return kind.rows, kind.columns * itemsize(kind.dtype)
 
 
-def _names(statement: Statement) -> Iterable[str]:
+def _names(statement: Statement) -> set[str]:
     """The tiles that a statement touches."""
-    match statement:
-        case Declare(name, Load()) if _tile(name.dtype):
-            yield name.name
-        case Assign(_, Operation(args=args)):
-            yield from (arg.name for arg in args if isinstance(arg, Name) and _tile(arg.dtype))
-        case Loop(body=body):
-            yield from (name for s in body for name in _names(s))
-        case If(then=then, otherwise=otherwise):
-            yield from (name for s in (*then, *otherwise) for name in _names(s))
-        case _:
-            pass
+    return {p.name for p in parts(statement) if isinstance(p, Name) and Tile.parse(p.dtype)}

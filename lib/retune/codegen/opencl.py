@@ -17,7 +17,6 @@ from retune.codegen.kernel import (
     Assign,
     At,
     Declare,
-    Function,
     If,
     Kernel,
     Lanes,
@@ -25,6 +24,7 @@ from retune.codegen.kernel import (
     Load,
     Loop,
     Matrices,
+    Memory,
     Name,
     Number,
     OnMatrices,
@@ -162,9 +162,9 @@ def _pointer(at: At, to: Printer) -> str:
     return at.memory.name if index == "0" else f"{at.memory.name} + {index}"
 
 
-def _vector(at: At) -> str:
-    """The type of an aligned vector there."""
-    return f"{_SPACE[at.memory.scope]} {type_name(at.memory.dtype, at.lanes)}"
+def _vector(memory: Memory, dtype: str, lanes: int = 1) -> str:
+    """The type of a value, or of an aligned vector, in that memory."""
+    return f"{_SPACE[memory.scope]} {type_name(dtype, lanes)}"
 
 
 def _load(value: Load, to: Printer) -> str:
@@ -173,13 +173,13 @@ def _load(value: Load, to: Printer) -> str:
         return _texel(at, *at.memory.image, to)
     if at.memory.dtype == "float16" and value.dtype == "float32":
         return f"vload_half({_index(at, to)}, {at.memory.name})"  # without its arithmetic, too
-    if value.dtype != at.memory.dtype:
-        return _load_word(value, to)
+    array, pointer = at.memory.name, _pointer(at, to)
+    if value.dtype != at.memory.dtype:  # a word, which starts on a multiple of its size
+        array = f"((const {_vector(at.memory, value.dtype)}*){array})"
+        pointer = f"{array} + {_index(at, to)}"
     if at.aligned:
-        return f"*(const {_vector(at)}*)({_pointer(at, to)})"
-    if at.lanes > 1:
-        return f"vload{at.lanes}(0, {_pointer(at, to)})"
-    return f"{at.memory.name}[{_index(at, to)}]"
+        return f"*(const {_vector(at.memory, value.dtype, at.lanes)}*)({pointer})"
+    return f"vload{at.lanes}(0, {pointer})" if at.lanes > 1 else f"{array}[{_index(at, to)}]"
 
 
 def _texel(at: At, row: int, rows: int, to: Printer) -> str:
@@ -198,19 +198,6 @@ def _texel(at: At, row: int, rows: int, to: Printer) -> str:
 def _grouped(at: At, to: Printer) -> str:
     """The index as an operand."""
     return f"({_index(at, to)})" if at.offset or not isinstance(at.base, Name) else at.base.name
-
-
-def _load_word(value: Load, to: Printer) -> str:
-    """A word of an array of its elements, which starts on a multiple of its size."""
-    at, space = value.at, _SPACE[value.at.memory.scope]
-    kind = type_name(value.dtype)
-    whole = f"((const {space} {kind}*){at.memory.name})"
-    index = _index(at, to)
-    if at.aligned:
-        return f"*(const {space} {kind}{at.lanes}*)({whole} + {index})"
-    if at.lanes > 1:
-        return f"vload{at.lanes}(0, {whole} + {index})"
-    return f"{whole}[{index}]"
 
 
 def _lanes(value: Lanes, to: Printer) -> str:
@@ -232,7 +219,7 @@ def _operation(value: Operation, to: Printer) -> str:
     if op in _BETWEEN:
         text = _BETWEEN[op].join(args)
         return f"({text})" if op == "sum" else text
-    name = FUNCTION.get(op) or function_name(op, shape_of(value.args[:-1], value.lanes))
+    name = FUNCTION.get(op) or function_name(op, shape_of(value.args, value.lanes))
     return f"{name}({', '.join(args)})"
 
 
@@ -329,7 +316,7 @@ def _array(s: Array, _to: Printer) -> list[str]:
 
 
 def _part(s: Part, _to: Printer) -> list[str]:
-    pointer = f"{_SPACE[s.memory.scope]} {type_name(s.memory.dtype)}*"
+    pointer = f"{_vector(s.memory, s.memory.dtype)}*"
     return [f"{pointer} {s.memory.name} = ({pointer})(arena + {s.first});"]
 
 
@@ -349,7 +336,8 @@ def _store(s: Store, to: Printer) -> list[str]:
     if s.value.dtype == "float32" and at.memory.dtype == "float16":
         return [f"vstore_half({value}, {_index(at, to)}, {at.memory.name});"]
     if at.aligned:
-        return [f"*({_vector(at)}*)({_pointer(at, to)}) = {value};"]
+        vector = _vector(at.memory, at.memory.dtype, at.lanes)
+        return [f"*({vector}*)({_pointer(at, to)}) = {value};"]
     if at.lanes > 1:
         return [f"vstore{at.lanes}({value}, 0, {_pointer(at, to)});"]
     return [f"{at.memory.name}[{_index(at, to)}] = {value};"]
@@ -407,7 +395,6 @@ def _on_matrices(s: OnMatrices, to: Printer) -> list[str]:
 
 def _together(s: Together, to: Printer) -> list[str]:
     """A macro's call: whether it needs memory by which to exchange is the way's business."""
-    assert s.function.shape is not None, "an intrinsic's function has a shape"
     name = function_name(s.function.op, s.function.shape).upper()
     arguments = [*(target.name for target in s.targets), *(_bare(v, to) for v in s.values)]
     return [f"{name}({', '.join(arguments)});"]
@@ -441,10 +428,9 @@ _FETCHES = (
 
 def _kernel(kernel: Kernel, body: list[str]) -> list[str]:
     """What it calls, what it computes as a comment, and its functions."""
-    called = [f for f in kernel.functions if f.shape is not None]
-    fetches = _FETCHES if Function("prefetch") in kernel.functions else ()
+    fetches = _FETCHES if kernel.fetches else ()
     comment = [part for line in kernel.comment for part in _comment_lines(line)]
-    return [*fetches, *function_lines(called), *comment, *kernel_lines(kernel, body)]
+    return [*fetches, *function_lines(kernel.functions), *comment, *kernel_lines(kernel, body)]
 
 
 def _comment_lines(text: str) -> list[str]:

@@ -31,7 +31,6 @@ def ways_in(text: str) -> frozenset[str]:
 
 def macro_name(function: Function, step: str) -> str:
     """The name of a step on matrix registers."""
-    assert function.shape is not None, "an intrinsic's function has a shape"
     return f"{function_name(function.op, function.shape).upper()}_{step}"
 
 
@@ -46,7 +45,7 @@ def _of_warps(f: Function, way: Way, entry: Intrinsic) -> list[str]:
 
     The words of the second operand are lanes of vectors, one vector for each of an item's words.
     """
-    assert f.shape is not None and entry.warp is not None, "whoever asks has looked"
+    assert entry.warp is not None, "whoever asks has looked"
     name = function_name(f.op, f.shape)
     sums, words = ["y0", "y1"], ["a", "b0", "b1"]
     given = [*(f"int4* {y}" for y in sums), "const uint2 a", "const int4 b0", "const int4 b1"]
@@ -69,7 +68,6 @@ def _of_warps(f: Function, way: Way, entry: Intrinsic) -> list[str]:
 
 
 def _definition(f: Function) -> list[str]:
-    assert f.shape is not None, "an intrinsic's function has a shape"
     entry = intrinsic(f.op)
     way = next(way for way in entry.ways if way.name == f.way)
     if entry.of_tiles:

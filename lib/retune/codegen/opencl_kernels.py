@@ -72,9 +72,7 @@ def tile_function_lines(name: str, arguments: list[str], body: list[str]) -> lis
         "#define TILE_FUNCTION",
         "#endif",
         "TILE_FUNCTION",
-        f"static void {tile_name(name)}(",
-        ",\n".join(f"    {a}" for a in (*arguments, *own)) + ")",
-        *_braced(body),
+        *_function(f"static void {tile_name(name)}", [*arguments, *own], body),
     ]
 
 
@@ -83,12 +81,8 @@ def cooperative_kernel(
 ) -> list[str]:
     """A kernel whose work-items form groups: one function."""
     size = ", ".join(map(str, local))
-    return [
-        f"__kernel __attribute__((reqd_work_group_size({size})))",
-        f"void {name}(",
-        ",\n".join(f"    {a}" for a in arguments) + ")",
-        *_braced(body),
-    ]
+    head = f"__kernel __attribute__((reqd_work_group_size({size})))"
+    return [head, *_function(f"void {name}", arguments, body)]
 
 
 def _distances(kernel: str, parameters: Sequence[Parameter]) -> list[str]:
@@ -137,18 +131,15 @@ def solitary_kernel(
     """
     function = group_function(name)
     ids = ", ".join(f"get_group_id({dim})" for dim in range(3))
+    call = f"{function}({', '.join((*passed, f'(int3)({ids})'))});"
     return [
         "__attribute__((noinline))",
-        f"static void {function}(",
-        ",\n".join(f"    {a}" for a in (*arguments, "const int3 group")) + ")",
-        *_braced(body),
+        *_function(f"static void {function}", [*arguments, "const int3 group"], body),
         "",
-        "__kernel __attribute__((reqd_work_group_size(1, 1, 1)))",
-        f"void {name}(",
-        ",\n".join(f"    {a}" for a in (given or arguments)) + ")",
-        *_braced([f"{function}({', '.join((*passed, f'(int3)({ids})'))});"]),
+        *cooperative_kernel(name, (1, 1, 1), given or arguments, [call]),
     ]
 
 
-def _braced(lines: list[str]) -> list[str]:
-    return ["{", *(f"  {line}" for line in lines), "}"]
+def _function(head: str, arguments: list[str], body: list[str]) -> list[str]:
+    given = ",\n".join(f"    {a}" for a in arguments)
+    return [f"{head}(", f"{given})", "{", *(f"  {line}" for line in body), "}"]

@@ -12,7 +12,6 @@ from retune.codegen.source import Pack
 from retune.ir.evaluate import evaluate, evaluate_int
 from retune.ir.expr import (
     Buffer,
-    Const,
     Expr,
     Load,
     Redirection,
@@ -24,7 +23,6 @@ from retune.ir.expr import (
 )
 from retune.ir.simplify import Range, Simplifying
 from retune.ir.stmt import (
-    Block,
     For,
     Program,
     Stmt,
@@ -59,12 +57,7 @@ def simplify_indices(program: Program) -> Program:
     """Every expression in normal form, guards and selections decided where loop ranges can."""
     extents = {loop.var: evaluate_int(loop.extent) for loop in loops(program.body)}
     ranges = {var: Range(0, extent - 1) for var, extent in extents.items()}
-
-    def rule(node: Stmt) -> Stmt | None:
-        holds = isinstance(node, Block) and isinstance(node.guard, Const) and node.guard.value
-        return replace(node, guard=None) if holds else None
-
-    return with_body(program, rewrite(map_exprs(program.body, Simplifying(ranges)), rule))
+    return with_body(program, map_exprs(program.body, Simplifying(ranges)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from retune.codegen.opencl_kernels import group_function
+from retune.codegen.opencl_kernels import cooperative_kernel, group_function
 
 NAME = "persistent"
 """Entry point of the kernel."""
@@ -39,12 +39,29 @@ _WAITS_AT = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Callee:
-    """A kernel of solitary work-groups, by its group function."""
+    """A kernel by the function of one of its groups."""
 
     kernel: str
     parameters: int
     """How many pointers it takes."""
     groups: tuple[int, int, int]
+    items: int = 1
+    """Of a group; of one item the function is `group_function`, or else `tile_name`."""
+    arena: int = 0
+    """Bytes of local memory of a group."""
+
+    @property
+    def group(self) -> str:
+        """The number of group `t` along each axis, in OpenCL C."""
+        x, y, _ = self.groups
+        return f"(int3)(t % {x}, t / {x} % {y}, t / {x * y})"
+
+    def arguments(self, first: int) -> list[str]:
+        """Its pointers, by the places that a row of `steps` has from that number on."""
+        return [
+            f"(__global void*)(bases[step[{at}]] + {ALIGN_BYTES}L * step[{at + 1}]),"
+            for at in range(first, first + 2 * self.parameters, 2)
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +74,11 @@ class Step:
     waits: tuple[int, ...]
     """Earlier steps that must be complete before this one starts."""
     label: str
+
+    def row(self, number: int, head: Sequence[int]) -> str:
+        """The row of `steps` for it: those numbers, then base and offset of each argument."""
+        places = [n for base, offset in self.args for n in (base, offset // ALIGN_BYTES)]
+        return f"  {{{', '.join(map(str, (*head, *places)))}}},  // {number}: {comment(self.label)}"
 
 
 def workers(compute_units: int) -> int:
@@ -96,28 +118,25 @@ def persistent_text(
     round before, and is back at its start after so many rounds. A launch goes on where the last one
     of the kernel ended.
     """
-    pointers = [f"base_{i}" for i in range(bases)]
-    return "\n".join(
-        [
-            *table(callees, steps),
-            *support_lines(threads),
-            "__kernel __attribute__((reqd_work_group_size(1, 1, 1)))",
-            f"void {NAME}(",
-            *(f"    __global char* {name}," for name in pointers),
-            "    __global atomic_int* state,",
-            "    const int first,",
-            "    const int last,",
-            f"    const int rounds{',' if moving else ')'}",
-            *(["    const int stride,", "    const int windows)"] if moving else []),
-            "{",
-            f"  __global char* {'' if moving else 'const '}bases[{bases}] = "
-            f"{{{', '.join(pointers)}}};",
-            *(["  const int window = retune_read(state + 1);"] if moving else []),
-            *_body(callees, _width(steps), moving=moving),
-            "}",
-            "",
-        ]
-    )
+    pointers, kept = base_names(bases), "" if moving else "const "
+    given = [
+        *(f"__global char* {name}" for name in pointers),
+        "__global atomic_int* state",
+        *("const int first", "const int last", "const int rounds"),
+        *(("const int stride", "const int windows") if moving else ()),
+    ]
+    body = [
+        f"__global char* {kept}bases[{bases}] = {{{', '.join(pointers)}}};",
+        *(["const int window = retune_read(state + 1);"] if moving else []),
+        *_body(callees, _width(steps), moving=moving),
+    ]
+    kernel = cooperative_kernel(NAME, (1, 1, 1), given, body)
+    return "\n".join([*table(callees, steps), *support_lines(threads), *kernel, ""])
+
+
+def base_names(bases: int) -> list[str]:
+    """The arguments in which steps have theirs."""
+    return [f"base_{i}" for i in range(bases)]
 
 
 def _width(steps: Sequence[Step]) -> int:
@@ -137,9 +156,7 @@ def table(callees: Sequence[Callee], steps: Sequence[Step]) -> list[str]:
     ]
     for number, step in enumerate(steps):
         waits = (*step.waits, *(-1,) * (width - len(step.waits)))
-        places = [n for base, offset in step.args for n in (base, offset // ALIGN_BYTES)]
-        row = [numbers[step.kernel], groups[step.kernel], *waits, *places]
-        lines.append(f"  {{{', '.join(map(str, row))}}},  // {number}: {comment(step.label)}")
+        lines.append(step.row(number, (numbers[step.kernel], groups[step.kernel], *waits)))
     return [*lines, "};", ""]
 
 
@@ -189,63 +206,56 @@ static int retune_take(__global atomic_int* counters, const int me, const int gr
 
 def _body(callees: Sequence[Callee], width: int, *, moving: bool) -> list[str]:
     now = "(window + s / count) % windows"
-    move = f"      bases[0] = base_0 + {ALIGN_BYTES}L * stride * ({now});\n"
+    move = f"    bases[0] = base_0 + {ALIGN_BYTES}L * stride * ({now});\n"
     keep = (
-        "    atomic_store_explicit(state + 1, (window + rounds) % windows, memory_order_relaxed,\n"
-        "                          memory_scope_device);\n"
+        "  atomic_store_explicit(state + 1, (window + rounds) % windows, memory_order_relaxed,\n"
+        "                        memory_scope_device);\n"
     )
     return f"""\
-  const int me = retune_add(state, 1);
-  const int count = last - first;
-  for (int s = 0; s < rounds * count; ++s) {{
-    const int number = first + s % count;
-    __constant const int* step = steps[number];
-    __global atomic_int* counters = COUNTERS(s);
-    if (number == first) {{
-      for (int before = max(0, s - count); before < s; ++before) {{
-        retune_wait(COUNTERS(before), steps[first + before % count][1]);
-      }}
-{move if moving else ""}    }}
-    for (int i = 0; i < {width}; ++i) {{
-      const int before = step[{_WAITS_AT} + i];
-      if (before >= first) {{
-        retune_wait(COUNTERS(s - number + before), steps[before][1]);
-      }}
+const int me = retune_add(state, 1);
+const int count = last - first;
+for (int s = 0; s < rounds * count; ++s) {{
+  const int number = first + s % count;
+  __constant const int* step = steps[number];
+  __global atomic_int* counters = COUNTERS(s);
+  if (number == first) {{
+    for (int before = max(0, s - count); before < s; ++before) {{
+      retune_wait(COUNTERS(before), steps[first + before % count][1]);
     }}
-    int done = 0;
-    int t;
-    while ((t = retune_take(counters, me, step[1])) >= 0) {{
-      ++done;
-      switch (step[0]) {{
-{case_lines(callees, width)}
-      }}
-    }}
-    if (done) {{
-      retune_add(counters, done);
+{move if moving else ""}  }}
+  for (int i = 0; i < {width}; ++i) {{
+    const int before = step[{_WAITS_AT} + i];
+    if (before >= first) {{
+      retune_wait(COUNTERS(s - number + before), steps[before][1]);
     }}
   }}
-  // The last one to leave clears the counters for the next launch.
-  if (retune_add(state + {LINE_INTS}, 1) == (int)get_num_groups(0) - 1) {{
-    for (__global atomic_int* c = state; c < COUNTERS(rounds * count); c += {LINE_INTS}) {{
-      atomic_store_explicit(c, 0, memory_order_relaxed, memory_scope_device);
+  int done = 0;
+  int t;
+  while ((t = retune_take(counters, me, step[1])) >= 0) {{
+    ++done;
+    switch (step[0]) {{
+{case_lines(callees, width)}
     }}
-{keep if moving else ""}  }}""".splitlines()
+  }}
+  if (done) {{
+    retune_add(counters, done);
+  }}
+}}
+// The last one to leave clears the counters for the next launch.
+if (retune_add(state + {LINE_INTS}, 1) == (int)get_num_groups(0) - 1) {{
+  for (__global atomic_int* c = state; c < COUNTERS(rounds * count); c += {LINE_INTS}) {{
+    atomic_store_explicit(c, 0, memory_order_relaxed, memory_scope_device);
+  }}
+{keep if moving else ""}}}""".splitlines()
 
 
 def case_lines(callees: Sequence[Callee], width: int) -> str:
     """The cases of a switch over `step[0]` that run group `t` of a step; rows wait for `width`."""
     lines: list[str] = []
     for number, callee in enumerate(callees):
-        places = [_WAITS_AT + width + 2 * i for i in range(callee.parameters)]
-        arguments = [
-            f"(__global void*)(bases[step[{at}]] + {ALIGN_BYTES}L * step[{at + 1}])"
-            for at in places
-        ]
-        x, y, _ = callee.groups
-        group = f"(int3)(t % {x}, t / {x} % {y}, t / {x * y})"
-        lines.append(f"      case {number}:")
-        lines.append(f"        {group_function(callee.kernel)}(")
-        lines.extend(f"            {a}," for a in arguments)
-        lines.append(f"            {group});")
-        lines.append("        break;")
+        lines.append(f"    case {number}:")
+        lines.append(f"      {group_function(callee.kernel)}(")
+        lines.extend(f"          {a}" for a in callee.arguments(_WAITS_AT + width))
+        lines.append(f"          {callee.group});")
+        lines.append("      break;")
     return "\n".join(lines)

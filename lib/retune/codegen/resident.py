@@ -29,8 +29,8 @@ from dataclasses import dataclass
 from math import prod
 from textwrap import wrap
 
-from retune.codegen.opencl_kernels import group_function, tile_name
-from retune.codegen.persistent import ALIGN_BYTES, Step, comment
+from retune.codegen.opencl_kernels import cooperative_kernel, group_function, tile_name
+from retune.codegen.persistent import ALIGN_BYTES, Callee, Step, base_names
 
 NAME = "persistent"
 """Entry point of the kernel."""
@@ -129,23 +129,9 @@ WAYS: Mapping[str, Way] = {
 """By the names under which a device offers them, the best first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tiles:
-    """A kernel by the function of one of its groups."""
-
-    kernel: str
-    parameters: int
-    """How many pointers it takes."""
-    groups: tuple[int, int, int]
-    items: int
-    """Of a group; of one item the function is `group_function`, or else `tile_name`."""
-    arena: int
-    """Bytes of local memory of a group."""
-
-    @property
-    def room(self) -> int:
-        """Items from one group to the next beside it."""
-        return 1 if self.items == 1 else -(-self.items // _WARP) * _WARP
+def _room(tiles: Callee) -> int:
+    """Items from one group to the next beside it."""
+    return 1 if tiles.items == 1 else -(-tiles.items // _WARP) * _WARP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,21 +143,21 @@ class Shape:
     arena: int
     """Bytes of local memory of each."""
 
-    def beside(self, tiles: Tiles) -> int:
+    def beside(self, tiles: Callee) -> int:
         """Groups of a kernel that one of these runs side by side: only as many as it takes."""
         needed = -(-prod(tiles.groups) // self.groups)
-        return max(1, min(needed, self.items // tiles.room, self.arena // max(1, tiles.arena)))
+        return max(1, min(needed, self.items // _room(tiles), self.arena // max(1, tiles.arena)))
 
-    def tickets(self, tiles: Tiles) -> int:
+    def tickets(self, tiles: Callee) -> int:
         """Of a step that runs such a kernel."""
         return -(-prod(tiles.groups) // self.beside(tiles))
 
 
-def shape_of(tiles: Sequence[Tiles], groups: int) -> Shape:
+def shape_of(tiles: Sequence[Callee], groups: int) -> Shape:
     """So many groups, each large enough for any of the kernels."""
     return Shape(
         groups=groups,
-        items=max(_WARP, *(one.room for one in tiles)),
+        items=max(_WARP, *map(_room, tiles)),
         arena=max(_ALIGN, *(one.arena for one in tiles)),
     )
 
@@ -182,45 +168,34 @@ def state_bytes(steps: int) -> int:
 
 
 def resident_text(
-    tiles: Sequence[Tiles], steps: Sequence[Step], bases: int, shape: Shape, way: Way
+    tiles: Sequence[Callee], steps: Sequence[Step], bases: int, shape: Shape, way: Way
 ) -> str:
     """OpenCL C of the kernel; the texts of the kernels that it runs go before it.
 
     Arguments: `bases` pointers, the counters, the first step to run, and the step to stop before.
     """
-    pointers = [f"base_{i}" for i in range(bases)]
-    return "\n".join(
-        [
-            *_table(tiles, steps, shape),
-            way.text,
-            f"__kernel __attribute__((reqd_work_group_size({shape.items}, 1, 1)))",
-            f"void {NAME}(",
-            *(f"    __global uchar* {name}," for name in pointers),
-            "    __global resident_counter* state,",
-            "    const int first,",
-            "    const int last)",
-            "{",
-            f"  __local uchar arena[{shape.arena}] __attribute__((aligned({_ALIGN})));",
-            f"  __global uchar* const bases[{bases}] = {{{', '.join(pointers)}}};",
-            _BODY.format(
-                line=LINE_INTS,
-                cases="\n".join(_cases(tiles, shape)),
-                none=len(steps),
-                items=shape.items,
-            ),
-            "}",
-            "",
-        ]
-    )
+    pointers = base_names(bases)
+    given = [
+        *(f"__global uchar* {name}" for name in pointers),
+        *("__global resident_counter* state", "const int first", "const int last"),
+    ]
+    cases = "\n".join(_cases(tiles, shape))
+    body = [
+        f"__local uchar arena[{shape.arena}] __attribute__((aligned({_ALIGN})));",
+        f"__global uchar* const bases[{bases}] = {{{', '.join(pointers)}}};",
+        *_BODY.format(line=LINE_INTS, cases=cases, none=len(steps), items=shape.items).splitlines(),
+    ]
+    kernel = cooperative_kernel(NAME, (shape.items, 1, 1), given, body)
+    return "\n".join([*_table(tiles, steps, shape), way.text, *kernel, ""])
 
 
-def table_bytes(tiles: Sequence[Tiles], steps: int) -> int:
+def table_bytes(tiles: Sequence[Callee], steps: int) -> int:
     """Size of the table of so many steps, which must not be more than MOST_BYTES."""
     most = max(one.parameters for one in tiles)
     return 4 * (steps + 1) * (_PLACES_AT + 2 * most)
 
 
-def _table(tiles: Sequence[Tiles], steps: Sequence[Step], shape: Shape) -> list[str]:
+def _table(tiles: Sequence[Callee], steps: Sequence[Step], shape: Shape) -> list[str]:
     """The constants `waits`, and `steps`: a row for each step, and one that ends the numbers."""
     numbers = {one.kernel: i for i, one in enumerate(tiles)}
     waits = [before for step in steps for before in step.waits]
@@ -229,9 +204,7 @@ def _table(tiles: Sequence[Tiles], steps: Sequence[Step], shape: Shape) -> list[
     ticket, waited = 0, 0
     for number, step in enumerate(steps):
         count = shape.tickets(tiles[numbers[step.kernel]])
-        places = [n for base, offset in step.args for n in (base, offset // ALIGN_BYTES)]
-        row = [numbers[step.kernel], ticket, count, waited, *places]
-        rows.append(f"  {{{', '.join(map(str, row))}}},  // {number}: {comment(step.label)}")
+        rows.append(step.row(number, (numbers[step.kernel], ticket, count, waited)))
         ticket, waited = ticket + count, waited + len(step.waits)
     return [
         "// The steps that steps wait for.",
@@ -248,88 +221,83 @@ def _table(tiles: Sequence[Tiles], steps: Sequence[Step], shape: Shape) -> list[
 
 
 _BODY = """\
-  __local int* taken = (__local int*)arena;
-  const int me = get_local_id(0);
-  const int begin = steps[first][1], end = steps[last][1];
-  // Of the first item alone: its next ticket, the step of that or one before, and what is done.
-  int ahead = 0, at = first, number = {none}, done = 0;
+__local int* taken = (__local int*)arena;
+const int me = get_local_id(0);
+const int begin = steps[first][1], end = steps[last][1];
+// Of the first item alone: its next ticket, the step of that or one before, and what is done.
+int ahead = 0, at = first, number = {none}, done = 0;
+if (me == 0) {{
+  ahead = begin + resident_add(state);
+}}
+do {{
   if (me == 0) {{
-    ahead = begin + resident_add(state);
-  }}
-  do {{
-    if (me == 0) {{
-      const int ticket = ahead;
-      while (ticket < end && steps[at + 1][1] <= ticket) {{
-        ++at;
-      }}
-      const int next = ticket < end ? at : {none};
-      if (next != number && done > 0) {{
-        resident_done(state + {line} * (2 + number), done);
-        done = 0;
-      }}
-      ++done;
-      if (next < {none}) {{
-        ahead = begin + resident_add(state);
-        for (int i = steps[at][3]; next != number && i < steps[at + 1][3]; ++i) {{
-          const int before = waits[i];
-          if (before >= first) {{
-            resident_wait(state + {line} * (2 + before), steps[before][2]);
-          }}
+    const int ticket = ahead;
+    while (ticket < end && steps[at + 1][1] <= ticket) {{
+      ++at;
+    }}
+    const int next = ticket < end ? at : {none};
+    if (next != number && done > 0) {{
+      resident_done(state + {line} * (2 + number), done);
+      done = 0;
+    }}
+    ++done;
+    if (next < {none}) {{
+      ahead = begin + resident_add(state);
+      for (int i = steps[at][3]; next != number && i < steps[at + 1][3]; ++i) {{
+        const int before = waits[i];
+        if (before >= first) {{
+          resident_wait(state + {line} * (2 + before), steps[before][2]);
         }}
       }}
-      taken[0] = next;
-      taken[1] = ticket - steps[at][1];
     }}
-    barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
-    number = taken[0];
-    const int tile = taken[1];
-    __constant const int* step = steps[number];
-    barrier(CLK_LOCAL_MEM_FENCE);
-    switch (step[0]) {{
-{cases}
-    }}
-    barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
-  }} while (number < {none});
-  // The last one to leave clears the counters for the next launch.
-  if (me == 0) {{
-    taken[0] = resident_leave(state + {line}) == (int)get_num_groups(0) - 1;
+    taken[0] = next;
+    taken[1] = ticket - steps[at][1];
   }}
   barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
-  if (taken[0]) {{
-    for (int i = me; i < {none} + 2; i += {items}) {{
-      resident_clear(state + {line} * i);
-    }}
-  }}"""
+  number = taken[0];
+  const int tile = taken[1];
+  __constant const int* step = steps[number];
+  barrier(CLK_LOCAL_MEM_FENCE);
+  switch (step[0]) {{
+{cases}
+  }}
+  barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
+}} while (number < {none});
+// The last one to leave clears the counters for the next launch.
+if (me == 0) {{
+  taken[0] = resident_leave(state + {line}) == (int)get_num_groups(0) - 1;
+}}
+barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
+if (taken[0]) {{
+  for (int i = me; i < {none} + 2; i += {items}) {{
+    resident_clear(state + {line} * i);
+  }}
+}}"""
 
 
-def _cases(tiles: Sequence[Tiles], shape: Shape) -> list[str]:
+def _cases(tiles: Sequence[Callee], shape: Shape) -> list[str]:
     """The cases of a switch over the kernel's number, which run tile `tile` of a step."""
     lines: list[str] = []
     for number, one in enumerate(tiles):
-        places = [_PLACES_AT + 2 * i for i in range(one.parameters)]
-        arguments = [
-            f"(__global void*)(bases[step[{at}]] + {ALIGN_BYTES}L * step[{at + 1}])"
-            for at in places
-        ]
-        beside, (x, y, _) = shape.beside(one), one.groups
+        beside, room, groups = shape.beside(one), _room(one), prod(one.groups)
         lines += [
-            f"case {number}: {{  // {beside} of {prod(one.groups)} groups of {one.items}",
-            f"  const int slot = me / {one.room};",
+            f"case {number}: {{  // {beside} of {groups} groups of {one.items}",
+            f"  const int slot = me / {room};",
             f"  const int t = tile * {beside} + slot;",
-            f"  const int idle = (slot >= {beside}) | (t >= {prod(one.groups)})"
-            f" | (me % {one.room} >= {one.items});",
-            f"  const int item = (me % {one.room}) | -idle;",
-            f"  const int3 group = (int3)(t % {x}, t / {x} % {y}, t / {x * y});",
-            *(f"  {line}" for line in _call(one, arguments, beside)),
+            f"  const int idle = (slot >= {beside}) | (t >= {groups})"
+            f" | (me % {room} >= {one.items});",
+            f"  const int item = (me % {room}) | -idle;",
+            f"  const int3 group = {one.group};",
+            *(f"  {line}" for line in _call(one, beside)),
             "  break;",
             "}",
         ]
-    return [f"    {line}" for line in lines]
+    return [f"  {line}" for line in lines]
 
 
-def _call(one: Tiles, arguments: list[str], beside: int) -> list[str]:
+def _call(one: Callee, beside: int) -> list[str]:
     """The call of the function of a group."""
-    passed = [f"    {a}," for a in arguments]
+    passed = [f"    {a}" for a in one.arguments(_PLACES_AT)]
     if one.items == 1:
         called = f"{group_function(one.kernel)}("
         return ["if (item >= 0) {", f"  {called}", *passed, "    group);", "}"]

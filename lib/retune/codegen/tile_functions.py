@@ -5,7 +5,7 @@ of others. So each item is told which one it is, and whether it is one at all; t
 come to every barrier and do nothing else. Local memory is a part of what the caller has.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
@@ -15,7 +15,6 @@ from retune.codegen.kernel import (
     Declare,
     If,
     Kernel,
-    Lanes,
     Literal,
     Load,
     Loop,
@@ -28,6 +27,7 @@ from retune.codegen.kernel import (
     Value,
     Wait,
     element_bytes,
+    parts,
 )
 from retune.core.errors import CodegenError
 
@@ -104,7 +104,7 @@ class _Guarding:
 
     def _is_free(self, value: Value) -> bool:
         """Whether any item may compute it: it is made of numbers that all items know."""
-        return not any(isinstance(v, Load) or v in self._guarded for v in _parts(value))
+        return not any(isinstance(v, Load) or v in self._guarded for v in parts(value))
 
     def _called(self, statement: Statement) -> Statement:
         """The same by what the function is given: numbers of group and item, and memory."""
@@ -134,7 +134,7 @@ class _Guarding:
         return number
 
 
-def _waits(body: Iterable[Statement]) -> bool:
+def _waits(body: Sequence[Statement]) -> bool:
     """Whether a barrier stands somewhere in the statements."""
     return any(
         isinstance(s, Wait)
@@ -142,20 +142,3 @@ def _waits(body: Iterable[Statement]) -> bool:
         or (isinstance(s, If) and _waits((*s.then, *s.otherwise)))
         for s in body
     )
-
-
-def _parts(value: Value) -> Iterator[Value]:
-    """The value and all that it is made of."""
-    yield value
-    inside: Sequence[Value] = ()
-    match value:
-        case Operation(args=args):
-            inside = args
-        case Lanes(value=whole):
-            inside = (whole,)
-        case Load(at=at) if at.base is not None:
-            inside = (at.base,)
-        case _:
-            pass
-    for part in inside:
-        yield from _parts(part)

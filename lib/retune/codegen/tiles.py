@@ -9,7 +9,7 @@ element by element. What the operands are read by becomes loads of tiles.
       for r, w, c, q: y[r, c] += ..       y.tile[0] = tile8(x[..], w[..], y.tile[0])
                                         y[0, 0] = y.tile[0]
 
-Read `tiles_to_calls`; `codegen.matrix_registers` gives the registers their numbers.
+Read `tile_to_call`; `codegen.matrix_registers` gives the registers their numbers.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,17 +22,32 @@ from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Buffer, Call, Expr, Load, Var, const, substitute, variables
 from retune.ir.flat import elements
 from retune.ir.simplify import from_polynomial, polynomial, simplify
-from retune.ir.stmt import Block, For, Seq, Stmt, blocks, loops, rewrite, substitute_stmt
+from retune.ir.stmt import Block, For, Seq, Stmt, blocks, loops, nested, rewrite, substitute_stmt
 
 
-def tiles_to_calls(nest: Stmt, found: Sequence[tuple[For, Match]]) -> Stmt:
-    """The nest with the loops that intrinsics of tiles do as operations on tiles.
+def tile_to_call(nest: Stmt, loop: For, match: Match) -> Stmt:
+    """The nest with the loops that an intrinsic of tiles does as an operation on tiles.
 
-    Raises: CodegenError where their results do not lie in tiles.
+    Raises: CodegenError where its results do not lie in tiles.
     """
-    for loop, match in found:
-        nest = _Held(nest, loop, match).whole()
-    return nest
+    return _Held(nest, loop, match).whole()
+
+
+def read_as(load: Load, dtype: str, index: Expr, width: int = 1) -> Load:
+    """What lies there by values of another type, of so many elements each."""
+    size = const(-(-elements(load.buffer) // width))
+    return Load(Buffer(load.buffer.name, (size,), dtype, load.buffer.scope), (index,))
+
+
+def divided(index: Expr, unit: int) -> Expr:
+    """The number of the tile, or word, that starts at an element.
+
+    Raises: CodegenError where none does.
+    """
+    terms = polynomial(index)
+    if any(step % unit for step in terms.values()):
+        raise CodegenError(f"expected whole parts of {unit} elements at {index}")
+    return from_polynomial({m: step // unit for m, step in terms.items()})
 
 
 class _Held:
@@ -54,7 +69,7 @@ class _Held:
         shape = tuple(const(-(-evaluate_int(extent) // unit)) for extent, unit in extents)
         zero: dict[Var, Expr] = dict.fromkeys(own.values(), const(0))
         self._first = tuple(simplify(substitute(i, zero)) for i in block.indices)
-        self._number = tuple(map(_divided, self._first, units))
+        self._number = tuple(map(divided, self._first, units))
         self._held = Buffer(f"{block.buffer.name}.tile", shape, str(kind), "register")
 
     def _tile(self, dtype: str, indices: Sequence[Expr], place: TileIndex) -> Tile:
@@ -106,23 +121,11 @@ class _Held:
             place = self._match.tile(number)
             assert place is not None, "whoever gives it to the instruction asks that first"
             kind = self._tile(load.dtype, self._match.wanted(number).indices, place)
-            size = const(elements(load.buffer))
-            buffer = Buffer(load.buffer.name, (size,), str(kind), load.buffer.scope)
-            yield Load(buffer, (place.origin,))
-
-
-def _divided(index: Expr, unit: int) -> Expr:
-    """The number of the tile at an index. Raises: CodegenError for one that starts in another."""
-    terms = polynomial(index)
-    if any(step % unit for step in terms.values()):
-        raise CodegenError(f"tiles of {unit} elements start at {index}")
-    return from_polynomial({m: step // unit for m, step in terms.items()})
+            yield read_as(load, str(kind), place.origin)
 
 
 def _nested(loops: Sequence[For], block: Block, suffix: str) -> Stmt:
     """The block in loops of its own like those."""
     names = {n.var: Var(f"{n.var.name}.{suffix}") for n in loops}
-    made = substitute_stmt(block, names)
-    for loop in reversed(loops):
-        made = replace(loop, var=names[loop.var], body=made)
-    return made
+    renamed = [replace(n, var=names[n.var]) for n in loops]
+    return nested(renamed, substitute_stmt(block, names))

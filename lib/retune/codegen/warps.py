@@ -17,27 +17,16 @@ changes but the addresses, and the sums stay in the registers in which they were
 from collections.abc import Sequence
 from dataclasses import replace
 
-from retune.codegen.kernel import Array, Function, Memory, Statement, element_of
-from retune.core.errors import CodegenError
-from retune.instructions import Match, Shape, intrinsic, item_loops
-from retune.instructions.warp8 import SHARE, WARP8, WORD
-from retune.ir.expr import Buffer, Call, Const, Expr, Load, Select, Var, const, substitute
-from retune.ir.flat import elements
-from retune.ir.simplify import from_polynomial, polynomial, simplify
+from retune.codegen.kernel import Array, Function, Memory, Statement
+from retune.codegen.tiles import divided, read_as
+from retune.instructions import Match, intrinsic, item_loops
+from retune.instructions.warp8 import SHARE, WORD
+from retune.ir.expr import Call, Const, Expr, Load, Select, Var, const, substitute
+from retune.ir.simplify import simplify
 from retune.ir.stmt import For, Stmt, blocks, loops, rewrite
 
 EXCHANGE = "exchange"
 """The array in local memory by which items tell each other what they read, where a way needs it."""
-
-
-def is_of_warps(function: str) -> bool:
-    """Whether calls of that function are of items together."""
-    return function == WARP8.name
-
-
-def shape_of_warps(call: Call) -> Shape:
-    """The shape of the function that a call is of."""
-    return Shape(tuple(element_of(word.dtype) for word in call.args[:2]), 1)
 
 
 def with_exchange(
@@ -106,9 +95,4 @@ def _channels(match: Match, items: tuple[Var, Var], column: Var) -> list[Expr]:
 
 def _word(load: Load, at: Expr, width: int) -> Load:
     """The word that starts at an element. Raises: CodegenError where none does."""
-    terms = polynomial(at)
-    if any(step % width for step in terms.values()):
-        raise CodegenError(f"{load.buffer.name}: words of {width} bytes at {at}")
-    size = const(-(-elements(load.buffer) // width))
-    buffer = Buffer(load.buffer.name, (size,), f"{load.dtype}x{width}", load.buffer.scope)
-    return Load(buffer, (from_polynomial({m: c // width for m, c in terms.items()}),))
+    return read_as(load, f"{load.dtype}x{width}", divided(at, width), width)

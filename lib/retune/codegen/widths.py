@@ -9,10 +9,10 @@ from math import prod
 
 from retune.core.errors import CodegenError
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Expr, loads
+from retune.ir.expr import Expr
 from retune.ir.flat import elements
 from retune.ir.simplify import Monomial, Range, Ranges, bounds
-from retune.ir.stmt import Stmt, blocks, loops
+from retune.ir.stmt import Stmt, blocks, loops, touched
 
 INT_MAX = 2**31 - 1
 
@@ -24,8 +24,7 @@ def check_sizes(kernel: str, nest: Stmt) -> None:
 
     Raises: CodegenError naming the buffer, loop or launch that is too large.
     """
-    buffers = {b.buffer for b in blocks(nest)}
-    buffers |= {load.buffer for b in blocks(nest) for load in loads(b.value)}
+    buffers = {buffer for block in blocks(nest) for buffer in touched(block)}
     sizes = {f"{b.name} has": (elements(b), "elements") for b in sorted(buffers, key=str)}
     around = loops(nest)
     sizes |= {f"loop {n.var} has": (evaluate_int(n.extent), "iterations") for n in around}

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from retune.codegen import resident
-from retune.codegen.persistent import Step
-from retune.codegen.resident import WAYS, Tiles
+from retune.codegen.persistent import Callee, Step
+from retune.codegen.resident import WAYS
 from retune.core.target import DeviceSpec
 from retune.device.runtime import Buffer, Device, Launch
 
@@ -25,7 +25,7 @@ class Resident:
         device: Device,
         texts: Sequence[str],
         options: Sequence[str],
-        tiles: Sequence[Tiles],
+        tiles: Sequence[Callee],
         steps: Sequence[Step],
         bases: int,
         *,

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from retune.codegen.persistent import Step
-from retune.codegen.resident import WAYS, Tiles
+from retune.codegen.persistent import Callee, Step
+from retune.codegen.resident import WAYS
 from retune.core.dtypes import TensorType
 from retune.device.resident import GROUPS_A_UNIT, Resident
 from retune.device.runtime import Device
@@ -49,7 +49,7 @@ def groups_stay(device: Device, way: str, options: Sequence[str] = ()) -> bool:
     count = _BLOCK * (1 + GROUPS_A_UNIT * max(1, device.spec.compute_units) // 24)
     names = [("few", "many")[number % 2] for number in range(_STEPS)]
     tiles = [
-        Tiles(
+        Callee(
             kernel=name, parameters=2, groups=(count // size, 1, 1), items=size, arena=4 * size + 64
         )
         for name, size in _SIZES.items()

@@ -19,6 +19,8 @@ class Node:
     _content: ClassVar["attrgetter[Any]"]
     """The fields that count in comparisons, of one."""
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+    __match_args__: ClassVar[tuple[str, ...]]
+    """The names of its fields."""
 
     def __hash__(self) -> int:
         try:

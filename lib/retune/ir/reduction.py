@@ -13,6 +13,7 @@ from retune.ir.stmt import (
     Stmt,
     blocks,
     identity,
+    nested,
     rewrite,
     with_body,
 )
@@ -39,9 +40,11 @@ def decompose(loop: For, block: Block) -> Seq:
     indices = tuple(substitute(i, names) for i in block.indices)
     guard = None if guard is None else substitute(guard, names)
     nest: Stmt = Block(f"{block.name}.init", block.buffer, indices, start, guard=guard)
-    for node in reversed(kept):
-        plain = replace(node, kind="serial", intrinsic="") if node.kind == "intrinsic" else node
-        nest = replace(plain, var=Var(f"{node.var.name}.init"), body=nest)
+    renamed = [replace(node, var=Var(f"{node.var.name}.init")) for node in kept]
+    plain = [
+        replace(n, kind="serial", intrinsic="") if n.kind == "intrinsic" else n for n in renamed
+    ]
+    nest = nested(plain, nest)
     done = replace(block, decomposed=True)
     body = rewrite(loop, lambda node: done if node is block else None)
     return Seq((nest, body))

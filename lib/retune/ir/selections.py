@@ -21,7 +21,11 @@ def certain_loads(expr: Expr) -> Iterator[Load]:
                 yield from certain_loads(child)
 
 
+def conditions(expr: Expr) -> list[Expr]:
+    """The conditions of its selections, in order."""
+    return [node.condition for node in walk(expr) if isinstance(node, Select)]
+
+
 def position_masks(expr: Expr) -> list[Expr]:
-    """The conditions on positions alone by which values are chosen, as in padding, in order."""
-    chosen = [node.condition for node in walk(expr) if isinstance(node, Select)]
-    return [condition for condition in chosen if not loads(condition)]
+    """Those on positions alone by which values are chosen, as in padding."""
+    return [condition for condition in conditions(expr) if not loads(condition)]

@@ -6,7 +6,7 @@ reducer accumulates into memory that a `decompose_reduction`ed init block (or, b
 block itself) has set to the reducer's identity.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import is_not
 from typing import Literal
@@ -21,11 +21,12 @@ from retune.ir.expr import (
     Substitution,
     Var,
     const,
+    loads,
     substitute,
     variables,
 )
 from retune.ir.nodes import Node, node
-from retune.ir.te import Axis, Compute, Concat, Dag, Reducer, Tensor
+from retune.ir.te import Compute, Concat, Dag, Reducer, Tensor
 
 Indices = tuple[Expr, ...]
 Element = tuple[Buffer, Indices]
@@ -183,7 +184,10 @@ def _nests(stage: Tensor) -> Iterator[Stmt]:
             indices = tuple(renamed[a.var] for a in op.axes)
             body = substitute(op.body, dict(renamed))
             block: Stmt = Block(stage.name, stage.buffer, indices, body, op.reducer)
-            yield _wrap(block, op.axes, op.reduce_axes, renamed)
+            steps = over(
+                [(renamed[a.var], const(a.extent)) for a in op.reduce_axes], block, reduce=True
+            )
+            yield over([(renamed[a.var], const(a.extent)) for a in op.axes], steps)
         case Concat() as op:
             offset = 0
             for position, source in enumerate(op.inputs):
@@ -194,22 +198,30 @@ def _nests(stage: Tensor) -> Iterator[Stmt]:
             return
 
 
-def _wrap(
-    body: Stmt, axes: tuple[Axis, ...], reduce_axes: tuple[Axis, ...], names: Mapping[Var, Var]
-) -> Stmt:
-    for axis in reversed(reduce_axes):
-        body = For(names[axis.var], const(axis.extent), body, reduce=True)
-    for axis in reversed(axes):
-        body = For(names[axis.var], const(axis.extent), body)
+def _copy(name: str, target: Buffer, source: Tensor, dim: int, offset: int) -> Stmt:
+    axes = [(Var(f"{name}.i{d}"), const(n)) for d, n in enumerate(source.shape)]
+    variables = tuple(var for var, _ in axes)
+    indices = tuple(v + offset if d == dim else v for d, v in enumerate(variables))
+    return over(axes, Block(name, target, indices, Load(source.buffer, variables)))
+
+
+def over(axes: Iterable[tuple[Var, Expr]], body: Stmt, *, reduce: bool = False) -> Stmt:
+    """The body for all values of the variables below their extents, the first outermost."""
+    for var, extent in reversed([*axes]):
+        body = For(var, extent, body, reduce=reduce)
     return body
 
 
-def _copy(name: str, target: Buffer, source: Tensor, dim: int, offset: int) -> Stmt:
-    axes = tuple(Axis(Var(f"{name}.i{d}"), n) for d, n in enumerate(source.shape))
-    variables = tuple(a.var for a in axes)
-    indices = tuple(v + offset if d == dim else v for d, v in enumerate(variables))
-    block = Block(name, target, indices, Load(source.buffer, variables))
-    return _wrap(block, axes, (), {v: v for v in variables})
+def nested(loops: Sequence[For], body: Stmt) -> Stmt:
+    """The body in loops like these, the first outermost."""
+    for loop in reversed(loops):
+        body = loop.around(body)
+    return body
+
+
+def sequence(*stmts: Stmt) -> Seq:
+    """The statements one after the other, those of sequences among them too."""
+    return Seq(tuple(one for s in stmts for one in (s.stmts if isinstance(s, Seq) else (s,))))
 
 
 def walk(stmt: Stmt) -> Iterator[Stmt]:
@@ -297,6 +309,11 @@ def expressions(block: Block) -> Indices:
     return (*block.indices, block.value, *guard)
 
 
+def touched(block: Block) -> tuple[Buffer, ...]:
+    """The buffers that its value reads, in order, then the one that it writes."""
+    return (*(load.buffer for load in loads(block.value)), block.buffer)
+
+
 def is_compile_time(root: Stmt) -> bool:
     """Whether the nest computes a constant from constants: numpy does it once, no kernel."""
     return blocks(root)[0].buffer.scope == "constant"
@@ -334,8 +351,14 @@ def rewrite(stmt: Stmt, rule: Callable[[Stmt], Stmt | None]) -> Stmt:
     return stmt if new is None else new
 
 
+_HOLDS = const(True, "bool")
+
+
 def map_exprs(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
-    """The statement with `change` applied to every index, value, guard, extent and unroll count."""
+    """The statement with `change` applied to every index, value, guard, extent and unroll count.
+
+    A guard that becomes true is gone.
+    """
 
     def rule(node: Stmt) -> Stmt | None:
         match node:
@@ -345,7 +368,7 @@ def map_exprs(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
                 if not any(map(is_not, new, old)):
                     return None
                 rank = len(node.indices)
-                guard = None if node.guard is None else new[-1]
+                guard = None if node.guard is None or new[-1] == _HOLDS else new[-1]
                 return Block(
                     node.name, node.buffer, new[:rank], new[rank], node.reducer, guard,
                     node.decomposed,
@@ -364,7 +387,7 @@ def map_exprs(stmt: Stmt, change: Callable[[Expr], Expr]) -> Stmt:
 
 def with_body(program: Program, body: Stmt) -> Program:
     """The program over another body."""
-    return replace(program, body=body if isinstance(body, Seq) else Seq((body,)))
+    return replace(program, body=sequence(body))
 
 
 def substitute_stmt(stmt: Stmt, values: Mapping[Var, Expr]) -> Stmt:

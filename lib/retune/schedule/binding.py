@@ -1,4 +1,4 @@
-"""Primitives that say what runs a loop: copies of its body, vector lanes, work-groups or items.
+"""Primitives that say what runs a loop: copies of its body, lanes, groups, items, an instruction.
 
 Program -> program, meaning kept, ScheduleError where that is impossible; `Schedule` records them.
 """
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from retune.core.errors import ScheduleError
+from retune.instructions import intrinsic, mismatch
 from retune.ir.expr import Buffer, Expr, loads
 from retune.ir.reduction import reads
 from retune.ir.stmt import Block, For, LoopKind, Program, Stmt, block_variables, blocks, loops
@@ -36,6 +37,25 @@ def run_as(program: Program, name: str, kind: LoopKind) -> Program:
 def hint_unroll(program: Program, name: str, count: Expr) -> Program:
     """See Schedule.unroll."""
     return replace_loop(program, name, lambda node: replace(node, unroll=count))
+
+
+def tensorize(program: Program, name: str, wanted: str) -> Program:
+    """See Schedule.tensorize."""
+    entry, loop = intrinsic(wanted), loop_named(program, name)
+    who = f"tensorize({name}, {wanted})"
+    if loop.kind != "serial":
+        raise ScheduleError(f"{who}: expected a serial loop, it is {loop.kind} already")
+    nest = root_of(program, loop)
+    if problem := mismatch(entry, nest, loop, unordered="constant"):
+        raise ScheduleError(f"{who}: {problem}")
+    return replace_loop(program, name, lambda node: replace(_taken(node), intrinsic=entry.name))
+
+
+def _taken(nest: Stmt) -> For:
+    """The loops, all done by the instruction."""
+    assert isinstance(nest, For)
+    inside = _taken(nest.body) if isinstance(nest.body, For) else nest.body
+    return replace(nest, kind="intrinsic", body=inside)
 
 
 def annotate(program: Program, name: str, key: str, value: str | int) -> Program:

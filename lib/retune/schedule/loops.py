@@ -30,6 +30,7 @@ from retune.ir.stmt import (
     blocks,
     loops,
     map_accesses,
+    nested,
     rewrite,
     substitute_stmt,
     with_body,
@@ -86,8 +87,11 @@ def split(program: Program, name: str, factors: Sequence[Expr], tail: Tail) -> P
     body = substitute_stmt(loop.body, {loop.var: value})
     if tail == "guard":
         body = _guard(loop, value, body)
-    for var, extent in reversed(list(zip(parts[1:], factors, strict=True))):
-        body = For(var, extent, body, reduce=loop.reduce, shifted=loop.shifted)
+    inside = [
+        For(v, n, body, reduce=loop.reduce, shifted=loop.shifted)
+        for v, n in zip(parts[1:], factors, strict=True)
+    ]
+    body = nested(inside, body)
     outer = For(parts[0], simplify(outer_extent), body, reduce=loop.reduce)
     outer = replace(outer, shifted=tail == "shift" or loop.shifted)
     made = replace_loop(program, name, lambda _: outer)
@@ -187,9 +191,7 @@ def reorder(program: Program, names: Sequence[str]) -> Program:
         order[position] = loop
     body = chain[-1].body
     _check_shift_order(order, body)
-    for loop in reversed(order):
-        body = replace(loop, body=body)
-    return replace_loop(program, outermost.var.name, lambda _: body)
+    return replace_loop(program, outermost.var.name, lambda _: nested(order, body))
 
 
 def _chain(loop: For, names: set[str]) -> list[For]:

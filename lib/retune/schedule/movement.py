@@ -10,7 +10,19 @@ from retune.core.errors import ScheduleError
 from retune.ir.expr import Buffer, Load, Scope, Var, loads, substitute
 from retune.ir.reduction import path_to
 from retune.ir.simplify import simplify
-from retune.ir.stmt import Block, For, Program, Seq, Stmt, blocks, loops, paths, rewrite, with_body
+from retune.ir.stmt import (
+    Block,
+    For,
+    Program,
+    Stmt,
+    blocks,
+    loops,
+    nested,
+    over,
+    paths,
+    rewrite,
+    sequence,
+)
 from retune.schedule.loops import loop_named, replace_loop, root_of
 from retune.schedule.regions import (
     Region,
@@ -21,7 +33,13 @@ from retune.schedule.regions import (
     redirect_reads,
     write_region,
 )
-from retune.schedule.stages import flatten, readers, require_kernel, root_nest, without
+from retune.schedule.stages import (
+    readers,
+    replace_root,
+    replace_scratch,
+    require_kernel,
+    root_nest,
+)
 
 
 def _check_scope(who: str, scope: Scope, allowed: Sequence[Scope]) -> None:
@@ -39,14 +57,11 @@ def cache_write(program: Program, name: str) -> Program:
     spatial = [loop for loop in path if not loop.reduce]
     names = {loop.var: Var(f"{name}.out{loop.var.name.removeprefix(name)}") for loop in spatial}
     indices = tuple(substitute(i, dict(names)) for i in block.indices)
-    body: Stmt = Block(f"{name}.out", block.buffer, indices, Load(cache, indices))
-    for loop in reversed(spatial):
-        body = For(names[loop.var], loop.extent, body)
+    copied = Block(f"{name}.out", block.buffer, indices, Load(cache, indices))
+    copy = over([(names[loop.var], loop.extent) for loop in spatial], copied)
     cached = rewrite(root, lambda n: replace(block, buffer=cache) if n == block else None)
-    stmts: list[Stmt] = []
-    for stmt in program.body.stmts:
-        stmts.extend((cached, body) if stmt is root else (stmt,))
-    return replace(program, body=Seq(tuple(stmts)), scratch=(*program.scratch, cache))
+    program = replace_root(program, root, cached, copy)
+    return replace(program, scratch=(*program.scratch, cache))
 
 
 def cache_read(
@@ -80,12 +95,9 @@ def cache_read(
     block = Block(copy, tile, tuple(axes[d] for d in placed), Load(buffer, source))
     if read_under_condition(loop.body, buffer):
         block = replace(block, guard=guarded(block, region.guard(axes, buffer)))
-    nest: Stmt = block
-    for dim in reversed(placed):
-        nest = For(axes[dim], region.extents[dim], nest)
+    nest = over([(axes[dim], region.extents[dim]) for dim in placed], block)
     body = redirect_reads(loop.body, buffer, tile, region, placed)
-    program = replace_loop(program, loop_name, lambda n: replace(n, body=Seq((nest, body))))
-    program = with_body(program, flatten(program.body))
+    program = replace_loop(program, loop_name, lambda n: n.around(sequence(nest, body)))
     return replace(program, scratch=(*program.scratch, tile))
 
 
@@ -110,10 +122,8 @@ def compute_at(program: Program, name: str, loop_name: str, scope: Scope) -> Pro
     conditional = read_under_condition(loop.body, block.buffer)
     nest = _tile_nest(block, path, region, tile, guard=conditional)
     body = redirect_reads(loop.body, block.buffer, tile, region)
-    program = without(program, root)
-    program = replace_loop(program, loop_name, lambda node: replace(node, body=Seq((nest, body))))
-    scratch = tuple(tile if b == block.buffer else b for b in program.scratch)
-    return replace(with_body(program, flatten(program.body)), scratch=scratch)
+    program = replace_scratch(replace_root(program, root), block.buffer, tile)
+    return replace_loop(program, loop_name, lambda n: n.around(sequence(nest, body)))
 
 
 def _tile_nest(
@@ -126,7 +136,7 @@ def _tile_nest(
     axes = [i for i in block.indices if isinstance(i, Var)]
     moved = {v: simplify(f + v) for v, f in zip(axes, region.first, strict=True)}
     terms = region.guard(axes, block.buffer) if guard else []
-    body: Stmt = replace(
+    body = replace(
         block,
         buffer=tile or block.buffer,
         indices=tuple(moved[v] for v in axes) if tile is None else block.indices,
@@ -134,9 +144,7 @@ def _tile_nest(
         guard=guarded(block, terms),
     )
     size = dict(zip(axes, region.extents, strict=True))
-    for around in reversed(path):
-        body = replace(around, body=body, extent=size.get(around.var, around.extent))
-    return body
+    return nested([replace(p, extent=size.get(p.var, p.extent)) for p in path], body)
 
 
 def compute_locations(program: Program, name: str, scope: Scope) -> list[str]:
@@ -176,10 +184,8 @@ def reverse_compute_at(program: Program, name: str, loop_name: str, scope: Scope
         return replace(node, buffer=tile, indices=tuple(simplify(i - f) for i, f in pairs))
 
     body = rewrite(loop.body, shrink)
-    program = without(program, root)
-    program = replace_loop(program, loop_name, lambda node: replace(node, body=Seq((body, nest))))
-    scratch = tuple(tile if b == source else b for b in program.scratch)
-    return replace(with_body(program, flatten(program.body)), scratch=scratch)
+    program = replace_scratch(replace_root(program, root), source, tile)
+    return replace_loop(program, loop_name, lambda n: n.around(sequence(body, nest)))
 
 
 def _produced(program: Program, who: str, block: Block, loop: For) -> Buffer:

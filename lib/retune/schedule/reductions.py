@@ -8,9 +8,9 @@ from dataclasses import replace
 from retune.core.errors import ScheduleError
 from retune.ir.expr import Buffer, Load, Var, select, substitute, variables
 from retune.ir.reduction import decompose, path_to, read_inside, reduce_loops
-from retune.ir.stmt import Block, For, Program, Seq, Stmt, blocks, identity, with_body
+from retune.ir.stmt import Block, For, Program, Stmt, blocks, identity, nested
 from retune.schedule.loops import loop_named, replace_loop
-from retune.schedule.stages import block_named, flatten, loops_of, require_kernel, root_nest
+from retune.schedule.stages import block_named, loops_of, replace_root, require_kernel, root_nest
 
 
 def decompose_reduction(program: Program, name: str, loop_name: str) -> Program:
@@ -31,8 +31,7 @@ def decompose_reduction(program: Program, name: str, loop_name: str) -> Program:
     for inner in path:
         if inner.shifted and any(inner.var in variables(i) for i in block.indices):
             raise ScheduleError(f"{who}: {inner.var} has a shifted tail, and would add it twice")
-    program = replace_loop(program, loop_name, lambda node: decompose(node, block))
-    return with_body(program, flatten(program.body))
+    return replace_loop(program, loop_name, lambda node: decompose(node, block))
 
 
 def rfactor(program: Program, name: str, loop_name: str, axis: int) -> Program:
@@ -58,10 +57,8 @@ def rfactor(program: Program, name: str, loop_name: str, axis: int) -> Program:
     load = Load(buffer, tuple(indices))
     partial = _partial(part, block, path, factored, load)
     whole = _whole(block, path, factored, load)
-    stmts: list[Stmt] = []
-    for stmt in program.body.stmts:
-        stmts.extend((partial, whole) if stmt is root else (stmt,))
-    return replace(program, body=Seq(tuple(stmts)), scratch=(*program.scratch, buffer))
+    program = replace_root(program, root, partial, whole)
+    return replace(program, scratch=(*program.scratch, buffer))
 
 
 def _partial(name: str, block: Block, path: list[For], factored: For, result: Load) -> Stmt:
@@ -74,22 +71,18 @@ def _partial(name: str, block: Block, path: list[For], factored: For, result: Lo
         value = select(block.guard, value, identity(block.reducer, block.buffer.dtype))
     names = {p.var: Var(f"{name}{p.var.name.removeprefix(block.name)}") for p in path}
     left = any(p.reduce and p is not factored for p in path)
-    body: Stmt = Block(
+    body = Block(
         name,
         result.buffer,
         tuple(substitute(i, dict(names)) for i in result.indices),
         substitute(value, dict(names)),
         reducer=block.reducer if left else None,
     )
-    for loop in reversed(path):
-        reduce = loop.reduce and loop is not factored
-        body = replace(loop, var=names[loop.var], body=body, reduce=reduce)
-    return body
+    around = [replace(p, var=names[p.var], reduce=p.reduce and p is not factored) for p in path]
+    return nested(around, body)
 
 
 def _whole(block: Block, path: list[For], factored: For, partial: Load) -> Stmt:
     """The nest that combines the partial results; its loops keep their names."""
-    body: Stmt = replace(factored, body=replace(block, value=partial, guard=None), unroll=None)
-    for loop in reversed([p for p in path if not p.reduce]):
-        body = replace(loop, body=body)
-    return body
+    around = [*(p for p in path if not p.reduce), replace(factored, unroll=None)]
+    return nested(around, replace(block, value=partial, guard=None))

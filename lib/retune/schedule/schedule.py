@@ -11,7 +11,7 @@ import numpy as np
 
 from retune.core.errors import ScheduleError
 from retune.ir.expr import Const, Expr, Operand, Scope, as_expr, const
-from retune.schedule import binding, forms, loops, movement, reductions, stages, tensorize
+from retune.schedule import binding, forms, loops, movement, reductions, stages
 from retune.schedule.recorder import Recorder
 from retune.schedule.trace import Argument
 
@@ -160,7 +160,7 @@ class Schedule(Recorder):
         Raises: ScheduleError for another intrinsic or another sum, where the bytes of an operand
         do not lie in one word, or where the nest makes or reads them one by one, too.
         """
-        self.program = tensorize.tensorize(self.program, loop, intrinsic)
+        self.program = binding.tensorize(self.program, loop, intrinsic)
         self._record("tensorize", {"loop": loop, "intrinsic": intrinsic})
 
     def annotate(self, loop: str, key: str, value: str | int) -> None:

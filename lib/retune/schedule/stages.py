@@ -17,7 +17,6 @@ from retune.ir.stmt import (
     blocks,
     map_exprs,
     replace_buffer,
-    rewrite,
     with_body,
 )
 
@@ -66,10 +65,16 @@ def root_nest(program: Program, name: str) -> tuple[Stmt, Block, list[For]]:
     raise ScheduleError(f"{name}: expected an unscheduled root stage; move it before its loops")
 
 
-def without(program: Program, root: Stmt) -> Program:
-    """The program without one of its root statements."""
-    rest = tuple(s for s in program.body.stmts if s is not root)
-    return replace(program, body=Seq(rest))
+def replace_root(program: Program, root: Stmt, *nests: Stmt) -> Program:
+    """The program with these nests, or none, in place of one of its root statements."""
+    roots = ((*nests,) if stmt is root else (stmt,) for stmt in program.body.stmts)
+    return replace(program, body=Seq(tuple(nest for some in roots for nest in some)))
+
+
+def replace_scratch(program: Program, old: Buffer, *new: Buffer) -> Program:
+    """The program with another buffer, or none, in place of one of its scratch buffers."""
+    buffers = ((*new,) if buffer == old else (buffer,) for buffer in program.scratch)
+    return replace(program, scratch=tuple(buffer for some in buffers for buffer in some))
 
 
 def compute_inline(program: Program, name: str) -> Program:
@@ -91,9 +96,8 @@ def compute_inline(program: Program, name: str) -> Program:
             return None
         return substitute(block.value, dict(zip(axes, load.indices, strict=True)))
 
-    body = map_exprs(without(program, root).body, Redirection(expand))
-    scratch = tuple(b for b in program.scratch if b != block.buffer)
-    return replace(with_body(program, body), scratch=scratch)
+    body = map_exprs(replace_root(program, root).body, Redirection(expand))
+    return replace_scratch(with_body(program, body), block.buffer)
 
 
 def require_kernel(who: str, stmt: Stmt) -> None:
@@ -101,11 +105,6 @@ def require_kernel(who: str, stmt: Stmt) -> None:
     known = [b.buffer for b in blocks(stmt) if b.buffer.scope == "constant"]
     if known:
         raise ScheduleError(f"{who}: {known[0]} is computed at compile time, by no kernel")
-
-
-def flatten(stmt: Stmt) -> Stmt:
-    """The statement with sequences inside sequences joined."""
-    return rewrite(stmt, lambda _: None)
 
 
 def precompute(program: Program, name: str) -> Program:
@@ -121,9 +120,8 @@ def precompute(program: Program, name: str) -> Program:
         if load.buffer.name in program.packed:
             raise ScheduleError(f"precompute({name}): it reads {load.buffer}, which is packed")
     known = replace(block.buffer, scope="constant")
-    scratch = tuple(known if b == block.buffer else b for b in program.scratch)
     body = replace_buffer(program.body, block.buffer, known)
-    return replace(with_body(program, body), scratch=scratch)
+    return replace_scratch(with_body(program, body), block.buffer, known)
 
 
 def pack(program: Program, name: str) -> Program:

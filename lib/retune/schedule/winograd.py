@@ -25,9 +25,9 @@ from retune.ir.expr import (
     variables,
 )
 from retune.ir.simplify import affine, simplify
-from retune.ir.stmt import Block, For, Program, Seq, Stmt
+from retune.ir.stmt import Block, For, Program, Stmt, over
 from retune.schedule.cooktoom import Matrix, matrices, products
-from retune.schedule.stages import root_nest
+from retune.schedule.stages import replace_root, root_nest
 
 ERRORS: dict[tuple[int, ...], dict[int, float]] = {
     (3, 3): {2: 1e-6, 4: 6e-6, 6: 2.5e-5},
@@ -189,14 +189,9 @@ def winograd(program: Program, name: str, sizes: Sequence[int]) -> tuple[Program
         raise ScheduleError(f"winograd({name}): m is one of {known}, got {[*sizes]}")
     (m,) = sizes
     stages = _Stages(conv, m)
-    nests = stages.build()
-    body: list[Stmt] = []
-    for stmt in program.body.stmts:
-        body.extend(nests if stmt is conv.root else [stmt])
-    scratch = (*program.scratch, *stages.buffers)
-    return replace(program, body=Seq(tuple(body)), scratch=scratch), [
-        b.name for b in stages.buffers
-    ]
+    program = replace_root(program, conv.root, *stages.build())
+    buffers = stages.buffers
+    return replace(program, scratch=(*program.scratch, *buffers)), [b.name for b in buffers]
 
 
 _INPUTS = {1: ("factors",), 2: ("rows", "factors")}
@@ -317,11 +312,8 @@ class _Stages:
         pixels = [conv.axis(window.dim) % self.m for window in conv.windows]
         tiles = [conv.axis(dim) // size for dim, size in self.sizes.items()]
         value = Load(outputs, (*pixels, *tiles, conv.made))
-        nest: Stmt = replace(conv.block, value=value, reducer=None)
-        for index in reversed(conv.block.indices):
-            assert isinstance(index, Var)
-            nest = For(index, const(conv.extents[index]), nest)
-        return nest
+        axes = [(i, const(conv.extents[i])) for i in conv.block.indices if isinstance(i, Var)]
+        return over(axes, replace(conv.block, value=value, reducer=None))
 
     def _stage(
         self,
@@ -332,16 +324,12 @@ class _Stages:
     ) -> Buffer:
         """A buffer over `axes`, with the nest that fills it with `value` of the axes' variables."""
         name = f"{self.conv.block.name}.{stem}"
-        own = {Var(f"{name}.{axis}"): extent for axis, extent in axes.items()}
-        summed = {Var(f"{name}.{axis}"): extent for axis, extent in (reduce or {}).items()}
-        buffer = Buffer(name, tuple(const(e) for e in own.values()), self.conv.block.buffer.dtype)
-        nest: Stmt = Block(
-            name, buffer, tuple(own), value(*own, *summed), "sum" if summed else None
-        )
-        for var, extent in reversed(summed.items()):
-            nest = For(var, const(extent), nest, reduce=True)
-        for var, extent in reversed(own.items()):
-            nest = For(var, const(extent), nest)
+        own = {Var(f"{name}.{axis}"): const(extent) for axis, extent in axes.items()}
+        summed = {Var(f"{name}.{axis}"): const(extent) for axis, extent in (reduce or {}).items()}
+        buffer = Buffer(name, tuple(own.values()), self.conv.block.buffer.dtype)
+        reducer = "sum" if summed else None
+        block = Block(name, buffer, tuple(own), value(*own, *summed), reducer)
+        nest = over(own.items(), over(summed.items(), block, reduce=True))
         self.buffers.append(buffer)
         self._nests.append(nest)
         return buffer

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from retune.core.errors import ScheduleError
 from retune.ir.expr import Buffer, Const, Expr, Load, Var, const, loads, redirect, substitute
-from retune.ir.stmt import Block, For, Program, Seq, Stmt, blocks, rewrite
-from retune.schedule.stages import root_nest
+from retune.ir.stmt import Block, For, Program, Stmt, over, rewrite
+from retune.schedule.stages import replace_root, root_nest
 
 
 def words(program: Program, name: str, sizes: Sequence[int]) -> tuple[Program, list[str]]:
@@ -30,29 +30,26 @@ def words(program: Program, name: str, sizes: Sequence[int]) -> tuple[Program, l
         raise ScheduleError(f"words({name}): expected steps that {size} divides, got {found}")
     far, near = (Var(f"{last.var.name}.{i}") for i in range(2))
     count = int(last.extent.value) // size
-    made: list[tuple[Buffer, Stmt]] = []
+    made: list[_Laid] = []
     value = block.value
     for load in dict.fromkeys(loads(block.value)):
         if load.buffer.scope == "constant" and last.var in load.indices:
             laid = _Laid.out(block, load, last.var, size)
-            made.append((laid.made, laid.nest()))
+            made.append(laid)
             value = redirect(value, lambda e, x=laid: x.read(far, near) if e == x.load else None)
     value = substitute(value, {last.var: far * size + near})
 
     def rule(node: Stmt) -> Stmt | None:
         if isinstance(node, For) and node is last:
-            inner = For(near, const(size), replace(block, value=value), reduce=True)
-            return For(far, const(count), inner, reduce=True)
+            steps = (far, const(count)), (near, const(size))
+            return over(steps, replace(block, value=value), reduce=True)
         return None
 
     if not isinstance(last.body, Block):
         raise ScheduleError(f"words({name}): expected its last steps innermost")
-    body: list[Stmt] = []
-    for stmt in program.body.stmts:
-        body += [*(nest for _, nest in made), rewrite(root, rule)] if stmt is root else [stmt]
-    scratch = (*program.scratch, *(buffer for buffer, _ in made))
-    names = [b.name for _, nest in made for b in blocks(nest)]
-    return replace(program, body=Seq(tuple(body)), scratch=scratch), names
+    program = replace_root(program, root, *(x.nest() for x in made), rewrite(root, rule))
+    buffers = [x.made for x in made]
+    return replace(program, scratch=(*program.scratch, *buffers)), [b.name for b in buffers]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +95,8 @@ class _Laid:
             else:
                 indices.append(last // self.size if d == self.column else next(read))
         source = Load(self.load.buffer, tuple(indices))
-        nest: Stmt = Block(self.made.name, self.made, tuple(axes), source)
-        for var, extent in reversed([*zip(axes, self.made.shape, strict=True)]):
-            nest = For(var, extent, nest)
-        return nest
+        block = Block(self.made.name, self.made, tuple(axes), source)
+        return over(zip(axes, self.made.shape, strict=True), block)
 
     def read(self, far: Var, near: Var) -> Load:
         """What the reduction reads of it."""

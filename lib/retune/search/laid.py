@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from retune.codegen.lower import lower
 from retune.codegen.source import ProgramSource
-from retune.codegen.views import view
 from retune.core.errors import CodegenError, ScheduleError
 from retune.device.workload import Workload
+from retune.ir.views import view
 from retune.records.conditions import Conditions
 from retune.records.schema import Measurement, failed
 from retune.rules.devices import target_of

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from retune.codegen.choices import settle_choices
+from retune.codegen.copies import settle_choices
 from retune.codegen.lower import lower
 from retune.codegen.target import CPU
 from retune.core.errors import ScheduleError

@@ -3,35 +3,39 @@
 from collections.abc import Callable
 
 from retune.codegen.emit import KernelBody
-from retune.codegen.hoisting import Hoisting, Scope
-from retune.codegen.kernel import Literal, Loop, Name, Value, shown
+from retune.codegen.frame import Frame, Scope
+from retune.codegen.kernel import Literal, Loop, Name, Value
 from retune.codegen.lower import finished
 from retune.codegen.names import Identifiers
 from retune.codegen.target import CPU
 from retune.ir.expr import Expr, Var, minimum
+from retune.ir.flat import FlatIndices
 from retune.ir.simplify import Range, polynomial
 from retune.ir.stmt import from_dag
 from retune.schedule.schedule import Schedule
 from tests.dags import dense, depthwise
+from tests.kernel_text import shown
 
 ROW, COLUMN = Var("i"), Var("j")
 
 
-def hoisted(build: Callable[[Hoisting], list[Value]]) -> str:
+def hoisted(build: Callable[[Frame], list[Value]]) -> str:
     """The scopes of two loops after some sums were asked for in the inner one."""
-    hoisting = Hoisting(
-        Identifiers(()),
-        {ROW: Range(0, 3), COLUMN: Range(0, 7)},
-        lambda expr: Literal(0, expr.dtype),
+    frame = Frame(
+        groups=CPU.alone,
+        names=Identifiers(()),
+        integer=lambda expr: Literal(0, expr.dtype),
+        flat=FlatIndices(),
+        ranges={ROW: Range(0, 3), COLUMN: Range(0, 7)},
     )
-    hoisting.scopes += [Scope({ROW}), Scope({COLUMN})]
-    values = build(hoisting)
-    outer, *loops = hoisting.scopes
+    frame.scopes += [Scope({ROW}), Scope({COLUMN})]
+    values = build(frame)
+    outer, *loops = frame.scopes
     for scope, var, extent in reversed(list(zip(loops, (ROW, COLUMN), (4, 8), strict=True))):
-        around = hoisting.scopes[hoisting.scopes.index(scope) - 1]
+        around = frame.scopes[frame.scopes.index(scope) - 1]
         loop = Loop(Name(var.name, "int32"), extent, 1, (), tuple(scope.statements))
         around.statements.append(loop)
-    return "\n".join([*shown(tuple(outer.statements)), *map(str, values)])
+    return "\n".join([shown(outer.statements), *map(str, values)])
 
 
 def test_sums_share_what_is_known_outside():
@@ -65,7 +69,7 @@ def test_a_minimum_is_named_in_the_scope_of_its_variables():
 def body(s: Schedule) -> str:
     """The statements of a schedule's first nest."""
     nest = finished(s.program).body.stmts[0]
-    return "\n".join(shown(KernelBody(nest, CPU.groups(nest), ()).emit()))
+    return shown(KernelBody(nest, CPU.groups(nest), ()).emit())
 
 
 def test_copies_of_a_loop_read_what_they_share_once(golden):

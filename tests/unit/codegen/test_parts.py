@@ -7,12 +7,12 @@ from retune.codegen import opencl
 from retune.codegen.names import Identifiers
 from retune.codegen.registers import register_lanes
 from retune.codegen.sharing import shared_values
-from retune.codegen.views import view
 from retune.ir.expr import Var, call, select
 from retune.ir.flat import FlatIndices, elements, flat_index
 from retune.ir.stmt import For, blocks, from_dag, walk
 from retune.ir.storage import row_major
 from retune.ir.te import placeholder
+from retune.ir.views import view
 from retune.schedule.schedule import Schedule
 from tests.dags import dense
 from tests.oracle import assert_same_meaning

@@ -36,6 +36,7 @@ from retune.rules.cost.estimate import default_candidate
 from retune.rules.gpu.space import gpu_space
 from tests.conftest import Golden
 from tests.dags import conv2d
+from tests.kernel_text import shown
 
 X = Memory("x", "float32", "global")
 S = Memory("s", "float32", "local")
@@ -54,7 +55,7 @@ def kernel_of(*body: object) -> Kernel:
 
 
 def lines(kernel: Kernel) -> list[str]:
-    return str(kernel).splitlines()[1:]
+    return ["  " + line for line in shown(kernel.body).splitlines()]
 
 
 def test_statements_between_barriers_are_guarded_together() -> None:

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from retune.codegen.lower import lower
-from retune.codegen.views import view
 from retune.core.errors import ScheduleError
 from retune.core.target import GENERIC_CPU
 from retune.ir.merge import merge_axes
@@ -15,6 +14,7 @@ from retune.ir.stmt import Program, blocks, from_dag
 from retune.ir.storage import Storage
 from retune.ir.te import Dag
 from retune.ir.verify import verify
+from retune.ir.views import view
 from retune.rules import template as registry
 from retune.rules.cost.estimate import default_candidate
 from retune.rules.cpu.space import schedule_rest

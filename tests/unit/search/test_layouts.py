@@ -14,7 +14,6 @@ from retune.bundle.build import build_plan
 from retune.bundle.invariants import verify_plan
 from retune.codegen.lower import lower
 from retune.codegen.source import ProgramSource
-from retune.codegen.views import view
 from retune.core.dtypes import TensorType
 from retune.core.errors import InputError
 from retune.core.layouts import ROWS
@@ -24,6 +23,7 @@ from retune.graph.joins import inclusions
 from retune.graph.onnx_import import import_model, load_file
 from retune.graph.passes import optimise
 from retune.ir.stmt import Program
+from retune.ir.views import view
 from retune.layout.solve import solve
 from retune.records.schema import Measurement, succeeded
 from retune.records.store import RecordStore

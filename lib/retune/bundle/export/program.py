@@ -13,10 +13,10 @@ import numpy as np
 
 from retune.bundle.executor import callees_of, is_solitary, steps_of, text_of
 from retune.bundle.export.header import MARK, header_text, images_of
+from retune.bundle.hazards import waits
 from retune.bundle.memory import plan_memory
 from retune.bundle.placement import WEIGHTS, Placement, lay_out, touched
 from retune.bundle.plan import NetworkPlan
-from retune.codegen.hazards import waits
 from retune.codegen.inline import inline_text
 from retune.codegen.persistent import persistent_text
 from retune.core.errors import InputError

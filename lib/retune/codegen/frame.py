@@ -1,4 +1,6 @@
-"""Integers are computed in the outermost scope that can: before loops, not in them.
+"""The kernel around the statement at hand: what has which name there, and where sums are computed.
+
+Integers are computed in the outermost scope that can: before loops, not in them.
 
 Every index is a sum. Its terms are added up scope by scope, each as soon as its variables are
 known, and each partial sum has one name for all indices that begin with it:
@@ -17,10 +19,22 @@ pass over the finished statements would have to find the sums again.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from retune.codegen.kernel import Declare, Literal, Name, Operation, Statement, Value
+from retune.codegen.kernel import (
+    Declare,
+    Literal,
+    Memory,
+    Name,
+    Operation,
+    Statement,
+    Tile,
+    Value,
+    element_of,
+)
 from retune.codegen.names import Identifiers
+from retune.codegen.target import Groups
 from retune.codegen.widths import integer_type, sum_type
-from retune.ir.expr import Expr, Var, loads, variables
+from retune.ir.expr import Buffer, Expr, Var, loads, variables
+from retune.ir.flat import FlatIndices
 from retune.ir.simplify import Monomial, Polynomial, Range
 
 
@@ -34,22 +48,45 @@ class Scope:
     """Hoisted values by their content."""
 
 
-class Hoisting:
-    """The scopes around the statement at hand, from the outermost, and what is named in them."""
+@dataclass(slots=True, kw_only=True, eq=False)
+class Frame:
+    """What expressions know of the kernel around them."""
 
-    def __init__(
-        self,
-        names: Identifiers,
-        ranges: Mapping[Var, Range],
-        integer: Callable[[Expr], Value],
-    ) -> None:
-        """`ranges` are those of the loop variables; `integer` is the value of a division,
-        minimum or the like, over hoisted parts."""
-        self.scopes = [Scope(set())]
-        self._names = names
-        self._ranges = ranges
-        self._integer = integer
-        self._texts: dict[Monomial, str] = {}
+    groups: Groups
+    """How its work-groups run."""
+    names: Identifiers
+    integer: Callable[[Expr], Value]
+    """The value of a division, minimum or the like, over hoisted parts."""
+    flat: FlatIndices
+    """The indices of its accesses, as polynomials."""
+    registers: Mapping[Buffer, int] = field(default_factory=dict[Buffer, int])
+    """Lanes of each register or private buffer; 0 for an array."""
+    images: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    """Which constants are images, and of how many texels and rows."""
+    ranges: dict[Var, Range] = field(default_factory=dict[Var, Range])
+    """Of the loop variables met so far."""
+    settled: dict[object, Expr] = field(default_factory=dict[object, Expr])
+    """Tests under the ranges of their variables, by term, unrolled variables and lanes: each
+    version of a loop asks for them."""
+    scopes: list[Scope] = field(default_factory=lambda: [Scope(set())])
+    """Those around the statement at hand, from the outermost."""
+    _texts: dict[Monomial, str] = field(default_factory=dict[Monomial, str])
+
+    def variable(self, var: Var) -> Name:
+        """The name of a loop variable."""
+        return Name(self.names.of(var.name), "int32")
+
+    def register(self, buffer: Buffer, part: int) -> Name:
+        """One of the registers of a buffer."""
+        return Name(self.names.of(buffer.name, part), buffer.dtype, self.registers[buffer])
+
+    def memory(self, buffer: Buffer) -> Memory:
+        """A buffer that lies in memory."""
+        dtype = buffer.dtype
+        if buffer.scope == "local" or Tile.parse(dtype):  # others touch element after element
+            dtype = element_of(dtype)
+        image = self.images.get(buffer.name) if buffer.scope == "constant" else None
+        return Memory(self.names.of(buffer.name), dtype, buffer.scope, image)
 
     def hoist(self, terms: Polynomial, stem: str) -> Value:
         """A sum without constant, each of whose terms is added in the outermost scope that can.
@@ -65,7 +102,7 @@ class Hoisting:
             level = max(self._level(atom) for atom in monomial)
             by_level.setdefault(level, []).append((monomial, coefficient))
         ordered = [term for level in sorted(by_level) for term in by_level[level]]
-        kind = sum_type(ordered, self._ranges)
+        kind = sum_type(ordered, self.ranges)
         partial: Value | None = None
         for level in sorted(by_level):
             known = self.scopes[level].names
@@ -89,7 +126,7 @@ class Hoisting:
         return self._texts[monomial]
 
     def _name(self, level: int, stem: str, kind: str, value: Value) -> Name:
-        name = Name(self._names.fresh(stem), kind)
+        name = Name(self.names.fresh(stem), kind)
         self.scopes[level].statements.append(Declare(name, value))
         return name
 
@@ -105,14 +142,14 @@ class Hoisting:
     def _atom(self, expr: Expr) -> Value:
         """The name of a variable, or of a hoisted division, minimum or the like."""
         if isinstance(expr, Var):
-            return Name(self._names.of(expr.name), "int32")
+            return self.variable(expr)
         if loads(expr):
-            return self._integer(expr)
+            return self.integer(expr)
         level = self._level(expr)
         known = self.scopes[level].names
         if expr not in known:
-            kind = integer_type(expr, self._ranges)
-            known[expr] = self._name(level, "t", kind, self._integer(expr))
+            kind = integer_type(expr, self.ranges)
+            known[expr] = self._name(level, "t", kind, self.integer(expr))
         return known[expr]
 
     def _level(self, expr: Expr) -> int:
