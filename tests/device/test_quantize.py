@@ -8,10 +8,12 @@ import onnx
 import pytest
 from onnxruntime.quantization import QuantType
 
+from retune.core.dtypes import TensorType
 from retune.graph.evaluate import run_graph
-from retune.graph.graph import Graph
+from retune.graph.graph import Graph, GraphBuilder
 from retune.graph.onnx_import import import_model
 from retune.graph.passes import Layout
+from retune.graph.quantize.arithmetic import Codes, added, rescaled
 from retune.graph.quantize.recipe import quantize
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
 from tests.external.on_device import compile_graph
@@ -82,6 +84,33 @@ def test_transposed_convolutions_multiply_by_instructions() -> None:
     module = compile_graph(integer_ends(quantize(graph, data, QuantizeSettings())))
     if module.device.spec.instructions:  # five of the layers have sums over channels
         assert sum("dot4" in text for text in module.plan.kernels.values()) >= 5
+
+
+@pytest.mark.parametrize("factors", [[0.01], [3e-5, 0.011, 0.3, 0.9999999, 1.7]])
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_sums_of_all_sizes_become_the_codes_of_numpy(dtype: str, factors: list[float]) -> None:
+    """Extremes, halves between codes, and what the limits of 16 and of eight bits cut off."""
+    zero, channels = (128 if dtype == "uint8" else -3), 32
+    scale = np.resize(factors, channels if len(factors) > 1 else 1)
+    own, other = Codes(scale=1.0, zero=zero, dtype=dtype), Codes(scale=0.7, zero=5, dtype="uint8")
+    build = GraphBuilder("rescaling")
+    total = build.input("total", TensorType((1, 600, channels), "int32"))
+    data = build.input("data", TensorType((1, 600, channels), "uint8"))
+    codes = rescaled(build, total, scale, own, own.limits, np.linspace(-30, 30, len(scale)))
+    out = Codes(scale=1.3, zero=zero, dtype=dtype)
+    made = build.finish([codes, added(build, [(codes, own), (data, other)], out, out.limits)])
+    rng = np.random.default_rng(3)
+    edges = (np.arange(-300, 300)[:, None] + 0.5) / np.resize(scale, channels)
+    sums = np.rint(edges) + rng.integers(-1, 2, edges.shape)
+    sums[::7] = rng.integers(-(2**31), 2**31, sums[::7].shape)
+    sums[0], sums[1] = -(2**31), 2**31 - 1
+    inputs = {
+        total: np.clip(sums, -(2**31), 2**31 - 1).astype(np.int32)[None],
+        data: rng.integers(0, 256, (1, *sums.shape), np.uint8),
+    }
+    found = compile_graph(made).run(inputs)
+    for name, array in run_graph(made, inputs).items():
+        np.testing.assert_array_equal(found[name], array)
 
 
 def check_exact(graph: Graph, data: Samples, settings: QuantizeSettings, layout: Layout) -> None:

@@ -279,6 +279,38 @@ def test_sums_of_which_one_is_beyond_all_codes_are_rescaled_to_the_limits():
         rescaled(build, x, np.asarray(1e9), codes, codes.limits, bias=-1.0)
 
 
+def test_a_factor_with_a_sign_does_not_say_that_it_has_none():
+    codes = Codes(scale=1.0, zero=3, dtype="int8")
+    total = np.arange(-900, 900, dtype=np.int32)
+    for factors, bits in (([0.3], 15), ([-0.3], None)):
+        build = GraphBuilder("one")
+        build.constant("x", total)
+        y = rescaled(build, "x", np.asarray(factors), codes, codes.limits)
+        made = build.finish([y])
+        assert made.nodes[-1].attrs.get("bits") == bits
+        exact = np.clip(total * factors[0] + 3, -128, 127)
+        assert np.abs(run_graph(made, {})[y] - exact).max() <= 0.5 + 2**-6
+
+
+@pytest.mark.parametrize("below", [0, 1, 2, 3, 2**20])
+@pytest.mark.parametrize("exponent", [-31, -7, 0, 1, 14])
+def test_factors_just_below_a_power_of_two_round_to_fifteen_bits(exponent, below):
+    factor = np.ldexp(1 - below * 2.0**-17, exponent)
+    if below == 2**20:
+        factor = np.ldexp(2 / 3, exponent)
+    found = fixed_point(np.asarray([factor, factor / 3]))
+    assert found.multiplier is not None
+    assert found.multiplier.max() < 2**15
+    exact = np.ldexp(found.multiplier.astype(float), -(found.pre + found.shift))
+    np.testing.assert_allclose(exact[0], factor, rtol=2**-15)
+    for others in ([], [factor * 2.0**-16], [factor / 3]):
+        multipliers, shift = common_point([factor, *others])
+        assert max(multipliers) < 2**15
+        near = np.ldexp(np.asarray(multipliers, float), -shift)
+        limit = sum([factor, *others]) * 2**-15 + 2.0**-22
+        np.testing.assert_allclose(near, [factor, *others], rtol=0, atol=limit)
+
+
 def test_factors_of_channels_each_have_fifteen_bits():
     factors = np.asarray([1e-6, 3e-4, 0.011, 0.3])
     found = fixed_point(factors)
@@ -286,7 +318,7 @@ def test_factors_of_channels_each_have_fifteen_bits():
     exact = np.ldexp(found.multiplier.astype(float), -(found.pre + found.shift))
     np.testing.assert_allclose(exact, factors, rtol=2**-15)
     assert found.multiplier.min() >= 2**14
-    assert found.multiplier.max() <= 2**15
+    assert found.multiplier.max() < 2**15
 
 
 def test_powers_of_two_need_no_multiplier():

@@ -334,6 +334,16 @@ BYTES: list[tuple[str, list[Any], dict[str, Any]]] = [
         ],
         _LIMITED | {"shift": 21},
     ),
+    (
+        "requantize",
+        [
+            _SUMS,
+            np.array([[0], [5], [16]], np.int32),
+            np.array([[2**20], [-(2**30)], [2**30]], np.int32),
+            np.array([[0], [2**15 - 1], [2**14]], np.int32),
+        ],
+        _LIMITED | {"shift": 21, "to": "int8", "min": -128, "max": 127, "bits": 15},
+    ),
     ("requantize", [_NEAR, np.array(3, np.int32), np.array(64, np.int32)], _LIMITED),
     (
         "add_codes",
@@ -345,6 +355,17 @@ BYTES: list[tuple[str, list[Any], dict[str, Any]]] = [
             np.array(-(2**28), np.int32),
         ],
         _LIMITED | {"shift": 20, "to": "int8", "min": -128, "max": 127},
+    ),
+    (
+        "add_codes",
+        [
+            _CODES,
+            _CODES[..., ::-1].astype(np.int8),
+            np.array(2**15 - 1, np.int32),
+            np.array(77, np.int32),
+            np.array(-(2**22), np.int32),
+        ],
+        _LIMITED | {"shift": 14, "bits": 15},
     ),
     ("lookup_codes", [_CODES, np.arange(256)[::-1].astype(np.int8)], {}),
     (

@@ -157,6 +157,18 @@ def test_deep_products_go_by_matrix_registers_untuned():
     assert ".matrix." in default_candidate(space, AMX).sketch
 
 
+@pytest.mark.parametrize("channels", [32, 48])
+def test_rows_of_matrix_tiles_are_one_block(channels: int):
+    """Else compilers move what is the same for all rows away from where it is used."""
+    dag = byte_conv2d(6, 8, 64, channels)
+    space = cpu_space(from_dag(dag), AMX)
+    sketch = next(s for s in space.sketches if ".matrix." in s.name)
+    (row,) = sketch.sample(1, np.random.default_rng(0))
+    text = lower(sketch.instantiate(row), target_of(AMX)).text
+    (hint, extent) = re.findall(r"unroll_hint\((\d+)\)\)\)\n *for \(.* < (\d+);", text)[-1]
+    assert hint == extent == "8"
+
+
 def test_bytes_of_odd_channels_are_no_words():
     sketches = cpu_space(from_dag(byte_conv2d(5, 5, 6, 16)), VNNI).sketches
     assert not any(s.name.endswith(".words") for s in sketches)

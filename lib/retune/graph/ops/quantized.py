@@ -8,6 +8,9 @@ limited to `min` and `max`, as type `to`. Without a multiplier shifts do it alon
 at most 2**15 and offsets 2**30, in magnitude: nothing then leaves 32 bits. Shifts round down; half
 of 2**shift in the offset makes the last one round to the nearest.
 
+The attribute `bits`, if there is one, says that multipliers have no sign and no more bits. With 15
+the products are of 16-bit integers, which many processors multiply and add in one instruction.
+
 For bytes a and b, and int32 multipliers of each of which 255 times the sum is at most 2**29,
 
     y = (a * multiplier_a + b * multiplier_b + offset) >> shift

@@ -1,7 +1,7 @@
 """Integers that stand for numbers, and rescaling of one scale to another without floats.
 
 Read `Codes` and `rescaled` first. A number is (code - zero) * scale. Sums are rescaled by the op
-`requantize`, and two coded values added by `add_codes`: multiplications and shifts in 32 bits,
+`requantize`, and two coded values added by `add_codes`: multiplications of 16 bits and shifts,
 whose offset rounds halves up and adds the zero point. No multiplier is needed where all factors are
 powers of two: then shifts do it alone. All of it consists of ops of the graph, whose meanings in
 numpy and on devices are exact.
@@ -176,7 +176,7 @@ def rescaled(
         offset += int(np.mean(np.where(found.pre > 0, found.multiplier >> 1, 0)))
     offset = np.clip(shifted + offset, -_MOST_OFFSET, _MOST_OFFSET)
     operands = (_int32(build, f"{value}.{name}", a) for name, a in found.operands(offset))
-    attrs = _limiting(found.shift, codes, limits)
+    attrs = _limiting(found.shift, codes, limits) | _bits(found.multiplier)
     return build.add("requantize", (value, *operands), attrs)
 
 
@@ -200,7 +200,14 @@ def added(
         *(_int32(build, f"{b}.{n}", np.asarray(m)) for n, m in zip("ab", multipliers, strict=True)),
         _int32(build, f"{b}.offset", np.asarray(offset)),
     )
-    return build.add("add_codes", operands, _limiting(shift, codes, limits))
+    attrs = _limiting(shift, codes, limits) | _bits(np.asarray(multipliers))
+    return build.add("add_codes", operands, attrs)
+
+
+def _bits(multiplier: Array | None) -> dict[str, AttrValue]:
+    """What the ops may say of multipliers; nothing of those with a sign."""
+    short = multiplier is not None and multiplier.min() >= 0
+    return {"bits": _FACTOR_BITS} if short else {}
 
 
 def _limiting(shift: int, codes: Codes, limits: tuple[int, int]) -> dict[str, AttrValue]:
@@ -228,7 +235,9 @@ def fixed_point(factors: Array) -> Rescale:
 
     Raises: ModelError for a factor of 2**15 or more.
     """
-    _, exponents = np.frexp(factors)
+    mantissas, exponents = np.frexp(factors)
+    rounded = np.rint(np.ldexp(mantissas, _FACTOR_BITS))
+    exponents = exponents + (np.abs(rounded) == 1 << _FACTOR_BITS)  # one more bit, by rounding
     shift = min(_SHIFT, _FACTOR_BITS - int(np.max(exponents)))
     if shift < 0:
         raise ModelError(f"rescaling by {np.max(factors)}: expected less than 2**{_FACTOR_BITS}")
@@ -242,14 +251,17 @@ def fixed_point(factors: Array) -> Rescale:
 def common_point(factors: Sequence[float]) -> tuple[list[int], int]:
     """Integers and a shift s with integer / 2**s near each factor, in lowest terms.
 
-    The sum of as many codes, each times its integer, stays within 29 bits.
+    The integers have 15 bits at most: each is right to 2**-15 of the sum of the factors.
     Raises: ModelError for factors that leave no bit for themselves.
     """
     _, exponent = frexp(sum(factors))
-    shift = min(_SUM_BITS - _CODE_BITS - exponent, _SHIFT)
+    shift = min(_FACTOR_BITS - exponent, _SHIFT)
+    found = [round(ldexp(factor, shift)) for factor in factors]
+    if max(found) == 1 << _FACTOR_BITS:  # one more bit, by rounding
+        shift -= 1
+        found = [round(ldexp(factor, shift)) for factor in factors]
     if shift < 0:
         raise ModelError(f"a sum of codes times {factors}: expected scales nearer to each other")
-    found = [round(ldexp(factor, shift)) for factor in factors]
     while shift and not any(m & 1 for m in found):
         found, shift = [m >> 1 for m in found], shift - 1
     return found, shift

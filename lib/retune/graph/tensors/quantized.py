@@ -17,7 +17,7 @@ def requantize(c: OpCall) -> Tensor:
         x, pre, offset, *multiplier = (read(tensor, i, shape) for tensor in c.inputs)
         near = _limited(binary("shr", x, pre), -LIMIT, LIMIT - 1)
         for factor in multiplier:
-            near = near * factor
+            near = near * _short(factor, c)
         return _shifted(near + offset, c)
 
     return compute(c.name("T_requantize"), shape, body, list(c.inputs))
@@ -30,7 +30,9 @@ def add_codes(c: OpCall) -> Tensor:
 
     def body(*i: Expr) -> Expr:
         a, b, of_a, of_b, offset = (read(tensor, i, shape) for tensor in c.inputs)
-        return _shifted(cast(a, "int32") * of_a + cast(b, "int32") * of_b + offset, c)
+        # In this order each product and sum is one multiply-add of 16-bit integers, where there is.
+        first = cast(a, "int32") * _short(of_a, c) + offset
+        return _shifted(cast(b, "int32") * _short(of_b, c) + first, c)
 
     return compute(c.name("T_add_codes"), shape, body, list(c.inputs))
 
@@ -46,6 +48,13 @@ def lookup_codes(c: OpCall) -> Tensor:
         return table[(place - least if least else place,)]
 
     return compute(c.name("T_lookup_codes"), c.output.shape, body, [codes, table])
+
+
+def _short(multiplier: Expr, c: OpCall) -> Expr:
+    """The multiplier, of which compilers see how few bits it has."""
+    if "bits" not in c.attrs:
+        return multiplier
+    return binary("bitand", multiplier, const((1 << integer(c.attrs, "bits")) - 1, "int32"))
 
 
 def _shifted(value: Expr, c: OpCall) -> Expr:

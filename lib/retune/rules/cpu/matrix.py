@@ -88,6 +88,8 @@ def schedule_matrix(s: Schedule, name: str, plan: MatrixTile, *, sampled: bool) 
     _order(s, name, plan)
     *above, columns = tile[REGISTER]
     s.reorder(*tile[ROW], columns, *tile[LANE])  # a row is stored at once
+    for row in tile[ROW]:  # in one block, where compilers see how few bits multipliers have
+        s.unroll(row, plan.rows)
     tile.run(REGISTER, LANE)
     if sampled:
         used = registers(extent_of(s, above), s.loop(columns).extent)
