@@ -35,9 +35,8 @@ from retune.codegen.kernel import (
     Value,
     Wait,
 )
-from retune.codegen.lanes import vectorizable
 from retune.codegen.names import Identifiers, identifier
-from retune.codegen.registers import register_lanes
+from retune.codegen.registers import register_lanes, vectorizable
 from retune.codegen.target import Groups
 from retune.core.errors import CodegenError
 from retune.ir.evaluate import evaluate_int

@@ -5,18 +5,17 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from retune.codegen.barriers import place_barriers
-from retune.codegen.constants import Computed, computed_constants, packed
+from retune.codegen.constants import Computed, computed_constants, pack_constants, packed
 from retune.codegen.copies import peel_borders, settle_choices
 from retune.codegen.emit import KernelBody
 from retune.codegen.images import Image, ImagePack, image_of, read_otherwise, takes_images
 from retune.codegen.intrinsics import intrinsics_to_calls, used_functions
 from retune.codegen.items import one_item, virtual_threads
 from retune.codegen.kernel import Kernel, Parameter
-from retune.codegen.masks import masks_to_guards
 from retune.codegen.matrix_registers import by_number
 from retune.codegen.names import identifier
 from retune.codegen.opencl_kernels import arena_line
-from retune.codegen.passes import drop_unit_loops, pack_constants, simplify_indices
+from retune.codegen.passes import drop_unit_loops, masks_to_guards, simplify_indices
 from retune.codegen.printing import render
 from retune.codegen.resident import WAYS
 from retune.codegen.source import (

@@ -440,14 +440,10 @@ class Substitution(Rewriter):
     def __init__(self, values: Mapping[Var, Expr]) -> None:
         super().__init__()
         self._values = values
-        self._replaced = frozenset(values)
-
-    def __call__(self, expr: Expr) -> Expr:
-        return expr if self._replaced.isdisjoint(variables(expr)) else super().__call__(expr)
 
     def rewritten(self, expr: Expr) -> Expr:
         if isinstance(expr, Var):
-            return self._values[expr]
+            return self._values.get(expr, expr)
         return super().rewritten(expr)
 
 

@@ -1,8 +1,8 @@
-"""Decisions: what sampling leaves open, and which of its options are valid together."""
+"""Decisions: what sampling leaves open, the tables of its options, and which are valid together."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 
@@ -38,3 +38,51 @@ def holds(constraints: Sequence[Expr], values: Mapping[Var, np.ndarray], count: 
     for constraint in constraints:
         result &= np.asarray(evaluate(constraint, values), bool)
     return result
+
+
+@cache
+def perfect_tiles(extent: int, parts: int, max_innermost: int) -> np.ndarray:
+    """All factor lists, outer to inner, whose product divides `extent`. int64 [options, parts]"""
+    rows = [row for row in _factorings(extent, parts) if row[-1] <= max_innermost]
+    return np.asarray(sorted(rows), np.int64).reshape(-1, parts)
+
+
+def _factorings(extent: int, parts: int) -> list[tuple[int, ...]]:
+    if parts == 0:
+        return [()]
+    return [
+        (*rest, factor)
+        for factor in range(1, extent + 1)
+        if extent % factor == 0
+        for rest in _factorings(extent // factor, parts - 1)
+    ]
+
+
+@cache
+def any_tiles(extent: int, parts: int, max_innermost: int) -> np.ndarray:
+    """Factor lists, outer to inner, of any size with product at most `extent`.
+
+    Outer factors that lead to the same number of tiles are listed once, by the smallest.
+    int64 [options, parts]
+    """
+    rows: list[tuple[int, ...]] = []
+
+    def extend(tiles: int, size: int, row: tuple[int, ...]) -> None:
+        if len(row) == parts:
+            rows.append(row)
+            return
+        for factor in _distinct(tiles):
+            if size * factor <= extent:
+                extend(-(-tiles // factor), size * factor, (factor, *row))
+
+    for innermost in range(1, min(extent, max_innermost) + 1):
+        extend(-(-extent // innermost), innermost, (innermost,))
+    return np.asarray(sorted(rows), np.int64).reshape(-1, parts)
+
+
+def _distinct(tiles: int) -> list[int]:
+    """The smallest factor for each distinct value of ceil(tiles / factor)."""
+    found: dict[int, int] = {}
+    for factor in range(1, tiles + 1):
+        found.setdefault(-(-tiles // factor), factor)
+    return list(found.values())

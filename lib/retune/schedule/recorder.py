@@ -14,8 +14,8 @@ from retune.core.errors import ScheduleError
 from retune.ir.expr import Const, Expr, const
 from retune.ir.stmt import Block, For, Program, blocks
 from retune.ir.verify import verify
-from retune.schedule import loops, stages, tiles
-from retune.schedule.decisions import Decision, Given
+from retune.schedule import loops, stages
+from retune.schedule.decisions import Decision, Given, any_tiles, perfect_tiles
 from retune.schedule.trace import Argument, Step, Trace
 
 
@@ -63,7 +63,7 @@ class Recorder:
         Raises: ScheduleError if the extent is itself sampled.
         """
         extent = self._extent(loop, "sample_perfect_tile")
-        table = tiles.perfect_tiles(extent, parts - 1, max_innermost)
+        table = perfect_tiles(extent, parts - 1, max_innermost)
         arguments = {"loop": loop, "parts": parts, "max_innermost": max_innermost}
         return self._sample("sample_perfect_tile", name or f"tile.{loop}", table, arguments)
 
@@ -85,7 +85,7 @@ class Recorder:
         extent = self._extent(loop, "sample_tile")
         if unit > extent:
             raise ScheduleError(f"sample_tile({loop}): unit {unit} exceeds the extent {extent}")
-        table = tiles.any_tiles(extent // unit, parts - 1, max_innermost)
+        table = any_tiles(extent // unit, parts - 1, max_innermost)
         arguments = {
             "loop": loop, "parts": parts, "max_innermost": max_innermost, "unit": unit,
         }  # fmt: skip

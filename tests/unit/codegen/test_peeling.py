@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from retune.codegen.copies import peel_borders
 from retune.codegen.lower import lower
-from retune.codegen.masks import masks_to_guards
-from retune.codegen.passes import drop_unit_loops, simplify_indices
+from retune.codegen.passes import drop_unit_loops, masks_to_guards, simplify_indices
 from retune.codegen.target import CPU
 from retune.core.target import GENERIC_CPU
 from retune.ir.expr import variables

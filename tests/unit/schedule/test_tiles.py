@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retune.schedule.tiles import any_tiles, perfect_tiles
+from retune.schedule.decisions import any_tiles, perfect_tiles
 from tests.properties import quick
 
 EXTENTS = st.integers(1, 60)
