@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from retune.core.errors import InputError
+from retune.core.quantities import counted
 from retune_cli.commands.farm import Certs, Device, Scheduler, farm_device
 from retune_cli.console import print_json, print_line, print_table, rounded, say
 from retune_cli.options import (
@@ -55,7 +56,8 @@ def bench(
         entrants: dict[str, Entrant] = {"retune": bundle}
         if against and peer_model:
             entrants[against] = _rival(against, peer_model, plan.input_shapes)
-        say(f"retune: measuring {', '.join(entrants)}, {repeat} rounds or {BUDGET_S:.0f} s ...")
+        most = f"{counted(repeat, 'round')} or {BUDGET_S:.0f} s"
+        say(f"retune: measuring {', '.join(entrants)}, {most} ...")
         with open_examiner(farm_device(device or plan.device.name, scheduler, certs)) as examiner:
             found = examiner.compare(entrants, baseline="retune", options=options)
             board = examiner.where
@@ -70,7 +72,7 @@ def bench(
         return
     if kernels:
         print_table(rounded(kernels), f"kernels of {module}, in the order in which they run")
-    print_table(rounded(rows), f"latency of {module}, {found.rounds} rounds")
+    print_table(rounded(rows), f"latency of {module}, {counted(found.rounds, 'round')}")
     if board:
         print_line(f"on board {board}")
     if ratio is not None:

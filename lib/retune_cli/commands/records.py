@@ -10,6 +10,7 @@ import typer
 
 from retune.core.errors import InputError, LookupFailed
 from retune.core.files import check_file
+from retune.core.quantities import counted
 from retune_cli.console import print_json, print_line, print_table, say
 from retune_cli.options import Json, Records, record_store
 
@@ -39,8 +40,9 @@ def summary(records: Records = None, json: Json = False) -> None:
     if json:
         print_json({**asdict(found), "per_task": tasks})
         return
-    print_line(f"{found.records:,} records of {found.tasks} tasks, {found.runs} runs")
-    print_line(f"{found.files} files, {found.bytes / 2**20:.2f} MiB in {store.root}")
+    of_what = f"{counted(found.tasks, 'task')}, {counted(found.runs, 'run')}"
+    print_line(f"{counted(found.records, 'record')} of {of_what}")
+    print_line(f"{counted(found.files, 'file')}, {found.bytes / 2**20:.2f} MiB in {store.root}")
     for name, counts in (
         ("outcomes", found.statuses),
         ("devices", found.targets),
@@ -102,7 +104,7 @@ def export(
         there = ", ".join(known) or "none"
         raise LookupFailed(f"--model {model}: no record is of that network; there are: {there}")
     count = write(store, output, {"model": model} if model else None)
-    say(f"{output}: {count:,} records")
+    say(f"{output}: {counted(count, 'record')}")
 
 
 def _tasks(store: "RecordStore") -> list[dict[str, Any]]:
