@@ -129,7 +129,8 @@ def test_without_pools_the_whole_network_is_the_packed_part():
     for wide, deep in ((72, 32), (52, 72)):
         x = n("Relu", n("Gemm", x, n.weight(wide, deep), n.weight(wide), transB=1))
     graph = import_model(n.model(n("Gemm", x, n.weight(10, 52), n.weight(10), transB=1)))
-    whole = quantize(graph, samples(graph), replace(SETTINGS, method="minmax"))
+    settings = replace(SETTINGS, method="minmax", skip_conv_layers=())
+    whole = quantize(graph, samples(graph), settings)
     found = pack(whole)
     assert blocked(found) == [BLOCKED_CONV] * 2 + ["unpack_blocks"]
     data = {"x0": np.random.default_rng(1).standard_normal((2, 32), np.float32)}

@@ -498,8 +498,10 @@ def beside_rows(n: Net) -> tuple[str, ...]:
     """A group that goes along two images, one of which leaves the network in rows."""
     x = n.conv(n.input(1, 3, 6, 8), 3, 16)
     y = n.conv(x, 16, 16)
-    z = n.conv(n("Tanh", n("Sub", x, y)), 16, 16)
-    return (n.conv(z, 16, 16), n("Transpose", y, perm=[0, 2, 3, 1]))
+    z = n("Tanh", n("Sub", x, y))
+    # One reader alone would compute it by itself.
+    q = n.conv(n.conv(z, 16, 16), 16, 16)
+    return (q, n.conv(z, 16, 8), n("Transpose", y, perm=[0, 2, 3, 1]))
 
 
 def test_what_goes_along_images_keeps_all_in_rows_where_one_is(tmp_path: Path):
@@ -523,7 +525,9 @@ def both_ways(n: Net, *, images_first: bool) -> tuple[str, ...]:
     def images() -> tuple[str, ...]:
         x = n.conv(n.input(1, 3, 2, 2), 3, 16, (1, 1))
         y = n.conv(x, 16, 16, (1, 1))
-        return (n.conv(mixed(x, y), 16, 5), n.conv(n.conv(y, 16, 16, (1, 1)), 16, 3))
+        z = mixed(x, y)
+        # One reader alone would compute it by itself.
+        return (n.conv(z, 16, 5), n.conv(z, 16, 4), n.conv(n.conv(y, 16, 16, (1, 1)), 16, 3))
 
     def rows() -> tuple[str, ...]:
         q = n.input(1, 64)

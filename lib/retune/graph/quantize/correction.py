@@ -46,7 +46,10 @@ def corrections(
         column = (-1, *[1] * (weight.ndim - 2))
         mean = np.mean([_by_channel(array, weight) for array in arrays], axis=0)
         found[name] = wanted[name] - mean * np.broadcast_to(scale.reshape(-1), mean.shape)
-        shift = np.rint(found[name].reshape(column) / scale).astype(np.int32)
+        _, bias = coding.layer(graph, layer)
+        # As it is going to be coded: the rounded sum, which is not the sum of what is rounded.
+        corrected = np.rint((bias.astype(np.float64) + found[name].reshape(column)) / scale)
+        shift = (corrected - np.rint(bias / scale)).astype(np.int32)
         return [array + shift for array in arrays]
 
     run_parts(made.graph, parts, correct)
