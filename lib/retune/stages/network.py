@@ -120,7 +120,7 @@ def _import(
         if accelerator is not None:
             graph = packed_network(graph, accelerator)
     network = extract(
-        optimise(graph, _order(layout), half=half),
+        optimise(graph, order_of(layout), half=half),
         max_error=max_error,
         accelerator=accelerator if recipe is not None else None,
     )
@@ -128,7 +128,7 @@ def _import(
     return ImportedNetwork(path, network, len(network.graph.nodes), flops)
 
 
-def _order(layout: str) -> Layout:
+def order_of(layout: str) -> Layout:
     """The order of axes in which the graph is written down."""
     match layout:
         case "NHWC" | "NCHW":
@@ -200,7 +200,7 @@ def stage_import(_: Path, request: TuneRequest) -> ImportManifest:
         nodes=imported.nodes,
         parameters=sum(int(a.size) for a in graph.constants.values()),
         flops=imported.flops,
-        passes=tuple(p.name for p in passes_for(_order(request.layout), half=half)),
+        passes=tuple(p.name for p in passes_for(order_of(request.layout), half=half)),
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from retune.bundle.format import read_bundle
 from retune.bundle.offloaded import TITLE, OffloadedStep
 from retune.core.quantities import counted, flop_text
+from retune.core.target import model_of
 from retune.device.opening import is_simulated
 from retune.records.schema import BESIDE_SEARCH
 from retune.records.store import RecordStore
@@ -39,7 +40,7 @@ def report_data(
     return ReportData(
         simulated=is_simulated(request.device),
         network=request.model if request.model.startswith(BUILT) else run.network.name,
-        target=run.searched.target,
+        target=model_of(run.searched.target),
         created=created.strftime("%Y-%m-%d %H:%M UTC"),
         tasks=tuple(_task(result, times.get(result.entry.key, ())) for result in results),
         curves=tuple(
@@ -142,6 +143,7 @@ def _facts(request: TuneRequest, run: FinishedRun, published: str) -> tuple[tupl
     network, searched, tuned = run.network, run.searched, run.tuned
     facts: Mapping[str, str] = {
         "model": request.model,
+        "device": f"{request.device}: {run.searched.target}",
         "inputs": ", ".join(f"{v.name} {v.dtype}{list(v.shape)}" for v in network.inputs),
         "layout": network.layout,
         "operations": f"{flop_text(network.flops)} in {counted(network.nodes, 'node')}",
