@@ -51,10 +51,10 @@ class ImportedNetwork:
 
 
 def import_network(
-    model: str,
+    model: str | Path,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     layout: str = "NHWC",
-    cache: Path | None = None,
+    cache: Path | str | None = None,
     *,
     max_error: float = DEFAULT_MAX_ERROR,
     half: bool = False,
@@ -71,8 +71,8 @@ def import_network(
 
     Raises: ModelError for a model that cannot be used, LookupFailed for an unknown name.
     """
-    given = dict(shapes or {})
-    path = resolve_model(model, (cache or cache_root()) / "models", given)
+    given, model = dict(shapes or {}), str(model)
+    path = resolve_model(model, Path(cache or cache_root()) / "models", given)
     own = {} if model.startswith("zoo:") else given
     beside = _external_files(path, _version(path))
     versions = tuple(_version(file) for file in (path, *beside))
