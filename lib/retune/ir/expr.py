@@ -288,9 +288,7 @@ def binary(op: BinaryOp, a: Operand, b: Operand) -> Expr:
         left = a if isinstance(a, Expr) else const(a, b.dtype if isinstance(b, Expr) else INT)
         right = b if isinstance(b, Expr) else const(b, left.dtype)
     except TypeError as error:
-        raise TypeError(
-            f"{op}: expected expressions or numbers; write `.var` of an Axis"
-        ) from error
+        raise TypeError(f"{op}: expected expressions or numbers; of an Axis `.var`") from error
     if left.dtype != right.dtype:
         raise TypeError(f"{op}: operands are {left.dtype} and {right.dtype}; cast one of them")
     if isinstance(left, Const):
