@@ -14,7 +14,7 @@ from retune.bundle.module import Module
 from retune.bundle.packed_parts import packed_parts
 from retune.bundle.peers import Peer, has_onnxruntime, numpy_peer, open_peer, open_reference
 from retune.bundle.plan import INTEGERS_NOTE, NetworkPlan
-from retune.bundle.verify import verify
+from retune.bundle.verify import tolerance_of, verify
 from retune.core.target import DeviceSpec
 from retune.device.accelerator import config_of
 from retune.device.opening import open_device
@@ -53,13 +53,14 @@ class OracleWorker(BundleWorker):
     def _verify(self, request: Verify) -> Verdict:
         module = self._module(request.bundle)
         oracle, parts = self._oracle(module, request.network)
+        allowed = request.tolerance
         found = verify(
             module,
             oracle,
             module.random_inputs,
             samples=request.samples,
             seed=request.seed,
-            tolerance=request.tolerance,
+            tolerance=tolerance_of(module.plan) if allowed is None else allowed,
             parts=parts,
         )
         return Verdict(oracle=oracle.name, version=oracle.version, found=found)

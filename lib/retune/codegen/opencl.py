@@ -5,7 +5,7 @@ Nothing here decides what to compute. Read `OPENCL` at the end, the table.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import isinf, isnan
+from math import isfinite, isinf, isnan
 from textwrap import wrap
 
 import numpy as np
@@ -78,7 +78,6 @@ FUNCTION: Mapping[str, str] = {
 _BITS: Mapping[str, tuple[str, str, str]] = {
     "float64": ("ulong", "0x7fffffffffffffffUL", "0x7ff0000000000000UL"),
     "float32": ("uint", "0x7fffffffu", "0x7f800000u"),
-    "float16": ("ushort", "(ushort)0x7fff", "(ushort)0x7c00"),
 }
 """Floats as bits: their type, the mask of all but the sign, and infinity."""
 
@@ -112,16 +111,26 @@ def literal(value: float | bool, dtype: str) -> str:
         if dtype in ("uint32", "uint64"):
             return f"{int(value)}{'u' if dtype == 'uint32' else 'UL'}"
         return "INT_MIN" if value == -(2**31) and dtype == "int32" else str(int(value))
-    suffix = "" if dtype == "float64" else "f"
+    if dtype == "float32":
+        return _float(value)
+    if not isfinite(value):  # functions take arguments of one type alone
+        return f"({type_name(dtype)}){_float(value)}"
+    return _parenthesised(repr(float(value)))
+
+
+def _float(value: float) -> str:
+    """The float32 next to a number."""
     if isnan(value):
         return "NAN"
     if isinf(value):
         return "-INFINITY" if value < 0 else "INFINITY"
-    number = float(value) if dtype == "float64" else float(np.float32(value))
-    text = repr(number) if dtype == "float64" else str(np.float32(value))
-    if not any(c in text for c in ".en"):
-        text += ".0"
-    return f"({text}{suffix})" if number < 0 else f"{text}{suffix}"
+    return _parenthesised(str(np.float32(value)), "f")
+
+
+def _parenthesised(text: str, suffix: str = "") -> str:
+    """A decimal number as a literal, within parentheses if it has a sign."""
+    whole = text if any(c in text for c in ".en") else f"{text}.0"
+    return f"({whole}{suffix})" if whole.startswith("-") else f"{whole}{suffix}"
 
 
 def bare(text: str) -> str:
@@ -172,7 +181,9 @@ def _load(value: Load, to: Printer) -> str:
     if at.memory.image is not None:
         return _texel(at, *at.memory.image, to)
     if at.memory.dtype == "float16" and value.dtype == "float32":
-        return f"vload_half({_index(at, to)}, {at.memory.name})"  # without its arithmetic, too
+        if at.lanes == 1:
+            return f"vload_half({_index(at, to)}, {at.memory.name})"
+        return f"vload{'a' * at.aligned}_half{at.lanes}(0, {_pointer(at, to)})"
     array, pointer = at.memory.name, _pointer(at, to)
     if value.dtype != at.memory.dtype:  # a word, which starts on a multiple of its size
         array = f"((const {_vector(at.memory, value.dtype)}*){array})"
@@ -311,8 +322,12 @@ def _registers(s: Registers, _to: Printer) -> list[str]:
 def _array(s: Array, _to: Printer) -> list[str]:
     space = f"{_SPACE[s.memory.scope]} " if s.memory.scope in _SPACE else ""
     size = f"{s.memory.name}[{s.elements}]"
-    kind = type_name(s.memory.dtype)
-    return [f"{space}{kind} {size} __attribute__((aligned({_ALIGNMENT})));"]
+    kind, aligned = type_name(s.memory.dtype), f"__attribute__((aligned({_ALIGNMENT})))"
+    if s.memory.dtype == "float16":  # only pointers to them are of every device
+        name = s.memory.name
+        bits = f"{space}ushort {name}_bits[{s.elements}] {aligned};"
+        return [bits, f"{space}{kind}* {name} = ({space}{kind}*){name}_bits;"]
+    return [f"{space}{kind} {size} {aligned};"]
 
 
 def _part(s: Part, _to: Printer) -> list[str]:
@@ -334,7 +349,9 @@ def _assign(s: Assign, to: Printer) -> list[str]:
 def _store(s: Store, to: Printer) -> list[str]:
     at, value = s.at, _bare(s.value, to)
     if s.value.dtype == "float32" and at.memory.dtype == "float16":
-        return [f"vstore_half({value}, {_index(at, to)}, {at.memory.name});"]
+        if at.lanes == 1:
+            return [f"vstore_half({value}, {_index(at, to)}, {at.memory.name});"]
+        return [f"vstore{'a' * at.aligned}_half{at.lanes}({value}, 0, {_pointer(at, to)});"]
     if at.aligned:
         vector = _vector(at.memory, at.memory.dtype, at.lanes)
         return [f"*({vector}*)({_pointer(at, to)}) = {value};"]
