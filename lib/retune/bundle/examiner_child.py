@@ -21,7 +21,7 @@ from retune.device.opening import open_device
 from retune.device.runtime import Device
 from retune.device.worker import serve
 from retune.graph.graph import Graph
-from retune.graph.half import HALF, widen_half
+from retune.graph.half import widen_half
 from retune.graph.onnx_import import load_file
 from retune.graph.passes import optimise
 from retune.graph.quantize.recipe import quantized
@@ -90,14 +90,14 @@ def _packed_parts(module: Module, graph: Graph) -> Parts | None:
 def oracle_of(plan: NetworkPlan, network: Original, spec: DeviceSpec) -> tuple[Peer, Graph | None]:
     """What a bundle of that plan is compared with, and the network where it was needed for that.
 
-    In float32 where a device like that computes what is of float16 so.
+    In float32 where a device like that does not keep float16.
     """
     if not _is_coded(plan, network) and has_onnxruntime() and not plan.hosts:
         return open_peer("onnxruntime", network.onnx, shapes=network.shapes), None
     graph = load_file(network.onnx, network.shapes)
     if network.recipe is not None:
         graph = quantized(graph, network.recipe)
-    if spec.lacking(HALF):
+    if not spec.keeps_half:
         graph = widen_half(graph)
     if _is_coded(plan, network):
         return numpy_peer(graph), graph
