@@ -1,9 +1,9 @@
 """Networks of float16: computed in float32, by kernel or as a whole.
 
-Where a device keeps float16, kernels read and write it, and compute in float32: sums in float16 lose
-most digits of a thousand products, and what exceeds 65504 is no number. (MobileNet with such sums is
-1.0e-2 of the range from onnxruntime; like this 5.8e-4.) Elsewhere all values between the inputs and
-outputs of the network are of float32, too.
+Where a device keeps float16, kernels read and write it, and compute in float32: sums in float16
+lose most digits of a thousand products, and what exceeds 65504 is no number. (MobileNet with such
+sums is 1.0e-2 of the range from onnxruntime; like this 5.8e-4.) Elsewhere all values between the
+inputs and outputs of the network are of float32, too.
 """
 
 from retune.core.dtypes import TensorType
