@@ -81,8 +81,8 @@ def compile_network(
 
 
 def tune_network(
-    model: str,
-    out: Path,
+    model: str | Path,
+    out: Path | str,
     *,
     device: str = "pocl",
     trials: int | None = None,
@@ -92,7 +92,7 @@ def tune_network(
     patience: int = 0,
     seed: int = 0,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
-    records: Path | None = None,
+    records: Path | str | None = None,
     layout: str = "NHWC",
     layout_solver: Solver = "auto",
     max_error: float = DEFAULT_MAX_ERROR,
@@ -117,7 +117,7 @@ def tune_network(
     for a model, option or folder that cannot be used, VerifyError if the bundle is wrong.
     """
     request = TuneRequest(
-        model=model,
+        model=str(model),
         out=str(out),
         records=str(records or records_root()),
         work=str(cache_root()),

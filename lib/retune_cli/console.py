@@ -5,6 +5,9 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+_MOST_OF_WORD, _BETWEEN = 6, 3
+"""Characters: longer words may be folded, into parts of so many; and what is beside a column."""
+
 
 def print_json(data: object) -> None:
     """The data on stdout; numbers keep all their digits."""
@@ -41,7 +44,15 @@ def print_table(rows: Sequence[Mapping[str, Any]], title: str = "") -> None:
     for row in rows:
         table.add_row(*(cell(row.get(name)) for name in rows[0]))
     console = Console() if sys.stdout.isatty() else Console(width=160)
-    console.print(table, markup=False)
+    least = sum(_least_width(name, rows) for name in rows[0])
+    Console(width=max(console.width, least)).print(table, markup=False)
+
+
+def _least_width(name: str, rows: Sequence[Mapping[str, Any]]) -> int:
+    """Of a column that can be read: of a narrower one it is letters; terminals wrap lines."""
+    texts = (name, *(cell(row.get(name)) for row in rows))
+    longest = max((len(word) for text in texts for word in text.split()), default=0)
+    return min(longest, _MOST_OF_WORD) + _BETWEEN
 
 
 def rounded(values: Iterable[Mapping[str, Any]], digits: int = 2) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ Errors are one sentence on stderr: exit code 2 for bad input, 1 for a run that f
 interrupted. Importing this module is cheap; commands import what they need when they run.
 """
 
+import errno
 import os
 import shlex
 import sys
@@ -92,6 +93,15 @@ app.add_typer(farm.app, name="farm")
 app.add_typer(vta.app, name="vta")
 
 
+_REMEDIES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room there"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "name a place that can be written"),
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), "allow more open files (ulimit -n)"),
+    errno.ENAMETOOLONG: "name a shorter one",
+}
+"""What the machine refuses -> what to do: none of these is a bug."""
+
+
 def main() -> None:
     """The console script."""
     warnings.showwarning = lambda message, *_, **__: say(f"retune: warning: {_first_line(message)}")
@@ -119,11 +129,22 @@ def run_command(arguments: Sequence[str]) -> int:
     except MemoryError as error:
         say(f"retune: out of memory: {_first_line(error)}; try a smaller batch or image")
         return 1
-    except Exception as error:  # noqa: BLE001 - the process edge: recorded with its traceback
-        say(f"retune: unexpected {type(error).__name__}: {_first_line(error)}")
-        say(f"retune: this is a bug; the traceback is in {_write_traceback(error)}")
+    except OSError as error:
+        remedy = _REMEDIES.get(error.errno or 0)
+        if remedy is None:
+            return _bug(error)
+        where = f"{error.filename}: " if error.filename else ""
+        say(f"retune: {where}{error.strerror}; {remedy}, and give the same command again")
         return 1
+    except Exception as error:  # noqa: BLE001 - the process edge: recorded with its traceback
+        return _bug(error)
     return 0
+
+
+def _bug(error: Exception) -> int:
+    say(f"retune: unexpected {type(error).__name__}: {_first_line(error)}")
+    say(f"retune: this is a bug; the traceback is in {_write_traceback(error)}")
+    return 1
 
 
 def _interrupted(arguments: Sequence[str]) -> int:

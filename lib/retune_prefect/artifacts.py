@@ -12,6 +12,7 @@ from prefect.artifacts import (
     update_progress_artifact,
 )
 
+from retune.core.target import model_of
 from retune.stages.results import TuneEvent, TuneResult
 from retune.stages.rows import latency_lines, task_rows
 from retune.stages.watch import watching
@@ -51,7 +52,7 @@ def show_result(result: TuneResult, device: str) -> None:
     create_table_artifact(
         key=slug("tasks", *names),
         table=task_rows(result),
-        description=f"Tasks of {result.name} on {result.target}, the costliest first",
+        description=f"Tasks of {result.name} on {model_of(result.target)}, the costliest first",
     )
     verified = result.verified
     deviation = f"{verified.max_abs:.2e} ({verified.max_rel:.1e} of the output's range)"

@@ -1,6 +1,8 @@
 """The command line: what is printed where, and how it ends."""
 
+import errno
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -193,6 +195,30 @@ def test_unexpected_errors_are_kept_in_a_file(
     (written,) = (tmp_path / "cache" / "errors").iterdir()
     assert "second line" in written.read_text()
     assert str(written) in printed
+
+
+@pytest.mark.parametrize(
+    ("number", "path", "message"),
+    [
+        (errno.ENOSPC, None, "retune: No space left on device; make room there, and give the"),
+        (errno.EROFS, "/there", "retune: /there: Read-only file system; name a place that can be"),
+    ],
+)
+def test_what_the_machine_refuses_is_no_bug(
+    number: int,
+    path: str | None,
+    message: str,
+    library: types.ModuleType,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+):
+    def fails(*arguments: object, **options: object) -> TuneResult:
+        raise OSError(number, os.strerror(number), path)
+
+    library.run_chain = fails  # type: ignore[attr-defined]
+    assert tune() == 1
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "cache" / "errors").exists()
 
 
 def test_interrupt_says_how_to_continue(

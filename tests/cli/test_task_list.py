@@ -33,6 +33,19 @@ def test_mobilenet_has_exactly_the_22_known_tasks(capsys: pytest.CaptureFixture[
         assert task["flops"] > 0
 
 
+@pytest.mark.parametrize("layout", ["auto", "NCHW16c"])
+def test_tasks_say_in_which_order_they_are_written_where_measuring_decides(
+    layout: str, capsys: pytest.CaptureFixture[str]
+):
+    assert run_command(["tasks", "zoo:mlp", "--layout", layout, "--json"]) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out), "what is printed for programs is whole"
+    assert told.err.startswith(f"retune: --layout {layout}: tasks are written in NHWC")
+    assert "`retune tune --layout" in told.err
+    assert run_command(["tasks", "zoo:mlp", "--layout", "NHWC"]) == 0
+    assert not capsys.readouterr().err
+
+
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
 def test_tasks_are_printed_as_tensor_expressions(layout: str, capsys: pytest.CaptureFixture[str]):
     assert run_command(["tasks", "zoo:mlp", "--layout", layout]) == 0

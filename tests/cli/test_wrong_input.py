@@ -1,11 +1,14 @@
 """Wrong input of all kinds: exit code 2, one sentence, and nothing left behind."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from retune.core.errors import InputError
 from retune.farm.scheduler import run_scheduler
+from retune.nightly.members import processes_of_this_machine
+from retune.nightly.night import run_night
 from retune.records.store import RecordStore
 from retune_cli.main import run_command
 from tests.unit.records.test_store import record
@@ -69,6 +72,22 @@ def test_a_night_without_a_name_starts_no_server(
     assert run_command(["nightly", "status", "--config", "fleet.toml"]) == 2
     assert "fleet.toml: no night was run yet" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == [fleet]
+
+
+def test_a_night_that_was_stopped_says_how_it_goes_on(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    fleet = tmp_path / "fleet.toml"
+    text = f'out = "o"\nwork = "{tmp_path}"\n[[model]]\nmodel = "zoo:mlp"\n'
+    fleet.write_text(text + '[[device]]\nname = "pocl"\n')
+    machine = processes_of_this_machine()
+    with run_night(tmp_path, "first", machine, lambda: datetime.now(UTC)) as night:
+        night.plan({("mlp", "pocl"): 1.0})
+    assert run_command(["nightly", "status", "--config", str(fleet)]) == 0
+    printed = capsys.readouterr().out
+    assert "night first, stopped" in printed
+    assert f"goes on   retune nightly run --config {fleet} --campaign first" in printed
+    assert "page " not in printed, "there is none yet"
 
 
 def test_a_scheduler_without_tls_takes_no_certificates():

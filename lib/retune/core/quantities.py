@@ -3,6 +3,7 @@
 Read `time_text`. Programs get plain numbers instead, with the unit in the name.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 
 _TIMES = ((1.0, "µs"), (1e3, "ms"), (1e6, "s"))
@@ -22,6 +23,16 @@ def flop_text(flop: float) -> str:
 def counted(count: int, noun: str) -> str:
     """Such as `1 task`, `1,200 tasks`; nouns with another plural are not for this."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def numbered(names: Sequence[str]) -> list[str]:
+    """The names; of equal ones each with its place among them, such as `softmax (2 of 4)`."""
+    totals, seen = Counter(names), Counter[str]()
+    found: list[str] = []
+    for name in names:
+        seen[name] += 1
+        found.append(f"{name} ({seen[name]} of {totals[name]})" if totals[name] > 1 else name)
+    return found
 
 
 def _text(value: float, units: Sequence[tuple[float, str]]) -> str:

@@ -100,6 +100,11 @@ class DeviceSpec:
         return lanes
 
 
+def model_of(fingerprint: str) -> str:
+    """The device's name for people: the model in its fingerprint."""
+    return fingerprint.partition("|")[0].strip() or fingerprint
+
+
 MOST_GROUPS = 65_535
 """Work-groups on the second and on the third axis: NVIDIA's GPUs start no more.
 

@@ -175,14 +175,13 @@ class BodyImporter:
             raise self.errors[0]
 
     def _miss(self, call: onnx.NodeProto) -> None:
-        domain = standard(call.domain)
-        op_type = f"{domain}::{call.op_type}" if domain else call.op_type
+        op_type = _full_name(call)
         self.missing[op_type] += 1
         self.first.setdefault(op_type, call.name)
         self._unknown.update(call.output)
 
     def _handle(self, handler: Handler, call: onnx.NodeProto, scope: Scope) -> None:
-        version = scope.version("")
+        version = scope.version(call.domain)
         where = f"{self._build.name}: node '{call.name}' ({call.op_type})"
         node = OnnxNode(
             op_type=call.op_type,
@@ -288,8 +287,14 @@ class BodyImporter:
 
 
 def _handler(call: onnx.NodeProto, scope: Scope) -> Handler | None:
-    """What imports the node, if it is of the default domain and there is something."""
-    return None if standard(call.domain) else handler_of(call.op_type, scope.version(""))
+    """What imports the node, if there is something."""
+    return handler_of(_full_name(call), scope.version(call.domain))
+
+
+def _full_name(call: onnx.NodeProto) -> str:
+    """The operator's name, with its domain if that is not the default one."""
+    domain = standard(call.domain)
+    return f"{domain}::{call.op_type}" if domain else call.op_type
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

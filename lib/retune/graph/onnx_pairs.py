@@ -9,6 +9,7 @@ cannot take stay where they are, and mean what they say.
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from retune.graph.quantize.given import GivenCodes, GivenWeights
 
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 _BYTES = ("uint8", "int8")
+_LEAST_READ = 2
+"""Data and a scale."""
 _UINT8 = np.dtype(np.uint8)
 """The type of codes where nothing says it."""
 
@@ -56,6 +59,8 @@ def take_pairs(model: onnx.ModelProto, folder: Path) -> Pairs | None:
     kinds = {node.op_type for node in graph.node}
     if not {_QUANTIZE, _DEQUANTIZE} <= kinds or any(any(bodies_of(n)) for n in graph.node):
         return None
+    if any(len(n.input) < _LEAST_READ for n in graph.node if n.op_type in (_QUANTIZE, _DEQUANTIZE)):
+        return None  # importing them says what is missing
     found = _Taking(graph, folder)
     found.take()
     if not found.codes:
@@ -215,7 +220,7 @@ class _Taking:
         scale, zero = self.scale_of(node, usual)
         if not _is_plain(node) or scale is None or scale.size != 1 or zero.size != 1:
             return None
-        if zero.dtype.name not in _BYTES or float(scale.flat[0]) <= 0:
+        if zero.dtype.name not in _BYTES or not 0 < float(scale.flat[0]) < inf:
             return None
         shift = 128 if zero.dtype == np.int8 else 0
         return Codes(scale=float(scale.flat[0]), zero=int(zero.flat[0]) + shift, dtype="uint8")

@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from retune.core.errors import ModelError
 from retune.graph.onnx_file import initializers
 from retune.graph.onnx_functions import functions_of, local_function
 from retune.graph.onnx_order import sorted_nodes
@@ -33,6 +34,13 @@ _CHOICES = ("ArgMax", "ArgMin")
 _NEW_SOFTMAX = 13
 """The opset from which Softmax is along one axis; before, of all axes from one on."""
 
+_LEAST_READ: Mapping[str, int] = {
+    "QLinearConv": 8, "QLinearMatMul": 8, "QLinearWhere": 8, "QLinearAdd": 7, "QLinearMul": 7,
+    "QGemm": 6, "QLinearConcat": 4, "QLinearSigmoid": 4, "QLinearLeakyRelu": 4,
+    "QLinearAveragePool": 4, "QLinearGlobalAveragePool": 4, "QLinearReduceMean": 4,
+    "QLinearSoftmax": 4,
+}  # fmt: skip
+"""Inputs up to the last one that may not be left out; of others data and a scale."""
 _AXES_ARE_INPUTS = 18
 """The opset from which ReduceMean reads its axes."""
 
@@ -54,8 +62,15 @@ def in_pairs(
         return model
     functions = functions_of(model)
     to = _Writer(model, folder, "" in domains)
-    for node in sorted_nodes(model.graph, model.graph.name or "network"):
+    name = model.graph.name or "network"
+    for node in sorted_nodes(model.graph, name):
         rule = wanted.get((standard(node.domain), node.op_type))
+        to.label = label_of(node)
+        if rule is not None and len(node.input) < (least := _LEAST_READ.get(node.op_type, 2)):
+            raise ModelError(
+                f"{name}: node {to.label!r} ({node.op_type}): expected at least {least} inputs, "
+                f"got {len(node.input)}; export the model again"
+            )
         if rule is None or local_function(node, functions) or not rule(node, to):
             to.copy(node)
     return to.model()
@@ -66,6 +81,8 @@ class _Writer:
 
     def __init__(self, model: onnx.ModelProto, folder: Path, moving: bool) -> None:
         self._model, self._moving = model, moving
+        self.label = ""
+        """What the node is called that is written now: nodes that the file does not have say so."""
         graph = model.graph
         self.opset = opsets_of(model).get("", 1)
         self.shapes = {t.name: tuple(t.dims) for t in graph.initializer}
@@ -103,7 +120,10 @@ class _Writer:
             codes, scale, zero = coded
             made = self._fresh(f"{codes}.read")
             node = helper.make_node(
-                "DequantizeLinear", [codes, scale, *([zero] if zero else [])], [made]
+                "DequantizeLinear",
+                [codes, scale, *([zero] if zero else [])],
+                [made],
+                f"{self.label}.read",
             )
             if axis is not None:
                 node.attribute.append(helper.make_attribute("axis", axis))
@@ -187,7 +207,8 @@ class _Writer:
 
     def _quantize(self, value: str, made: _Coded) -> None:
         output, scale, zero = made
-        self.add("QuantizeLinear", [value, scale, *([zero] if zero else [])], [output])
+        inputs = [value, scale, *([zero] if zero else [])]
+        self.add("QuantizeLinear", inputs, [output], name=f"{self.label}.write")
         self._code(output, scale, zero)
 
     def _code(self, output: str, scale: str, zero: str) -> None:

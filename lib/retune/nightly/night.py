@@ -292,6 +292,9 @@ class Night:
     def begin(self, key: Key) -> None:
         """The member is running."""
         self._change(key, lambda member: replace(member, status="running", reason=""))
+        member = self._state.member(key)
+        assert member is not None, "it is on the list of what is to be done"
+        _LOG.info("%s on %s, %.1f minutes of night %s", *key, member.minutes, self.name)
 
     def finish(self, key: Key, result: MemberResult) -> None:
         """The member is done."""

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from retune.core.config import records_root
+from retune.core.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from retune.records.store import Filter, Summary
+    from retune.records.store import Filter, RecordStore, Summary
 
     Table = pd.DataFrame
     """Rows of measurements, as other packages name the type."""
@@ -27,15 +28,24 @@ def load(
     """The records below `root` (default: the RETUNE_RECORDS folder) that match every filter.
 
     `load(status="ok", task_name=["conv2d_0", "conv2d_1"])` keeps rows with these values.
-    Raises: InputError for an unknown column; RecordError for a file of a newer schema.
+    Raises: InputError for an unknown column, or a folder that is not there; RecordError for a file
+    of a newer schema.
     """
-    from retune.records.store import RecordStore
-
-    return RecordStore(root or records_root()).scan(filters, columns)
+    return _store(root).scan(filters, columns)
 
 
 def summary(root: Path | str | None = None) -> Summary:
-    """Counts of what the store at `root` holds."""
+    """Counts of what the store at `root` holds. Raises: InputError if there is none."""
+    return _store(root).summary()
+
+
+def _store(root: Path | str | None) -> RecordStore:
     from retune.records.store import RecordStore
 
-    return RecordStore(root or records_root()).summary()
+    folder = Path(root or records_root())
+    if not folder.is_dir():
+        got = "a file" if folder.exists() else "nothing there"
+        raise InputError(
+            f"{folder}: expected the folder of a record store, got {got}; `retune tune` makes one"
+        )
+    return RecordStore(folder)

@@ -123,6 +123,7 @@ class ReportData:
 
     network: str
     target: str
+    """The device's name for people."""
     created: str
     """When, as text for people."""
     tasks: tuple[ReportTask, ...]

@@ -51,10 +51,10 @@ class ImportedNetwork:
 
 
 def import_network(
-    model: str,
+    model: str | Path,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     layout: str = "NHWC",
-    cache: Path | None = None,
+    cache: Path | str | None = None,
     *,
     max_error: float = DEFAULT_MAX_ERROR,
     half: bool = False,
@@ -71,8 +71,8 @@ def import_network(
 
     Raises: ModelError for a model that cannot be used, LookupFailed for an unknown name.
     """
-    given = dict(shapes or {})
-    path = resolve_model(model, (cache or cache_root()) / "models", given)
+    given, model = dict(shapes or {}), str(model)
+    path = resolve_model(model, Path(cache or cache_root()) / "models", given)
     own = {} if model.startswith("zoo:") else given
     beside = _external_files(path, _version(path))
     versions = tuple(_version(file) for file in (path, *beside))
@@ -120,7 +120,7 @@ def _import(
         if accelerator is not None:
             graph = packed_network(graph, accelerator)
     network = extract(
-        optimise(graph, _order(layout), half=half),
+        optimise(graph, order_of(layout), half=half),
         max_error=max_error,
         accelerator=accelerator if recipe is not None else None,
     )
@@ -128,7 +128,7 @@ def _import(
     return ImportedNetwork(path, network, len(network.graph.nodes), flops)
 
 
-def _order(layout: str) -> Layout:
+def order_of(layout: str) -> Layout:
     """The order of axes in which the graph is written down."""
     match layout:
         case "NHWC" | "NCHW":
@@ -200,7 +200,7 @@ def stage_import(_: Path, request: TuneRequest) -> ImportManifest:
         nodes=imported.nodes,
         parameters=sum(int(a.size) for a in graph.constants.values()),
         flops=imported.flops,
-        passes=tuple(p.name for p in passes_for(_order(request.layout), half=half)),
+        passes=tuple(p.name for p in passes_for(order_of(request.layout), half=half)),
     )
 
 

@@ -1,12 +1,14 @@
 """What the report shows, gathered from a run's manifests and from the record store."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 from retune.bundle.format import read_bundle
 from retune.bundle.offloaded import TITLE, OffloadedStep
-from retune.core.quantities import counted, flop_text
+from retune.core.quantities import counted, flop_text, numbered
+from retune.core.target import model_of
 from retune.device.opening import is_simulated
 from retune.records.schema import BESIDE_SEARCH
 from retune.records.store import RecordStore
@@ -39,7 +41,7 @@ def report_data(
     return ReportData(
         simulated=is_simulated(request.device),
         network=request.model if request.model.startswith(BUILT) else run.network.name,
-        target=run.searched.target,
+        target=model_of(run.searched.target),
         created=created.strftime("%Y-%m-%d %H:%M UTC"),
         tasks=tuple(_task(result, times.get(result.entry.key, ())) for result in results),
         curves=tuple(
@@ -58,7 +60,7 @@ def report_data(
             )
             for row in run.bench.rows
         ),
-        profile=tuple(_share(row) for row in run.bench.profile),
+        profile=_shares(run.bench.profile),
         verification=Verification(
             oracle=run.verified.oracle,
             samples=run.verified.samples,
@@ -74,6 +76,13 @@ def report_data(
         layers=_layers(run),
         layouts=report_layouts(request, run),
     )
+
+
+def _shares(rows: Sequence[KernelTime]) -> tuple[KernelShare, ...]:
+    """The rows; a task of several kernels has several."""
+    shares = [_share(row) for row in rows]
+    labels = numbered([share.label for share in shares])
+    return tuple(replace(s, label=label) for s, label in zip(shares, labels, strict=True))
 
 
 def _share(row: KernelTime) -> KernelShare:
@@ -142,6 +151,7 @@ def _facts(request: TuneRequest, run: FinishedRun, published: str) -> tuple[tupl
     network, searched, tuned = run.network, run.searched, run.tuned
     facts: Mapping[str, str] = {
         "model": request.model,
+        "device": f"{request.device}: {run.searched.target}",
         "inputs": ", ".join(f"{v.name} {v.dtype}{list(v.shape)}" for v in network.inputs),
         "layout": network.layout,
         "operations": f"{flop_text(network.flops)} in {counted(network.nodes, 'node')}",

@@ -67,6 +67,7 @@ class TuneResult:
     report: str
     records: str
     target: str
+    """Fingerprint of the device."""
     tasks: tuple[TaskResult, ...]
     trials: int
     seconds: float

@@ -18,6 +18,7 @@ import numpy as np
 
 from retune.core.codec import from_json, to_json
 from retune.core.errors import InputError, RecordError
+from retune.core.files import check_file
 from retune.core.keys import content_key
 from retune.core.replacing import replacing
 from retune.vta.config import DRAM_BITS, VtaConfig
@@ -191,17 +192,18 @@ class VtaModule:
             macs=made.macs,
         )
 
-    def save(self, path: Path) -> Path:
-        """`path` is a file of the module, whole."""
-        with replacing(path) as stream:
+    def save(self, path: Path | str) -> Path:
+        """`path` is a file of the module, whole. Raises: InputError for a place without rights."""
+        check_file("module", made := Path(path))
+        with replacing(made) as stream:
             stream.write(self.to_bytes())
-        return path
+        return made
 
     @staticmethod
-    def load(path: Path) -> "VtaModule":
+    def load(path: Path | str) -> "VtaModule":
         """The module of a file. Raises: RecordError if there is none, or it is damaged."""
         try:
-            content = path.read_bytes()
+            content = Path(path).read_bytes()
         except OSError as error:
             raise RecordError(f"{path}: cannot be read: {error.strerror}") from error
         return VtaModule.from_bytes(content, str(path))

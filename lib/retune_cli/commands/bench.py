@@ -1,12 +1,12 @@
 """`retune bench`: how long a bundle takes, and a peer measured in turns with it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from retune.core.errors import InputError
-from retune.core.quantities import counted
+from retune.core.quantities import counted, numbered
 from retune_cli.commands.farm import Certs, Device, Scheduler, farm_device
 from retune_cli.console import print_json, print_line, print_table, rounded, say
 from retune_cli.options import (
@@ -71,7 +71,9 @@ def bench(
         print_json(result | where | ({"profile": kernels} if profile else {}))
         return
     if kernels:
-        print_table(rounded(kernels), f"kernels of {module}, in the order in which they run")
+        print_table(
+            rounded(_told_apart(kernels)), f"kernels of {module}, in the order in which they run"
+        )
     print_table(rounded(rows), f"latency of {module}, {counted(found.rounds, 'round')}")
     if board:
         print_line(f"on board {board}")
@@ -97,6 +99,12 @@ def _kernel(row: Any) -> dict[str, Any]:
         "GB/s": None if row.host else row.gbytes_per_s,
         "roofline %": 100 * row.roofline if row.roofline is not None else None,
     }
+
+
+def _told_apart(kernels: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows; those of a group of several kernels say which."""
+    groups = numbered([row["group"] for row in kernels])
+    return [{**row, "group": group} for row, group in zip(kernels, groups, strict=True)]
 
 
 def _peer_model(against: str | None, model: str | None) -> str | None:

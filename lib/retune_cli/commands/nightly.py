@@ -1,5 +1,6 @@
 """`retune nightly`: a fleet of networks, tuned night after night."""
 
+import shlex
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -119,5 +120,9 @@ def _show(settings: "NightlyConfig", state: "NightState", *, json: bool) -> int:
     print_table(night_rows(summary), f"night {state.name}, {last.end if last else 'not begun'}")
     for line in night_lines(summary):
         print_line(line)
-    print_line(f"page      {page_of(settings, state.name)}")
+    if (page := page_of(settings, state.name)).is_file():  # a night that was ended has none yet
+        print_line(f"page      {page}")
+    if last and last.end in ("died", "stopped"):
+        again = ["retune", "nightly", "run", "--config", str(settings.file)]
+        print_line(f"goes on   {shlex.join([*again, '--campaign', state.name])}")
     return summary.failed

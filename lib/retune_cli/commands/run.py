@@ -83,8 +83,9 @@ def read_arrays(path: Path) -> "dict[str, np.ndarray]":
     try:
         with np.load(path, allow_pickle=False) as stored:
             return {name: stored[name] for name in stored.files}
-    except FileNotFoundError:
-        raise InputError(f"--input {path}: expected an .npz file, got no file") from None
+    except (FileNotFoundError, IsADirectoryError):
+        got = "a folder" if path.is_dir() else "no file"
+        raise InputError(f"--input {path}: expected an .npz file, got {got}") from None
     except (OSError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(f"--input {path}: expected a whole .npz file: {error}") from None
     except ValueError:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from retune.core.config import cache_root
 from retune.core.files import check_folder
 from retune.core.quantities import counted, flop_text
-from retune_cli.console import print_json, print_line
+from retune_cli.console import print_json, print_line, say
 from retune_cli.options import (
     Json,
     Layout,
@@ -28,9 +28,15 @@ def tasks(
     check_model(model)
     check_folder("RETUNE_CACHE", cache_root())
     from retune.api import extract_tasks, import_network
+    from retune.stages.network import order_of
 
     network = import_network(model, shapes, order, cache_root())
     found = extract_tasks(network)
+    if (written := order_of(order)) != order:
+        say(
+            f"retune: --layout {order}: tasks are written in {written}; how their images "
+            f"lie is measured by `retune tune --layout {order}`, and `retune plan` shows it"
+        )
     if json:
         print_json([task.to_json() for task in found])
         return

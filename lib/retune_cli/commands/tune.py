@@ -10,6 +10,7 @@ from retune.core.config import cache_root, records_root
 from retune.core.errors import InputError
 from retune.core.parameters import named, parse_parameters
 from retune.core.quantities import counted
+from retune.core.target import model_of
 from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_MAX_ERROR, DEFAULT_TUNER
 from retune.stages.manifest import Publish, TuneRequest
 from retune.stages.results import TuneResult
@@ -187,14 +188,14 @@ def carry_out(request: TuneRequest, *, no_prefect: bool, json: bool) -> None:
 
 def print_result(result: TuneResult) -> None:
     """What a person wants to know at the end of a run."""
-    print_table(task_rows(result), f"tasks of {result.model} on {result.target}")
+    print_table(task_rows(result), f"tasks of {result.model} on {model_of(result.target)}")
     statuses = ", ".join(f"{count} {status}" for status, count in result.statuses)
     measured = f"{counted(result.trials, 'trial')} in {result.seconds:.0f} s: {statuses}"
     print_line(f"measured  {measured if statuses else 'nothing'}; {result.reason}")
     for number, line in enumerate(latency_lines(result)):
         print_line(f"{'latency' if number == 0 else '':9} {line}")
     if not result.latency:
-        print_line(f"latency   none: {result.target} is not here to be timed")
+        print_line(f"latency   none: {model_of(result.target)} is not here to be timed")
     verified = result.verified
     print_line(
         f"deviation at most {verified.max_abs:.2e}, {verified.max_rel:.1e} of the output's range, "

@@ -2,7 +2,7 @@
 
 import pytest
 
-from retune.core.quantities import counted, flop_text, time_text
+from retune.core.quantities import counted, flop_text, numbered, time_text
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,9 @@ def test_operations_of_a_small_network_are_not_rounded_to_none(flop: float, text
 
 def test_one_thing_is_no_plural():
     assert [counted(n, "task") for n in (0, 1, 1200)] == ["0 tasks", "1 task", "1,200 tasks"]
+
+
+def test_equal_names_have_their_place_among_them():
+    names = ["softmax", "dense", "softmax"]
+    assert numbered(names) == ["softmax (1 of 2)", "dense", "softmax (2 of 2)"]
+    assert numbered([]) == []

@@ -9,7 +9,7 @@ import pytest
 from retune.core.errors import InputError, ModelError, RecordError
 from retune.core.target import GENERIC_CPU
 from retune.graph.evaluate import run_graph
-from retune.graph.graph import GraphBuilder
+from retune.graph.graph import Graph, GraphBuilder
 from retune.graph.onnx_import import import_model, load_file
 from retune.graph.passes import optimise
 from retune.graph.quantize.annotate import annotate
@@ -22,9 +22,11 @@ from retune.graph.quantize.arithmetic import (
 )
 from retune.graph.quantize.calibrate import calibrate, values_over
 from retune.graph.quantize.fitting import fitted
+from retune.graph.quantize.quality import layer_noise
 from retune.graph.quantize.recipe import calibrated, quantize, quantized
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
 from tests.device.networks import Net
+from tests.unit.graph.networks import model, node, normal
 from tests.unit.graph.quantize_networks import moving, residual, resizing, samples, squeezing
 
 DIGITS = Path(__file__).parents[2] / "data" / "digits"
@@ -240,6 +242,50 @@ def test_skipped_layers_stay_in_floats(settings):
     made = quantize(graph, data, settings)
     heavy = [made.types[n.outputs[0]].dtype for n in made.nodes if n.op in ("conv2d", "dense")]
     assert heavy.count("float32") == 1
+
+
+def folded() -> tuple[Graph, dict[str, np.ndarray]]:
+    """Conv, norm and ReLU, which become one layer; then a second convolution."""
+    rng = np.random.default_rng(0)
+    norm = dict.fromkeys("abcd", np.ones(4, np.float32))
+    nodes = [
+        node("Conv", ["x", "v"], ["conv"]),
+        node("BatchNormalization", ["conv", *norm], ["norm"]),
+        node("Relu", ["norm"], ["relu"]),
+        node("Conv", ["relu", "w"], ["y"]),
+    ]
+    weights = {"v": normal(rng, 4, 3, 1, 1), "w": normal(rng, 4, 4, 1, 1), **norm}
+    made = model(nodes, {"x": [1, 3, 4, 4]}, weights=weights)
+    return import_model(made), {"x": normal(rng, 8, 3, 4, 4)}
+
+
+def integer_layers(graph: Graph) -> list[bool]:
+    heavy = [n for n in graph.nodes if n.op == "conv2d"]
+    return [graph.types[n.outputs[0]].dtype != "float32" for n in heavy]
+
+
+def test_a_layer_is_skipped_by_any_value_of_it():
+    graph, data = folded()
+    assert integer_layers(quantize(graph, data, QuantizeSettings())) == [True, True]
+    for name in ("norm", "relu"):
+        made = quantize(graph, data, QuantizeSettings(skip=(name,)))
+        assert integer_layers(made) == [False, True], name
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("conv", r"got conv; merged with others .*: conv \(now part of 'norm'\); close"),
+        ("batch_norm", r"batch_norm \(now part of 'norm'\)"),
+        ("relu_op", "got relu_op; close names: relu"),
+        ("add", "each add is computed by the layer that it follows; name those .* as 'conv.mul"),
+    ],
+)
+def test_what_was_merged_is_not_skipped_in_silence(name: str, message: str):
+    graph, data = folded()
+    for ask in (quantize, lambda *given: layer_noise(given[0], data, *given[1:])):
+        with pytest.raises(InputError, match=message):
+            ask(graph, data, QuantizeSettings(skip=(name,)))
 
 
 def test_a_cut_range_is_within_the_whole_range():

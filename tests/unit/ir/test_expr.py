@@ -22,7 +22,7 @@ from retune.ir.expr import (
     variables,
     walk,
 )
-from retune.ir.te import placeholder
+from retune.ir.te import placeholder, reduce_axis
 from tests.properties import RANGES, VARIABLES, integer_expressions, quick
 
 VI, VJ, VK = VARIABLES
@@ -119,6 +119,14 @@ def test_mixed_types_are_refused():
     x = placeholder("x", (4,))
     with pytest.raises(TypeError, match="operands are float32 and int32; cast one of them"):
         x[VI] + VI
+
+
+def test_an_axis_in_arithmetic_is_refused_with_what_to_write():
+    x, k = placeholder("x", (8,)), reduce_axis("k", 4)
+    for index in (lambda: VI + k, lambda: k + VI, lambda: 2.0 * x[VI] * k):
+        with pytest.raises(TypeError, match=r"expected expressions or numbers; write `.var` of"):
+            index()  # type: ignore[operator]
+    assert str(x[VI + k.var]) == "x[i + k]"
 
 
 def test_an_expression_has_no_truth_value():

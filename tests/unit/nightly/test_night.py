@@ -80,6 +80,16 @@ def test_what_a_night_says_is_on_disk(tmp_path: Path, machine: Machine, clock: C
     assert state.members[0].result == result(None, 900.0)
 
 
+def test_whose_turn_it_is_is_told(
+    tmp_path: Path, machine: Machine, clock: Clock, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level("INFO", "retune.nightly")
+    with run_night(tmp_path, NAME, machine.start("a"), clock) as night:
+        night.plan(PLAN)
+        night.begin(KWS)
+    assert f"kws on pocl, 5.0 minutes of night {NAME}" in caplog.messages
+
+
 def test_the_same_night_goes_on_where_it_was_stopped(
     tmp_path: Path, machine: Machine, clock: Clock
 ):

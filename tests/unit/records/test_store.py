@@ -151,6 +151,16 @@ def test_an_unknown_column_is_named(store: Path):
         records.load(store, speed=3)
 
 
+def test_a_folder_that_is_not_there_is_no_empty_table(tmp_path: Path):
+    """A name that was misspelt would look as if nothing had been measured."""
+    with pytest.raises(InputError, match="none: expected the folder of a record store, got noth"):
+        records.load(str(tmp_path / "none"))
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="file: expected the folder of a record store, got a file"):
+        records.summary(tmp_path / "file")
+    assert records.load(tmp_path).empty, "a store in which nothing lies yet"
+
+
 def test_a_record_that_was_delivered_twice_is_read_once(store: Path):
     twice = [record(1), record(2)]
     RecordStore(store).append(twice)

@@ -8,6 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, external_data_helper
 
+from retune.api import tune_network
 from retune.core.errors import ModelError
 from retune.stages.manifest import TuneRequest
 from retune.stages.network import import_network, open_network, stage_extract, stage_import
@@ -74,6 +75,14 @@ def test_the_key_follows_external_data(tmp_path: Path):
     assert stage_import(request).model_key != first.model_key
     twos = open_network(request).network.graph.constants
     assert [float(array.max()) for array in (*ones.values(), *twos.values())] == [1.0, 2.0]
+
+
+def test_places_may_be_paths_or_text(tmp_path: Path):
+    file = convolution(tmp_path / "net.onnx")
+    assert import_network(file, cache=str(tmp_path)).onnx == file
+    assert import_network(str(file), cache=tmp_path).onnx == file
+    with pytest.raises(ModelError, match="no such file"):
+        tune_network(tmp_path / "none.onnx", str(tmp_path / "out"))
 
 
 def test_a_missing_model_is_a_model_error(tmp_path: Path):

@@ -79,6 +79,17 @@ def test_report_shows_the_run_and_its_own_curves(tmp_path: Path):
     assert "conv2d + bias + relu" in page
 
 
+def test_title_has_the_model_of_the_device_and_the_details_its_fingerprint(tmp_path: Path):
+    request = request_in(tmp_path)
+    run = FakeStages().finished(request, Selection(target=DEVICE))
+    target = "pthread-Fake CPU|3.0|OpenCL 3.0 Fake"
+    run = replace(run, searched=replace(run.searched, target=target))
+    data = report_data(request, run, created=datetime(2026, 1, 2, tzinfo=UTC))
+    assert dict(data.facts)["device"] == f"pocl: {target}"
+    assert "<title>zoo:fake on pthread-Fake CPU</title>" in render(data)
+    assert render(data).count("OpenCL 3.0 Fake") == 1, "among the details alone"
+
+
 def test_report_shows_host_steps_by_their_ops(tmp_path: Path):
     request = request_in(tmp_path)
     run = FakeStages().finished(request, Selection(target=DEVICE))

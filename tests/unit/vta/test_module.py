@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from retune.core.errors import RecordError
+from retune.core.errors import InputError, RecordError
 from retune.vta.config import VtaConfig
 from retune.vta.functional import execute
 from retune.vta.lower import lower
@@ -27,6 +27,18 @@ def test_a_saved_module_computes_the_same(tmp_path: Path):
     assert again.key == module.key
     assert again.buffers == module.buffers
     assert np.array_equal(execute(again, arrays)["output"], execute(module, arrays)["output"])
+
+
+def test_places_may_be_text_and_one_that_cannot_be_is_refused(tmp_path: Path):
+    module = lower(WHOLE, DECIDED, SMALL)
+    made = module.save(str(tmp_path / "layer.npz"))
+    assert VtaModule.load(str(made)).key == module.key
+    with pytest.raises(InputError, match="expected the name of a file, got a folder"):
+        module.save(tmp_path)
+    with pytest.raises(InputError, match=f"expected a folder, got a file at {made}"):
+        module.save(made / "below.npz")
+    with pytest.raises(RecordError, match="cannot be read"):
+        VtaModule.load(str(tmp_path / "none.npz"))
 
 
 def test_damage_is_refused(tmp_path: Path):

@@ -22,11 +22,13 @@ from retune.graph.onnx_ops.windows import convolution, convolve, finished
 
 T = TypeVar("T")
 
+_LEAST_READ = 2
+
 
 @onnx_op("QuantizeLinear", limits="to integers of at most 16 bits")
 def quantize(node: OnnxNode, emit: Emitter) -> None:
     """saturate(round(x / scale) + zero point), per tensor, along an axis, or in blocks of it."""
-    data, scale = node.inputs[:2]
+    data, scale = _checked(node, emit)
     zero = _spread(node, emit, node.inputs[2]) if node.has_input(2) else ""
     made = _stated_type(node, "output_dtype", emit.type(zero).dtype if zero else "uint8")
     usual = emit.type(scale).dtype
@@ -39,12 +41,25 @@ def quantize(node: OnnxNode, emit: Emitter) -> None:
 @onnx_op("DequantizeLinear")
 def dequantize(node: OnnxNode, emit: Emitter) -> None:
     """(q - zero point) * scale, in the type of the scale or as output_dtype says."""
-    data, scale = node.inputs[:2]
+    data, scale = _checked(node, emit)
     made = _stated_type(node, "output_dtype", emit.type(scale).dtype)
     if node.has_input(2) and not _is_zero(emit, node.inputs[2]):
         data = _less_zero(emit, data, _spread(node, emit, node.inputs[2]))
     factor = emit.cast(_spread(node, emit, scale), made)
     emit.out("multiply", emit.cast(data, made), factor)
+
+
+def _checked(node: OnnxNode, emit: Emitter) -> tuple[str, str]:
+    """The data and the scale, which is of finite numbers. Raises: ModelError."""
+    if len(node.inputs) < _LEAST_READ:
+        raise ModelError("expected data and a scale, got one input; export the model again")
+    data, scale = node.inputs[:2]
+    dtype, known = emit.type(scale).dtype, emit.known(scale)
+    if not is_float(dtype):
+        raise ModelError(f"scale of {dtype}: expected float32 or float16; export the model again")
+    if known is not None and not np.all(np.isfinite(known)):
+        raise ModelError("scale: expected finite numbers, got inf or nan; quantize the model again")
+    return data, scale
 
 
 @onnx_op("MatMulInteger")

@@ -226,8 +226,8 @@ def onnx_op(
 ) -> Callable[[Handler], Handler]:
     """Decorator: the function imports these ONNX ops from opset `since` on.
 
-    `limits` and `folded` are told to people. Raises: ValueError if there is one for that opset
-    already.
+    Names of another domain than ONNX's own have it before them: `my.domain::SoftClip`. `limits` and
+    `folded` are told to people. Raises: ValueError if there is one for that opset already.
     """
 
     def wrap(handler: Handler) -> Handler:

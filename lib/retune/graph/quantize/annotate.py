@@ -7,10 +7,8 @@ has one scale, as all operands of a concatenation do.
 
 from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Literal
 
-from retune.core.errors import InputError
 from retune.graph.graph import Graph, Node
 from retune.graph.ops.registry import number
 from retune.graph.quantize.arithmetic import whole_weights
@@ -83,9 +81,25 @@ class Annotation:
 def annotate(graph: Graph, settings: QuantizeSettings, apart: Collection[str] = ()) -> Annotation:
     """The parts of a channels-first graph without batch norms that can be in integers.
 
-    Regions end at values that are `apart`: those have codes of their own, whoever makes them.
+    Regions end at values that are `apart`: those have codes of their own, whoever makes them. None
+    has a node whose output is to be skipped: who names the end of a layer means all of it.
     """
     skipped = _skipped(graph, settings)
+    regions = _regions(graph, settings, apart, skipped)
+    if cut := {r.node.outputs[0] for r in regions.values() if _has(r, settings.skip)}:
+        regions = _regions(graph, settings, apart, skipped | cut)
+    regions = _needed(regions, apart)
+    return Annotation(regions=regions, scales=_shared(regions))
+
+
+def _has(region: Region, names: Container[str]) -> bool:
+    return any(node.outputs[0] in names for node in region.nodes)
+
+
+def _regions(
+    graph: Graph, settings: QuantizeSettings, apart: Collection[str], skipped: Container[str]
+) -> dict[str, Region]:
+    """The regions by their first node's output; none begins with what is skipped."""
     functions = Finder(graph, skipped, apart)
     uses = {v: nodes for v, nodes in graph.uses().items() if v not in apart}
     regions: dict[str, Region] = {}
@@ -101,8 +115,7 @@ def annotate(graph: Graph, settings: QuantizeSettings, apart: Collection[str] = 
             regions[node.outputs[0]] = region
             integers.add(region.output)
             inside.update(n.outputs[0] for n in region.nodes)
-    regions = _needed(regions, apart)
-    return Annotation(regions=regions, scales=_shared(regions))
+    return regions
 
 
 def _function(node: Node, integers: Container[str], functions: Finder) -> Region | None:
@@ -160,21 +173,6 @@ def _needed(regions: Mapping[str, Region], apart: Container[str]) -> dict[str, R
             kept[name] = region
             read.update(region.reads)
     return dict(reversed(kept.items()))
-
-
-def check_skips(graph: Graph, settings: QuantizeSettings) -> None:
-    """Holds after the call: whatever shall stay in floats is there. Raises: InputError."""
-    count = sum("conv" in node.op for node in graph.nodes)
-    far = [f"#{number}" for number in settings.skip_conv_layers if number >= count]
-    known = {name for node in graph.nodes for name in (node.outputs[0], node.op)}
-    unknown = [*far, *(name for name in settings.skip if name not in known)]
-    if unknown:
-        close = [c for name in unknown for c in get_close_matches(name, known, n=2)]
-        raise InputError(
-            f"{graph.name}: skip: expected the name of what a node makes, an op, or # and the "
-            f"number of one of {count} convolutions; got {', '.join(unknown)}; close names: "
-            f"{', '.join(close) or 'none'}"
-        )
 
 
 def _skipped(graph: Graph, settings: QuantizeSettings) -> set[str]:

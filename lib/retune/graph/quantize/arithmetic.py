@@ -29,6 +29,11 @@ _MOST_BIAS = 2**30
 """In magnitude: weights are coded so that the bias in the same codes is no more."""
 _SUM_BITS, _CODE_BITS = 29, 8
 """Of sums of codes, and of a code without its zero point."""
+_REMEDY = "quantize it again with ranges nearer to each other, or leave it in floats"
+
+
+class ScaleError(ModelError):
+    """The scale of codes is too far from those of what they are made of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +167,7 @@ def rescaled(
 ) -> str:
     """The codes, within the limits, of int32 values times a scale, plus a bias.
 
-    Both may be one number for each channel. Raises: ModelError if a scale is too far from that of
+    Both may be one number for each channel. Raises: ScaleError if a scale is too far from that of
     the codes, and there is a bias.
     """
     factors = np.asarray(scale / codes.scale)
@@ -188,7 +193,7 @@ def added(
 ) -> str:
     """The codes, within the limits, of the sum of two coded values.
 
-    Raises: ModelError if their scales are too far from that of the codes.
+    Raises: ScaleError if their scales are too far from that of the codes.
     """
     multipliers, shift = common_point([c.scale / codes.scale for _, c in terms])
     zeros = sum(c.zero * m for (_, c), m in zip(terms, multipliers, strict=True))
@@ -233,14 +238,17 @@ class Rescale:
 def fixed_point(factors: Array) -> Rescale:
     """The factors to 15 bits; sums that are still in 16 bits after `pre` reach all codes.
 
-    Raises: ModelError for a factor of 2**15 or more.
+    Raises: ScaleError for a factor of 2**15 or more.
     """
     mantissas, exponents = np.frexp(factors)
     rounded = np.rint(np.ldexp(mantissas, _FACTOR_BITS))
     exponents = exponents + (np.abs(rounded) == 1 << _FACTOR_BITS)  # one more bit, by rounding
     shift = min(_SHIFT, _FACTOR_BITS - int(np.max(exponents)))
     if shift < 0:
-        raise ModelError(f"rescaling by {np.max(factors)}: expected less than 2**{_FACTOR_BITS}")
+        raise ScaleError(
+            f"the scale of sums over that of their codes: expected less than 2**{_FACTOR_BITS}, "
+            f"got {np.max(factors):.3g}; {_REMEDY}"
+        )
     pre = np.clip(_FACTOR_BITS - exponents - shift, 0, _MOST_SHIFT)
     multiplier = np.rint(np.ldexp(factors, pre + shift)).astype(np.int64)
     while shift and not np.any(multiplier & 1):
@@ -252,7 +260,7 @@ def common_point(factors: Sequence[float]) -> tuple[list[int], int]:
     """Integers and a shift s with integer / 2**s near each factor, in lowest terms.
 
     The integers have 15 bits at most: each is right to 2**-15 of the sum of the factors.
-    Raises: ModelError for factors that leave no bit for themselves.
+    Raises: ScaleError for factors that leave no bit for themselves.
     """
     _, exponent = frexp(sum(factors))
     shift = min(_FACTOR_BITS - exponent, _SHIFT)
@@ -261,7 +269,11 @@ def common_point(factors: Sequence[float]) -> tuple[list[int], int]:
         shift -= 1
         found = [round(ldexp(factor, shift)) for factor in factors]
     if shift < 0:
-        raise ModelError(f"a sum of codes times {factors}: expected scales nearer to each other")
+        times = ", ".join(f"{factor:.3g}" for factor in factors)
+        raise ScaleError(
+            f"expected a scale near those of what is added, got one that these are {times} times "
+            f"of; {_REMEDY}"
+        )
     while shift and not any(m & 1 for m in found):
         found, shift = [m >> 1 for m in found], shift - 1
     return found, shift

@@ -17,6 +17,7 @@ from retune.graph.quantize.annotate import Region, annotate
 from retune.graph.quantize.arithmetic import Codes, coded_weight, codes_of
 from retune.graph.quantize.calibrate import calibrate, parts_of, values_over
 from retune.graph.quantize.settings import QuantizeSettings
+from retune.graph.quantize.skips import check_skips
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +56,8 @@ def layer_noise(
     the codes of what a layer reads and of its weights; biases, and the rounding of what it makes,
     are left to those that read it. Raises: InputError, as `quantize` does.
     """
-    graph = optimise(graph, "NCHW", whole=True)
+    written, graph = graph, optimise(graph, "NCHW", whole=True)
+    check_skips(written, graph, settings)
     annotation = annotate(graph, settings)
     ranges = calibrate(graph, annotation.scales, ranges_from, settings)
     layers = [region for region in annotation.regions.values() if region.kind == "layer"]

@@ -18,6 +18,7 @@ from retune.graph.quantize.annotate import Annotation, Region
 from retune.graph.quantize.arithmetic import (
     CodedWeight,
     Codes,
+    ScaleError,
     added,
     centred,
     dequantized,
@@ -187,12 +188,22 @@ class _Realizer:
         """The value's codes."""
         if value not in self.integers:
             codes, source = self.codes[value], self.coding.sources.get(value)
-            self.integers[value] = (
-                retyped(self.build, self.floats[source], codes.dtype)
-                if source is not None
-                else self.coded(value, codes)
-            )
+            try:
+                self.integers[value] = (
+                    retyped(self.build, self.floats[source], codes.dtype)
+                    if source is not None
+                    else self.coded(value, codes)
+                )
+            except ScaleError as error:
+                raise ModelError(f"{self.old.name}: {self.where(value)}: {error}") from error
         return self.integers[value]
+
+    def where(self, value: str) -> str:
+        """The node that makes the value, as errors name it, and the value."""
+        made = next((n for n in self.old.nodes if value in n.outputs), None)
+        if made is None:
+            return f"input {value!r}"
+        return f"node {made.name or value!r} ({made.op}), which makes {value!r}"
 
     def recoded(self, value: str, codes: Codes) -> str:
         """The value in codes that may be others than its own."""
@@ -341,7 +352,7 @@ class _Realizer:
             scale = (codes.scale * scales).reshape(-1, *[1] * (weight.ndim - 2))
         sums = made.whole.astype(np.int64).sum(axis=tuple(range(1, weight.ndim)))
         whole = np.rint(bias / scale) - codes.zero * sums.reshape(-1, *[1] * (weight.ndim - 2))
-        _check_sums(node, made.whole, whole)
+        _check_sums(f"{self.old.name}: {self.where(node.outputs[0])}", node, made.whole, whole)
         if np.any(whole):
             name = f"{(region.bias or node).outputs[0]}.bias"
             stored = self.build.constant(name, whole.astype(np.int32))
@@ -379,13 +390,13 @@ class _Realizer:
         return self.build.add(node.op, (value, stored), attrs, name=node.name)
 
 
-def _check_sums(node: Node, weight: Array, bias: Array) -> None:
+def _check_sums(where: str, node: Node, weight: Array, bias: Array) -> None:
     """Raises: ModelError where the sums may leave 32 bits."""
     reach = 255 * np.abs(weight.astype(np.int64)).sum(axis=tuple(range(1, weight.ndim))).max()
     if reach + np.abs(bias).max() >= 2**31:
         raise ModelError(
-            f"{node.op} of {node.inputs[0]}: sums of {weight[0].size} products and a bias may "
-            f"leave 32 bits; leave it in floats, by its output's name {node.outputs[0]!r}"
+            f"{where}: expected sums of 32 bits, got {weight[0].size} products and a bias that may "
+            f"leave them; leave it in floats, by its output's name {node.outputs[0]!r}"
         )
 
 

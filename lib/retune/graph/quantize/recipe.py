@@ -10,13 +10,14 @@ from retune.core.errors import RecordError
 from retune.graph.graph import Graph
 from retune.graph.ops import Array
 from retune.graph.passes import optimise
-from retune.graph.quantize.annotate import Annotation, annotate, check_skips
+from retune.graph.quantize.annotate import Annotation, annotate
 from retune.graph.quantize.arithmetic import codes_of
 from retune.graph.quantize.calibrate import Range, calibrate
 from retune.graph.quantize.correction import corrections
 from retune.graph.quantize.export import qdq_model
 from retune.graph.quantize.realize import Coding, realize
 from retune.graph.quantize.settings import QuantizeSettings
+from retune.graph.quantize.skips import check_skips
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +36,8 @@ def calibrated(graph: Graph, data: Mapping[str, Array], settings: QuantizeSettin
 
     Raises: InputError for data that the network does not take, and for skipping what it has not.
     """
-    graph = optimise(graph, "NCHW", whole=True)
-    check_skips(graph, settings)
+    written, graph = graph, optimise(graph, "NCHW", whole=True)
+    check_skips(written, graph, settings)
     scales = annotate(graph, settings).scales
     found = calibrate(graph, scales, data, settings)
     ranges = tuple((name, entry.low, entry.high) for name, entry in sorted(found.items()))
