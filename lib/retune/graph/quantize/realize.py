@@ -213,15 +213,24 @@ class _Realizer:
     def coded(self, value: str, codes: Codes) -> str:
         if value in self.tables:
             return self.looked_up(self.tables[value], codes)
-        if value in self.added:
-            region = self.added[value]
-            terms = [(self.integer(term), self.codes[term]) for term in region.reads]
-            return added(self.build, terms, codes, _limits(region.limiter, codes))
-        if value in self.sums:
-            made = self.sums[value]
-            limits = _limits(made.region.limiter, codes)
-            return rescaled(self.build, made.total, made.scale, codes, limits, made.bias)
-        return quantized(self.build, self.floats[value], codes)
+        if value not in self.added and value not in self.sums:
+            return quantized(self.build, self.floats[value], codes)
+        try:
+            return self.added_up(value, codes) if value in self.added else self.summed(value, codes)
+        except ModelError:  # scales that no multiplier is between, as where two terms cancel out
+            return quantized(self.build, self.unlimited(value), codes)
+
+    def added_up(self, value: str, codes: Codes) -> str:
+        """The codes of a sum of coded values. Raises: ModelError for scales too far apart."""
+        region = self.added[value]
+        terms = [(self.integer(term), self.codes[term]) for term in region.reads]
+        return added(self.build, terms, codes, _limits(region.limiter, codes))
+
+    def summed(self, value: str, codes: Codes) -> str:
+        """The codes of sums. Raises: ModelError for scales too far apart."""
+        made = self.sums[value]
+        limits = _limits(made.region.limiter, codes)
+        return rescaled(self.build, made.total, made.scale, codes, limits, made.bias)
 
     def compute(self, region: Region) -> None:
         """The region's value: codes for moves, else sums that are not yet rescaled."""
