@@ -65,6 +65,11 @@ class Coding:
         made = self.weights.get(node.inputs[1])
         return made or layer_weight(weight, bias, self.codes[region.reads[0]], self.settings), bias
 
+    def in_32_bits(self, graph: Graph, region: Region) -> bool:
+        """Whether all that the layer adds up stays there, its bias in the scale of its sums."""
+        made, bias = self.layer(graph, region)
+        return _fits(made.whole, _whole_bias(made, bias, self.codes[region.reads[0]])[1])
+
 
 @dataclass(frozen=True, slots=True)
 class Sum:
@@ -341,16 +346,16 @@ class _Realizer:
         """
         node, codes = region.node, self.codes[region.node.inputs[0]]
         made, bias = self.coding.layer(self.old, region)
-        weight, scales = made.codes, made.scales
+        weight = made.codes
         total = self.products(node, weight, codes)
         if np.any(made.rest):
             total = self.less_rest(node, made, total, codes)
-        scale = np.asarray(codes.scale * scales[0])
-        if np.any(scales != scales[0]):
-            scale = (codes.scale * scales).reshape(-1, *[1] * (weight.ndim - 2))
-        sums = made.whole.astype(np.int64).sum(axis=tuple(range(1, weight.ndim)))
-        whole = np.rint(bias / scale) - codes.zero * sums.reshape(-1, *[1] * (weight.ndim - 2))
-        _check_sums(node, made.whole, whole)
+        scale, whole = _whole_bias(made, bias, codes)
+        if not _fits(made.whole, whole):
+            raise ModelError(
+                f"{node.op} of {node.inputs[0]}: sums of {weight[0].size} products and a bias may "
+                f"leave 32 bits; leave it in floats, by its output's name {node.outputs[0]!r}"
+            )
         if np.any(whole):
             name = f"{(region.bias or node).outputs[0]}.bias"
             stored = self.build.constant(name, whole.astype(np.int32))
@@ -388,14 +393,24 @@ class _Realizer:
         return self.build.add(node.op, (value, stored), attrs, name=node.name)
 
 
-def _check_sums(node: Node, weight: Array, bias: Array) -> None:
-    """Raises: ModelError where the sums may leave 32 bits."""
+def _whole_bias(made: CodedWeight, bias: Array, codes: Codes) -> tuple[Array, Array]:
+    """The scale of a layer's sums, and what is added to those of codes as they are. float64
+
+    That is the bias, less what the zero point of the data adds; no number where a scale is 0.
+    """
+    column = (-1, *[1] * (made.codes.ndim - 2))
+    scale = np.asarray(codes.scale * made.scales[0])
+    if np.any(made.scales != made.scales[0]):
+        scale = (codes.scale * made.scales).reshape(column)
+    sums = made.whole.astype(np.int64).sum(axis=tuple(range(1, made.codes.ndim)))
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        return scale, np.rint(bias / scale) - codes.zero * sums.reshape(column)
+
+
+def _fits(weight: Array, bias: Array) -> bool:
+    """Whether sums of products of bytes with such weights, and the bias, stay in 32 bits."""
     reach = 255 * np.abs(weight.astype(np.int64)).sum(axis=tuple(range(1, weight.ndim))).max()
-    if reach + np.abs(bias).max() >= 2**31:
-        raise ModelError(
-            f"{node.op} of {node.inputs[0]}: sums of {weight[0].size} products and a bias may "
-            f"leave 32 bits; leave it in floats, by its output's name {node.outputs[0]!r}"
-        )
+    return bool(reach + np.abs(bias).max() < 2**31)
 
 
 def _limits(limit: Node | None, codes: Codes) -> tuple[int, int]:
