@@ -1,14 +1,18 @@
 """Sums of whole numbers start at the constant that is added to them; all others at zero."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from retune.codegen.lower import finished, lower
 from retune.codegen.target import CPU
+from retune.core.target import GENERIC_CPU
 from retune.ir.expr import Expr, binary, cast, const, equal, loads, maximum, minimum, select
 from retune.ir.stmt import Program, blocks, from_dag
 from retune.ir.te import Dag, Tensor, compute, placeholder, reduce_axis
+from retune.rules.cpu.space import cpu_space
 from retune.schedule.schedule import Schedule
 from tests.dags import byte_product, dense
 from tests.oracle import assert_items_agree
@@ -20,14 +24,18 @@ Added = Callable[[Tensor, Tensor, Expr, Expr], Expr]
 
 def biased(added: Added, *, shape: tuple[int, ...] = (20,), constant: bool = True) -> Dag:
     """Codes of what `added` makes of a product of bytes and `b`, of six rows and 20 columns."""
-    y = byte_product(6, 8, 20).outputs[0]
+    return codes_of(byte_product(6, 8, 20).outputs[0], added, shape=shape, constant=constant)
+
+
+def codes_of(y: Tensor, added: Added, *, shape: tuple[int, ...], constant: bool = True) -> Dag:
+    """Codes of what `added` makes of sums and a `b` of that shape."""
     b = placeholder("b", shape, "int32", constant=constant)
 
     def code(i: Expr, j: Expr) -> Expr:
         scaled = binary("shr", added(y, b, i, j), const(9))
         return cast(minimum(maximum(scaled, const(0)), const(255)), "uint8")
 
-    return Dag((compute("z", (6, 20), code, [y, b]),))
+    return Dag((compute("z", y.shape, code, [y, b]),))
 
 
 def tiled(dag: Dag, tail: str = "shift") -> Schedule:
@@ -138,3 +146,14 @@ def test_two_sums_of_one_reader_start_each_at_its_own():
         s.compute_at(name, "z.i")
     assert sorted(starts(s.program)) == ["b[z.i]", "c[z.i]"]
     assert_items_agree(dag, s.program)
+
+
+def test_sums_by_words_start_there_and_those_of_tiles_at_zero():
+    dag = codes_of(byte_product(32, 64, 64).outputs[0], after, shape=(64,))
+    amx = replace(GENERIC_CPU, instructions=("dot4.vnni", "tile8.amx"))
+    found: dict[bool, set[bool]] = {False: set(), True: set()}
+    for sketch in cpu_space(from_dag(dag), amx).sketches:
+        program = sketch.instantiate(sketch.sample(1, np.random.default_rng(0))[0])
+        found["matrix" in sketch.name].add(any(s.startswith("b[") for s in starts(program)))
+        assert_items_agree(dag, program)
+    assert found == {True: {False}, False: {True}}
