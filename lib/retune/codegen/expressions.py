@@ -26,7 +26,7 @@ from retune.codegen.kernel import (
     Value,
 )
 from retune.codegen.kernel import Load as Read
-from retune.codegen.lookups import elements, is_lookup, lookups, place_of
+from retune.codegen.lookups import is_lookup, looked_up, lookups, place_of
 from retune.codegen.sharing import shared_values
 from retune.codegen.widths import integer_type, sum_type
 from retune.core.dtypes import is_unsigned
@@ -331,7 +331,7 @@ class Expressions:
         lane = instance.lane and instance.lane[0]
         if len(loads(load)) > 1 and is_lookup(load, lane, self._frame.registers):
             places = self.value(place_of(load), instance)
-            return elements(self._frame.memory(load.buffer), places, load.dtype)
+            return looked_up(load, self._frame.memory(load.buffer), places)
         read = self._addresses.of(load.buffer, load.indices, instance)
         if read is not None:
             value = self._register(read) or self.named.get(read)

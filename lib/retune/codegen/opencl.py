@@ -22,6 +22,7 @@ from retune.codegen.kernel import (
     Lanes,
     Literal,
     Load,
+    LookedUp,
     Loop,
     Matrices,
     Memory,
@@ -39,6 +40,8 @@ from retune.codegen.kernel import (
 )
 from retune.codegen.opencl_intrinsics import function_lines, function_name, macro_name
 from retune.codegen.opencl_kernels import kernel_lines
+from retune.codegen.opencl_lookups import LOOKUP, lookup_lines
+from retune.codegen.opencl_rounding import ROUNDINGS, rounding_lines
 from retune.codegen.opencl_types import type_name
 from retune.codegen.printing import Printer, Renderer
 
@@ -67,7 +70,7 @@ INFIX: Mapping[str, str] = {
 FUNCTION: Mapping[str, str] = {
     "exp": "exp", "log": "log", "sqrt": "sqrt", "abs": "fabs", "fmod": "fmod",
     "fma": "fma",
-    "floor": "floor", "ceil": "ceil", "erf": "erf", "round": "rint",
+    "erf": "erf", **{name: way.macro for name, way in ROUNDINGS.items()},
     "sin": "sin", "cos": "cos", "tan": "tan",
     "arcsin": "asin", "arccos": "acos", "arctan": "atan",
     "sinh": "sinh", "cosh": "cosh", "tanh": "tanh",
@@ -95,7 +98,9 @@ _WORDS = """
     get_local_id get_global_id barrier CLK_LOCAL_MEM_FENCE main base at matrices item arena exchange
     tile0 tile1 tile2 tile3 tile4 tile5 tile6 tile7
 """
-RESERVED = frozenset(_WORDS.split()) | frozenset(FUNCTION.values())
+RESERVED = frozenset(
+    (*_WORDS.split(), *FUNCTION.values(), *(way.function for way in ROUNDINGS.values()))
+)
 """Words that OpenCL C or the generated code uses; no name of ours may be one of them."""
 
 
@@ -211,6 +216,13 @@ def _grouped(at: At, to: Printer) -> str:
     return f"({_index(at, to)})" if at.offset or not isinstance(at.base, Name) else at.base.name
 
 
+def _looked_up(value: LookedUp, to: Printer) -> str:
+    places, table = to.text(value.places), value.memory.name
+    if value.dtype == "uint8":
+        return f"{LOOKUP}({table}, {places})"
+    return f"as_char16({LOOKUP}((__global const uchar*){table}, {places}))"
+
+
 def _lanes(value: Lanes, to: Printer) -> str:
     text = to.text(value.value)
     whole = text if isinstance(value.value, Name) else f"({text})"
@@ -250,13 +262,13 @@ def _either(test: Value) -> bool:
 def _floordiv(value: Operation, a: str, b: str) -> str:
     """Rounding toward negative infinity, as numpy's does."""
     if value.dtype.startswith("float"):
-        return f"floor({a} / {b})"
+        return f"{FUNCTION['floor']}({a} / {b})"
     return f"(({a} - {_mod(value, a, b)}) / ({b}))"
 
 
 def _mod(value: Operation, a: str, b: str) -> str:
     if value.dtype.startswith("float"):
-        return f"({a} - floor({a} / {b}) * {b})"
+        return f"({a} - {FUNCTION['floor']}({a} / {b}) * {b})"
     return f"((({a}) % ({b}) + ({b})) % ({b}))"
 
 
@@ -446,8 +458,9 @@ _FETCHES = (
 def _kernel(kernel: Kernel, body: list[str]) -> list[str]:
     """What it calls, what it computes as a comment, and its functions."""
     fetches = _FETCHES if kernel.fetches else ()
+    functions = [*rounding_lines(body), *lookup_lines(body), *function_lines(kernel.functions)]
     comment = [part for line in kernel.comment for part in _comment_lines(line)]
-    return [*fetches, *function_lines(kernel.functions), *comment, *kernel_lines(kernel, body)]
+    return [*fetches, *functions, *comment, *kernel_lines(kernel, body)]
 
 
 def _comment_lines(text: str) -> list[str]:
@@ -458,7 +471,14 @@ def _comment_lines(text: str) -> list[str]:
 
 
 OPENCL = Renderer(
-    values={Literal: _literal, Name: _name, Load: _load, Lanes: _lanes, Operation: _operation},
+    values={
+        Literal: _literal,
+        Name: _name,
+        Load: _load,
+        LookedUp: _looked_up,
+        Lanes: _lanes,
+        Operation: _operation,
+    },
     statements={
         Declare: _declare,
         Registers: _registers,

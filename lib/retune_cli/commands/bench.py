@@ -67,13 +67,11 @@ def bench(
     ratio = rows[1]["median_us"] / rows[0]["median_us"] if len(rows) > 1 else None
     if json:
         result = {"module": str(module), "rounds": found.rounds, "rows": rows, "ratio": ratio}
-        where = {"board": board} if board else {}
-        print_json(result | where | ({"profile": kernels} if profile else {}))
+        print_json(result | _given(board=board or None, profile=kernels if profile else None))
         return
     if kernels:
-        print_table(
-            rounded(_told_apart(kernels)), f"kernels of {module}, in the order in which they run"
-        )
+        title = f"kernels of {module}, in the order in which they run"
+        print_table(rounded(_told_apart(kernels)), title)
     print_table(rounded(rows), f"latency of {module}, {counted(found.rounds, 'round')}")
     if board:
         print_line(f"on board {board}")
@@ -99,6 +97,11 @@ def _kernel(row: Any) -> dict[str, Any]:
         "GB/s": None if row.host else row.gbytes_per_s,
         "roofline %": 100 * row.roofline if row.roofline is not None else None,
     }
+
+
+def _given(**values: object) -> dict[str, object]:
+    """Those that are not None."""
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def _told_apart(kernels: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
