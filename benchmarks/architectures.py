@@ -11,9 +11,10 @@ Each architecture of `benchmarks.torch_architectures` is exported by torch's tra
 and onnxscript; retune's own needs none of them, and none at all for files that are there already.
 Every file is imported, compiled with default schedules, and compared with onnxruntime. Prints for
 each: nodes, tasks, what the device cannot do and the host does, and the largest deviation as a part
-of the output's range, or where it ended and why; how many did at the end. `--times` also times the
-default schedules and onnxruntime, in turns, and names the heaviest kernels; for a machine that does
-nothing else.
+of the output's range (one above both the tolerance and what roundings alone make is called wrong,
+see `benchmarks.rounding`), or where it ended and why; how many did at the end. `--times` also times
+the default schedules and onnxruntime, in turns, and names the heaviest kernels; for a machine that
+does nothing else.
 """
 
 import argparse
@@ -29,6 +30,7 @@ from pathlib import Path
 
 from benchmarks.check_model import STAGES, Facts
 from benchmarks.command import parser_of
+from benchmarks.rounding import agrees
 from benchmarks.table import geometric_mean
 from benchmarks.torch_architectures import ARCHITECTURES, Architecture, Exporter
 from retune.bundle.verify import TOLERANCE
@@ -124,10 +126,12 @@ def rows_of(case: Case, options: argparse.Namespace) -> Iterator[Facts]:
             yield row | {"layout": layout} | checked(case, layout, options)
 
 
-def agrees(row: Facts) -> bool:
-    """True if every output is as it should be."""
-    deviation = row.get("deviation")
-    return isinstance(deviation, float) and deviation <= TOLERANCE
+def right(row: Facts) -> bool:
+    """True if every output is as it should be, or no further off than roundings alone make it."""
+    deviation, rounding = row.get("deviation"), row.get("rounding", 0.0)
+    return (
+        isinstance(deviation, float) and isinstance(rounding, float) and agrees(deviation, rounding)
+    )
 
 
 def show(row: Facts) -> str:
@@ -138,7 +142,7 @@ def show(row: Facts) -> str:
     if isinstance(hosted := row.get("host"), list) and hosted:
         text += f" {len(hosted)} on the host ({'; '.join(hosted)})"[:_SHOWN]
     if "deviation" in row:
-        text += f" deviation {row['deviation']:.1e}" + ("" if agrees(row) else " WRONG")
+        text += f" deviation {row['deviation']:.1e}" + ("" if right(row) else " WRONG")
         text += " of empty or constant outputs" if row.get("constant") else ""
     if "error" in row:
         text += f" {row['stage']}: {str(row['error'])[:_SHOWN]}"
@@ -163,7 +167,9 @@ def summary(rows: Sequence[Facts]) -> list[str]:
     lines = [f"{there} of {len(rows)} export, {imported} of {there} import"]
     compared = [row for row in rows if "deviation" in row]
     if compared:
-        lines[0] += f", {sum(map(agrees, rows))} of {there} agree within {TOLERANCE:.0e}"
+        lines[0] += (
+            f", {sum(map(right, rows))} of {there} agree within {TOLERANCE:.0e} or roundings"
+        )
     hosted = sum(bool(row.get("host")) for row in rows)
     if hosted:
         lines.append(f"  {hosted} have steps on the host")

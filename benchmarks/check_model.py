@@ -17,6 +17,7 @@ import numpy as np
 
 from benchmarks.command import parser_of
 from benchmarks.passes import alone
+from benchmarks.rounding import moved_by_rounding
 from retune.api import ImportedNetwork, import_network
 from retune.bundle.bench import BenchOptions, compare_times
 from retune.bundle.build import build_plan
@@ -28,6 +29,7 @@ from retune.bundle.plan import NetworkPlan
 from retune.bundle.verify import verify
 from retune.core.errors import RetuneError
 from retune.device.runtime import Device, open_device
+from retune.graph.evaluate import random_inputs
 
 STAGES = ("import", "compile", "verify", "times")
 HEAVIEST = 3
@@ -55,11 +57,16 @@ def facts_of(path: Path, layout: str, device: str, seconds: float) -> Iterator[F
         "compile_s": time.perf_counter() - start,
         "host": [step.opened.title for step in plan.hosts],
     }
-    peer, feeds = open_peer("onnxruntime", path), module.random_inputs()
-    parts = parts_of(module, path, network.network.graph)
+    peer, feeds, graph = (
+        open_peer("onnxruntime", path),
+        module.random_inputs(),
+        network.network.graph,
+    )
+    parts = parts_of(module, path, graph)
     outcome = verify(module, peer, module.random_inputs, samples=1, parts=parts)
     yield {
         "deviation": outcome.max_rel_range,
+        "rounding": 0.0 if outcome.passed else moved_by_rounding(graph, random_inputs(graph)),
         "by_parts": outcome.by_parts,
         "problems": [f"{e.name}: {e.problem}" for e in outcome.outputs if e.problem],
         "constant": [name for name, array in peer(feeds).items() if is_constant(array)],

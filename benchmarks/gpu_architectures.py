@@ -4,7 +4,8 @@
 
 For the machine that has the GPU, torch and the packages of `benchmarks.torch_architectures`;
 nothing is tuned. Each architecture is exported by torch, imported and compiled (several at once),
-compared with onnxruntime, and then timed alone, with waiting: its launches, one launch of groups
+compared with onnxruntime (what is further off than roundings alone make it is called wrong, see
+`benchmarks.rounding`), and then timed alone, with waiting: its launches, one launch of groups
 that stay where the device has that, and PyTorch's kernels (float32 without TF32, the faster of both
 layouts) replayed from a graph of launches. With `--layers N` also its kernels one by one, and so
 many of the heaviest. At the end come geometric means: of launches, and of the faster form.
@@ -23,6 +24,7 @@ from typing import Any
 
 from benchmarks.command import parser_of
 from benchmarks.gpu import layer_times
+from benchmarks.rounding import agrees, moved_by_rounding
 from benchmarks.table import geometric_mean
 from benchmarks.torch_architectures import ARCHITECTURES, Architecture
 from benchmarks.torch_export import export, runnable
@@ -32,9 +34,10 @@ from retune.bundle.executor import forms_here
 from retune.bundle.format import read_bundle, write_bundle
 from retune.bundle.module import Module
 from retune.bundle.peers import open_peer
-from retune.bundle.verify import TOLERANCE, verify
+from retune.bundle.verify import verify
 from retune.core.config import cache_root
 from retune.device.opening import open_device
+from retune.graph.evaluate import random_inputs
 
 Found = dict[str, Any]
 
@@ -85,8 +88,13 @@ def measure(architecture: Architecture, prepared: Found, options: Namespace) -> 
         if form == "queued" and options.layers:
             layers = layer_times(module)
         times[form] = 1e3 * median_s(module.run_launches, lambda: None)
+    rounding = 0.0
+    if not agrees(deviation):
+        graph = import_network(str(model)).network.graph
+        rounding = moved_by_rounding(graph, random_inputs(graph))
     return prepared | {
         "deviation": deviation,
+        "rounding": rounding,
         "kernels_ms": 1e-3 * sum(layers.values()) if layers else None,
         "ms": times,
         "torch_ms": torch_ms(architecture),
@@ -117,13 +125,22 @@ def lines(name: str, found: Found) -> Iterator[str]:
     if "error" in found:
         yield f"{name:32} {found['error']}"
         return
-    right = "" if found["deviation"] <= TOLERANCE else f"  WRONG by {found['deviation']:.1e}"
+    right = verdict(found["deviation"], found["rounding"])
     alone, peer = found["kernels_ms"], found["torch_ms"]
     kernels = "" if alone is None else f"  kernels {alone:7.3f}"
     forms = "  ".join(f"{form} {ms:7.3f} ms {ms / peer:5.2f}x" for form, ms in found["ms"].items())
     yield f"{name:32} {forms}{kernels}  torch {peer:7.3f}  {found['launches']} launches{right}"
     for label, us in found["heaviest"]:
         yield f"    {label:56} {us:8.1f} us"
+
+
+def verdict(deviation: float, rounding: float) -> str:
+    """What is said of outputs that are not within the tolerance; else nothing."""
+    if agrees(deviation):
+        return ""
+    if agrees(deviation, rounding):
+        return f"  off by {deviation:.1e}, roundings alone by {rounding:.1e}"
+    return f"  WRONG by {deviation:.1e}"
 
 
 def chosen(patterns: Sequence[str]) -> list[Architecture]:

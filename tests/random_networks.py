@@ -99,12 +99,13 @@ def convolved(
     """A convolution by a kernel, whose weight may be given."""
     batch, depth, *extents = n.shapes[x]
     groups = attrs.setdefault("group", 1)
-    strides, dilations = attrs.setdefault("strides", [1, 1]), attrs.setdefault("dilations", [1, 1])
+    ones = [1] * len(kernel)
+    strides, dilations = attrs.setdefault("strides", ones), attrs.setdefault("dilations", ones)
     pads = attrs.setdefault(
         "pads", [d * (k // 2) for k, d in zip(kernel, dilations, strict=True)] * 2
     )
     shape = tuple(
-        (e + pads[d] + pads[d + 2] - dilations[d] * (kernel[d] - 1) - 1) // strides[d] + 1
+        (e + pads[d] + pads[d + len(kernel)] - dilations[d] * (kernel[d] - 1) - 1) // strides[d] + 1
         for d, e in enumerate(extents)
     )
     assert min(shape) > 0

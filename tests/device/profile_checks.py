@@ -21,7 +21,7 @@ from retune.search.task import Task
 from tests.oracle import run_source
 
 _LOCAL = re.compile(r"^\s*__local (\w+?)(\d*) \w+\[(\d+)\]", re.MULTILINE)
-_BYTES = {"float": 4, "int": 4, "uint": 4, "half": 2, "char": 1, "uchar": 1, "double": 8}
+_BYTES = {"float": 4, "int": 4, "uint": 4, "ushort": 2, "char": 1, "uchar": 1, "double": 8}
 
 
 class Checker:

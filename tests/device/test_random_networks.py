@@ -15,6 +15,7 @@ from retune.bundle.module import Module
 from retune.codegen.source import ProgramSource
 from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.graph import Graph
+from retune.graph.onnx_import import import_model
 from retune.graph.ops import Array
 from retune.graph.passes import optimise
 from retune.graph.quantize.recipe import quantize
@@ -28,6 +29,7 @@ from retune.search.laying import laid_out, uniform
 from retune.search.layout_search import LayoutSearch
 from retune.search.session import Session
 from tests.device.random_ways import GPU, SHORT, compiled, opened, ways
+from tests.random_blocks import random_blocks
 from tests.unit.graph.networks import random_network
 from tests.unit.graph.quantize_networks import exact_part
 from tests.unit.search.fakes import FakeRunner, measured, settings
@@ -65,13 +67,18 @@ def assert_same(made: dict[str, Array], meant: dict[str, Array], where: str) -> 
         )
 
 
-def floats(way: tuple[str, str], seed: int) -> None:
-    graph = random_network(seed)
+def network(seed: int, *, blocks: bool) -> Graph:
+    """Of `random_networks`, or of `random_blocks`."""
+    return import_model(random_blocks(seed)).verify() if blocks else random_network(seed)
+
+
+def floats(way: tuple[str, str], seed: int, *, blocks: bool = False) -> None:
+    graph = network(seed, blocks=blocks)
     assert_runs(graph, random_inputs(graph, seed), way, seed)
 
 
-def integers(way: tuple[str, str], seed: int) -> None:
-    graph = random_network(seed)
+def integers(way: tuple[str, str], seed: int, *, blocks: bool = False) -> None:
+    graph = network(seed, blocks=blocks)
     made = quantize(graph, random_samples(graph, 2, seed), SETTINGS[seed % len(SETTINGS)])
     assert_runs(*exact_part(made, seed), way, seed)
 
@@ -81,23 +88,30 @@ def test_a_random_network(number: int):
     floats(WAYS[(3 * number + 1) % len(WAYS)], 100 + number)
 
 
+@pytest.mark.parametrize("number", range(2))
+def test_random_blocks(number: int):
+    floats(WAYS[5 * number + 3], 100 + number, blocks=True)
+
+
 @pytest.mark.parametrize("number", range(3))
 def test_a_random_network_in_integers(number: int):
     integers(WAYS[5 * number + 2], 200 + number)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("blocks", [False, True])
 @pytest.mark.parametrize("way", WAYS, ids=" ".join)
 @pytest.mark.parametrize("seed", MANY)
-def test_many_random_networks(seed: int, way: tuple[str, str]):
-    floats(way, seed + 50 * WAYS.index(way))
+def test_many_random_networks(seed: int, way: tuple[str, str], *, blocks: bool):
+    floats(way, seed + 50 * WAYS.index(way), blocks=blocks)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("blocks", [False, True])
 @pytest.mark.parametrize("way", WAYS, ids=" ".join)
 @pytest.mark.parametrize("seed", MANY)
-def test_many_random_networks_in_integers(seed: int, way: tuple[str, str]):
-    integers(way, seed + 50 * WAYS.index(way))
+def test_many_random_networks_in_integers(seed: int, way: tuple[str, str], *, blocks: bool):
+    integers(way, seed + 50 * WAYS.index(way), blocks=blocks)
 
 
 @pytest.mark.slow

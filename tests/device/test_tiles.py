@@ -5,7 +5,6 @@ import pytest
 from retune.codegen.lower import lower
 from retune.codegen.target import CPU
 from retune.device.probe_child import has_tile
-from retune.device.probing import shapes_of
 from retune.device.runtime import Device, open_device
 from retune.instructions import Shape
 from retune.instructions.tile8 import TILE8
@@ -32,6 +31,6 @@ def test_tiles(device: Device, first: str, rows: int, columns: int, high: int):
     assert_device_agrees(device, dag, program)
 
 
-@pytest.mark.parametrize("shape", shapes_of(TILE8, TILE8.ways[0]), ids=str)
+@pytest.mark.parametrize("shape", TILE8.shapes(TILE8.ways[0]), ids=str)
 def test_what_a_probe_expects_is_what_loops_make(device: Device, shape: Shape):
     assert has_tile(device, TILE8, PLAIN, shape)

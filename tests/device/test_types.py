@@ -1,6 +1,7 @@
 """Networks whose inputs and outputs are of other types than float32, on PoCL, as a user runs them.
 
-PoCL's CPU has no float16 arithmetic: such networks are computed in float32 there.
+PoCL's CPU has no float16: such networks are of float32 inside. Devices that have it keep it in
+memory; profiles of these are played.
 """
 
 from pathlib import Path
@@ -15,12 +16,12 @@ from retune.bundle.format import write_bundle
 from retune.bundle.module import Module
 from retune.bundle.peers import open_peer
 from retune.bundle.plan import NetworkPlan
-from retune.bundle.verify import verify
+from retune.bundle.verify import TOLERANCE_OF_HALF, tolerance_of, verify
 from retune.core.errors import InputError
 from retune.graph.onnx_import import load_file
 from retune.graph.passes import Layout, optimise
 from retune.search.extract import extract
-from tests.external.on_device import compile_graph, pocl
+from tests.external.on_device import compile_graph, compile_network, pocl
 from tests.unit.graph.networks import node
 
 pytestmark = pytest.mark.device
@@ -83,6 +84,19 @@ def test_a_network_of_float16_agrees_with_onnxruntime(tmp_path: Path, layout: La
     }
     outcome = verify(module, open_peer("onnxruntime", path), module.random_inputs, samples=2)
     assert outcome.passed, outcome
+
+
+@pytest.mark.parametrize("profile", ["mali-g76", "adreno-6xx"])
+def test_float16_stays_in_memory_where_devices_have_it(tmp_path: Path, profile: str):
+    """With local memory, and without; no kernel computes with it, and none needs an extension."""
+    path = half_network(tmp_path / "net.onnx")
+    network = extract(optimise(load_file(path), half=True))
+    module = compile_network(network, device=f"profile:{profile}@pocl")
+    plan = module.plan
+    assert {b.dtype for b in plan.buffers if b.role == "weight"} == {"float16"}
+    assert tolerance_of(plan) == TOLERANCE_OF_HALF
+    outcome = verify(module, open_peer("onnxruntime", path), module.random_inputs, samples=2)
+    assert outcome.max_rel_range <= 1e-3, outcome
 
 
 def test_float16_goes_through_casts_copies_and_constants(tmp_path: Path):

@@ -7,7 +7,6 @@ import pytest
 
 from retune.core.target import GENERIC_GPU
 from retune.device.probe_child import has_tile
-from retune.device.probing import shapes_of
 from retune.device.runtime import Device, open_device
 from retune.instructions import Shape
 from retune.instructions.warp8 import WARP8
@@ -35,6 +34,6 @@ def test_sketches(device: Device, name: str):
         assert_device_agrees(device, SHAPES[name], sketch.instantiate(row))
 
 
-@pytest.mark.parametrize("shape", shapes_of(WARP8, WARP8.ways[0]), ids=str)
+@pytest.mark.parametrize("shape", WARP8.shapes(WARP8.ways[0]), ids=str)
 def test_what_a_probe_expects_is_what_a_warp_makes(device: Device, shape: Shape):
     assert has_tile(device, WARP8, EXCHANGE, shape)

@@ -7,7 +7,7 @@ import pytest
 
 from retune.bundle.peers import open_peer
 from retune.bundle.plan import LARGEST_ERROR_NOTE
-from retune.bundle.verify import DEVIATION_OF_DIRECT, verify
+from retune.bundle.verify import DIRECT_PART, TOLERANCE, verify
 from retune.graph.onnx_import import load_file
 from retune.graph.passes import Layout
 from retune.rules.cpu.winograd import PREFIX
@@ -58,7 +58,7 @@ def test_a_network_of_them_agrees_with_onnxruntime(
         module,
         open_peer("onnxruntime", path),
         module.random_inputs,
-        tolerance=DEVIATION_OF_DIRECT,
+        tolerance=DIRECT_PART * TOLERANCE,
     )
     assert outcome.passed, outcome
 

@@ -5,7 +5,8 @@ from functools import cache
 
 from retune.bundle.build import build_plan
 from retune.bundle.module import Module
-from retune.device.runtime import Device, open_device
+from retune.device.opening import open_device
+from retune.device.runtime import Device
 from retune.graph.graph import Graph
 from retune.graph.ops import Array
 from retune.graph.passes import Layout, optimise
@@ -16,9 +17,14 @@ from retune.search.task import Task
 
 
 @cache
+def opened(name: str) -> Device:
+    """The device of that name, opened once."""
+    return open_device(name)
+
+
 def pocl() -> Device:
-    """The device, opened once."""
-    return open_device("pocl")
+    """PoCL."""
+    return opened("pocl")
 
 
 def compile_graph(
@@ -33,14 +39,16 @@ def compile_graph(
 
 
 def compile_network(
-    network: Network, choose: Callable[[Task], Candidate | None] = lambda task: None
+    network: Network,
+    choose: Callable[[Task], Candidate | None] = lambda task: None,
+    device: str = "pocl",
 ) -> Module:
     """The network, loaded: `choose`'s candidates, the default schedule where it is None."""
-    device = pocl()
+    there = opened(device)
     wanted = {key: choose(task) for key, task in network.tasks.items()}
     chosen = {key: candidate for key, candidate in wanted.items() if candidate is not None}
-    plan = build_plan(network, chosen, device.spec, model_key=network.graph.name, notes={})
-    return Module(plan, device)
+    plan = build_plan(network, chosen, there.spec, model_key=network.graph.name, notes={})
+    return Module(plan, there)
 
 
 def run_on_device(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:

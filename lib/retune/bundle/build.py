@@ -27,11 +27,10 @@ from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
 from retune.device.resident import way_of
 from retune.graph.fuse import Group
-from retune.graph.graph import Graph, Node
-from retune.graph.half import HALF, WIDE
+from retune.graph.graph import Graph
+from retune.graph.half import HALF, moves_half
 from retune.graph.indices import index_counts
 from retune.graph.joins import inclusions_of
-from retune.graph.ops import lookup
 from retune.graph.ops.host import HOST
 from retune.graph.ops.quantized import RESCALING
 from retune.ir.stmt import Program
@@ -147,20 +146,12 @@ def check_types(graph: Graph, spec: DeviceSpec) -> None:
         for value in filter(None, (*node.inputs, *node.outputs)):
             kind = graph.types[value]
             extension = spec.lacking(kind.dtype)
-            if extension and kind.elements and not (kind.dtype == HALF and _moves(node, graph)):
+            if extension and kind.elements and not (kind.dtype == HALF and moves_half(node, graph)):
                 raise InputError(
                     f"{graph.name}: value '{value}' is {kind}; expected types that {spec.name} "
                     f"computes with, and it has no {extension}; convert the model to float32, or "
                     "choose another device"
                 )
-
-
-def _moves(node: Node, graph: Graph) -> bool:
-    """True if the node computes nothing: every device reads and writes float16, as float32."""
-    if node.op == "cast":
-        ends = (graph.types[value].dtype for value in (*node.inputs, *node.outputs))
-        return all(dtype in (HALF, WIDE) for dtype in ends)
-    return node.op == "identity" or lookup(node.op).kind == "injective"
 
 
 class _Sources:

@@ -68,7 +68,8 @@ class Verify:
     network: Original
     samples: int
     seed: int
-    tolerance: float
+    tolerance: float | None
+    """None: as much as `verify.tolerance_of` the bundle says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,6 @@ from retune.bundle.examination import (
 from retune.bundle.format import read_bundle
 from retune.bundle.module import LaunchProfile, warn_if_foreign
 from retune.bundle.plan import Form, NetworkPlan
-from retune.bundle.verify import TOLERANCE
 from retune.core.errors import DeviceError, InputError
 from retune.core.target import DeviceSpec
 from retune.device.child import Child, ChildLostError
@@ -127,7 +126,7 @@ class Examiner:
         *,
         samples: int = 3,
         seed: int = 0,
-        tolerance: float = TOLERANCE,
+        tolerance: float | None = None,
     ) -> Verdict:
         """The bundle beside the oracle, as `verify.verify` compares them; by parts if need be."""
         request = Verify(

@@ -14,14 +14,14 @@ from retune.bundle.module import Module
 from retune.bundle.packed_parts import packed_parts
 from retune.bundle.peers import Peer, has_onnxruntime, numpy_peer, open_peer, open_reference
 from retune.bundle.plan import INTEGERS_NOTE, NetworkPlan
-from retune.bundle.verify import verify
+from retune.bundle.verify import tolerance_of, verify
 from retune.core.target import DeviceSpec
 from retune.device.accelerator import config_of
 from retune.device.opening import open_device
 from retune.device.runtime import Device
 from retune.device.worker import serve
 from retune.graph.graph import Graph
-from retune.graph.half import HALF, widen_half
+from retune.graph.half import widen_half
 from retune.graph.onnx_import import load_file
 from retune.graph.passes import optimise
 from retune.graph.quantize.recipe import quantized
@@ -53,13 +53,14 @@ class OracleWorker(BundleWorker):
     def _verify(self, request: Verify) -> Verdict:
         module = self._module(request.bundle)
         oracle, parts = self._oracle(module, request.network)
+        allowed = request.tolerance
         found = verify(
             module,
             oracle,
             module.random_inputs,
             samples=request.samples,
             seed=request.seed,
-            tolerance=request.tolerance,
+            tolerance=tolerance_of(module.plan) if allowed is None else allowed,
             parts=parts,
         )
         return Verdict(oracle=oracle.name, version=oracle.version, found=found)
@@ -89,14 +90,14 @@ def _packed_parts(module: Module, graph: Graph) -> Parts | None:
 def oracle_of(plan: NetworkPlan, network: Original, spec: DeviceSpec) -> tuple[Peer, Graph | None]:
     """What a bundle of that plan is compared with, and the network where it was needed for that.
 
-    In float32 where a device like that computes what is of float16 so.
+    In float32 where a device like that does not keep float16.
     """
     if not _is_coded(plan, network) and has_onnxruntime() and not plan.hosts:
         return open_peer("onnxruntime", network.onnx, shapes=network.shapes), None
     graph = load_file(network.onnx, network.shapes)
     if network.recipe is not None:
         graph = quantized(graph, network.recipe)
-    if spec.lacking(HALF):
+    if not spec.keeps_half:
         graph = widen_half(graph)
     if _is_coded(plan, network):
         return numpy_peer(graph), graph

@@ -25,7 +25,7 @@ from retune.bundle.examiner import Examiner
 from retune.bundle.format import pack_zip, read_bundle
 from retune.bundle.module import LaunchProfile, random_inputs
 from retune.bundle.plan import Form, NetworkPlan
-from retune.bundle.verify import TOLERANCE, verify
+from retune.bundle.verify import tolerance_of, verify
 from retune.core.codec import to_json
 from retune.core.dtypes import DType, TensorType
 from retune.core.errors import DeviceError, InputError
@@ -55,7 +55,7 @@ class BundleExaminer(Protocol):
         *,
         samples: int = 3,
         seed: int = 0,
-        tolerance: float = TOLERANCE,
+        tolerance: float | None = None,
     ) -> Verdict:
         """The bundle beside the oracle."""
         ...
@@ -120,7 +120,7 @@ class FarmExaminer:
         *,
         samples: int = 3,
         seed: int = 0,
-        tolerance: float = TOLERANCE,
+        tolerance: float | None = None,
     ) -> Verdict:
         """What the bundle computes on a board, beside what the oracle computes here.
 
@@ -137,7 +137,7 @@ class FarmExaminer:
             lambda number: random_inputs(kinds, number, plan.counts),
             samples=samples,
             seed=seed,
-            tolerance=tolerance,
+            tolerance=tolerance_of(plan) if tolerance is None else tolerance,
         )
         return Verdict(oracle=oracle.name, version=oracle.version, found=found)
 

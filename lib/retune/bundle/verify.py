@@ -18,6 +18,7 @@ from retune.core.errors import InputError
 if TYPE_CHECKING:
     from retune.bundle.by_parts import Parts
     from retune.bundle.peers import Predict
+    from retune.bundle.plan import NetworkPlan
 
 Feeds = Callable[[int], Mapping[str, np.ndarray]]
 """Inputs by name for a seed, such as `Module.random_inputs`."""
@@ -25,9 +26,11 @@ Feeds = Callable[[int], Mapping[str, np.ndarray]]
 TOLERANCE = 1e-4
 """Largest deviation of a float32 module that may be published, as a part of the reference's
 range."""
-DEVIATION_OF_DIRECT = 2e-5
-"""Largest deviation of a module as exact as one of direct convolutions. Beyond it, strategies that
-are less exact are to be given up."""
+TOLERANCE_OF_HALF = 1e-2
+"""The same of a module that keeps values in float16 from one kernel to the next."""
+DIRECT_PART = 0.2
+"""Part of the tolerance up to which a module is as exact as one of direct convolutions. Beyond it,
+strategies that are less exact are to be given up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +61,12 @@ class Verification:
     """Every output of every sample deviates by at most `tolerance` of its range."""
     by_parts: bool = False
     """Some sample's outputs agree only up to jumps of host steps: `outputs` are its parts' then."""
+
+
+def tolerance_of(plan: "NetworkPlan") -> float:
+    """The largest deviation of that network that may be published."""
+    inside = (b for b in plan.buffers if b.role not in ("input", "output"))
+    return TOLERANCE_OF_HALF if any(b.dtype == "float16" for b in inside) else TOLERANCE
 
 
 def verify(

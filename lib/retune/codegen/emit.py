@@ -18,6 +18,7 @@ from retune.codegen import gathers, streams
 from retune.codegen.addresses import Instance, Place
 from retune.codegen.expressions import Expressions
 from retune.codegen.frame import Frame, Scope
+from retune.codegen.halves import in_floats
 from retune.codegen.kernel import (
     VECTOR_LANES,
     Array,
@@ -75,6 +76,7 @@ class KernelBody:
         `reserved` are the words that no name may be; `images` says which constants are images, and
         of how many texels and rows.
         """
+        nest, halves = in_floats(nest)
         self.nest = nest
         self._packed = packed
         self._loops: list[For] = []
@@ -98,6 +100,7 @@ class KernelBody:
             flat=flat,
             registers={b: register_lanes(nest, b, lanes, flat) for b in sorted(local, key=str)},
             images=images,
+            halves=halves,
         )
         self._scopes = self.frame.scopes
         self._established: list[Expr] = []

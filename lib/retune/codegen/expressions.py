@@ -26,7 +26,7 @@ from retune.codegen.kernel import (
     Value,
 )
 from retune.codegen.kernel import Load as Read
-from retune.codegen.lookups import elements, is_lookup, lookups, place_of
+from retune.codegen.lookups import is_lookup, looked_up, lookups, place_of
 from retune.codegen.sharing import shared_values
 from retune.codegen.widths import integer_type, sum_type
 from retune.core.dtypes import is_unsigned
@@ -85,9 +85,6 @@ class Expressions:
             raise CodegenError(f"{block.name}: its stores are not adjacent")
         made = self._name_values(instance)
         target = self._register(place)
-        half = block.buffer.dtype == "float16" and block.reducer is None and target is None
-        if half and (wide := _as_float32(block.value)) is not None:
-            return [*made, Store(self._at(place), self._wide(wide, instance, 1))]
         old = target or self.load(place)
         entry = called(block.value)
         if entry is not None and entry.warp is not None:
@@ -251,8 +248,7 @@ class Expressions:
             self._certain[block.name] = [
                 load
                 for load in certain_loads(block.value)
-                if load.dtype != "float16"  # no device needs to know a name of that type
-                and not any(
+                if not any(
                     inner.buffer in written or inner.buffer in self._frame.registers
                     for inner in loads(load)
                 )
@@ -277,13 +273,6 @@ class Expressions:
         if read.base or read.lanes != lanes or read.offset % lanes:
             raise CodegenError(f"{read.buffer}: [{read.base} + {read.offset}] is not a register")
         return self._frame.register(read.buffer, read.offset // lanes)
-
-    def _half(self, load: Load, instance: Instance) -> Value | None:
-        """A float16 in memory, read as float32; None for one that is in a register or a vector."""
-        read = self._addresses.of(load.buffer, load.indices, instance)
-        if read is None or read.lanes > 1 or self._register(read) is not None:
-            return None
-        return Read(self._at(read), "float32")
 
     # -- expressions ---------------------------------------------------------------------------
 
@@ -319,12 +308,6 @@ class Expressions:
                 raise CodegenError(f"cannot print {type(expr).__name__}")
 
     def _cast(self, cast: Cast, instance: Instance) -> Value:
-        match cast:
-            case Cast(Load(dtype="float16") as load, "float32"):
-                if (read := self._half(load, instance)) is not None:
-                    return read
-            case _:
-                pass
         value = self.value(cast.value, instance)
         if cast.dtype == "bool":
             return Operation("ne", (value, Literal(0, "int32")), "bool", value.lanes)
@@ -348,7 +331,7 @@ class Expressions:
         lane = instance.lane and instance.lane[0]
         if len(loads(load)) > 1 and is_lookup(load, lane, self._frame.registers):
             places = self.value(place_of(load), instance)
-            return elements(self._frame.memory(load.buffer), places, load.dtype)
+            return looked_up(load, self._frame.memory(load.buffer), places)
         read = self._addresses.of(load.buffer, load.indices, instance)
         if read is not None:
             value = self._register(read) or self.named.get(read)
@@ -460,22 +443,6 @@ def _exact(expr: Expr, value: Value) -> Value:
 
 
 _NOWHERE = Block("address", Buffer("address", ()), (), const(0))
-
-
-def _as_float32(expr: Expr) -> Expr | None:
-    """A float16 that is only moved or made from a float32, as a float32; None for arithmetic."""
-    match expr:
-        case Load():
-            return Cast(expr, "float32")
-        case Cast(value, _):
-            return value if value.dtype == "float32" else None
-        case Const(value, _):
-            return const(value, "float32")
-        case Select(condition, then, otherwise):
-            a, b = _as_float32(then), _as_float32(otherwise)
-            return None if a is None or b is None else Select(condition, a, b)
-        case _:
-            return None
 
 
 def _is_product(expr: Expr) -> bool:

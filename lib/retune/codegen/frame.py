@@ -19,6 +19,7 @@ pass over the finished statements would have to find the sums again.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from retune.codegen.halves import HALF
 from retune.codegen.kernel import (
     Declare,
     Literal,
@@ -63,6 +64,8 @@ class Frame:
     """Lanes of each register or private buffer; 0 for an array."""
     images: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     """Which constants are images, and of how many texels and rows."""
+    halves: frozenset[str] = frozenset()
+    """Names of the buffers that are of float16 in memory, and of float32 here."""
     ranges: dict[Var, Range] = field(default_factory=dict[Var, Range])
     """Of the loop variables met so far."""
     settled: dict[object, Expr] = field(default_factory=dict[object, Expr])
@@ -82,7 +85,7 @@ class Frame:
 
     def memory(self, buffer: Buffer) -> Memory:
         """A buffer that lies in memory."""
-        dtype = buffer.dtype
+        dtype = HALF if buffer.name in self.halves else buffer.dtype
         if buffer.scope == "local" or Tile.parse(dtype):  # others touch element after element
             dtype = element_of(dtype)
         image = self.images.get(buffer.name) if buffer.scope == "constant" else None

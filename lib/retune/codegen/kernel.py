@@ -20,6 +20,8 @@ VECTOR_LANES = (2, 4, 8, 16)
 """Lanes of vectors (3 is left out: its form in memory is another)."""
 CHANNELS = 4
 """Floats of a texel, which is what an image is read by."""
+TABLE_BYTES, TABLE_LANES = 256, 16
+"""Of a table that is read at several places at once, and these places."""
 VECTOR_TYPES = frozenset(
     {"float32", "int32", "int8", "int7", "uint8", "int8x4", "int7x4", "uint8x4"}
     | {"int8x8", "uint8x8"}
@@ -144,6 +146,23 @@ class Load(Node):
 
 
 @node
+class LookedUp(Node):
+    """Elements of a table of `TABLE_BYTES`, one for each of `TABLE_LANES` places."""
+
+    memory: Memory
+    places: "Value"
+    dtype: str
+
+    @property
+    def lanes(self) -> int:
+        """Of the vector read."""
+        return self.places.lanes
+
+    def __str__(self) -> str:
+        return f"{self.memory.name}[{self.places}]"
+
+
+@node
 class Operation(Node):
     """An operator, a function or a conversion of values.
 
@@ -188,7 +207,7 @@ class Lanes(Node):
         return f"{self.value}.{'.'.join(map(str, self.numbers))}"
 
 
-Value = Literal | Name | Load | Operation | Lanes
+Value = Literal | Name | Load | LookedUp | Operation | Lanes
 
 
 # -- statements --------------------------------------------------------------------------------

@@ -1,16 +1,28 @@
 """Reads whose places other reads say: elements of a table, one for each lane.
 
 Where a register, or each lane's own read, says what to read, the places are computed together, as a
-vector with a name, and each lane reads from its own.
+vector with a name, and each lane reads from its own. Tables of 256 bytes, as functions of codes
+have them, are read by whole vectors: some processors hold all of one in a few registers.
 """
 
 from collections.abc import Container
 
 from retune.codegen.addresses import Instance
-from retune.codegen.kernel import At, Lanes, Load, Memory, Operation, Value
+from retune.codegen.kernel import (
+    TABLE_BYTES,
+    TABLE_LANES,
+    At,
+    Lanes,
+    Load,
+    LookedUp,
+    Memory,
+    Operation,
+    Value,
+)
+from retune.core.dtypes import itemsize
 from retune.ir.expr import Buffer, Expr, Var, loads, variables
 from retune.ir.expr import Load as LoadExpr
-from retune.ir.flat import flat_terms
+from retune.ir.flat import elements, flat_terms
 from retune.ir.simplify import from_polynomial
 
 
@@ -37,13 +49,21 @@ def place_of(load: LoadExpr) -> Expr:
     return from_polynomial(flat_terms(load.buffer, load.indices))
 
 
-def elements(memory: Memory, places: Value, dtype: str) -> Value:
-    """What lies at one place or several: then `places` is a name."""
+def looked_up(load: LoadExpr, memory: Memory, places: Value) -> Value:
+    """What the lookup reads at one place or several: then `places` is a name."""
     if places.lanes == 1:
-        return Load(At(memory, places, 0), dtype)
+        return Load(At(memory, places, 0), load.dtype)
+    if places.lanes == TABLE_LANES and _is_table(load.buffer) and memory.image is None:
+        return LookedUp(memory, places, load.dtype)
     ones = [Lanes(places, (number,), places.dtype) for number in range(places.lanes)]
-    values = tuple(Load(At(memory, one, 0), dtype) for one in ones)
-    return Operation("vector", values, dtype, places.lanes)
+    values = tuple(Load(At(memory, one, 0), load.dtype) for one in ones)
+    return Operation("vector", values, load.dtype, places.lanes)
+
+
+def _is_table(buffer: Buffer) -> bool:
+    """Whether it has an element of a byte for each byte, as functions of codes do."""
+    bytes_of_all = elements(buffer) * itemsize(buffer.dtype) == elements(buffer) == TABLE_BYTES
+    return bytes_of_all and buffer.scope == "constant"
 
 
 def _varies_by_reads(expr: Expr, lane: Var | None) -> bool:

@@ -26,6 +26,7 @@ from retune.codegen.source import (
     ProgramSource,
     Role,
 )
+from retune.codegen.starts import starts_at_addends
 from retune.codegen.target import LEAST_BASED, ONE_BASE, Groups, Target
 from retune.codegen.tile_functions import tile_function
 from retune.codegen.warps import with_exchange
@@ -62,6 +63,7 @@ PASSES: Sequence[tuple[str, Pass]] = (
     ("virtual threads", virtual_threads),
     ("masks to guards", masks_to_guards),
     ("simplify indices", simplify_indices),
+    ("starts at addends", starts_at_addends),
     ("settle choices", settle_choices),
 )
 
@@ -240,10 +242,10 @@ def _called(kernel: Kernel, target: Target) -> str:
 
 
 def _comment(root: Stmt, body: KernelBody) -> list[str]:
-    """What the kernel computes, in the names of its loops; start values are left out."""
+    """What the kernel computes, in the names of its loops; sums start at zero where none says."""
     names: dict[Var, Expr] = {n.var: Var(body.frame.names.of(n.var.name)) for n in loops(root)}
-    shown = (substitute_stmt(b, names) for b in blocks(root) if not b.name.endswith(".init"))
-    return [line for block in shown for line in show_stmt(block)]
+    shown = (b for b in blocks(root) if loads(b.value) or not b.name.endswith(".init"))
+    return [line for block in shown for line in show_stmt(substitute_stmt(block, names))]
 
 
 def _touched(root: Stmt) -> list[Buffer]:

@@ -5,7 +5,7 @@ Nothing here decides what to compute. Read `OPENCL` at the end, the table.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import isinf, isnan
+from math import isfinite, isinf, isnan
 from textwrap import wrap
 
 import numpy as np
@@ -22,6 +22,7 @@ from retune.codegen.kernel import (
     Lanes,
     Literal,
     Load,
+    LookedUp,
     Loop,
     Matrices,
     Memory,
@@ -39,6 +40,8 @@ from retune.codegen.kernel import (
 )
 from retune.codegen.opencl_intrinsics import function_lines, function_name, macro_name
 from retune.codegen.opencl_kernels import kernel_lines
+from retune.codegen.opencl_lookups import LOOKUP, lookup_lines
+from retune.codegen.opencl_rounding import ROUNDINGS, rounding_lines
 from retune.codegen.opencl_types import type_name
 from retune.codegen.printing import Printer, Renderer
 
@@ -67,7 +70,7 @@ INFIX: Mapping[str, str] = {
 FUNCTION: Mapping[str, str] = {
     "exp": "exp", "log": "log", "sqrt": "sqrt", "abs": "fabs", "fmod": "fmod",
     "fma": "fma",
-    "floor": "floor", "ceil": "ceil", "erf": "erf", "round": "rint",
+    "erf": "erf", **{name: way.macro for name, way in ROUNDINGS.items()},
     "sin": "sin", "cos": "cos", "tan": "tan",
     "arcsin": "asin", "arccos": "acos", "arctan": "atan",
     "sinh": "sinh", "cosh": "cosh", "tanh": "tanh",
@@ -78,7 +81,6 @@ FUNCTION: Mapping[str, str] = {
 _BITS: Mapping[str, tuple[str, str, str]] = {
     "float64": ("ulong", "0x7fffffffffffffffUL", "0x7ff0000000000000UL"),
     "float32": ("uint", "0x7fffffffu", "0x7f800000u"),
-    "float16": ("ushort", "(ushort)0x7fff", "(ushort)0x7c00"),
 }
 """Floats as bits: their type, the mask of all but the sign, and infinity."""
 
@@ -96,7 +98,9 @@ _WORDS = """
     get_local_id get_global_id barrier CLK_LOCAL_MEM_FENCE main base at matrices item arena exchange
     tile0 tile1 tile2 tile3 tile4 tile5 tile6 tile7
 """
-RESERVED = frozenset(_WORDS.split()) | frozenset(FUNCTION.values())
+RESERVED = frozenset(
+    (*_WORDS.split(), *FUNCTION.values(), *(way.function for way in ROUNDINGS.values()))
+)
 """Words that OpenCL C or the generated code uses; no name of ours may be one of them."""
 
 
@@ -112,16 +116,26 @@ def literal(value: float | bool, dtype: str) -> str:
         if dtype in ("uint32", "uint64"):
             return f"{int(value)}{'u' if dtype == 'uint32' else 'UL'}"
         return "INT_MIN" if value == -(2**31) and dtype == "int32" else str(int(value))
-    suffix = "" if dtype == "float64" else "f"
+    if dtype == "float32":
+        return _float(value)
+    if not isfinite(value):  # functions take arguments of one type alone
+        return f"({type_name(dtype)}){_float(value)}"
+    return _parenthesised(repr(float(value)))
+
+
+def _float(value: float) -> str:
+    """The float32 next to a number."""
     if isnan(value):
         return "NAN"
     if isinf(value):
         return "-INFINITY" if value < 0 else "INFINITY"
-    number = float(value) if dtype == "float64" else float(np.float32(value))
-    text = repr(number) if dtype == "float64" else str(np.float32(value))
-    if not any(c in text for c in ".en"):
-        text += ".0"
-    return f"({text}{suffix})" if number < 0 else f"{text}{suffix}"
+    return _parenthesised(str(np.float32(value)), "f")
+
+
+def _parenthesised(text: str, suffix: str = "") -> str:
+    """A decimal number as a literal, within parentheses if it has a sign."""
+    whole = text if any(c in text for c in ".en") else f"{text}.0"
+    return f"({whole}{suffix})" if whole.startswith("-") else f"{whole}{suffix}"
 
 
 def bare(text: str) -> str:
@@ -172,7 +186,9 @@ def _load(value: Load, to: Printer) -> str:
     if at.memory.image is not None:
         return _texel(at, *at.memory.image, to)
     if at.memory.dtype == "float16" and value.dtype == "float32":
-        return f"vload_half({_index(at, to)}, {at.memory.name})"  # without its arithmetic, too
+        if at.lanes == 1:
+            return f"vload_half({_index(at, to)}, {at.memory.name})"
+        return f"vload{'a' * at.aligned}_half{at.lanes}(0, {_pointer(at, to)})"
     array, pointer = at.memory.name, _pointer(at, to)
     if value.dtype != at.memory.dtype:  # a word, which starts on a multiple of its size
         array = f"((const {_vector(at.memory, value.dtype)}*){array})"
@@ -198,6 +214,13 @@ def _texel(at: At, row: int, rows: int, to: Printer) -> str:
 def _grouped(at: At, to: Printer) -> str:
     """The index as an operand."""
     return f"({_index(at, to)})" if at.offset or not isinstance(at.base, Name) else at.base.name
+
+
+def _looked_up(value: LookedUp, to: Printer) -> str:
+    places, table = to.text(value.places), value.memory.name
+    if value.dtype == "uint8":
+        return f"{LOOKUP}({table}, {places})"
+    return f"as_char16({LOOKUP}((__global const uchar*){table}, {places}))"
 
 
 def _lanes(value: Lanes, to: Printer) -> str:
@@ -239,13 +262,13 @@ def _either(test: Value) -> bool:
 def _floordiv(value: Operation, a: str, b: str) -> str:
     """Rounding toward negative infinity, as numpy's does."""
     if value.dtype.startswith("float"):
-        return f"floor({a} / {b})"
+        return f"{FUNCTION['floor']}({a} / {b})"
     return f"(({a} - {_mod(value, a, b)}) / ({b}))"
 
 
 def _mod(value: Operation, a: str, b: str) -> str:
     if value.dtype.startswith("float"):
-        return f"({a} - floor({a} / {b}) * {b})"
+        return f"({a} - {FUNCTION['floor']}({a} / {b}) * {b})"
     return f"((({a}) % ({b}) + ({b})) % ({b}))"
 
 
@@ -311,8 +334,12 @@ def _registers(s: Registers, _to: Printer) -> list[str]:
 def _array(s: Array, _to: Printer) -> list[str]:
     space = f"{_SPACE[s.memory.scope]} " if s.memory.scope in _SPACE else ""
     size = f"{s.memory.name}[{s.elements}]"
-    kind = type_name(s.memory.dtype)
-    return [f"{space}{kind} {size} __attribute__((aligned({_ALIGNMENT})));"]
+    kind, aligned = type_name(s.memory.dtype), f"__attribute__((aligned({_ALIGNMENT})))"
+    if s.memory.dtype == "float16":  # only pointers to them are of every device
+        name = s.memory.name
+        bits = f"{space}ushort {name}_bits[{s.elements}] {aligned};"
+        return [bits, f"{space}{kind}* {name} = ({space}{kind}*){name}_bits;"]
+    return [f"{space}{kind} {size} {aligned};"]
 
 
 def _part(s: Part, _to: Printer) -> list[str]:
@@ -334,7 +361,9 @@ def _assign(s: Assign, to: Printer) -> list[str]:
 def _store(s: Store, to: Printer) -> list[str]:
     at, value = s.at, _bare(s.value, to)
     if s.value.dtype == "float32" and at.memory.dtype == "float16":
-        return [f"vstore_half({value}, {_index(at, to)}, {at.memory.name});"]
+        if at.lanes == 1:
+            return [f"vstore_half({value}, {_index(at, to)}, {at.memory.name});"]
+        return [f"vstore{'a' * at.aligned}_half{at.lanes}({value}, 0, {_pointer(at, to)});"]
     if at.aligned:
         vector = _vector(at.memory, at.memory.dtype, at.lanes)
         return [f"*({vector}*)({_pointer(at, to)}) = {value};"]
@@ -429,8 +458,9 @@ _FETCHES = (
 def _kernel(kernel: Kernel, body: list[str]) -> list[str]:
     """What it calls, what it computes as a comment, and its functions."""
     fetches = _FETCHES if kernel.fetches else ()
+    functions = [*rounding_lines(body), *lookup_lines(body), *function_lines(kernel.functions)]
     comment = [part for line in kernel.comment for part in _comment_lines(line)]
-    return [*fetches, *function_lines(kernel.functions), *comment, *kernel_lines(kernel, body)]
+    return [*fetches, *functions, *comment, *kernel_lines(kernel, body)]
 
 
 def _comment_lines(text: str) -> list[str]:
@@ -441,7 +471,14 @@ def _comment_lines(text: str) -> list[str]:
 
 
 OPENCL = Renderer(
-    values={Literal: _literal, Name: _name, Load: _load, Lanes: _lanes, Operation: _operation},
+    values={
+        Literal: _literal,
+        Name: _name,
+        Load: _load,
+        LookedUp: _looked_up,
+        Lanes: _lanes,
+        Operation: _operation,
+    },
     statements={
         Declare: _declare,
         Registers: _registers,

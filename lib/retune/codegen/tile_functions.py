@@ -17,6 +17,7 @@ from retune.codegen.kernel import (
     Kernel,
     Literal,
     Load,
+    LookedUp,
     Loop,
     Name,
     Number,
@@ -104,7 +105,7 @@ class _Guarding:
 
     def _is_free(self, value: Value) -> bool:
         """Whether any item may compute it: it is made of numbers that all items know."""
-        return not any(isinstance(v, Load) or v in self._guarded for v in parts(value))
+        return not any(isinstance(v, Load | LookedUp) or v in self._guarded for v in parts(value))
 
     def _called(self, statement: Statement) -> Statement:
         """The same by what the function is given: numbers of group and item, and memory."""

@@ -18,7 +18,6 @@ from retune.device.probing import (
     BASED_PROGRAM,
     operand_shapes,
     program_of,
-    shapes_of,
     tile_kernel,
     ways,
 )
@@ -67,7 +66,7 @@ def has_one_base(device: Device) -> bool:
 def _has_way(device: Device, entry: Intrinsic, way: Way) -> bool:
     """Whether the way's functions can be built, and give what the pattern means."""
     right = has_tile if entry.op.axes else _right
-    return all(right(device, entry, way, shape) for shape in shapes_of(entry, way))
+    return all(right(device, entry, way, shape) for shape in entry.shapes(way))
 
 
 def has_tile(device: Device, entry: Intrinsic, way: Way, shape: Shape) -> bool:
@@ -82,7 +81,7 @@ def has_tile(device: Device, entry: Intrinsic, way: Way, shape: Shape) -> bool:
     rows, columns = len(a), b.size // a.shape[1]
     made = device.upload(np.zeros((rows, columns), np.int32))
     buffers = [device.upload(a), device.upload(b), made]
-    program = device.build(kernel.text)
+    program = device.build(kernel.text, options=way.options)
     device.enqueue(
         [device.prepare(program, kernel.name, buffers, kernel.global_size, kernel.local_size)]
     )
@@ -104,7 +103,7 @@ def _right(device: Device, entry: Intrinsic, way: Way, shape: Shape) -> bool:
     expected = total + products.reshape(size, -1).sum(axis=1)
     arrays = [*operands, total, np.zeros(size, np.int32)]
     buffers = [device.upload(array) for array in arrays]
-    program = device.build(program_of(entry, way))
+    program = device.build(program_of(entry, way), options=way.options)
     name = f"probe_{function_name(entry.name, shape)}"
     launch = device.prepare(program, name, buffers, (_WORDS, 1, 1), (1, 1, 1))
     device.enqueue([launch])

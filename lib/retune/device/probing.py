@@ -43,7 +43,6 @@ __kernel void probe(__global uchar* base, const probe_at at)
 """Differences of what lies in two allocations, into a third."""
 
 _LOG = logging.getLogger(__name__)
-_LANES = (1, 2, 4, 8, 16)
 _DEADLINE_S = 120.0
 _BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -86,7 +85,7 @@ def ways() -> Iterator[tuple[str, Intrinsic, Way]]:
 
 def _texts() -> str:
     """A digest of all that is tried."""
-    tried = [program_of(entry, way) for _, entry, way in ways()]
+    tried = [(program_of(entry, way), way.options) for _, entry, way in ways()]
     return content_key(*tried, BASED_PROGRAM, *(way.text for way in WAYS.values()))
 
 
@@ -111,22 +110,14 @@ def _probe(device: str, names: Sequence[str]) -> list[str]:
     return found
 
 
-def shapes_of(entry: Intrinsic, way: Way) -> list[Shape]:
-    """All that the way takes, of any types that the operands may have."""
-    kinds: list[tuple[str, ...]] = [()]
-    for operand in entry.operands:
-        kinds = [(*kind, dtype) for kind in kinds for dtype in operand.dtypes]
-    return [s for s in (Shape(k, n) for k in kinds for n in _LANES) if way.takes(s)]
-
-
 def program_of(entry: Intrinsic, way: Way) -> str:
     """The way's functions, and for each of them a kernel that calls it once in each item.
 
     Of tiles, kernels of one product each, see `tile_kernel`.
     """
     if entry.op.axes:
-        return "\n".join(tile_kernel(entry, way, shape).text for shape in shapes_of(entry, way))
-    shapes = shapes_of(entry, way)
+        return "\n".join(tile_kernel(entry, way, shape).text for shape in entry.shapes(way))
+    shapes = entry.shapes(way)
     lines = function_lines(Function(entry.name, shape, way.name) for shape in shapes)
     for shape in shapes:
         name = function_name(entry.name, shape)

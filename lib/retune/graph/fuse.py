@@ -3,13 +3,12 @@
 A heavy op or a reduction takes in the element-wise ops that follow it, as long as nobody else
 reads the values between them and every other operand is computed before. A convolution takes in
 those before it that it alone reads, a product of matrices what only moves its data
-(`graph/moves.py`). Element-wise ops that are left form
-groups in the same way, those of the network's inputs with the pads and transposes behind them. Ops
-over the same rows are a group, sums along the rows and what is made of them included, as a norm
-that an exporter wrote in parts. Reshapes of contiguous data move nothing: they are aliases, unless
-an input or output of the network would have to share its memory with an output. A host step is a
-group of its own, and so is what an accelerator computes. They come as late as they can, so that the
-device's work has few parts.
+(`graph/moves.py`). Element-wise ops that are left form groups in the same way, those of the
+network's inputs with the pads and transposes behind them. Ops over the same rows are a group, sums
+along the rows and what is made of them included, as a norm that an exporter wrote in parts.
+Reshapes of contiguous data move nothing: they are aliases, unless an input or output of the network
+would have to share its memory with an output. A host step is a group of its own, and so is what an
+accelerator computes. They come as late as they can, so that the device's work has few parts.
 """
 
 import re

@@ -271,7 +271,7 @@ def _reshape(c: _Converter, node: Node) -> None:
 
 
 def _channel_parts(old: Perm, new: Perm, moved: int) -> int | None:
-    if not moved or old[0] != new[:1][0]:
+    if not moved or old[:1] != new[:1]:
         return None
     channels = int(np.prod(old[1 : moved + 1]))
     rest = int(np.prod(old[moved + 1 :]))

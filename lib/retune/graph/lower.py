@@ -66,4 +66,6 @@ def group_tensors(graph: Graph, params: Collection[str] = ()) -> GroupTensors:
 
 def _role(graph: Graph, value: str) -> str:
     reader = next(iter(graph.consumers(value)), None)
+    if reader is not None and reader.op == "cast":
+        return _role(graph, reader.outputs[0])
     return _ROLES.get(reader.op, "operand") if reader else "operand"

@@ -39,7 +39,7 @@ class Pass:
     layout: Layout | None = None
     """Only run for this layout."""
     half: bool | None = None
-    """Only run for devices that compute with float16, or only for those that do not."""
+    """Only run for devices that keep float16, or only for those that do not."""
     parts: bool = False
     """Whether it writes an op as several others, which is the last thing that is done to it."""
 
@@ -76,8 +76,8 @@ def optimise(
 ) -> Graph:
     """The graph after all passes, its image data in `layout`; inputs and outputs are unchanged.
 
-    `half` says that the device computes with float16; otherwise all of it is done in float32. Ops
-    that are the layers of networks stay `whole` if that is asked for: others take them apart.
+    `half` says that the device keeps float16 between kernels; otherwise all of that is of float32.
+    Ops that are the layers of networks stay `whole` if that is asked for: others take them apart.
     """
     check = knob("RETUNE_VERIFY") == "1"
     for step in passes_for(layout, half=half, whole=whole):

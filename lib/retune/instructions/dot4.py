@@ -189,6 +189,7 @@ DOT4 = register_intrinsic(
                 name="packed",
                 takes=lambda shape: shape.lanes <= _MOST_CALLS,
                 text={"OpenCL C": _standard},
+                options=("-cl-std=CL3.0",),
             ),
             Way(
                 name="plain",

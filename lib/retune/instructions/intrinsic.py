@@ -8,6 +8,7 @@ way, is one entry; `tests/unit/instructions/test_toy.py` adds one.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from retune.core.errors import ScheduleError
 from retune.ir.te import Axis, Compute, Tensor
@@ -60,6 +61,8 @@ class Way:
     """Time on an operand that all lanes share, once for all functions that read it."""
     second_slots: float = 0.0
     """Time on the other operand, once for all functions that read it."""
+    options: tuple[str, ...] = ()
+    """Build options without which compilers do not know its text."""
     registers: int = 1
     """Registers that each operand takes while it is used."""
     vectors: float = 1.0
@@ -132,10 +135,19 @@ class Intrinsic:
         fits = (w for w in self.ways[:-1] if self.full_name(w) in offered and w.takes(shape))
         return next(fits, self.ways[-1])
 
+    def shapes(self, way: Way) -> list[Shape]:
+        """All that the way takes, of any types that the operands may have."""
+        kinds: list[tuple[str, ...]] = [()]
+        for operand in self.operands:
+            kinds = [(*kind, dtype) for kind in kinds for dtype in operand.dtypes]
+        return [s for s in (Shape(k, n) for k in kinds for n in _LANES) if way.takes(s)]
+
     def full_name(self, way: Way) -> str:
         """The way's name among those of all intrinsics, such as `dot4.avx2`."""
         return f"{self.name}.{way.name}"
 
+
+_LANES = (1, 2, 4, 8, 16)
 
 _KNOWN: dict[str, Intrinsic] = {}
 
@@ -145,12 +157,26 @@ def register_intrinsic(entry: Intrinsic) -> Intrinsic:
     if entry.name in _KNOWN:
         raise ValueError(f"intrinsic {entry.name!r} exists already")
     _KNOWN[entry.name] = entry
+    build_options.cache_clear()
     return entry
 
 
 def intrinsics() -> tuple[Intrinsic, ...]:
     """All that are registered."""
     return tuple(_KNOWN.values())
+
+
+@cache
+def build_options(offered: tuple[str, ...]) -> tuple[str, ...]:
+    """What the best ways among those that a device offers need of its compiler."""
+    found = [
+        option
+        for entry in intrinsics()
+        for way in entry.ways
+        if way.options and any(entry.way(s, offered) is way for s in entry.shapes(way))
+        for option in way.options
+    ]
+    return tuple(dict.fromkeys(found))
 
 
 def intrinsic(name: str) -> Intrinsic:

@@ -10,6 +10,7 @@ quarantine reads as wrong, whoever asks (see `quarantine`).
 # pyright: reportUnknownParameterType=false, reportAttributeAccessIssue=false
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -254,7 +255,7 @@ class RecordStore:
                 tables.append(_read_all([fragment], READ_SCHEMA, condition, columns))
             except _UNREADABLE as error:
                 self._opened.pop(path, None)
-                if not path.exists():
+                if not os.path.lexists(path):
                     return self._readable(condition, columns)
                 self._report(path, error)
         empty = pa.schema([READ_SCHEMA.field(name) for name in columns]).empty_table()
@@ -274,7 +275,7 @@ class RecordStore:
             for path, opened in zip(new, pool.map(_open_file, new), strict=True):
                 if isinstance(opened, ds.ParquetFileFragment):
                     self._opened[path] = opened
-                elif path.exists():
+                elif os.path.lexists(path):  # also a link to nothing
                     self._report(path, opened)
                 else:
                     gone = True

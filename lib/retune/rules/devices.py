@@ -13,6 +13,7 @@ import numpy as np
 from retune.codegen import target
 from retune.codegen.target import Target
 from retune.core.target import DeviceSpec
+from retune.instructions import build_options
 from retune.ir.stmt import Program
 from retune.rules.cost.cpu import cpu_cycles
 from retune.rules.cost.gpu import gpu_cycles
@@ -86,4 +87,5 @@ def target_of(spec: DeviceSpec) -> Target:
 
     Raises: ValueError for a class that is not registered.
     """
-    return replace(rules_for(spec).target, offers=spec.instructions)
+    target, offers = rules_for(spec).target, spec.instructions
+    return replace(target, offers=offers, options=(*target.options, *build_options(offers)))

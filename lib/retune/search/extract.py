@@ -5,10 +5,12 @@ from dataclasses import dataclass, field, replace
 
 from retune.graph.fuse import ALIAS, Group, group_graph, partition
 from retune.graph.graph import Graph
+from retune.graph.half import computed_wide
 from retune.graph.joins import inclusions, inclusions_of
 from retune.graph.lower import group_tensors
 from retune.graph.ops.blocked import BLOCKED_CONV
 from retune.graph.ops.host import HOST, step_of
+from retune.ir.halves import widened_as_read
 from retune.ir.merge import merge_axes
 from retune.ir.order import made_as_read
 from retune.ir.patches import split_patches
@@ -80,13 +82,15 @@ def make_task(graph: Graph, group: Group, parts: Collection[str] = ()) -> Task:
     Its kernels find rows of `parts` wherever these lie: such values may be columns of another one.
     What only joins or cuts channels does so in blocks of them, too, whatever the batch.
     """
-    alone = group_graph(graph, group)
+    alone = computed_wide(group_graph(graph, group))
     tensors = group_tensors(alone, group.params)
     ends = {**tensors.inputs, **tensors.outputs}
     rows = {tensor.buffer for value, tensor in ends.items() if value in parts}
     moves = inclusions_of(group, graph)
     batches = [tensor.buffer for tensor in ends.values() if moves and tensor.shape[0] > 1]
-    merged = merge_axes(split_patches(made_as_read(tensors.dag)), rows=rows, batches=batches)
+    merged = merge_axes(
+        split_patches(made_as_read(widened_as_read(tensors.dag))), rows=rows, batches=batches
+    )
     strides = group.anchor.attrs.get("strides")
     return Task(
         key=merged.key,

@@ -65,7 +65,7 @@ def import_network(
 
     Models that are built rather than read lie in `cache` (default: the RETUNE_CACHE folder).
     `max_error` is the largest error of a layer, as a part of its output's range. `half` says that
-    the device computes with float16; what is of that type is computed in float32 otherwise.
+    the device keeps float16 between kernels; what is of that type is of float32 there otherwise.
     By a `recipe`, which stage quantize writes, the network is one of integers; then the part of it
     that the `accelerator` can run is packed.
 
@@ -154,21 +154,21 @@ def _open(request: TuneRequest, recipe: Path | None = None) -> ImportedNetwork:
         request.layout,
         Path(request.work),
         max_error=request.max_error,
-        half=_computes_half(request),
+        half=_keeps_half(request),
         recipe=recipe,
         accelerator=config_of(spec_of(request.device)),
     )
 
 
-def _computes_half(request: TuneRequest) -> bool:
-    return not spec_of(request.device).lacking("float16")
+def _keeps_half(request: TuneRequest) -> bool:
+    return spec_of(request.device).keeps_half
 
 
 def _import_inputs(request: TuneRequest) -> Inputs:
     path = resolve_model(request.model, Path(request.work) / "models", dict(request.shapes))
     files = [path, *_external_files(path, _version(path))]
     contents = [_content(f, _version(f)) for f in files]
-    return contents, request.shapes, request.layout, _computes_half(request)
+    return contents, request.shapes, request.layout, _keeps_half(request)
 
 
 @stage(ImportManifest, "import", _import_inputs)
@@ -183,7 +183,7 @@ def stage_import(_: Path, request: TuneRequest) -> ImportManifest:
     inputs = {name: graph.types[name] for name in graph.inputs}
     shapes = {name: entry.shape for name, entry in inputs.items()}
     open_reference(imported.onnx, graph, shapes=shapes)
-    half = _computes_half(request)
+    half = _keeps_half(request)
     return ImportManifest(
         name=graph.name,
         model_key=stage_import.key(request),

@@ -14,7 +14,7 @@ from pathlib import Path
 from retune.bundle.bench import Benchmark, BenchOptions, Ratio
 from retune.bundle.farm_examiner import open_examiner
 from retune.bundle.peers import oracle_version
-from retune.bundle.verify import DEVIATION_OF_DIRECT
+from retune.bundle.verify import DIRECT_PART
 from retune.core.errors import DeviceError
 from retune.core.layouts import MEASURED
 from retune.device.opening import spec_of
@@ -112,7 +112,7 @@ def _exact_enough(
     dropped = 1
     while True:
         found = stage_verify(request, network, build(selection, "tuned"))
-        if found.max_rel <= DEVIATION_OF_DIRECT:
+        if found.max_rel <= DIRECT_PART * found.tolerance:
             return selection, found.max_rel
         errors = stated_errors(request, selection)
         if not errors:

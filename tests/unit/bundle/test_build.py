@@ -102,7 +102,7 @@ def test_float16_is_read_and_written_on_every_device():
     plan = plan_of(build.finish([build.add("relu", ["x0"])]))
     assert [plan.buffer(name).dtype for name in (*plan.inputs, *plan.outputs)] == ["float16"] * 2
     (text,) = plan.kernels.values()
-    assert "vload_half(" in text and "vstore_half(" in text
+    assert "vload_half" in text and "vstore_half" in text
 
 
 def test_scratch_and_packed_weights_take_no_values_name():

@@ -27,6 +27,8 @@ VI, VJ = Var("i"), Var("j")
         (1e-10, "float32", "1e-10f"), (3e38, "float32", "3e+38f"), (1 / 3, "float64",
         "0.3333333333333333"), (float("inf"), "float32", "INFINITY"),
         (float("-inf"), "float32", "-INFINITY"), (float("nan"), "float32", "NAN"),
+        (float("inf"), "float64", "(double)INFINITY"), (-0.0, "float64", "(-0.0)"),
+        (float("nan"), "float64", "(double)NAN"),
         (True, "bool", "1"), (7, "int32", "7"), (-(2**31), "int32", "INT_MIN"),
         (-(2**63), "int64", "LONG_MIN"), (5, "int64", "5L"), (200, "uint8", "200"),
         (5, "uint32", "5u"), (2**64 - 1, "uint64", "18446744073709551615UL"),

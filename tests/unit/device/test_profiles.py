@@ -78,3 +78,9 @@ def test_an_unknown_one_names_those_that_there_are(name: str):
 def test_a_device_with_smaller_groups_cannot_play_it():
     with pytest.raises(InputError, match="expected a device that allows work-groups of 384"):
         played(read_profile("mali-g76"), replace(POCL, max_work_group=256))
+
+
+def test_gpus_that_have_float16_keep_it_and_processors_do_not():
+    spec = read_profile("mali-g76").spec
+    assert spec.keeps_half and not read_profile("generic").spec.keeps_half
+    assert not replace(spec, device_class="cpu").keeps_half

@@ -7,7 +7,7 @@ from onnx import TensorProto
 from retune.core.dtypes import TensorType
 from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.graph import Graph, GraphBuilder
-from retune.graph.half import widen_half
+from retune.graph.half import computed_wide, widen_half
 from retune.graph.onnx_import import import_model
 from retune.graph.passes import optimise
 from tests.unit.graph.networks import model, node
@@ -117,3 +117,13 @@ def test_host_steps_read_and_make_float16():
     for name, array in run_graph(optimise(graph).verify(), inputs).items():
         np.testing.assert_array_equal(array, expected[name])
         assert array.dtype == expected[name].dtype
+
+
+def test_a_kernel_that_computes_is_wide_inside_and_one_that_moves_stays():
+    wide = computed_wide(layer())
+    assert (str(wide.types["x"]), str(wide.types["y"])) == ("float16[4, 8]", "float16[4, 5]")
+    assert inner_types(wide) == {"float32"}
+    build = GraphBuilder("net")
+    build.input("x", TensorType((2, 3), "float16"))
+    graph = build.finish([build.add("transpose", ["x"], {"perm": (1, 0)})])
+    assert computed_wide(graph) is graph

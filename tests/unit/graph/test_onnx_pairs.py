@@ -179,6 +179,26 @@ def test_a_value_that_others_read_as_it_is_keeps_its_pair() -> None:
     np.testing.assert_allclose(run_graph(graph, {"x": X})["y"], peer(model, {"x": X}), atol=1e-5)
 
 
+@pytest.mark.parametrize("scale", [0.0, 1e-10])
+def test_a_layer_whose_sums_do_not_fit_is_left_in_floats(scale: float) -> None:
+    """A channel that is all zeros may have any scale; in that of its sums, a bias is too large."""
+    weight = np.where(np.arange(2).reshape(2, 1, 1, 1) == 1, 0, WEIGHTS["w"]).astype(np.int8)
+    more = {"dead": weight, "ds": np.asarray([0.01, scale], np.float32)}
+    nodes = [
+        *pair("x", "rounded"),
+        node("DequantizeLinear", ["dead", "ds", "wz"], ["few"], axis=0),
+        node("DequantizeLinear", ["w", "ws", "wz"], ["weight"], axis=0),
+        node("Conv", ["rounded", "few", "bias"], ["c"]),
+        node("Conv", ["rounded", "weight"], ["d"]),
+        node("Add", ["c", "d"], ["y"]),
+    ]
+    more["bias"] = np.asarray([0.5, 20], np.float32)
+    model = typed_model(nodes, {"x": X}, ["y"], WEIGHTS | more)
+    graph = import_model(model)
+    assert layers(graph) == {"int32", "float32"}
+    np.testing.assert_allclose(run_graph(graph, {"x": X})["y"], peer(model, {"x": X}), atol=1e-5)
+
+
 def test_pairs_of_each_reader_are_one_if_they_say_the_same() -> None:
     nodes = [
         node("Relu", ["x"], ["r"]),

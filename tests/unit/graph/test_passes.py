@@ -284,6 +284,14 @@ def test_images_as_rows_of_pixels_and_back_are_reshapes():
     assert Counter(node.op for node in after.nodes)["transpose"] == 1
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+def test_an_image_of_one_element_may_become_a_number(shape: tuple[int, ...]):
+    build = image((1, 1, 1, 1))
+    graph = build.finish([build.add("reshape", [conv(build, "data", 1)], {"shape": shape})])
+    for layout in ("NHWC", "NCHW"):
+        assert_same(graph, optimise(graph, layout))
+
+
 def test_reshapes_sink_behind_several_readers():
     """GELU in parts reads a layer twice: all of it becomes the layer's epilogue."""
     build = image((1, 3, 6))

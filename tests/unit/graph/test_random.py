@@ -1,11 +1,14 @@
 """Random networks mean to onnxruntime what they mean here, before and after all passes."""
 
+from collections.abc import Callable
+
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 
 from retune.graph.evaluate import random_inputs, run_graph
+from retune.graph.fuse import partition
 from retune.graph.graph import Graph
 from retune.graph.onnx_import import import_model
 from retune.graph.ops import Array
@@ -13,6 +16,7 @@ from retune.graph.passes import optimise
 from retune.graph.quantize.recipe import quantize
 from retune.graph.quantize.samples import random_samples
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
+from tests.random_blocks import random_blocks
 from tests.random_networks import random_model
 from tests.unit.graph.quantize_networks import exact_part
 
@@ -29,8 +33,8 @@ def assert_alike(found: dict[str, Array], expected: dict[str, Array], what: str)
         )
 
 
-def check(seed: int) -> None:
-    model = random_model(seed)
+def check(seed: int, make: Callable[[int], onnx.ModelProto] = random_model) -> None:
+    model = make(seed)
     graph = import_model(model).verify()
     inputs = random_inputs(graph, seed)
     meaning = run_graph(graph, inputs)
@@ -63,11 +67,17 @@ def test_a_random_network_means_the_same_all_the_way(seed: int):
     check(seed)
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_random_blocks_mean_the_same_all_the_way(seed: int):
+    check(seed, random_blocks)
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("make", [random_model, random_blocks])
 @pytest.mark.parametrize("first", range(1000, 3000, 100))
-def test_many_random_networks_mean_the_same(first: int):
+def test_many_random_networks_mean_the_same(first: int, make: Callable[[int], onnx.ModelProto]):
     for seed in range(first, first + 100):
-        check(seed)
+        check(seed, make)
 
 
 def test_the_generator_reaches_what_it_aims_at():
@@ -81,3 +91,15 @@ def test_the_generator_reaches_what_it_aims_at():
     assert convolutions(graphs) > convolutions(after) + 10  # parallel ones are merged
     ops = {node.op for graph in graphs for node in graph.nodes}
     assert ops >= {"conv_transpose", "depthwise_conv2d", "standardise", "resample", "slice", "pad"}
+
+
+def test_blocks_have_convolutions_of_all_kinds_that_compute_before():
+    """Elements that several read, pads that differ, groups, volumes, and indices of any axis."""
+    graphs = [optimise(import_model(random_blocks(seed))) for seed in range(60)]
+    groups = [group for graph in graphs for group in partition(graph)]
+    computing = [g for g in groups if "conv" in g.anchor.op and g.nodes.index(g.anchor)]
+    assert {g.anchor.op for g in computing} == {"conv2d", "depthwise_conv2d", "conv3d"}
+    pads = [g.anchor.attrs["pads"] for g in computing]
+    assert sum(p[: len(p) // 2] != p[len(p) // 2 :] for p in pads if isinstance(p, tuple)) > 40
+    ops = {node.op for graph in graphs for node in graph.nodes}
+    assert ops >= {"gather", "matmul", "softmax", "reduce_mean", "slice", "concat"}

@@ -202,6 +202,16 @@ def test_a_truncated_file_is_skipped_and_named(store: Path, caplog, kept: float)
     assert reader.summary().damaged == (str(bad),)
 
 
+def test_a_link_to_a_file_that_is_not_there_is_skipped_and_named(store: Path):
+    """As of a store whose large files were not fetched: it has not gone meanwhile."""
+    writer = RecordStore(store)
+    link = writer.append([record(1)]).with_name("part-1-elsewhere.parquet")
+    link.symlink_to("not-fetched.parquet")
+    reader = RecordStore(store)
+    assert len(reader.scan()) == 1
+    assert reader.summary().damaged == (str(link),)
+
+
 def test_a_file_with_damaged_pages_is_skipped_and_named(store: Path, caplog):
     RecordStore(store).append([record(1)])
     bad = RecordStore(store).append([record(n) for n in range(2, 40)])

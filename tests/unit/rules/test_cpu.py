@@ -63,6 +63,7 @@ SHAPES: dict[str, Dag] = {
     "rows": reduction(5, 160, "max", first=False),
     "channel shuffle": interwoven(3, 4, 34),
     "colours last": interwoven(1, 3, 53),
+    "a border around colours": conv2d(1, 30, 127, 3, 8, 3, stride=4),
     "padded rows": padded_squares(33, 67, 2, 2),
     "sums over neighbours": neighbours(21, 48, 2, 2),
     "sums over neighbours on one side": neighbours(2, 32, 0, 3),
@@ -105,6 +106,7 @@ BYTES = {
     "bytes": byte_conv2d(5, 7, 8, 24),
     "one tap": byte_conv2d(6, 6, 12, 40, window=1),
     "words of colours": byte_conv2d(9, 9, 4, 16, window=3, stride=2),
+    "words of colours in a wide image": byte_conv2d(30, 30, 4, 16, window=3, stride=2),
     "matrix": byte_product(6, 16, 24),
     "rows": byte_product(1, 64, 128),
 }
@@ -167,6 +169,23 @@ def test_rows_of_matrix_tiles_are_one_block(channels: int):
     text = lower(sketch.instantiate(row), target_of(AMX)).text
     (hint, extent) = re.findall(r"unroll_hint\((\d+)\)\)\)\n *for \(.* < (\d+);", text)[-1]
     assert hint == extent == "8"
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "channels", "run"),
+    [(38, 30, 4, True), (38, 126, 3, True), (38, 30, 3, False), (38, 29, 4, False),
+     (5, 30, 4, False), (38, 30, 16, False)],
+)  # fmt: skip
+def test_a_border_around_few_channels_is_written_by_vectors_of_pixels(
+    height: int, width: int, channels: int, run: bool
+):
+    """Where there are rows enough, of enough pixels beside those done by elements at both ends."""
+    dag = byte_conv2d(height, width, channels, 16)
+    sketch = cpu_space(from_dag(dag), VNNI).sketches[0]
+    (row,) = sketch.sample(1, np.random.default_rng(0))
+    text = lower(sketch.instantiate(row), CPU).kernels[0].text
+    assert ("for (int padded_xx_0_inside" in text) == run
+    assert "vstore16(" in text or not run
 
 
 def test_bytes_of_odd_channels_are_no_words():

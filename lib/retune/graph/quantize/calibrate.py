@@ -6,6 +6,7 @@ histogram of magnitudes, and limit the range by it at both ends.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import isfinite
 
 import numpy as np
 
@@ -20,6 +21,9 @@ _LEVELS = 128
 """Magnitudes that an integer of eight bits tells apart."""
 _STEP = 16
 """Bins from one candidate for the largest magnitude to the next."""
+_SMALLEST = 2.0**-110
+"""The largest magnitude of a range that is not all zeros: devices may take a float below 2**-126
+for zero, such as the step from one code or bin to the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,7 @@ def calibrate(
     """The range of each value that stands for others in `scales`, by name.
 
     `data` holds samples one after another along the first dimension of each input, and is run in
-    parts of the graph's own extent. Raises: InputError.
+    parts of the graph's own extent. Raises: InputError, also for values that are not finite.
     """
     if settings.method == "global_scale":
         limit = settings.global_scale
@@ -52,8 +56,15 @@ def calibrate(
     ranges: dict[str, Range] = {}
     for value, array in values_over(graph, scales, parts_of(graph, data)):
         old = ranges.get(scales[value], Range(0.0, 0.0))
-        low, high = min(old.low, float(array.min())), max(old.high, float(array.max()))
-        ranges[scales[value]] = Range(low, high)
+        least, most = float(array.min()), float(array.max())
+        if not isfinite(least) or not isfinite(most):
+            raise InputError(
+                f"calibrating {graph.name}: '{value}' is infinite or no number for some sample; "
+                "expected finite numbers; calibrate with samples for which they are, or leave in "
+                "floats, by skip, what reads it"
+            )
+        ranges[scales[value]] = Range(min(old.low, least), max(old.high, most))
+    ranges = {name: _or_zero(entry) for name, entry in ranges.items()}
     if settings.method == "minmax":
         return ranges
     counts = {stands: np.zeros(_BINS) for stands in ranges}
@@ -85,6 +96,10 @@ def parts_of(graph: Graph, data: Mapping[str, Array]) -> Iterator[dict[str, Arra
         raise InputError(f"running {graph.name}: expected at least {extents} samples")
     for part in range(parts):
         yield {n: data[n][part * e : (part + 1) * e] for n, e in extents.items()}
+
+
+def _or_zero(entry: Range) -> Range:
+    return entry if entry.magnitude >= _SMALLEST else Range(0.0, 0.0)
 
 
 def _cut(whole: Range, counts: Array, settings: QuantizeSettings) -> Range:

@@ -20,6 +20,8 @@ from retune.graph.quantize.realize import Coding, realized
 
 _PARTS = 32
 """Of the samples, at most: they run together, so that all are in memory."""
+_MOST_SHIFT = 2**30
+"""Of sums, in magnitude: as much as biases have; more only where codes reach none of the values."""
 
 
 def corrections(
@@ -49,7 +51,8 @@ def corrections(
         _, bias = coding.layer(graph, layer)
         # As it is going to be coded: the rounded sum, which is not the sum of what is rounded.
         corrected = np.rint((bias.astype(np.float64) + found[name].reshape(column)) / scale)
-        shift = (corrected - np.rint(bias / scale)).astype(np.int32)
+        shift = corrected - np.rint(bias / scale)
+        shift = np.clip(shift, -_MOST_SHIFT, _MOST_SHIFT).astype(np.int32)
         return [array + shift for array in arrays]
 
     run_parts(made.graph, parts, correct)

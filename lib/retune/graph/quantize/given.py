@@ -6,7 +6,7 @@ has codes, and the layers' weights are the given integers.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -89,17 +89,6 @@ def realize_given(graph: Graph, given: GivenCodes) -> Graph | None:
     values = _without_limited(graph, _spread(graph, given.values))
     found: dict[str, Region] = {}
     weights: dict[str, CodedWeight] = {}
-    for name, region in annotate(graph, QuantizeSettings(), values).regions.items():
-        codes = _weight(graph, region, given)
-        if not values.keys() >= {*region.reads} or (region.kind == "layer" and codes is None):
-            continue
-        if region.kind in CODED and region.output not in values:
-            continue
-        found[name] = region
-        if codes is not None:
-            weights[region.node.inputs[1]] = codes
-    if not weights:
-        return None
     coding = Coding(
         codes=values,
         settings=QuantizeSettings(),
@@ -108,6 +97,20 @@ def realize_given(graph: Graph, given: GivenCodes) -> Graph | None:
         sources=given.sources,
         outputs=given.outputs,
     )
+    for name, region in annotate(graph, QuantizeSettings(), values).regions.items():
+        codes = _weight(graph, region, given)
+        if not values.keys() >= {*region.reads} or (region.kind == "layer" and codes is None):
+            continue
+        if region.kind in CODED and region.output not in values:
+            continue
+        if codes is not None:
+            weight = region.node.inputs[1]
+            if not replace(coding, weights={weight: codes}).in_32_bits(graph, region):
+                continue  # as where a channel of zeros has a bias, or no scale
+            weights[weight] = codes
+        found[name] = region
+    if not weights:
+        return None
     return realize(graph, Annotation(regions=found, scales={}), coding)
 
 

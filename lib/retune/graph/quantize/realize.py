@@ -66,6 +66,11 @@ class Coding:
         made = self.weights.get(node.inputs[1])
         return made or layer_weight(weight, bias, self.codes[region.reads[0]], self.settings), bias
 
+    def in_32_bits(self, graph: Graph, region: Region) -> bool:
+        """Whether all that the layer adds up stays there, its bias in the scale of its sums."""
+        made, bias = self.layer(graph, region)
+        return _fits(made.whole, _whole_bias(made, bias, self.codes[region.reads[0]])[1])
+
 
 @dataclass(frozen=True, slots=True)
 class Sum:
@@ -224,15 +229,24 @@ class _Realizer:
     def coded(self, value: str, codes: Codes) -> str:
         if value in self.tables:
             return self.looked_up(self.tables[value], codes)
-        if value in self.added:
-            region = self.added[value]
-            terms = [(self.integer(term), self.codes[term]) for term in region.reads]
-            return added(self.build, terms, codes, _limits(region.limiter, codes))
-        if value in self.sums:
-            made = self.sums[value]
-            limits = _limits(made.region.limiter, codes)
-            return rescaled(self.build, made.total, made.scale, codes, limits, made.bias)
-        return quantized(self.build, self.floats[value], codes)
+        if value not in self.added and value not in self.sums:
+            return quantized(self.build, self.floats[value], codes)
+        try:
+            return self.added_up(value, codes) if value in self.added else self.summed(value, codes)
+        except ModelError:  # scales that no multiplier is between, as where two terms cancel out
+            return quantized(self.build, self.unlimited(value), codes)
+
+    def added_up(self, value: str, codes: Codes) -> str:
+        """The codes of a sum of coded values. Raises: ModelError for scales too far apart."""
+        region = self.added[value]
+        terms = [(self.integer(term), self.codes[term]) for term in region.reads]
+        return added(self.build, terms, codes, _limits(region.limiter, codes))
+
+    def summed(self, value: str, codes: Codes) -> str:
+        """The codes of sums. Raises: ModelError for scales too far apart."""
+        made = self.sums[value]
+        limits = _limits(made.region.limiter, codes)
+        return rescaled(self.build, made.total, made.scale, codes, limits, made.bias)
 
     def compute(self, region: Region) -> None:
         """The region's value: codes for moves, else sums that are not yet rescaled."""
@@ -343,16 +357,17 @@ class _Realizer:
         """
         node, codes = region.node, self.codes[region.node.inputs[0]]
         made, bias = self.coding.layer(self.old, region)
-        weight, scales = made.codes, made.scales
+        weight = made.codes
         total = self.products(node, weight, codes)
         if np.any(made.rest):
             total = self.less_rest(node, made, total, codes)
-        scale = np.asarray(codes.scale * scales[0])
-        if np.any(scales != scales[0]):
-            scale = (codes.scale * scales).reshape(-1, *[1] * (weight.ndim - 2))
-        sums = made.whole.astype(np.int64).sum(axis=tuple(range(1, weight.ndim)))
-        whole = np.rint(bias / scale) - codes.zero * sums.reshape(-1, *[1] * (weight.ndim - 2))
-        _check_sums(f"{self.old.name}: {self.where(node.outputs[0])}", node, made.whole, whole)
+        scale, whole = _whole_bias(made, bias, codes)
+        if not _fits(made.whole, whole):
+            raise ModelError(
+                f"{self.old.name}: {self.where(node.outputs[0])}: expected sums of 32 bits, got "
+                f"{weight[0].size} products and a bias that may leave them; leave it in floats, by "
+                f"its output's name {node.outputs[0]!r}"
+            )
         if np.any(whole):
             name = f"{(region.bias or node).outputs[0]}.bias"
             stored = self.build.constant(name, whole.astype(np.int32))
@@ -390,14 +405,24 @@ class _Realizer:
         return self.build.add(node.op, (value, stored), attrs, name=node.name)
 
 
-def _check_sums(where: str, node: Node, weight: Array, bias: Array) -> None:
-    """Raises: ModelError where the sums may leave 32 bits."""
+def _whole_bias(made: CodedWeight, bias: Array, codes: Codes) -> tuple[Array, Array]:
+    """The scale of a layer's sums, and what is added to those of codes as they are. float64
+
+    That is the bias, less what the zero point of the data adds; no number where a scale is 0.
+    """
+    column = (-1, *[1] * (made.codes.ndim - 2))
+    scale = np.asarray(codes.scale * made.scales[0])
+    if np.any(made.scales != made.scales[0]):
+        scale = (codes.scale * made.scales).reshape(column)
+    sums = made.whole.astype(np.int64).sum(axis=tuple(range(1, made.codes.ndim)))
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        return scale, np.rint(bias / scale) - codes.zero * sums.reshape(column)
+
+
+def _fits(weight: Array, bias: Array) -> bool:
+    """Whether sums of products of bytes with such weights, and the bias, stay in 32 bits."""
     reach = 255 * np.abs(weight.astype(np.int64)).sum(axis=tuple(range(1, weight.ndim))).max()
-    if reach + np.abs(bias).max() >= 2**31:
-        raise ModelError(
-            f"{where}: expected sums of 32 bits, got {weight[0].size} products and a bias that may "
-            f"leave them; leave it in floats, by its output's name {node.outputs[0]!r}"
-        )
+    return bool(reach + np.abs(bias).max() < 2**31)
 
 
 def _limits(limit: Node | None, codes: Codes) -> tuple[int, int]:

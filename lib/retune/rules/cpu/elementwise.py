@@ -10,7 +10,7 @@ from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Expr, Var, variables
 from retune.ir.selections import position_masks
 from retune.ir.stmt import PEEL
-from retune.rules.cpu.interweave import interweaves, schedule_interwoven
+from retune.rules.cpu.interweave import interweaves, runs_on, schedule_interwoven
 from retune.schedule.schedule import Schedule
 
 _GROUPS_PER_UNIT = 8
@@ -38,8 +38,12 @@ def schedule_elementwise(s: Schedule, name: str, spec: DeviceSpec) -> None:
     masked = s.loop(last).var in _masking(s.block(name).value)
     wanted = wanted_groups(spec)
     widest = spec.vector_lanes()
+    rows = prod(evaluate_int(s.loop(n).extent) for n in leading[:-1])
     if leading and interweaves(s, name, leading[-1], last, widest):
         leading[-1] = schedule_interwoven(s, leading[-1], last, widest)
+    elif leading and rows >= wanted and runs_on(s, name, leading[-1], last, widest):
+        leading[-1] = schedule_interwoven(s, leading[-1], last, widest)
+        s.annotate(leading[-1], PEEL, "ends")
     elif extent < _LEAST_VECTOR and leading:
         _interleaved(s, leading[-1], last)
         leading[-1] = f"{leading[-1]}.0" if f"{leading[-1]}.0" in s.loops(name) else leading[-1]

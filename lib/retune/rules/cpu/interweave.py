@@ -1,19 +1,25 @@
-"""Rows that become a short last axis: the colours of an image, the groups of a channel shuffle.
+"""Short last axes: the colours of an image, the groups of a channel shuffle.
 
 `y[..., i, c] = x[..., c, i]` with few `c` has no vectors along `c`, and along `i` its results lie
 apart. Along both together they are adjacent, and what they read are runs of each row: codegen
 reads those by vectors and shuffles them (`codegen.gathers`).
+
+What reads a short last axis as it lies, as the border around an image of few channels does, has
+vectors along both axes as well: pixels with their channels are one run.
 """
 
 from math import lcm
 
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Load, const
+from retune.ir.expr import Load, const, loads, variables
+from retune.ir.selections import position_masks
 from retune.schedule.access import Operand
 from retune.schedule.schedule import Schedule
 
 _LEAST_RUN = 4
 """Steps of `i` in one piece of work at least: shorter vectors are not worth a shuffle."""
+_LEAST_TILES = 8
+"""Such pieces along `before` at least, where those at both ends are done by elements."""
 _MOST_RESULTS = 128
 """Results of one piece of work at most: they are written out."""
 
@@ -27,6 +33,28 @@ def interweaves(s: Schedule, name: str, before: str, last: str, lanes: int) -> b
     if short * steps > _MOST_RESULTS or evaluate_int(s.loop(before).extent) < steps:
         return False
     return Operand(value).stride(s.loop(before).var) == const(1)
+
+
+def runs_on(s: Schedule, name: str, before: str, last: str, lanes: int) -> bool:
+    """Whether the stage reads and writes elements of `before` one after the other in memory, `last`
+    is short, and there are vectors enough beside those at the ends, where masks are not settled.
+
+    Results that others see may lie otherwise: they are none.
+    """
+    block, short = s.block(name), evaluate_int(s.loop(last).extent)
+    axes = s.loop(before).var, s.loop(last).var
+    if block.buffer in s.program.outputs or not 1 < short < lanes:
+        return False
+    steps = _steps(short, lanes)
+    if short * steps > _MOST_RESULTS or evaluate_int(s.loop(before).extent) < _LEAST_TILES * steps:
+        return False
+    if any(axes[1] in variables(mask) for mask in position_masks(block.value)):
+        return False
+    places = [Operand(x) for x in (*loads(block.value), Load(block.buffer, block.indices))]
+    return all(
+        [place.stride(axis) for axis in axes] in ([const(short), const(1)], [const(0)] * 2)
+        for place in places
+    )
 
 
 def schedule_interwoven(s: Schedule, before: str, last: str, lanes: int) -> str:

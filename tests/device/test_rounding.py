@@ -1,0 +1,42 @@
+"""Rounding by the processor's instruction gives what IEEE 754 says, in vectors and alone."""
+
+import numpy as np
+import pytest
+
+from retune.codegen.lower import lower
+from retune.codegen.target import CPU
+from retune.device.runtime import Device, open_device
+from retune.ir.expr import call
+from retune.ir.stmt import from_dag
+from retune.ir.te import Dag, compute, placeholder
+from retune.schedule.schedule import Schedule
+from tests.oracle import TensorType, run_source
+
+pytestmark = pytest.mark.device
+
+EXPECTED = {"round": np.rint, "floor": np.floor, "ceil": np.ceil}
+HALVES = np.arange(-40, 40, dtype=np.float32) / 2
+NEAR = np.nextafter(HALVES, np.float32(np.inf))
+LARGE = np.array(
+    [2.0**22 + 0.5, 2.0**23 - 0.5, 2.0**23 + 1, 2.0**31, 3e38, 1e-38, 0.1, 0.9], np.float32
+)
+VALUES = np.concatenate([HALVES, NEAR, -NEAR, LARGE, -LARGE]).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def device() -> Device:
+    return open_device("pocl")
+
+
+@pytest.mark.parametrize("lanes", [1, 4, 16])
+@pytest.mark.parametrize("name", EXPECTED)
+def test_whole_numbers_of_all_sizes(device: Device, name: str, lanes: int):
+    shape = (VALUES.size,)
+    x = placeholder("x", shape)
+    dag = Dag((compute("y", shape, lambda i: call(name, x[i]), [x]),))
+    s = Schedule(from_dag(dag))
+    if lanes > 1:
+        s.vectorize(s.split("y.i", [lanes])[1])
+    source = lower(s.program, CPU)
+    found = run_source(device, source, {"x": VALUES}, {"y": TensorType(shape, "float32")})
+    np.testing.assert_array_equal(found["y"], EXPECTED[name](VALUES))

@@ -1,0 +1,51 @@
+"""Tables of a byte for each byte are read by whole vectors, all others lane by lane."""
+
+import pytest
+
+from retune.codegen.lower import lower
+from retune.codegen.target import CPU
+from retune.ir.expr import cast
+from retune.ir.stmt import from_dag
+from retune.ir.te import Dag, compute, placeholder
+from retune.schedule.schedule import Schedule
+from tests.oracle import assert_items_agree
+
+
+def looked_up(
+    codes: str = "uint8", table: str = "uint8", *, count: int = 32, constant: bool = True
+) -> Dag:
+    """What a table has for codes, that of the lowest code first."""
+    x = placeholder("x", (count,), codes)
+    t = placeholder("t", (256,), table, constant=constant)
+    least = 0 if codes == "uint8" else 128
+    return Dag((compute("y", (count,), lambda i: t[cast(x[i], "int32") + least], [x, t]),))
+
+
+def by_lanes(dag: Dag, lanes: int) -> Schedule:
+    s = Schedule(from_dag(dag, "net"))
+    s.vectorize(s.split("y.i", [lanes])[1])
+    return s
+
+
+def test_text(golden: object):
+    assert lower(by_lanes(looked_up(), 16).program, CPU).text == golden
+
+
+@pytest.mark.parametrize("codes", ["uint8", "int8"])
+@pytest.mark.parametrize("table", ["uint8", "int8"])
+def test_tables_of_bytes(codes: str, table: str):
+    dag = looked_up(codes, table)
+    s = by_lanes(dag, 16)
+    text = lower(s.program, CPU).text
+    assert text.count("static uchar16 lookup_16(") == 1
+    assert ("as_char16(lookup_16((__global const uchar*)t, " in text) == (table == "int8")
+    assert_items_agree(dag, s.program)
+
+
+def test_other_tables_are_read_lane_by_lane():
+    """Of another type, in fewer lanes, or that a kernel wrote, whose bytes may lie anywhere."""
+    others = [(looked_up(table="int32"), 16), (looked_up(), 8), (looked_up(constant=False), 16)]
+    for dag, lanes in others:
+        s = by_lanes(dag, lanes)
+        assert "lookup_16" not in lower(s.program, CPU).text
+        assert_items_agree(dag, s.program)
