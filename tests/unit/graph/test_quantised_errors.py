@@ -113,15 +113,6 @@ CASES: dict[str, tuple[Callable[[], onnx.ModelProto], str]] = {
         lambda: microsoft("QLinearSigmoid", "x s z"),
         r"'QLinearSigmoid of y' .*: expected at least 4 inputs, got 3; export",
     ),
-    "sums beyond 32 bits": (
-        lambda: pairs(w=np.full((1, 70_000, 1, 1), 127, np.int8)),
-        r"'Conv of y' \(conv2d\), which makes 'y': expected sums of 32 bits, got 70000 products",
-    ),
-    "scales far apart": (
-        distant,
-        r"net: node '.*' \(add\), which makes 'a': expected a scale near those of what is added, "
-        r"got one that these are 1e\+07, 1e\+07 times of; quantize it again .*, or leave it in",
-    ),
 }
 
 
@@ -135,4 +126,10 @@ def test_the_error_names_the_node(case: str) -> None:
 
 def test_the_same_models_without_the_fault_are_taken() -> None:
     for model in (pairs(), convolution(), microsoft("QLinearAdd", "x s z x s z s z")):
+        assert import_model(model).outputs == ("y",)
+
+
+def test_what_integers_cannot_do_is_taken_in_floats() -> None:
+    deep = np.full((1, 70_000, 1, 1), 127, np.int8)
+    for model in (pairs(w=deep), distant()):
         assert import_model(model).outputs == ("y",)

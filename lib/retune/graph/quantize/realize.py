@@ -193,14 +193,11 @@ class _Realizer:
         """The value's codes."""
         if value not in self.integers:
             codes, source = self.codes[value], self.coding.sources.get(value)
-            try:
-                self.integers[value] = (
-                    retyped(self.build, self.floats[source], codes.dtype)
-                    if source is not None
-                    else self.coded(value, codes)
-                )
-            except ScaleError as error:
-                raise ModelError(f"{self.old.name}: {self.where(value)}: {error}") from error
+            self.integers[value] = (
+                retyped(self.build, self.floats[source], codes.dtype)
+                if source is not None
+                else self.coded(value, codes)
+            )
         return self.integers[value]
 
     def where(self, value: str) -> str:
@@ -216,7 +213,10 @@ class _Realizer:
         if own == codes:
             return self.integer(value)
         whole = centred(self.build, self.integer(value), own)
-        return rescaled(self.build, whole, np.asarray(own.scale), codes, codes.limits)
+        try:
+            return rescaled(self.build, whole, np.asarray(own.scale), codes, codes.limits)
+        except ScaleError as error:
+            raise ModelError(f"{self.old.name}: {self.where(value)}: {error}") from error
 
     def looked_up(self, region: Region, codes: Codes) -> str:
         """The codes of what a function makes of its value's codes."""
