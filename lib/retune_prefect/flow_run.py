@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 from uuid import UUID
 
 from prefect import Flow
-from prefect.artifacts import create_markdown_artifact
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import ArtifactCreate
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.concurrency.sync import concurrency
 from prefect.runtime import flow_run as current
@@ -83,7 +83,10 @@ def _tag(tags: Sequence[str]) -> None:
 
 
 def _say_how_to_go_on(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
-    """An artifact: what went wrong, and what continues the run."""
+    """An artifact: what went wrong, and what continues the run.
+
+    It is called outside of the run where that crashed, so that the artifact has to say whose it is.
+    """
     lines = [
         f"# {flow_run.name}: {state.name}",
         "",
@@ -95,7 +98,14 @@ def _say_how_to_go_on(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]
         f"prefect flow-run retry {flow_run.id} --entrypoint {_entrypoint(flow)}",
         "```",
     ]
-    create_markdown_artifact(key=slug(flow.name, "failure"), markdown="\n".join(lines))
+    made = ArtifactCreate(
+        type="markdown",
+        key=slug(flow.name, "failure"),
+        data="\n".join(lines),
+        flow_run_id=flow_run.id,
+    )
+    with get_client(sync_client=True) as client:
+        client.create_artifact(made)
 
 
 def _entrypoint(flow: Flow[..., Any]) -> str:

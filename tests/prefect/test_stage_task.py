@@ -201,3 +201,27 @@ def test_a_failed_run_says_how_to_go_on_and_is_tagged():
     assert {"retune", "model:test"} < set(tags)
     assert f"prefect flow-run retry {run}" in str(artifact.data)
     assert "expected a file" in str(artifact.data)
+
+
+def test_what_a_crashed_run_says_is_its_own_and_no_warning():
+    """Its hook is called when its flow is over; a warning would be an error here."""
+    from prefect import flow
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+    from prefect.states import Crashed
+
+    from retune_prefect.flow_run import HOOKS
+
+    @flow(name="crashed-flow")
+    def body() -> None:
+        """Nothing."""
+
+    run, _ = run_in_flow(lambda: None)
+    (hook,) = HOOKS["on_crashed"]
+    with get_client(sync_client=True) as client:
+        hook(body, client.read_flow_run(run), Crashed(message="killed"))
+        (artifact,) = client.read_artifacts(
+            artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=["crashed-flow-failure"]))
+        )
+    assert artifact.flow_run_id == run
+    assert "killed" in str(artifact.data)

@@ -4,8 +4,10 @@ The format is eight bytes of header length, a JSON header, then the arrays. Read
 any buffer, lets a mapped file and a part of a zip take the same way, without a copy of the whole.
 """
 
+import errno
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
@@ -38,11 +40,20 @@ _METADATA = "__metadata__"
 
 
 def save_weights(weights: Mapping[str, np.ndarray], path: Path) -> None:
-    """The file holds every array, written from its own memory (copied only if not contiguous)."""
+    """The file holds every array, written from its own memory (copied only if not contiguous).
+
+    Raises: OSError where there is no room for it.
+    """
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
     dense = {_stored(n): np.require(array, requirements="C") for n, array in weights.items()}
-    save_file(dense, path)
+    try:
+        save_file(dense, path)
+    except SafetensorError as error:  # the library says what the system says in words alone
+        if shutil.disk_usage(path.parent).free >= sum(array.nbytes for array in dense.values()):
+            raise
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
 
 
 def _stored(name: str) -> str:

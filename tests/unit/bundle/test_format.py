@@ -6,9 +6,11 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from safetensors import SafetensorError
 
 from retune.bundle import format as bundle_format
 from retune.bundle.format import is_bundle, pack_zip, read_bundle, write_bundle
@@ -16,7 +18,7 @@ from retune.bundle.manifest import Malformed, from_manifest, to_manifest
 from retune.bundle.plan import Form, NetworkPlan, PlanBuffer
 from retune.bundle.weights import map_file, save_weights, view_weights
 from retune.core.dtypes import NUMPY_DTYPES
-from retune.core.errors import InputError, RecordError, VerifyError
+from retune.core.errors import InputError, RecordError, VerifyError, may_pass
 from retune.core.keys import content_key
 
 
@@ -384,3 +386,16 @@ def test_a_part_that_cannot_be_unpacked_is_named(folder: Path, tmp_path: Path, h
     path.write_bytes(bytes(data))
     with pytest.raises(RecordError, match=r"kernels\.cl: expected|is neither, or is damaged"):
         read_bundle(path)
+
+
+def test_a_full_disk_is_an_error_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """So that it may pass: what its library raises says nothing but words."""
+    (tmp_path / "file").mkdir()  # cannot be written
+    weights = {"w": np.zeros(4, np.float32)}
+    with pytest.raises(SafetensorError):
+        save_weights(weights, tmp_path / "file")
+    full = SimpleNamespace(free=0)
+    monkeypatch.setattr("retune.bundle.weights.shutil.disk_usage", lambda _: full)
+    with pytest.raises(OSError, match=r"No space left on device.*file") as found:
+        save_weights(weights, tmp_path / "file")
+    assert may_pass(found.value)
