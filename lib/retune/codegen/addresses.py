@@ -26,10 +26,10 @@ from retune.ir.stmt import Block
 
 @node
 class Instance(Node):
-    """A block with values for its unrolled loops; `lane` is (variable, number of lanes)."""
+    """A block, its unrolled loops' values by their names, and `lane`: (variable, lanes)."""
 
     block: Block
-    env: Mapping[Var, int]
+    env: Mapping[str, int]
     lane: tuple[Var, int] | None
 
 
@@ -46,9 +46,6 @@ class Place(Node):
     terms: tuple[tuple[Monomial, int], ...] = field(default=(), compare=False)
     """What `base` adds up: monomials with their coefficients."""
 
-    def __hash__(self) -> int:
-        return hash((self.base, self.offset))
-
     @property
     def aligned(self) -> bool:
         """Whether a vector there surely starts on a multiple of its size."""
@@ -61,7 +58,7 @@ class _Form:
 
     base: Value | None
     offset: int
-    steps: tuple[tuple[Var, int], ...]
+    steps: tuple[tuple[str, int], ...]
     stride: int
     divisor: int
     terms: tuple[tuple[Monomial, int], ...]
@@ -88,8 +85,8 @@ class Addresses:
         if form is None:
             return self._settled(buffer, indices, instance)
         offset = form.offset
-        for var, step in form.steps:
-            offset += step * instance.env[var]
+        for name, step in form.steps:
+            offset += step * instance.env[name]
         place = form.places.get(offset)
         if place is None:
             lanes = across if form.stride else 1
@@ -99,10 +96,9 @@ class Addresses:
 
     def resolve(self, terms: Polynomial, instance: Instance) -> Polynomial:
         """The polynomial with unrolled variables replaced by their values."""
-        env = instance.env
-        if all(env.keys().isdisjoint(variables(a)) for monomial in terms for a in monomial):
+        values: dict[Var, Expr] = {Var(name): const(i) for name, i in instance.env.items()}
+        if all(values.keys().isdisjoint(variables(a)) for monomial in terms for a in monomial):
             return dict(terms)
-        values: dict[Var, Expr] = {v: const(i) for v, i in env.items()}
         settled = substitute(from_polynomial(terms), values)
         return polynomial(simplify(settled, self.ranges(instance)))
 
@@ -114,12 +110,12 @@ class Addresses:
         return ranges
 
     def _form(
-        self, terms: Polynomial, env: Mapping[Var, int], lane: Var | None, buffer: Buffer
+        self, terms: Polynomial, env: Mapping[str, int], lane: Var | None, buffer: Buffer
     ) -> _Form | None:
         """The parts of an index; None where unrolled variables or lanes are multiplied."""
         base: Polynomial = {}
-        moving = {*env, lane}
-        steps: list[tuple[Var, int]] = []
+        moving = {*map(Var, env), lane}
+        steps: list[tuple[str, int]] = []
         offset, stride = 0, 0
         for monomial, coefficient in terms.items():
             match monomial:
@@ -127,16 +123,16 @@ class Addresses:
                     offset = coefficient
                 case (Var() as atom,) if atom == lane:
                     stride = coefficient
-                case (Var() as atom,) if atom in env:
-                    steps.append((atom, coefficient))
+                case (Var(name),) if name in env:
+                    steps.append((name, coefficient))
                 case _ if not all(moving.isdisjoint(variables(atom)) for atom in monomial):
                     return None
                 case _:
                     base[monomial] = coefficient
         if stride not in (0, 1):
             return None
-        name = self._frame.hoist(base, self._frame.names.of(buffer.name)) if base else None
-        return _Form(name, offset, tuple(steps), stride, _known_divisor(base), tuple(base.items()))
+        known = self._frame.hoist(base, self._frame.names.of(buffer.name)) if base else None
+        return _Form(known, offset, tuple(steps), stride, _known_divisor(base), tuple(base.items()))
 
     def _settled(
         self, buffer: Buffer, indices: tuple[Expr, ...], instance: Instance

@@ -120,7 +120,7 @@ class KernelBody:
 
     # -- statements ----------------------------------------------------------------------------
 
-    def _walk(self, stmt: Stmt, env: dict[Var, int]) -> None:
+    def _walk(self, stmt: Stmt, env: dict[str, int]) -> None:
         if inside(stmt).straight:
             self._statements(self._instances(stmt, env, None))
             return
@@ -134,7 +134,7 @@ class KernelBody:
             case Block():
                 raise CodegenError(f"{stmt.name}: a block outside straight-line code")
 
-    def _sequence(self, stmts: tuple[Stmt, ...], env: dict[Var, int]) -> None:
+    def _sequence(self, stmts: tuple[Stmt, ...], env: dict[str, int]) -> None:
         """Statements in order; adjacent ones without loops or waits share what they read."""
         for straight, group in groupby(stmts, lambda stmt: inside(stmt).straight):
             if straight:
@@ -143,11 +143,11 @@ class KernelBody:
             for stmt in group:
                 self._walk(stmt, env)
 
-    def _loop(self, loop: For, env: dict[Var, int]) -> None:
+    def _loop(self, loop: For, env: dict[str, int]) -> None:
         extent = evaluate_int(loop.extent)
         if loop.kind in STRAIGHT:
             for i in range(extent):
-                self._walk(loop.body, {**env, loop.var: i})
+                self._walk(loop.body, {**env, loop.var.name: i})
             return
         self.frame.ranges[loop.var] = Range(0, extent - 1)
         if loop.kind == "serial":
@@ -170,7 +170,7 @@ class KernelBody:
         self._declare(loop)
         self._walk(loop.body, env)
 
-    def _serial(self, loop: For, env: dict[Var, int]) -> None:
+    def _serial(self, loop: For, env: dict[str, int]) -> None:
         """A loop in time."""
         extent, name = evaluate_int(loop.extent), self.frame.variable(loop.var)
         scope = Scope({loop.var})
@@ -184,7 +184,7 @@ class KernelBody:
         # PoCL takes a minute over a count that does not divide the extent
         self._add(Loop(name, extent, count, tuple(loop.notes), tuple(scope.statements)))
 
-    def _usual_guards(self, loop: For, env: dict[Var, int]) -> dict[Expr, list[Value]]:
+    def _usual_guards(self, loop: For, env: dict[str, int]) -> dict[Expr, list[Value]]:
         """Guards of an innermost reduce loop that its iterations do not change, with their tests.
 
         Each copy of its body has tests of its own, as the pixels of a tile at a border have.
@@ -202,7 +202,7 @@ class KernelBody:
                     found[term] = None if test is None or before is None else before | {*test}
         return {term: sorted(tests, key=str) for term, tests in found.items() if tests}
 
-    def _versions(self, usual: dict[Expr, list[Value]], loop: For, env: dict[Var, int]) -> None:
+    def _versions(self, usual: dict[Expr, list[Value]], loop: For, env: dict[str, int]) -> None:
         """The loop without these guards where all of them hold, or else with them.
 
         Left to itself, LLVM takes tests out of a loop if they are few; a tile of several rows and
@@ -214,7 +214,7 @@ class KernelBody:
         del self._established[-len(usual) :]
         self._add(If(tuple(tests), without, self._apart(loop, env)))
 
-    def _apart(self, loop: For, env: dict[Var, int]) -> tuple[Statement, ...]:
+    def _apart(self, loop: For, env: dict[str, int]) -> tuple[Statement, ...]:
         """A loop in time, in a scope of its own."""
         self._scopes.append(Scope(set()))
         self._serial(loop, env)
@@ -232,7 +232,7 @@ class KernelBody:
             and own.isdisjoint(variables(term))
         ]
 
-    def _under(self, terms: list[Expr], loop: For, env: dict[Var, int]) -> None:
+    def _under(self, terms: list[Expr], loop: For, env: dict[str, int]) -> None:
         """The loop inside one test of the terms; without it if they never hold."""
         condition = Expressions(self.frame).condition(terms, Instance(blocks(loop)[0], env, None))
         if condition is None:
@@ -260,7 +260,7 @@ class KernelBody:
                 self._add(Array(self.frame.memory(buffer), size))
 
     def _instances(
-        self, stmt: Stmt, env: dict[Var, int], lane: tuple[Var, int] | None
+        self, stmt: Stmt, env: dict[str, int], lane: tuple[Var, int] | None
     ) -> list[Instance]:
         """The blocks of a straight-line statement, in order, once for each unrolled iteration."""
         match stmt:
@@ -277,7 +277,7 @@ class KernelBody:
                 return [
                     one
                     for i in range(extent)
-                    for one in self._instances(stmt.body, {**env, stmt.var: i}, lane)
+                    for one in self._instances(stmt.body, {**env, stmt.var.name: i}, lane)
                 ]
 
     def _statements(self, instances: list[Instance]) -> None:

@@ -126,7 +126,8 @@ class Expressions:
 
     def _test(self, term: Expr, instance: Instance) -> Value | bool:
         """A test of the term, or what the ranges of the loops prove of it."""
-        env = tuple((v, instance.env[v]) for v in variables(term) if v in instance.env)
+        used = [v for v in variables(term) if v.name in instance.env]
+        env = tuple([(v, instance.env[v.name]) for v in used])
         key = (term, frozenset(env), instance.lane)
         if key not in self._tests:
             settled = self._frame.settled.get(key)
@@ -238,7 +239,7 @@ class Expressions:
         for load, place in zip(self._certain_loads(instance.block, written), whole, strict=True):
             if place is None and not is_lookup(load, var, self._frame.registers):
                 for i in range(lanes):
-                    one = Instance(instance.block, {**instance.env, var: i}, None)
+                    one = Instance(instance.block, {**instance.env, var.name: i}, None)
                     read = self._addresses.of(load.buffer, load.indices, one)
                     if read is not None:
                         yield read
@@ -341,7 +342,8 @@ class Expressions:
             return value
         assert instance.lane is not None
         var, lanes = instance.lane
-        ones = [Instance(instance.block, {**instance.env, var: i}, None) for i in range(lanes)]
+        envs = ({**instance.env, var.name: i} for i in range(lanes))
+        ones = [Instance(instance.block, env, None) for env in envs]
         places = [self._addresses.of(load.buffer, load.indices, one) for one in ones]
         parts = [self.lanes[p] for p in places if p in self.lanes]
         if len(parts) == lanes and (value := gathers.shuffled(parts, load.dtype)):

@@ -74,6 +74,12 @@ class Frame:
     scopes: list[Scope] = field(default_factory=lambda: [Scope(set())])
     """Those around the statement at hand, from the outermost."""
     _texts: dict[Monomial, str] = field(default_factory=dict[Monomial, str])
+    _parts: dict[tuple[str, str, int], Name] = field(
+        default_factory=dict[tuple[str, str, int], Name]
+    )
+    _memory: dict[tuple[str, str, str], Memory] = field(
+        default_factory=dict[tuple[str, str, str], Memory]
+    )
 
     def variable(self, var: Var) -> Name:
         """The name of a loop variable."""
@@ -81,10 +87,22 @@ class Frame:
 
     def register(self, buffer: Buffer, part: int) -> Name:
         """One of the registers of a buffer."""
-        return Name(self.names.of(buffer.name, part), buffer.dtype, self.registers[buffer])
+        key = (buffer.name, buffer.dtype, part)
+        known = self._parts.get(key)
+        if known is None:
+            name = self.names.of(buffer.name, part)
+            known = self._parts[key] = Name(name, buffer.dtype, self.registers[buffer])
+        return known
 
     def memory(self, buffer: Buffer) -> Memory:
         """A buffer that lies in memory."""
+        key = (buffer.name, buffer.dtype, buffer.scope)  # words of an array go by its name
+        known = self._memory.get(key)
+        if known is None:
+            known = self._memory[key] = self._memory_of(buffer)
+        return known
+
+    def _memory_of(self, buffer: Buffer) -> Memory:
         dtype = HALF if buffer.name in self.halves else buffer.dtype
         if buffer.scope == "local" or Tile.parse(dtype):  # others touch element after element
             dtype = element_of(dtype)

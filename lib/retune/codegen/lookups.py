@@ -53,7 +53,8 @@ def looked_up(load: LoadExpr, memory: Memory, places: Value) -> Value:
     """What the lookup reads at one place or several: then `places` is a name."""
     if places.lanes == 1:
         return Load(At(memory, places, 0), load.dtype)
-    if places.lanes == TABLE_LANES and _is_table(load.buffer) and memory.image is None:
+    whole = places.lanes == TABLE_LANES and places.dtype == "int32" and memory.image is None
+    if whole and _is_table(load.buffer):
         return LookedUp(memory, places, load.dtype)
     ones = [Lanes(places, (number,), places.dtype) for number in range(places.lanes)]
     values = tuple(Load(At(memory, one, 0), load.dtype) for one in ones)

@@ -10,8 +10,8 @@ from typing import Protocol
 
 import numpy as np
 
-from retune.codegen.joining import join_kernels
 from retune.codegen.persistent import Callee, Step, most_rounds
+from retune.device.joining import join_kernels
 from retune.device.launching import prepare_launches
 from retune.device.persistent import Persistent, can_persist
 from retune.device.pool import ConstantPool, Window

@@ -127,7 +127,7 @@ def gather_to_slice(r: Rewriter, node: Node) -> str | None:
     if known is None or known.ndim > 1 or not known.size:
         return None
     axis, shape = integer(node.attrs, "axis"), r.shape(node.inputs[0])
-    places = [int(place) + shape[axis] * (place < 0) for place in known.reshape(-1)]
+    places = [place + shape[axis] * (place < 0) for place in known.reshape(-1).tolist()]
     step = places[1] - places[0] if len(places) > 1 else 1
     inside = places[0] >= 0 and places[-1] < shape[axis]
     if step < 1 or not inside or places != list(range(places[0], places[-1] + 1, step)):

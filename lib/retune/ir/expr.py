@@ -281,14 +281,14 @@ def as_expr(value: Operand, dtype: str = INT) -> Expr:
 def binary(op: BinaryOp, a: Operand, b: Operand) -> Expr:
     """`a op b` with literals folded and neutral elements removed.
 
-    A Python number takes the other operand's type. Raises: TypeError for other types that differ.
+    A Python number takes the other operand's type. Raises: TypeError when the operands' types
+    differ, or one is neither an expression nor a number.
     """
     try:
         left = a if isinstance(a, Expr) else const(a, b.dtype if isinstance(b, Expr) else INT)
         right = b if isinstance(b, Expr) else const(b, left.dtype)
     except TypeError as error:
-        expected = "expected expressions or numbers; write `.var` of an Axis"
-        raise TypeError(f"{op}: {expected}") from error
+        raise TypeError(f"{op}: expected expressions or numbers; of an Axis `.var`") from error
     if left.dtype != right.dtype:
         raise TypeError(f"{op}: operands are {left.dtype} and {right.dtype}; cast one of them")
     if isinstance(left, Const):

@@ -60,9 +60,9 @@ class Recorder:
         The innermost is at most `max_innermost`. They are the factors of a `split` into `parts`
         loops without a rest; `name` is the decision's (default: `tile.LOOP`).
 
-        Raises: ScheduleError if the extent is itself sampled.
+        Raises: ScheduleError if the extent is itself sampled, or for less than two parts.
         """
-        extent = self._extent(loop, "sample_perfect_tile")
+        extent = self._extent(loop, parts, "sample_perfect_tile")
         table = perfect_tiles(extent, parts - 1, max_innermost)
         arguments = {"loop": loop, "parts": parts, "max_innermost": max_innermost}
         return self._sample("sample_perfect_tile", name or f"tile.{loop}", table, arguments)
@@ -80,11 +80,13 @@ class Recorder:
         Use them with `split(..., tail="shift")`: extents without useful divisors are covered by
         tiles of which the last is moved back. Otherwise as `sample_perfect_tile`.
 
-        Raises: ScheduleError if the extent is itself sampled, or less than `unit`.
+        Raises: ScheduleError as that does, or for an extent less than `unit`.
         """
-        extent = self._extent(loop, "sample_tile")
-        if unit > extent:
-            raise ScheduleError(f"sample_tile({loop}): unit {unit} exceeds the extent {extent}")
+        extent = self._extent(loop, parts, "sample_tile")
+        if not 1 <= unit <= extent:
+            raise ScheduleError(
+                f"sample_tile({loop}): unit is 1 to the extent {extent}, got {unit}"
+            )
         table = any_tiles(extent // unit, parts - 1, max_innermost)
         arguments = {
             "loop": loop, "parts": parts, "max_innermost": max_innermost, "unit": unit,
@@ -102,15 +104,22 @@ class Recorder:
 
         Raises: ScheduleError if it is known to be false already.
         """
-        if isinstance(condition, Const):
-            if not condition.value:
-                raise ScheduleError(f"{self.program.name}: {why}")
-            return
-        self.constraints.append(condition)
+        self.constraints += self._unsettled(condition, why)
 
     # -- helpers -----------------------------------------------------------------------------
 
-    def _extent(self, loop: str, who: str) -> int:
+    def _unsettled(self, condition: Expr, why: str) -> list[Expr]:
+        """The condition, unless it is known to hold. Raises: ScheduleError if it cannot."""
+        if not isinstance(condition, Const):
+            return [condition]
+        if not condition.value:
+            raise ScheduleError(f"{self.program.name}: {why}")
+        return []
+
+    def _extent(self, loop: str, parts: int, who: str) -> int:
+        """The extent of a loop of which so many parts may be sampled."""
+        if parts < 2:
+            raise ScheduleError(f"{who}({loop}): expected two parts or more, got {parts}")
         extent = self.loop(loop).extent
         if not isinstance(extent, Const):
             raise ScheduleError(f"{who}({loop}): its extent {extent} is itself sampled")
@@ -121,9 +130,9 @@ class Recorder:
     ) -> list[Expr]:
         decision = self._decision(primitive, name, table)
         values = self._given_row(decision, primitive)
-        self.decisions.append(decision)
         outputs = [v.name for v in decision.symbols]
-        self._record(primitive, {**arguments, "name": name}, outputs)
+        self._record(self.program, primitive, {**arguments, "name": name}, outputs)
+        self.decisions.append(decision)
         if not values:
             return list(decision.symbols)
         self.trace = self.trace.with_decisions({name: values})
@@ -132,6 +141,8 @@ class Recorder:
     def _decision(self, primitive: str, name: str, table: np.ndarray) -> Decision:
         if any(d.name == name for d in (*self.decisions, *self.structure)):
             raise ScheduleError(f"{primitive}: decision {name!r} is taken already")
+        if not len(table):
+            raise ScheduleError(f"{primitive}: there are no options for {name!r}")
         return Decision(name, table)
 
     def _given_row(
@@ -146,12 +157,23 @@ class Recorder:
         return values
 
     def _record(
-        self, primitive: str, arguments: Mapping[str, Argument], outputs: Sequence[str] = ()
+        self,
+        program: Program,
+        primitive: str,
+        arguments: Mapping[str, Argument],
+        outputs: Sequence[str] = (),
+        needed: Sequence[Expr] = (),
     ) -> None:
+        """The step is done: it made `program`, and candidates meet what it `needed`.
+
+        Nothing else changes the program, so a primitive that raises has changed nothing.
+        """
         stated = tuple((key, _stated(value)) for key, value in arguments.items())
-        self.trace = self.trace.with_step(Step(primitive, stated, tuple(outputs)))
+        step = Step(primitive, stated, tuple(outputs))
         if self._verified:
-            verify(self.program, primitive)
+            verify(program, primitive)
+        self.program, self.trace = program, self.trace.with_step(step)
+        self.constraints += needed
 
 
 def _stated(value: Argument) -> Argument:

@@ -1,8 +1,9 @@
 """Schedule: the primitives, each of which rewrites a program and records one step.
 
-Every method checks its arguments, rewrites `program` by a function of the module named beside it
-(`loops`, `binding`, `movement`, `reductions`, `stages`, `forms`), and records what was done. What
-was sampled, and how a trace is kept, is the business of `Recorder`.
+Every method checks its arguments, has the program rewritten by a function of the module named
+beside it (`loops`, `binding`, `movement`, `reductions`, `stages`, `forms`), and records what came
+of it: what is refused was not recorded, and so leaves the schedule as it was. What was sampled,
+and how a trace is kept, is the business of `Recorder`.
 """
 
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ import numpy as np
 
 from retune.core.errors import ScheduleError
 from retune.ir.expr import Const, Expr, Operand, Scope, as_expr, const
+from retune.ir.stmt import Program
 from retune.schedule import binding, forms, loops, movement, reductions, stages
 from retune.schedule.recorder import Recorder
 from retune.schedule.trace import Argument
@@ -36,8 +38,9 @@ class Schedule(Recorder):
         or are not positive.
         """
         sizes = [as_expr(f) for f in factors]
-        made = self._split(loop, sizes, tail)
-        self._record("split", {"loop": loop, "factors": tuple(sizes), "tail": tail}, made)
+        program, needed, made = self._split(self.program, loop, sizes, tail)
+        arguments = {"loop": loop, "factors": tuple(sizes), "tail": tail}
+        self._record(program, "split", arguments, made, needed)
         return made
 
     def tile(self, nest: Sequence[str], sizes: Sequence[Operand], tail: str = "exact") -> list[str]:
@@ -57,16 +60,15 @@ class Schedule(Recorder):
         if len(nest) != len(sizes):
             raise ScheduleError(f"tile: {len(nest)} loops, but {len(sizes)} sizes")
         tiles_of = [as_expr(s) for s in sizes]
-        before, constraints = self.program, list(self.constraints)
-        try:
-            parts = [self._split(n, [t], tail) for n, t in zip(nest, tiles_of, strict=True)]
-            made = [p[0] for p in parts] + [p[1] for p in parts]
-            self.program = loops.reorder(self.program, made)
-        except ScheduleError:
-            self.program, self.constraints = before, constraints
-            raise
+        program, needed, outer, inner = self.program, list[Expr](), list[str](), list[str]()
+        for loop, size in zip(nest, tiles_of, strict=True):
+            program, more, parts = self._split(program, loop, [size], tail)
+            needed += more
+            outer.append(parts[0])
+            inner.append(parts[1])
+        made = outer + inner
         arguments = {"nest": tuple(nest), "sizes": tuple(tiles_of), "tail": tail}
-        self._record("tile", arguments, made)
+        self._record(loops.reorder(program, made), "tile", arguments, made, needed)
         return made
 
     def fuse(self, outer: str, inner: str) -> str:
@@ -79,8 +81,8 @@ class Schedule(Recorder):
         Raises: ScheduleError unless `inner` is all that `outer` holds.
         """
         name = f"{outer}+{inner.rsplit('.', 1)[-1] if '.' in inner else inner}"
-        self.program = loops.fuse(self.program, outer, inner, name)
-        self._record("fuse", {"outer": outer, "inner": inner}, [name])
+        program = loops.fuse(self.program, outer, inner, name)
+        self._record(program, "fuse", {"outer": outer, "inner": inner}, [name])
         return name
 
     def reorder(self, *names: str) -> None:
@@ -89,25 +91,25 @@ class Schedule(Recorder):
         Raises: ScheduleError unless they are perfectly nested, or if a shifted loop would move
         inside a reduce loop (its overlap would be accumulated twice).
         """
-        self.program = loops.reorder(self.program, names)
-        self._record("reorder", {"names": tuple(names)})
+        program = loops.reorder(self.program, names)
+        self._record(program, "reorder", {"names": tuple(names)})
 
     def unroll(self, loop: str, count: Operand | None = None) -> None:
         """Every iteration written out; with `count`, the compiler is asked to unroll by it."""
-        if count is None:
-            self.program = binding.run_as(self.program, loop, "unroll")
-        else:
-            self.program = binding.hint_unroll(self.program, loop, as_expr(count))
         amount = None if count is None else as_expr(count)
-        self._record("unroll", {"loop": loop, "count": amount})
+        if amount is None:
+            program = binding.run_as(self.program, loop, "unroll")
+        else:
+            program = binding.hint_unroll(self.program, loop, amount)
+        self._record(program, "unroll", {"loop": loop, "count": amount})
 
     def vectorize(self, loop: str) -> None:
         """The iterations become lanes of vector values; the extent must end as 2, 4, 8 or 16.
 
         Lanes of a reduce loop are combined with each other, by halves, and then with the result.
         """
-        self.program = binding.run_as(self.program, loop, "vectorize")
-        self._record("vectorize", {"loop": loop})
+        program = binding.run_as(self.program, loop, "vectorize")
+        self._record(program, "vectorize", {"loop": loop})
 
     def bind(self, loop: str, axis: str) -> None:
         """The iterations become work-groups, work-items, or virtual threads, which run at once.
@@ -128,8 +130,8 @@ class Schedule(Recorder):
             raise ScheduleError(
                 f"bind({loop}): expected group.0..2, local.0..2 or vthread, got {axis!r}"
             )
-        self.program = binding.run_as(self.program, loop, axis)
-        self._record("bind", {"loop": loop, "axis": axis})
+        program = binding.run_as(self.program, loop, axis)
+        self._record(program, "bind", {"loop": loop, "axis": axis})
 
     def parallel(self, loop: str) -> str:
         """The iterations run on the device's cores: `bind` to the first free group axis.
@@ -139,8 +141,8 @@ class Schedule(Recorder):
         Raises: ScheduleError as `bind` does, or where the nest uses all three group axes.
         """
         axis = binding.free_group_axis(self.program, loop)
-        self.program = binding.run_as(self.program, loop, axis)
-        self._record("parallel", {"loop": loop}, [axis])
+        program = binding.run_as(self.program, loop, axis)
+        self._record(program, "parallel", {"loop": loop}, [axis])
         return axis
 
     def tensorize(self, loop: str, intrinsic: str) -> None:
@@ -160,8 +162,8 @@ class Schedule(Recorder):
         Raises: ScheduleError for another intrinsic or another sum, where the bytes of an operand
         do not lie in one word, or where the nest makes or reads them one by one, too.
         """
-        self.program = binding.tensorize(self.program, loop, intrinsic)
-        self._record("tensorize", {"loop": loop, "intrinsic": intrinsic})
+        program = binding.tensorize(self.program, loop, intrinsic)
+        self._record(program, "tensorize", {"loop": loop, "intrinsic": intrinsic})
 
     def annotate(self, loop: str, key: str, value: str | int) -> None:
         """A note on the loop: it changes nothing, and is printed with it, in the kernel too.
@@ -169,8 +171,8 @@ class Schedule(Recorder):
         Later rules find it in `loop(name).notes`; primitives that replace the loop (split, fuse)
         drop it.
         """
-        self.program = binding.annotate(self.program, loop, key, value)
-        self._record("annotate", {"loop": loop, "key": key, "value": value})
+        program = binding.annotate(self.program, loop, key, value)
+        self._record(program, "annotate", {"loop": loop, "key": key, "value": value})
 
     # -- stages ------------------------------------------------------------------------------
 
@@ -183,8 +185,8 @@ class Schedule(Recorder):
 
         Raises: ScheduleError for reductions, outputs, and stages already scheduled.
         """
-        self.program = stages.compute_inline(self.program, block)
-        self._record("compute_inline", {"block": block})
+        program = stages.compute_inline(self.program, block)
+        self._record(program, "compute_inline", {"block": block})
 
     def cache_write(self, block: str) -> str:
         """The stage writes to a buffer of its own, which a new stage copies to the result.
@@ -195,8 +197,8 @@ class Schedule(Recorder):
 
         Use compute_at to bring the stage into a tile of the copy. Gives the copy's block name.
         """
-        self.program = movement.cache_write(self.program, block)
-        self._record("cache_write", {"block": block}, [f"{block}.out"])
+        program = movement.cache_write(self.program, block)
+        self._record(program, "cache_write", {"block": block}, [f"{block}.out"])
         return f"{block}.out"
 
     def cache_read(
@@ -218,12 +220,12 @@ class Schedule(Recorder):
 
         Raises: ScheduleError when it is written in that loop, or read there in several ways.
         """
-        self.program = movement.cache_read(self.program, buffer, loop, scope, order)
+        program = movement.cache_read(self.program, buffer, loop, scope, order)
         made = f"{buffer}.{scope}"
         arguments: dict[str, Argument] = {"buffer": buffer, "loop": loop, "scope": scope}
         if order:
             arguments["order"] = tuple(order)
-        self._record("cache_read", arguments, [made])
+        self._record(program, "cache_read", arguments, [made])
         return made
 
     def compute_at(self, block: str, loop: str, scope: Scope = "register") -> None:
@@ -239,8 +241,8 @@ class Schedule(Recorder):
 
         Raises: ScheduleError when it is read elsewhere, read in several ways, or scheduled.
         """
-        self.program = movement.compute_at(self.program, block, loop, scope)
-        self._record("compute_at", {"block": block, "loop": loop, "scope": scope})
+        program = movement.compute_at(self.program, block, loop, scope)
+        self._record(program, "compute_at", {"block": block, "loop": loop, "scope": scope})
 
     def reverse_compute_at(self, block: str, loop: str, scope: Scope = "register") -> None:
         """Inside `loop` of its producer, the part of an element-wise stage that is ready there.
@@ -256,17 +258,17 @@ class Schedule(Recorder):
         Raises: ScheduleError unless the stage alone reads the result, element by element, and
         the result is complete there.
         """
-        self.program = movement.reverse_compute_at(self.program, block, loop, scope)
+        program = movement.reverse_compute_at(self.program, block, loop, scope)
         arguments = {"block": block, "loop": loop, "scope": scope}
-        self._record("reverse_compute_at", arguments)
+        self._record(program, "reverse_compute_at", arguments)
 
     def decompose_reduction(self, block: str, loop: str) -> None:
         """The start value is set by its own nest just before `loop`.
 
         Raises: ScheduleError when a reduce loop of the block lies outside `loop`.
         """
-        self.program = reductions.decompose_reduction(self.program, block, loop)
-        self._record("decompose_reduction", {"block": block, "loop": loop})
+        program = reductions.decompose_reduction(self.program, block, loop)
+        self._record(program, "decompose_reduction", {"block": block, "loop": loop})
 
     def rfactor(self, block: str, loop: str, axis: int = -1) -> str:
         """Partial results, one for each iteration of a reduce loop, which are combined at last.
@@ -284,8 +286,9 @@ class Schedule(Recorder):
 
         Raises: ScheduleError unless the block is a root stage that reduces over the loop.
         """
-        self.program = reductions.rfactor(self.program, block, loop, axis)
-        self._record("rfactor", {"block": block, "loop": loop, "axis": axis}, [f"{block}.part"])
+        program = reductions.rfactor(self.program, block, loop, axis)
+        arguments = {"block": block, "loop": loop, "axis": axis}
+        self._record(program, "rfactor", arguments, [f"{block}.part"])
         return f"{block}.part"
 
     def pack(self, buffer: str) -> None:
@@ -296,8 +299,8 @@ class Schedule(Recorder):
         Raises: ScheduleError unless it is a constant input, or a precomputed stage, that is read
         at one place.
         """
-        self.program = stages.pack(self.program, buffer)
-        self._record("pack", {"buffer": buffer})
+        program = stages.pack(self.program, buffer)
+        self._record(program, "pack", {"buffer": buffer})
 
     def read_as_image(self, buffer: str, texels: int) -> None:
         """The constant operand is an image of four channels, read by its texels.
@@ -313,8 +316,8 @@ class Schedule(Recorder):
 
         Raises: ScheduleError unless it is a constant input, or a precomputed stage, of float32.
         """
-        self.program = stages.read_as_image(self.program, buffer, texels)
-        self._record("read_as_image", {"buffer": buffer, "texels": texels})
+        program = stages.read_as_image(self.program, buffer, texels)
+        self._record(program, "read_as_image", {"buffer": buffer, "texels": texels})
 
     def precompute(self, block: str) -> None:
         """The stage, which reads only constants, is evaluated at compile time.
@@ -323,8 +326,8 @@ class Schedule(Recorder):
 
         Raises: ScheduleError when it reads anything else, or is scheduled already.
         """
-        self.program = stages.precompute(self.program, block)
-        self._record("precompute", {"block": block})
+        program = stages.precompute(self.program, block)
+        self._record(program, "precompute", {"block": block})
 
     def restate(self, block: str, form: str, sizes: Sequence[int]) -> list[str]:
         """The stage computes the same by another algorithm, in stages of its own.
@@ -340,9 +343,9 @@ class Schedule(Recorder):
 
         Raises: ScheduleError for another form, or a stage or sizes that it has not.
         """
-        self.program, made = forms.restate(self.program, block, form, sizes)
+        program, made = forms.restate(self.program, block, form, sizes)
         arguments = {"block": block, "form": form, "sizes": tuple(sizes)}
-        self._record("restate", arguments, made)
+        self._record(program, "restate", arguments, made)
         return made
 
     def sample_compute_location(
@@ -358,33 +361,37 @@ class Schedule(Recorder):
         name = name or f"at.{block}"
         table = np.arange(len(places) + 1).reshape(-1, 1)
         decision = self._decision("sample_compute_location", name, table)
-        self.structure.append(decision)
         chosen = int(self._given_row(decision, "sample_compute_location", default=(0,))[0])
+        program = self.program
         if chosen:
-            self.program = movement.compute_at(self.program, block, places[chosen - 1], scope)
-        self._record("sample_compute_location", {"block": block, "scope": scope, "name": name})
+            program = movement.compute_at(program, block, places[chosen - 1], scope)
+        arguments: dict[str, Argument] = {"block": block, "scope": scope, "name": name}
+        self._record(program, "sample_compute_location", arguments)
+        self.structure.append(decision)
         self.trace = self.trace.with_decisions({name: (chosen,)})
 
     # -- helpers -----------------------------------------------------------------------------
 
-    def _split(self, loop: str, sizes: Sequence[Expr], tail: str) -> list[str]:
-        """The loops that a split makes, without a step on the trace."""
+    def _split(
+        self, program: Program, loop: str, sizes: Sequence[Expr], tail: str
+    ) -> tuple[Program, list[Expr], list[str]]:
+        """The program with a loop split, what candidates must meet for it, and the new loops."""
         if tail not in loops.TAILS:
             raise ScheduleError(f"split({loop}): tail is one of {loops.TAILS}, got {tail!r}")
+        if not sizes:
+            raise ScheduleError(f"split({loop}): expected factors, got none")
         for size in sizes:
             if isinstance(size, Const) and size.value < 1:
                 raise ScheduleError(f"split({loop}): factors must be positive, got {size}")
-        self._require_split(self.loop(loop).extent, sizes, tail, loop)
-        self.program = loops.split(self.program, loop, sizes, tail)
-        return [f"{loop}.{i}" for i in range(len(sizes) + 1)]
-
-    def _require_split(self, extent: Expr, sizes: Sequence[Expr], tail: str, loop: str) -> None:
         inner: Expr = const(1)
         for size in sizes:
             inner = inner * size
+        extent, needed = loops.loop_named(program, loop).extent, list[Expr]()
         if tail == "exact":
-            test = (extent % inner) <= 0
-            self.require(test, f"split({loop}): {inner} does not divide {extent}")
+            why = f"split({loop}): {inner} does not divide {extent}"
+            needed = self._unsettled((extent % inner) <= 0, why)
         elif tail == "shift":
-            test = inner <= extent
-            self.require(test, f"split({loop}): a tile of {inner} exceeds the extent {extent}")
+            why = f"split({loop}): a tile of {inner} exceeds the extent {extent}"
+            needed = self._unsettled(inner <= extent, why)
+        made = [f"{loop}.{i}" for i in range(len(sizes) + 1)]
+        return loops.split(program, loop, sizes, tail), needed, made

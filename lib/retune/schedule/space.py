@@ -2,8 +2,8 @@
 
 A `Sketch` is what one run of a schedule function made: a program whose tile sizes are symbols, the
 decisions behind them, and the conditions that a valid candidate meets. A `Space` is a few
-sketches. Candidates are a sketch number and a row of option numbers each; sampling, validity,
-mutation and crossover work on whole arrays of them. Only what is measured becomes a program.
+sketches. Candidates are a sketch number and a row of option numbers each; sampling and validity
+work on whole arrays of them. Only what is measured becomes a program.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -304,24 +304,6 @@ class Space:
             result[mine] = sketch.valid(rows)
         return result
 
-    def mutate(self, candidates: Candidates, rng: np.random.Generator) -> Candidates:
-        """Each candidate with one decision drawn anew; those that would be invalid stay."""
-        rows = candidates.rows.copy()
-        for number, sketch in enumerate(self.sketches):
-            mine = np.flatnonzero(candidates.sketch == number)
-            if not len(mine) or not sketch.decisions:
-                continue
-            column = rng.integers(0, len(sketch.decisions), len(mine))
-            rows[mine, column] = rng.integers(0, np.asarray(sketch.options)[column])
-        changed = Candidates(candidates.sketch, rows)
-        return _keep_valid(self, changed, candidates)
-
-    def crossover(self, a: Candidates, b: Candidates, rng: np.random.Generator) -> Candidates:
-        """Each decision from one of two parents of the same sketch; otherwise the first one."""
-        same = (a.sketch == b.sketch)[:, None]
-        mix = same & (rng.random(a.rows.shape) < 0.5)
-        return _keep_valid(self, Candidates(a.sketch, np.where(mix, b.rows, a.rows)), a)
-
     def candidate(self, candidates: Candidates, index: int) -> Candidate:
         """One member of a population by its values."""
         sketch = self.sketches[int(candidates.sketch[index])]
@@ -337,11 +319,6 @@ class Space:
         """The trace that makes the candidate from the unscheduled program."""
         sketch = self.sketch(candidate.sketch)
         return sketch.trace.with_decisions(dict(candidate.decisions))
-
-
-def _keep_valid(space: Space, changed: Candidates, original: Candidates) -> Candidates:
-    good = space.valid(changed)[:, None]
-    return Candidates(changed.sketch, np.where(good, changed.rows, original.rows))
 
 
 def join(parts: Sequence[Candidates]) -> Candidates:

@@ -22,6 +22,8 @@ def words(program: Program, name: str, sizes: Sequence[int]) -> tuple[Program, l
     Raises: ScheduleError unless words divide its last steps, which choose rows of its constants.
     """
     root, block, path = root_nest(program, name)
+    if len(sizes) != 1 or sizes[0] < 1:
+        raise ScheduleError(f"words({name}): expected one positive size, got {[*sizes]}")
     (size,) = sizes
     steps = [loop for loop in path if loop.reduce]
     last = steps[-1] if steps else None

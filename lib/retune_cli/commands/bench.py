@@ -63,15 +63,15 @@ def bench(
             board = examiner.where
             kernels = [_kernel(row) for row in examiner.profile(bundle)] if profile else []
     rows = [_row(timing) for timing in found.timings]
-    # `ratio` of the library says who wins; here it is the peer's time in units of the bundle's.
+    # The library's `ratio` says who wins; this is the peer's time in units of the bundle's.
     ratio = rows[1]["median_us"] / rows[0]["median_us"] if len(rows) > 1 else None
     if json:
         result = {"module": str(module), "rounds": found.rounds, "rows": rows, "ratio": ratio}
-        print_json(result | _given(board=board or None, profile=kernels if profile else None))
+        where = {"board": board} if board else {}
+        print_json(result | where | ({"profile": kernels} if profile else {}))
         return
     if kernels:
-        title = f"kernels of {module}, in the order in which they run"
-        print_table(rounded(_told_apart(kernels)), title)
+        print_table(_told_apart(kernels), f"kernels of {module}, in the order in which they run")
     print_table(rounded(rows), f"latency of {module}, {counted(found.rounds, 'round')}")
     if board:
         print_line(f"on board {board}")
@@ -99,15 +99,11 @@ def _kernel(row: Any) -> dict[str, Any]:
     }
 
 
-def _given(**values: object) -> dict[str, object]:
-    """Those that are not None."""
-    return {key: value for key, value in values.items() if value is not None}
-
-
 def _told_apart(kernels: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The rows; those of a group of several kernels say which."""
     groups = numbered([row["group"] for row in kernels])
-    return [{**row, "group": group} for row, group in zip(kernels, groups, strict=True)]
+    shown = rounded(kernels)
+    return [{**row, "group": group} for row, group in zip(shown, groups, strict=True)]
 
 
 def _peer_model(against: str | None, model: str | None) -> str | None:

@@ -349,6 +349,15 @@ def test_what_is_gathered_in_even_steps_is_a_slice(places: int | list[int], ops:
     after = optimise(graph)
     assert_same(graph, after)
     assert [node.op for node in after.nodes if node.op != "reshape"] == ops
+    first = optimise(graph, "NCHW")
+    numbers = {
+        type(v)
+        for n in first.nodes
+        for a in n.attrs.values()
+        if a is not None
+        for v in (a if isinstance(a, tuple) else (a,))
+    }
+    assert numbers == {int}  # those of numpy cannot be written to a bundle
 
 
 @pytest.mark.parametrize(("factor", "folded"), [(5, False), (-1, False), (1, True)])

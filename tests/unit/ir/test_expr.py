@@ -124,7 +124,7 @@ def test_mixed_types_are_refused():
 def test_an_axis_in_arithmetic_is_refused_with_what_to_write():
     x, k = placeholder("x", (8,)), reduce_axis("k", 4)
     for index in (lambda: VI + k, lambda: k + VI, lambda: 2.0 * x[VI] * k):
-        with pytest.raises(TypeError, match=r"expected expressions or numbers; write `.var` of"):
+        with pytest.raises(TypeError, match=r"expected expressions or numbers; of an Axis `\.var`"):
             index()  # type: ignore[operator]
     assert str(x[VI + k.var]) == "x[i + k]"
 

@@ -403,7 +403,7 @@ REFUSED: dict[str, tuple[Dag, Callable[[Schedule], object]]] = {
     r"pack\(w\): it is packed already": (
         dense(2, 3, 4), lambda s: (s.pack("w"), s.pack("w"))),
     r"pack\(w\): expected one read of it, found 2": (flipped(2, 3), lambda s: s.pack("w")),
-    r"sample_tile\(y.i\): unit 4 exceeds the extent 2": (
+    r"sample_tile\(y.i\): unit is 1 to the extent 2, got 4": (
         dense(2, 3, 4), lambda s: s.sample_tile("y.i", 2, unit=4)),
     r"sample_perfect_tile: decision 'tile.y.i' is taken already": (
         dense(2, 3, 4),

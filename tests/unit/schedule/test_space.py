@@ -80,26 +80,6 @@ def test_a_space_samples_every_sketch():
     assert space.valid(found).all()
 
 
-def test_mutation_changes_at_most_one_decision_and_stays_valid():
-    space, rng = _space(), np.random.default_rng(1)
-    before = space.sample(60, rng)
-    after = space.mutate(before, rng)
-    assert space.valid(after).all()
-    assert ((before.rows != after.rows).sum(axis=1) <= 1).all()
-    assert (before.rows != after.rows).any()
-
-
-def test_crossover_takes_each_decision_from_a_parent():
-    space, rng = _space(), np.random.default_rng(2)
-    a, b = space.sample(60, rng), space.sample(60, rng)
-    child = space.crossover(a, b, rng)
-    assert space.valid(child).all()
-    assert np.array_equal(child.sketch, a.sketch)
-    assert ((child.rows == a.rows) | (child.rows == b.rows)).all()
-    other = a.sketch != b.sketch
-    assert np.array_equal(child.rows[other], a.rows[other])
-
-
 def test_candidates_are_named_by_their_values():
     space = _space()
     population = space.sample(20, np.random.default_rng(4))

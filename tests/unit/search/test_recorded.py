@@ -14,6 +14,7 @@ from retune.schedule.space import Sketch, Space
 from retune.schedule.trace import Step, Trace
 from retune.search.features import featurise
 from retune.search.recorded import recorded_grid, thin
+from retune.search.tuners.breeding import crossover, mutate
 from tests.dags import conv2d
 
 PROGRAM = from_dag(conv2d(1, 17, 19, 24, 32))
@@ -77,7 +78,7 @@ def test_a_recorded_grid_has_exactly_the_recorded_candidates_and_their_times():
         mine = grid.candidates.take(grid.candidates.sketch == number)
         assert [times[tuple(row)] for row in flat] == grid.times(mine).tolist()
     drawn = space.sample(50, rng)
-    changed = space.crossover(space.mutate(drawn, rng), drawn, rng)
+    changed = crossover(space, mutate(space, drawn, rng), drawn, rng)
     assert len(drawn) == 50 and space.valid(changed).all()
 
 

@@ -4,6 +4,7 @@ import numpy as np
 
 from retune.schedule.space import Candidates, join
 from retune.search.tuners.archive import Archive
+from retune.search.tuners.breeding import mutate
 from retune.search.tuners.pool import POOL, Pool, led_batch
 from retune.search.tuners.protocol import Setting
 
@@ -43,7 +44,7 @@ class AnnealingTuner:
         warmth = float(np.std(scores)) if len(scores) else 0.0
         unchanged = 0
         for step in range(_STEPS):
-            moved = space.mutate(points, rng)
+            moved = mutate(space, points, rng)
             found = scorer.score(moved)
             unchanged = 0 if pool.offer(moved, found) else unchanged + 1
             if unchanged == _PATIENCE:

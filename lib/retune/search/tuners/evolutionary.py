@@ -4,6 +4,7 @@ import numpy as np
 
 from retune.schedule.space import Candidates, join
 from retune.search.tuners.archive import Archive
+from retune.search.tuners.breeding import crossover, mutate
 from retune.search.tuners.pool import POOL, Pool, led_batch
 from retune.search.tuners.protocol import Setting
 
@@ -57,7 +58,7 @@ class EvolutionaryTuner:
         best, _ = self._archive.best(wanted // 2)
         near = best.take(np.arange(wanted - len(best)) % len(best)) if len(best) else best
         seeds = seeds.take(rng.permutation(len(seeds))[:wanted])
-        known = join([best, space.mutate(near, rng), seeds])
+        known = join([best, mutate(space, near, rng), seeds])
         return join([known, space.sample(_POPULATION - len(known), rng)])
 
     def _children(
@@ -70,10 +71,10 @@ class EvolutionaryTuner:
         mothers = population.take(_tournament(scores, number, rng))
         fathers = population.take(_tournament(scores, number, rng))
         crossed = (rng.random(number) < _CROSSED)[:, None]
-        mixed = space.crossover(mothers, fathers, rng)
+        mixed = crossover(space, mothers, fathers, rng)
         children = Candidates(mothers.sketch, np.where(crossed, mixed.rows, mothers.rows))
         changed = (rng.random(number) < _MUTATED)[:, None]
-        mutants = space.mutate(children, rng)
+        mutants = mutate(space, children, rng)
         rows = np.where(changed, mutants.rows, children.rows)
         return join([population.take(elite), Candidates(children.sketch, rows)])
 

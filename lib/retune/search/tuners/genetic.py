@@ -4,6 +4,7 @@ import numpy as np
 
 from retune.schedule.space import Candidates, join
 from retune.search.tuners.archive import Archive, nobody
+from retune.search.tuners.breeding import crossover, mutate
 from retune.search.tuners.protocol import Setting
 
 _PARENTS = 32
@@ -49,9 +50,9 @@ class GeneticTuner:
         mothers, fathers = (
             parents.take(rng.choice(len(parents), number, p=chances)) for _ in range(2)
         )
-        children = space.mutate(space.crossover(mothers, fathers, rng), rng)
+        children = mutate(space, crossover(space, mothers, fathers, rng), rng)
         twice = np.flatnonzero(rng.random(number) < _SECOND_MUTATION)
         once = np.setdiff1d(np.arange(number), twice)
-        children = join([children.take(once), space.mutate(children.take(twice), rng)])
+        children = join([children.take(once), mutate(space, children.take(twice), rng)])
         new = self._archive.fresh(children)
         return new.take(rng.permutation(len(new))[:count])
