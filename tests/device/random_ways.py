@@ -3,16 +3,12 @@
 Read `compiled`.
 """
 
-from functools import cache
-
 import numpy as np
 
 from retune.bundle.build import build_plan
 from retune.bundle.invariants import verify_plan
 from retune.bundle.module import Module
 from retune.core.target import DeviceSpec
-from retune.device.opening import open_device
-from retune.device.runtime import Device
 from retune.graph.graph import Graph
 from retune.graph.passes import Layout, optimise
 from retune.layout.solve import solve
@@ -22,6 +18,7 @@ from retune.search.in_blocks import laid_ends, written_candidates
 from retune.search.laying import LayoutChoice, laid_out, uniform
 from retune.search.layout_options import Choices, choices_of
 from retune.search.layout_problem import LayoutCosts, layout_problem
+from tests.external.on_device import opened
 
 CPU, SHORT = "pocl", "pocl?vector_bits=128"
 """The machine, and as if its vectors had four floats: so do its blocks of channels then."""
@@ -37,12 +34,6 @@ def ways() -> list[tuple[str, str]]:
     rows = [(device, order) for device in DEVICES for order in ("NHWC", "NCHW")]
     blocks = [(CPU, "NCHW16c"), (SHORT, "NCHW4c"), (GPU, "NCHW4c"), (BARE_GPU, "planes")]
     return [*rows, *blocks, *((device, PLAN) for device in DEVICES)]
-
-
-@cache
-def opened(device: str) -> Device:
-    """The device, opened once."""
-    return open_device(device)
 
 
 def compiled(

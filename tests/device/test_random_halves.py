@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from retune.core.dtypes import TensorType
+from retune.core.dtypes import HALF, WIDE, TensorType
 from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.graph import Graph, GraphBuilder
-from retune.graph.half import HALF, WIDE, widen_half
+from retune.graph.half import widen_half
 from retune.graph.passes import optimise
 from retune.search.extract import extract
 from tests.external.on_device import compile_network

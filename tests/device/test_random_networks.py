@@ -28,7 +28,8 @@ from retune.search.in_blocks import laid_candidates
 from retune.search.laying import laid_out, uniform
 from retune.search.layout_search import LayoutSearch
 from retune.search.session import Session
-from tests.device.random_ways import GPU, SHORT, compiled, opened, ways
+from tests.device.random_ways import GPU, SHORT, compiled, ways
+from tests.external.on_device import opened
 from tests.random_blocks import random_blocks
 from tests.unit.graph.networks import random_network
 from tests.unit.graph.quantize_networks import exact_part

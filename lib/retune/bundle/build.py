@@ -22,13 +22,14 @@ from retune.bundle.plan import (
 )
 from retune.codegen.lower import lower
 from retune.codegen.source import BufferSpec, KernelSource, ProgramSource
+from retune.core.dtypes import HALF
 from retune.core.errors import InputError
 from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
 from retune.device.resident import way_of
 from retune.graph.fuse import Group
 from retune.graph.graph import Graph
-from retune.graph.half import HALF, moves_half
+from retune.graph.half import moves_half
 from retune.graph.indices import index_counts
 from retune.graph.joins import inclusions_of
 from retune.graph.ops.host import HOST

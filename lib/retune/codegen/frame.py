@@ -19,7 +19,6 @@ pass over the finished statements would have to find the sums again.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from retune.codegen.halves import HALF
 from retune.codegen.kernel import (
     Declare,
     Literal,
@@ -34,6 +33,7 @@ from retune.codegen.kernel import (
 from retune.codegen.names import Identifiers
 from retune.codegen.target import Groups
 from retune.codegen.widths import integer_type, sum_type
+from retune.core.dtypes import HALF
 from retune.ir.expr import Buffer, Expr, Var, loads, variables
 from retune.ir.flat import FlatIndices
 from retune.ir.simplify import Monomial, Polynomial, Range

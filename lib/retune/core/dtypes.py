@@ -21,6 +21,9 @@ constants have that type; some instructions for products of bytes ask for it.
 
 DTYPES: tuple[str, ...] = get_args(DType)
 
+HALF, WIDE = "float16", "float32"
+"""What may lie in memory, and what is computed with in its place."""
+
 NUMPY_DTYPES: tuple[str, ...] = tuple(dtype for dtype in DTYPES if dtype != "int7")
 """Those that arrays have."""
 

@@ -6,11 +6,9 @@ sums is 1.0e-2 of the range from onnxruntime; like this 5.8e-4.) Elsewhere all v
 inputs and outputs of the network are of float32, too.
 """
 
-from retune.core.dtypes import TensorType
+from retune.core.dtypes import HALF, WIDE, TensorType
 from retune.graph.graph import Graph, GraphBuilder, Node
 from retune.graph.ops import lookup
-
-HALF, WIDE = "float16", "float32"
 
 
 def widen_half(graph: Graph) -> Graph:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from retune.ir.expr import Buffer, Cast, Expr, Load, cast, redirect
-from retune.ir.te import Compute, Concat, Dag, Tensor
+from retune.ir.te import Compute, Concat, Dag, Tensor, remade
 
 
 def widened_as_read(dag: Dag) -> Dag:
@@ -27,11 +27,7 @@ def widened_as_read(dag: Dag) -> Dag:
     }
     if not casts:
         return dag
-    made: dict[Buffer, Tensor] = {}
-    for tensor in (*dag.placeholders, *dag.stages):
-        if tensor.buffer not in casts:
-            made[tensor.buffer] = _reading(tensor, casts, made)
-    return Dag(tuple(made[t.buffer] for t in dag.outputs))
+    return remade(dag, lambda tensor, made: _reading(tensor, casts, made))
 
 
 def _widened(stage: Tensor) -> Tensor | None:
@@ -47,9 +43,11 @@ def _widened(stage: Tensor) -> Tensor | None:
 def _reading(
     tensor: Tensor, casts: Mapping[Buffer, Tensor], made: Mapping[Buffer, Tensor]
 ) -> Tensor:
+    if tensor.buffer in casts:
+        return casts[tensor.buffer]
     if tensor.op is None:
         return tensor
-    inputs = tuple(made[casts.get(t.buffer, t).buffer] for t in tensor.op.inputs)
+    inputs = tuple(made[t.buffer] for t in tensor.op.inputs)
     if isinstance(tensor.op, Concat):
         return Tensor(tensor.buffer, replace(tensor.op, inputs=inputs))
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 from math import prod
 
 from retune.ir.expr import Buffer, Expr, Load, Var, const, loads, redirect, substitute, variables
-from retune.ir.te import Axis, Compute, Dag, Tensor
+from retune.ir.te import Axis, Compute, Dag, Tensor, remade
 
 Seam = tuple[Buffer, int]
 """The boundary between dimensions d and d + 1 of a buffer."""
@@ -30,10 +30,7 @@ def merge_axes(dag: Dag, *, rows: Collection[Buffer] = (), batches: Collection[B
     seams = _mergeable(dag, kept | {(buffer, 0) for buffer in batches})
     if not any(seams):
         return dag
-    made: dict[Buffer, Tensor] = {}
-    for tensor in (*dag.placeholders, *dag.stages):
-        made[tensor.buffer] = _merged(tensor, seams, made)
-    return Dag(tuple(made[t.buffer] for t in dag.outputs))
+    return remade(dag, lambda tensor, made: _merged(tensor, seams, made))
 
 
 def _mergeable(dag: Dag, kept: set[Seam]) -> set[Seam]:
@@ -127,7 +124,7 @@ class _Groups:
         return _Groups(tuple(tuple(r) for r in runs))
 
 
-def _merged(tensor: Tensor, seams: set[Seam], made: dict[Buffer, Tensor]) -> Tensor:
+def _merged(tensor: Tensor, seams: set[Seam], made: Mapping[Buffer, Tensor]) -> Tensor:
     groups = _Groups.of(tensor.buffer, seams)
     shape = tuple(const(prod(tensor.shape[d] for d in run)) for run in groups.runs)
     buffer = Buffer(tensor.buffer.name, shape, tensor.dtype, tensor.buffer.scope)

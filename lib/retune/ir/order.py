@@ -7,7 +7,7 @@ order of the transpose stores them there at once. Read `made_as_read`.
 from collections.abc import Mapping
 
 from retune.ir.expr import Buffer, Expr, Load, loads, redirect
-from retune.ir.te import Compute, Dag, Tensor
+from retune.ir.te import Compute, Dag, Tensor, remade
 
 
 def made_as_read(dag: Dag) -> Dag:
@@ -26,10 +26,7 @@ def made_as_read(dag: Dag) -> Dag:
         return dag
     if not all(isinstance(op.body, Load) for op in ops) and all(op.reducer is None for op in ops):
         return dag
-    made: dict[Buffer, Tensor] = {}
-    for tensor in (*dag.placeholders, *dag.stages):
-        made[tensor.buffer] = _ordered(tensor, orders, made)
-    return Dag(tuple(made[t.buffer] for t in dag.outputs))
+    return remade(dag, lambda tensor, made: _ordered(tensor, orders, made))
 
 
 def _orders(dag: Dag) -> dict[Buffer, tuple[int, ...]]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from retune.ir.expr import Buffer, Expr, Load, Var, const, loads, redirect, variables
 from retune.ir.simplify import affine
-from retune.ir.te import Compute, Dag, Tensor
+from retune.ir.te import Compute, Dag, Tensor, remade
 
 Parts = tuple[int, int]
 """Patches along a dimension, and places in each of them."""
@@ -31,10 +31,7 @@ def split_patches(dag: Dag) -> Dag:
     parts = {tensor.buffer: _patches(tensor, dag) for tensor in dag.placeholders}
     if not any(parts.values()) or any(not isinstance(s.op, Compute) for s in dag.stages):
         return dag
-    made: dict[Buffer, Tensor] = {}
-    for tensor in (*dag.placeholders, *dag.stages):
-        made[tensor.buffer] = _rebuilt(tensor, parts, made)
-    return Dag(tuple(made[t.buffer] for t in dag.outputs))
+    return remade(dag, lambda tensor, made: _rebuilt(tensor, parts, made))
 
 
 def _patches(tensor: Tensor, dag: Dag) -> dict[int, Parts]:

@@ -16,7 +16,7 @@ known here.
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Literal
@@ -202,6 +202,14 @@ class Dag:
     def flops(self) -> int:
         """Arithmetic operations: those of the bodies, times the extents of all axes."""
         return sum(stage_flops(stage) for stage in self.stages)
+
+
+def remade(dag: Dag, change: Callable[[Tensor, Mapping[Buffer, Tensor]], Tensor]) -> Dag:
+    """The DAG whose tensors are as `change` makes each, from those before it as they were made."""
+    made: dict[Buffer, Tensor] = {}
+    for tensor in (*dag.placeholders, *dag.stages):
+        made[tensor.buffer] = change(tensor, made)
+    return Dag(tuple(made[t.buffer] for t in dag.outputs))
 
 
 def _topological(outputs: Sequence[Tensor]) -> list[Tensor]:

@@ -118,6 +118,11 @@ def layer_weight(
     return coded_weight(weight, settings, least=least)
 
 
+def bias_codes(bias: Array, scale: Array) -> Array:
+    """A bias in whole numbers of the sums' scale, which broadcast. float64"""
+    return np.rint(bias.astype(np.float64) / scale)
+
+
 def _power2(magnitude: Array, steps: int = 128) -> Array:
     """The scale of so many codes up to the first power of two that is not smaller."""
     return np.exp2(np.ceil(np.log2(magnitude))) / steps

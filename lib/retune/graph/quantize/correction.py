@@ -15,6 +15,7 @@ from retune.graph.evaluate import run_parts
 from retune.graph.graph import Graph
 from retune.graph.ops import Array
 from retune.graph.quantize.annotate import Annotation, Region
+from retune.graph.quantize.arithmetic import bias_codes
 from retune.graph.quantize.calibrate import parts_of, values_over
 from retune.graph.quantize.realize import Coding, realized
 
@@ -50,8 +51,8 @@ def corrections(
         found[name] = wanted[name] - mean * np.broadcast_to(scale.reshape(-1), mean.shape)
         _, bias = coding.layer(graph, layer)
         # As it is going to be coded: the rounded sum, which is not the sum of what is rounded.
-        corrected = np.rint((bias.astype(np.float64) + found[name].reshape(column)) / scale)
-        shift = corrected - np.rint(bias / scale)
+        corrected = bias_codes(bias.astype(np.float64) + found[name].reshape(column), scale)
+        shift = corrected - bias_codes(bias, scale)
         shift = np.clip(shift, -_MOST_SHIFT, _MOST_SHIFT).astype(np.int32)
         return [array + shift for array in arrays]
 

@@ -12,7 +12,7 @@ from retune.graph.graph import Graph, Node
 from retune.graph.onnx_nodes import NodeWriter, write_node
 from retune.graph.ops import Array
 from retune.graph.quantize.annotate import Annotation, Region
-from retune.graph.quantize.arithmetic import CodedWeight, Codes
+from retune.graph.quantize.arithmetic import CodedWeight, Codes, bias_codes
 from retune.graph.quantize.realize import Coding
 
 _LEAST = {"uint8": np.uint8, "int8": np.int8}
@@ -112,7 +112,7 @@ class _Export:
         if bias.size != len(made.scales) or not (region.bias or np.any(bias)):
             return inputs, [*node.outputs]
         scales = codes.scale * made.scales
-        whole = np.rint(bias.reshape(-1).astype(np.float64) / scales).astype(np.int32)
+        whole = bias_codes(bias.reshape(-1), scales).astype(np.int32)
         inputs.append(self.stored(f"{node.outputs[0]}.bias", whole, scales))
         return inputs, [*node.outputs, *(region.bias.outputs if region.bias else ())]
 

@@ -20,6 +20,7 @@ from retune.graph.quantize.arithmetic import (
     Codes,
     ScaleError,
     added,
+    bias_codes,
     centred,
     dequantized,
     layer_weight,
@@ -416,7 +417,7 @@ def _whole_bias(made: CodedWeight, bias: Array, codes: Codes) -> tuple[Array, Ar
         scale = (codes.scale * made.scales).reshape(column)
     sums = made.whole.astype(np.int64).sum(axis=tuple(range(1, made.codes.ndim)))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        return scale, np.rint(bias / scale) - codes.zero * sums.reshape(column)
+        return scale, bias_codes(bias, scale) - codes.zero * sums.reshape(column)
 
 
 def _fits(weight: Array, bias: Array) -> bool:
