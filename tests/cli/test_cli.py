@@ -23,6 +23,7 @@ from retune.stages.summary import summarize
 from retune.stages.watch import stopping, tell
 from retune_cli.main import run_command
 from retune_cli.options import parse_layout, parse_shapes
+from tests.cli.refused import assert_refused
 from tests.flows.fakes import FakeStages
 from tests.unit.records.test_store import record
 
@@ -158,13 +159,7 @@ def test_bad_input_ends_with_2_and_one_sentence(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.chdir(tmp_path)
-    assert run_command(arguments) == 2
-    printed = capsys.readouterr()
-    assert message in printed.err
-    assert "Traceback" not in printed.err
-    assert printed.out == ""
-    assert list(tmp_path.iterdir()) == []
+    assert "Traceback" not in assert_refused(arguments, message, capsys, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(

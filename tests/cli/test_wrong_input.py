@@ -11,6 +11,7 @@ from retune.nightly.members import processes_of_this_machine
 from retune.nightly.night import run_night
 from retune.records.store import RecordStore
 from retune_cli.main import run_command
+from tests.cli.refused import assert_refused
 from tests.unit.records.test_store import record
 
 HUGE = "99999999999999999999"
@@ -52,13 +53,8 @@ def test_one_sentence_and_nothing_is_left(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.chdir(tmp_path)
-    assert run_command(arguments) == 2
-    printed = capsys.readouterr()
-    assert message in printed.err
-    assert printed.err.count("\n") == 1
-    assert printed.out == ""
-    assert list(tmp_path.iterdir()) == []
+    error = assert_refused(arguments, message, capsys, tmp_path, monkeypatch)
+    assert error.count("\n") == 1
 
 
 def test_a_night_without_a_name_starts_no_server(
