@@ -33,7 +33,7 @@ from benchmarks.command import parser_of
 from benchmarks.rounding import agrees
 from benchmarks.table import geometric_mean
 from benchmarks.torch_architectures import ARCHITECTURES, Architecture, Exporter
-from retune.bundle.verify import TOLERANCE
+from retune.bundle.verify.compare import TOLERANCE
 from retune.core.config import cache_root
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -46,7 +46,7 @@ def run(folder: Path, arguments: list[str]) -> float:
     }
     started = time.perf_counter()
     subprocess.run(
-        [sys.executable, "-m", "retune_cli.main", *arguments],
+        [sys.executable, "-m", "retune.cli.main", *arguments],
         env=environment,
         check=True,
         stdout=subprocess.DEVNULL,
@@ -57,7 +57,7 @@ def run(folder: Path, arguments: list[str]) -> float:
 
 def server_bytes(folder: Path) -> int:
     """Resident memory of a private server that nobody asks anything."""
-    from retune_prefect.server import prefect_api
+    from retune.prefect.server import prefect_api
 
     with prefect_api(folder / "prefect"):
         time.sleep(SETTLED_S)

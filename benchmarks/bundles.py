@@ -15,17 +15,17 @@ from benchmarks.command import parser_of
 from benchmarks.networks import NETWORKS, folder_of
 from retune.bundle.format import read_bundle, write_bundle
 from retune.core.config import cache_root, records_root
+from retune.pipeline.calling import InProcess
+from retune.pipeline.delivery import stage_compile
+from retune.pipeline.manifest import CompileManifest, SettledManifest, TuneRequest
+from retune.pipeline.mending import stage_mend
+from retune.pipeline.network import stage_extract, stage_import
+from retune.pipeline.results import TuneEvent
+from retune.pipeline.selection import stage_select
+from retune.pipeline.summary import event_of
+from retune.pipeline.tuning import join_searches, stage_finalists, stage_search
+from retune.pipeline.watch import watching
 from retune.search.defaults import DEFAULT_MAX_ERROR
-from retune.stages.calling import InProcess
-from retune.stages.delivery import stage_compile
-from retune.stages.manifest import CompileManifest, SettledManifest, TuneRequest
-from retune.stages.mending import stage_mend
-from retune.stages.network import stage_extract, stage_import
-from retune.stages.results import TuneEvent
-from retune.stages.selection import stage_select
-from retune.stages.summary import event_of
-from retune.stages.tuning import join_searches, stage_finalists, stage_search
-from retune.stages.watch import watching
 
 
 def publish(request: TuneRequest) -> tuple[SettledManifest, CompileManifest]:

@@ -18,15 +18,15 @@ from statistics import median
 from benchmarks.command import parser_of
 from benchmarks.networks import known_candidates
 from retune.api import import_network
-from retune.bundle.bench import BenchOptions, Contender, compare_times
 from retune.bundle.build import build_plan
-from retune.bundle.executor import forms_here
-from retune.bundle.forms import best_form
-from retune.bundle.module import Module
-from retune.bundle.peers import open_peer
+from retune.bundle.runtime.executor import forms_here
+from retune.bundle.runtime.forms import best_form
+from retune.bundle.runtime.module import Module
+from retune.bundle.verify.bench import BenchOptions, Contender, compare_times
+from retune.bundle.verify.peers import open_peer
 from retune.core.config import cache_root, records_root
-from retune.device.lease import lease
-from retune.device.runtime import open_device
+from retune.device.measure.lease import lease
+from retune.device.opencl.runtime import open_device
 from retune.records.store import RecordStore
 
 TINY = ("zoo:mlp", "zoo:kws")

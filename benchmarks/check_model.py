@@ -19,16 +19,16 @@ from benchmarks.command import parser_of
 from benchmarks.passes import alone
 from benchmarks.rounding import moved_by_rounding
 from retune.api import ImportedNetwork, import_network
-from retune.bundle.bench import BenchOptions, compare_times
 from retune.bundle.build import build_plan
-from retune.bundle.by_parts import parts_of
-from retune.bundle.contest import open_contest
-from retune.bundle.module import Module
-from retune.bundle.peers import open_peer
 from retune.bundle.plan import NetworkPlan
-from retune.bundle.verify import verify
+from retune.bundle.runtime.module import Module
+from retune.bundle.verify.bench import BenchOptions, compare_times
+from retune.bundle.verify.by_parts import parts_of
+from retune.bundle.verify.compare import verify
+from retune.bundle.verify.contest import open_contest
+from retune.bundle.verify.peers import open_peer
 from retune.core.errors import RetuneError
-from retune.device.runtime import Device, open_device
+from retune.device.opencl.runtime import Device, open_device
 from retune.graph.evaluate import random_inputs
 
 STAGES = ("import", "compile", "verify", "times")

@@ -28,10 +28,10 @@ from retune.api import import_network
 from retune.bundle.build import build_plan
 from retune.bundle.export.program import export_c
 from retune.bundle.format import write_bundle
-from retune.bundle.module import Module
+from retune.bundle.runtime.module import Module
 from retune.core.config import cache_root, records_root
-from retune.device.catalogue import device_spec
-from retune.device.runtime import open_device
+from retune.device.opencl.catalogue import device_spec
+from retune.device.opencl.runtime import open_device
 from retune.records.store import RecordStore
 
 _SAID = re.compile(

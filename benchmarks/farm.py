@@ -28,16 +28,16 @@ from retune.api import extract_tasks, import_network
 from retune.codegen.lower import lower
 from retune.codegen.source import ProgramSource
 from retune.core.errors import ScheduleError
-from retune.device.farm.link import Link
-from retune.device.farm.names import FarmName
-from retune.device.farm.runner import FarmRunner
+from retune.device.measure.workload import MeasureOptions, Runner, Workload
 from retune.device.opening import open_runner
-from retune.device.workload import MeasureOptions, Runner, Workload
+from retune.device.remote.link import Link
+from retune.device.remote.names import FarmName
+from retune.device.remote.runner import FarmRunner
 from retune.farm.certs import make_certs
 from retune.records.store import RecordStore
-from retune.rules.devices import target_of
 from retune.search.session import RunSettings, Session, search_all
 from retune.search.task import Task
+from retune.targets.devices import target_of
 
 OPTIONS = MeasureOptions()
 _PORT = 18_786
@@ -52,7 +52,7 @@ class Farm:
         self.certs = folder / "certs"
         make_certs(self.certs)
         self._processes: list[subprocess.Popen[bytes]] = []
-        retune = [sys.executable, "-m", "retune_cli.main", "farm"]
+        retune = [sys.executable, "-m", "retune.cli.main", "farm"]
         certs = ["--certs", str(self.certs / "scheduler")]
         self._start(folder, [*retune, "scheduler", "--port", str(_PORT), *certs])
         for number in range(boards):

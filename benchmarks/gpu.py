@@ -19,15 +19,15 @@ from benchmarks.bundles import publish
 from benchmarks.command import parser_of
 from benchmarks.torch_peer import ROUNDS, convolution_us, median_s, network_ms, use_float32
 from retune.api import ImportedNetwork, build_plan, import_network
-from retune.bundle.module import Module
-from retune.bundle.peers import open_peer
-from retune.bundle.verify import verify
+from retune.bundle.runtime.module import Module
+from retune.bundle.verify.compare import verify
+from retune.bundle.verify.peers import open_peer
 from retune.core.config import cache_root, records_root
-from retune.device.ceilings import Ceilings
+from retune.device.measure.ceilings import Ceilings
+from retune.pipeline.manifest import TuneRequest
 from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.search.extract import Network
 from retune.search.task import Task
-from retune.stages.manifest import TuneRequest
 
 
 def tuned(model: str, options: Namespace) -> Module:

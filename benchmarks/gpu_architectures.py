@@ -30,11 +30,11 @@ from benchmarks.torch_architectures import ARCHITECTURES, Architecture
 from benchmarks.torch_export import export, runnable
 from benchmarks.torch_peer import graph_us, median_s, use_float32
 from retune.api import build_plan, import_network
-from retune.bundle.executor import forms_here
 from retune.bundle.format import read_bundle, write_bundle
-from retune.bundle.module import Module
-from retune.bundle.peers import open_peer
-from retune.bundle.verify import verify
+from retune.bundle.runtime.executor import forms_here
+from retune.bundle.runtime.module import Module
+from retune.bundle.verify.compare import verify
+from retune.bundle.verify.peers import open_peer
 from retune.core.config import cache_root
 from retune.device.opening import open_device
 from retune.graph.evaluate import random_inputs

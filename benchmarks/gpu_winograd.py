@@ -21,14 +21,14 @@ from retune.codegen.lower import lower
 from retune.codegen.source import BufferSpec
 from retune.core.config import cache_root
 from retune.core.target import DeviceSpec
-from retune.device.launching import prepare_launches
-from retune.device.runtime import Buffer, Device, Launch, open_device
-from retune.device.workload import job_launches
-from retune.rules.cost.estimate import default_candidate, estimate
-from retune.rules.devices import target_of
-from retune.rules.gpu.winograd import PREFIX
+from retune.device.measure.workload import job_launches
+from retune.device.opencl.launching import prepare_launches
+from retune.device.opencl.runtime import Buffer, Device, Launch, open_device
 from retune.schedule.space import Sketch
 from retune.search.task import Task
+from retune.targets.cost.estimate import default_candidate, estimate
+from retune.targets.devices import target_of
+from retune.targets.gpu.winograd import PREFIX
 
 NETWORKS = ("zoo:vgg19_bn", "zoo:resnet18_v1")
 _POPULATION = 4096

@@ -19,17 +19,17 @@ import onnx
 
 from benchmarks.command import parser_of
 from retune.api import ImportedNetwork, build_plan, extract_tasks, import_network
-from retune.bundle.module import Module
+from retune.bundle.runtime.module import Module
 from retune.codegen.lower import lower
-from retune.device.measure import LocalRunner
-from retune.device.runtime import Device, open_device
-from retune.device.workload import MeasureOptions
-from retune.graph.zoo.writer import NetWriter
-from retune.rules.cost.estimate import estimate
-from retune.rules.devices import target_of
+from retune.device.measure.local import LocalRunner
+from retune.device.measure.workload import MeasureOptions
+from retune.device.opencl.runtime import Device, open_device
+from retune.frontend.zoo.writer import NetWriter
 from retune.schedule.space import Candidate
-from retune.search.ranks import rank_correlation
+from retune.search.model.ranks import rank_correlation
 from retune.search.task import Task
+from retune.targets.cost.estimate import estimate
+from retune.targets.devices import target_of
 
 _RUNS = 5
 """Of the network in a turn; the median counts."""

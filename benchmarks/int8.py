@@ -28,18 +28,18 @@ import numpy as np
 from benchmarks.command import parser_of
 from benchmarks.networks import FASTER, PEERS, known_candidates
 from benchmarks.table import geometric_mean
-from retune.bundle.bench import BenchOptions, compare_times
 from retune.bundle.build import build_plan
-from retune.bundle.forms import best_form
-from retune.bundle.module import Module
-from retune.bundle.peers import open_peer
+from retune.bundle.runtime.forms import best_form
+from retune.bundle.runtime.module import Module
+from retune.bundle.verify.bench import BenchOptions, compare_times
+from retune.bundle.verify.peers import open_peer
 from retune.core.config import records_root
-from retune.device.runtime import Device, open_device
+from retune.device.opencl.runtime import Device, open_device
+from retune.frontend.models import load_model, resolve_model
+from retune.frontend.onnx.importer import load_file
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph, without_dead
-from retune.graph.models import load_model, resolve_model
-from retune.graph.onnx_import import load_file
-from retune.graph.passes import optimise
+from retune.graph.passes.pipeline import optimise
 from retune.graph.quantize.recipe import quantize
 from retune.graph.quantize.settings import QuantizeSettings
 from retune.records.store import RecordStore

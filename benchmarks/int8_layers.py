@@ -25,17 +25,17 @@ from benchmarks.int8 import samples_of
 from benchmarks.layers import graph_of
 from benchmarks.table import geometric_mean
 from retune.codegen.kernel import Function
-from retune.codegen.opencl_intrinsics import function_lines, function_name, macro_name
-from retune.device.runtime import Device, open_device
-from retune.graph.models import load_model
-from retune.graph.passes import optimise
+from retune.codegen.opencl.intrinsics import function_lines, function_name, macro_name
+from retune.device.opencl.runtime import Device, open_device
+from retune.frontend.models import load_model
+from retune.graph.passes.pipeline import optimise
 from retune.graph.quantize.recipe import quantize
 from retune.graph.quantize.settings import QuantizeSettings
-from retune.instructions import Shape, intrinsic
-from retune.rules.cost.estimate import estimate
+from retune.intrinsics import Shape, intrinsic
 from retune.schedule.space import Candidate
 from retune.search.extract import extract
 from retune.search.task import Task
+from retune.targets.cost.estimate import estimate
 
 SORTS = {"words": "dot4", "matrix": "tile8"}
 """Part of a sketch's name -> the intrinsic by which it works."""

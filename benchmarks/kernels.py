@@ -32,15 +32,15 @@ from benchmarks.networks import known_candidates
 from benchmarks.steps import STEP_NETWORKS, step_rows
 from benchmarks.table import Row, show, summary
 from retune.api import ImportedNetwork, import_network
-from retune.bundle.bench import BenchOptions, compare_times
 from retune.bundle.build import build_plan
-from retune.bundle.module import Module
-from retune.bundle.peers import open_peer
+from retune.bundle.runtime.module import Module
+from retune.bundle.verify.bench import BenchOptions, compare_times
+from retune.bundle.verify.peers import open_peer
 from retune.core.config import cache_root, records_root
-from retune.device.catalogue import device_spec
-from retune.device.ceilings import Ceilings
-from retune.device.measure import LocalRunner
-from retune.device.runtime import open_device
+from retune.device.measure.ceilings import Ceilings
+from retune.device.measure.local import LocalRunner
+from retune.device.opencl.catalogue import device_spec
+from retune.device.opencl.runtime import open_device
 from retune.records.store import RecordStore
 from retune.search.session import RunSettings, Session, search_all
 from retune.search.task import Task

@@ -12,15 +12,15 @@ import numpy as np
 
 from benchmarks.command import parser_of
 from benchmarks.table import geometric_mean
-from retune.bundle.bench import BenchOptions, compare_times
 from retune.bundle.build import build_plan
-from retune.bundle.module import Module
+from retune.bundle.runtime.module import Module
+from retune.bundle.verify.bench import BenchOptions, compare_times
 from retune.codegen.target import ONE_BASE
-from retune.device.runtime import Device, open_device
+from retune.device.opencl.runtime import Device, open_device
+from retune.frontend.models import load_model
 from retune.graph.evaluate import random_inputs
 from retune.graph.graph import Graph
-from retune.graph.models import load_model
-from retune.graph.passes import optimise
+from retune.graph.passes.pipeline import optimise
 from retune.search.extract import extract
 
 NETWORKS = ("zoo:resnet18_v1", "zoo:resnet50_v1", "zoo:mobilenet")

@@ -8,7 +8,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from retune.api import import_network
-from retune.bundle.module import Module
+from retune.bundle.runtime.module import Module
 from retune.core.config import cache_root
 from retune.graph.graph import Graph, Node
 from retune.search.task import Task

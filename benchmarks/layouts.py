@@ -24,25 +24,25 @@ from benchmarks.command import parser_of
 from benchmarks.int8 import runs, samples_of
 from benchmarks.networks import known_candidates
 from benchmarks.table import geometric_mean
-from retune.bundle.bench import BenchOptions, compare_times
 from retune.bundle.build import build_plan
-from retune.bundle.module import Module
-from retune.device.launch_cost import LaunchCost, launch_cost
+from retune.bundle.runtime.module import Module
+from retune.bundle.verify.bench import BenchOptions, compare_times
+from retune.device.opencl.launch_cost import LaunchCost, launch_cost
+from retune.device.opencl.runtime import Device, open_device
 from retune.device.opening import open_runner
-from retune.device.runtime import Device, open_device
-from retune.graph.models import load_model
-from retune.graph.passes import optimise
+from retune.frontend.models import load_model
+from retune.graph.passes.pipeline import optimise
 from retune.graph.quantize.recipe import quantize
 from retune.graph.quantize.settings import QuantizeSettings
-from retune.layout.solve import solve
 from retune.records.store import RecordStore
 from retune.search.conditions import network_conditions, usual_options
 from retune.search.extract import Network, extract
-from retune.search.in_blocks import laid_candidates
-from retune.search.laying import LayoutChoice, laid_out, uniform
-from retune.search.layout_problem import LayoutProblem
-from retune.search.layout_search import FoundLayouts, LayoutSearch
-from retune.search.layouts import IN_ROWS, Ends
+from retune.search.layout.in_blocks import laid_candidates
+from retune.search.layout.laying import LayoutChoice, laid_out, uniform
+from retune.search.layout.layouts import IN_ROWS, Ends
+from retune.search.layout.problem import LayoutProblem
+from retune.search.layout.search import FoundLayouts, LayoutSearch
+from retune.search.layout.solver.solve import solve
 from retune.search.session import RunSettings, Session
 
 BLOCKS = "NCHW16c"

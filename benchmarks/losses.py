@@ -21,9 +21,9 @@ from benchmarks.command import parser_of
 from benchmarks.search_quality import layer_grids, lesson
 from retune.records.replay import read_replay
 from retune.records.store import RecordStore
-from retune.search.cost_model import LOSS, Loss, OfflineModel, learned_score, static_score
-from retune.search.learning import Lesson
-from retune.search.offline import Answer, Rows, cross_validate, judge, load_rows, predictions
+from retune.search.model.cost_model import LOSS, Loss, OfflineModel, learned_score, static_score
+from retune.search.model.learning import Lesson
+from retune.search.model.offline import Answer, Rows, cross_validate, judge, load_rows, predictions
 
 _LEAST = 8
 

@@ -82,7 +82,7 @@ def _lowering(spec: DeviceSpec) -> Callable[[Program], object]:
     """`lower` for a device; that of older checkouts asked for no target."""
     if "target" not in signature(lower).parameters:
         return lower  # pyright: ignore[reportReturnType]
-    from retune.rules.devices import target_of
+    from retune.targets.devices import target_of
 
     return partial(lower, target=target_of(spec))
 

@@ -32,9 +32,9 @@ from retune import __version__
 from retune.codegen.source import ProgramSource
 from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
-from retune.device.catalogue import device_spec
-from retune.device.measure import LocalRunner
-from retune.device.workload import MeasureOptions, Runner
+from retune.device.measure.local import LocalRunner
+from retune.device.measure.workload import MeasureOptions, Runner
+from retune.device.opencl.catalogue import device_spec
 from retune.records.ranking import known
 from retune.records.replay import calm_hashes, pack
 from retune.records.schema import Measurement

@@ -21,14 +21,14 @@ import numpy as np
 from benchmarks.command import parser_of
 from benchmarks.replay_layers import LAYERS
 from retune.codegen.lower import lower
-from retune.device.building import MAX_SHARING
-from retune.device.messages import Build, Check, Checked, Load, Refused, Time, Timed, Warm
-from retune.device.runtime import Device, open_device
-from retune.device.worker import Worker
-from retune.device.workload import Candidate, MeasureOptions, Workload, make_candidate
-from retune.rules.devices import target_of
-from retune.search.ranks import rank_correlation
+from retune.device.measure.messages import Build, Check, Checked, Load, Refused, Time, Timed, Warm
+from retune.device.measure.worker import Worker
+from retune.device.measure.workload import Candidate, MeasureOptions, Workload, make_candidate
+from retune.device.opencl.building import MAX_SHARING
+from retune.device.opencl.runtime import Device, open_device
+from retune.search.model.ranks import rank_correlation
 from retune.search.task import Task
+from retune.targets.devices import target_of
 
 _LONGER = 2
 """How much longer the longer repeats last."""

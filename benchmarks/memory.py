@@ -24,12 +24,12 @@ from benchmarks.networks import known_candidates
 from retune.api import import_network
 from retune.bundle.build import build_plan
 from retune.bundle.format import write_bundle
-from retune.bundle.module import Module, random_inputs
-from retune.bundle.peers import open_peer
+from retune.bundle.runtime.module import Module, random_inputs
+from retune.bundle.verify.peers import open_peer
 from retune.core.config import cache_root, records_root
 from retune.core.dtypes import TensorType
-from retune.device.catalogue import device_spec
-from retune.device.runtime import open_device
+from retune.device.opencl.catalogue import device_spec
+from retune.device.opencl.runtime import open_device
 from retune.records.store import RecordStore
 
 PEERS = ("onnxruntime", "openvino")

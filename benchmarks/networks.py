@@ -18,14 +18,14 @@ from pathlib import Path
 from benchmarks.command import parser_of
 from benchmarks.table import geometric_mean
 from retune.api import ImportedNetwork, import_network
-from retune.bundle.bench import BenchOptions, compare_times
 from retune.bundle.build import build_plan
-from retune.bundle.module import Module
-from retune.bundle.peers import open_peer
-from retune.bundle.verify import verify
+from retune.bundle.runtime.module import Module
+from retune.bundle.verify.bench import BenchOptions, compare_times
+from retune.bundle.verify.compare import verify
+from retune.bundle.verify.peers import open_peer
 from retune.core.config import cache_root, records_root
 from retune.core.target import DeviceSpec
-from retune.device.runtime import Device, open_device
+from retune.device.opencl.runtime import Device, open_device
 from retune.records.store import RecordStore
 from retune.schedule.space import Candidate
 from retune.search.conditions import network_conditions

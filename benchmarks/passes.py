@@ -15,13 +15,13 @@ import numpy as np
 from benchmarks.command import parser_of
 from benchmarks.networks import folder_of
 from retune.api import import_network
-from retune.bundle.bench import BenchOptions, compare_times
 from retune.bundle.build import ContestPlan, Slot, build_plan
-from retune.bundle.contest import open_contest
 from retune.bundle.format import read_bundle
-from retune.bundle.module import Module
 from retune.bundle.plan import NetworkPlan
-from retune.device.runtime import Device, open_device
+from retune.bundle.runtime.module import Module
+from retune.bundle.verify.bench import BenchOptions, compare_times
+from retune.bundle.verify.contest import open_contest
+from retune.device.opencl.runtime import Device, open_device
 
 NETWORKS = ("zoo:resnet50_v1", "light:squeezenet", "zoo:mobilenet")
 _PASSES = 20

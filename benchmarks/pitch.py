@@ -23,18 +23,18 @@ from benchmarks.table import geometric_mean
 from retune.api import import_network
 from retune.codegen.lower import lower
 from retune.core.dtypes import TensorType, itemsize
-from retune.device.jobs import BoundJob, build_jobs
-from retune.device.pool import ConstantPool
-from retune.device.runtime import Device, open_device
-from retune.device.workload import Workload, make_candidate
-from retune.graph.zoo.writer import NetWriter
+from retune.device.measure.workload import Workload, make_candidate
+from retune.device.opencl.jobs import BoundJob, build_jobs
+from retune.device.opencl.pool import ConstantPool
+from retune.device.opencl.runtime import Device, open_device
+from retune.frontend.zoo.writer import NetWriter
 from retune.ir.storage import Storage, row_major
 from retune.ir.te import Tensor
 from retune.ir.views import view
-from retune.rules.cost.estimate import default_candidate
-from retune.rules.devices import target_of
 from retune.schedule.space import Candidate
 from retune.search.task import Task
+from retune.targets.cost.estimate import default_candidate
+from retune.targets.devices import target_of
 
 LINE_BYTES = 64
 WAYS = ("packed", "input", "both")

@@ -4,7 +4,7 @@ import numpy as np
 
 from retune.core.dtypes import TensorType
 from retune.graph.graph import GraphBuilder
-from retune.graph.ops import AttrValue
+from retune.ops import AttrValue
 from retune.search.extract import extract
 from retune.search.task import Task
 

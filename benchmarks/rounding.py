@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from retune.bundle.verify import TOLERANCE, compare
+from retune.bundle.verify.compare import TOLERANCE, compare
 from retune.graph.evaluate import run_parts
 from retune.graph.graph import Graph
-from retune.graph.ops import Array
+from retune.ops import Array
 
 _ROUNDING = 2.0**-22
 """What is added to each value, normally distributed: as a part of the root of its mean square.

@@ -20,9 +20,9 @@ from benchmarks.replay_layers import LAYERS
 from benchmarks.table import geometric_mean
 from retune.core.target import DeviceSpec
 from retune.records.replay import Replay, read_replay
-from retune.search.cost_model import OfflineModel, train_offline
-from retune.search.features import featurise
-from retune.search.learning import Learner, Lesson, scores
+from retune.search.model.cost_model import OfflineModel, train_offline
+from retune.search.model.features import featurise
+from retune.search.model.learning import Learner, Lesson, scores
 from retune.search.recorded import RecordedGrid, recorded_grid
 from retune.search.tuners import TUNERS, Setting, make_tuner
 

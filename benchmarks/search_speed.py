@@ -10,8 +10,8 @@ import numpy as np
 from benchmarks.command import parser_of
 from benchmarks.replay_layers import LAYERS
 from retune.core.target import GENERIC_CPU
-from retune.search.cost_model import CostModel
-from retune.search.features import featurise
+from retune.search.model.cost_model import CostModel
+from retune.search.model.features import featurise
 
 _SEED = 0
 

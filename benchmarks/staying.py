@@ -14,14 +14,14 @@ import numpy as np
 
 from benchmarks.command import parser_of
 from benchmarks.table import geometric_mean
-from retune.bundle.bench import BenchOptions, compare_times
 from retune.bundle.build import build_plan
-from retune.bundle.module import Module
 from retune.bundle.plan import Form, NetworkPlan
+from retune.bundle.runtime.module import Module
+from retune.bundle.verify.bench import BenchOptions, compare_times
+from retune.device.opencl.runtime import Device
 from retune.device.opening import open_device
-from retune.device.runtime import Device
-from retune.graph.models import load_model
-from retune.graph.passes import optimise
+from retune.frontend.models import load_model
+from retune.graph.passes.pipeline import optimise
 from retune.search.extract import extract
 
 NETWORKS = ("zoo:kws", "zoo:mobilenet", "zoo:resnet18_v1", "zoo:resnet50_v1")

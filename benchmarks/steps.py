@@ -8,8 +8,8 @@ is a cost of the launch, not of its steps: so many rounds that it does not count
 each other does: taking work-groups, waiting for the last of them, and fetching lines from the other
 core where that one took a group in the round before (measured: a depthwise layer of 256 channels at
 28x28 takes 43 us, and 34 if no core may take from another's share). The roofline is measured in the
-same run (`retune.device.ceilings`), where each core stays with its own lines: copies of as many
-bytes, or multiply-adds.
+same run (`retune.device.measure.ceilings`), where each core stays with its own lines: copies of as
+many bytes, or multiply-adds.
 Steps have no peers: other runtimes cannot be asked for one.
 """
 
@@ -20,14 +20,14 @@ from benchmarks.command import parser_of
 from benchmarks.networks import known_candidates
 from benchmarks.table import Row, show, summary
 from retune.api import import_network
-from retune.bundle.bench import BenchOptions, compare_times
 from retune.bundle.build import build_plan
-from retune.bundle.module import Module
 from retune.bundle.plan import NetworkPlan, PlanLaunch
+from retune.bundle.runtime.module import Module
+from retune.bundle.verify.bench import BenchOptions, compare_times
 from retune.core.config import cache_root, records_root
-from retune.device.catalogue import device_spec
-from retune.device.ceilings import Ceilings
-from retune.device.runtime import open_device
+from retune.device.measure.ceilings import Ceilings
+from retune.device.opencl.catalogue import device_spec
+from retune.device.opencl.runtime import open_device
 from retune.records.store import RecordStore
 
 STEP_NETWORKS = ("zoo:mobilenet", "zoo:resnet50_v1", "light:squeezenet", "light:inception_v1")

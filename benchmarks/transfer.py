@@ -23,9 +23,9 @@ import numpy as np
 from benchmarks.command import parser_of
 from retune.core.errors import InputError
 from retune.records.store import RecordStore
-from retune.search.cost_model import OfflineModel, static_score, train_offline
-from retune.search.features import FEATURES, VERSION
-from retune.search.offline import Rows, cross_validate, judge, load_rows, predictions
+from retune.search.model.cost_model import OfflineModel, static_score, train_offline
+from retune.search.model.features import FEATURES, VERSION
+from retune.search.model.offline import Rows, cross_validate, judge, load_rows, predictions
 
 OF_DEVICE = np.array([feature.name.startswith("device.") for feature in FEATURES])
 """Which features are the device's numbers. bool [len(FEATURES)]"""

@@ -18,8 +18,8 @@ from tempfile import TemporaryDirectory
 from benchmarks.command import parser_of
 from retune.api import extract_tasks, import_network
 from retune.codegen.source import ProgramSource
-from retune.device.measure import LocalRunner
-from retune.device.workload import MeasureOptions
+from retune.device.measure.local import LocalRunner
+from retune.device.measure.workload import MeasureOptions
 from retune.records.schema import Measurement
 from retune.records.store import RecordStore
 from retune.search.defaults import DEFAULT_TUNER

@@ -17,11 +17,11 @@ from pathlib import Path
 from benchmarks.command import parser_of
 from benchmarks.networks import folder_of
 from benchmarks.table import geometric_mean
-from retune.bundle.bench import BenchOptions, compare_times
-from retune.bundle.module import Module
 from retune.bundle.plan import NetworkPlan
+from retune.bundle.runtime.module import Module
+from retune.bundle.verify.bench import BenchOptions, compare_times
 from retune.core.errors import InputError
-from retune.device.runtime import Device, open_device
+from retune.device.opencl.runtime import Device, open_device
 
 _HEAVY = ("conv", "depthwise", "dense", "matmul", "max_pool", "avg_pool", "global")
 """What the names of the kernels begin with that count."""

@@ -11,12 +11,12 @@ import numpy as np
 
 from benchmarks.command import parser_of
 from retune.report.vta import Layer, as_file, queue_chart, roofline_chart
-from retune.vta.config import VtaConfig
-from retune.vta.functional import execute
-from retune.vta.lower import lower
-from retune.vta.space import space_of
-from retune.vta.timing import Timing, simulate
-from retune.vta.workload import OUTPUT, Convolution, reference, requantized
+from retune.targets.vta.config import VtaConfig
+from retune.targets.vta.functional import execute
+from retune.targets.vta.lower import lower
+from retune.targets.vta.space import space_of
+from retune.targets.vta.timing import Timing, simulate
+from retune.targets.vta.workload import OUTPUT, Convolution, reference, requantized
 
 _SHARE = 0.7
 """Of the peak, for windows of 3x3."""

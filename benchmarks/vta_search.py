@@ -18,10 +18,10 @@ import numpy as np
 
 from benchmarks.command import parser_of
 from benchmarks.vta import LAYERS
-from retune.device.accelerator import AcceleratorRunner
 from retune.device.opening import spec_of
-from retune.graph.models import load_model
-from retune.graph.passes import optimise
+from retune.device.simulated.accelerator import AcceleratorRunner
+from retune.frontend.models import load_model
+from retune.graph.passes.pipeline import optimise
 from retune.graph.quantize.recipe import quantize
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
 from retune.records.store import RecordStore
@@ -30,7 +30,7 @@ from retune.search.extract import extract
 from retune.search.packed import packed_network
 from retune.search.session import RunSettings, Session, search_all
 from retune.search.task import Task
-from retune.vta.config import VtaConfig
+from retune.targets.vta.config import VtaConfig
 
 _DEVICE = "vta-sim"
 _TUNERS = ("random", "ga", "xgb")

@@ -24,14 +24,14 @@ from benchmarks.kernels import describe
 from retune.api import import_network
 from retune.codegen.lower import lower
 from retune.core.target import DeviceSpec
-from retune.device.measure import LocalRunner
-from retune.device.workload import MeasureOptions
-from retune.rules.cost.estimate import default_candidate, estimate
-from retune.rules.cpu.winograd import PREFIX
-from retune.rules.devices import target_of
+from retune.device.measure.local import LocalRunner
+from retune.device.measure.workload import MeasureOptions
 from retune.schedule.space import Candidate, Sketch, Space
 from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.search.task import Task
+from retune.targets.cost.estimate import default_candidate, estimate
+from retune.targets.cpu.winograd import PREFIX
+from retune.targets.devices import target_of
 
 NETWORKS = ("zoo:vgg19_bn", "zoo:resnet18_v1", "light:inception_v1")
 _POPULATION = 4096

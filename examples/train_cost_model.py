@@ -12,7 +12,7 @@ import numpy as np
 import xgboost
 
 import retune.records
-from retune.search.features import VERSION
+from retune.search.model.features import VERSION
 
 
 def main() -> None:

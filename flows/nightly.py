@@ -33,13 +33,13 @@ from retune.nightly.notify import check_environment, notifiers, send, wanted
 from retune.nightly.settings import DeviceConfig, ModelConfig, NightlyConfig
 from retune.nightly.summary import night_markdown, night_page, notice_of, summarize_night
 from retune.nightly.window import is_open, seconds_left
-from retune.search.registry import ModelCard
-from retune.stages.results import TuneResult
-from retune.stages.upkeep import stage_compact
-from retune_prefect.cancelling import RunCancelled, raise_if_cancelled
-from retune_prefect.flow_run import HOOKS, flow_run, name_of_run, outcome, slug
-from retune_prefect.notices import block_notifier
-from retune_prefect.stage_task import AsTasks
+from retune.pipeline.results import TuneResult
+from retune.pipeline.upkeep import stage_compact
+from retune.prefect.cancelling import RunCancelled, raise_if_cancelled
+from retune.prefect.flow_run import HOOKS, flow_run, name_of_run, outcome, slug
+from retune.prefect.notices import block_notifier
+from retune.prefect.stage_task import AsTasks
+from retune.search.model.registry import ModelCard
 
 RETRAIN, COMPACT = "retrain", "compact"
 

@@ -11,12 +11,12 @@ from pydantic import Field
 
 import tasks
 from retune.core.config import records_root
-from retune.search.registry import ModelCard, registered
-from retune.stages.rows import model_rows
-from retune.stages.upkeep import stage_retrain
-from retune_prefect.cancelling import RunCancelled
-from retune_prefect.flow_run import HOOKS, flow_run
-from retune_prefect.stage_task import AsTasks
+from retune.pipeline.rows import model_rows
+from retune.pipeline.upkeep import stage_retrain
+from retune.prefect.cancelling import RunCancelled
+from retune.prefect.flow_run import HOOKS, flow_run
+from retune.prefect.stage_task import AsTasks
+from retune.search.model.registry import ModelCard, registered
 
 
 @flow(name="retrain-cost-model", persist_result=True, result_serializer="json", **HOOKS)

@@ -17,13 +17,13 @@ import tasks
 from retune.core.config import cache_root, records_root
 from retune.core.layouts import Solver
 from retune.graph.quantize.settings import QuantizeSettings
-from retune.stages.chain import run_chain
-from retune.stages.manifest import Publish, TuneRequest
-from retune.stages.results import TuneResult
-from retune_prefect.artifacts import show_result, tuning_progress
-from retune_prefect.cancelling import RunCancelled
-from retune_prefect.flow_run import HOOKS, flow_run, name_of_run, subject
-from retune_prefect.stage_task import AsTasks
+from retune.pipeline.chain import run_chain
+from retune.pipeline.manifest import Publish, TuneRequest
+from retune.pipeline.results import TuneResult
+from retune.prefect.artifacts import show_result, tuning_progress
+from retune.prefect.cancelling import RunCancelled
+from retune.prefect.flow_run import HOOKS, flow_run, name_of_run, subject
+from retune.prefect.stage_task import AsTasks
 
 
 def parameters_of(request: TuneRequest) -> dict[str, Any]:

@@ -5,7 +5,7 @@ promote; and for nights plan, retrain, compact. TASKS holds each under its stage
 them.
 """
 
-from retune_prefect.stage_task import TASKS
+from retune.prefect.stage_task import TASKS
 from tasks import (
     benchmark,
     compact,

@@ -1,7 +1,7 @@
 """Prefect task: chosen records become a bundle."""
 
-from retune.stages.delivery import stage_compile
-from retune_prefect.stage_task import stage_task
+from retune.pipeline.delivery import stage_compile
+from retune.prefect.stage_task import stage_task
 
 compile_bundle = stage_task(
     stage_compile, "compile", run_name=lambda arguments: f"compile {arguments['variant']}"

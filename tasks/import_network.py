@@ -1,6 +1,6 @@
 """Prefect task: a model becomes a network."""
 
-from retune.stages.network import stage_import
-from retune_prefect.stage_task import stage_task
+from retune.pipeline.network import stage_import
+from retune.prefect.stage_task import stage_task
 
 import_network = stage_task(stage_import, "import")

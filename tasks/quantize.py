@@ -1,6 +1,6 @@
 """Prefect task: a network becomes one of integers."""
 
-from retune.stages.quantization import stage_quantize
-from retune_prefect.stage_task import stage_task
+from retune.pipeline.quantization import stage_quantize
+from retune.prefect.stage_task import stage_task
 
 quantize = stage_task(stage_quantize, "quantize")

@@ -1,8 +1,8 @@
 """Prefect tasks: which record each tuning task is compiled from, and its last check."""
 
-from retune.stages.mending import stage_mend
-from retune.stages.selection import stage_select
-from retune_prefect.stage_task import stage_task
+from retune.pipeline.mending import stage_mend
+from retune.pipeline.selection import stage_select
+from retune.prefect.stage_task import stage_task
 
 select = stage_task(stage_select, "select")
 mend = stage_task(stage_mend, "mend")

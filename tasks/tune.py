@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from retune.stages.tuning import stage_finalists, stage_search
-from retune_prefect.stage_task import stage_task
+from retune.pipeline.tuning import stage_finalists, stage_search
+from retune.prefect.stage_task import stage_task
 
 
 def _search_name(arguments: dict[str, Any]) -> str:

@@ -13,10 +13,10 @@ import onnx
 from onnx import helper
 
 from retune.core.dtypes import UNKNOWN, TensorType
-from retune.graph.cut import cut_out
+from retune.frontend.onnx.cut import cut_out
+from retune.frontend.onnx.importer import import_model
 from retune.graph.graph import Graph, Node
-from retune.graph.onnx_import import import_model
-from retune.graph.ops.host import HOST, host_attrs
+from retune.ops.host import HOST, host_attrs
 from tests.device.networks import Net
 
 CELLS = 64

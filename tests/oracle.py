@@ -12,14 +12,14 @@ import numpy as np
 from retune.codegen.lower import finished, lower
 from retune.codegen.source import ProgramSource
 from retune.core.dtypes import INTEGER_LIMITS, TensorType, numpy_dtype
-from retune.device.launching import prepare_launches
-from retune.device.runtime import Device
-from retune.device.workload import job_launches
+from retune.device.measure.workload import job_launches
+from retune.device.opencl.launching import prepare_launches
+from retune.device.opencl.runtime import Device
 from retune.ir.interp import run_dag, run_program
 from retune.ir.items import run_items
 from retune.ir.stmt import Program
 from retune.ir.te import Dag
-from retune.rules.devices import target_of
+from retune.targets.devices import target_of
 
 Arrays = dict[str, np.ndarray]
 

@@ -21,28 +21,28 @@ LONG_FILES: dict[str, str] = {}
 LONG_FUNCTIONS: dict[str, str] = {
     "flows/tune_network.py::tune_network": "a parameter and its description are a line each",
     "lib/retune/api.py::tune_network": "likewise",
-    "lib/retune_cli/commands/quantize.py::quantize": "likewise",
-    "lib/retune_cli/commands/tune.py::tune": "likewise",
+    "lib/retune/cli/commands/quantize.py::quantize": "likewise",
+    "lib/retune/cli/commands/tune.py::tune": "likewise",
 }
 """`file::function` -> why it may be longer than the budget."""
 
 # Third party -> the only places that import it. A folder ends with a slash.
 FENCES: dict[str, tuple[str, ...]] = {
-    "prefect": ("flows/", "tasks/", "lib/retune_prefect/"),
+    "prefect": ("flows/", "tasks/", "lib/retune/prefect/"),
     "pyopencl": ("lib/retune/device/",),
     "onnx": ("lib/retune/graph/",),
-    "onnxruntime": ("lib/retune/bundle/peers.py",),
-    "openvino": ("lib/retune/bundle/peers.py",),
-    "xgboost": ("lib/retune/search/cost_model.py",),
+    "onnxruntime": ("lib/retune/bundle/verify/peers.py",),
+    "openvino": ("lib/retune/bundle/verify/peers.py",),
+    "xgboost": ("lib/retune/search/model/cost_model.py",),
     "pyarrow": ("lib/retune/records/",),
     "pandas": ("lib/retune/records/",),
-    "safetensors": ("lib/retune/bundle/", "lib/retune/device/farm/wire.py"),
-    "distributed": ("lib/retune/device/farm/", "lib/retune/farm/"),
-    "dask": ("lib/retune/device/farm/door.py",),
+    "safetensors": ("lib/retune/bundle/", "lib/retune/device/remote/wire.py"),
+    "distributed": ("lib/retune/device/remote/", "lib/retune/farm/"),
+    "dask": ("lib/retune/device/remote/door.py",),
     "cryptography": ("lib/retune/farm/certs.py", "lib/retune/bundle/trust.py"),
     "jinja2": ("lib/retune/report/",),
-    "typer": ("lib/retune_cli/",),
-    "rich": ("lib/retune_cli/",),
+    "typer": ("lib/retune/cli/",),
+    "rich": ("lib/retune/cli/",),
 }
 
 # Packages that must not be loaded by `import retune` or by the command line's help.
@@ -59,23 +59,23 @@ HEAVY = (
 )
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("retune_cli",),
+    ("retune.cli",),
     ("flows",),
     ("tasks",),
-    ("retune_prefect",),
+    ("retune.prefect",),
     ("retune.nightly",),
     ("retune.api",),
-    ("retune.stages",),
+    ("retune.pipeline",),
     ("retune.farm",),
     ("retune.bundle", "retune.report"),
     ("retune.search",),
     ("retune.device",),
     ("retune.records",),
-    ("retune.rules",),
-    ("retune.vta",),
+    ("retune.targets",),
+    ("retune.targets.vta",),
     ("retune.graph", "retune.schedule", "retune.codegen"),
-    ("retune.instructions",),
-    ("retune.ir", "retune.layout"),
+    ("retune.intrinsics",),
+    ("retune.ir", "retune.search.layout.solver"),
     ("retune.core",),
 )
 
@@ -193,7 +193,7 @@ def test_import_linter_has_the_same_layers():
     assert read == LAYERS
 
 
-@pytest.mark.parametrize("module", ["retune", "retune_cli.main"])
+@pytest.mark.parametrize("module", ["retune", "retune.cli.main"])
 def test_importing_is_cheap(module: str):
     """Heavy third parties are imported where they are used, so that `--help` answers at once."""
     import sys
@@ -225,7 +225,7 @@ def test_no_unfinished_work():
 def test_nothing_is_unpickled():
     """Loading a bundle or a record file executes nothing."""
     banned = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
-    refusing = "lib/retune/device/farm/door.py"  # takes pickles apart, to refuse them
+    refusing = "lib/retune/device/remote/door.py"  # takes pickles apart, to refuse them
     found = [
         f"{_name(path)}:{line} imports {module}"
         for path in SOURCES

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from retune.api import Tuned, measure, space_for, tune, tune_network
-    from retune.rules.template import template
     from retune.schedule.schedule import Schedule
+    from retune.targets.template import template
 
 __all__ = ["Schedule", "Tuned", "measure", "space_for", "template", "tune", "tune_network"]
 
@@ -21,7 +21,7 @@ _HOMES = {
     "Tuned": "retune.api",
     "measure": "retune.api",
     "space_for": "retune.api",
-    "template": "retune.rules.template",
+    "template": "retune.targets.template",
     "tune": "retune.api",
     "tune_network": "retune.api",
 }

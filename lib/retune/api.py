@@ -1,34 +1,34 @@
 """The Python interface: what the command line, the flow and other programs call.
 
-`tune_network` does everything for a network, by the chain of `retune.stages.chain`. `tune` does it
-for one tensor expression or task, and `compile_network` puts such results into a network. Importing
-this module imports neither OpenCL nor Prefect.
+`tune_network` does everything for a network, by the chain of `retune.pipeline.chain`. `tune` does
+it for one tensor expression or task, and `compile_network` puts such results into a network.
+Importing this module imports neither OpenCL nor Prefect.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from retune.bundle.bench import compare_times
 from retune.bundle.build import build_plan
-from retune.bundle.module import Module
+from retune.bundle.runtime.module import Module
+from retune.bundle.verify.bench import compare_times
 from retune.core.config import cache_root, records_root
 from retune.core.errors import InputError
 from retune.core.keys import content_key
 from retune.core.layouts import Solver
+from retune.device.opencl.runtime import Device
 from retune.device.opening import open_device
-from retune.device.runtime import Device
 from retune.graph.quantize.settings import QuantizeSettings
+from retune.pipeline.calling import InProcess
+from retune.pipeline.chain import run_chain
+from retune.pipeline.manifest import TuneRequest
+from retune.pipeline.network import ImportedNetwork, import_network
+from retune.pipeline.results import TuneResult
+from retune.pipeline.watch import Progress, watching
 from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_MAX_ERROR, DEFAULT_TUNER
 from retune.search.program import Tuned, measure, space_for, tune
 from retune.search.session import Stop
 from retune.search.task import Task
-from retune.stages.calling import InProcess
-from retune.stages.chain import run_chain
-from retune.stages.manifest import TuneRequest
-from retune.stages.network import ImportedNetwork, import_network
-from retune.stages.results import TuneResult
-from retune.stages.watch import Progress, watching
 
 __all__ = [
     "ImportedNetwork",

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from retune_cli.main import run_command
+from retune.cli.main import run_command
 
 
 def assert_refused(

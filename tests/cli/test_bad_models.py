@@ -11,8 +11,8 @@ import onnx
 import pytest
 from onnx import TensorProto, external_data_helper
 
-import retune_prefect.launch
-from retune_cli.main import run_command
+import retune.prefect.launch
+from retune.cli.main import run_command
 from tests.unit.graph.networks import model, node, normal
 
 
@@ -118,7 +118,7 @@ def test_a_bad_model_ends_with_2_and_leaves_nothing(
     bad, folder = BAD[name], tmp_path / "here"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(retune_prefect.launch, "prefect_api", no_server)
+    monkeypatch.setattr(retune.prefect.launch, "prefect_api", no_server)
     made = bad.write(folder)
     data = made if isinstance(made, bytes) else made.SerializeToString()
     (folder / "net.onnx").write_bytes(data)
@@ -149,7 +149,7 @@ def test_a_file_that_onnxruntime_needs_later_is_checked_first(
 def test_an_unknown_device_is_refused_before_a_server_is_started(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(retune_prefect.launch, "prefect_api", no_server)
+    monkeypatch.setattr(retune.prefect.launch, "prefect_api", no_server)
     path, out = tmp_path / "net.onnx", tmp_path / "out"
     onnx.save(model([node("Relu", ["x"], ["y"])], {"x": [4]}), path)
     assert run_command(["tune", str(path), "--out", str(out), "--device", "abacus"]) == 2

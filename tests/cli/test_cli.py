@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 
 import retune
+from retune.cli.main import run_command
+from retune.cli.options import parse_layout, parse_shapes
 from retune.core.errors import DeviceError, InputError, ModelError
+from retune.pipeline.calling import Caller
+from retune.pipeline.manifest import TuneRequest
+from retune.pipeline.results import TuneEvent, TuneResult
+from retune.pipeline.summary import summarize
+from retune.pipeline.watch import stopping, tell
 from retune.records.store import RecordStore
-from retune.stages.calling import Caller
-from retune.stages.manifest import TuneRequest
-from retune.stages.results import TuneEvent, TuneResult
-from retune.stages.summary import summarize
-from retune.stages.watch import stopping, tell
-from retune_cli.main import run_command
-from retune_cli.options import parse_layout, parse_shapes
 from tests.cli.refused import assert_refused
 from tests.flows.fakes import FakeStages
 from tests.unit.records.test_store import record
@@ -38,7 +38,7 @@ HELP = """
 import atexit, sys
 atexit.register(lambda: print(*{name.partition(".")[0] for name in sys.modules}, file=sys.stderr))
 sys.argv = ["retune", "--help"]
-from retune_cli.main import main
+from retune.cli.main import main
 main()
 """
 
@@ -56,8 +56,8 @@ def result(folder: Path) -> TuneResult:
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     """A stand-in for the chain of stages; tests put `run_chain` on it."""
-    module = types.ModuleType("retune.stages.chain")
-    monkeypatch.setitem(sys.modules, "retune.stages.chain", module)
+    module = types.ModuleType("retune.pipeline.chain")
+    monkeypatch.setitem(sys.modules, "retune.pipeline.chain", module)
     return module
 
 
@@ -324,7 +324,7 @@ def test_tune_ends_with_what_a_person_wants_to_know(
 
 def test_output_without_prefect_loads_no_prefect(tmp_path: Path):
     code = (
-        "import sys, types; from retune_cli.main import run_command\n"
+        "import sys, types; from retune.cli.main import run_command\n"
         "run_command(['tune', 'missing.onnx', '--out', 'o', '--no-prefect'])\n"
         "run_command(['records', 'summary', '--records', sys.argv[1]])\n"
         "assert 'prefect' not in sys.modules\n"
@@ -342,7 +342,7 @@ def test_output_without_prefect_loads_no_prefect(tmp_path: Path):
 
 
 def test_arrays_of_any_name_survive_a_file(tmp_path: Path):
-    from retune_cli.commands.run import arrays_data, read_arrays
+    from retune.cli.commands.run import arrays_data, read_arrays
 
     arrays = {"file": np.arange(3), "a/b:0": np.zeros((2, 0), np.float32), "s": np.float32(2)}
     path = tmp_path / "arrays.npz"
@@ -363,7 +363,7 @@ def test_a_cache_that_cannot_be_written_is_bad_input(
 
 @pytest.mark.parametrize("content", ["", "text", "single", "pickle"])
 def test_other_files_are_refused_as_input(content: str, tmp_path: Path):
-    from retune_cli.commands.run import read_arrays
+    from retune.cli.commands.run import read_arrays
 
     path = tmp_path / "in.npz"
     match content:

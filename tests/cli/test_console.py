@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from retune_cli.console import print_table
+from retune.cli.console import print_table
 
 
 class Terminal(io.StringIO):

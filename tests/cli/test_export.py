@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from retune.bundle.format import pack_zip, write_bundle
-from retune_cli.main import run_command
+from retune.cli.main import run_command
 from tests.unit.bundle.conftest import make_plan
 from tests.unit.bundle.test_hosts import plan_of
 

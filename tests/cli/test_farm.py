@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("distributed")
 
-from retune_cli.main import run_command
+from retune.cli.main import run_command
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +53,7 @@ def test_a_port_that_is_taken_is_one_sentence():
             [
                 sys.executable,
                 "-m",
-                "retune_cli.main",
+                "retune.cli.main",
                 "farm",
                 "scheduler",
                 "--plain",

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from retune.stages.manifest import TaskResult
-from retune.stages.results import TuneEvent
-from retune.stages.watch import LOGGER
-from retune_cli.live import network_text, standing_line, standing_rows
-from retune_cli.progress import LINE_INTERVAL_S, ProgressHandler
+from retune.cli.live import network_text, standing_line, standing_rows
+from retune.cli.progress import LINE_INTERVAL_S, ProgressHandler
+from retune.pipeline.manifest import TaskResult
+from retune.pipeline.results import TuneEvent
+from retune.pipeline.watch import LOGGER
 from tests.flows.fakes import TASKS
 
 FAST, SLOW, UNKNOWN = (
@@ -61,7 +61,7 @@ def test_a_line_has_the_sum_and_the_next_task():
 
 def test_off_a_terminal_a_stage_gets_one_plain_line_in_a_while(monkeypatch: pytest.MonkeyPatch):
     clock = [0.0]
-    monkeypatch.setattr("retune_cli.progress.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("retune.cli.progress.time.monotonic", lambda: clock[0])
     handler = ProgressHandler(io.StringIO())
     show(handler, KNOWN, KNOWN, KNOWN)
     clock[0] = LINE_INTERVAL_S

@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-import retune_prefect.launch
-from retune.stages.upkeep import stage_retrain
-from retune_cli.commands import model
-from retune_cli.main import run_command
+import retune.prefect.launch
+from retune.cli.commands import model
+from retune.cli.main import run_command
+from retune.pipeline.upkeep import stage_retrain
 from tests.unit.search.test_offline import store_of
 
 
 @pytest.fixture
 def without_prefect(monkeypatch: pytest.MonkeyPatch) -> None:
     """The flow's one stage, called as a function."""
-    monkeypatch.setattr(retune_prefect.launch, "run_flow", lambda call: call())
+    monkeypatch.setattr(retune.prefect.launch, "run_flow", lambda call: call())
     monkeypatch.setattr(model, "_retrain", stage_retrain)
 
 

@@ -5,11 +5,11 @@ import json
 import pytest
 from onnx import TensorProto, defs
 
+from retune.cli.main import run_command
 from retune.core.errors import LookupFailed, ModelError
-from retune.graph.onnx_import import import_model
-from retune.graph.onnx_ops import HANDLERS
-from retune.graph.onnx_support import Support, Version, support_of, supported
-from retune_cli.main import run_command
+from retune.frontend.onnx.importer import import_model
+from retune.frontend.onnx.ops import HANDLERS
+from retune.frontend.onnx.support import Support, Version, support_of, supported
 from tests.unit.graph.networks import model, node
 
 

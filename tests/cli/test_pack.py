@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from retune.bundle.format import read_bundle, write_bundle
-from retune_cli.main import run_command
+from retune.cli.main import run_command
 from tests.unit.bundle.conftest import make_plan
 
 

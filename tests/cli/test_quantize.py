@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from retune.graph.onnx_import import load_file
-from retune_cli.main import run_command
+from retune.cli.main import run_command
+from retune.frontend.onnx.importer import load_file
 
 DIGITS = Path(__file__).parents[1] / "data" / "digits"
 MODEL = [str(DIGITS / "digits.onnx"), "--shape", "image=1,1,8,8"]

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from retune.cli.main import run_command
 from retune.core.errors import DeviceError
-from retune.stages.manifest import TuneRequest
-from retune.stages.running import recorded_run
-from retune_cli.main import run_command
+from retune.pipeline.manifest import TuneRequest
+from retune.pipeline.running import recorded_run
 
 
 class Runs:
@@ -32,8 +32,8 @@ class Runs:
 def carried_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
     """The runs that commands begin; the commands are given in a folder of the test's own."""
     made = Runs()
-    monkeypatch.setattr("retune_cli.commands.tune.carry_out", made)
-    monkeypatch.setattr("retune_cli.commands.resume.carry_out", made)
+    monkeypatch.setattr("retune.cli.commands.tune.carry_out", made)
+    monkeypatch.setattr("retune.cli.commands.resume.carry_out", made)
     monkeypatch.setenv("RETUNE_LOCKS", str(tmp_path / "locks"))
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
@@ -137,6 +137,6 @@ def test_an_interrupted_run_says_how_to_go_on(
     def interrupted(request: TuneRequest, **_: bool) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("retune_cli.commands.resume.carry_out", interrupted)
+    monkeypatch.setattr("retune.cli.commands.resume.carry_out", interrupted)
     assert run_command(["resume", "last"]) == 130
     assert "continue with: retune resume last" in capsys.readouterr().err

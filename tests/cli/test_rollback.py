@@ -8,8 +8,8 @@ import pytest
 
 from retune.bundle.format import read_bundle
 from retune.bundle.versions import Gain, restate, versions
-from retune.search.features import VERSION
-from retune_cli.main import run_command
+from retune.cli.main import run_command
+from retune.search.model.features import VERSION
 from tests.unit.bundle.test_versions import old_publication, publish
 from tests.unit.search.test_registry import in_use, register
 

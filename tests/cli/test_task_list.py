@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from retune_cli.main import run_command
+from retune.cli.main import run_command
 
 EXPECTED = Path(__file__).parents[1] / "expected" / "mobilenet_nhwc_tasks.json"
 FIRST = {

@@ -10,7 +10,7 @@ pytest.importorskip("cryptography")
 
 from retune.bundle.format import write_bundle
 from retune.bundle.trust import digest_of
-from retune_cli.main import run_command
+from retune.cli.main import run_command
 from tests.unit.bundle.conftest import ADD, make_plan
 from tests.unit.bundle.test_trust import pair
 

@@ -8,12 +8,12 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pytest
 
-from retune.vta.assembly import assemble
-from retune.vta.config import VtaConfig
-from retune.vta.lower import lower
-from retune.vta.module import VtaModule
-from retune.vta.template import KNOBS
-from retune_cli.main import run_command
+from retune.cli.main import run_command
+from retune.targets.vta.assembly import assemble
+from retune.targets.vta.config import VtaConfig
+from retune.targets.vta.lower import lower
+from retune.targets.vta.module import VtaModule
+from retune.targets.vta.template import KNOBS
 from tests.unit.vta.layers import PLAIN
 
 

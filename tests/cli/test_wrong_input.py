@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from retune.cli.main import run_command
 from retune.core.errors import InputError
 from retune.farm.scheduler import run_scheduler
 from retune.nightly.members import processes_of_this_machine
 from retune.nightly.night import run_night
 from retune.records.store import RecordStore
-from retune_cli.main import run_command
 from tests.cli.refused import assert_refused
 from tests.unit.records.test_store import record
 

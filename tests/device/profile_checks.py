@@ -13,11 +13,11 @@ from retune.codegen.lower import lower
 from retune.codegen.source import ProgramSource
 from retune.core.dtypes import TensorType
 from retune.core.target import MOST_GROUPS, DeviceSpec
+from retune.device.measure.timing import deviation
+from retune.device.opencl.runtime import Device
 from retune.device.opening import open_device
-from retune.device.runtime import Device
-from retune.device.timing import deviation
-from retune.rules.devices import target_of
 from retune.search.task import Task
+from retune.targets.devices import target_of
 from tests.oracle import run_source
 
 _LOCAL = re.compile(r"^\s*__local (\w+?)(\d*) \w+\[(\d+)\]", re.MULTILINE)

@@ -7,17 +7,17 @@ import numpy as np
 
 from retune.bundle.build import build_plan
 from retune.bundle.invariants import verify_plan
-from retune.bundle.module import Module
+from retune.bundle.runtime.module import Module
 from retune.core.target import DeviceSpec
 from retune.graph.graph import Graph
-from retune.graph.passes import Layout, optimise
-from retune.layout.solve import solve
+from retune.graph.passes.pipeline import Layout, optimise
 from retune.schedule.space import Candidate
 from retune.search.extract import Network, extract
-from retune.search.in_blocks import laid_ends, written_candidates
-from retune.search.laying import LayoutChoice, laid_out, uniform
-from retune.search.layout_options import Choices, choices_of
-from retune.search.layout_problem import LayoutCosts, layout_problem
+from retune.search.layout.in_blocks import laid_ends, written_candidates
+from retune.search.layout.laying import LayoutChoice, laid_out, uniform
+from retune.search.layout.options import Choices, choices_of
+from retune.search.layout.problem import LayoutCosts, layout_problem
+from retune.search.layout.solver.solve import solve
 from tests.external.on_device import opened
 
 CPU, SHORT = "pocl", "pocl?vector_bits=128"

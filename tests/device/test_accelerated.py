@@ -9,38 +9,38 @@ import onnx
 import pytest
 
 import retune.api
-from retune.bundle.bench import BenchOptions
 from retune.bundle.build import build_plan
-from retune.bundle.by_parts import PartValue
 from retune.bundle.format import read_bundle
-from retune.bundle.module import Module
-from retune.bundle.packed_parts import packed_parts
 from retune.bundle.plan import RECIPE_NOTE
-from retune.bundle.verify import compare
+from retune.bundle.runtime.module import Module
+from retune.bundle.verify.bench import BenchOptions
+from retune.bundle.verify.by_parts import PartValue
+from retune.bundle.verify.compare import compare
+from retune.bundle.verify.packed_parts import packed_parts
 from retune.core.codec import from_json
 from retune.core.errors import InputError, RecordError
+from retune.device.measure.workload import MeasureOptions
 from retune.device.opening import open_device, open_runner
-from retune.device.workload import MeasureOptions
+from retune.frontend.onnx.importer import import_model, load_file
 from retune.graph.blocks import pack
 from retune.graph.evaluate import run_graph
-from retune.graph.onnx_import import import_model, load_file
-from retune.graph.ops.blocked import blocked_conv2d
-from retune.graph.passes import optimise
+from retune.graph.passes.pipeline import optimise
 from retune.graph.quantize.recipe import Recipe, quantize, quantized
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
+from retune.ops.blocked import blocked_conv2d
+from retune.pipeline import delivery, settling
+from retune.pipeline.manifest import FinalistsManifest, TuneRequest
+from retune.pipeline.network import open_network, stage_extract, stage_import
+from retune.pipeline.results import TuneResult
+from retune.pipeline.selection import selected_candidates, stage_select
 from retune.records.schema import succeeded
 from retune.records.store import RecordStore
-from retune.rules.cost.estimate import default_candidate
-from retune.rules.devices import target_of
 from retune.search.extract import extract
 from retune.search.packed import packed_network
 from retune.search.session import RunSettings, Session
-from retune.stages import delivery, settling
-from retune.stages.manifest import FinalistsManifest, TuneRequest
-from retune.stages.network import open_network, stage_extract, stage_import
-from retune.stages.results import TuneResult
-from retune.stages.selection import selected_candidates, stage_select
-from retune.vta.config import VtaConfig
+from retune.targets.cost.estimate import default_candidate
+from retune.targets.devices import target_of
+from retune.targets.vta.config import VtaConfig
 from tests.device.networks import Net
 
 

@@ -8,27 +8,27 @@ import onnx
 import pytest
 
 import retune.api
-from retune.bundle.bench import BenchOptions
 from retune.bundle.build import build_plan
 from retune.bundle.format import read_bundle
-from retune.bundle.module import Module
-from retune.bundle.packed_parts import packed_parts
-from retune.bundle.verify import compare
+from retune.bundle.runtime.module import Module
+from retune.bundle.verify.bench import BenchOptions
+from retune.bundle.verify.compare import compare
+from retune.bundle.verify.packed_parts import packed_parts
 from retune.device.opening import open_device
+from retune.frontend.onnx.importer import import_model
 from retune.graph.graph import Graph
-from retune.graph.onnx_import import import_model
-from retune.graph.passes import optimise
+from retune.graph.passes.pipeline import optimise
 from retune.graph.quantize.recipe import quantize
 from retune.graph.quantize.settings import POWER2
+from retune.pipeline import delivery, settling
 from retune.records.store import RecordStore
 from retune.report.vta import Layer, roofline_chart
 from retune.search.extract import extract
 from retune.search.packed import packed_network
-from retune.stages import delivery, settling
-from retune.vta.assembly import assemble, disassemble
-from retune.vta.config import VtaConfig
-from retune.vta.module import VtaModule
-from retune.vta.timing import simulate
+from retune.targets.vta.assembly import assemble, disassemble
+from retune.targets.vta.config import VtaConfig
+from retune.targets.vta.module import VtaModule
+from retune.targets.vta.timing import simulate
 from tests.device.networks import Net
 
 

@@ -5,15 +5,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from retune.bundle.bench import BenchOptions, compare_times
 from retune.bundle.format import pack_zip, write_bundle
-from retune.bundle.module import BundleWarning, Module
 from retune.bundle.plan import Alias, BufferRole, NetworkPlan, PlanBuffer, PlanLaunch
-from retune.bundle.verify import verify
+from retune.bundle.runtime.module import BundleWarning, Module
+from retune.bundle.verify.bench import BenchOptions, compare_times
+from retune.bundle.verify.compare import verify
 from retune.core.errors import DeviceError
 from retune.core.target import GENERIC_CPU, DeviceSpec
-from retune.device.ceilings import Ceilings
-from retune.device.runtime import Device, open_device
+from retune.device.measure.ceilings import Ceilings
+from retune.device.opencl.runtime import Device, open_device
 
 pytestmark = pytest.mark.device
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from retune.device.ceilings import Ceilings
-from retune.device.runtime import open_device
+from retune.device.measure.ceilings import Ceilings
+from retune.device.opencl.runtime import open_device
 
 pytestmark = pytest.mark.device
 

@@ -9,7 +9,7 @@ from retune.codegen.lower import lower
 from retune.codegen.target import CPU
 from retune.core.dtypes import NUMPY_DTYPES, TensorType
 from retune.core.target import GENERIC_CPU
-from retune.device.runtime import Device, open_device
+from retune.device.opencl.runtime import Device, open_device
 from retune.ir.expr import (
     FUNCTIONS,
     TESTS,
@@ -28,9 +28,9 @@ from retune.ir.merge import merge_axes
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, compute, placeholder, reduce_axis
 from retune.ir.verify import verify
-from retune.rules.cost.estimate import default_candidate
-from retune.rules.cpu.space import cpu_space
 from retune.schedule.schedule import Schedule
+from retune.targets.cost.estimate import default_candidate
+from retune.targets.cpu.space import cpu_space
 from tests.dags import (
     chosen_rows,
     conv2d,

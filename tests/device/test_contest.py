@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 from retune.bundle.build import ContestPlan, build_contest
-from retune.bundle.contest import Contest, open_contest
-from retune.bundle.module import Module, random_inputs
-from retune.bundle.peers import open_peer
-from retune.bundle.racer import ContestChild
-from retune.bundle.verify import compare
-from retune.device.clock import clock_hz
-from retune.device.runtime import Device, open_device
-from retune.rules.cost.estimate import default_candidate
+from retune.bundle.runtime.module import Module, random_inputs
+from retune.bundle.verify.compare import compare
+from retune.bundle.verify.contest import Contest, open_contest
+from retune.bundle.verify.peers import open_peer
+from retune.bundle.verify.racer import ContestChild
+from retune.device.opencl.clock import clock_hz
+from retune.device.opencl.runtime import Device, open_device
+from retune.pipeline.network import import_network
 from retune.schedule.space import Candidate, Space
-from retune.stages.network import import_network
+from retune.targets.cost.estimate import default_candidate
 from tests.device.networks import write
 
 pytestmark = pytest.mark.device
@@ -85,7 +85,7 @@ def test_whoever_serves_the_outputs_are_right(name: str, tmp_path: Path, device:
 def test_without_a_clock_whole_passes_are_timed(
     tmp_path: Path, device: Device, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("retune.bundle.contest.clock_hz", lambda device: None)
+    monkeypatch.setattr("retune.bundle.verify.contest.clock_hz", lambda device: None)
     plan = contest_plan("bottleneck", tmp_path, device)
     contest = open_contest(plan, device)
     assert not contest.resolved

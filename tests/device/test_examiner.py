@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from retune.bundle.bench import BenchOptions
 from retune.bundle.build import build_plan
-from retune.bundle.examination import Failed, Open, Opened, Verdict, Verify
-from retune.bundle.examiner import Examiner, Original, Patience, Rival
-from retune.bundle.examiner_child import OracleWorker
 from retune.bundle.format import write_bundle
 from retune.bundle.plan import NetworkPlan
+from retune.bundle.verify.bench import BenchOptions
+from retune.bundle.verify.examination import Failed, Open, Opened, Verdict, Verify
+from retune.bundle.verify.examiner import Examiner, Original, Patience, Rival
+from retune.bundle.verify.examiner_child import OracleWorker
 from retune.core.errors import DeviceError, InputError, ModelError
-from retune.device.runtime import Device, open_device
-from retune.stages.network import import_network
+from retune.device.opencl.runtime import Device, open_device
+from retune.pipeline.network import import_network
 from tests.device.networks import write
 from tests.device.test_types import half_network
 from tests.unit.bundle.conftest import SCALE, make_plan

@@ -13,12 +13,12 @@ from onnx import TensorProto
 from retune.api import import_network
 from retune.bundle.build import build_plan
 from retune.bundle.export.program import export_c
-from retune.bundle.module import Module
 from retune.bundle.plan import Form, NetworkPlan
+from retune.bundle.runtime.module import Module
 from retune.codegen.target import ONE_BASE
-from retune.device.catalogue import opencl
-from retune.device.runtime import Device, open_device
-from retune.instructions import intrinsics
+from retune.device.opencl.catalogue import opencl
+from retune.device.opencl.runtime import Device, open_device
+from retune.intrinsics import intrinsics
 from retune.search.extract import Network
 from tests.device import c_programs
 from tests.device.networks import Net

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from retune.bundle.peers import open_peer
-from retune.bundle.verify import verify
-from retune.graph.onnx_import import load_file
-from retune.graph.passes import Layout
+from retune.bundle.verify.compare import verify
+from retune.bundle.verify.peers import open_peer
+from retune.frontend.onnx.importer import load_file
+from retune.graph.passes.pipeline import Layout
 from tests.device.families import FAMILIES
 from tests.device.networks import write
 from tests.external.on_device import compile_graph

@@ -11,23 +11,23 @@ from retune.api import import_network
 from retune.bundle.build import build_plan
 from retune.bundle.export.program import export_c
 from retune.bundle.format import read_bundle, write_bundle
-from retune.bundle.module import Module
-from retune.bundle.peers import open_peer
 from retune.bundle.plan import NetworkPlan
-from retune.bundle.verify import verify
+from retune.bundle.runtime.module import Module
+from retune.bundle.verify.compare import verify
+from retune.bundle.verify.peers import open_peer
 from retune.codegen.lower import lower
 from retune.core.errors import DeviceError
 from retune.core.target import GENERIC_GPU
-from retune.device.jobs import build_jobs
+from retune.device.measure.workload import Workload, make_candidate
+from retune.device.opencl.jobs import build_jobs
+from retune.device.opencl.pool import ConstantPool
+from retune.device.opencl.runtime import Device, LaunchFailed
 from retune.device.opening import open_device
-from retune.device.pool import ConstantPool
-from retune.device.runtime import Device, LaunchFailed
-from retune.device.workload import Workload, make_candidate
 from retune.ir.merge import merge_axes
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag
-from retune.rules.devices import target_of
-from retune.rules.gpu.space import gpu_space
+from retune.targets.devices import target_of
+from retune.targets.gpu.space import gpu_space
 from tests.dags import conv2d, dense, depthwise
 from tests.device import c_programs
 from tests.device.networks import Net

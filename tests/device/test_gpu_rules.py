@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from retune.core.target import GENERIC_GPU
-from retune.device.runtime import Device, open_device
+from retune.device.opencl.runtime import Device, open_device
 from retune.ir.merge import merge_axes
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag
-from retune.rules.gpu.space import gpu_space
+from retune.targets.gpu.space import gpu_space
 from tests.dags import batched_product, conv2d, dense, depthwise, pool, reduction, softmax, total
 from tests.oracle import assert_device_agrees
 

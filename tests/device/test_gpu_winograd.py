@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from retune.core.target import GENERIC_GPU, DeviceSpec
-from retune.device.runtime import Device, open_device
+from retune.device.opencl.runtime import Device, open_device
 from retune.ir.merge import merge_axes
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag
-from retune.rules.gpu.winograd import gpu_winograd_sketches
+from retune.targets.gpu.winograd import gpu_winograd_sketches
 from tests.dags import conv2d, strip
 from tests.oracle import assert_device_agrees
 from tests.unit.schedule.test_winograd import nchw

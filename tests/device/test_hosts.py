@@ -9,26 +9,26 @@ import onnx
 import pytest
 
 from retune.bundle.build import build_contest, build_plan
-from retune.bundle.by_parts import parts_of
-from retune.bundle.contest import open_contest
 from retune.bundle.format import pack_zip, write_bundle
-from retune.bundle.forms import best_form
-from retune.bundle.module import Module
-from retune.bundle.peers import Predict, numpy_peer, open_peer, open_reference
 from retune.bundle.plan import Form, NetworkPlan
-from retune.bundle.verify import compare, verify
+from retune.bundle.runtime.forms import best_form
+from retune.bundle.runtime.module import Module
+from retune.bundle.verify.by_parts import parts_of
+from retune.bundle.verify.compare import compare, verify
+from retune.bundle.verify.contest import open_contest
+from retune.bundle.verify.peers import Predict, numpy_peer, open_peer, open_reference
+from retune.cli.commands.bench import bench
+from retune.cli.commands.verify import verify as check
 from retune.core.dtypes import TensorType
 from retune.core.errors import InputError
-from retune.device.ceilings import Ceilings
-from retune.device.runtime import Device, open_device
+from retune.device.measure.ceilings import Ceilings
+from retune.device.opencl.runtime import Device, open_device
+from retune.frontend.onnx.importer import load_file
 from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.graph import GraphBuilder
-from retune.graph.onnx_import import load_file
-from retune.graph.ops.host import HOST, host_attrs
-from retune.graph.passes import optimise
+from retune.graph.passes.pipeline import optimise
+from retune.ops.host import HOST, host_attrs
 from retune.search.extract import Network, extract
-from retune_cli.commands.bench import bench
-from retune_cli.commands.verify import verify as check
 from tests.host_networks import NETWORKS, HostNetwork, detector
 from tests.unit.graph.test_host import NONZERO, SPLIT, model
 
@@ -71,7 +71,7 @@ def test_a_network_agrees_with_its_numpy_meaning(
 
 
 def test_launches_one_by_one(tmp_path: Path, device: Device, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("retune.bundle.executor.can_persist", lambda device: False)
+    monkeypatch.setattr("retune.bundle.runtime.executor.can_persist", lambda device: False)
     made = NETWORKS["both"](tmp_path)
     module = Module(plan_of(made, device, "queued"), device)
     assert module.form == "queued"
@@ -134,7 +134,7 @@ def test_where_a_choice_jumps_the_parts_decide(name: str, tmp_path: Path, device
 def test_without_onnxruntime_the_parts_are_numpy_s(
     tmp_path: Path, device: Device, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("retune.bundle.by_parts.has_onnxruntime", lambda: False)
+    monkeypatch.setattr("retune.bundle.verify.by_parts.has_onnxruntime", lambda: False)
     made = NETWORKS["both"](tmp_path)
     module = Module(plan_of(made, device), device)
     other = in_other_order(numpy_peer(made.graph))

@@ -7,9 +7,9 @@ import onnx
 import onnxruntime
 import pytest
 
-from retune.bundle.verify import compare
-from retune.graph.onnx_import import import_model
-from retune.graph.passes import Layout
+from retune.bundle.verify.compare import compare
+from retune.frontend.onnx.importer import import_model
+from retune.graph.passes.pipeline import Layout
 from tests.external.on_device import compile_graph
 from tests.unit.graph.networks import model, node, normal
 

@@ -10,14 +10,14 @@ import pytest
 from retune.api import import_network
 from retune.bundle.build import build_plan
 from retune.bundle.format import write_bundle
-from retune.bundle.forms import best_form
-from retune.bundle.module import Module
 from retune.bundle.plan import NetworkPlan
-from retune.codegen.inline import NAME, inline_text
-from retune.codegen.persistent import Callee, Step
+from retune.bundle.runtime.forms import best_form
+from retune.bundle.runtime.module import Module
+from retune.codegen.network.inline import NAME, inline_text
+from retune.codegen.network.persistent import Callee, Step
 from retune.core.dtypes import TensorType
-from retune.device.catalogue import list_devices
-from retune.device.runtime import Device, open_device
+from retune.device.opencl.catalogue import list_devices
+from retune.device.opencl.runtime import Device, open_device
 from tests.conftest import Golden
 
 pytestmark = pytest.mark.device
@@ -118,7 +118,7 @@ def without_caller(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Device]:
     """Opens PoCL as on a machine that has only the device with threads."""
 
     def open_alone() -> Device:
-        monkeypatch.setattr("retune.device.runtime.find_in_caller", lambda spec: None)
+        monkeypatch.setattr("retune.device.opencl.runtime.find_in_caller", lambda spec: None)
         return open_device("pocl")
 
     return open_alone

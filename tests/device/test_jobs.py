@@ -7,15 +7,15 @@ import pytest
 
 from retune.codegen.lower import lower
 from retune.core.dtypes import TensorType
-from retune.device.jobs import BuiltJob, build_jobs
-from retune.device.pool import ConstantPool, Window
-from retune.device.runtime import BuildFailed, Device, open_device
-from retune.device.workload import Job, JobBuffer, Workload, make_candidate
+from retune.device.measure.workload import Job, JobBuffer, Workload, make_candidate
+from retune.device.opencl.jobs import BuiltJob, build_jobs
+from retune.device.opencl.pool import ConstantPool, Window
+from retune.device.opencl.runtime import BuildFailed, Device, open_device
 from retune.ir.merge import merge_axes
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag
-from retune.rules.cpu.space import cpu_space
-from retune.rules.devices import target_of
+from retune.targets.cpu.space import cpu_space
+from retune.targets.devices import target_of
 from tests.dags import conv2d, elementwise, softmax
 from tests.oracle import inputs_for, reference
 

@@ -6,9 +6,9 @@ import numpy as np
 import onnx
 import pytest
 
+from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import run_graph
-from retune.graph.onnx_import import import_model
-from retune.graph.passes import Layout
+from retune.graph.passes.pipeline import Layout
 from tests.external.on_device import compile_graph
 from tests.unit.graph.networks import node
 from tests.unit.graph.peer import Arrays, typed_model

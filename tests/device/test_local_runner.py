@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from retune.codegen.opencl_kernels import solitary_kernel
+from retune.codegen.opencl.kernels import solitary_kernel
 from retune.codegen.source import BufferSpec, KernelArg, KernelSource, ProgramSource
 from retune.core.errors import InputError
-from retune.device.catalogue import device_spec
-from retune.device.measure import LocalRunner, MeasureOptions, Workload
-from retune.device.workload import measuring_conditions
+from retune.device.measure.local import LocalRunner, MeasureOptions, Workload
+from retune.device.measure.workload import measuring_conditions
+from retune.device.opencl.catalogue import device_spec
 
 pytestmark = pytest.mark.device
 
@@ -199,7 +199,7 @@ SESSION = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 from tests.device.test_local_runner import HANG, RIGHT, WORKLOAD, program
-from retune.device.measure import LocalRunner, MeasureOptions
+from retune.device.measure.local import LocalRunner, MeasureOptions
 runner = LocalRunner("pocl", builders=1)
 runner.prepare(WORKLOAD)
 runner.measure("axpy", [program(RIGHT)], MeasureOptions(repeat=1, min_repeat_ms=0.1))

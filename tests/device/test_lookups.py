@@ -8,7 +8,7 @@ import pytest
 from retune.codegen.lower import lower
 from retune.codegen.target import CPU
 from retune.core.dtypes import TensorType
-from retune.device.runtime import Device, open_device
+from retune.device.opencl.runtime import Device, open_device
 from tests.oracle import run_source
 from tests.unit.codegen.test_lookups import by_lanes, looked_up
 

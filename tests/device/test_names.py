@@ -10,12 +10,12 @@ from onnx import helper
 
 from retune.bundle.build import build_plan
 from retune.bundle.format import pack_zip, write_bundle
+from retune.cli.commands.run import arrays_data, read_arrays
+from retune.cli.main import run_command
+from retune.frontend.onnx.importer import load_file
 from retune.graph.evaluate import run_graph
-from retune.graph.onnx_import import load_file
-from retune.graph.passes import optimise
+from retune.graph.passes.pipeline import optimise
 from retune.search.extract import extract
-from retune_cli.commands.run import arrays_data, read_arrays
-from retune_cli.main import run_command
 from tests.external.on_device import pocl
 from tests.unit.graph.networks import model
 from tests.unit.graph.test_onnx_files import NAMES

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from retune.bundle.peers import open_peer
-from retune.bundle.verify import verify
-from retune.graph.onnx_import import load_file
-from retune.graph.passes import Layout, optimise
+from retune.bundle.verify.compare import verify
+from retune.bundle.verify.peers import open_peer
+from retune.frontend.onnx.importer import load_file
+from retune.graph.passes.pipeline import Layout, optimise
 from retune.search.extract import extract
-from retune.search.laying import laid_out, uniform
+from retune.search.layout.laying import laid_out, uniform
 from tests.device.networks import NETWORKS, write
 from tests.external.on_device import compile_graph, compile_network
 

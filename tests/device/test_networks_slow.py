@@ -11,11 +11,11 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from retune.bundle.peers import open_peer
-from retune.bundle.verify import verify
-from retune.graph.models import resolve_model
-from retune.graph.onnx_import import load_file
-from retune.graph.zoo import LIGHT, ZOO
+from retune.bundle.verify.compare import verify
+from retune.bundle.verify.peers import open_peer
+from retune.frontend.models import resolve_model
+from retune.frontend.onnx.importer import load_file
+from retune.frontend.zoo import LIGHT, ZOO
 from tests.external.on_device import compile_graph
 
 pytestmark = [pytest.mark.slow, pytest.mark.device]

@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 
 from retune.bundle.build import build_plan
-from retune.bundle.module import Module
+from retune.bundle.runtime.module import Module
 from retune.codegen.lower import lower
 from retune.codegen.target import GPU, ONE_BASE
 from retune.core.target import GENERIC_GPU
-from retune.device import probe_child
-from retune.device.runtime import Device, LaunchFailed, open_device
+from retune.device.opencl import probe_child
+from retune.device.opencl.runtime import Device, LaunchFailed, open_device
+from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import random_inputs, run_graph
-from retune.graph.onnx_import import import_model
-from retune.graph.passes import optimise
+from retune.graph.passes.pipeline import optimise
 from retune.ir.stmt import Program, from_dag
 from retune.ir.te import Dag
-from retune.rules.gpu.space import gpu_space
 from retune.search.extract import extract
+from retune.targets.gpu.space import gpu_space
 from tests.conftest import Golden
 from tests.dags import conv2d, dense, elementwise, transpose
 from tests.device.networks import Net

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from retune.codegen import persistent
-from retune.codegen.persistent import Callee, Step, persistent_text
+from retune.codegen.network import persistent
+from retune.codegen.network.persistent import Callee, Step, persistent_text
 from retune.core.dtypes import TensorType
-from retune.device.persistent import Persistent, can_persist
-from retune.device.runtime import Buffer, Device, open_device
+from retune.device.opencl.persistent import Persistent, can_persist
+from retune.device.opencl.runtime import Buffer, Device, open_device
 from tests.conftest import Golden
 
 pytestmark = pytest.mark.device

@@ -7,11 +7,11 @@ import pytest
 
 from retune.api import import_network
 from retune.bundle.build import build_plan
-from retune.bundle.examiner import Examiner, Original
 from retune.bundle.format import write_bundle
-from retune.bundle.module import Module
-from retune.bundle.peers import open_peer
-from retune.bundle.verify import verify
+from retune.bundle.runtime.module import Module
+from retune.bundle.verify.compare import verify
+from retune.bundle.verify.examiner import Examiner, Original
+from retune.bundle.verify.peers import open_peer
 from retune.core.errors import InputError
 from retune.device.opening import open_device, playing, spec_of
 from retune.device.profiles import profile_names

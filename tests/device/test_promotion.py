@@ -9,12 +9,9 @@ import pytest
 
 from retune.bundle.versions import rollback
 from retune.device.opening import open_runner
-from retune.records.quarantine import quarantined
-from retune.records.store import RecordStore
-from retune.search.session import RunSettings, Session, search_all
-from retune.stages import publishing
-from retune.stages.delivery import stage_compile, stage_verify
-from retune.stages.manifest import (
+from retune.pipeline import publishing
+from retune.pipeline.delivery import stage_compile, stage_verify
+from retune.pipeline.manifest import (
     FinalistsManifest,
     ImportManifest,
     PublishedManifest,
@@ -22,11 +19,14 @@ from retune.stages.manifest import (
     TaskManifest,
     TuneRequest,
 )
-from retune.stages.mending import stage_mend
-from retune.stages.network import open_network, stage_extract, stage_import
-from retune.stages.promotion import stage_promote
-from retune.stages.results import FinishedRun
-from retune.stages.selection import stage_select
+from retune.pipeline.mending import stage_mend
+from retune.pipeline.network import open_network, stage_extract, stage_import
+from retune.pipeline.promotion import stage_promote
+from retune.pipeline.results import FinishedRun
+from retune.pipeline.selection import stage_select
+from retune.records.quarantine import quarantined
+from retune.records.store import RecordStore
+from retune.search.session import RunSettings, Session, search_all
 from tests.device.networks import write
 from tests.unit.device.boards import fault, written
 

@@ -9,10 +9,10 @@ import pytest
 from onnxruntime.quantization import QuantType
 
 from retune.core.dtypes import TensorType
+from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph, GraphBuilder
-from retune.graph.onnx_import import import_model
-from retune.graph.passes import Layout
+from retune.graph.passes.pipeline import Layout
 from retune.graph.quantize.arithmetic import Codes, added, rescaled
 from retune.graph.quantize.recipe import quantize
 from retune.graph.quantize.settings import POWER2, QuantizeSettings

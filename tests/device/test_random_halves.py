@@ -6,8 +6,8 @@ import pytest
 from retune.core.dtypes import HALF, WIDE, TensorType
 from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.graph import Graph, GraphBuilder
-from retune.graph.half import widen_half
-from retune.graph.passes import optimise
+from retune.graph.passes.half import widen_half
+from retune.graph.passes.pipeline import optimise
 from retune.search.extract import extract
 from tests.external.on_device import compile_network
 from tests.unit.graph.networks import random_network

@@ -11,22 +11,22 @@ import pytest
 
 from retune.bundle.build import build_plan
 from retune.bundle.invariants import verify_plan
-from retune.bundle.module import Module
+from retune.bundle.runtime.module import Module
 from retune.codegen.source import ProgramSource
+from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.graph import Graph
-from retune.graph.onnx_import import import_model
-from retune.graph.ops import Array
-from retune.graph.passes import optimise
+from retune.graph.passes.pipeline import optimise
 from retune.graph.quantize.recipe import quantize
 from retune.graph.quantize.samples import random_samples
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
+from retune.ops import Array
 from retune.records.schema import Measurement, succeeded
 from retune.records.store import RecordStore
 from retune.search.extract import extract
-from retune.search.in_blocks import laid_candidates
-from retune.search.laying import laid_out, uniform
-from retune.search.layout_search import LayoutSearch
+from retune.search.layout.in_blocks import laid_candidates
+from retune.search.layout.laying import laid_out, uniform
+from retune.search.layout.search import LayoutSearch
 from retune.search.session import Session
 from tests.device.random_ways import GPU, SHORT, compiled, ways
 from tests.external.on_device import opened

@@ -50,7 +50,7 @@ class Run:
             "RETUNE_LOCKS": str(self.folder),
             "POCL_CACHE_DIR": str(self.folder / "kernels"),
         }
-        command = [sys.executable, "-m", "retune_cli.main", "tune", str(self.model), "--no-prefect"]
+        command = [sys.executable, "-m", "retune.cli.main", "tune", str(self.model), "--no-prefect"]
         (self.folder / "kernels").mkdir(exist_ok=True)
         with self.log.open("ab") as log:
             return subprocess.Popen(

@@ -9,13 +9,13 @@ import pytest
 from onnx import NodeProto, TensorProto, numpy_helper
 from onnx import helper as h
 
-from retune.bundle.peers import open_peer
-from retune.bundle.verify import verify
+from retune.bundle.verify.compare import verify
+from retune.bundle.verify.peers import open_peer
 from retune.core.target import GENERIC_GPU
-from retune.graph.onnx_import import load_file
-from retune.graph.passes import optimise
-from retune.rules.cost.estimate import default_candidate
+from retune.frontend.onnx.importer import load_file
+from retune.graph.passes.pipeline import optimise
 from retune.search.extract import extract
+from retune.targets.cost.estimate import default_candidate
 from tests.external.on_device import compile_graph
 from tests.oracle import assert_items_agree
 

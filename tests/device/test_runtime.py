@@ -8,9 +8,9 @@ import pytest
 
 from retune.core.dtypes import TensorType
 from retune.core.errors import DeviceError, InputError
-from retune.device import pages
-from retune.device.catalogue import driver_problems, list_devices
-from retune.device.runtime import (
+from retune.device.opencl import pages
+from retune.device.opencl.catalogue import driver_problems, list_devices
+from retune.device.opencl.runtime import (
     BuildFailed,
     Device,
     LaunchFailed,

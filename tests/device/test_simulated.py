@@ -7,20 +7,20 @@ import pytest
 
 from retune.api import tune_network
 from retune.bundle.build import build_plan
-from retune.bundle.by_parts import parts_of
 from retune.bundle.format import write_bundle
-from retune.bundle.peers import open_reference
-from retune.bundle.simulated import SimulatedModule, open_module, programs_of
-from retune.bundle.verify import verify
-from retune.device.catalogue import device_spec
-from retune.device.child import Child
-from retune.device.faults import Script, Turn
+from retune.bundle.runtime.simulated import SimulatedModule, open_module, programs_of
+from retune.bundle.verify.by_parts import parts_of
+from retune.bundle.verify.compare import verify
+from retune.bundle.verify.peers import open_reference
+from retune.device.measure.child import Child
+from retune.device.opencl.catalogue import device_spec
 from retune.device.opening import board_of, open_device, spec_of
-from retune.graph.passes import optimise
+from retune.device.simulated.faults import Script, Turn
+from retune.graph.passes.pipeline import optimise
+from retune.pipeline.results import TuneResult
 from retune.records.quarantine import quarantined
 from retune.search.extract import extract
 from retune.search.program import tune
-from retune.stages.results import TuneResult
 from tests import dags
 from tests.device.networks import write
 from tests.host_networks import detector

@@ -7,20 +7,20 @@ import numpy as np
 import pytest
 
 from retune.bundle.build import build_plan
-from retune.bundle.executor import forms_here
-from retune.bundle.forms import best_form
-from retune.bundle.module import Module
 from retune.bundle.plan import NetworkPlan
-from retune.codegen.persistent import Callee, Step
-from retune.codegen.resident import WAYS, resident_text, shape_of
+from retune.bundle.runtime.executor import forms_here
+from retune.bundle.runtime.forms import best_form
+from retune.bundle.runtime.module import Module
+from retune.codegen.network.persistent import Callee, Step
+from retune.codegen.network.resident import WAYS, resident_text, shape_of
 from retune.core.dtypes import TensorType
-from retune.device import probe_child, staying
-from retune.device.resident import Resident
-from retune.device.runtime import BuildFailed, Device, open_device
+from retune.device.opencl import probe_child, staying
+from retune.device.opencl.resident import Resident
+from retune.device.opencl.runtime import BuildFailed, Device, open_device
+from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.graph import Graph
-from retune.graph.onnx_import import import_model
-from retune.graph.passes import optimise
+from retune.graph.passes.pipeline import optimise
 from retune.search.extract import extract
 from tests.conftest import Golden
 from tests.device.networks import Net
@@ -154,7 +154,7 @@ def test_a_device_that_refuses_the_kernel_gets_launches(
     def refused(*_: object, **__: object) -> Resident:
         raise BuildFailed("too many registers")
 
-    monkeypatch.setattr("retune.bundle.executor.Resident", refused)
+    monkeypatch.setattr("retune.bundle.runtime.executor.Resident", refused)
     assert best_form(plan, device).form == "queued"
 
 

@@ -8,7 +8,7 @@ import pytest
 from retune.codegen.lower import lower
 from retune.codegen.target import CPU
 from retune.core.dtypes import TensorType
-from retune.device.runtime import Device, open_device
+from retune.device.opencl.runtime import Device, open_device
 from retune.ir.stmt import from_dag
 from retune.ir.storage import Storage, row_major
 from retune.ir.te import Dag, compute, placeholder

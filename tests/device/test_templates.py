@@ -2,13 +2,13 @@
 
 import pytest
 
-from retune.device.runtime import Device, open_device
+from retune.device.opencl.runtime import Device, open_device
 from retune.ir.merge import merge_axes
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag
-from retune.rules.template import TemplateFunction, Workload
-from retune.rules.templates.conv2d import conv2d_nchwc, conv2d_nchwc_unroll_kw, untuned
 from retune.schedule.space import sketch_of
+from retune.targets.template import TemplateFunction, Workload
+from retune.targets.templates.conv2d import conv2d_nchwc, conv2d_nchwc_unroll_kw, untuned
 from tests.dags import conv2d
 from tests.oracle import assert_device_agrees
 

@@ -4,10 +4,10 @@ import pytest
 
 from retune.codegen.lower import lower
 from retune.codegen.target import CPU
-from retune.device.probe_child import has_tile
-from retune.device.runtime import Device, open_device
-from retune.instructions import Shape
-from retune.instructions.tile8 import TILE8
+from retune.device.opencl.probe_child import has_tile
+from retune.device.opencl.runtime import Device, open_device
+from retune.intrinsics import Shape
+from retune.intrinsics.tile8 import TILE8
 from tests.dags import byte_product
 from tests.oracle import assert_device_agrees
 from tests.unit.codegen.test_tiles import tiled

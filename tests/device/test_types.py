@@ -13,13 +13,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 from retune.bundle.build import build_plan
 from retune.bundle.format import write_bundle
-from retune.bundle.module import Module
-from retune.bundle.peers import open_peer
 from retune.bundle.plan import NetworkPlan
-from retune.bundle.verify import TOLERANCE_OF_HALF, tolerance_of, verify
+from retune.bundle.runtime.module import Module
+from retune.bundle.verify.compare import TOLERANCE_OF_HALF, tolerance_of, verify
+from retune.bundle.verify.peers import open_peer
 from retune.core.errors import InputError
-from retune.graph.onnx_import import load_file
-from retune.graph.passes import Layout, optimise
+from retune.frontend.onnx.importer import load_file
+from retune.graph.passes.pipeline import Layout, optimise
 from retune.search.extract import extract
 from tests.external.on_device import compile_graph, compile_network, pocl
 from tests.unit.graph.networks import node

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from retune.core.dtypes import TensorType
-from retune.device.runtime import Device, open_device
-from retune.device.vectors import LANES
+from retune.device.opencl.runtime import Device, open_device
+from retune.device.opencl.vectors import LANES
 
 
 @pytest.fixture(scope="module")

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from retune.core.target import GENERIC_GPU
-from retune.device.probe_child import has_tile
-from retune.device.runtime import Device, open_device
-from retune.instructions import Shape
-from retune.instructions.warp8 import WARP8
+from retune.device.opencl.probe_child import has_tile
+from retune.device.opencl.runtime import Device, open_device
+from retune.intrinsics import Shape
+from retune.intrinsics.warp8 import WARP8
 from retune.ir.stmt import from_dag
-from retune.rules.gpu.space import gpu_space
+from retune.targets.gpu.space import gpu_space
 from tests.oracle import assert_device_agrees
 from tests.unit.rules.test_gpu_warps import SHAPES
 

@@ -5,14 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from retune.bundle.peers import open_peer
 from retune.bundle.plan import LARGEST_ERROR_NOTE
-from retune.bundle.verify import DIRECT_PART, TOLERANCE, verify
-from retune.graph.onnx_import import load_file
-from retune.graph.passes import Layout
-from retune.rules.cpu.winograd import PREFIX
+from retune.bundle.verify.compare import DIRECT_PART, TOLERANCE, verify
+from retune.bundle.verify.peers import open_peer
+from retune.frontend.onnx.importer import load_file
+from retune.graph.passes.pipeline import Layout
 from retune.schedule.space import Candidate
 from retune.search.task import Task
+from retune.targets.cpu.winograd import PREFIX
 from tests.device.networks import write
 from tests.external.on_device import compile_graph, pocl
 

@@ -10,11 +10,11 @@ from onnx import numpy_helper
 from onnx.backend.test.case.test_case import TestCase
 from onnx.backend.test.loader import load_model_tests
 
+from retune.frontend.onnx.importer import import_model
+from retune.frontend.onnx.ops import NotConstant, handler_of
 from retune.graph.evaluate import Execute
 from retune.graph.graph import Graph
-from retune.graph.onnx_file import OLDEST_OPSET
-from retune.graph.onnx_import import import_model
-from retune.graph.onnx_ops import NotConstant, handler_of
+from retune.proto.file import OLDEST_OPSET
 
 DOMAINS = {"", "ai.onnx"}
 _HALF_RTOL = 2e-3

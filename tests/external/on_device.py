@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping
 from functools import cache
 
 from retune.bundle.build import build_plan
-from retune.bundle.module import Module
+from retune.bundle.runtime.module import Module
+from retune.device.opencl.runtime import Device
 from retune.device.opening import open_device
-from retune.device.runtime import Device
 from retune.graph.graph import Graph
-from retune.graph.ops import Array
-from retune.graph.passes import Layout, optimise
+from retune.graph.passes.pipeline import Layout, optimise
+from retune.ops import Array
 from retune.schedule.space import Candidate
 from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.search.extract import Network, extract

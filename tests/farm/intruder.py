@@ -38,7 +38,7 @@ def client(address: str = ADDRESS) -> Client:
 
 def job(payload: object) -> object:
     """What a board says to the payload."""
-    from retune.device.farm.work import carry_out
+    from retune.device.remote.work import carry_out
 
     with client() as opened:
         resource = next(iter(next(iter(opened.scheduler_info()["workers"].values()))["resources"]))

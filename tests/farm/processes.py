@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
-from retune.device.farm.link import Link
-from retune.device.farm.names import FarmName
-from retune.device.farm.runner import FarmRunner
+from retune.device.remote.link import Link
+from retune.device.remote.names import FarmName
+from retune.device.remote.runner import FarmRunner
 from retune.farm.certs import make_certs
 
 DEADLINE_S = 300.0

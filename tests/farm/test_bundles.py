@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from retune.bundle.build import build_plan
-from retune.bundle.examiner import Original
-from retune.bundle.farm_examiner import FarmExaminer
 from retune.bundle.format import read_bundle, write_bundle
-from retune.bundle.module import Module
+from retune.bundle.runtime.module import Module
+from retune.bundle.verify.examiner import Original
+from retune.bundle.verify.farm_examiner import FarmExaminer
 from retune.core.errors import InputError, RecordError
-from retune.device.farm.link import link_to
 from retune.device.opening import open_device
-from retune.graph.models import resolve_model
+from retune.device.remote.link import link_to
+from retune.frontend.models import resolve_model
+from retune.pipeline.network import import_network
 from retune.records.store import RecordStore
-from retune.stages.network import import_network
 from tests.farm.processes import DEADLINE_S, Farm
 
 pytestmark = [pytest.mark.slow, pytest.mark.device]
@@ -38,7 +38,7 @@ def tuned(farm: Farm, out: Path, *more: str) -> subprocess.CompletedProcess[str]
 def asked(farm: Farm, *arguments: str) -> subprocess.CompletedProcess[str]:
     """A command of retune about the farm's boards, in a process of its own."""
     main = (
-        "import sys; from retune_cli.main import run_command; sys.exit(run_command(sys.argv[1:]))"
+        "import sys; from retune.cli.main import run_command; sys.exit(run_command(sys.argv[1:]))"
     )
     options = ["--scheduler", farm.address, "--json"]
     if "--device" not in arguments:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from retune.device.workload import MeasureOptions
+from retune.device.measure.workload import MeasureOptions
 from tests.farm.processes import DEADLINE_S, KEY, Farm
 from tests.unit.device.test_measure import WORKLOAD, program
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from retune.device.farm import link as links
-from retune.device.farm.link import AwayError, persevere
-from retune.device.farm.runner import FarmRunner
-from retune.device.workload import MeasureOptions
+from retune.device.measure.workload import MeasureOptions
+from retune.device.remote import link as links
+from retune.device.remote.link import AwayError, persevere
+from retune.device.remote.runner import FarmRunner
 from retune.records.arrow import to_records
 from retune.records.schema import TuningRecord
 from retune.records.store import RecordStore

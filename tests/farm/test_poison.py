@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from retune.core.target import GENERIC_CPU, DeviceSpec
-from retune.device.workload import MeasureOptions
+from retune.device.measure.workload import MeasureOptions
 from tests.device.test_local_runner import CRASH, HANG, IMPATIENT, RIGHT, WRONG
 from tests.device.test_local_runner import WORKLOAD as AXPY
 from tests.device.test_local_runner import program as kernel

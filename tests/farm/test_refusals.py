@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from retune.core.errors import InputError
-from retune.device.farm.wire import WIRE, Envelope, Reply, pack, unpack
-from retune.device.workload import MeasureOptions
+from retune.device.measure.workload import MeasureOptions
+from retune.device.remote.wire import WIRE, Envelope, Reply, pack, unpack
 from retune.farm.certs import make_certs
 from tests.farm.processes import Farm, Process
 from tests.unit.device.test_measure import WORKLOAD, program

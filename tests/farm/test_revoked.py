@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from retune.core.errors import DeviceError
-from retune.device.farm.link import AwayError
-from retune.device.workload import MeasureOptions
+from retune.device.measure.workload import MeasureOptions
+from retune.device.remote.link import AwayError
 from retune.farm.certs import make_certs, revoke
 from tests.farm.processes import Farm
 from tests.unit.device.test_measure import WORKLOAD, program

@@ -16,9 +16,9 @@ from retune.bundle.format import FORMAT, MANIFEST
 from retune.core.errors import DeviceError, InputError
 from retune.core.replacing import replacing
 from retune.core.target import GENERIC_CPU
-from retune.stages import chain
-from retune.stages.layout_manifest import LayoutManifest
-from retune.stages.manifest import (
+from retune.pipeline import chain
+from retune.pipeline.layout_manifest import LayoutManifest
+from retune.pipeline.manifest import (
     BenchManifest,
     BestRecord,
     CompileManifest,
@@ -38,9 +38,9 @@ from retune.stages.manifest import (
     ValueInfo,
     VerifyManifest,
 )
-from retune.stages.results import FinishedRun, TuneEvent
-from retune.stages.stage import run_once, stage_key
-from retune.stages.watch import stopping, tell
+from retune.pipeline.results import FinishedRun, TuneEvent
+from retune.pipeline.stage import run_once, stage_key
+from retune.pipeline.watch import stopping, tell
 
 TASKS = tuple(
     TaskEntry(
@@ -79,7 +79,7 @@ class FakeStages:
 
     def as_tasks(self) -> None:
         """Each of these stages has a Prefect task."""
-        from retune_prefect.stage_task import stage_task
+        from retune.prefect.stage_task import stage_task
 
         for name in (name for name in dir(self) if name.startswith("stage_")):
             short = name.removeprefix("stage_")

@@ -18,11 +18,11 @@ def main() -> None:
     folder = Path(sys.argv[1])
     held = sys.argv[2] if len(sys.argv) > 2 else None
     stages = FakeStages(held=held)
-    from retune.stages.manifest import TuneRequest
-    from retune.stages.results import TuneResult
-    from retune_cli.interrupt import ctrl_c_ends_measuring
-    from retune_cli.progress import progress_on_stderr
-    from retune_prefect.launch import run_flow
+    from retune.cli.interrupt import ctrl_c_ends_measuring
+    from retune.cli.progress import progress_on_stderr
+    from retune.pipeline.manifest import TuneRequest
+    from retune.pipeline.results import TuneResult
+    from retune.prefect.launch import run_flow
 
     def call() -> TuneResult:
         from flows.tune_network import parameters_of, tune_network

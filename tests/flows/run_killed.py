@@ -11,11 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from retune.pipeline import stage
+from retune.pipeline.calling import InProcess
+from retune.pipeline.chain import run_chain
+from retune.pipeline.manifest import TuneRequest
 from retune.records.store import RecordStore
-from retune.stages import stage
-from retune.stages.calling import InProcess
-from retune.stages.chain import run_chain
-from retune.stages.manifest import TuneRequest
 
 TRIALS = 24
 

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.device]
 def start(folder: Path) -> subprocess.Popen[bytes]:
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "RETUNE_"))}
     environment["PYTHONPATH"] = f"{ROOT / 'lib'}:{ROOT}"
-    command = [sys.executable, "-m", "retune_cli.main", "tune", "light:squeezenet", "--out", "out"]
+    command = [sys.executable, "-m", "retune.cli.main", "tune", "light:squeezenet", "--out", "out"]
     with (folder / "log.txt").open("ab") as log:
         return subprocess.Popen(
             [*command, "--trials", str(TRIALS)],

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from retune.core.errors import InputError, RetuneError
-from retune.stages.calling import InProcess
-from retune.stages.chain import run_chain
-from retune.stages.manifest import TuneRequest
+from retune.pipeline.calling import InProcess
+from retune.pipeline.chain import run_chain
+from retune.pipeline.manifest import TuneRequest
 from tests.flows.fakes import TASKS, FakeStages, runs
 
 

@@ -26,7 +26,7 @@ from retune.bundle.plan import BufferRole, NetworkPlan, PlanBuffer, PlanHost
 from retune.core.keys import content_key
 from retune.records.files import list_files
 from retune.records.store import RecordStore
-from retune.vta.lower import lower
+from retune.targets.vta.lower import lower
 from tests.device.networks import NETWORKS, write
 from tests.fuzz.jobs import make_jobs, mutated_job
 from tests.fuzz.mutations import json_text, mutated_bytes, mutated_json, mutated_message

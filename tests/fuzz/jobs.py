@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from retune.bundle.bench import Benchmark, Timing
-from retune.bundle.board_jobs import BundleJob, SentBundle, input_arrays
-from retune.bundle.examination import (
+from retune.bundle.verify.bench import Benchmark, Timing
+from retune.bundle.verify.board_jobs import BundleJob, SentBundle, input_arrays
+from retune.bundle.verify.examination import (
     Compare,
     FindForm,
     ListForms,
@@ -25,11 +25,13 @@ from retune.bundle.examination import (
     Profile,
     Run,
 )
-from retune.bundle.examiner import Examiner
+from retune.bundle.verify.examiner import Examiner
 from retune.core.codec import to_json
 from retune.core.errors import RetuneError
-from retune.device.farm.batches import pack_batch, pack_workload
-from retune.device.farm.wire import (
+from retune.device.measure.local import LocalRunner
+from retune.device.measure.workload import MeasureOptions
+from retune.device.remote.batches import pack_batch, pack_workload
+from retune.device.remote.wire import (
     WIRE,
     Envelope,
     Parts,
@@ -41,8 +43,6 @@ from retune.device.farm.wire import (
     unpack,
     unpack_arrays,
 )
-from retune.device.measure import LocalRunner
-from retune.device.workload import MeasureOptions
 from retune.farm.bundles import Bundles
 from retune.farm.measuring import Measuring
 from retune.farm.service import Service

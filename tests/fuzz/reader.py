@@ -15,10 +15,10 @@ from pathlib import Path
 
 from retune.bundle.format import read_bundle
 from retune.bundle.memory import plan_memory
-from retune.bundle.placement import lay_out
+from retune.bundle.runtime.placement import lay_out
 from retune.core.errors import RetuneError
-from retune.graph.onnx_import import load_file
-from retune.graph.passes import optimise
+from retune.frontend.onnx.importer import load_file
+from retune.graph.passes.pipeline import optimise
 from retune.records.arrow import to_records
 from retune.records.store import RecordStore
 from retune.search.extract import extract

@@ -17,7 +17,7 @@ from uuid import UUID
 
 import pytest
 
-from retune.graph.models import resolve_model
+from retune.frontend.models import resolve_model
 from retune.records.store import RecordStore
 from tests.processes import wait_until
 

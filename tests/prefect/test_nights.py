@@ -71,7 +71,7 @@ class Fleet:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "RETUNE_"))}
         config = ["--config", "nightly.toml"]
         return subprocess.Popen(
-            [sys.executable, "-m", "retune_cli.main", "nightly", *arguments, *config],
+            [sys.executable, "-m", "retune.cli.main", "nightly", *arguments, *config],
             cwd=self.folder,
             env=kept | {"PYTHONPATH": f"{ROOT / 'lib'}:{ROOT}"},
             stdout=subprocess.PIPE,
@@ -99,7 +99,7 @@ def verified(fleet: Fleet, model: str, device: str) -> bool:
     module = fleet.bundle(model, device) / "module"
     command = ["verify", str(module), "--model", f"zoo:{model}"]
     done = subprocess.run(
-        [sys.executable, "-m", "retune_cli.main", *command],
+        [sys.executable, "-m", "retune.cli.main", *command],
         cwd=fleet.folder,
         env=os.environ | {"PYTHONPATH": f"{ROOT / 'lib'}:{ROOT}"},
         capture_output=True,

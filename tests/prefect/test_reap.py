@@ -6,7 +6,7 @@ import sys
 
 
 def test_dead_runs_are_recognised():
-    from retune_prefect.reap import is_dead, run_tags
+    from retune.prefect.reap import is_dead, run_tags
 
     host, _ = run_tags()
     assert not is_dead(run_tags())

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import json
-from retune_prefect.server import prefect_api
+from retune.prefect.server import prefect_api
 with prefect_api() as url:
     from prefect.settings import get_current_settings
     print(json.dumps([url, get_current_settings().api.url]))

@@ -8,15 +8,15 @@ from uuid import UUID
 import pytest
 
 from retune.core.errors import DeviceError, InputError
-from retune.stages.manifest import TaskManifest, TuneRequest
-from retune.stages.stage import Inputs, stage
-from retune.stages.watch import stopping
-from retune_prefect.server import prefect_api
+from retune.pipeline.manifest import TaskManifest, TuneRequest
+from retune.pipeline.stage import Inputs, stage
+from retune.pipeline.watch import stopping
+from retune.prefect.server import prefect_api
 
 
 @pytest.fixture(scope="module", autouse=True)
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    from retune_prefect.launch import flush
+    from retune.prefect.launch import flush
 
     with prefect_api(tmp_path_factory.mktemp("prefect")) as url:
         yield url
@@ -38,8 +38,8 @@ def run_in_flow(body: Callable[[], object]) -> tuple[UUID, object]:
     from prefect.states import Cancelled
     from prefect.task_runners import ThreadPoolTaskRunner
 
-    from retune_prefect.cancelling import RunCancelled
-    from retune_prefect.flow_run import HOOKS, flow_run
+    from retune.prefect.cancelling import RunCancelled
+    from retune.prefect.flow_run import HOOKS, flow_run
 
     ids: list[UUID] = []
 
@@ -69,7 +69,7 @@ def task_runs(flow_run: UUID) -> dict[str, str]:
 
 
 def test_a_result_is_used_again_only_while_its_files_are_there(request_: TuneRequest):
-    from retune_prefect.stage_task import AsTasks, stage_task
+    from retune.prefect.stage_task import AsTasks, stage_task
 
     ran: list[int] = []
 
@@ -103,7 +103,7 @@ def test_a_result_is_used_again_only_while_its_files_are_there(request_: TuneReq
 
 
 def test_runs_that_are_submitted_together_do_not_end_each_other(request_: TuneRequest):
-    from retune_prefect.stage_task import AsTasks, stage_task
+    from retune.prefect.stage_task import AsTasks, stage_task
 
     met = threading.Barrier(3, timeout=60)
 
@@ -129,7 +129,7 @@ def test_runs_that_are_submitted_together_do_not_end_each_other(request_: TuneRe
 def test_only_what_may_pass_is_tried_again(
     monkeypatch: pytest.MonkeyPatch, error: Exception, tries: int
 ):
-    from retune_prefect import stage_task
+    from retune.prefect import stage_task
 
     monkeypatch.setattr(stage_task, "RETRY_DELAYS_S", [0.0, 0.0])
     tried: list[int] = []
@@ -151,8 +151,8 @@ def test_a_cancelled_run_stops_after_its_batch_and_keeps_what_it_has(
     from prefect.runtime import flow_run as current
     from prefect.states import Cancelling
 
-    from retune_prefect import cancelling
-    from retune_prefect.stage_task import AsTasks, stage_task
+    from retune.prefect import cancelling
+    from retune.prefect.stage_task import AsTasks, stage_task
 
     monkeypatch.setattr(cancelling, "ASK_INTERVAL_S", 0.0)
     batches: list[int] = []
@@ -210,7 +210,7 @@ def test_what_a_crashed_run_says_is_its_own_and_no_warning():
     from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
     from prefect.states import Crashed
 
-    from retune_prefect.flow_run import HOOKS
+    from retune.prefect.flow_run import HOOKS
 
     @flow(name="crashed-flow")
     def body() -> None:

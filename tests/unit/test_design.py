@@ -10,12 +10,12 @@ import pytest
 from retune.codegen.lower import PASSES, lower
 from retune.core.target import GENERIC_CPU
 from retune.ir.stmt import Program, from_dag
-from retune.rules.cpu.space import cpu_space
-from retune.rules.devices import target_of
-from retune.rules.fusion import accesses
-from retune.rules.tiling import CPU, GPU
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import Sketch
+from retune.targets.cpu.space import cpu_space
+from retune.targets.devices import target_of
+from retune.targets.fusion import accesses
+from retune.targets.tiling import CPU, GPU
 from tests.dags import dense
 from tests.oracle import assert_items_agree
 

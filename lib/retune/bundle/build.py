@@ -26,26 +26,26 @@ from retune.core.dtypes import HALF
 from retune.core.errors import InputError
 from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
-from retune.device.resident import way_of
+from retune.device.opencl.resident import way_of
 from retune.graph.fuse import Group
 from retune.graph.graph import Graph
-from retune.graph.half import moves_half
-from retune.graph.indices import index_counts
-from retune.graph.joins import inclusions_of
-from retune.graph.ops.host import HOST
-from retune.graph.ops.quantized import RESCALING
+from retune.graph.passes.half import moves_half
+from retune.graph.passes.indices import index_counts
+from retune.graph.passes.joins import inclusions_of
 from retune.ir.stmt import Program
 from retune.ir.storage import Storage
 from retune.ir.views import view
-from retune.rules.cost.estimate import default_candidate
-from retune.rules.devices import target_of
+from retune.ops.host import HOST
+from retune.ops.quantized import RESCALING
 from retune.schedule.space import Candidate
 from retune.search.extract import Network, PlacedGroup
-from retune.search.layouts import bound_values, found_so
+from retune.search.layout.layouts import bound_values, found_so
+from retune.search.layout.views import View, find_views, is_in_place, own_name
 from retune.search.packed import work_of
 from retune.search.task import Task
-from retune.search.views import View, find_views, is_in_place, own_name
-from retune.vta.lower import lower as lower_packed
+from retune.targets.cost.estimate import default_candidate
+from retune.targets.devices import target_of
+from retune.targets.vta.lower import lower as lower_packed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

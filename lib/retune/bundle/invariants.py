@@ -7,8 +7,6 @@ import re
 from collections.abc import Callable, Container, Iterable, Mapping
 from math import prod
 
-from retune.bundle.hazards import are_apart
-from retune.bundle.offloaded import OffloadedStep
 from retune.bundle.plan import (
     NetworkPlan,
     PlanBuffer,
@@ -18,14 +16,16 @@ from retune.bundle.plan import (
     storage_roles,
     storage_roots,
 )
-from retune.codegen.images import fits_image
-from retune.codegen.opencl_kernels import image_arguments
+from retune.bundle.runtime.hazards import are_apart
+from retune.bundle.runtime.offloaded import OffloadedStep
+from retune.codegen.opencl.kernels import image_arguments
+from retune.codegen.passes.images import fits_image
 from retune.codegen.target import unknown_options
 from retune.core.dtypes import DTYPES, UNKNOWN, numpy_dtype
 from retune.core.errors import ModelError
-from retune.device.farm.names import is_farm
-from retune.graph.ops.host import HostModel
+from retune.device.remote.names import is_farm
 from retune.ir.storage import Storage
+from retune.ops.host import HostModel
 
 _MOST = 1 << 62
 """Of anything that is counted."""

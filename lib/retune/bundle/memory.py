@@ -17,7 +17,7 @@ from retune.bundle.plan import (
     storage_roles,
     storage_roots,
 )
-from retune.device.runtime import PART_ALIGN_BYTES, aligned
+from retune.device.opencl.runtime import PART_ALIGN_BYTES, aligned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,12 +11,12 @@ from typing import Literal
 
 import numpy as np
 
-from retune.bundle.offloaded import OffloadedStep, open_offloaded
+from retune.bundle.runtime.offloaded import OffloadedStep, open_offloaded
 from retune.core.dtypes import itemsize
 from retune.core.errors import VerifyError
 from retune.core.target import DeviceSpec
-from retune.graph.ops.host import HostModel, open_host
 from retune.ir.storage import Storage
+from retune.ops.host import HostModel, open_host
 
 MAX_ERROR_NOTE = "max_error"
 """The note that says what error of a layer the user allowed, as a part of its output's range."""

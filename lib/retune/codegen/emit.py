@@ -14,7 +14,6 @@ from itertools import groupby
 from math import gcd
 from types import MappingProxyType
 
-from retune.codegen import gathers, streams
 from retune.codegen.addresses import Instance, Place
 from retune.codegen.expressions import Expressions
 from retune.codegen.frame import Frame, Scope
@@ -37,6 +36,7 @@ from retune.codegen.kernel import (
     Wait,
 )
 from retune.codegen.names import Identifiers, identifier
+from retune.codegen.passes import gathers, streams
 from retune.codegen.registers import register_lanes, vectorizable
 from retune.codegen.target import Groups
 from retune.core.errors import CodegenError

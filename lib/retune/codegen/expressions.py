@@ -7,7 +7,6 @@ as vector lanes. Scalars are widened only where a function or an assignment need
 
 from collections.abc import Iterator, Sequence
 
-from retune.codegen import gathers
 from retune.codegen.addresses import Addresses, Instance, Place
 from retune.codegen.frame import Frame
 from retune.codegen.intrinsics import called, shape_of
@@ -27,7 +26,8 @@ from retune.codegen.kernel import (
 )
 from retune.codegen.kernel import Load as Read
 from retune.codegen.lookups import is_lookup, looked_up, lookups, place_of
-from retune.codegen.sharing import shared_values
+from retune.codegen.passes import gathers
+from retune.codegen.passes.sharing import shared_values
 from retune.codegen.widths import integer_type, sum_type
 from retune.core.dtypes import is_unsigned
 from retune.core.errors import CodegenError

@@ -11,7 +11,7 @@ from retune.codegen.kernel import Function, Value, element_of
 from retune.codegen.tiles import read_as, tile_to_call
 from retune.codegen.warps import warp_to_call
 from retune.core.errors import CodegenError
-from retune.instructions import Intrinsic, Match, Shape, intrinsic, intrinsics, match, mismatch
+from retune.intrinsics import Intrinsic, Match, Shape, intrinsic, intrinsics, match, mismatch
 from retune.ir.expr import Call, Expr, Var
 from retune.ir.stmt import For, Stmt, blocks, paths, rewrite
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, ClassVar, cast
 
 from retune.core.dtypes import itemsize
-from retune.instructions import Shape
+from retune.intrinsics import Shape
 from retune.ir.nodes import Node, node
 
 VECTOR_LANES = (2, 4, 8, 16)

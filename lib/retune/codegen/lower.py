@@ -4,20 +4,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from retune.codegen.barriers import place_barriers
-from retune.codegen.constants import Computed, computed_constants, pack_constants, packed
 from retune.codegen.copies import peel_borders, settle_choices
 from retune.codegen.emit import KernelBody
-from retune.codegen.images import Image, ImagePack, image_of, read_otherwise, takes_images
 from retune.codegen.intrinsics import intrinsics_to_calls, used_functions
-from retune.codegen.items import one_item, virtual_threads
 from retune.codegen.kernel import Kernel, Parameter
 from retune.codegen.matrix_registers import by_number
 from retune.codegen.names import identifier
-from retune.codegen.opencl_kernels import arena_line
-from retune.codegen.passes import drop_unit_loops, masks_to_guards, simplify_indices
+from retune.codegen.network.resident import WAYS
+from retune.codegen.network.tile_functions import tile_function
+from retune.codegen.opencl.kernels import arena_line
+from retune.codegen.passes.barriers import place_barriers
+from retune.codegen.passes.constants import Computed, computed_constants, pack_constants, packed
+from retune.codegen.passes.images import Image, ImagePack, image_of, read_otherwise, takes_images
+from retune.codegen.passes.items import one_item, virtual_threads
+from retune.codegen.passes.pipeline import drop_unit_loops, masks_to_guards, simplify_indices
+from retune.codegen.passes.starts import starts_at_addends
 from retune.codegen.printing import render
-from retune.codegen.resident import WAYS
 from retune.codegen.source import (
     BufferSpec,
     KernelArg,
@@ -26,15 +28,13 @@ from retune.codegen.source import (
     ProgramSource,
     Role,
 )
-from retune.codegen.starts import starts_at_addends
 from retune.codegen.target import LEAST_BASED, ONE_BASE, Groups, Target
-from retune.codegen.tile_functions import tile_function
 from retune.codegen.warps import with_exchange
 from retune.codegen.widths import check_sizes
 from retune.core.config import knob
 from retune.core.dtypes import itemsize
 from retune.core.errors import CodegenError
-from retune.instructions import intrinsic
+from retune.intrinsics import intrinsic
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Buffer, Expr, Var, loads
 from retune.ir.flat import elements

@@ -29,7 +29,7 @@ from retune.codegen.kernel import (
 )
 from retune.core.dtypes import itemsize
 from retune.core.errors import CodegenError
-from retune.instructions.tile8 import REGISTERS
+from retune.intrinsics.tile8 import REGISTERS
 
 _Shape = tuple[int, int]
 """Rows, and bytes of each."""

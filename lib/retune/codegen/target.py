@@ -6,7 +6,7 @@ Callers know the device and hand its target to `lower`; no pass looks for a devi
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from retune.codegen.opencl import OPENCL
+from retune.codegen.opencl.renderer import OPENCL
 from retune.codegen.printing import Renderer
 from retune.core.target import MOST_GROUPS
 from retune.ir.stmt import Stmt, blocks, loops

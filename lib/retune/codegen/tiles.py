@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from retune.codegen.kernel import Tile
 from retune.core.errors import CodegenError
-from retune.instructions import Match, TileIndex
+from retune.intrinsics import Match, TileIndex
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Buffer, Call, Expr, Load, Var, const, substitute, variables
 from retune.ir.flat import elements

@@ -19,8 +19,8 @@ from dataclasses import replace
 
 from retune.codegen.kernel import Array, Function, Memory, Statement
 from retune.codegen.tiles import divided, read_as
-from retune.instructions import Match, intrinsic, item_loops
-from retune.instructions.warp8 import SHARE, WORD
+from retune.intrinsics import Match, intrinsic, item_loops
+from retune.intrinsics.warp8 import SHARE, WORD
 from retune.ir.expr import Call, Const, Expr, Load, Select, Var, const, substitute
 from retune.ir.simplify import simplify
 from retune.ir.stmt import For, Stmt, blocks, loops, rewrite

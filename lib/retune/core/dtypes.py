@@ -3,9 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
+import numpy.typing as npt
+
+Array: TypeAlias = npt.NDArray[Any]
 
 DType = Literal[
     "float32", "float64", "float16",

@@ -13,5 +13,5 @@ MEASURED = "auto"
 """The layout that stands for a choice."""
 
 Solver = Literal["auto", "exact", "pbqp", "greedy"]
-"""What makes that choice: see `retune.layout.solve`."""
+"""What makes that choice: see `retune.search.layout.solver.solve`."""
 SOLVERS: tuple[Solver, ...] = get_args(Solver)

@@ -6,7 +6,7 @@ No OpenCL object appears here, so spaces are built and tested without a device.
 from dataclasses import dataclass, field
 
 DeviceClass = str
-"""Which rules a device goes by: `cpu`, `gpu`, or what is registered in `retune.rules.devices`."""
+"""Which rules a device goes by: `cpu`, `gpu`, or what is registered in `retune.targets.devices`."""
 
 _EXTENSIONS = {"float16": "cl_khr_fp16", "float64": "cl_khr_fp64"}
 """Element type -> the OpenCL extension without which no kernel computes with it."""

@@ -17,8 +17,17 @@ from typing import TYPE_CHECKING
 from retune.core.errors import InputError
 from retune.core.parameters import named, split_name, with_parameters
 from retune.core.target import DeviceSpec
-from retune.device import runtime
-from retune.device.accelerator import (
+from retune.device.measure.device_pool import DevicePool
+from retune.device.measure.lease import lease
+from retune.device.measure.local import LocalRunner
+from retune.device.measure.workload import Runner
+from retune.device.opencl import runtime
+from retune.device.opencl.catalogue import device_spec, find_device
+from retune.device.opencl.described import DescribedDevice
+from retune.device.opencl.runtime import Device
+from retune.device.profiles import PLAYED, is_profile, played, split_profile
+from retune.device.remote.names import farm_name, is_farm
+from retune.device.simulated.accelerator import (
     BASE,
     NAME,
     AcceleratorDevice,
@@ -26,20 +35,11 @@ from retune.device.accelerator import (
     described,
     is_accelerator,
 )
-from retune.device.board import SIMULATED, Board, read_board
-from retune.device.catalogue import device_spec, find_device
-from retune.device.described import DescribedDevice
-from retune.device.device_pool import DevicePool
-from retune.device.farm.names import farm_name, is_farm
-from retune.device.lease import lease
-from retune.device.measure import LocalRunner
-from retune.device.profiles import PLAYED, is_profile, played, split_profile
-from retune.device.runtime import Device
-from retune.device.simulated import SimulatedDevice, SimulatedRunner
-from retune.device.workload import Runner
+from retune.device.simulated.board import SIMULATED, Board, read_board
+from retune.device.simulated.runner import SimulatedDevice, SimulatedRunner
 
 if TYPE_CHECKING:
-    from retune.device.farm.runner import Asking
+    from retune.device.remote.runner import Asking
 
 
 def spec_of(name: str) -> DeviceSpec:
@@ -175,7 +175,7 @@ def _farm() -> ModuleType:
     """What knows farms. Raises: InputError where distributed is not installed."""
     if find_spec("distributed") is None:
         raise InputError("a farm needs more than is installed; type: pip install 'retune[farm]'")
-    return import_module("retune.device.farm.runner")
+    return import_module("retune.device.remote.runner")
 
 
 def _devices(name: str) -> list[str]:

@@ -9,19 +9,19 @@ from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
-from retune.bundle.bench import BenchOptions
-from retune.bundle.board_jobs import (
+from retune.bundle.format import read_bundle
+from retune.bundle.verify.bench import BenchOptions
+from retune.bundle.verify.board_jobs import (
     BundleAnswer,
     BundleJob,
     inputs_in,
     output_arrays,
 )
-from retune.bundle.examiner import BUNDLES_ALONE, Examiner
-from retune.bundle.format import read_bundle
+from retune.bundle.verify.examiner import BUNDLES_ALONE, Examiner
 from retune.core.codec import to_json
 from retune.core.errors import InputError, RecordError
-from retune.device.farm.wire import Parts, RefusedError, read_json
-from retune.device.vitals import read_vitals
+from retune.device.measure.vitals import read_vitals
+from retune.device.remote.wire import Parts, RefusedError, read_json
 
 _MOST = 8
 """Bundles of one comparison, and those that lie on the disk."""

@@ -17,9 +17,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from retune.core.errors import InputError
 from retune.core.replacing import replacing, whole_folder
-from retune.device.farm.names import check_key
-from retune.device.farm.revoked import REVOKED, read_revoked
-from retune.device.farm.security import AUTHORITY, CERTIFICATE, PRIVATE_KEY, ROLES, Role
+from retune.device.remote.names import check_key
+from retune.device.remote.revoked import REVOKED, read_revoked
+from retune.device.remote.security import AUTHORITY, CERTIFICATE, PRIVATE_KEY, ROLES, Role
 
 AUTHORITY_KEY = "ca-key.pem"
 _LEAST_SERIAL = 16

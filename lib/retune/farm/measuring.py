@@ -5,12 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from retune.core.errors import InputError
-from retune.device.accelerator import config_of
-from retune.device.farm.batches import Limits, pack_rows, unpack_batch
-from retune.device.farm.wire import Parts, RefusedError
+from retune.device.measure.vitals import read_vitals
+from retune.device.measure.workload import Runner
 from retune.device.opening import open_runner
-from retune.device.vitals import read_vitals
-from retune.device.workload import Runner
+from retune.device.remote.batches import Limits, pack_rows, unpack_batch
+from retune.device.remote.wire import Parts, RefusedError
+from retune.device.simulated.accelerator import config_of
 
 _KNOWN = 4
 """Workloads whose arrays the runner holds at once."""

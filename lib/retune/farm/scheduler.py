@@ -17,10 +17,10 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.stealing import WorkStealing
 
 from retune.core.errors import DeviceError, InputError
-from retune.device.farm.door import BOARDS_SAY, CLIENTS_SAY, close_door, keep_only
-from retune.device.farm.names import DEFAULT_PORT, is_loopback
-from retune.device.farm.security import security_of
-from retune.device.farm.wire import MOST_BYTES
+from retune.device.remote.door import BOARDS_SAY, CLIENTS_SAY, close_door, keep_only
+from retune.device.remote.names import DEFAULT_PORT, is_loopback
+from retune.device.remote.security import security_of
+from retune.device.remote.wire import MOST_BYTES
 
 _LOG = logging.getLogger("retune.farm")
 

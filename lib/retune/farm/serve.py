@@ -25,12 +25,12 @@ from retune.core.config import knob
 from retune.core.errors import RetuneError
 from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
-from retune.device.farm.door import BOARD_MESSAGES, BOARD_OPERATIONS, close_door, keep_only
-from retune.device.farm.link import AboutBoard, about_board
-from retune.device.farm.names import check_address, check_key, loopback_of
-from retune.device.farm.security import security_of
-from retune.device.farm.wire import MOST_BYTES, most_bytes_of
 from retune.device.opening import spec_of
+from retune.device.remote.door import BOARD_MESSAGES, BOARD_OPERATIONS, close_door, keep_only
+from retune.device.remote.link import AboutBoard, about_board
+from retune.device.remote.names import check_address, check_key, loopback_of
+from retune.device.remote.security import security_of
+from retune.device.remote.wire import MOST_BYTES, most_bytes_of
 from retune.farm.knocking import NotLetInError, Pauses, knock_once
 from retune.farm.logs import log_lines
 from retune.farm.scheduler import stop_event

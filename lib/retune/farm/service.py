@@ -15,7 +15,7 @@ from typing import Literal, Protocol, Self, cast
 
 from retune.core.errors import InputError, RetuneError, sentence
 from retune.core.keys import content_key
-from retune.device.farm.wire import (
+from retune.device.remote.wire import (
     MOST_BYTES,
     WIRE,
     Envelope,

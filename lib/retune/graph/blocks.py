@@ -17,10 +17,10 @@ import numpy as np
 from retune.core.dtypes import TensorType
 from retune.core.errors import InputError
 from retune.graph.graph import Graph, GraphBuilder, Node
-from retune.graph.ops import Array, Attrs
-from retune.graph.ops.blocked import BLOCKED_CONV, bias_in_blocks, weight_in_blocks
-from retune.graph.ops.quantized import LIMIT
-from retune.graph.ops.registry import integer, ints
+from retune.ops import Array, Attrs
+from retune.ops.blocked import BLOCKED_CONV, bias_in_blocks, weight_in_blocks
+from retune.ops.quantized import LIMIT
+from retune.ops.registry import integer, ints
 
 _ACC = 2**31
 """Sums stay below this in magnitude."""

@@ -7,8 +7,8 @@ import numpy as np
 from retune.core.dtypes import numpy_dtype
 from retune.core.errors import InputError
 from retune.graph.graph import Graph
-from retune.graph.indices import index_counts
-from retune.graph.ops import Array, lookup
+from retune.graph.passes.indices import index_counts
+from retune.ops import Array, lookup
 
 Execute = Callable[[Graph, Mapping[str, Array]], dict[str, Array]]
 """Something that runs a graph: by its numpy meaning, or on a device."""

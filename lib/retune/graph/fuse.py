@@ -3,7 +3,7 @@
 A heavy op or a reduction takes in the element-wise ops that follow it, as long as nobody else
 reads the values between them and every other operand is computed before. A convolution takes in
 those before it that it alone reads, a product of matrices what only moves its data
-(`graph/moves.py`). Element-wise ops that are left form groups in the same way, those of the
+(`graph/passes/moves.py`). Element-wise ops that are left form groups in the same way, those of the
 network's inputs with the pads and transposes behind them. Ops over the same rows are a group, sums
 along the rows and what is made of them included, as a norm that an exporter wrote in parts.
 Reshapes of contiguous data move nothing: they are aliases, unless an input or output of the network
@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from retune.graph.graph import Graph, Node
-from retune.graph.moves import Moves, find_moves
-from retune.graph.ops import lookup
-from retune.graph.ops.blocked import OFFLOADED
-from retune.graph.ops.host import HOST
+from retune.graph.passes.moves import Moves, find_moves
+from retune.ops import lookup
+from retune.ops.blocked import OFFLOADED
+from retune.ops.host import HOST
 
 ALIAS = "alias"
 """Kind of a group without a kernel: its output is its input's memory under another shape."""

@@ -13,7 +13,7 @@ import numpy as np
 from retune.core.dtypes import INTEGER_LIMITS, NUMPY_DTYPES, TensorType, numpy_dtype
 from retune.core.errors import ModelError
 from retune.core.keys import content_key
-from retune.graph.ops.registry import Array, Attrs, AttrValue, lookup
+from retune.ops.registry import Array, Attrs, AttrValue, lookup
 
 Types: TypeAlias = Mapping[str, TensorType]
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from retune.core.errors import ModelError
 from retune.graph.graph import Graph
-from retune.graph.tensors import Names, OpCall, rule_of
 from retune.ir.te import Dag, Tensor, placeholder
+from retune.ops.tensors import Names, OpCall, rule_of
 
 _ROLES: Mapping[str, str] = {
     "conv2d": "weight",

@@ -14,9 +14,9 @@ from onnx import helper, numpy_helper
 
 from retune.core.errors import ModelError
 from retune.graph.graph import Graph, Node
-from retune.graph.onnx_file import value_info
-from retune.graph.ops import Array
-from retune.graph.ops.registry import integer, ints, number
+from retune.ops import Array
+from retune.ops.registry import integer, ints, number
+from retune.proto.file import value_info
 
 OPSET, IR_VERSION = 14, 8
 """What the written files state: programs of 2021 and later read them."""

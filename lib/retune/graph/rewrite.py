@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from retune.graph.graph import Graph, GraphBuilder, Node
-from retune.graph.ops import Array, Attrs, lookup
+from retune.ops import Array, Attrs, lookup
 
 
 class Rewriter:

@@ -47,7 +47,7 @@ LoopKind = Literal[
 ]
 """What runs the iterations: time, copies of the body, vector lanes, or work-group/item ids.
 
-`intrinsic` is what an instruction does with all loops inside, see `retune.instructions`.
+`intrinsic` is what an instruction does with all loops inside, see `retune.intrinsics`.
 
 A virtual thread is a copy of the body that keeps step with the other copies, so that all of them
 share one pass over the loops inside. Where a loop over work-items lies inside another one over

@@ -17,8 +17,8 @@ from retune.core.config import cache_root, records_root
 from retune.core.errors import InputError
 from retune.core.files import check_folder
 from retune.core.layouts import LAYOUTS, SOLVERS
-from retune.device.board import SIMULATED
-from retune.graph.models import check_model
+from retune.device.simulated.board import SIMULATED
+from retune.frontend.models import check_model
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
 from retune.nightly.cron import daily, firing_times
 from retune.nightly.settings import (
@@ -38,10 +38,10 @@ from retune.nightly.settings import (
 )
 from retune.nightly.tables import Table, is_number, read_toml
 from retune.nightly.window import Window, parse_window
+from retune.pipeline.manifest import Shapes
+from retune.pipeline.quantization import RANDOM, check_settings
 from retune.search.allocate import ALLOCATORS
 from retune.search.tuners import TUNERS
-from retune.stages.manifest import Shapes
-from retune.stages.quantization import RANDOM, check_settings
 
 T = TypeVar("T")
 

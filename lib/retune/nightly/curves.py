@@ -23,11 +23,11 @@ from statistics import median
 
 import numpy as np
 
+from retune.pipeline.manifest import TaskEntry
 from retune.records.conditions import Conditions
 from retune.records.cost import COST_COLUMNS, recorded_costs
 from retune.records.schema import BESIDE_SEARCH
 from retune.records.store import RecordStore
-from retune.stages.manifest import TaskEntry
 
 REACH = 0.5
 """Logarithm of the time of default schedules over that of endless search, of the average task."""

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from retune.core.errors import InputError, RetuneError
 from retune.nightly.settings import VARIABLE, Event, NotifyConfig, WebhookConfig
-from retune.stages.rows import Row
+from retune.pipeline.rows import Row
 
 _LOG = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from retune.nightly.curves import Curve, estimated_us, outlook_of, pace_of, read_curves
 from retune.nightly.fleet import Key, Member, allocate
 from retune.nightly.settings import NightlyConfig
+from retune.pipeline.manifest import TaskEntry
 from retune.records.conditions import Conditions
 from retune.records.store import RecordStore
-from retune.stages.manifest import TaskEntry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

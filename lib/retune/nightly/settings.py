@@ -12,8 +12,8 @@ from retune.core.errors import InputError
 from retune.core.layouts import Solver
 from retune.graph.quantize.settings import QuantizeSettings
 from retune.nightly.window import Window
+from retune.pipeline.manifest import Shapes, TuneRequest
 from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_MAX_ERROR, DEFAULT_TUNER
-from retune.stages.manifest import Shapes, TuneRequest
 
 Event = Literal["failure", "promotion", "always"]
 """What somebody wants to hear of; `always` is every night."""

@@ -13,9 +13,9 @@ from retune.nightly.fleet import Key
 from retune.nightly.night import Measured, MemberResult, MemberState, NightState, Note
 from retune.nightly.notify import Notice
 from retune.nightly.settings import Event
+from retune.pipeline.rows import Row
 from retune.report import FleetRow, NightPage, render_night
 from retune.report.page import time_text
-from retune.stages.rows import Row
 
 _NONE = "–"
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from retune.vta.config import VtaConfig
-from retune.vta.isa import ALU, GEMM, QUEUES
-from retune.vta.timing import Timing
+from retune.targets.vta.config import VtaConfig
+from retune.targets.vta.isa import ALU, GEMM, QUEUES
+from retune.targets.vta.timing import Timing
 
 WIDTH, LEFT, RIGHT = 860.0, 64.0, 28.0
 _LANE, _GAP = 26.0, 10.0

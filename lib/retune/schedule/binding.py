@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from retune.core.errors import ScheduleError
-from retune.instructions import intrinsic, mismatch
+from retune.intrinsics import intrinsic, mismatch
 from retune.ir.expr import Buffer, Expr, loads
 from retune.ir.reduction import reads
 from retune.ir.stmt import Block, For, LoopKind, Program, Stmt, block_variables, blocks, loops

@@ -146,7 +146,7 @@ class Schedule(Recorder):
         return axis
 
     def tensorize(self, loop: str, intrinsic: str) -> None:
-        """The loop and all inside are done by an instruction, see `retune.instructions`.
+        """The loop and all inside are done by an instruction, see `retune.intrinsics`.
 
         `dot4`: four steps of an int32 sum of products of bytes, uint8 or int8 times int8. Lanes
         around it become lanes of the instruction (vpdpbusd has 16 of them).

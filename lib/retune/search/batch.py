@@ -8,10 +8,10 @@ import numpy as np
 from retune.codegen.source import ProgramSource
 from retune.codegen.target import Target
 from retune.core.errors import ScheduleError
-from retune.device.workload import MeasureOptions, Runner
+from retune.device.measure.workload import MeasureOptions, Runner
 from retune.records.schema import Measurement, failed
 from retune.schedule.space import Candidates, Space
-from retune.search.learning import ModelScorer
+from retune.search.model.learning import ModelScorer
 from retune.search.task import Task
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from retune.core.target import DeviceSpec
-from retune.device.workload import MeasureOptions, measuring_conditions
+from retune.device.measure.workload import MeasureOptions, measuring_conditions
 from retune.records.conditions import Conditions
 from retune.search.allocate import ROUND
 from retune.search.task import Task

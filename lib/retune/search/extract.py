@@ -5,21 +5,21 @@ from dataclasses import dataclass, field, replace
 
 from retune.graph.fuse import ALIAS, Group, group_graph, partition
 from retune.graph.graph import Graph
-from retune.graph.half import computed_wide
-from retune.graph.joins import inclusions, inclusions_of
 from retune.graph.lower import group_tensors
-from retune.graph.ops.blocked import BLOCKED_CONV
-from retune.graph.ops.host import HOST, step_of
+from retune.graph.passes.half import computed_wide
+from retune.graph.passes.joins import inclusions, inclusions_of
 from retune.ir.halves import widened_as_read
 from retune.ir.merge import merge_axes
 from retune.ir.order import made_as_read
 from retune.ir.patches import split_patches
 from retune.ir.storage import Storage
+from retune.ops.blocked import BLOCKED_CONV
+from retune.ops.host import HOST, step_of
 from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.search.packed import INPUTS, Packed, canonical, shape_of, work_of
 from retune.search.task import Task
-from retune.vta.config import VtaConfig
-from retune.vta.expression import SUMS, expression
+from retune.targets.vta.config import VtaConfig
+from retune.targets.vta.expression import SUMS, expression
 
 
 @dataclass(frozen=True, slots=True)

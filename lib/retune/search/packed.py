@@ -15,14 +15,14 @@ import numpy as np
 
 from retune.core.dtypes import TensorType
 from retune.core.errors import InputError, ScheduleError
-from retune.device.inputs import random_array
+from retune.device.measure.inputs import random_array
 from retune.graph.blocks import PackOptions, pack
 from retune.graph.graph import Graph, GraphBuilder, Node
-from retune.graph.ops.blocked import BLOCKED_CONV, is_transposed
-from retune.graph.ops.registry import Attrs, integer, ints
-from retune.vta.config import VtaConfig
-from retune.vta.space import space_of
-from retune.vta.workload import DATA, OUTPUT, WEIGHT, Convolution, Operand, Step
+from retune.ops.blocked import BLOCKED_CONV, is_transposed
+from retune.ops.registry import Attrs, integer, ints
+from retune.targets.vta.config import VtaConfig
+from retune.targets.vta.space import space_of
+from retune.targets.vta.workload import DATA, OUTPUT, WEIGHT, Convolution, Operand, Step
 
 BIAS, OTHER = "bias", "residual"
 """Operands of the epilogue."""

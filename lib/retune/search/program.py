@@ -21,15 +21,13 @@ from retune.core.config import records_root
 from retune.core.errors import DeviceError, InputError, ScheduleError
 from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
-from retune.device.execute import execute
+from retune.device.measure.workload import Runner
+from retune.device.opencl.execute import execute
 from retune.device.opening import open_runner
-from retune.device.workload import Runner
 from retune.ir.stmt import Program
 from retune.ir.te import Dag, Tensor
 from retune.records.schema import Measurement, TuningRecord
 from retune.records.store import RecordStore
-from retune.rules.devices import target_of
-from retune.rules.spaces import written_sketches
 from retune.schedule.space import Candidate, Rule, Sketch, Space
 from retune.schedule.trace import Trace
 from retune.search.conditions import network_conditions
@@ -38,6 +36,8 @@ from retune.search.history import best_candidate
 from retune.search.owner import own_run
 from retune.search.session import Report, RunSettings, Session
 from retune.search.task import Task, expression_task
+from retune.targets.devices import target_of
+from retune.targets.spaces import written_sketches
 
 if TYPE_CHECKING:
     from retune.records import Table

@@ -16,10 +16,10 @@ from retune.core.errors import RecordError, ScheduleError
 from retune.core.target import DeviceSpec
 from retune.ir.stmt import Program
 from retune.records.replay import Recorded
-from retune.rules.cost.estimate import estimate
 from retune.schedule.decisions import Decision
 from retune.schedule.replay import replay
 from retune.schedule.space import Candidates, Sketch, Space
+from retune.targets.cost.estimate import estimate
 
 _SAMPLES = 1024
 """Candidates of a sketch among which the estimate's best is looked for."""

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 from retune.codegen.lower import lower
 from retune.core.errors import ScheduleError
 from retune.core.target import DeviceSpec
-from retune.device.replay import ReplayRunner
+from retune.device.measure.replay import ReplayRunner
 from retune.records.schema import Measurement
 from retune.records.store import RecordStore
-from retune.rules.devices import target_of
 from retune.search.history import candidate_of
 from retune.search.task import Task
+from retune.targets.devices import target_of
 
 
 def replay_runner(

@@ -17,28 +17,28 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from retune.device.workload import MeasureOptions, Runner, measuring_conditions
+from retune.device.measure.workload import MeasureOptions, Runner, measuring_conditions
 from retune.records.conditions import Conditions, group, within
 from retune.records.cost import measured_costs
 from retune.records.schema import Environment, Measurement, TuningRecord
 from retune.records.store import RecordStore
-from retune.rules.cost.estimate import default_candidate
-from retune.rules.devices import target_of
-from retune.rules.spaces import strategy
 from retune.schedule.space import Candidate, Candidates, Space
 from retune.search.allocate import ROUND, check_allocator, next_task
 from retune.search.batch import Batch, make_batch, measure_batch
 from retune.search.conditions import network_options
 from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_TUNER
-from retune.search.features import VERSION
 from retune.search.history import HISTORY_COLUMNS, History, history_of, split_run
-from retune.search.learning import Learner, Lesson, ModelScorer
-from retune.search.offline import offline_model
+from retune.search.model.features import VERSION
+from retune.search.model.learning import Learner, Lesson, ModelScorer
+from retune.search.model.offline import offline_model
+from retune.search.model.transfer import experience
 from retune.search.task import Task
 from retune.search.task_run import TaskRun
-from retune.search.transfer import experience
 from retune.search.tuners import Setting, make_tuner
 from retune.search.turns import GRACE_S, Budget, End, Stop, Turns
+from retune.targets.cost.estimate import default_candidate
+from retune.targets.devices import target_of
+from retune.targets.spaces import strategy
 
 if TYPE_CHECKING:
     from retune.records import Table

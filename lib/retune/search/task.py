@@ -13,22 +13,22 @@ from retune.core.dtypes import DTYPES, DType, TensorType, is_float
 from retune.core.errors import InputError
 from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
-from retune.device.inputs import random_array
-from retune.device.packed_source import packed_source
-from retune.device.workload import Workload
+from retune.device.measure.inputs import random_array
+from retune.device.measure.workload import Workload
+from retune.device.simulated.packed_source import packed_source
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph
-from retune.graph.indices import index_counts
+from retune.graph.passes.indices import index_counts
 from retune.ir.expr import Call, walk
 from retune.ir.interp import run_dag
 from retune.ir.merge import merge_axes
 from retune.ir.stmt import Program, from_dag
 from retune.ir.te import Compute, Dag, stage_flops
-from retune.rules.spaces import space_of
 from retune.schedule.space import Candidate, Space
 from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.search.packed import Packed, random_arrays
-from retune.vta.space import space_of as packed_space
+from retune.targets.spaces import space_of
+from retune.targets.vta.space import space_of as packed_space
 
 _POSITIVE = frozenset({"log", "sqrt"})
 """Functions whose argument must be positive for a finite result."""

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retune.bundle import bench
-from retune.bundle.bench import BenchOptions, compare_times, known_times, longest_s
+from retune.bundle.verify.bench import BenchOptions, compare_times, known_times, longest_s
+from retune.bundle.verify.compare import bench
 from retune.core.errors import InputError
 from tests.properties import quick
 
@@ -170,7 +170,7 @@ def test_a_sample_waits_for_threads_that_spin(
     until: float, begins: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Spinning(until)
-    monkeypatch.setattr("retune.bundle.bench.time", clock)
+    monkeypatch.setattr("retune.bundle.verify.bench.time", clock)
     begun: list[float] = []
     options = BenchOptions(settle_s=0.125, min_rounds=1, max_rounds=1, warmup=0, min_sample_s=0)
 

@@ -12,7 +12,7 @@ from retune.core.dtypes import DType, TensorType
 from retune.core.errors import InputError
 from retune.core.target import GENERIC_CPU
 from retune.graph.graph import Graph, GraphBuilder
-from retune.graph.passes import optimise
+from retune.graph.passes.pipeline import optimise
 from retune.search.extract import extract
 
 

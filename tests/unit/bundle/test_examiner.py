@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from retune.bundle.bench import Benchmark, BenchOptions
-from retune.bundle.examination import (
+from retune.bundle.format import write_bundle
+from retune.bundle.plan import NetworkPlan
+from retune.bundle.runtime.module import BundleWarning
+from retune.bundle.verify.bench import Benchmark, BenchOptions
+from retune.bundle.verify.compare import Verification
+from retune.bundle.verify.examination import (
     Compare,
     Failed,
     FindForm,
@@ -19,16 +23,12 @@ from retune.bundle.examination import (
     Profile,
     Verify,
 )
-from retune.bundle.examiner import Examiner, Original, Patience, Rival, Verdict
-from retune.bundle.format import write_bundle
-from retune.bundle.module import BundleWarning
-from retune.bundle.plan import NetworkPlan
-from retune.bundle.verify import Verification
+from retune.bundle.verify.examiner import Examiner, Original, Patience, Rival, Verdict
 from retune.core.errors import DeviceError, InputError, ModelError, RecordError
 from retune.core.target import GENERIC_CPU
-from retune.device.child import ChildLostError
-from retune.device.lease import lock_path
-from retune.device.runtime import LaunchFailed
+from retune.device.measure.child import ChildLostError
+from retune.device.measure.lease import lock_path
+from retune.device.opencl.runtime import LaunchFailed
 
 NETWORK = Original(onnx=Path("net.onnx"), shapes={"x": (4, 8)})
 ORT = Rival(peer="onnxruntime", network=NETWORK)

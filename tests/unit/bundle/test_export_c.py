@@ -10,8 +10,8 @@ import pytest
 from retune.bundle.export.header import header_text
 from retune.bundle.export.program import export_c
 from retune.bundle.memory import plan_memory
-from retune.bundle.placement import WEIGHTS, lay_out
 from retune.bundle.plan import NetworkPlan, PlanHost
+from retune.bundle.runtime.placement import WEIGHTS, lay_out
 from retune.core.errors import InputError
 from tests.conftest import Golden
 

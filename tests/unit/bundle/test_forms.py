@@ -5,13 +5,13 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from retune.bundle import forms
-from retune.bundle.bench import Benchmark, Contender, Timing
-from retune.bundle.executor import forms_here, settle
-from retune.bundle.forms import best_form
 from retune.bundle.plan import Form, NetworkPlan
-from retune.codegen.opencl_kernels import arena_line
-from retune.codegen.resident import WAYS
+from retune.bundle.runtime import forms
+from retune.bundle.runtime.executor import forms_here, settle
+from retune.bundle.runtime.forms import best_form
+from retune.bundle.verify.bench import Benchmark, Contender, Timing
+from retune.codegen.network.resident import WAYS
+from retune.codegen.opencl.kernels import arena_line
 from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retune.bundle.hazards import Region, Touched, waits
+from retune.bundle.runtime.hazards import Region, Touched, waits
 
 
 @st.composite

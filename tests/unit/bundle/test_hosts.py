@@ -13,14 +13,14 @@ from retune.bundle.build import build_plan
 from retune.bundle.format import pack_zip, read_bundle, write_bundle
 from retune.bundle.invariants import verify_plan
 from retune.bundle.memory import plan_memory, temp_blocks
-from retune.bundle.placement import ARENA, INTERFACE, lay_out
 from retune.bundle.plan import NetworkPlan, PlanHost, PlanLaunch
+from retune.bundle.runtime.placement import ARENA, INTERFACE, lay_out
 from retune.core.dtypes import TensorType
 from retune.core.errors import RecordError, VerifyError
 from retune.core.target import GENERIC_CPU
 from retune.graph.graph import GraphBuilder
-from retune.graph.ops.host import HOST, host_attrs
-from retune.graph.passes import optimise
+from retune.graph.passes.pipeline import optimise
+from retune.ops.host import HOST, host_attrs
 from retune.search.extract import extract
 from tests.host_networks import NETWORKS, detector
 from tests.unit.graph.test_host import NONZERO, SPLIT, model

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from retune.bundle.format import pack_zip, write_bundle
-from retune.bundle.module import BundleWarning, Module, random_inputs
 from retune.bundle.plan import Alias, NetworkPlan, PlanBuffer
+from retune.bundle.runtime.module import BundleWarning, Module, random_inputs
 from retune.codegen.kernel import Function
-from retune.codegen.opencl_intrinsics import function_lines
+from retune.codegen.opencl.intrinsics import function_lines
 from retune.core.dtypes import TensorType
 from retune.core.errors import InputError, VerifyError
 from retune.core.target import GENERIC_CPU, DeviceSpec
-from retune.instructions import Shape
+from retune.intrinsics import Shape
 
 KERNELS: dict[str, Callable[..., None]] = {
     "add": lambda a, b, y: np.add(a, b, out=y),

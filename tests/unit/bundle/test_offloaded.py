@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from retune.bundle import offloaded
-from retune.bundle.offloaded import OffloadedStep, open_offloaded
+from retune.bundle.runtime import offloaded
+from retune.bundle.runtime.offloaded import OffloadedStep, open_offloaded
 from retune.core.errors import ModelError
-from retune.vta import timing
-from retune.vta.isa import STORE, encode
-from retune.vta.lower import lower
-from retune.vta.module import VtaModule
-from retune.vta.workload import OUTPUT, reference
+from retune.targets.vta import timing
+from retune.targets.vta.isa import STORE, encode
+from retune.targets.vta.lower import lower
+from retune.targets.vta.module import VtaModule
+from retune.targets.vta.workload import OUTPUT, reference
 from tests.unit.vta.layers import SMALL, WHOLE, arrays_of
 from tests.unit.vta.test_refusals import DECIDED
 

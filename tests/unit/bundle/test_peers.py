@@ -14,19 +14,18 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from retune.bundle import peers
-from retune.bundle.module import random_inputs
-from retune.bundle.peers import (
+from retune.bundle.runtime.module import random_inputs
+from retune.bundle.verify.compare import peers, verify
+from retune.bundle.verify.peers import (
     numpy_peer,
     open_peer,
     open_reference,
     oracle_version,
     peer_versions,
 )
-from retune.bundle.verify import verify
 from retune.core.dtypes import TensorType
 from retune.core.errors import InputError, ModelError
-from retune.graph.onnx_import import load_file
+from retune.frontend.onnx.importer import load_file
 
 BATCH_OF_TWO = {"x": (2, 3)}
 
@@ -84,7 +83,7 @@ def test_the_oracle_s_version_is_that_of_what_is_opened(
 
 def test_versions_are_known_of_what_is_installed_without_importing_it() -> None:
     code = (
-        "import sys; from retune.bundle.peers import oracle_version, peer_versions\n"
+        "import sys; from retune.bundle.verify.peers import oracle_version, peer_versions\n"
         "print(oracle_version(), peer_versions(), peer_versions(['openvino', 'no_such']))\n"
         "print([name for name in ('onnxruntime', 'openvino') if name in sys.modules])\n"
     )

@@ -6,20 +6,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from retune.bundle.module import Module
 from retune.bundle.plan import NetworkPlan
-from retune.bundle.simulated import (
+from retune.bundle.runtime.module import Module
+from retune.bundle.runtime.simulated import (
     SimulatedModule,
     launch_seconds,
     module_on,
     simulated_seconds,
     simulated_times,
 )
-from retune.bundle.verify import verify
+from retune.bundle.verify.compare import verify
 from retune.codegen.source import BufferSpec, KernelArg, KernelSource, ProgramSource
 from retune.core.target import GENERIC_CPU
-from retune.device.simulated import SimulatedRunner
-from retune.device.workload import MeasureOptions, Workload
+from retune.device.measure.workload import MeasureOptions, Workload
+from retune.device.simulated.runner import SimulatedRunner
 from tests.unit.bundle.test_module import FakeDevice
 from tests.unit.device.boards import board, fault
 

@@ -6,9 +6,9 @@ from math import inf, nan
 import numpy as np
 import pytest
 
-from retune.bundle.by_parts import PartValue
-from retune.bundle.module import random_inputs
-from retune.bundle.verify import compare, verify
+from retune.bundle.runtime.module import random_inputs
+from retune.bundle.verify.by_parts import PartValue
+from retune.bundle.verify.compare import compare, verify
 from retune.core.dtypes import TensorType
 from retune.core.errors import InputError
 

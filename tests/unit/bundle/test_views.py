@@ -9,17 +9,17 @@ import pytest
 
 from retune.api import import_network
 from retune.bundle.build import build_plan
-from retune.bundle.hazards import waits
 from retune.bundle.invariants import verify_plan
 from retune.bundle.manifest import Json, Malformed, from_manifest, to_manifest
 from retune.bundle.memory import plan_memory
-from retune.bundle.placement import lay_out, touched
 from retune.bundle.plan import NetworkPlan, storage_roots
+from retune.bundle.runtime.hazards import waits
+from retune.bundle.runtime.placement import lay_out, touched
 from retune.core.errors import VerifyError
 from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
 from retune.ir.storage import row_major
 from retune.search.extract import Network
-from retune.search.laying import Kept, laid_out, uniform
+from retune.search.layout.laying import Kept, laid_out, uniform
 from tests.device.networks import NETWORKS, Net, Networks, network, write
 
 CASES: Networks = {}

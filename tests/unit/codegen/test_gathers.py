@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retune.codegen.addresses import Place
-from retune.codegen.gathers import Lane, shuffled, vectors_of
 from retune.codegen.kernel import Name, Value
-from retune.codegen.opencl import OPENCL
+from retune.codegen.opencl.renderer import OPENCL
+from retune.codegen.passes.gathers import Lane, shuffled, vectors_of
 from retune.codegen.printing import Printer
 from retune.ir.expr import Buffer, const
 from tests.properties import quick

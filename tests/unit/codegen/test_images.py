@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from retune.codegen.images import ImagePack, fits_image
 from retune.codegen.lower import lower
-from retune.codegen.opencl_kernels import image_arguments
-from retune.codegen.resident import WAYS
+from retune.codegen.network.resident import WAYS
+from retune.codegen.opencl.kernels import image_arguments
+from retune.codegen.passes.images import ImagePack, fits_image
 from retune.codegen.source import ProgramSource
 from retune.codegen.target import GPU, ONE_BASE, Target
 from retune.ir.stmt import from_dag

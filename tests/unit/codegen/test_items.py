@@ -2,9 +2,9 @@
 
 import pytest
 
-from retune.codegen.barriers import place_barriers
-from retune.codegen.items import one_item, virtual_threads
 from retune.codegen.lower import lower
+from retune.codegen.passes.barriers import place_barriers
+from retune.codegen.passes.items import one_item, virtual_threads
 from retune.codegen.target import CPU
 from retune.ir.expr import Buffer, Load, Var, const
 from retune.ir.reduction import decompose_all

@@ -18,9 +18,9 @@ from retune.ir.nodes import node
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, compute, placeholder, reduce_axis
 from retune.ir.verify import verify
-from retune.rules.cpu.space import cpu_space
-from retune.rules.cpu.winograd import winograd_sketches
 from retune.schedule.schedule import Schedule
+from retune.targets.cpu.space import cpu_space
+from retune.targets.cpu.winograd import winograd_sketches
 from tests.dags import (
     chosen_rows,
     conv2d,

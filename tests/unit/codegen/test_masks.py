@@ -1,6 +1,6 @@
 """Masks of zeros become guards, through products and conversions; others stay."""
 
-from retune.codegen.passes import masks_to_guards
+from retune.codegen.passes.pipeline import masks_to_guards
 from retune.ir.expr import Expr, all_of, cast, const, select
 from retune.ir.reduction import decompose_all
 from retune.ir.stmt import blocks, from_dag

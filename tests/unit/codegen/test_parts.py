@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from retune.codegen import opencl
 from retune.codegen.names import Identifiers
+from retune.codegen.opencl.renderer import renderer as opencl
+from retune.codegen.passes.sharing import shared_values
 from retune.codegen.registers import register_lanes
-from retune.codegen.sharing import shared_values
 from retune.ir.expr import Var, call, select
 from retune.ir.flat import FlatIndices, elements, flat_index
 from retune.ir.stmt import For, blocks, from_dag, walk

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from retune.codegen.copies import peel_borders
 from retune.codegen.lower import lower
-from retune.codegen.passes import drop_unit_loops, masks_to_guards, simplify_indices
+from retune.codegen.passes.pipeline import drop_unit_loops, masks_to_guards, simplify_indices
 from retune.codegen.target import CPU
 from retune.core.target import GENERIC_CPU
 from retune.ir.expr import variables
@@ -15,8 +15,8 @@ from retune.ir.reduction import decompose_all
 from retune.ir.stmt import PEEL, For, Program, blocks, from_dag, walk
 from retune.ir.te import Dag
 from retune.ir.verify import verify
-from retune.rules.cpu.space import cpu_space
 from retune.schedule.schedule import Schedule
+from retune.targets.cpu.space import cpu_space
 from tests.dags import depthwise, padded_squares
 from tests.oracle import assert_same_meaning
 from tests.properties import quick

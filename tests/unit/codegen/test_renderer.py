@@ -16,7 +16,7 @@ from retune.codegen.target import CPU
 from retune.core.target import GENERIC_CPU
 from retune.ir.stmt import Program, from_dag
 from retune.ir.te import Dag
-from retune.rules.cpu.space import cpu_space
+from retune.targets.cpu.space import cpu_space
 from tests.dags import conv2d, depthwise, elementwise, reduction, softmax
 from tests.oracle import assert_close, inputs_for, reference
 

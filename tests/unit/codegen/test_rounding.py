@@ -3,8 +3,8 @@
 import pytest
 
 from retune.codegen.lower import lower
-from retune.codegen.opencl import RESERVED
-from retune.codegen.opencl_rounding import ROUNDINGS
+from retune.codegen.opencl.renderer import RESERVED
+from retune.codegen.opencl.rounding import ROUNDINGS
 from retune.codegen.target import CPU
 from retune.ir.expr import Expr, call
 from retune.ir.stmt import from_dag

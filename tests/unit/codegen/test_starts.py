@@ -12,8 +12,8 @@ from retune.core.target import GENERIC_CPU
 from retune.ir.expr import Expr, binary, cast, const, equal, loads, maximum, minimum, select
 from retune.ir.stmt import Program, blocks, from_dag
 from retune.ir.te import Dag, Tensor, compute, placeholder, reduce_axis
-from retune.rules.cpu.space import cpu_space
 from retune.schedule.schedule import Schedule
+from retune.targets.cpu.space import cpu_space
 from tests.dags import byte_product, dense
 from tests.oracle import assert_items_agree
 

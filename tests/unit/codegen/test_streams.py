@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from retune.codegen.addresses import Place
 from retune.codegen.kernel import Name
 from retune.codegen.lower import lower
-from retune.codegen.streams import AHEAD_BYTES, share_of_next
+from retune.codegen.passes.streams import AHEAD_BYTES, share_of_next
 from retune.codegen.target import CPU
 from retune.core.target import GENERIC_CPU
 from retune.ir.expr import Buffer, Var, const
 from retune.ir.stmt import For, Seq, from_dag
 from retune.ir.te import Dag
-from retune.rules.cost.estimate import default_candidate
-from retune.rules.cpu.space import cpu_space
+from retune.targets.cost.estimate import default_candidate
+from retune.targets.cpu.space import cpu_space
 from tests.dags import conv2d, depthwise
 
 

@@ -25,15 +25,15 @@ from retune.codegen.kernel import (
     Wait,
 )
 from retune.codegen.lower import lower
-from retune.codegen.opencl_kernels import arena_bytes
-from retune.codegen.resident import WAYS
+from retune.codegen.network.resident import WAYS
+from retune.codegen.network.tile_functions import tile_function
+from retune.codegen.opencl.kernels import arena_bytes
 from retune.codegen.target import GPU
-from retune.codegen.tile_functions import tile_function
 from retune.core.errors import CodegenError
 from retune.core.target import GENERIC_GPU
 from retune.ir.stmt import from_dag
-from retune.rules.cost.estimate import default_candidate
-from retune.rules.gpu.space import gpu_space
+from retune.targets.cost.estimate import default_candidate
+from retune.targets.gpu.space import gpu_space
 from tests.conftest import Golden
 from tests.dags import conv2d
 from tests.kernel_text import shown

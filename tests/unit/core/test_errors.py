@@ -19,8 +19,8 @@ from retune.core.errors import (
     VerifyError,
     may_pass,
 )
-from retune.device.child import ChildLostError
-from retune.device.runtime import BuildFailed, LaunchFailed
+from retune.device.measure.child import ChildLostError
+from retune.device.opencl.runtime import BuildFailed, LaunchFailed
 
 PASSING = [
     *("ENOSPC", "EDQUOT", "ENOMEM", "EMFILE", "ENFILE", "EAGAIN", "EBUSY", "EINTR", "EIO"),

@@ -7,7 +7,7 @@ import pytest
 from retune.core.errors import InputError
 from retune.core.parameters import named, parse_parameters, split_name, with_parameters
 from retune.core.target import GENERIC_GPU
-from retune.device.lease import lock_path
+from retune.device.measure.lease import lock_path
 
 
 def test_they_are_part_of_the_name():

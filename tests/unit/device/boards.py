@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from retune.codegen.source import KernelSource
-from retune.device.board import Board, read_board
+from retune.device.simulated.board import Board, read_board
 
 
 def written(folder: Path, text: str = "", name: str = "board") -> Path:

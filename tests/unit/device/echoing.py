@@ -5,7 +5,7 @@ import signal
 from multiprocessing.connection import Connection
 
 from retune.core.target import GENERIC_CPU
-from retune.device.messages import Ready
+from retune.device.measure.messages import Ready
 
 MUTE = "closes its connection, and stays"
 """A request."""

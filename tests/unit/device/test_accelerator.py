@@ -8,14 +8,19 @@ import pytest
 
 from retune.core.errors import InputError
 from retune.core.target import GENERIC_CPU
-from retune.device.accelerator import AcceleratorRunner, config_of, described, is_accelerator
-from retune.device.packed_source import PackedSource, packed_source
-from retune.device.workload import MeasureOptions, Workload
-from retune.vta.config import VtaConfig
-from retune.vta.lower import lower
-from retune.vta.template import KNOBS
-from retune.vta.timing import simulate
-from retune.vta.workload import Convolution, reference, requantized
+from retune.device.measure.workload import MeasureOptions, Workload
+from retune.device.simulated.accelerator import (
+    AcceleratorRunner,
+    config_of,
+    described,
+    is_accelerator,
+)
+from retune.device.simulated.packed_source import PackedSource, packed_source
+from retune.targets.vta.config import VtaConfig
+from retune.targets.vta.lower import lower
+from retune.targets.vta.template import KNOBS
+from retune.targets.vta.timing import simulate
+from retune.targets.vta.workload import Convolution, reference, requantized
 
 CONFIG = VtaConfig()
 WORK = Convolution(

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
-from retune.device import measure
-from retune.device.child import ChildLostError
-from retune.device.lease import lease
-from retune.device.measure import LocalRunner, MeasureOptions
-from retune.device.messages import Build, Check, Forget, Load, Reply, Request, Time, Warm
+from retune.device.measure.child import ChildLostError
+from retune.device.measure.lease import lease
+from retune.device.measure.local import LocalRunner, MeasureOptions
+from retune.device.measure.local import local as measure
+from retune.device.measure.messages import Build, Check, Forget, Load, Reply, Request, Time, Warm
 from tests.unit.device.test_measure import WORKLOAD, FakeChild, program
 
 DEADLINE_S = 60.0

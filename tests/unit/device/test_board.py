@@ -7,8 +7,8 @@ import pytest
 
 from retune.core.errors import InputError
 from retune.core.target import GENERIC_CPU
-from retune.device.board import Board, Fault, read_board
-from retune.device.workload import MeasureOptions, measuring_conditions
+from retune.device.measure.workload import MeasureOptions, measuring_conditions
+from retune.device.simulated.board import Board, Fault, read_board
 from tests.unit.device.boards import board, fault, written
 
 WHOLE = """model = "kind"

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from retune.core.target import GENERIC_CPU
-from retune.device.building import MAX_SHARING, Builder
-from retune.device.child import ChildLostError
-from retune.device.messages import Build, Refused, Reply, Request, Warm
-from retune.device.workload import Job, JobBuffer, JobLaunch, MeasureOptions
+from retune.device.measure.child import ChildLostError
+from retune.device.measure.messages import Build, Refused, Reply, Request, Warm
+from retune.device.measure.workload import Job, JobBuffer, JobLaunch, MeasureOptions
+from retune.device.opencl.building import MAX_SHARING, Builder
 from tests.unit.device.test_measure import FakeChild
 
 OPTIONS = MeasureOptions()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from retune.device.declarations import abridged, find_header
+from retune.device.opencl.declarations import abridged, find_header
 
 HEADER = """\
 /* fma(1, 2, 3); */

@@ -11,8 +11,8 @@ import pytest
 from retune.codegen.source import ProgramSource
 from retune.core.errors import DeviceError, InputError
 from retune.core.target import GENERIC_CPU
-from retune.device.device_pool import DevicePool
-from retune.device.workload import MeasureOptions, Workload, handed_in
+from retune.device.measure.device_pool import DevicePool
+from retune.device.measure.workload import MeasureOptions, Workload, handed_in
 from retune.records.schema import Measurement, succeeded
 from tests.unit.device.test_measure import WORKLOAD, program
 

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from retune.core.errors import InputError
-from retune.device.board import read_board
-from retune.device.faults import Claimed, Script, Turn
-from retune.device.simulation import program_key
+from retune.device.simulated.board import read_board
+from retune.device.simulated.faults import Claimed, Script, Turn
+from retune.device.simulated.simulation import program_key
 from tests.unit.device.boards import board, fault, kernel
 
 ELSEWHERE = """
 import sys
 from pathlib import Path
-from retune.device.board import read_board
-from retune.device.faults import Script, Turn
+from retune.device.simulated.board import read_board
+from retune.device.simulated.faults import Script, Turn
 from tests.unit.device.boards import kernel
 turn = Turn(kernels=(kernel(1),), spared=False)
 script = Script(read_board(Path(sys.argv[1])))

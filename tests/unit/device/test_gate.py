@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from retune.device.gate import MeasuringGate
+from retune.device.measure.gate import MeasuringGate
 from tests.processes import wait_until
 
 DEADLINE_S = 60.0

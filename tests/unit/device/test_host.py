@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from retune.device import host, pocl, vendors
+from retune.device.opencl import host, pocl, vendors
 
 
 def cache(folder: Path, index: int, **values: str) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from retune.core.dtypes import DTYPES, TensorType, numpy_dtype
-from retune.device.inputs import default_range, random_array
+from retune.device.measure.inputs import default_range, random_array
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -7,8 +7,8 @@ from typing import cast
 import pytest
 
 from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
-from retune.device.launch_cost import NO_LAUNCHES, LaunchCost, launch_cost
-from retune.device.runtime import Device
+from retune.device.opencl.launch_cost import NO_LAUNCHES, LaunchCost, launch_cost
+from retune.device.opencl.runtime import Device
 
 COST = LaunchCost(each_us=4.0, ends_us=10.0)
 

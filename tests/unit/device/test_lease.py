@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from retune.core.target import GENERIC_CPU
-from retune.device.lease import lease, lock_path
+from retune.device.measure.lease import lease, lock_path
 from tests.processes import heard, talk
 
 HOLDER = """
 import logging, sys
 logging.basicConfig(stream=sys.stdout, format="%(message)s")
 from retune.core.target import GENERIC_CPU
-from retune.device.lease import lease
+from retune.device.measure.lease import lease
 with lease(GENERIC_CPU):
     print("held")
     sys.stdin.read()

@@ -10,9 +10,9 @@ import pytest
 from retune.codegen.source import BufferSpec, KernelArg, KernelSource, ProgramSource
 from retune.core.errors import InputError, LookupFailed
 from retune.core.target import GENERIC_CPU
-from retune.device.child import ChildLostError
-from retune.device.measure import LocalRunner, MeasureOptions, Workload
-from retune.device.messages import (
+from retune.device.measure.child import ChildLostError
+from retune.device.measure.local import LocalRunner, MeasureOptions, Workload
+from retune.device.measure.messages import (
     Build,
     Check,
     Checked,
@@ -25,7 +25,7 @@ from retune.device.messages import (
     Timed,
     Warm,
 )
-from retune.device.replay import ReplayRunner
+from retune.device.measure.replay import ReplayRunner
 from retune.records.cost import measured_costs
 from retune.records.schema import succeeded
 

@@ -9,8 +9,8 @@ import pytest
 from retune.core.errors import InputError
 from retune.core.target import GENERIC_CPU, DeviceSpec
 from retune.device import opening
-from retune.device.measure import LocalRunner
-from retune.device.simulated import SimulatedRunner
+from retune.device.measure.local import LocalRunner
+from retune.device.simulated.runner import SimulatedRunner
 from tests.unit.device.boards import fault, written
 
 REAL = {

@@ -6,8 +6,8 @@ import pytest
 
 from retune.core.errors import DeviceError
 from retune.core.target import GENERIC_CPU, GENERIC_GPU
-from retune.device import permissions
-from retune.device.permissions import require_registers
+from retune.device.opencl import permissions
+from retune.device.opencl.permissions import require_registers
 
 
 @pytest.fixture(params=[True, False], ids=["allowed", "forbidden"])

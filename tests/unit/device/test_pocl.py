@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from retune.device import pocl
+from retune.device.opencl import pocl
 
 
 def test_threads_are_pinned_where_every_core_may_be_used(monkeypatch: pytest.MonkeyPatch) -> None:

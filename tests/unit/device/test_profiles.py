@@ -6,7 +6,7 @@ import pytest
 
 from retune.core.errors import InputError
 from retune.core.target import GENERIC_CPU
-from retune.device.lease import lock_path
+from retune.device.measure.lease import lock_path
 from retune.device.profiles import is_profile, played, profile_names, read_profile, split_profile
 
 SHIPPED = {

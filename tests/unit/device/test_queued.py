@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from retune.core.target import GENERIC_GPU
-from retune.device.holding import LEAST_LAUNCH_S, QUEUED_LAUNCHES
-from retune.device.runtime import Device, Launch
+from retune.device.opencl.holding import LEAST_LAUNCH_S, QUEUED_LAUNCHES
+from retune.device.opencl.runtime import Device, Launch
 
 HOLD = Launch("hold", None, (), (1, 1, 1), (1, 1, 1))
 WORK = Launch("work", None, (), (1, 1, 1), (1, 1, 1))

@@ -7,9 +7,9 @@ import pytest
 
 from retune.core.errors import DeviceError, InputError
 from retune.core.target import GENERIC_CPU
-from retune.device.simulated import SimulatedRunner
-from retune.device.simulation import program_times_us
-from retune.device.workload import MeasureOptions
+from retune.device.measure.workload import MeasureOptions
+from retune.device.simulated.runner import SimulatedRunner
+from retune.device.simulated.simulation import program_times_us
 from retune.records.cost import measured_costs
 from retune.records.store import RecordStore
 from retune.search.session import Session, search_all

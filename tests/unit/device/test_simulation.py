@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from retune.codegen.lower import lower
 from retune.codegen.target import CPU
 from retune.core.target import GENERIC_CPU
-from retune.device.simulation import (
+from retune.device.measure.timing import deviation
+from retune.device.simulated.simulation import (
     BoardRoofline,
     fraction,
     program_key,
     program_times_us,
     spoiled,
 )
-from retune.device.timing import deviation
 from tests.properties import quick
 from tests.unit.device.boards import board, kernel
 from tests.unit.search.fakes import tasks
@@ -29,8 +29,8 @@ from tests.unit.search.fakes import tasks
 ELSEWHERE = """
 import sys
 from pathlib import Path
-from retune.device.board import read_board
-from retune.device.simulation import program_times_us
+from retune.device.simulated.board import read_board
+from retune.device.simulated.simulation import program_times_us
 from tests.unit.device.boards import kernel
 print(program_times_us([kernel(1), kernel(2)], read_board(Path(sys.argv[1]))))
 """

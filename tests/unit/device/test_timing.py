@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from retune.core.errors import InputError
-from retune.device.messages import Timed
-from retune.device.timing import (
+from retune.device.measure.messages import Timed
+from retune.device.measure.timing import (
     check_deadline_s,
     deviation,
     disturbance,
@@ -15,7 +15,7 @@ from retune.device.timing import (
     time_deadline_s,
     time_repeats,
 )
-from retune.device.workload import Job, MeasureOptions
+from retune.device.measure.workload import Job, MeasureOptions
 from retune.records.cost import NOMINAL_US
 
 OPTIONS = MeasureOptions(repeat=3, min_repeat_ms=10.0)

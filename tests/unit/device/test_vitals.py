@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from retune.device.vitals import Vitals, read_vitals
+from retune.device.measure.vitals import Vitals, read_vitals
 
 
 def show(path: Path, text: str) -> None:

@@ -22,7 +22,7 @@ before = set(sys.modules)
 import retune.farm.serve
 from importlib import import_module
 from retune.farm.service import KINDS
-for module in (*KINDS.values(), "retune.device.worker", "retune.device.probe_child"):
+for module in (*KINDS.values(), "retune.device.measure.worker", "retune.device.opencl.probe_child"):
     import_module(module)
 import json
 print(json.dumps(sorted({name.split(".")[0] for name in set(sys.modules) - before})))

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from retune.bundle.bench import BenchOptions
-from retune.bundle.board_jobs import BundleJob, SentBundle
-from retune.bundle.examiner import Examiner
+from retune.bundle.verify.bench import BenchOptions
+from retune.bundle.verify.board_jobs import BundleJob, SentBundle
+from retune.bundle.verify.examiner import Examiner
 from retune.core.codec import to_json
-from retune.device.farm.wire import Parts, RefusedError
+from retune.device.remote.wire import Parts, RefusedError
 from retune.farm.bundles import Bundles
 
 SENT = SentBundle(name="net", digest="0")

@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("distributed")
 
 from retune.core.errors import InputError
-from retune.device.farm.revoked import REVOKED, Revoked, read_revoked
-from retune.device.farm.security import Role, _as_others_see_it, check_certs, role_of, security_of
+from retune.device.remote.revoked import REVOKED, Revoked, read_revoked
+from retune.device.remote.security import Role, _as_others_see_it, check_certs, role_of, security_of
 from retune.farm.certs import make_certs, revoke
 
 

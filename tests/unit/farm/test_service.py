@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from retune.core.errors import DeviceError, InputError
-from retune.device.farm.batches import pack_batch, pack_workload, unpack_rows
-from retune.device.farm.wire import (
+from retune.device.measure.workload import MeasureOptions
+from retune.device.remote.batches import pack_batch, pack_workload, unpack_rows
+from retune.device.remote.wire import (
     WIRE,
     Envelope,
     Parts,
@@ -18,7 +19,6 @@ from retune.device.farm.wire import (
     pack,
     unpack,
 )
-from retune.device.workload import MeasureOptions
 from retune.farm import service as services
 from retune.farm.measuring import Measuring
 from retune.farm.service import Service

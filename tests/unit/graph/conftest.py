@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from retune.graph.models import load_model
+from retune.frontend.models import load_model
 
 
 @pytest.fixture(scope="session")

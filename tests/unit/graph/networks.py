@@ -7,10 +7,10 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from retune.frontend.onnx.importer import import_model
 from retune.graph.fuse import Group, group_graph
 from retune.graph.graph import Graph
 from retune.graph.lower import group_tensors
-from retune.graph.onnx_import import import_model
 from retune.ir.te import Dag
 from tests.random_networks import random_model
 

@@ -8,10 +8,10 @@ import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
 
+from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph
-from retune.graph.onnx_import import import_model
-from retune.graph.passes import optimise
+from retune.graph.passes.pipeline import optimise
 
 Arrays = Mapping[str, np.ndarray]
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.graph import Graph, without_dead
-from retune.graph.onnx_import import import_model
-from retune.graph.ops import Array
+from retune.ops import Array
 from tests.device.networks import Net
 
 Samples = dict[str, np.ndarray]

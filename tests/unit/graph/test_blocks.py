@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from retune.core.errors import InputError
+from retune.frontend.onnx.importer import import_model
 from retune.graph.blocks import PackOptions, pack
 from retune.graph.evaluate import run_graph
 from retune.graph.fuse import partition
 from retune.graph.graph import Graph
-from retune.graph.onnx_import import import_model
-from retune.graph.ops.blocked import BLOCKED_CONV
-from retune.graph.passes import optimise
+from retune.graph.passes.pipeline import optimise
 from retune.graph.quantize.recipe import quantize
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
+from retune.ops.blocked import BLOCKED_CONV
 from tests.device.networks import Net
 from tests.unit.graph.quantize_networks import samples
 

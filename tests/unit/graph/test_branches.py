@@ -6,10 +6,10 @@ import numpy as np
 import onnx
 import pytest
 
+from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph
-from retune.graph.onnx_import import import_model
-from retune.graph.passes import optimise
+from retune.graph.passes.pipeline import optimise
 from tests.unit.graph.networks import model, node, normal
 
 CHANNELS = 6

@@ -8,9 +8,9 @@ import onnx
 import pytest
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
+from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph
-from retune.graph.onnx_import import import_model
 from tests.device.networks import Net
 from tests.unit.graph.networks import node
 from tests.unit.graph.peer import assert_computes, peer_outputs, typed_model

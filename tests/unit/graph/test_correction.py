@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from retune.core.codec import from_json, to_json
+from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph, without_dead
-from retune.graph.onnx_import import import_model
-from retune.graph.passes import optimise
+from retune.graph.passes.pipeline import optimise
 from retune.graph.quantize.recipe import Recipe, calibrated, qdq, quantized
 from retune.graph.quantize.settings import QuantizeSettings
 from tests.device.networks import Net

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retune.core.errors import ModelError
+from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import run_graph
-from retune.graph.onnx_import import import_model
 from tests.unit.graph.networks import node
 from tests.unit.graph.peer import assert_computes, typed_model
 

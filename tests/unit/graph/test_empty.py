@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from retune.core.dtypes import DType, TensorType
-from retune.graph.empty import fold_empty
 from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.graph import Graph, GraphBuilder
-from retune.graph.passes import optimise
+from retune.graph.passes.empty import fold_empty
+from retune.graph.passes.pipeline import optimise
 
 
 def network(*shapes: tuple[int, ...], dtype: DType = "float32") -> GraphBuilder:

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retune.core.dtypes import TensorType
+from retune.frontend.models import load_model
 from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.fuse import Group, group_graph, partition
 from retune.graph.graph import Graph, GraphBuilder
-from retune.graph.models import load_model
-from retune.graph.passes import optimise
+from retune.graph.passes.pipeline import optimise
 from tests.unit.graph.networks import dag_of, random_network
 
 EXPECTED = Path(__file__).parents[2] / "expected/mobilenet_nhwc_tasks.json"

@@ -9,7 +9,7 @@ from retune.core.dtypes import TensorType
 from retune.core.errors import InputError, LookupFailed, ModelError
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph, GraphBuilder, Node
-from retune.graph.ops import lookup
+from retune.ops import lookup
 
 
 def small() -> Graph:

@@ -5,11 +5,11 @@ import pytest
 from onnx import TensorProto
 
 from retune.core.dtypes import TensorType
+from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.graph import Graph, GraphBuilder
-from retune.graph.half import computed_wide, widen_half
-from retune.graph.onnx_import import import_model
-from retune.graph.passes import optimise
+from retune.graph.passes.half import computed_wide, widen_half
+from retune.graph.passes.pipeline import optimise
 from tests.unit.graph.networks import model, node
 
 HALF = np.float16

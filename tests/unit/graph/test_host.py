@@ -13,8 +13,8 @@ from retune.core.errors import ModelError
 from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.fuse import partition
 from retune.graph.graph import Graph, GraphBuilder
-from retune.graph.ops.host import HOST, host_attrs, open_host, step_of
-from retune.graph.passes import Layout, optimise
+from retune.graph.passes.pipeline import Layout, optimise
+from retune.ops.host import HOST, host_attrs, open_host, step_of
 from retune.search.extract import extract
 from tests.host_networks import NETWORKS
 

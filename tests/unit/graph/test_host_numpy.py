@@ -9,7 +9,7 @@ import pytest
 from onnx import helper
 
 from retune.core.dtypes import UNKNOWN, TensorType
-from retune.graph.ops.host import host_attrs, step_of
+from retune.ops.host import host_attrs, step_of
 
 Arrays = list[np.ndarray | None]
 

@@ -10,10 +10,10 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 from retune.core.dtypes import UNKNOWN
 from retune.core.errors import ModelError
+from retune.frontend.onnx.importer import import_model
+from retune.frontend.onnx.ops import NotConstant
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph
-from retune.graph.onnx_import import import_model
-from retune.graph.onnx_ops import NotConstant
 from tests.unit.graph.networks import model, node
 
 OPSET = '<ir_version: 8, opset_import: ["" : 18, "own" : 1]>'

@@ -8,9 +8,9 @@ import pytest
 from onnx import TensorProto, external_data_helper, helper
 
 from retune.core.errors import LookupFailed, ModelError
+from retune.frontend.models import load_model
+from retune.frontend.onnx.importer import import_model, load_file
 from retune.graph.evaluate import run_graph
-from retune.graph.models import load_model
-from retune.graph.onnx_import import import_model, load_file
 from tests.unit.graph.networks import model, node
 
 RELU = node("Relu", ["x"], ["y"])

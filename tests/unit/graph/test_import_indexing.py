@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from retune.core.errors import ModelError
+from retune.frontend.onnx.ops import scatter
 from retune.graph.evaluate import run_graph
-from retune.graph.onnx_ops import scatter
 from tests.unit.graph.one_node import assert_as_onnxruntime, imported
 
 RNG = np.random.default_rng(7)

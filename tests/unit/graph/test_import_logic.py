@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from retune.core.errors import ModelError
+from retune.frontend.onnx.ops import handler_of
 from retune.graph.evaluate import run_graph
-from retune.graph.onnx_ops import handler_of
 from tests.unit.graph.one_node import assert_as_onnxruntime, imported
 
 SIGNED = [np.int8, np.int16, np.int32, np.int64]

@@ -8,10 +8,10 @@ import onnx
 import pytest
 
 from retune.core.errors import ModelError
+from retune.frontend.onnx.importer import import_model
+from retune.frontend.onnx.ops.resizing import COORDINATES, CROP, Axis, Method, taps
 from retune.graph.evaluate import run_graph
-from retune.graph.onnx_import import import_model
-from retune.graph.onnx_ops.resizing import COORDINATES, CROP, Axis, Method, taps
-from retune.graph.passes import optimise
+from retune.graph.passes.pipeline import optimise
 from tests.unit.graph.networks import model, node
 from tests.unit.graph.test_import_semantics import assert_as_onnxruntime, rand
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from retune.core.errors import ModelError
+from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import run_graph
-from retune.graph.onnx_import import import_model
-from retune.graph.passes import optimise
+from retune.graph.passes.pipeline import optimise
 from tests.unit.graph.networks import model, node
 from tests.unit.graph.test_import_semantics import assert_as_onnxruntime, rand
 

@@ -6,7 +6,7 @@ import pytest
 from retune.core.dtypes import DType, TensorType
 from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.graph import Graph, GraphBuilder
-from retune.graph.indices import index_counts
+from retune.graph.passes.indices import index_counts
 
 
 def lookup(rows: int, dtype: DType = "int64", *moves: tuple[str, dict[str, object]]) -> Graph:

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from retune.core.errors import InputError
+from retune.frontend.onnx.importer import load_file
 from retune.graph.evaluate import run_graph
-from retune.graph.onnx_import import load_file
 from retune.graph.quantize import leaving
 from retune.graph.quantize.leaving import leave_in_floats
 from retune.graph.quantize.quality import agreement, layer_noise

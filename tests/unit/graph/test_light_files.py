@@ -7,8 +7,8 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from retune.frontend.onnx.importer import load_file
 from retune.graph.evaluate import run_graph
-from retune.graph.onnx_import import load_file
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
 

@@ -13,12 +13,12 @@ from retune.core.target import GENERIC_CPU, GENERIC_GPU
 from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.fuse import ALIAS, partition
 from retune.graph.graph import Graph, GraphBuilder
-from retune.graph.ops import AttrValue
-from retune.graph.passes import optimise
-from retune.rules.cpu.space import cpu_space
-from retune.rules.gpu.space import gpu_space
+from retune.graph.passes.pipeline import optimise
+from retune.ops import AttrValue
 from retune.search.extract import extract
 from retune.search.task import Task
+from retune.targets.cpu.space import cpu_space
+from retune.targets.gpu.space import gpu_space
 from tests.oracle import assert_items_agree
 from tests.unit.graph.test_fuse import run_groups
 

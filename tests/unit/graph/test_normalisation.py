@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from retune.core.errors import ModelError
+from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import run_graph
 from retune.graph.fuse import partition
-from retune.graph.onnx_import import import_model
-from retune.graph.passes import optimise
+from retune.graph.passes.pipeline import optimise
 from tests.unit.graph.networks import node
 from tests.unit.graph.peer import assert_as_peer, assert_computes, typed_model
 

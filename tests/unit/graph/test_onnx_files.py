@@ -10,10 +10,10 @@ import pytest
 from onnx import SparseTensorProto, TensorProto, helper, numpy_helper
 
 from retune.core.errors import ModelError
+from retune.frontend.onnx.importer import import_model, load_file
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph
-from retune.graph.onnx_file import external_files, read_onnx
-from retune.graph.onnx_import import import_model, load_file
+from retune.proto.file import external_files, read_onnx
 from tests.unit.graph.networks import model, node
 
 RELU = node("Relu", ["x"], ["y"])

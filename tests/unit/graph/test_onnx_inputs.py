@@ -7,8 +7,8 @@ from onnx import TensorProto, helper
 
 from retune.core.dtypes import TensorType
 from retune.core.errors import ModelError, ShapesMissing
-from retune.graph.onnx_import import import_model
-from retune.graph.onnx_inputs import input_types
+from retune.frontend.onnx.importer import import_model
+from retune.frontend.onnx.inputs import input_types
 from tests.unit.graph.networks import model, node
 
 RELU = node("Relu", ["x"], ["y"])

@@ -10,9 +10,9 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from retune.core.errors import ModelError
+from retune.frontend.onnx.importer import import_model, load_file
+from retune.frontend.quantized.narrow import widened
 from retune.graph.evaluate import run_graph
-from retune.graph.onnx_import import import_model, load_file
-from retune.graph.onnx_narrow import widened
 from tests.unit.graph.networks import node
 from tests.unit.graph.peer import assert_computes, typed_model
 from tests.unit.graph.test_onnx_pairs import CODING, DECODING, float_ops, layers, pair, peer

@@ -11,11 +11,11 @@ import pytest
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
+from retune.frontend.models import resolve_model
+from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph
-from retune.graph.models import resolve_model
-from retune.graph.onnx_import import import_model
-from retune.graph.passes import optimise
+from retune.graph.passes.pipeline import optimise
 from tests.device.networks import Net
 from tests.unit.graph.networks import node
 from tests.unit.graph.peer import peer_outputs, typed_model

@@ -8,14 +8,14 @@ import pytest
 from onnx import TensorProto, helper
 
 from retune.core.errors import ModelError
+from retune.frontend.onnx.importer import import_model
+from retune.frontend.onnx.ops.registry import CLAIMS, HANDLERS, Emitter, OnnxNode, onnx_op
 from retune.graph.evaluate import run_graph
-from retune.graph.onnx_import import import_model
-from retune.graph.onnx_ops.registry import CLAIMS, HANDLERS, Emitter, OnnxNode, onnx_op
-from retune.graph.ops.registry import OPS, Array, Attrs, number, op, present
-from retune.graph.ops.shapes import same_type
-from retune.graph.tensors.registry import RULES, OpCall, read, tensors_of
 from retune.ir.expr import maximum, minimum
 from retune.ir.te import Tensor, compute
+from retune.ops.registry import OPS, Array, Attrs, number, op, present
+from retune.ops.shapes import same_type
+from retune.ops.tensors.registry import RULES, OpCall, read, tensors_of
 from retune.search.extract import extract
 
 NAME = "my.domain::SoftClip"

@@ -11,8 +11,8 @@ from retune.core.dtypes import TensorType
 from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.fuse import ALIAS, partition
 from retune.graph.graph import Graph, GraphBuilder
-from retune.graph.passes import PASSES, optimise
-from retune.graph.sink import operand_shape
+from retune.graph.passes.pipeline import PASSES, optimise
+from retune.graph.passes.sink import operand_shape
 from tests.unit.graph.networks import normal, random_network
 
 SEEDS = st.integers(0, 100_000)

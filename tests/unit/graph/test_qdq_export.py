@@ -8,9 +8,9 @@ import pytest
 
 from retune.core.dtypes import TensorType
 from retune.core.errors import ModelError
+from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph, GraphBuilder
-from retune.graph.onnx_import import import_model
 from retune.graph.onnx_nodes import NodeWriter, write_node
 from retune.graph.quantize.recipe import calibrated, qdq, quantized
 from retune.graph.quantize.settings import POWER2, QuantizeSettings

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from retune.core.errors import ModelError
-from retune.graph.onnx_import import import_model
+from retune.frontend.onnx.importer import import_model
 
 ONE = np.float32(0.1)
 KERNEL = np.ones((4, 3, 1, 1), np.int8)

@@ -8,10 +8,10 @@ import pytest
 
 from retune.core.errors import InputError, ModelError, RecordError
 from retune.core.target import GENERIC_CPU
+from retune.frontend.onnx.importer import import_model, load_file
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph, GraphBuilder
-from retune.graph.onnx_import import import_model, load_file
-from retune.graph.passes import optimise
+from retune.graph.passes.pipeline import optimise
 from retune.graph.quantize.annotate import annotate
 from retune.graph.quantize.arithmetic import (
     Codes,

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from retune.core.errors import InputError
+from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph
-from retune.graph.onnx_import import import_model
 from retune.graph.quantize.recipe import quantize
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
 from tests.device.networks import Net

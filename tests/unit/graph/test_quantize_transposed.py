@@ -9,14 +9,14 @@ import pytest
 from onnxruntime.quantization import QuantType
 
 from retune.core.dtypes import TensorType
+from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph, GraphBuilder
-from retune.graph.onnx_import import import_model
-from retune.graph.ops import lookup
-from retune.graph.passes import optimise
+from retune.graph.passes.pipeline import optimise
 from retune.graph.quantize.recipe import calibrated, qdq, quantize
 from retune.graph.quantize.recipe import quantized as quantized_graph
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
+from retune.ops import lookup
 from tests.device.networks import Net
 from tests.unit.graph.quantize_networks import samples, upwards
 from tests.unit.graph.test_onnx_pairs import float_ops, inputs_of, last_scale, peer, quantized

@@ -7,15 +7,15 @@ import onnx
 import onnxruntime
 import pytest
 
+from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.fuse import partition
 from retune.graph.graph import Graph
-from retune.graph.onnx_import import import_model
-from retune.graph.ops import Array
-from retune.graph.passes import optimise
+from retune.graph.passes.pipeline import optimise
 from retune.graph.quantize.recipe import quantize
 from retune.graph.quantize.samples import random_samples
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
+from retune.ops import Array
 from tests.random_blocks import random_blocks
 from tests.random_networks import random_model
 from tests.unit.graph.quantize_networks import exact_part

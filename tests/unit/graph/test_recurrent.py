@@ -8,10 +8,10 @@ import onnx
 import pytest
 
 from retune.core.errors import ModelError
+from retune.frontend.onnx.importer import import_model
+from retune.frontend.onnx.ops.recurrent_activations import KINDS
 from retune.graph.evaluate import run_graph
-from retune.graph.onnx_import import import_model
-from retune.graph.onnx_ops.recurrent_activations import KINDS
-from retune.graph.passes import optimise
+from retune.graph.passes.pipeline import optimise
 from retune.search.extract import extract
 from tests.unit.graph.networks import node
 from tests.unit.graph.peer import assert_as_peer, assert_computes, peer_outputs, typed_model

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import run_graph
-from retune.graph.onnx_import import import_model
 from tests.unit.graph.networks import node
 from tests.unit.graph.peer import assert_as_peer, assert_computes, typed_model
 

@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retune.core.dtypes import TensorType
+from retune.frontend.models import load_model
 from retune.graph.evaluate import run_graph
 from retune.graph.fuse import group_graph, partition
 from retune.graph.graph import Graph, GraphBuilder
 from retune.graph.lower import group_tensors
-from retune.graph.models import load_model
-from retune.graph.ops import OPS, lookup
-from retune.graph.passes import optimise
-from retune.graph.tensors import RULES
+from retune.graph.passes.pipeline import optimise
 from retune.ir.interp import run_dag
+from retune.ops import OPS, lookup
+from retune.ops.tensors import RULES
 from tests.unit.graph.networks import dag_of, random_network
 
 WINDOW: dict[str, Any] = {"strides": (2, 1), "dilations": (1, 1)}

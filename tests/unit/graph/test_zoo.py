@@ -8,11 +8,11 @@ import pytest
 
 from retune.core.errors import InputError
 from retune.core.keys import file_key
+from retune.frontend.models import check_model, load_model, resolve_model
+from retune.frontend.onnx.importer import load_file
+from retune.frontend.zoo import LIGHT, ZOO
 from retune.graph.evaluate import random_inputs, run_graph
-from retune.graph.models import check_model, load_model, resolve_model
-from retune.graph.onnx_import import load_file
-from retune.graph.passes import optimise
-from retune.graph.zoo import LIGHT, ZOO
+from retune.graph.passes.pipeline import optimise
 
 QUICK: list[tuple[str, tuple[int, ...] | None]] = [
     ("zoo:mlp", None),

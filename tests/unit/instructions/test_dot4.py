@@ -6,7 +6,7 @@ import pytest
 
 from retune.codegen.target import BUILD_OPTIONS
 from retune.core.target import GENERIC_GPU
-from retune.rules.devices import target_of
+from retune.targets.devices import target_of
 
 NEWER = "-cl-std=CL3.0"
 

@@ -7,8 +7,8 @@ import pytest
 from retune.codegen.lower import lower
 from retune.codegen.target import CPU
 from retune.core.errors import ScheduleError
-from retune.instructions import Intrinsic, Operand, Shape, Way, register_intrinsic
-from retune.instructions.intrinsic import _KNOWN
+from retune.intrinsics import Intrinsic, Operand, Shape, Way, register_intrinsic
+from retune.intrinsics.intrinsic import _KNOWN
 from retune.ir.expr import cast, maximum, minimum
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, compute, placeholder, reduce_axis
@@ -86,7 +86,7 @@ def test_it_is_not_known_without_its_entry():
 
 
 def test_a_device_uses_the_best_way_that_it_offers():
-    from retune.instructions.dot4 import DOT4
+    from retune.intrinsics.dot4 import DOT4
 
     us = Shape(("uint8", "int8"), 8)
     assert DOT4.way(us, ("dot4.avx2", "dot4.vnni")).name == "vnni"

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
-from retune.layout.table import CostTable, TableBuilder
+from retune.search.layout.solver.table import CostTable, TableBuilder
 
 
 def random_table(seed: int, most: int = 7, impossible: float = 0.1) -> CostTable:

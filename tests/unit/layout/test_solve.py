@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from retune.core.errors import InputError
-from retune.layout.exact import eliminate, elimination_order, largest_table
-from retune.layout.pbqp import reduce
-from retune.layout.solve import improved, solve, uniform
-from retune.layout.table import TableBuilder
+from retune.search.layout.solver.exact import eliminate, elimination_order, largest_table
+from retune.search.layout.solver.pbqp import reduce
+from retune.search.layout.solver.solve import improved, solve, uniform
+from retune.search.layout.solver.table import TableBuilder
 from tests.unit.layout.graphs import (
     by_brute_force,
     by_integer_program,

@@ -21,10 +21,10 @@ from retune.nightly.curves import (
     pace_of,
     read_curves,
 )
+from retune.pipeline.manifest import TaskEntry
 from retune.records.conditions import Conditions
 from retune.records.schema import TuningRecord, failed, succeeded
 from retune.records.store import RecordStore
-from retune.stages.manifest import TaskEntry
 from tests.properties import quick
 
 CONDITIONS = Conditions(

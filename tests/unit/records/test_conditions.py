@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from retune.core.target import GENERIC_CPU, GENERIC_GPU
-from retune.device.workload import MeasureOptions, measuring_conditions
+from retune.device.measure.workload import MeasureOptions, measuring_conditions
 from retune.records import files
 from retune.records.arrow import to_records, to_table
 from retune.records.conditions import WARM, Conditions, constants_from, within

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from retune.report.vta import LEFT, RIGHT, WIDTH, Layer, as_file, queue_chart, roofline_chart
-from retune.vta.config import VtaConfig
-from retune.vta.lower import lower
-from retune.vta.timing import Timing, simulate
+from retune.targets.vta.config import VtaConfig
+from retune.targets.vta.lower import lower
+from retune.targets.vta.timing import Timing, simulate
 from tests.unit.vta.layers import SMALL, WHOLE
 from tests.unit.vta.test_refusals import DECIDED
 

@@ -15,12 +15,12 @@ from retune.ir.merge import merge_axes
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag
 from retune.ir.verify import verify
-from retune.rules.cost.estimate import default_candidate
-from retune.rules.cpu.rows import Rows, row_structure
-from retune.rules.cpu.space import cpu_space
-from retune.rules.devices import target_of
-from retune.rules.fusion import accesses
 from retune.schedule.schedule import Schedule
+from retune.targets.cost.estimate import default_candidate
+from retune.targets.cpu.rows import Rows, row_structure
+from retune.targets.cpu.space import cpu_space
+from retune.targets.devices import target_of
+from retune.targets.fusion import accesses
 from tests.dags import (
     byte_conv2d,
     byte_product,

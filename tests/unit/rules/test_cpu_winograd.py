@@ -12,11 +12,11 @@ from retune.ir.merge import merge_axes
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag
 from retune.ir.verify import verify
-from retune.rules.cost.estimate import default_candidate
-from retune.rules.cpu.winograd import PREFIX, winograd_sketches
-from retune.rules.spaces import space_of
 from retune.schedule.replay import replay
 from retune.schedule.trace import Trace
+from retune.targets.cost.estimate import default_candidate
+from retune.targets.cpu.winograd import PREFIX, winograd_sketches
+from retune.targets.spaces import space_of
 from tests.dags import conv2d, dense, depthwise, strip
 from tests.oracle import assert_items_agree, assert_same_meaning
 from tests.unit.schedule.test_winograd import nchw

@@ -10,14 +10,14 @@ from retune.codegen.target import CPU
 from retune.core.target import GENERIC_CPU
 from retune.ir.merge import merge_axes
 from retune.ir.stmt import Program, from_dag
-from retune.rules import devices
-from retune.rules.cost.cpu import cpu_cycles
-from retune.rules.devices import DeviceRules, register_device_class, rules_for
-from retune.rules.fusion import heaviest_reduction, inline_elementwise, results_of, untouched
-from retune.rules.spaces import space_of
-from retune.rules.tiling import GROUP, REGISTER, Axis, Tiling
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import Sketch, sketch_of
+from retune.targets import devices
+from retune.targets.cost.cpu import cpu_cycles
+from retune.targets.devices import DeviceRules, register_device_class, rules_for
+from retune.targets.fusion import heaviest_reduction, inline_elementwise, results_of, untouched
+from retune.targets.spaces import space_of
+from retune.targets.tiling import GROUP, REGISTER, Axis, Tiling
 from tests.dags import conv2d, dense, depthwise, pool, softmax
 from tests.oracle import assert_items_agree
 

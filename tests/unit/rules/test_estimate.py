@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from retune.core.target import GENERIC_CPU
 from retune.ir.merge import merge_axes
 from retune.ir.stmt import from_dag
-from retune.rules.cost.conflicts import LINE_BYTES, WAY_BYTES, crowded
-from retune.rules.cost.estimate import estimate
-from retune.rules.cpu.space import cpu_space
+from retune.targets.cost.conflicts import LINE_BYTES, WAY_BYTES, crowded
+from retune.targets.cost.estimate import estimate
+from retune.targets.cpu.space import cpu_space
 from tests.dags import conv2d
 
 SETS = WAY_BYTES // LINE_BYTES

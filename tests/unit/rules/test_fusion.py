@@ -4,8 +4,8 @@ from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
 from retune.ir.expr import cast, const, loads, maximum, minimum, select, variables
 from retune.ir.stmt import Program, blocks, from_dag
 from retune.ir.te import Dag, compute, placeholder
-from retune.rules.cost.estimate import default_candidate
-from retune.rules.spaces import space_of
+from retune.targets.cost.estimate import default_candidate
+from retune.targets.spaces import space_of
 from tests.oracle import assert_same_meaning
 
 

@@ -18,11 +18,11 @@ from retune.ir.merge import merge_axes
 from retune.ir.stmt import For, Program, blocks, from_dag, walk
 from retune.ir.te import Dag
 from retune.ir.verify import verify
-from retune.rules.cost.estimate import default_candidate
-from retune.rules.gpu.space import gpu_space
 from retune.schedule.replay import replay
-from retune.search.features import featurise
-from retune.search.features.vectors import COLUMN
+from retune.search.model.features import featurise
+from retune.search.model.features.vectors import COLUMN
+from retune.targets.cost.estimate import default_candidate
+from retune.targets.gpu.space import gpu_space
 from tests.dags import (
     batched_product,
     conv2d,
@@ -178,7 +178,7 @@ def test_groups_on_the_second_and_third_axis_are_few(name: str):
 
 
 def test_many_images_in_one_axis_of_groups_keep_the_meaning(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("retune.rules.gpu.tile.MOST_GROUPS", 16)
+    monkeypatch.setattr("retune.targets.gpu.tile.MOST_GROUPS", 16)
     dag = conv2d(3, 4, 5, 4, 8, groups=2)
     for sketch in spaces(dag, GENERIC_GPU):
         (row,) = sketch.sample(1, np.random.default_rng(0))

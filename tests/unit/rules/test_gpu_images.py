@@ -11,12 +11,12 @@ from retune.device.profiles import profile_names, read_profile
 from retune.ir.merge import merge_axes
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag
-from retune.rules.cost.estimate import default_candidate, estimate
-from retune.rules.devices import target_of
-from retune.rules.gpu.space import gpu_space
 from retune.schedule.replay import replay
 from retune.schedule.space import Space
 from retune.schedule.trace import Trace
+from retune.targets.cost.estimate import default_candidate, estimate
+from retune.targets.devices import target_of
+from retune.targets.gpu.space import gpu_space
 from tests.dags import batched_product, conv2d, dense, depthwise, integers, pool
 from tests.oracle import assert_items_agree
 

@@ -11,9 +11,9 @@ from retune.ir.expr import cast
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, compute
 from retune.ir.verify import verify
-from retune.rules.cost.estimate import estimate
-from retune.rules.devices import target_of
-from retune.rules.gpu.space import gpu_space
+from retune.targets.cost.estimate import estimate
+from retune.targets.devices import target_of
+from retune.targets.gpu.space import gpu_space
 from tests.dags import byte_conv2d, byte_product
 from tests.oracle import assert_items_agree
 

@@ -17,14 +17,14 @@ from retune.ir.merge import merge_axes
 from retune.ir.stmt import For, blocks, from_dag, walk
 from retune.ir.te import Dag
 from retune.ir.verify import verify
-from retune.rules.cost.estimate import default_candidate
-from retune.rules.gpu.winograd import PREFIX, gpu_winograd_sketches
-from retune.rules.spaces import space_of
 from retune.schedule.replay import replay
 from retune.schedule.space import Sketch, Space
 from retune.schedule.trace import Trace
-from retune.search.features import featurise
-from retune.search.features.vectors import COLUMN
+from retune.search.model.features import featurise
+from retune.search.model.features.vectors import COLUMN
+from retune.targets.cost.estimate import default_candidate
+from retune.targets.gpu.winograd import PREFIX, gpu_winograd_sketches
+from retune.targets.spaces import space_of
 from tests.dags import conv2d, dense, depthwise
 from tests.oracle import assert_items_agree, assert_same_meaning
 from tests.unit.rules.test_gpu import SMALL, WITHOUT_LOCAL_MEMORY, assert_within_limits

@@ -13,12 +13,12 @@ from retune.ir.merge import merge_axes
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, compute
 from retune.ir.verify import verify
-from retune.rules.cost.estimate import default_candidate, estimate
-from retune.rules.cost.nests import across, kernels, on
-from retune.rules.devices import target_of
-from retune.rules.gpu.space import gpu_space
-from retune.rules.tiling import ITEM, WORD
 from retune.schedule.schedule import Schedule
+from retune.targets.cost.estimate import default_candidate, estimate
+from retune.targets.cost.nests import across, kernels, on
+from retune.targets.devices import target_of
+from retune.targets.gpu.space import gpu_space
+from retune.targets.tiling import ITEM, WORD
 from tests.dags import byte_conv2d, byte_product, conv2d, dense
 from tests.oracle import assert_items_agree, assert_same_meaning
 

@@ -7,10 +7,10 @@ from retune.codegen.target import CPU
 from retune.core.target import GENERIC_CPU
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag
-from retune.rules.cost.estimate import default_candidate
-from retune.rules.cpu.neighbours import padded_neighbours
-from retune.rules.cpu.space import cpu_space
-from retune.rules.fusion import heaviest_reduction
+from retune.targets.cost.estimate import default_candidate
+from retune.targets.cpu.neighbours import padded_neighbours
+from retune.targets.cpu.space import cpu_space
+from retune.targets.fusion import heaviest_reduction
 from tests.dags import conv2d, neighbours, reduction
 
 LANES = 16

@@ -11,15 +11,15 @@ from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
 from retune.ir.evaluate import evaluate_int
 from retune.ir.stmt import For, from_dag
 from retune.ir.te import Dag, compute, placeholder, reduce_axis
-from retune.rules.cost.core import Core
-from retune.rules.cost.cpu import cpu_cycles
-from retune.rules.cost.estimate import estimate
-from retune.rules.cost.nests import Nest, across, kernels, off, on
-from retune.rules.devices import rules_for
-from retune.rules.tiling import GROUP, ITEM
 from retune.schedule.access import Operand
 from retune.schedule.space import Sketch
 from retune.schedule.stages import loops_of
+from retune.targets.cost.core import Core
+from retune.targets.cost.cpu import cpu_cycles
+from retune.targets.cost.estimate import estimate
+from retune.targets.cost.nests import Nest, across, kernels, off, on
+from retune.targets.devices import rules_for
+from retune.targets.tiling import GROUP, ITEM
 from tests.dags import byte_conv2d, conv2d
 
 SPECS = pytest.mark.parametrize("spec", [GENERIC_CPU, GENERIC_GPU], ids=["cpu", "gpu"])

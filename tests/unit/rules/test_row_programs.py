@@ -11,11 +11,11 @@ from retune.ir.expr import call
 from retune.ir.merge import merge_axes
 from retune.ir.stmt import Program, from_dag
 from retune.ir.te import Dag, compute, placeholder, reduce_axis
-from retune.rules.cost.estimate import default_candidate
-from retune.rules.cpu.space import cpu_space
-from retune.rules.gpu.space import gpu_space
-from retune.rules.row_programs import fused_rows
 from retune.schedule.space import Space
+from retune.targets.cost.estimate import default_candidate
+from retune.targets.cpu.space import cpu_space
+from retune.targets.gpu.space import gpu_space
+from retune.targets.row_programs import fused_rows
 from tests.dags import conv2d, dense, neighbours, pool, reduction, softmax, standardised
 from tests.oracle import assert_items_agree
 

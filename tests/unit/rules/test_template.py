@@ -15,16 +15,16 @@ from retune.ir.storage import Storage
 from retune.ir.te import Dag
 from retune.ir.verify import verify
 from retune.ir.views import view
-from retune.rules import template as registry
-from retune.rules.cost.estimate import default_candidate
-from retune.rules.cpu.space import schedule_rest
-from retune.rules.devices import target_of
-from retune.rules.spaces import space_of
-from retune.rules.template import Workload, template, templates
-from retune.rules.templates import conv2d as shipped
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import Sketch, Space
-from retune.search.layouts import image_storage
+from retune.search.layout.layouts import image_storage
+from retune.targets import template as registry
+from retune.targets.cost.estimate import default_candidate
+from retune.targets.cpu.space import schedule_rest
+from retune.targets.devices import target_of
+from retune.targets.spaces import space_of
+from retune.targets.template import Workload, template, templates
+from retune.targets.templates import conv2d as shipped
 from tests.dags import conv2d, dense
 from tests.oracle import assert_items_agree, assert_same_meaning
 
@@ -247,7 +247,7 @@ def test_a_template_with_untuned_decisions_that_are_no_options_is_left_out(
     dag, program = dense_program()
     op = next(stage.name for stage in dag.stages)
     template(op, untuned=lambda work: {"unroll_k": (3,), "tile_outputs": (2,)})(dense_rows)
-    with caplog.at_level(logging.DEBUG, "retune.rules"):
+    with caplog.at_level(logging.DEBUG, "retune.targets"):
         space = space_of(program, op, GENERIC_CPU, max_error=0.0)
     assert not any(s.name.startswith("dense_rows") for s in space.sketches)
     assert "(3,) is not an option of 'unroll_k'" in caplog.text

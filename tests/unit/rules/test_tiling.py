@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from retune.core.errors import ScheduleError
 from retune.ir.stmt import from_dag
-from retune.rules.tiling import BLOCK, CPU, GROUP, LANE, REGISTER, Axis, Level, Tiling
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import sketch_of
+from retune.targets.tiling import BLOCK, CPU, GROUP, LANE, REGISTER, Axis, Level, Tiling
 from tests.dags import elementwise
 from tests.oracle import assert_same_meaning
 from tests.properties import quick

@@ -6,11 +6,11 @@ import pytest
 from retune.core.target import GENERIC_CPU
 from retune.ir.stmt import blocks, from_dag
 from retune.ir.te import Dag
-from retune.rules.cost.estimate import default_candidate, estimate
-from retune.rules.cpu.space import cpu_space
-from retune.rules.fusion import heaviest_reduction
 from retune.schedule.access import Accesses
 from retune.schedule.schedule import Schedule
+from retune.targets.cost.estimate import default_candidate, estimate
+from retune.targets.cpu.space import cpu_space
+from retune.targets.fusion import heaviest_reduction
 from tests.dags import conv2d, dense, depthwise, pool, reduction
 
 WINDOWS = {

@@ -10,13 +10,13 @@ from retune.core.errors import ScheduleError
 from retune.core.target import GENERIC_CPU
 from retune.ir.expr import variables
 from retune.ir.stmt import For, from_dag, walk
-from retune.rules.cost.estimate import default_candidate, estimate
-from retune.rules.cpu.space import cpu_space
-from retune.rules.spaces import strategy
 from retune.schedule.replay import replay
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import Candidate, Space, sketch_of, sketches_of
 from retune.schedule.stages import loops_of
+from retune.targets.cost.estimate import default_candidate, estimate
+from retune.targets.cpu.space import cpu_space
+from retune.targets.spaces import strategy
 from tests.dags import conv2d, dense
 from tests.oracle import assert_same_meaning
 

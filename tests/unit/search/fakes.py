@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager, nullcontext
 from retune.codegen.source import ProgramSource
 from retune.core.dtypes import TensorType
 from retune.core.target import GENERIC_CPU, DeviceSpec
-from retune.device.workload import MeasureOptions, Workload, handed_in
+from retune.device.measure.workload import MeasureOptions, Workload, handed_in
 from retune.graph.graph import Graph, GraphBuilder
-from retune.graph.passes import optimise
+from retune.graph.passes.pipeline import optimise
 from retune.records.schema import Measurement, failed, succeeded
 from retune.search.extract import extract
 from retune.search.session import RunSettings

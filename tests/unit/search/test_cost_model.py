@@ -8,16 +8,16 @@ import pytest
 from retune.core.errors import RecordError
 from retune.core.target import GENERIC_CPU
 from retune.ir.stmt import from_dag
-from retune.rules.cpu.space import cpu_space
-from retune.search.cost_model import (
+from retune.search.model.cost_model import (
     CostModel,
     OfflineModel,
     learned_score,
     static_score,
     train_offline,
 )
-from retune.search.features import COLUMN, featurise
-from retune.search.ranks import rank_correlation
+from retune.search.model.features import COLUMN, featurise
+from retune.search.model.ranks import rank_correlation
+from retune.targets.cpu.space import cpu_space
 from tests.dags import conv2d
 
 

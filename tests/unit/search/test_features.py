@@ -13,12 +13,12 @@ from retune.ir.expr import loads
 from retune.ir.reduction import path_to
 from retune.ir.stmt import Program, blocks, from_dag
 from retune.ir.te import Dag
-from retune.rules.cost.estimate import estimate
-from retune.rules.cpu.space import cpu_space
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import Space, sketch_of
-from retune.search.features import COLUMN, FEATURES, featurise
-from retune.search.features.volumes import Volumes, volumes
+from retune.search.model.features import COLUMN, FEATURES, featurise
+from retune.search.model.features.volumes import Volumes, volumes
+from retune.targets.cost.estimate import estimate
+from retune.targets.cpu.space import cpu_space
 from tests.dags import conv2d, dense, depthwise, elementwise, random_dag, transpose
 from tests.properties import chooser, quick
 

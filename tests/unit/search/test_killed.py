@@ -9,8 +9,8 @@ import pytest
 
 from retune.codegen.source import ProgramSource
 from retune.core.errors import DeviceError
-from retune.device.device_pool import DevicePool
-from retune.device.workload import MeasureOptions
+from retune.device.measure.device_pool import DevicePool
+from retune.device.measure.workload import MeasureOptions
 from retune.records.schema import Measurement, TuningRecord
 from retune.records.store import RecordStore
 from retune.search.batch import Batch

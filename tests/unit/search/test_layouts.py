@@ -18,34 +18,20 @@ from retune.core.dtypes import TensorType
 from retune.core.errors import InputError
 from retune.core.layouts import ROWS
 from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
-from retune.device.workload import measuring_conditions
-from retune.graph.joins import inclusions
-from retune.graph.onnx_import import import_model, load_file
-from retune.graph.passes import optimise
+from retune.device.measure.workload import measuring_conditions
+from retune.frontend.onnx.importer import import_model, load_file
+from retune.graph.passes.joins import inclusions
+from retune.graph.passes.pipeline import optimise
 from retune.ir.stmt import Program
 from retune.ir.views import view
-from retune.layout.solve import solve
 from retune.records.schema import Measurement, succeeded
 from retune.records.store import RecordStore
-from retune.rules.cost.estimate import default_candidate
-from retune.rules.devices import target_of
 from retune.schedule.space import Space
 from retune.search.extract import Network, extract
-from retune.search.in_blocks import laid_candidates, laid_ends, written_candidates
-from retune.search.laid import LaidTrials
-from retune.search.laying import Kept, LayoutChoice, laid_out, uniform
-from retune.search.layout_options import choices_of
-from retune.search.layout_problem import LayoutCosts, LayoutProblem, layout_problem
-from retune.search.layout_search import (
-    Answer,
-    Key,
-    LayoutSearch,
-    hoped,
-    questions,
-    recorded_layouts,
-    recorded_problem,
-)
-from retune.search.layouts import (
+from retune.search.layout.in_blocks import laid_candidates, laid_ends, written_candidates
+from retune.search.layout.laid import LaidTrials
+from retune.search.layout.laying import Kept, LayoutChoice, laid_out, uniform
+from retune.search.layout.layouts import (
     IN_ROWS,
     Ends,
     block_of,
@@ -55,8 +41,22 @@ from retune.search.layouts import (
     storages_of,
     transform_task,
 )
+from retune.search.layout.options import choices_of
+from retune.search.layout.problem import LayoutCosts, LayoutProblem, layout_problem
+from retune.search.layout.search import (
+    Answer,
+    Key,
+    LayoutSearch,
+    hoped,
+    questions,
+    recorded_layouts,
+    recorded_problem,
+)
+from retune.search.layout.solver.solve import solve
+from retune.search.layout.views import find_views, is_in_place
 from retune.search.session import Session
-from retune.search.views import find_views, is_in_place
+from retune.targets.cost.estimate import default_candidate
+from retune.targets.devices import target_of
 from tests.device.networks import Net, Networks, network, write
 from tests.unit.search.fakes import FakeRunner, measured, settings
 

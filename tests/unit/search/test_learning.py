@@ -10,10 +10,10 @@ from retune.core.target import GENERIC_CPU
 from retune.records.store import RecordStore
 from retune.schedule.space import Space
 from retune.search.conditions import network_conditions
-from retune.search.features import FEATURES, featurise
-from retune.search.learning import Learner, Lesson, fit_at, scores
+from retune.search.model.features import FEATURES, featurise
+from retune.search.model.learning import Learner, Lesson, fit_at, scores
+from retune.search.model.transfer import experience, nearest_rows
 from retune.search.session import Session, search_all
-from retune.search.transfer import experience, nearest_rows
 from tests.unit.search.fakes import FakeRunner, settings, tasks
 
 TASK = max(tasks(), key=lambda task: task.flops)

@@ -15,10 +15,9 @@ from retune.core.target import GENERIC_CPU
 from retune.ir.stmt import from_dag
 from retune.records.schema import Measurement, TuningRecord
 from retune.records.store import RecordStore
-from retune.rules.cpu.space import cpu_space
-from retune.search.cost_model import CostModel
-from retune.search.features import COLUMN, VERSION, featurise
-from retune.search.offline import (
+from retune.search.model.cost_model import CostModel
+from retune.search.model.features import COLUMN, VERSION, featurise
+from retune.search.model.offline import (
     Rows,
     cross_validate,
     evaluate_model,
@@ -27,7 +26,8 @@ from retune.search.offline import (
     offline_model,
     train,
 )
-from retune.search.registry import FOLDER, registered
+from retune.search.model.registry import FOLDER, registered
+from retune.targets.cpu.space import cpu_space
 from tests.dags import conv2d
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -13,7 +13,7 @@ import pytest
 
 from retune.codegen.source import ProgramSource
 from retune.core.errors import BusyError, InputError
-from retune.device.workload import MeasureOptions
+from retune.device.measure.workload import MeasureOptions
 from retune.records.schema import Measurement
 from retune.records.store import RecordStore
 from retune.search.owner import own_run

@@ -9,16 +9,16 @@ import pytest
 
 from retune.core.errors import InputError
 from retune.core.target import GENERIC_CPU
-from retune.graph.models import load_model
-from retune.graph.onnx_import import import_model
-from retune.graph.ops.blocked import blocked_conv2d
-from retune.graph.passes import optimise
+from retune.frontend.models import load_model
+from retune.frontend.onnx.importer import import_model
+from retune.graph.passes.pipeline import optimise
 from retune.graph.quantize.recipe import quantize
 from retune.graph.quantize.settings import POWER2
+from retune.ops.blocked import blocked_conv2d
 from retune.search.extract import Network, extract
 from retune.search.packed import packed_network, work_of
-from retune.vta.config import VtaConfig
-from retune.vta.workload import reference
+from retune.targets.vta.config import VtaConfig
+from retune.targets.vta.workload import reference
 from tests.device.networks import Net
 from tests.unit.graph.quantize_networks import samples
 

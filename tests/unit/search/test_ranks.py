@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retune.search.ranks import rank_correlation
+from retune.search.model.ranks import rank_correlation
 
 _VALUES = st.lists(st.integers(-50, 50), min_size=2, max_size=12)
 

@@ -9,12 +9,12 @@ from retune.core.errors import RecordError
 from retune.core.target import GENERIC_CPU
 from retune.ir.stmt import from_dag
 from retune.records.replay import Recorded
-from retune.rules.cpu.space import cpu_space
 from retune.schedule.space import Sketch, Space
 from retune.schedule.trace import Step, Trace
-from retune.search.features import featurise
+from retune.search.model.features import featurise
 from retune.search.recorded import recorded_grid, thin
 from retune.search.tuners.breeding import crossover, mutate
+from retune.targets.cpu.space import cpu_space
 from tests.dags import conv2d
 
 PROGRAM = from_dag(conv2d(1, 17, 19, 24, 32))

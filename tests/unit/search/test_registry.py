@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from retune.core.errors import InputError, RecordError
-from retune.search.cost_model import OfflineModel
-from retune.search.registry import (
+from retune.search.model.cost_model import OfflineModel
+from retune.search.model.registry import (
     FOLDER,
     Metrics,
     ModelCard,

@@ -7,7 +7,7 @@ import pytest
 from retune.codegen.source import ProgramSource
 from retune.core.errors import LookupFailed
 from retune.core.target import GENERIC_CPU
-from retune.device.workload import Runner
+from retune.device.measure.workload import Runner
 from retune.records.schema import Measurement
 from retune.records.store import RecordStore
 from retune.search.replaying import replay_runner

@@ -11,14 +11,12 @@ from retune.codegen.lower import lower
 from retune.codegen.source import ProgramSource
 from retune.core.errors import LookupFailed, ScheduleError
 from retune.core.target import GENERIC_CPU
-from retune.device.workload import MeasureOptions
+from retune.device.measure.workload import MeasureOptions
 from retune.records.arrow import to_records
 from retune.records.cost import measured_costs
 from retune.records.ranking import best, top
 from retune.records.schema import Measurement, failed, succeeded
 from retune.records.store import RecordStore
-from retune.rules.cost.estimate import default_candidate
-from retune.rules.devices import target_of
 from retune.search import task as task_module
 from retune.search import task_run
 from retune.search.extract import extract
@@ -26,6 +24,8 @@ from retune.search.history import candidate_of
 from retune.search.session import RunSettings, Session, search_all
 from retune.search.task import expression_task
 from retune.search.tuners import TUNERS
+from retune.targets.cost.estimate import default_candidate
+from retune.targets.devices import target_of
 from tests import dags
 from tests.unit.search.fakes import HERE, FakeRunner, measured, pooling, settings, tasks, wrong
 

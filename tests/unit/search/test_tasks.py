@@ -11,14 +11,14 @@ from retune.core.dtypes import DType, TensorType
 from retune.core.target import GENERIC_CPU
 from retune.graph.fuse import ALIAS
 from retune.graph.graph import Graph, GraphBuilder
-from retune.graph.passes import optimise
+from retune.graph.passes.pipeline import optimise
 from retune.ir.interp import run_dag
 from retune.records.ranking import top
 from retune.records.store import RecordStore
-from retune.rules.cost.estimate import default_candidate
 from retune.search.extract import extract
 from retune.search.history import best_candidate, candidate_of
 from retune.search.session import Session, search_all
+from retune.targets.cost.estimate import default_candidate
 from tests.unit.search.fakes import HERE, FakeRunner, network, settings, tasks
 
 

@@ -10,15 +10,15 @@ from retune.bundle.build import build_plan
 from retune.bundle.plan import LARGEST_ERROR_NOTE, MAX_ERROR_NOTE
 from retune.core.errors import ScheduleError
 from retune.core.target import GENERIC_CPU
+from retune.pipeline.manifest import TuneRequest
+from retune.pipeline.network import import_network, stage_import
+from retune.pipeline.tuning import run_id
 from retune.records.schema import Environment, TuningRecord, succeeded
 from retune.records.store import RecordStore
-from retune.rules.cpu.winograd import PREFIX
 from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.search.history import best_candidate
 from retune.search.task import Task
-from retune.stages.manifest import TuneRequest
-from retune.stages.network import import_network, stage_import
-from retune.stages.tuning import run_id
+from retune.targets.cpu.winograd import PREFIX
 from tests.device.networks import write
 
 

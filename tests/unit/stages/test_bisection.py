@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retune.stages.bisection import bisect
+from retune.pipeline.bisection import bisect
 
 
 class Network:

@@ -10,22 +10,17 @@ from typing import Self
 
 import pytest
 
-from retune.bundle.bench import Benchmark, BenchOptions, Timing
 from retune.bundle.build import build_plan
-from retune.bundle.examiner import Entrant, Original, Rival, Verdict
 from retune.bundle.format import read_bundle
-from retune.bundle.module import LaunchProfile
 from retune.bundle.plan import Form
-from retune.bundle.verify import Verification
+from retune.bundle.runtime.module import LaunchProfile
+from retune.bundle.verify.bench import Benchmark, BenchOptions, Timing
+from retune.bundle.verify.compare import Verification
+from retune.bundle.verify.examiner import Entrant, Original, Rival, Verdict
 from retune.core.errors import RecordError
 from retune.core.target import GENERIC_CPU, DeviceSpec
-from retune.records.ranking import best, top
-from retune.records.schema import TuningRecord
-from retune.records.store import RecordStore
-from retune.search.history import candidate_of
-from retune.search.session import RunSettings, Session, search_all
-from retune.stages import delivery, selection, settling
-from retune.stages.manifest import (
+from retune.pipeline import delivery, selection, settling
+from retune.pipeline.manifest import (
     BestRecord,
     CompileManifest,
     FinalistsManifest,
@@ -34,7 +29,12 @@ from retune.stages.manifest import (
     TuneRequest,
     Winner,
 )
-from retune.stages.network import open_network, stage_extract, stage_import
+from retune.pipeline.network import open_network, stage_extract, stage_import
+from retune.records.ranking import best, top
+from retune.records.schema import TuningRecord
+from retune.records.store import RecordStore
+from retune.search.history import candidate_of
+from retune.search.session import RunSettings, Session, search_all
 from tests.device.networks import write
 from tests.unit.search.fakes import HERE, FakeRunner, measured
 

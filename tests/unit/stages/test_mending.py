@@ -8,12 +8,9 @@ from pathlib import Path
 import pytest
 
 from retune.core.errors import DeviceError
-from retune.records import ranking
-from retune.records.quarantine import quarantined
-from retune.records.store import RecordStore
-from retune.stages import mending
-from retune.stages import selection as selecting
-from retune.stages.manifest import (
+from retune.pipeline import mending
+from retune.pipeline import selection as selecting
+from retune.pipeline.manifest import (
     CompileManifest,
     FinalistsManifest,
     MendedManifest,
@@ -22,9 +19,12 @@ from retune.stages.manifest import (
     TuneRequest,
     VerifyManifest,
 )
-from retune.stages.network import stage_extract, stage_import
-from retune.stages.selection import best_record
-from retune.stages.settling import stated_errors
+from retune.pipeline.network import stage_extract, stage_import
+from retune.pipeline.selection import best_record
+from retune.pipeline.settling import stated_errors
+from retune.records import ranking
+from retune.records.quarantine import quarantined
+from retune.records.store import RecordStore
 from tests.unit.search.fakes import HERE
 from tests.unit.stages.test_settling import World as Settling
 from tests.unit.stages.test_settling import recorded

@@ -9,14 +9,14 @@ from typing import cast
 import pytest
 
 from retune.bundle import versions
-from retune.bundle.bench import Benchmark, Ratio, known_times
 from retune.bundle.format import read_bundle, write_bundle
+from retune.bundle.verify.bench import Benchmark, Ratio, known_times
 from retune.bundle.versions import current, rollback, version_folder
 from retune.core.errors import DeviceError, RecordError
 from retune.core.target import GENERIC_CPU, DeviceSpec
-from retune.stages import delivery, promotion, publishing
-from retune.stages.manifest import CompileManifest, PublishedManifest, TuneRequest, VerifyManifest
-from retune.stages.results import FinishedRun
+from retune.pipeline import delivery, promotion, publishing
+from retune.pipeline.manifest import CompileManifest, PublishedManifest, TuneRequest, VerifyManifest
+from retune.pipeline.results import FinishedRun
 from tests.unit.bundle.test_versions import old_publication, plan_named
 
 

@@ -5,16 +5,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from retune.bundle.racer import Passes
+from retune.bundle.verify.racer import Passes
 from retune.core.errors import DeviceError
 from retune.core.target import GENERIC_CPU
-from retune.device.child import ChildLostError
+from retune.device.measure.child import ChildLostError
+from retune.pipeline import racing
+from retune.pipeline.manifest import ImportManifest, TuneRequest
+from retune.pipeline.network import import_network
 from retune.records.store import RecordStore
-from retune.rules.cost.estimate import default_candidate
 from retune.search.session import RunSettings, Session, search_all
-from retune.stages import racing
-from retune.stages.manifest import ImportManifest, TuneRequest
-from retune.stages.network import import_network
+from retune.targets.cost.estimate import default_candidate
 from tests.device.networks import write
 from tests.unit.device.boards import written
 from tests.unit.search.fakes import FakeRunner, measured
@@ -124,7 +124,7 @@ def test_on_a_simulated_device_finalists_are_chosen_by_their_records(
         name="m", model_key="", onnx="", layout="NHWC", inputs=(), output_values=(), nodes=0,
         parameters=0, flops=0, passes=(),
     )  # fmt: skip
-    with caplog.at_level("INFO", logger="retune.stages"):
+    with caplog.at_level("INFO", logger="retune.pipeline"):
         found = racing.race_finalists(request, network, session, 1e9, lambda: True)
     assert found.winners == () and not child.opened
     assert found.unraced == "board-a is simulated"

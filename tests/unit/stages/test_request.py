@@ -8,8 +8,8 @@ import pytest
 
 from retune import api
 from retune.core.errors import InputError
-from retune.stages.manifest import TuneRequest
-from retune.stages.request import check_request
+from retune.pipeline.manifest import TuneRequest
+from retune.pipeline.request import check_request
 
 
 @pytest.fixture

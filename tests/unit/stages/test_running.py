@@ -12,9 +12,9 @@ import pytest
 from retune.core.codec import from_json, to_json
 from retune.core.errors import BusyError, DeviceError, LookupFailed, RunStopped
 from retune.core.processes import this_process
-from retune.stages import running
-from retune.stages.manifest import TuneRequest
-from retune.stages.running import RunRecord, find_run, recorded_run, run_name, runs
+from retune.pipeline import running
+from retune.pipeline.manifest import TuneRequest
+from retune.pipeline.running import RunRecord, find_run, recorded_run, run_name, runs
 from tests.processes import heard, talk, tell
 
 RUN = "import sys, tests.unit.stages.test_running as here; here.run_when_told(*sys.argv[1:])"

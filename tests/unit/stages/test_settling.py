@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from retune.bundle.bench import Benchmark, BenchOptions, Ratio
+from retune.bundle.verify.bench import Benchmark, BenchOptions, Ratio
 from retune.core.target import GENERIC_CPU
-from retune.records.store import RecordStore
-from retune.search.session import RunSettings, Session, search_all
-from retune.stages import selection as selecting
-from retune.stages import settling
-from retune.stages.manifest import (
+from retune.pipeline import selection as selecting
+from retune.pipeline import settling
+from retune.pipeline.manifest import (
     CompileManifest,
     FinalistsManifest,
     Selection,
@@ -21,8 +19,10 @@ from retune.stages.manifest import (
     TuneRequest,
     VerifyManifest,
 )
-from retune.stages.network import open_network, stage_extract, stage_import
-from retune.stages.racing import Raced
+from retune.pipeline.network import open_network, stage_extract, stage_import
+from retune.pipeline.racing import Raced
+from retune.records.store import RecordStore
+from retune.search.session import RunSettings, Session, search_all
 from tests.device.networks import write
 from tests.unit.search.fakes import FakeRunner, transformed_first
 

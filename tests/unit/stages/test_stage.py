@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from retune.core.codec import from_json, to_json
 from retune.core.errors import InputError
-from retune.stages.manifest import Manifest, TuneRequest
-from retune.stages.stage import load, run_once, sha256, stage_folder, stage_intact, stage_key
+from retune.pipeline.manifest import Manifest, TuneRequest
+from retune.pipeline.stage import load, run_once, sha256, stage_folder, stage_intact, stage_key
 from tests.properties import quick
 
 
@@ -251,8 +251,8 @@ def test_two_processes_make_one_output(tmp_path: Path):
     code = (
         "import sys, time\n"
         "from pathlib import Path\n"
-        "from retune.stages.manifest import TaskManifest\n"
-        "from retune.stages.stage import run_once\n"
+        "from retune.pipeline.manifest import TaskManifest\n"
+        "from retune.pipeline.stage import run_once\n"
         "def body(folder):\n"
         "    with open(sys.argv[1] + '/runs', 'a') as runs: runs.write('x')\n"
         "    time.sleep(0.3)\n"

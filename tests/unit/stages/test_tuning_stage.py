@@ -14,13 +14,10 @@ import pytest
 from retune.codegen.source import ProgramSource
 from retune.core.errors import DeviceError
 from retune.core.target import GENERIC_CPU
-from retune.device.child import ChildLostError
-from retune.device.workload import MeasureOptions
-from retune.records.conditions import within
-from retune.records.schema import Measurement
-from retune.records.store import RecordStore
-from retune.stages import open_runs, racing, selection, tuning
-from retune.stages.manifest import (
+from retune.device.measure.child import ChildLostError
+from retune.device.measure.workload import MeasureOptions
+from retune.pipeline import open_runs, racing, selection, tuning
+from retune.pipeline.manifest import (
     FinalistsManifest,
     ImportManifest,
     SearchManifest,
@@ -28,9 +25,12 @@ from retune.stages.manifest import (
     Tuned,
     TuneRequest,
 )
-from retune.stages.network import stage_extract, stage_import
-from retune.stages.results import TuneEvent
-from retune.stages.watch import watching
+from retune.pipeline.network import stage_extract, stage_import
+from retune.pipeline.results import TuneEvent
+from retune.pipeline.watch import watching
+from retune.records.conditions import within
+from retune.records.schema import Measurement
+from retune.records.store import RecordStore
 from tests.device.networks import write
 from tests.unit.search.fakes import FakeRunner, measured
 

@@ -5,8 +5,8 @@ from itertools import product
 import numpy as np
 
 from retune.core.errors import InputError
-from retune.vta.config import VtaConfig
-from retune.vta.workload import (
+from retune.targets.vta.config import VtaConfig
+from retune.targets.vta.workload import (
     DATA,
     OUTPUT,
     WEIGHT,

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from retune.core.errors import InputError
-from retune.vta.config import VtaConfig
+from retune.targets.vta.config import VtaConfig
 
 
 def test_the_default_is_that_of_the_papers():

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from retune.core.target import GENERIC_CPU
-from retune.rules.cost.estimate import default_candidate, estimate
 from retune.schedule.space import Space
-from retune.vta.config import VtaConfig
-from retune.vta.lower import lower
-from retune.vta.space import space_of
-from retune.vta.template import ORDER
-from retune.vta.timing import simulate
-from retune.vta.workload import Convolution, Operand, Step, dense, requantized
+from retune.targets.cost.estimate import default_candidate, estimate
+from retune.targets.vta.config import VtaConfig
+from retune.targets.vta.lower import lower
+from retune.targets.vta.space import space_of
+from retune.targets.vta.template import ORDER
+from retune.targets.vta.timing import simulate
+from retune.targets.vta.workload import Convolution, Operand, Step, dense, requantized
 
 CONFIG = VtaConfig()
 BIAS, OTHER = Operand(name="bias", reach="channel"), Operand(name="o", reach="image", dtype="int8")

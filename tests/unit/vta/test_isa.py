@@ -4,10 +4,18 @@ import numpy as np
 import pytest
 
 from retune.core.errors import InputError
-from retune.vta import isa
-from retune.vta.assembly import assemble, assemble_uops, disassemble, disassemble_uops
-from retune.vta.config import VtaConfig
-from retune.vta.isa import INSTRUCTION, MICRO_OP, decode, decode_uops, encode, encode_uops, layouts
+from retune.targets.vta import isa
+from retune.targets.vta.assembly import assemble, assemble_uops, disassemble, disassemble_uops
+from retune.targets.vta.config import VtaConfig
+from retune.targets.vta.isa import (
+    INSTRUCTION,
+    MICRO_OP,
+    decode,
+    decode_uops,
+    encode,
+    encode_uops,
+    layouts,
+)
 from tests.unit.vta.layers import SMALL
 
 

@@ -8,15 +8,23 @@ import pytest
 
 from retune.core.errors import InputError, ScheduleError
 from retune.ir.interp import run_dag
-from retune.vta.config import VtaConfig
-from retune.vta.expression import expression
-from retune.vta.functional import execute
-from retune.vta.lower import lower
-from retune.vta.module import VtaModule
-from retune.vta.space import TEMPLATE, space_of
-from retune.vta.template import KNOBS
-from retune.vta.timing import simulate
-from retune.vta.workload import OUTPUT, Convolution, Operand, Step, dense, reference, requantized
+from retune.targets.vta.config import VtaConfig
+from retune.targets.vta.expression import expression
+from retune.targets.vta.functional import execute
+from retune.targets.vta.lower import lower
+from retune.targets.vta.module import VtaModule
+from retune.targets.vta.space import TEMPLATE, space_of
+from retune.targets.vta.template import KNOBS
+from retune.targets.vta.timing import simulate
+from retune.targets.vta.workload import (
+    OUTPUT,
+    Convolution,
+    Operand,
+    Step,
+    dense,
+    reference,
+    requantized,
+)
 from tests.unit.vta.layers import BATCHED, PLAIN, SMALL, WHOLE, arrays_of, naive, random_layer
 
 

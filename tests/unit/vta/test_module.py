@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from retune.core.errors import InputError, RecordError
-from retune.vta.config import VtaConfig
-from retune.vta.functional import execute
-from retune.vta.lower import lower
-from retune.vta.module import VtaModule, element_bytes
-from retune.vta.template import KNOBS
+from retune.targets.vta.config import VtaConfig
+from retune.targets.vta.functional import execute
+from retune.targets.vta.lower import lower
+from retune.targets.vta.module import VtaModule, element_bytes
+from retune.targets.vta.template import KNOBS
 from tests.unit.vta.layers import PLAIN, SMALL, WHOLE, arrays_of
 from tests.unit.vta.test_refusals import DECIDED
 

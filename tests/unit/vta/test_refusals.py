@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from retune.core.errors import InputError
-from retune.vta import isa
-from retune.vta.functional import execute
-from retune.vta.isa import TOKENS, encode
-from retune.vta.lower import lower
-from retune.vta.module import VtaModule
-from retune.vta.timing import simulate
-from retune.vta.workload import OUTPUT, reference
+from retune.targets.vta import isa
+from retune.targets.vta.functional import execute
+from retune.targets.vta.isa import TOKENS, encode
+from retune.targets.vta.lower import lower
+from retune.targets.vta.module import VtaModule
+from retune.targets.vta.timing import simulate
+from retune.targets.vta.workload import OUTPUT, reference
 from tests.unit.vta.layers import SMALL, WHOLE, arrays_of
 
 DECIDED = {"tile_b": (1,), "tile_h": (3,), "tile_w": (2,), "tile_ci": (1,), "tile_co": (2,),

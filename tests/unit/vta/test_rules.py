@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from retune.rules.spaces import strategy
-from retune.vta.config import VtaConfig
-from retune.vta.isa import INP, LOAD, WGT
-from retune.vta.lower import lower
-from retune.vta.module import VtaModule
-from retune.vta.space import TEMPLATE, space_of
-from retune.vta.template import ORDER, ORDERS
-from retune.vta.workload import Convolution, dense, requantized
+from retune.targets.spaces import strategy
+from retune.targets.vta.config import VtaConfig
+from retune.targets.vta.isa import INP, LOAD, WGT
+from retune.targets.vta.lower import lower
+from retune.targets.vta.module import VtaModule
+from retune.targets.vta.space import TEMPLATE, space_of
+from retune.targets.vta.template import ORDER, ORDERS
+from retune.targets.vta.workload import Convolution, dense, requantized
 from tests.unit.vta.layers import PLAIN, SMALL
 
 DECIDED = {"tile_b": (1,), "tile_h": (3,), "tile_w": (2,), "tile_ci": (2,), "tile_co": (1,),

@@ -10,11 +10,11 @@ from retune.ir.expr import const
 from retune.ir.stmt import For, walk
 from retune.schedule.replay import replay
 from retune.schedule.trace import Trace
-from retune.vta.config import VtaConfig
-from retune.vta.lower import lower
-from retune.vta.space import TEMPLATE, program_of, space_of
-from retune.vta.template import KNOBS, ORDER, uops
-from retune.vta.workload import Convolution, requantized
+from retune.targets.vta.config import VtaConfig
+from retune.targets.vta.lower import lower
+from retune.targets.vta.space import TEMPLATE, program_of, space_of
+from retune.targets.vta.template import KNOBS, ORDER, uops
+from retune.targets.vta.workload import Convolution, requantized
 from tests.unit.vta.layers import PLAIN, SMALL, WHOLE
 
 

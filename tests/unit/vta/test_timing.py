@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from retune.core.errors import InputError
-from retune.vta import timing
-from retune.vta.assembly import assemble
-from retune.vta.config import VtaConfig
-from retune.vta.isa import encode
-from retune.vta.lower import lower
-from retune.vta.module import VtaModule
-from retune.vta.timing import costs, simulate
+from retune.targets.vta import timing
+from retune.targets.vta.assembly import assemble
+from retune.targets.vta.config import VtaConfig
+from retune.targets.vta.isa import encode
+from retune.targets.vta.lower import lower
+from retune.targets.vta.module import VtaModule
+from retune.targets.vta.timing import costs, simulate
 from tests.unit.vta.layers import SMALL, WHOLE
 from tests.unit.vta.test_refusals import DECIDED
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from retune.core.errors import InputError
-from retune.vta import units
-from retune.vta.copies import Copies
-from retune.vta.functional import execute
-from retune.vta.isa import ALU, LOAD, STORE
-from retune.vta.lower import lower
-from retune.vta.module import VtaModule
-from retune.vta.timing import simulate
-from retune.vta.workload import OUTPUT
+from retune.targets.vta import units
+from retune.targets.vta.copies import Copies
+from retune.targets.vta.functional import execute
+from retune.targets.vta.isa import ALU, LOAD, STORE
+from retune.targets.vta.lower import lower
+from retune.targets.vta.module import VtaModule
+from retune.targets.vta.timing import simulate
+from retune.targets.vta.workload import OUTPUT
 from tests.unit.vta.layers import SMALL, WHOLE, arrays_of
 from tests.unit.vta.test_refusals import DECIDED
 

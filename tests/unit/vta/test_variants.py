@@ -11,15 +11,15 @@ import pytest
 
 from retune.core.errors import InputError, ScheduleError
 from retune.schedule.space import Space
-from retune.vta.assembly import assemble, disassemble
-from retune.vta.config import VtaConfig
-from retune.vta.functional import execute
-from retune.vta.isa import TOKENS, encode
-from retune.vta.lower import lower
-from retune.vta.module import VtaModule
-from retune.vta.space import space_of
-from retune.vta.timing import simulate
-from retune.vta.workload import OUTPUT, Convolution, reference, requantized
+from retune.targets.vta.assembly import assemble, disassemble
+from retune.targets.vta.config import VtaConfig
+from retune.targets.vta.functional import execute
+from retune.targets.vta.isa import TOKENS, encode
+from retune.targets.vta.lower import lower
+from retune.targets.vta.module import VtaModule
+from retune.targets.vta.space import space_of
+from retune.targets.vta.timing import simulate
+from retune.targets.vta.workload import OUTPUT, Convolution, reference, requantized
 from tests.unit.vta.layers import WHOLE, arrays_of
 
 

@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 from math import prod
 
 from retune import __version__
-from retune.bundle.executor import is_solitary, text_of
-from retune.bundle.placement import Placement
 from retune.bundle.plan import Form, NetworkPlan, PlanBuffer, PlanLaunch
+from retune.bundle.runtime.executor import is_solitary, text_of
+from retune.bundle.runtime.placement import Placement
 from retune.codegen.kernel import CHANNELS
-from retune.codegen.opencl_intrinsics import ways_in
-from retune.codegen.persistent import comment
+from retune.codegen.network.persistent import comment
+from retune.codegen.opencl.intrinsics import ways_in
 from retune.core.dtypes import numpy_dtype
-from retune.device import declarations
-from retune.device.permissions import MATRIX_WAYS
+from retune.device.opencl import declarations
+from retune.device.opencl.permissions import MATRIX_WAYS
 
 MARK = "/* A network that retune exported."
 """What the header begins with: a folder that has one may be replaced."""

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import numpy as np
 
-from retune.bundle.executor import callees_of, is_solitary, steps_of, text_of
 from retune.bundle.export.header import MARK, header_text, images_of
-from retune.bundle.hazards import waits
 from retune.bundle.memory import plan_memory
-from retune.bundle.placement import WEIGHTS, Placement, lay_out, touched
 from retune.bundle.plan import NetworkPlan
-from retune.codegen.inline import inline_text
-from retune.codegen.persistent import persistent_text
+from retune.bundle.runtime.executor import callees_of, is_solitary, steps_of, text_of
+from retune.bundle.runtime.hazards import waits
+from retune.bundle.runtime.placement import WEIGHTS, Placement, lay_out, touched
+from retune.codegen.network.inline import inline_text
+from retune.codegen.network.persistent import persistent_text
 from retune.core.errors import InputError
 from retune.core.replacing import whole_folder
-from retune.device import vectors
+from retune.device.opencl import vectors
 
 SOURCE, HEADER, KERNELS, WEIGHTS_FILE = "network.c", "network.h", "kernels.cl", "weights.bin"
 

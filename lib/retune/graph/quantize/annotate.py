@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from retune.graph.graph import Graph, Node
-from retune.graph.ops.registry import number
 from retune.graph.quantize.arithmetic import whole_weights
 from retune.graph.quantize.functions import Finder
 from retune.graph.quantize.settings import QuantizeSettings
+from retune.ops.registry import number
 
 LAYERS = ("conv2d", "depthwise_conv2d", "conv3d", "conv_transpose", "dense")
 MOVES = (

@@ -15,9 +15,9 @@ import numpy as np
 
 from retune.core.errors import ModelError
 from retune.graph.graph import GraphBuilder
-from retune.graph.ops import Array, AttrValue
 from retune.graph.quantize.calibrate import Range
 from retune.graph.quantize.settings import QuantizeSettings
+from retune.ops import Array, AttrValue
 
 _FACTOR_BITS = 15
 """Of multipliers."""

@@ -13,8 +13,8 @@ import numpy as np
 from retune.core.errors import InputError
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph, without_dead
-from retune.graph.ops import Array
 from retune.graph.quantize.settings import QuantizeSettings
+from retune.ops import Array
 
 _BINS = 2048
 _LEVELS = 128

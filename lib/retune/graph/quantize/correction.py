@@ -13,11 +13,11 @@ import numpy as np
 
 from retune.graph.evaluate import run_parts
 from retune.graph.graph import Graph
-from retune.graph.ops import Array
 from retune.graph.quantize.annotate import Annotation, Region
 from retune.graph.quantize.arithmetic import bias_codes
 from retune.graph.quantize.calibrate import parts_of, values_over
 from retune.graph.quantize.realize import Coding, realized
+from retune.ops import Array
 
 _PARTS = 32
 """Of the samples, at most: they run together, so that all are in memory."""

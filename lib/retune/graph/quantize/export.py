@@ -10,10 +10,10 @@ import onnx
 
 from retune.graph.graph import Graph, Node
 from retune.graph.onnx_nodes import NodeWriter, write_node
-from retune.graph.ops import Array
 from retune.graph.quantize.annotate import Annotation, Region
 from retune.graph.quantize.arithmetic import CodedWeight, Codes, bias_codes
 from retune.graph.quantize.realize import Coding
+from retune.ops import Array
 
 _LEAST = {"uint8": np.uint8, "int8": np.int8}
 

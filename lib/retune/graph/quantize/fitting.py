@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from retune.core.target import DeviceSpec
 from retune.graph.quantize.settings import QuantizeSettings, WeightBits
-from retune.instructions import Shape, Way
-from retune.instructions.dot4 import DOT4
+from retune.intrinsics import Shape, Way
+from retune.intrinsics.dot4 import DOT4
 
 
 def fitted(settings: QuantizeSettings, spec: DeviceSpec) -> QuantizeSettings:

@@ -9,8 +9,8 @@ from collections.abc import Container, Mapping, Sequence
 import numpy as np
 
 from retune.graph.graph import Graph, Node
-from retune.graph.ops import Array, lookup
 from retune.graph.quantize.arithmetic import Codes
+from retune.ops import Array, lookup
 
 _LINEAR = ("add", "multiply")
 """With a constant, these are computed by rescaling, which is quicker than a table."""

@@ -12,8 +12,7 @@ import numpy as np
 
 from retune.core.keys import content_key
 from retune.graph.graph import Graph
-from retune.graph.ops import Array
-from retune.graph.ops.registry import number
+from retune.graph.passes.simplify import absorb_names
 from retune.graph.quantize.annotate import (
     ACTIVATIONS,
     CODED,
@@ -26,7 +25,8 @@ from retune.graph.quantize.annotate import (
 from retune.graph.quantize.arithmetic import CodedWeight, Codes
 from retune.graph.quantize.realize import Coding, realize
 from retune.graph.quantize.settings import QuantizeSettings
-from retune.graph.simplify import absorb_names
+from retune.ops import Array
+from retune.ops.registry import number
 
 
 @dataclass(frozen=True, slots=True)

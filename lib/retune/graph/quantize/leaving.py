@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 
 from retune.core.errors import InputError
 from retune.graph.graph import Graph
-from retune.graph.ops import Array
 from retune.graph.quantize.quality import Agreement, compared, layer_noise, outputs_over
 from retune.graph.quantize.recipe import quantize
 from retune.graph.quantize.settings import QuantizeSettings
+from retune.ops import Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

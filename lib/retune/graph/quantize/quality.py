@@ -11,13 +11,13 @@ import numpy as np
 
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph
-from retune.graph.ops import Array, lookup
-from retune.graph.passes import optimise
+from retune.graph.passes.pipeline import optimise
 from retune.graph.quantize.annotate import Region, annotate
 from retune.graph.quantize.arithmetic import Codes, coded_weight, codes_of
 from retune.graph.quantize.calibrate import calibrate, parts_of, values_over
 from retune.graph.quantize.settings import QuantizeSettings
 from retune.graph.quantize.skips import check_skips
+from retune.ops import Array, lookup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,6 @@ import numpy as np
 
 from retune.core.errors import ModelError
 from retune.graph.graph import Graph, GraphBuilder, Node
-from retune.graph.ops import Array, lookup
-from retune.graph.ops.registry import ints, number
 from retune.graph.quantize.annotate import Annotation, Region
 from retune.graph.quantize.arithmetic import (
     CodedWeight,
@@ -31,7 +29,9 @@ from retune.graph.quantize.arithmetic import (
 )
 from retune.graph.quantize.functions import table
 from retune.graph.quantize.settings import QuantizeSettings
-from retune.instructions.dot4 import WIDTH
+from retune.intrinsics.dot4 import WIDTH
+from retune.ops import Array, lookup
+from retune.ops.registry import ints, number
 
 _STEPS = 64
 """Of a code in products with a number for each channel: they stay within 15 bits."""

@@ -8,8 +8,7 @@ import onnx
 
 from retune.core.errors import RecordError
 from retune.graph.graph import Graph
-from retune.graph.ops import Array
-from retune.graph.passes import optimise
+from retune.graph.passes.pipeline import optimise
 from retune.graph.quantize.annotate import Annotation, annotate
 from retune.graph.quantize.arithmetic import codes_of
 from retune.graph.quantize.calibrate import Range, calibrate
@@ -18,6 +17,7 @@ from retune.graph.quantize.export import qdq_model
 from retune.graph.quantize.realize import Coding, realize
 from retune.graph.quantize.settings import QuantizeSettings
 from retune.graph.quantize.skips import check_skips
+from retune.ops import Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ import numpy as np
 
 from retune.core.errors import InputError
 from retune.graph.graph import Graph
-from retune.graph.ops import Array
+from retune.ops import Array
 
 
 def load_samples(path: Path, graph: Graph) -> dict[str, Array]:

@@ -12,7 +12,9 @@ import pytest
 from retune.codegen.source import ProgramSource
 from retune.core.dtypes import NUMPY_DTYPES
 from retune.core.errors import InputError
-from retune.device.farm.batches import (
+from retune.device.measure.vitals import Vitals
+from retune.device.measure.workload import MeasureOptions, Workload, make_candidate
+from retune.device.remote.batches import (
     Limits,
     ReceivedBatch,
     pack_batch,
@@ -21,7 +23,7 @@ from retune.device.farm.batches import (
     unpack_batch,
     unpack_rows,
 )
-from retune.device.farm.wire import (
+from retune.device.remote.wire import (
     WIRE,
     Envelope,
     Parts,
@@ -33,11 +35,9 @@ from retune.device.farm.wire import (
     unpack,
     unpack_arrays,
 )
-from retune.device.packed_source import packed_source
-from retune.device.vitals import Vitals
-from retune.device.workload import MeasureOptions, Workload, make_candidate
+from retune.device.simulated.packed_source import packed_source
 from retune.records.schema import failed, succeeded
-from retune.vta.template import KNOBS
+from retune.targets.vta.template import KNOBS
 from tests.unit.device import test_accelerator as accelerator
 from tests.unit.device.test_measure import WORKLOAD, program
 

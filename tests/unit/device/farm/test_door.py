@@ -14,11 +14,11 @@ pytest.importorskip("distributed")
 from distributed.comm.core import CommClosedError
 
 from retune.core.errors import InputError
-from retune.device.farm import door
-from retune.device.farm.revoked import REVOKED, Revoked
-from retune.device.farm.security import PEERS, Role
-from retune.device.farm.wire import RefusedError
-from retune.device.farm.work import carry_out
+from retune.device.remote import door
+from retune.device.remote.revoked import REVOKED, Revoked
+from retune.device.remote.security import PEERS, Role
+from retune.device.remote.wire import RefusedError
+from retune.device.remote.work import carry_out
 
 
 class Bomb:
@@ -54,7 +54,7 @@ def test_no_memory_is_asked_for_by_a_number():
 
 CLOSED = """
 import pickle, sys
-from retune.device.farm.door import close_door
+from retune.device.remote.door import close_door
 close_door("board", 1000)
 import distributed.protocol.pickle as ours
 from distributed.protocol.compression import compressions

@@ -4,7 +4,7 @@ import pytest
 
 from retune.core.errors import InputError
 from retune.device import opening
-from retune.device.farm.names import FarmName, check_address, farm_name, is_farm
+from retune.device.remote.names import FarmName, check_address, farm_name, is_farm
 
 
 def test_a_name_says_key_and_scheduler():

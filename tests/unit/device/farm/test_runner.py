@@ -12,14 +12,14 @@ pytest.importorskip("distributed")
 from retune.codegen.source import ProgramSource
 from retune.core.errors import DeviceError, InputError
 from retune.core.target import GENERIC_CPU
-from retune.device.farm import link as links
-from retune.device.farm.batches import Limits, pack_rows, unpack_batch
-from retune.device.farm.link import AwayError, Board, Boards, LostError, about_board
-from retune.device.farm.names import FarmName
-from retune.device.farm.runner import FarmRunner
-from retune.device.farm.wire import Envelope, Reply, pack, unpack
-from retune.device.vitals import Vitals
-from retune.device.workload import MeasureOptions
+from retune.device.measure.vitals import Vitals
+from retune.device.measure.workload import MeasureOptions
+from retune.device.remote import link as links
+from retune.device.remote.batches import Limits, pack_rows, unpack_batch
+from retune.device.remote.link import AwayError, Board, Boards, LostError, about_board
+from retune.device.remote.names import FarmName
+from retune.device.remote.runner import FarmRunner
+from retune.device.remote.wire import Envelope, Reply, pack, unpack
 from tests.unit.device.test_measure import WORKLOAD, program
 from tests.unit.search.fakes import measured
 

@@ -1,0 +1,1 @@
+"""What loads and runs a bundle."""

@@ -1,0 +1,44 @@
+"""The memory of a plan on a device: three allocations, with the weights in their places, and images
+of those weights that kernels read so."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from retune.bundle.memory import MemoryPlan, plan_memory
+from retune.bundle.plan import NetworkPlan
+from retune.bundle.runtime.placement import INTERFACE, WEIGHTS, Placement, lay_out
+from retune.device.opencl.runtime import Buffer, Device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Allocations:
+    """Where the values of a plan lie on a device."""
+
+    memory: MemoryPlan
+    placement: Placement
+    bases: Sequence[Buffer]
+    """The allocations in the order of their numbers; the host reads and writes the interface in
+    place where the device allows it."""
+    images: Mapping[str, Buffer]
+    """By the names of the weights that lie in no allocation."""
+
+    def interface(self, name: str, device: Device) -> Buffer:
+        """The memory of an input or output."""
+        place = self.placement.places[name]
+        return device.part(self.bases[INTERFACE], place.offset, max(1, place.bytes))
+
+
+def allocate(plan: NetworkPlan, device: Device) -> Allocations:
+    """Memory for every value of the plan; the weights are uploaded when the call returns."""
+    memory = plan_memory(plan)
+    placement = lay_out(plan, memory)
+    bases = [device.allocate(size) for size in placement.base_bytes[:INTERFACE]]
+    bases.append(device.allocate_shared(placement.base_bytes[INTERFACE]))
+    rows = {entry.name: entry.image for entry in plan.buffers if entry.image}
+    images: dict[str, Buffer] = {}
+    for name, array in plan.weights.items():
+        if name in rows:
+            images[name] = device.upload(array, rows[name])
+        else:
+            device.write(bases[WEIGHTS], array, placement.places[name].offset)
+    return Allocations(memory=memory, placement=placement, bases=bases, images=images)

@@ -1,0 +1,189 @@
+"""How a plan's launches get onto the device: its form, and the launches of that form.
+
+Read `settle` and `make_executor`. One kernel of persistent workers (`codegen/network/persistent.py`
+says why, `resident.py` there for groups of several items) or of one thread (`inline.py`) where the
+device allows it; single steps of it can be run as well, so a profile shows the same code and the
+same workers as a run. Other devices get the launches in order on one queue.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from retune.bundle.plan import Form, NetworkPlan
+from retune.bundle.runtime.allocations import Allocations
+from retune.bundle.runtime.hazards import waits
+from retune.bundle.runtime.placement import Placement, touched
+from retune.codegen.network import inline
+from retune.codegen.network.persistent import Callee, Step
+from retune.codegen.network.resident import MOST_BYTES, table_bytes
+from retune.codegen.opencl.kernels import arena_bytes, defines_group
+from retune.device.opencl.launching import prepare_launches
+from retune.device.opencl.persistent import Persistent, can_persist
+from retune.device.opencl.resident import Resident, way_of
+from retune.device.opencl.runtime import Buffer, Device, Launch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Executor:
+    """Launches with their arguments set, ready to be enqueued any number of times."""
+
+    whole: tuple[Launch, ...]
+    """The plan."""
+    part: Callable[[int, int, int], tuple[Launch, ...]]
+    """(first, end, rounds) -> what runs the plan's launches from `first` to before `end`, that
+    many times over, in one launch where the device allows it."""
+
+
+def forms_here(plan: NetworkPlan, device: Device) -> tuple[Form, ...]:
+    """The forms that this device and these kernels allow, at least one; the usual one first."""
+    if way_of(device.spec) and can_stay(plan):
+        return ("queued", "persistent")
+    solitary = is_solitary(plan)
+    usual: Form = "persistent" if solitary and can_persist(device) else "queued"
+    return (usual, "inline") if solitary and device.in_caller else (usual,)
+
+
+def settle(plan: NetworkPlan, device: Device) -> tuple[Form, Device]:
+    """The plan's form, or the usual one where it cannot be; and where buffers and launches belong.
+
+    That is the device itself, or for one thread its part that works in the caller.
+    """
+    allowed = forms_here(plan, device)
+    form: Form = plan.form if plan.form in allowed else allowed[0]
+    return form, (form == "inline" and device.in_caller) or device
+
+
+def make_executor(form: Form, plan: NetworkPlan, held: Allocations, device: Device) -> Executor:
+    """The plan in the form and on the device that `settle` gave; the program is built.
+
+    Raises: BuildFailed.
+    """
+    if not plan.launches:
+        return Executor(whole=(), part=lambda first, end, rounds: ())
+    return _FORMS[form](plan, held, device)
+
+
+def _resident(plan: NetworkPlan, held: Allocations, device: Device) -> Executor:
+    """The plan as one launch of persistent workers."""
+    if not can_persist(device):
+        return _staying(plan, held, device)
+    placement, bases = held.placement, held.bases
+    steps = steps_of(plan, placement, waits(touched(plan, placement)))
+    kernel = Persistent(device, [text_of(plan)], plan.options, callees_of(plan), steps, len(bases))
+    return Executor(
+        whole=(kernel.launch(bases),),
+        part=lambda first, end, rounds: (
+            kernel.launch(bases, first=first, last=end, rounds=rounds),
+        ),
+    )
+
+
+def _staying(plan: NetworkPlan, held: Allocations, device: Device) -> Executor:
+    """The plan as one launch of groups of items that stay."""
+    placement, bases = held.placement, held.bases
+    steps = steps_of(plan, placement, waits(touched(plan, placement)))
+    kernel = Resident(device, [text_of(plan)], plan.options, callees_of(plan), steps, len(bases))
+    return Executor(
+        whole=(kernel.launch(bases),),
+        part=lambda first, end, rounds: (kernel.launch(bases, first=first, last=end),) * rounds,
+    )
+
+
+def _inline(plan: NetworkPlan, held: Allocations, device: Device) -> Executor:
+    """The plan as one launch of one work-item."""
+    placement, bases = held.placement, held.bases
+    own = inline.inline_text(
+        callees_of(plan), steps_of(plan, placement, waits(touched(plan, placement))), len(bases)
+    )
+    program = device.build("\n".join([text_of(plan), own]), options=plan.options)
+
+    def part(first: int, end: int, rounds: int) -> tuple[Launch, ...]:
+        one, steps = (1, 1, 1), (first, end, rounds)
+        return (device.prepare(program, inline.NAME, bases, one, one, steps),)
+
+    return Executor(whole=part(0, len(plan.launches), 1), part=part)
+
+
+def _queued(plan: NetworkPlan, held: Allocations, device: Device) -> Executor:
+    """Launches on the in-order queue, without events: 2 to 3 us each for the host."""
+    launches = queued_launches(plan, held, device)
+    return Executor(
+        whole=launches,
+        part=lambda first, end, rounds: launches[first:end] * rounds,
+    )
+
+
+_FORMS: Mapping[Form, Callable[[NetworkPlan, Allocations, Device], Executor]] = {
+    "persistent": _resident,
+    "inline": _inline,
+    "queued": _queued,
+}
+
+
+def queued_launches(plan: NetworkPlan, held: Allocations, device: Device) -> tuple[Launch, ...]:
+    """The plan's launches, each by itself.
+
+    One program: what a build costs before its first kernel (90 ms on PoCL) is paid once.
+    """
+    program = device.build(text_of(plan), options=plan.options)
+    windows: dict[tuple[int, int, int], Buffer] = {}
+    parts: dict[str, Buffer] = dict(held.images)
+    for name, place in held.placement.places.items():
+        window = place.base, place.offset, max(1, place.bytes)
+        if window not in windows:  # a second one makes each launch dearer (NVIDIA: 32 us, not 10)
+            windows[window] = device.part(held.bases[place.base], *window[1:])
+        parts[name] = windows[window]
+    return prepare_launches(device, program, plan.launches, parts)
+
+
+def is_solitary(plan: NetworkPlan) -> bool:
+    """Whether persistent workers can run every kernel of the plan."""
+    return all(defines_group(name, text) for name, text in plan.kernels.items())
+
+
+def can_stay(plan: NetworkPlan) -> bool:
+    """Whether groups that stay can run every kernel of the plan, where there are such groups."""
+    if not plan.launches or not all(
+        defines_group(name, text) or arena_bytes(name, text) is not None
+        for name, text in plan.kernels.items()
+    ):
+        return False
+    return table_bytes(callees_of(plan), len(plan.launches)) <= MOST_BYTES
+
+
+def text_of(plan: NetworkPlan) -> str:
+    """The plan's kernels as one text."""
+    return "\n".join(dict.fromkeys(plan.kernels.values()))
+
+
+def callees_of(plan: NetworkPlan) -> list[Callee]:
+    """The plan's kernels, each once, by the functions of their groups."""
+    found: dict[str, Callee] = {}
+    for launch in plan.launches:
+        pairs = zip(launch.global_size, launch.local_size, strict=True)
+        x, y, z = (*(size // local for size, local in pairs), 1, 1)[:3]
+        found[launch.kernel] = Callee(
+            kernel=launch.kernel,
+            parameters=len(launch.args),
+            groups=(x, y, z),
+            items=prod(launch.local_size),
+            arena=arena_bytes(launch.kernel, plan.kernels[launch.kernel]) or 0,
+        )
+    return list(found.values())
+
+
+def steps_of(
+    plan: NetworkPlan, placement: Placement, befores: Sequence[tuple[int, ...]]
+) -> list[Step]:
+    """The plan's launches as steps, each of which waits for those before it."""
+    places = placement.places
+    return [
+        Step(
+            kernel=launch.kernel,
+            args=tuple((places[name].base, places[name].offset) for name in launch.args),
+            waits=before,
+            label=launch.label,
+        )
+        for launch, before in zip(plan.launches, befores, strict=True)
+    ]

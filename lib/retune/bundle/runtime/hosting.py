@@ -1,0 +1,109 @@
+"""Host steps of a module: what they read comes from the device, what it reads of them goes back.
+
+Read `HostCall`. Values that cross lie with the inputs and outputs, where the host reads and writes
+in place if it can; what no launch reads stays on the host. A module runs its parts in turns: it
+enqueues a part's launches and then calls its host steps, whose reads wait for the launches.
+"""
+
+import time
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from retune.bundle.plan import NetworkPlan, PlanHost, made_by_hosts, storage_roots
+from retune.bundle.runtime.allocations import Allocations
+from retune.bundle.runtime.executor import Executor
+from retune.core.dtypes import TensorType
+from retune.device.opencl.runtime import Device, Launch
+
+Values = MutableMapping[str, np.ndarray]
+"""What the host has of a run, by storage root: the inputs, and what host steps have made."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HostRun:
+    """A host step that has run."""
+
+    step: PlanHost
+    inputs: tuple[np.ndarray, ...]
+    outputs: tuple[np.ndarray, ...]
+    """All of its model's, whether somebody reads them or not."""
+    seconds: float
+    """From when the device was done with what came before; the ways to and fro are part of it. Of
+    an accelerator's step what it takes there."""
+
+
+class HostCall:
+    """A host step, prepared for one module."""
+
+    def __init__(
+        self, step: PlanHost, plan: NetworkPlan, held: Allocations, device: Device
+    ) -> None:
+        self.step = step
+        self._device = device
+        self._model = step.opened
+        self._takes = [_taker(name, plan, held, device) for name in step.inputs]
+        kinds = zip(step.outputs, self._model.types, strict=True)
+        self._writers = [
+            device.writer(held.interface(name, device), kind)
+            if name in held.placement.places
+            else None
+            for name, kind in kinds
+        ]
+
+    def __call__(self, values: Values) -> HostRun:
+        """`values` has what the step makes, and so has the device where it reads it.
+
+        Raises: ModelError if the step cannot work with what it reads.
+        """
+        self._device.finish()
+        start = time.perf_counter()
+        arrays = tuple(take(values) for take in self._takes)
+        made = self._model.run(arrays)
+        for name, write, array in zip(self.step.outputs, self._writers, made, strict=True):
+            if write is not None:
+                write(array)
+            if name:
+                values[name] = array
+        taken = time.perf_counter() - start
+        seconds = taken if self.step.simulated_s is None else self.step.simulated_s
+        return HostRun(step=self.step, inputs=arrays, outputs=made, seconds=seconds)
+
+
+def _taker(
+    name: str, plan: NetworkPlan, held: Allocations, device: Device
+) -> Callable[[Values], np.ndarray]:
+    """What gives the value, in an array of its own."""
+    root, entry = storage_roots(plan)[name], plan.buffer(name)
+    kind = TensorType(entry.shape, entry.dtype)  # pyright: ignore[reportArgumentType]  # verified
+    if root in plan.weights:
+        stored = np.array(plan.weights[root]).reshape(entry.shape)
+        return lambda values: stored.copy()
+    if root in plan.inputs or root in made_by_hosts(plan):
+        return lambda values: values[root].reshape(entry.shape).copy()
+    read = device.reader(held.interface(name, device), kind)
+    return lambda values: read()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RunPart:
+    """A part of the plan, ready to run."""
+
+    launches: tuple[Launch, ...]
+    hosts: tuple[HostCall, ...]
+
+
+def prepare_parts(
+    plan: NetworkPlan, executor: Executor, held: Allocations, device: Device
+) -> tuple[RunPart, ...]:
+    """The plan's parts in order, with the launches of the executor's form."""
+    found: list[RunPart] = []
+    for part in plan.parts:
+        count = part.end - part.first
+        launches = executor.whole if count == len(plan.launches) else ()
+        if 0 < count < len(plan.launches):
+            launches = executor.part(part.first, part.end, 1)
+        hosts = tuple(HostCall(step, plan, held, device) for step in part.hosts)
+        found.append(RunPart(launches=launches, hosts=hosts))
+    return tuple(found)

@@ -1,0 +1,96 @@
+"""Where every value of a plan lies: three allocations, and a place in one of them for each value.
+
+The arena holds the temporaries, as the memory plan lays them out; one allocation holds all weights
+and one all inputs and outputs, with what host steps read and make: the host reads and writes that
+one in place where the device allows it. Kernels can so be given any value as a base pointer and an
+offset.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from retune.bundle.memory import MemoryPlan
+from retune.bundle.plan import (
+    NetworkPlan,
+    host_roots,
+    roots_off_device,
+    storage_roles,
+    storage_roots,
+)
+from retune.bundle.runtime.hazards import Region, Touched
+from retune.core.dtypes import itemsize
+from retune.device.opencl.runtime import aligned
+from retune.ir.storage import Span
+
+ARENA, WEIGHTS, INTERFACE = range(3)
+"""Numbers of the allocations."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The memory of one value."""
+
+    base: int
+    """Number of the allocation."""
+    offset: int
+    """Bytes from its start, a multiple of PART_ALIGN_BYTES."""
+    bytes: int
+    spans: tuple[Span, ...] = ()
+    """What is meant of it, in bytes, where that is not all."""
+
+    @property
+    def region(self) -> Region:
+        """The bytes that the value takes."""
+        return Region(self.base, self.offset, self.offset + self.bytes, self.spans)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Places of all values, and the sizes of the allocations."""
+
+    places: Mapping[str, Place]
+    """By buffer name; values of one alias chain share a place."""
+    base_bytes: tuple[int, ...]
+
+
+def lay_out(plan: NetworkPlan, memory: MemoryPlan) -> Placement:
+    """Every value that a launch uses, and every input, output and weight, has a place.
+
+    What exists on the host only has none, nor has what is an image.
+    """
+    sizes = {entry.name: entry.bytes for entry in plan.buffers}
+    ends = [memory.arena_bytes, 0, 0]
+    placed: dict[str, Place] = {}
+    elsewhere = roots_off_device(plan) | {entry.name for entry in plan.buffers if entry.image}
+    crossing = host_roots(plan)
+    for root, role in storage_roles(plan).items():
+        if root in elsewhere:
+            continue
+        if role == "temp" and root not in crossing:
+            base, offset = ARENA, memory.offsets.get(root)
+        else:
+            base = WEIGHTS if role == "weight" else INTERFACE
+            offset = ends[base]
+            ends[base] += aligned(max(1, sizes[root]))
+        if offset is not None:
+            placed[root] = Place(base=base, offset=offset, bytes=sizes[root])
+    roots = storage_roots(plan)
+    places = {name: placed[root] for name, root in roots.items() if root in placed}
+    for alias in plan.aliases:
+        if alias.storage is not None and alias.value in places:
+            spans = alias.storage.spans(itemsize(plan.buffer(alias.value).dtype))
+            places[alias.value] = replace(places[alias.value], spans=spans)
+    return Placement(places=places, base_bytes=tuple(ends))
+
+
+def touched(plan: NetworkPlan, placement: Placement) -> list[Touched]:
+    """The memory that each launch reads and writes, less images, which nothing writes."""
+    return [
+        Touched(
+            reads=tuple(
+                placement.places[name].region for name in launch.read if name in placement.places
+            ),
+            writes=tuple(placement.places[name].region for name in launch.writes),
+        )
+        for launch in plan.launches
+    ]

@@ -1,0 +1,154 @@
+"""Bundles on simulated boards: they run on the board's base device, and take simulated time.
+
+Read `open_module` and `SimulatedModule`. What a bundle computes is real, so that its verification
+is; its time is the sum of what its launches take on the board, by the same function as candidates'
+times (`device.simulation`), so that it is the same everywhere. A bundle that holds a candidate
+which the board's script (`wrong_bundle`) has hit computes something else.
+
+A candidate whose output lies within a wider one (what a concatenation reads) is another program in
+the bundle than it was alone: it has a time of its own there, and the script does not know it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+
+from retune.bundle.format import open_bundle
+from retune.bundle.plan import NetworkPlan, PlanHost, PlanLaunch
+from retune.bundle.runtime.hosting import HostRun
+from retune.bundle.runtime.module import LaunchProfile, Module, profile_rows, warn_if_foreign
+from retune.bundle.verify.bench import Benchmark, known_times
+from retune.codegen.source import KernelArg, KernelSource
+from retune.device.measure.ceilings import Roofline
+from retune.device.opencl.runtime import Device
+from retune.device.opening import open_device
+from retune.device.simulated.board import Board
+from retune.device.simulated.faults import Script
+from retune.device.simulated.runner import SimulatedDevice
+from retune.device.simulated.simulation import (
+    BoardRoofline,
+    program_key,
+    program_times_us,
+    spoiled,
+    spoiled_array,
+)
+
+
+def simulated_seconds(plan: NetworkPlan, board: Board) -> float:
+    """What a call of the plan takes on the board; host steps take nothing."""
+    return sum(launch_seconds(plan, board))
+
+
+def launch_seconds(plan: NetworkPlan, board: Board) -> tuple[float, ...]:
+    """What each launch of the plan takes on the board, in order."""
+    guilty = Script(board).guilty
+    return tuple(
+        1e-6 * time_us
+        for program in programs_of(plan)
+        for time_us in program_times_us(program, board, guilty)
+    )
+
+
+def simulated_times(
+    plans: Mapping[str, NetworkPlan], board: Board, *, baseline: str | None = None
+) -> Benchmark:
+    """What `bench.compare_times` is for bundles on a real device; one round, and no doubt."""
+    known = {name: simulated_seconds(plan, board) for name, plan in plans.items()}
+    return known_times(known, baseline=baseline)
+
+
+def programs_of(plan: NetworkPlan) -> list[list[KernelSource]]:
+    """The kernels of each group in order, as they were when they were measured."""
+    grouped = groupby(plan.launches, key=lambda launch: launch.label)
+    return [[_source(plan, launch) for launch in group] for _, group in grouped]
+
+
+def open_module(path: Path | str, device: Device | str | None = None) -> Module:
+    """The bundle at `path` on that device, or on the kind it was tuned for; see `Module.load`.
+
+    On a simulated device it is a SimulatedModule. Warns and raises as `Module.load`, and InputError
+    for a simulated device whose file cannot be used.
+    """
+    with open_bundle(Path(path)) as plan:
+        if device is None or isinstance(device, str):
+            device = open_device(device or plan.device.name)
+        warn_if_foreign(plan, device.spec)
+        return module_on(plan, device)
+
+
+def module_on(plan: NetworkPlan, device: Device) -> Module:
+    """The plan on that device: a SimulatedModule if it is a simulated one. Raises: as these do."""
+    if isinstance(device, SimulatedDevice):
+        return SimulatedModule(plan, device, device.board)
+    return Module(plan, device)
+
+
+class SimulatedModule(Module):
+    """A network on a simulated board."""
+
+    def __init__(self, plan: NetworkPlan, device: Device, board: Board) -> None:
+        """`device` is the board's. Raises: as Module, and InputError as `Script`."""
+        super().__init__(plan, device)
+        self._board = board
+        guilty = Script(board).guilty
+        self._wrong = any(program_key(program) in guilty for program in programs_of(plan))
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """As Module; every output is wrong if the board's script has hit a part of the plan."""
+        if self.plan.hosts:
+            return self.observe(inputs)[0]
+        outputs = super().run(inputs)
+        return spoiled(outputs) if self._wrong else outputs
+
+    __call__ = run
+
+    def observe(
+        self, inputs: Mapping[str, np.ndarray]
+    ) -> tuple[dict[str, np.ndarray], tuple[HostRun, ...]]:
+        """As Module; where outputs are wrong, so is what host steps get from the device."""
+        outputs, runs = super().observe(inputs)
+        if not self._wrong:
+            return outputs, runs
+        return spoiled(outputs), tuple(
+            replace(run, inputs=tuple(spoiled_array(array) for array in run.inputs)) for run in runs
+        )
+
+    def benchmark(
+        self,
+        repeat: int = 20,
+        warmup: int = 3,  # noqa: ARG002  nothing runs
+        inputs: Mapping[str, np.ndarray] | None = None,  # noqa: ARG002
+    ) -> list[float]:
+        """Simulated seconds of each of `repeat` runs: all the same."""
+        return [simulated_seconds(self.plan, self._board)] * repeat
+
+    def profile(
+        self,
+        repeat: int = 10,  # noqa: ARG002  all would be the same
+        inputs: Mapping[str, np.ndarray] | None = None,  # noqa: ARG002
+        ceilings: Roofline | None = None,  # noqa: ARG002  the board has its own
+    ) -> tuple[LaunchProfile, ...]:
+        """The simulated time of each step in order, against the board's roofline."""
+        launched = iter(launch_seconds(self.plan, self._board))
+        seconds = [0.0 if isinstance(s, PlanHost) else next(launched) for s in self.plan.steps]
+        return profile_rows(self.plan.steps, seconds, BoardRoofline(self._board))
+
+
+def _source(plan: NetworkPlan, launch: PlanLaunch) -> KernelSource:
+    return KernelSource(
+        name=launch.kernel,
+        text=plan.kernels[launch.kernel],
+        args=tuple(KernelArg(buffer=n, written=n in launch.writes) for n in launch.args),
+        global_size=_three(launch.global_size),
+        local_size=_three(launch.local_size),
+        flops=launch.flops,
+        bytes=launch.bytes,
+    )
+
+
+def _three(sizes: Sequence[int]) -> tuple[int, int, int]:
+    x, y, z = (*sizes, 1, 1)[:3]
+    return x, y, z

@@ -1,0 +1,1 @@
+"""What checks and times a bundle, in processes of its own."""

@@ -1,0 +1,159 @@
+"""A network with host steps against a reference, part by part.
+
+Read `parts_of`. What a host step makes may jump where its inputs hardly change: of two boxes whose
+scores are nearly equal, NonMaxSuppression keeps one or the other, whatever the tolerance. So if the
+outputs as a whole do not agree, each part is compared on the bundle's own values: what the device
+makes (from the inputs, and from what host steps made) by its range, as ever; what a host step makes
+of what it really read, exactly where that is integers. If all parts agree, so does the network up
+to such jumps: it is nothing but its parts, and these are the values that went from one to the next.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from retune.bundle.runtime.hosting import HostRun
+from retune.bundle.runtime.module import Module
+from retune.bundle.verify.peers import Predict, has_onnxruntime, predict_with_onnxruntime
+from retune.core.errors import ModelError
+from retune.frontend.onnx.cut import cut_out, with_types
+from retune.graph.graph import Graph, Node, array_type
+from retune.ops import lookup
+from retune.ops.host import HOST
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PartValue:
+    """A value that a part of the network made, and what the reference makes of the same."""
+
+    name: str
+    got: np.ndarray
+    expected: np.ndarray
+
+
+Parts = Callable[[Mapping[str, np.ndarray]], Sequence[PartValue]]
+"""Every value that leaves a part, for inputs by name."""
+
+
+def parts_of(module: Module, model: Path, graph: Graph) -> Parts | None:
+    """The comparison of the module's parts with the reference's; None without host steps.
+
+    The reference is onnxruntime, on the ONNX file at `model` cut into the same parts. Where it is
+    not installed, or the file does not name the values between them (they may be of a function),
+    it is the numpy meaning of `graph`, which is what was imported from the file.
+    """
+    return _Parts(module, model, graph) if module.plan.hosts else None
+
+
+class _Parts:
+    """The sessions of the reference, opened when they are first needed."""
+
+    def __init__(self, module: Module, model: Path, graph: Graph) -> None:
+        self._module = module
+        self._model = model
+        self._graph = graph
+        self._device: tuple[Predict, ...] | None = None
+        self._steps: dict[int, Predict] = {}
+
+    def __call__(self, inputs: Mapping[str, np.ndarray]) -> list[PartValue]:
+        outputs, runs = self._module.observe(inputs)
+        return [*self._of_device(inputs, outputs, runs), *self._of_hosts(runs)]
+
+    def _of_device(
+        self,
+        inputs: Mapping[str, np.ndarray],
+        outputs: Mapping[str, np.ndarray],
+        runs: Sequence[HostRun],
+    ) -> list[PartValue]:
+        """What host steps and the caller get from the device, and host steps from each other."""
+        read, made = _named(runs)
+        given = {**inputs, **made}
+        passed = [
+            PartValue(name=n, got=a, expected=given[n]) for n, a in read.items() if n in given
+        ]
+        got = {name: array for name, array in {**read, **outputs}.items() if name not in given}
+        if not got:
+            return passed
+        if self._device is None:
+            cut = self._cut(given, list(got))
+            self._device = (cut,) if cut else ()
+        if self._device:
+            expected = self._device[0](given)
+        else:
+            got, expected = self._by_numpy(inputs, outputs, runs)
+        made_there = [PartValue(name=n, got=a, expected=expected[n]) for n, a in got.items()]
+        return [*passed, *made_there]
+
+    def _cut(self, given: Mapping[str, np.ndarray], names: Sequence[str]) -> Predict | None:
+        if not has_onnxruntime():
+            return None
+        part = cut_out(self._model, {n: array_type(a) for n, a in given.items()}, names)
+        try:
+            return predict_with_onnxruntime(part) if part else None
+        except ModelError:  # it takes the network, but not all of its parts
+            return None
+
+    def _by_numpy(
+        self,
+        inputs: Mapping[str, np.ndarray],
+        outputs: Mapping[str, np.ndarray],
+        runs: Sequence[HostRun],
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """The graph's values at the same places, each host step's outputs being the module's."""
+        values: dict[str, np.ndarray] = {**self._graph.constants, **inputs}
+        got: dict[str, np.ndarray] = {}
+        expected: dict[str, np.ndarray] = {}
+        for node in self._graph.nodes:
+            arrays = [values[value] if value else None for value in node.inputs]
+            if node.op != HOST:
+                made = lookup(node.op).reference(arrays, node.attrs)
+                values.update(zip(node.outputs, made, strict=True))
+                continue
+            run = _run_of(node, runs)
+            for place, (array, given) in enumerate(zip(run.inputs, arrays, strict=True)):
+                assert given is not None
+                got[f"{run.step.label}, input {place}"] = array
+                expected[f"{run.step.label}, input {place}"] = given
+            values.update(zip(node.outputs, run.outputs, strict=True))
+        for name in self._graph.outputs:
+            got[name], expected[name] = outputs[name], values[name]
+        return got, expected
+
+    def _of_hosts(self, runs: Sequence[HostRun]) -> list[PartValue]:
+        """What host steps make; nothing without onnxruntime: they are numpy's meaning."""
+        found: list[PartValue] = []
+        if not has_onnxruntime():
+            return found
+        for number, run in enumerate(runs):
+            step = run.step.opened
+            if number not in self._steps:
+                self._steps[number] = predict_with_onnxruntime(self._model_of(run))
+            expected = self._steps[number](dict(zip(step.inputs, run.inputs, strict=True)))
+            found += [
+                PartValue(name=f"{run.step.label}, {name}", got=array, expected=expected[name])
+                for name, array in zip(step.outputs, run.outputs, strict=True)
+            ]
+        return found
+
+    def _model_of(self, run: HostRun) -> bytes:
+        """The step as the file has it; the bundle's own model where the file does not name it."""
+        step, kinds = run.step.opened, [array_type(array) for array in run.inputs]
+        own = dict(zip(step.inputs, kinds, strict=True))
+        return cut_out(self._model, own, step.outputs) or with_types(run.step.model, kinds)
+
+
+def _named(runs: Sequence[HostRun]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """What host steps read and what they made, by the names that their models have for it."""
+    read: dict[str, np.ndarray] = {}
+    made: dict[str, np.ndarray] = {}
+    for run in runs:
+        read.update(zip(run.step.opened.inputs, run.inputs, strict=True))
+        made.update(zip(run.step.opened.outputs, run.outputs, strict=True))
+    return read, made
+
+
+def _run_of(node: Node, runs: Sequence[HostRun]) -> HostRun:
+    """The run of that node of the graph: passes keep the names of what a host step makes."""
+    return next(run for run in runs if set(run.step.writes) & set(node.outputs))

@@ -1,0 +1,179 @@
+"""A whole network with contenders for its steps, on a device: how long does each take in its place?
+
+Read `open_contest`, then `Contest.times`. On CPUs with a clock that kernels can read one kernel
+runs the network, and every pass tells the time of every slot (`codegen.contest`). Elsewhere whole
+passes are timed, and contenders are told apart by what they do to the network's time.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from retune.bundle.build import ContestPlan
+from retune.bundle.plan import BufferRole, NetworkPlan, made_by_hosts, storage_roots
+from retune.bundle.runtime.allocations import Allocations, allocate
+from retune.bundle.runtime.executor import (
+    callees_of,
+    is_solitary,
+    queued_launches,
+    steps_of,
+    text_of,
+)
+from retune.bundle.runtime.hazards import Touched, waits
+from retune.bundle.runtime.module import random_inputs
+from retune.bundle.runtime.placement import touched
+from retune.codegen.network import contest, persistent
+from retune.codegen.network.contest import contest_text
+from retune.core.dtypes import TensorType
+from retune.device.opencl.clock import clock_hz
+from retune.device.opencl.persistent import can_persist
+from retune.device.opencl.runtime import Device, Launch
+
+_CALLS = 2
+"""Times that a pass runs; the last one counts: the others bring the caches to what they will be."""
+
+
+class Contest(Protocol):
+    """Runs the network with one contender in each slot, as often as it is asked to."""
+
+    @property
+    def resolved(self) -> bool:
+        """True: the time of each slot is known. False: only that of a whole pass."""
+        ...
+
+    def times(self, choices: np.ndarray) -> np.ndarray:
+        """Seconds of some passes; `choices` says which contender serves each slot.
+
+        int [passes, slots] -> float64 [passes, slots if resolved else 1]. The slots of a pass add
+        up to the time from its start to its end.
+        """
+        ...
+
+    def outputs(self) -> dict[str, np.ndarray]:
+        """The network's outputs of the last pass, on `random_inputs`, less those of host steps."""
+        ...
+
+
+def open_contest(plan: ContestPlan, device: Device) -> Contest:
+    """The contest on the device, compiled and run once, on random inputs. Raises: BuildFailed.
+
+    Host steps do not run: launches find zeros where one would have left its results, which are
+    valid indices, and take as long for the device as any other numbers.
+    """
+    memory = allocate(plan.plan, device)
+    for name, array in random_inputs(_types(plan.plan, "input"), counts=plan.plan.counts).items():
+        device.write(memory.interface(name, device), array)
+    hertz = clock_hz(device) if can_persist(device) and is_solitary(plan.plan) else None
+    if hertz is None:
+        return _Alternating(plan, memory, device)
+    return _Resident(plan, memory, device, hertz)
+
+
+def _types(plan: NetworkPlan, role: BufferRole) -> dict[str, TensorType]:
+    return {b.name: TensorType(b.shape, b.dtype) for b in plan.buffers if b.role == role}  # pyright: ignore[reportArgumentType]
+
+
+def _outputs(plan: NetworkPlan, memory: Allocations, device: Device) -> dict[str, np.ndarray]:
+    types, roots, elsewhere = _types(plan, "output"), storage_roots(plan), made_by_hosts(plan)
+    return {
+        name: device.read(memory.interface(name, device), types[name])
+        for name in plan.outputs
+        if roots[name] not in elsewhere
+    }
+
+
+class _Resident:
+    """One kernel with a clock; the choice and the times lie in memory that the host shares."""
+
+    resolved = True
+
+    def __init__(
+        self, plan: ContestPlan, memory: Allocations, device: Device, hertz: float
+    ) -> None:
+        network = plan.plan
+        threads = max(1, device.spec.compute_units)
+        rows = steps_of(network, memory.placement, [()] * len(network.launches))
+        slots = _slots(plan, memory)
+        text = contest_text(callees_of(network), rows, slots, len(memory.bases), threads)
+        options = (*network.options, persistent.BUILD_OPTION)
+        program = device.build("\n".join([text_of(network), text]), options=options)
+        self._plan = network
+        self._memory = memory
+        self._device = device
+        self._hertz = hertz
+        self._slots = plan.slots
+        self._times = device.allocate_shared(8 * (1 + len(rows)))
+        self._choice = device.allocate_shared(8 * len(plan.slots))
+        state = device.allocate(persistent.state_bytes(len(rows), threads))
+        self._launch = device.prepare(
+            program,
+            contest.NAME,
+            [*memory.bases, state, self._times, self._choice],
+            (persistent.workers(threads), 1, 1),
+            (1, 1, 1),
+        )
+        self.times(np.zeros((1, len(plan.slots)), np.int64))
+
+    def times(self, choices: np.ndarray) -> np.ndarray:
+        found = np.zeros(choices.shape)
+        clock = np.zeros(self._times.bytes // 8, np.int64)
+        for row, chosen in zip(found, choices.tolist(), strict=True):
+            ranges = [s.contenders[c] for s, c in zip(self._slots, chosen, strict=True)]
+            bounds = np.array([(r.start, r.stop) for r in ranges], np.int32)
+            self._device.write(self._choice, bounds)
+            for _ in range(_CALLS):
+                self._device.enqueue([self._launch])
+            self._device.finish()
+            self._device.read_into(self._times, clock)
+            ends = np.maximum.accumulate([clock[0], *clock[bounds[:, 1]]])
+            row[:] = np.diff(ends) / self._hertz
+        return found
+
+    def outputs(self) -> dict[str, np.ndarray]:
+        return _outputs(self._plan, self._memory, self._device)
+
+
+def _slots(plan: ContestPlan, memory: Allocations) -> list[contest.Slot]:
+    """What each slot waits for, whoever serves it."""
+    each = touched(plan.plan, memory.placement)
+    joined = [_together([each[i] for rows in s.contenders for i in rows]) for s in plan.slots]
+    return [contest.Slot(waits=before) for before in waits(joined)]
+
+
+def _together(parts: Sequence[Touched]) -> Touched:
+    """The memory that any of them touches."""
+    return Touched(
+        reads=tuple(dict.fromkeys(r for part in parts for r in part.reads)),
+        writes=tuple(dict.fromkeys(w for part in parts for w in part.writes)),
+    )
+
+
+class _Alternating:
+    """Whole passes of ordinary launches."""
+
+    resolved = False
+
+    def __init__(self, plan: ContestPlan, memory: Allocations, device: Device) -> None:
+        self._plan = plan.plan
+        self._memory = memory
+        self._device = device
+        self._slots = plan.slots
+        self._launches = queued_launches(plan.plan, memory, device)
+        device.enqueue(self._launches)
+        device.finish()
+
+    def times(self, choices: np.ndarray) -> np.ndarray:
+        found = np.zeros((len(choices), 1))
+        for row, chosen in zip(found, choices.tolist(), strict=True):
+            launches = self._pass(chosen)
+            self._device.enqueue(launches)
+            row[0] = self._device.time_kernels(launches)
+        return found
+
+    def outputs(self) -> dict[str, np.ndarray]:
+        return _outputs(self._plan, self._memory, self._device)
+
+    def _pass(self, chosen: Sequence[int]) -> list[Launch]:
+        ranges = [s.contenders[c] for s, c in zip(self._slots, chosen, strict=True)]
+        return [self._launches[i] for rows in ranges for i in rows]

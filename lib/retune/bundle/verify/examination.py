@@ -1,0 +1,137 @@
+"""What an examiner of bundles and its process say to each other: small frozen requests and replies.
+
+Plain data: boards, which have no oracle, know it as well.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from retune.bundle.verify.bench import BenchOptions
+from retune.core.errors import RetuneError
+
+if TYPE_CHECKING:
+    from retune.bundle.verify.compare import Verification
+    from retune.graph.quantize.recipe import Recipe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Original:
+    """The network that a bundle was made of, as oracles and peers read it."""
+
+    onnx: Path
+    shapes: Mapping[str, tuple[int, ...]]
+    """Of every input."""
+    recipe: "Recipe | None" = None
+    """What makes the integers of it that the bundle computes."""
+    integers: bool = True
+    """Whether a bundle that computes with integers is compared with numpy's; else with what other
+    runtimes make of the file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rival:
+    """A peer that runs the network beside bundles of it."""
+
+    peer: str
+    """A name in `peers.PEERS`."""
+    network: Original
+
+
+Entrant = Path | Rival
+"""What takes part in a comparison: a bundle (folder or zip), or a peer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Open:
+    """Load an entrant, and call it twice on random inputs of the bundle; the second is timed."""
+
+    entrant: Entrant
+    bundle: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """A whole call takes so long here."""
+
+    call_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verify:
+    """Compare the bundle with the oracle on seeded samples; the reply is a Verdict."""
+
+    bundle: Path
+    network: Original
+    samples: int
+    seed: int
+    tolerance: float | None
+    """None: as much as `verify.tolerance_of` the bundle says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """How far a bundle is from an oracle."""
+
+    oracle: str
+    """Name of the oracle."""
+    version: str
+    """Of the oracle."""
+    found: "Verification"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compare:
+    """Time the entrants in turns, on inputs of the bundle; the reply is a Benchmark."""
+
+    entrants: Mapping[str, Entrant]
+    bundle: Path
+    baseline: str | None
+    options: BenchOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """Time each step, beside the device's ceilings; the reply is a LaunchProfile for each."""
+
+    bundle: Path
+    repeat: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListForms:
+    """The reply are the forms that the bundle may run in; nothing of it is run."""
+
+    bundle: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindForm:
+    """Time whole calls in each form; the reply is the best one."""
+
+    bundle: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Run a bundle; the reply is Outputs."""
+
+    bundle: Path
+    inputs: Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outputs:
+    """What a bundle makes of its inputs, by name."""
+
+    arrays: Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """The request cannot be carried out, for this reason; the process is in order."""
+
+    error: RetuneError | OSError

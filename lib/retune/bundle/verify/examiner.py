@@ -1,0 +1,309 @@
+"""Bundles are verified and timed in a process of its own, which may hang or crash.
+
+Read `Examiner`. The kernels of a bundle were right alone; in the network, with this driver, they
+may still never come back. The device is leased while any of them runs.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self, TypeVar, cast
+
+import numpy as np
+
+from retune.bundle.format import read_bundle
+from retune.bundle.plan import Form, NetworkPlan
+from retune.bundle.runtime import forms
+from retune.bundle.runtime.module import LaunchProfile, warn_if_foreign
+from retune.bundle.verify.bench import Benchmark, BenchOptions, longest_s
+from retune.bundle.verify.examination import (
+    Compare,
+    Entrant,
+    Failed,
+    FindForm,
+    ListForms,
+    Open,
+    Opened,
+    Original,
+    Outputs,
+    Profile,
+    Rival,
+    Run,
+    Verdict,
+    Verify,
+)
+from retune.core.errors import DeviceError, InputError
+from retune.core.target import DeviceSpec
+from retune.device.measure.child import Child, ChildLostError
+from retune.device.measure.lease import lease
+from retune.device.opening import base_leased
+
+__all__ = ["Entrant", "Examiner", "Original", "Patience", "Rival", "Verdict"]
+
+_LOG = logging.getLogger(__name__)
+
+_WITH_ORACLES = "retune.bundle.verify.examiner_child"
+BUNDLES_ALONE = "retune.bundle.verify.bundle_worker"
+"""The entry of an examiner that has no oracles and no peers: it needs nothing of what these do."""
+_FORM_CALLS = 25
+"""Whole calls by which `forms.best_form` finds out whether another form can gain anything."""
+_PROFILE_CALLS = 4
+"""Calls that one repeat of a profile takes at most: the steps one by one, the host's in a run of
+their own, and the waiting behind other kernels (`Device.time_queued`) where that is needed."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """When a process is given up: later than any machine that works would need.
+
+    What is known beforehand is how many kernels are to be compiled and how much arithmetic a call
+    is; once a bundle was loaded, also what a call takes here, and comparisons have a budget. Each
+    deadline is an allowance and the time of so many kernels, calls and pauses; what is allowed is
+    as generous as it is for the finalists' race (`racer`).
+    """
+
+    open_s: float = 120.0
+    """To read and load a bundle or a model, whatever its size."""
+    kernel_s: float = 10.0
+    """More for each kernel to be compiled."""
+    answer_s: float = 60.0
+    """For any other request, besides its calls."""
+    slower: float = 20.0
+    """Calls may take so many times what the timed one took: of a machine that others use, too."""
+    gflops: float = 0.2
+    """Speed below which a call of which nothing is known is taken for a hang; oracles in numpy
+    are a hundred times as fast."""
+    most_s: float = 7200.0
+    """For any request, whatever arithmetic a bundle says that it is."""
+
+
+class _Lost(DeviceError):
+    """The process did not survive a request, or had to be killed."""
+
+
+class Examiner:
+    """Bundles for one device, in a process that is replaced once when it is lost.
+
+    A bundle is read when it is first named, and is not to change afterwards. Every method but
+    `close` raises RecordError for a damaged bundle, InputError for a device, peer or model that
+    cannot be used, and DeviceError if the device refuses the work, or if two processes in a row
+    crashed or did not answer in time.
+    """
+
+    def __init__(
+        self,
+        device: str,
+        *,
+        patience: Patience | None = None,
+        make_child: Callable[..., Child] = Child,
+        entry: str = _WITH_ORACLES,
+    ) -> None:
+        """Starts nothing yet. `entry` is what its process runs."""
+        self._device = device
+        self._patience = patience or Patience()
+        self._child = make_child(device, entry=entry)
+        self._plans: dict[Path, NetworkPlan] = {}
+        self._calls: dict[tuple[str, Path], float] = {}
+        """Seconds of a call of each entrant, by its identity; may be of a process before."""
+
+    @property
+    def spec(self) -> DeviceSpec:
+        """The device. Raises: InputError, DeviceError."""
+        return self._child.spec
+
+    @property
+    def where(self) -> str:
+        """Empty: on this machine."""
+        return ""
+
+    def verify(
+        self,
+        bundle: Path,
+        network: Original,
+        *,
+        samples: int = 3,
+        seed: int = 0,
+        tolerance: float | None = None,
+    ) -> Verdict:
+        """The bundle beside the oracle, as `verify.verify` compares them; by parts if need be."""
+        request = Verify(
+            bundle=bundle, network=network, samples=samples, seed=seed, tolerance=tolerance
+        )
+        self._warn_if_foreign(bundle)
+
+        def ask() -> Verdict:
+            allowed, call_s = self._patience, self._open(bundle, bundle)
+            each = 2 * (allowed.slower * call_s + self._unknown_s(bundle))
+            deadline = allowed.open_s + allowed.answer_s + samples * each
+            return self._ask(f"{bundle}: comparison with the oracle", request, deadline, Verdict)
+
+        return self._twice(ask)
+
+    def compare(
+        self,
+        entrants: Mapping[str, Entrant],
+        *,
+        baseline: str | None = None,
+        options: BenchOptions | None = None,
+    ) -> Benchmark:
+        """Whole calls in turns, as `bench.compare_times` takes them, on the same random inputs.
+
+        They are those of the first bundle. Raises: InputError also if there is no bundle, or the
+        baseline is none of the names.
+        """
+        options = options or BenchOptions()
+        bundles = [entry for entry in entrants.values() if isinstance(entry, Path)]
+        if not bundles:
+            raise InputError("benchmark: expected a bundle among the entrants; got none")
+        for bundle in bundles:
+            self._warn_if_foreign(bundle)
+        request = Compare(
+            entrants=dict(entrants), bundle=bundles[0], baseline=baseline, options=options
+        )
+
+        def ask() -> Benchmark:
+            calls = [self._open(entry, bundles[0]) for entry in entrants.values()]
+            deadline = self._patience.answer_s + longest_s(calls, options, self._patience.slower)
+            names = ", ".join(_identity(entry)[0] for entry in entrants.values())
+            return self._ask(f"{names}: timing in turns", request, deadline, Benchmark)
+
+        return self._twice(ask)
+
+    def profile(self, bundle: Path, *, repeat: int = 10) -> tuple[LaunchProfile, ...]:
+        """The time of each step, as `Module.profile` takes it, and its share of the roofline."""
+        self._warn_if_foreign(bundle)
+
+        def ask() -> tuple[LaunchProfile, ...]:
+            allowed, call_s = self._patience, self._open(bundle, bundle)
+            ceilings_s = allowed.kernel_s * (1 + len(self._plan(bundle).launches))
+            calls_s = _PROFILE_CALLS * (1 + repeat) * allowed.slower * call_s
+            deadline = allowed.answer_s + ceilings_s + calls_s
+            request = Profile(bundle=bundle, repeat=repeat)
+            return self._ask(f"{bundle}: timing of its steps", request, deadline, tuple)
+
+        return self._twice(ask)
+
+    def run(self, bundle: Path, inputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        """What the bundle makes of its inputs."""
+        self._warn_if_foreign(bundle)
+
+        def ask() -> Outputs:
+            allowed, call_s = self._patience, self._open(bundle, bundle)
+            deadline = allowed.answer_s + allowed.slower * call_s
+            return self._ask(
+                f"{bundle}: a run", Run(bundle=bundle, inputs=inputs), deadline, Outputs
+            )
+
+        return self._twice(ask).arrays
+
+    def best_form(self, bundle: Path) -> Form:
+        """The form whose whole calls take the least time, see `forms.best_form`."""
+
+        def ask() -> Form:
+            allowed = self._patience
+            listing = ListForms(bundle=bundle)
+            listed = self._ask(f"{bundle}: reading", listing, allowed.open_s, tuple, computes=False)
+            found = cast("tuple[Form, ...]", listed)
+            if len(found) == 1:
+                return found[0]
+            call_s = self._open(bundle, bundle)
+            timing_s = longest_s([call_s] * len(found), forms.OPTIONS, allowed.slower)
+            loading_s = len(found) * self._opening_s(bundle)
+            deadline = loading_s + timing_s + _FORM_CALLS * allowed.slower * call_s
+            request = FindForm(bundle=bundle)
+            best = self._ask(f"{bundle}: timing of its forms", request, deadline, str)
+            self._child.holds.discard(_identity(bundle))  # forms took its place
+            return cast("Form", best)
+
+        return self._twice(ask)
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._child.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _plan(self, bundle: Path) -> NetworkPlan:
+        """The bundle's plan, without its weights."""
+        if bundle not in self._plans:
+            self._plans[bundle] = replace(read_bundle(bundle), weights={})
+        return self._plans[bundle]
+
+    def _warn_if_foreign(self, bundle: Path) -> None:
+        warn_if_foreign(self._plan(bundle), self.spec)
+
+    def _opening_s(self, bundle: Path) -> float:
+        """How long loading the bundle and its first calls may take."""
+        kernels = self._patience.kernel_s * len(self._plan(bundle).kernels)
+        return self._patience.open_s + kernels + 3 * self._unknown_s(bundle)
+
+    def _unknown_s(self, bundle: Path) -> float:
+        """How long a call may take of which nothing but the arithmetic is known."""
+        flops = sum(launch.flops for launch in self._plan(bundle).launches)
+        return 1e-9 * flops / self._patience.gflops
+
+    def _open(self, entrant: Entrant, bundle: Path) -> float:
+        """The present process has loaded the entrant; seconds of a call of it."""
+        name, file = identity = _identity(entrant)
+        if identity not in self._child.holds:
+            request = Open(entrant=entrant, bundle=bundle)
+            doing = f"{file}: loading" + ("" if entrant == file else f" in {name}")
+            own = entrant if isinstance(entrant, Path) else bundle
+            opened = self._ask(doing, request, self._opening_s(own), Opened)
+            self._child.holds.add(identity)
+            self._calls[identity] = opened.call_s
+        return self._calls[identity]
+
+    def _ask(
+        self,
+        doing: str,
+        request: object,
+        deadline_s: float,
+        kind: type[T],
+        *,
+        computes: bool = True,
+    ) -> T:
+        """The process' reply. Raises: _Lost; what the request failed by."""
+        deadline_s = min(deadline_s, self._patience.most_s)
+        spec = self.spec  # waiting for the process to start needs no lease
+        try:
+            if computes:
+                with lease(spec), base_leased(self._device):
+                    reply = self._child.request(request, deadline_s)
+            else:
+                reply = self._child.request(request, deadline_s)
+        except ChildLostError as lost:
+            late = lost.status == "timeout"
+            how = f"did not answer in {deadline_s:.3g} s" if late else f"crashed ({lost})"
+            raise _Lost(f"{doing} on {self._device} {how}") from lost
+        if isinstance(reply, Failed):
+            if isinstance(reply.error, DeviceError):
+                self._child.close()  # a failed launch may poison the whole context
+            raise reply.error
+        assert isinstance(reply, kind), reply
+        return reply
+
+    def _twice(self, ask: Callable[[], T]) -> T:
+        """What `ask` returns; it is asked once more where the process was lost."""
+        try:
+            return ask()
+        except _Lost as lost:
+            _LOG.warning("%s; it is tried once more in a fresh process", lost)
+        try:
+            return ask()
+        except _Lost as lost:
+            raise DeviceError(f"{lost}, in a second, fresh process too") from lost
+
+
+def _identity(entrant: Entrant) -> tuple[str, Path]:
+    """What it is called, and the file that it is of."""
+    if isinstance(entrant, Path):
+        return str(entrant), entrant
+    return entrant.peer, entrant.network.onnx

@@ -1,0 +1,114 @@
+"""The process in which bundles are verified and timed; its parent's side is `examiner.Examiner`.
+
+`OracleWorker` does what it is asked; `main` is what the process runs. Boards, which have no oracle,
+run `bundle_worker` alone.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from retune.bundle.plan import INTEGERS_NOTE, NetworkPlan
+from retune.bundle.runtime.module import Module
+from retune.bundle.verify.bundle_worker import BundleWorker
+from retune.bundle.verify.by_parts import Parts, parts_of
+from retune.bundle.verify.compare import tolerance_of, verify
+from retune.bundle.verify.examination import Entrant, Original, Verdict, Verify
+from retune.bundle.verify.packed_parts import packed_parts
+from retune.bundle.verify.peers import Peer, has_onnxruntime, numpy_peer, open_peer, open_reference
+from retune.core.target import DeviceSpec
+from retune.device.measure.worker import serve
+from retune.device.opencl.runtime import Device
+from retune.device.opening import open_device
+from retune.device.simulated.accelerator import config_of
+from retune.frontend.onnx.importer import load_file
+from retune.graph.graph import Graph
+from retune.graph.passes.half import widen_half
+from retune.graph.passes.pipeline import optimise
+from retune.graph.quantize.recipe import quantized
+from retune.search.packed import packed_network
+
+
+class OracleWorker(BundleWorker):
+    """A BundleWorker with oracles and peers."""
+
+    def __init__(self, device: Device) -> None:
+        super().__init__(device)
+        self._peers: dict[tuple[str, Path], Peer] = {}
+
+    def _carry_out(self, request: object) -> object:
+        return self._verify(request) if isinstance(request, Verify) else super()._carry_out(request)
+
+    def _call(self, entrant: Entrant, bundle: Path) -> Callable[[], object]:
+        """A whole call of the entrant, on random inputs of the bundle."""
+        if isinstance(entrant, Path):
+            return super()._call(entrant, bundle)
+        feeds = self._module(bundle).random_inputs()
+        network = entrant.network
+        key = entrant.peer, network.onnx
+        if key not in self._peers:
+            self._peers[key] = open_peer(entrant.peer, network.onnx, shapes=network.shapes)
+        peer = self._peers[key]
+        return lambda: peer(feeds)
+
+    def _verify(self, request: Verify) -> Verdict:
+        module = self._module(request.bundle)
+        oracle, parts = self._oracle(module, request.network)
+        allowed = request.tolerance
+        found = verify(
+            module,
+            oracle,
+            module.random_inputs,
+            samples=request.samples,
+            seed=request.seed,
+            tolerance=tolerance_of(module.plan) if allowed is None else allowed,
+            parts=parts,
+        )
+        return Verdict(oracle=oracle.name, version=oracle.version, found=found)
+
+    def _oracle(self, module: Module, network: Original) -> tuple[Peer, Parts | None]:
+        """The oracle, and the comparison by parts where the network has some."""
+        oracle, graph = oracle_of(module.plan, network, self._device.spec)
+        if _is_coded(module.plan, network):
+            if graph is None or not module.plan.simulated_s:
+                return oracle, None
+            return oracle, _packed_parts(module, graph)
+        if not module.plan.hosts or graph is None:
+            return oracle, None
+        return oracle, parts_of(module, network.onnx, graph)
+
+
+def _packed_parts(module: Module, graph: Graph) -> Parts | None:
+    """The comparison of the parts beside and on the accelerator; None where there is none."""
+    config = config_of(module.plan.device)
+    if config is None:
+        return None
+    order = "NCHW" if module.plan.notes.get("layout") == "NCHW" else "NHWC"
+    packed = packed_network(graph, config)
+    return packed_parts(module, optimise(packed, order))
+
+
+def oracle_of(plan: NetworkPlan, network: Original, spec: DeviceSpec) -> tuple[Peer, Graph | None]:
+    """What a bundle of that plan is compared with, and the network where it was needed for that.
+
+    In float32 where a device like that does not keep float16.
+    """
+    if not _is_coded(plan, network) and has_onnxruntime() and not plan.hosts:
+        return open_peer("onnxruntime", network.onnx, shapes=network.shapes), None
+    graph = load_file(network.onnx, network.shapes)
+    if network.recipe is not None:
+        graph = quantized(graph, network.recipe)
+    if not spec.keeps_half:
+        graph = widen_half(graph)
+    if _is_coded(plan, network):
+        return numpy_peer(graph), graph
+    return open_reference(network.onnx, graph, shapes=network.shapes), graph
+
+
+def _is_coded(plan: NetworkPlan, network: Original) -> bool:
+    """Whether it has to compute what numpy makes of integers; notes of older bundles do not say."""
+    return (network.integers and INTEGERS_NOTE in plan.notes) or network.recipe is not None
+
+
+def main(channel: int, lifeline: int, device: str) -> None:
+    """Serves an Examiner until it closes the `channel`, or is gone."""
+    serve(channel, lifeline, device, OracleWorker, open_device)

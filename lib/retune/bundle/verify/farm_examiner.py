@@ -1,0 +1,233 @@
+"""Bundles are verified and timed on a board of a farm; the oracle runs here.
+
+Read `FarmExaminer`, which is asked as `examiner.Examiner` is, and `open_examiner`.
+"""
+
+import logging
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, Self, cast
+
+import numpy as np
+
+from retune.bundle.format import pack_zip, read_bundle
+from retune.bundle.plan import Form, NetworkPlan
+from retune.bundle.runtime.module import LaunchProfile, random_inputs
+from retune.bundle.verify.bench import Benchmark, BenchOptions
+from retune.bundle.verify.board_jobs import (
+    BUNDLE,
+    BundleAnswer,
+    BundleJob,
+    SentBundle,
+    input_arrays,
+    outputs_in,
+)
+from retune.bundle.verify.compare import tolerance_of, verify
+from retune.bundle.verify.examination import Entrant, Original, Verdict
+from retune.bundle.verify.examiner import Examiner
+from retune.core.codec import to_json
+from retune.core.dtypes import DType, TensorType
+from retune.core.errors import DeviceError, InputError
+from retune.core.target import DeviceSpec
+from retune.device.opening import asking_of, spec_of
+from retune.device.remote.names import farm_name, is_farm
+from retune.device.remote.wire import Parts, RefusedError, digest_of, read_json
+
+if TYPE_CHECKING:
+    from retune.device.remote.runner import Answer
+
+_LOG = logging.getLogger("retune.farm")
+
+
+class BundleExaminer(Protocol):
+    """What is asked of bundles: `Examiner` on this machine, `FarmExaminer` on boards."""
+
+    @property
+    def where(self) -> str:
+        """The board that answered last, and how it was then; empty for this machine."""
+        ...
+
+    def verify(
+        self,
+        bundle: Path,
+        network: Original,
+        *,
+        samples: int = 3,
+        seed: int = 0,
+        tolerance: float | None = None,
+    ) -> Verdict:
+        """The bundle beside the oracle."""
+        ...
+
+    def compare(
+        self,
+        entrants: Mapping[str, Entrant],
+        *,
+        baseline: str | None = None,
+        options: BenchOptions | None = None,
+    ) -> Benchmark:
+        """Whole calls in turns."""
+        ...
+
+    def profile(self, bundle: Path, *, repeat: int = 10) -> tuple[LaunchProfile, ...]:
+        """The time of each step."""
+        ...
+
+    def best_form(self, bundle: Path) -> Form:
+        """The form whose whole calls take the least time."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def open_examiner(device: str) -> BundleExaminer:
+    """Who examines bundles on the device of that name. Raises: InputError, as `spec_of`."""
+    return FarmExaminer(device) if is_farm(device) else Examiner(device)
+
+
+class FarmExaminer:
+    """Bundles for the boards of a key; each answer comes from whichever board is free.
+
+    Methods raise as Examiner's do, and DeviceError if no board could do it.
+    """
+
+    def __init__(self, device: str) -> None:
+        """`device` is a farm's. Raises: InputError for a key that no board has."""
+        self._name = farm_name(device)
+        self._spec = spec_of(device)
+        self._asking = asking_of(device)
+        self._sent: dict[Path, tuple[str, bytes]] = {}
+        """Digest and zip of each bundle."""
+        self._where = ""
+
+    @property
+    def spec(self) -> DeviceSpec:
+        """The boards' device."""
+        return self._spec
+
+    @property
+    def where(self) -> str:
+        """The board that answered last; its clock, temperature and governor, if it shows them."""
+        return self._where
+
+    def verify(
+        self,
+        bundle: Path,
+        network: Original,
+        *,
+        samples: int = 3,
+        seed: int = 0,
+        tolerance: float | None = None,
+    ) -> Verdict:
+        """What the bundle computes on a board, beside what the oracle computes here.
+
+        A network with host steps is compared by its outputs alone.
+        """
+        from retune.bundle.verify.examiner_child import oracle_of
+
+        plan = read_bundle(bundle)
+        oracle, _ = oracle_of(plan, network, self._spec)
+        kinds = {name: _type_of(plan, name) for name in plan.inputs}
+        found = verify(
+            lambda inputs: self.run(bundle, inputs),
+            oracle,
+            lambda number: random_inputs(kinds, number, plan.counts),
+            samples=samples,
+            seed=seed,
+            tolerance=tolerance_of(plan) if tolerance is None else tolerance,
+        )
+        return Verdict(oracle=oracle.name, version=oracle.version, found=found)
+
+    def run(self, bundle: Path, inputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        """What the bundle makes of its inputs on a board."""
+        job = BundleJob(deed="run", bundles=(self._of("bundle", bundle),))
+        answer, _ = self._asked(job, [bundle], Parts(arrays=input_arrays(inputs)))
+        return outputs_in(answer.parts.arrays)
+
+    def compare(
+        self,
+        entrants: Mapping[str, Entrant],
+        *,
+        baseline: str | None = None,
+        options: BenchOptions | None = None,
+    ) -> Benchmark:
+        """Whole calls in turns, all on one board. Raises: InputError for peers, too."""
+        bundles = {name: entry for name, entry in entrants.items() if isinstance(entry, Path)}
+        if len(bundles) < len(entrants) or not bundles:
+            raise InputError(f"{self._name}: expected bundles alone, got {', '.join(entrants)}")
+        job = BundleJob(
+            deed="compare",
+            bundles=tuple(self._of(name, bundle) for name, bundle in bundles.items()),
+            baseline=baseline,
+            options=options or BenchOptions(),
+        )
+        answer, found = self._asked(job, list(bundles.values()))
+        if found.benchmark is None or {t.name for t in found.benchmark.timings} != set(bundles):
+            raise _strange(answer)
+        return found.benchmark
+
+    def profile(self, bundle: Path, *, repeat: int = 10) -> tuple[LaunchProfile, ...]:
+        """The time of each step on a board, and its share of the roofline there."""
+        job = BundleJob(deed="profile", bundles=(self._of("bundle", bundle),), repeat=repeat)
+        return self._asked(job, [bundle])[1].profile
+
+    def best_form(self, bundle: Path) -> Form:
+        """The form whose whole calls take the least time on a board."""
+        answer, found = self._asked(
+            BundleJob(deed="form", bundles=(self._of("bundle", bundle),)), [bundle]
+        )
+        if found.form is None:
+            raise _strange(answer)
+        return found.form
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _of(self, name: str, bundle: Path) -> SentBundle:
+        if bundle not in self._sent:
+            self._sent[bundle] = _zipped(bundle)
+        return SentBundle(name=name, digest=self._sent[bundle][0])
+
+    def _asked(
+        self, job: BundleJob, bundles: list[Path], parts: Parts | None = None
+    ) -> "tuple[Answer, BundleAnswer]":
+        blobs = dict(self._sent[bundle] for bundle in bundles)
+        answer = self._asking.answer(
+            BUNDLE, to_json(job), parts or Parts(), tuple(blobs), lambda: blobs
+        )
+        try:
+            found = read_json(BundleAnswer, answer.body)
+        except RefusedError as error:
+            raise _strange(answer) from error
+        vitals = str(found.vitals)
+        self._where = f"{answer.board} ({vitals})" if vitals else answer.board
+        _LOG.debug("%s of %s on board %s", job.deed, bundles[0], self._where)
+        return answer, found
+
+
+def _zipped(bundle: Path) -> tuple[str, bytes]:
+    """Digest and bytes of the bundle's zip."""
+    if bundle.is_file():
+        data = bundle.read_bytes()
+        return digest_of(data), data
+    with tempfile.TemporaryDirectory() as folder:
+        data = pack_zip(bundle, Path(folder) / "bundle.zip").read_bytes()
+    return digest_of(data), data
+
+
+def _type_of(plan: NetworkPlan, name: str) -> TensorType:
+    entry = plan.buffer(name)
+    return TensorType(entry.shape, cast("DType", entry.dtype))
+
+
+def _strange(answer: "Answer") -> DeviceError:
+    return DeviceError(f"board {answer.board}: expected what came of a bundle, got something else")

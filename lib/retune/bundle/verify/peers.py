@@ -1,0 +1,287 @@
+"""Other programs that run the same network, behind one callable form: oracles and rivals.
+
+Read Peer. The only importer of onnxruntime and openvino; both are optional, and imported when a
+peer is opened.
+"""
+
+import importlib
+import importlib.metadata
+import importlib.util
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+import numpy as np
+
+from retune.core.dtypes import DType, TensorType
+from retune.core.errors import InputError, ModelError
+from retune.device.opencl.host import available_cores
+from retune.graph.evaluate import run_graph
+from retune.graph.graph import Graph
+from retune.proto.file import read_onnx, without_shared_names
+
+Predict = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
+"""Outputs by name for inputs by name."""
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+_ELEMENT_TYPES: dict[str, DType] = {
+    "float": "float32",
+    "double": "float64",
+    "float16": "float16",
+    "int64": "int64",
+    "int32": "int32",
+    "int16": "int16",
+    "int8": "int8",
+    "uint64": "uint64",
+    "uint32": "uint32",
+    "uint16": "uint16",
+    "uint8": "uint8",
+    "bool": "bool",
+}
+"""ONNX's names of the element types that retune knows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """A network in another program; calling it gives every output by name."""
+
+    name: str
+    version: str
+    inputs: Mapping[str, TensorType]
+    outputs: tuple[str, ...]
+    predict: Predict
+
+    def __call__(self, inputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        return self.predict(inputs)
+
+
+def open_peer(
+    name: str, model: Path, *, shapes: Shapes | None = None, threads: int | None = None
+) -> Peer:
+    """The ONNX file at `model` in the peer of that name, on `threads` cores (default: all).
+
+    Raises: InputError if there is no such peer or it is not installed. ModelError if the peer
+    refuses the model.
+    """
+    if name not in PEERS:
+        raise InputError(f"peer {name!r} is not known; choose one of {', '.join(PEERS)}")
+    if not model.is_file():
+        raise InputError(f"{model}: expected an ONNX file; got nothing; check the path")
+    return PEERS[name](model, dict(shapes or {}), threads or available_cores())
+
+
+def open_reference(model: Path, graph: Graph, *, shapes: Shapes | None = None) -> Peer:
+    """The oracle of verification: onnxruntime, or the ops' numpy meaning if it is not installed."""
+    if not has_onnxruntime():
+        return numpy_peer(graph)
+    return open_peer("onnxruntime", model, shapes=shapes)
+
+
+def numpy_peer(graph: Graph) -> Peer:
+    """The graph by the numpy meaning of its ops: slow, and always there."""
+    return Peer(
+        name="numpy",
+        version=np.__version__,
+        inputs={name: graph.types[name] for name in graph.inputs},
+        outputs=graph.outputs,
+        predict=lambda inputs: run_graph(graph, inputs),
+    )
+
+
+def has_onnxruntime() -> bool:
+    """Whether the oracle is installed."""
+    return importlib.util.find_spec("onnxruntime") is not None
+
+
+def oracle_version() -> str:
+    """Name and version of what `open_reference` opens here; nothing is imported for it."""
+    if has_onnxruntime():
+        return f"onnxruntime {_version('onnxruntime')}"
+    return f"numpy {np.__version__}"
+
+
+def peer_versions(names: Iterable[str] | None = None) -> dict[str, str]:
+    """Name -> version of those peers (default: all) that are installed; none is imported."""
+    wanted = PEERS if names is None else names
+    return {name: _version(name) for name in wanted if importlib.util.find_spec(name) is not None}
+
+
+def _version(module: str) -> str:
+    """What the installer says; a module may be installed by a package of another name."""
+    try:
+        return importlib.metadata.version(module)
+    except importlib.metadata.PackageNotFoundError:
+        packages = _packages().get(module, ())
+        return " ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
+
+
+@cache
+def _packages() -> Mapping[str, Sequence[str]]:
+    """Module -> the packages that brought it; looking takes a third of a second."""
+    return importlib.metadata.packages_distributions()
+
+
+def predict_with_onnxruntime(model: bytes) -> Predict:
+    """A serialised model that holds all of its weights, run on what it takes of the inputs.
+
+    Raises: ModelError if onnxruntime refuses it.
+    """
+    session = _session(_import("onnxruntime"), model, available_cores())
+    taken = [str(entry.name) for entry in session.get_inputs()]
+    outputs = tuple(str(entry.name) for entry in session.get_outputs())
+
+    def predict(inputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        results = session.run(None, {name: inputs[name] for name in taken})
+        return dict(zip(outputs, results, strict=True))
+
+    return predict
+
+
+def _session(runtime: ModuleType, model: Path | bytes, threads: int) -> Any:
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    if isinstance(model, Path):
+        folder = "session.model_external_initializers_file_folder_path"
+        options.add_session_config_entry(folder, str(model.resolve().parent))
+
+    def opened(source: str | bytes) -> Any:
+        return runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+
+    if isinstance(model, bytes):
+        try:
+            return opened(model)
+        except Exception as error:  # its exceptions share no other base
+            raise _refused("onnxruntime", Path("a part of the model"), error) from error
+    try:
+        return opened(str(model))
+    except Exception as error:
+        unnamed = without_shared_names(read_onnx(model))
+        if unnamed is None:
+            raise _refused("onnxruntime", model, error) from error
+        try:
+            return opened(unnamed.SerializeToString())
+        except Exception as again:
+            raise _refused("onnxruntime", model, again) from again
+
+
+def _open_onnxruntime(model: Path, shapes: Shapes, threads: int) -> Peer:
+    runtime = _import("onnxruntime")
+    session = _session(runtime, model, threads)
+    outputs = tuple(str(entry.name) for entry in session.get_outputs())
+    return Peer(
+        name="onnxruntime",
+        version=str(runtime.__version__),
+        inputs=_input_types(
+            model,
+            {
+                str(entry.name): (
+                    str(entry.type).removeprefix("tensor(").removesuffix(")"),
+                    cast("Sequence[object]", entry.shape),
+                )
+                for entry in session.get_inputs()
+            },
+            shapes,
+        ),
+        outputs=outputs,
+        predict=lambda inputs: dict(zip(outputs, session.run(None, dict(inputs)), strict=True)),
+    )
+
+
+def _open_openvino(model: Path, shapes: Shapes, threads: int) -> Peer:
+    runtime = _import("openvino")
+    config = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1}
+    # Its default on some processors is bfloat16, which is not the same network.
+    config["INFERENCE_PRECISION_HINT"] = "f32"
+    try:
+        core = runtime.Core()
+        read = core.read_model(str(model))
+        if shapes:
+            read.reshape({name: list(shape) for name, shape in shapes.items()})
+        compiled = core.compile_model(read, "CPU", config)
+    except RuntimeError as error:
+        raise _refused("openvino", model, error) from error
+    request = compiled.create_infer_request()
+    outputs = tuple(str(port.get_any_name()) for port in compiled.outputs)
+
+    def predict(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        results = request.infer(dict(inputs))
+        return {name: np.array(results[i]) for i, name in enumerate(outputs)}
+
+    return Peer(
+        name="openvino",
+        version=str(runtime.__version__),
+        inputs=_input_types(
+            model,
+            {str(port.get_any_name()): _openvino_type(port) for port in compiled.inputs},
+            shapes,
+        ),
+        outputs=outputs,
+        predict=predict,
+    )
+
+
+PEERS: dict[str, Callable[[Path, Shapes, int], Peer]] = {
+    "onnxruntime": _open_onnxruntime,
+    "openvino": _open_openvino,
+}
+"""Name on the command line -> how to open a model in it."""
+
+
+def _openvino_type(port: Any) -> tuple[str, Sequence[object]]:
+    """ONNX's name of the element type, and the extents that are known among the dimensions."""
+    dims = [dim.get_length() if dim.is_static else str(dim) for dim in port.get_partial_shape()]
+    kind = np.dtype(port.get_element_type().to_dtype()).name
+    return next((key for key, dtype in _ELEMENT_TYPES.items() if dtype == kind), kind), dims
+
+
+def _input_types(
+    model: Path, declared: Mapping[str, tuple[str, Sequence[object]]], shapes: Shapes
+) -> dict[str, TensorType]:
+    """The type of each input, declared by ONNX's element type and dimensions.
+
+    Raises: InputError if `shapes` names no input. What `_input_type` raises.
+    """
+    strays = sorted(set(shapes) - set(declared))
+    if strays:
+        raise InputError(
+            f"{model}: expected the input {', '.join(map(repr, strays))}; its inputs are "
+            f"{', '.join(declared) or 'none'}: it is another network, or was exported anew"
+        )
+    return {name: _input_type(name, *kind, shapes) for name, kind in declared.items()}
+
+
+def _input_type(name: str, kind: str, dims: Sequence[object], shapes: Shapes) -> TensorType:
+    """The input's type, with unknown dimensions taken from `shapes`. Raises: InputError."""
+    if kind not in _ELEMENT_TYPES:
+        known = ", ".join(_ELEMENT_TYPES)
+        raise ModelError(f"input {name}: expected an element type among {known}; got {kind}")
+    given = shapes.get(name, tuple(dims))
+    if len(given) != len(dims) or not all(isinstance(dim, int) and dim > 0 for dim in given):
+        fixed = f"the file fixes {list(dims)}: export the network anew, with others"
+        remedy = fixed if 0 in dims else f"bind them with --shape {name}=1,3,224,224"
+        raise InputError(
+            f"input {name}: expected {len(dims)} known and positive extents; got {list(given)}; "
+            f"{remedy}"
+        )
+    return TensorType(cast("tuple[int, ...]", tuple(given)), _ELEMENT_TYPES[kind])
+
+
+def _import(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        extra = "'retune[peers]'" if name == "onnxruntime" else name
+        raise InputError(
+            f"{name} is not installed here ({error}); install it with: pip install {extra}"
+        ) from error
+
+
+def _refused(peer: str, model: Path, error: Exception) -> ModelError:
+    first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return ModelError(f"{model}: {peer} cannot load it: {first_line}; check the model file")

@@ -1,0 +1,127 @@
+"""`retune bench`: how long a bundle takes, and a peer measured in turns with it."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from retune.cli.commands.farm import Certs, Device, Scheduler, farm_device
+from retune.cli.console import print_json, print_line, print_table, rounded, say
+from retune.cli.options import (
+    MODEL_HELP,
+    Digest,
+    Json,
+    Module,
+    Trusted,
+    check_model,
+    check_module,
+    trust_of,
+)
+from retune.core.errors import InputError
+from retune.core.quantities import counted, numbered
+
+if TYPE_CHECKING:
+    from retune.bundle.verify.examination import Entrant, Rival
+
+BUDGET_S = 60.0
+"""No round starts after this time."""
+
+
+def bench(
+    module: Module,
+    against: Annotated[str | None, typer.Option(help="A peer, such as onnxruntime.")] = None,
+    model: Annotated[str | None, typer.Option(help=f"For the peer: {MODEL_HELP}")] = None,
+    device: Device = "",
+    scheduler: Scheduler = "",
+    certs: Certs = None,
+    repeat: Annotated[int, typer.Option(min=1, help="Rounds; each has one of each.")] = 50,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Also the time of each kernel.")
+    ] = False,
+    trust: Trusted = None,
+    digest: Digest = "",
+    json: Json = False,
+) -> None:
+    """Measure a bundle's latency, in turns with a peer's."""
+    peer_model = _peer_model(against, model)
+    check_module(module)
+    from retune.bundle.format import read_bundle
+    from retune.bundle.trust import admitted
+    from retune.bundle.verify.bench import BenchOptions
+    from retune.bundle.verify.farm_examiner import open_examiner
+
+    options = BenchOptions(min_rounds=repeat, max_rounds=repeat, budget_s=BUDGET_S)
+    with admitted(module, trust_of(trust, digest)) as bundle:
+        plan = read_bundle(bundle)
+        entrants: dict[str, Entrant] = {"retune": bundle}
+        if against and peer_model:
+            entrants[against] = _rival(against, peer_model, plan.input_shapes)
+        most = f"{counted(repeat, 'round')} or {BUDGET_S:.0f} s"
+        say(f"retune: measuring {', '.join(entrants)}, {most} ...")
+        with open_examiner(farm_device(device or plan.device.name, scheduler, certs)) as examiner:
+            found = examiner.compare(entrants, baseline="retune", options=options)
+            board = examiner.where
+            kernels = [_kernel(row) for row in examiner.profile(bundle)] if profile else []
+    rows = [_row(timing) for timing in found.timings]
+    # The library's `ratio` says who wins; this is the peer's time in units of the bundle's.
+    ratio = rows[1]["median_us"] / rows[0]["median_us"] if len(rows) > 1 else None
+    if json:
+        result = {"module": str(module), "rounds": found.rounds, "rows": rows, "ratio": ratio}
+        where = {"board": board} if board else {}
+        print_json(result | where | ({"profile": kernels} if profile else {}))
+        return
+    if kernels:
+        print_table(_told_apart(kernels), f"kernels of {module}, in the order in which they run")
+    print_table(rounded(rows), f"latency of {module}, {counted(found.rounds, 'round')}")
+    if board:
+        print_line(f"on board {board}")
+    if ratio is not None:
+        print_line(f"{against} takes {ratio:.2f} x the bundle's time")
+
+
+def _rival(peer: str, model: str, shapes: Mapping[str, tuple[int, ...]]) -> "Rival":
+    from retune.bundle.verify.examination import Original, Rival
+    from retune.frontend.models import resolve_model
+
+    original = Original(onnx=resolve_model(model, shapes=shapes), shapes=shapes)
+    return Rival(peer=peer, network=original)
+
+
+def _kernel(row: Any) -> dict[str, Any]:
+    """A launch or host step; its roofline was measured on this device just now."""
+    return {
+        "group": f"on the host: {row.kernel}" if row.host else row.label,
+        "us": 1e6 * row.median_s,
+        "share %": 100 * row.share,
+        "GFLOP/s": None if row.host else row.gflops,
+        "GB/s": None if row.host else row.gbytes_per_s,
+        "roofline %": 100 * row.roofline if row.roofline is not None else None,
+    }
+
+
+def _told_apart(kernels: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows; those of a group of several kernels say which."""
+    groups = numbered([row["group"] for row in kernels])
+    shown = rounded(kernels)
+    return [{**row, "group": group} for row, group in zip(shown, groups, strict=True)]
+
+
+def _peer_model(against: str | None, model: str | None) -> str | None:
+    if against is None and model is not None:
+        raise InputError(f"--model {model}: expected --against PEER beside it, got none")
+    if against is None:
+        return None
+    if model is None:
+        raise InputError(f"--against {against}: expected --model MODEL beside it, got none")
+    check_model(model)
+    return model
+
+
+def _row(timing: Any) -> dict[str, Any]:
+    return {
+        "name": timing.name,
+        "median_us": timing.median_s * 1e6,
+        "p25_us": timing.first_quartile_s * 1e6,
+        "p75_us": timing.third_quartile_s * 1e6,
+        "samples": len(timing.times_s),
+    }

@@ -1,0 +1,27 @@
+"""`retune export`: a bundle for machines on which nothing of retune is installed."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from retune.cli.console import print_line
+from retune.cli.options import Module, check_module
+from retune.core.files import check_folder
+
+Folder = Annotated[Path, typer.Option("--c", help="Folder for a C program that runs the bundle.")]
+
+
+def export(module: Module, c: Folder) -> None:
+    """Write a bundle as a C program.
+
+    Kernels, weights, one .c, one .h and a Makefile.
+    """
+    check_module(module)
+    check_folder("--c", c)
+    from retune.bundle.export.program import export_c
+    from retune.bundle.format import read_bundle
+
+    export_c(read_bundle(module), c)
+    size = sum(part.stat().st_size for part in c.iterdir())
+    print_line(f"{c}: {size / 1e6:,.1f} MB; `make` there builds `network`, `./network` runs it")

@@ -1,0 +1,96 @@
+"""`retune plan`: where the images of a network should lie, by what was measured before."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from retune.cli.commands.farm import Certs, Scheduler, farm_device
+from retune.cli.console import print_json, print_line, print_table
+from retune.cli.options import (
+    Json,
+    LayoutSolver,
+    Model,
+    Records,
+    ShapeList,
+    check_model,
+    parse_shapes,
+    parse_solver,
+    record_store,
+)
+from retune.core.config import cache_root
+from retune.core.errors import InputError
+from retune.core.files import check_folder
+
+if TYPE_CHECKING:
+    from retune.pipeline.layout_plan import LayoutPlan
+
+
+def plan(
+    model: Model,
+    device: Annotated[str, typer.Option(help="A device of `retune devices`.")] = "pocl",
+    scheduler: Scheduler = "",
+    certs: Certs = None,
+    shape: ShapeList = None,
+    records: Records = None,
+    layout_solver: LayoutSolver = "auto",
+    json: Json = False,
+) -> None:
+    """Print the cheapest layouts of a network's images.
+
+    By the records of `retune tune --layout auto`.
+    """
+    shapes, solver = parse_shapes(shape), parse_solver(layout_solver)
+    check_model(model)
+    name = farm_device(device, scheduler, certs)
+    check_folder("RETUNE_CACHE", cache_root())
+    store = record_store(records)
+    from retune.api import import_network
+    from retune.core.codec import to_json
+    from retune.device.opening import spec_of
+    from retune.pipeline.layouts import plan_of, totals_of
+    from retune.search.conditions import network_conditions
+    from retune.search.layout.search import FoundLayouts, recorded_problem
+    from retune.search.layout.solver.solve import solve
+
+    spec = spec_of(name)
+    network = import_network(model, shapes, "NHWC", cache_root()).network
+    where = network_conditions(spec, network.tasks.values())
+    problem = recorded_problem(network, spec, store, where)
+    if not problem.measured:
+        raise InputError(
+            f"{store.root}: expected measurements of {model} in other layouts than rows on "
+            f"{spec.name}, got none; `retune tune {model} --layout auto --out DIR` takes them"
+        )
+    solution = solve(problem.table, solver)
+    found = FoundLayouts(problem=problem, solution=solution, trials=0, unused=0)
+    chosen = plan_of(problem.choice(solution.choice), problem)
+    totals = totals_of(found, network)
+    if json:
+        print_json({"plan": to_json(chosen), "totals": to_json(totals)})
+        return
+    print_table(_rows(chosen), f"layouts of {model} on {spec.model}")
+    for total in totals:
+        proven = ", proven optimal" if total.optimal else ""
+        ratio = total.us / totals[0].us if totals[0].us else 1.0
+        copied = f"{total.copies} images copied"
+        print_line(f"{total.name:20} {total.us / 1e3:9.3f} ms  {ratio:.3f}x  {copied}{proven}")
+
+
+def _rows(chosen: "LayoutPlan") -> list[dict[str, object]]:
+    kernels: list[dict[str, object]] = [
+        {
+            "kernel": k.group,
+            "reads": k.read,
+            "makes": k.made,
+            "us": round(k.us, 1) if k.us else None,
+            "us in rows": round(k.rows_us, 1) if k.rows_us else None,
+        }
+        for k in chosen.kernels
+    ]
+    copies: list[dict[str, object]] = [
+        {"kernel": f"copy of {i.image}", "reads": i.made, "makes": ", ".join(i.copies),
+         "us": round(i.us, 1), "us in rows": None}
+        for i in chosen.images
+        if i.copies
+    ]  # fmt: skip
+    return [*kernels, *copies]

@@ -1,0 +1,173 @@
+"""`retune records`: what was measured, summed up, the best of it, and all of it as a table."""
+
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from retune.cli.console import print_json, print_line, print_table, say
+from retune.cli.options import Json, Records, record_store
+from retune.core.errors import InputError, LookupFailed
+from retune.core.files import check_file
+from retune.core.quantities import counted
+
+if TYPE_CHECKING:
+    from retune.records.schema import TuningRecord
+    from retune.records.store import RecordStore
+
+_FOR_PROGRAMS = frozenset(
+    ("task_key", "record_id", "measured", "last", "conditions", "sketch", "decisions", "flops")
+)
+"""Columns that no table for people has."""
+
+_DEVICE_PARTS = 2
+"""Of a fingerprint that people see: model and driver."""
+_PLACE_CHARS = len("network:") + 8
+"""Of a place that people see: enough to tell networks apart."""
+
+app = typer.Typer(help="Look into the record store.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.command("summary")
+def summary(records: Records = None, json: Json = False) -> None:
+    """Print how much was measured, for what, and how it went."""
+    store = record_store(records)
+    found = store.summary()
+    tasks = _tasks(store)
+    if json:
+        print_json({**asdict(found), "per_task": tasks})
+        return
+    of_what = f"{counted(found.tasks, 'task')}, {counted(found.runs, 'run')}"
+    print_line(f"{counted(found.records, 'record')} of {of_what}")
+    print_line(f"{counted(found.files, 'file')}, {found.bytes / 2**20:.2f} MiB in {store.root}")
+    for name, counts in (
+        ("outcomes", found.statuses),
+        ("devices", found.targets),
+        ("networks", found.models),
+    ):
+        said = ", ".join(f"{count:,} {what}" for what, count in counts.items())
+        print_line(f"{name}: {said or 'none'}")
+    for path in found.damaged:
+        print_line(f"damaged: {path}")
+    print_table([_for_people(row) for row in tasks], "tasks")
+
+
+@app.command("best")
+def best(
+    records: Records = None,
+    device: Annotated[
+        str | None, typer.Option(help="Only this device: its name, model or fingerprint.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Print the fastest right candidate of each task.
+
+    With its schedule's decisions.
+    """
+    from retune.records import ranking
+
+    store = record_store(records)
+    rows: list[dict[str, Any]] = []
+    tasks = _tasks(store)
+    wanted = None if device is None else _fingerprint(device, {task["device"] for task in tasks})
+    for task in tasks:
+        if wanted in (None, task["device"]):
+            found = ranking.best(store, task["task_key"], _conditions(task))
+            rows += [_best_row(found)] if found else []
+    if json:
+        print_json(rows)
+    else:
+        print_table([_for_people(row) for row in rows], f"best records of {store.root}")
+
+
+@app.command("export")
+def export(
+    output: Annotated[Path, typer.Argument(help="A .csv, .json or .parquet file.")],
+    records: Records = None,
+    model: Annotated[str | None, typer.Option(help="Only records of this network.")] = None,
+) -> None:
+    """Write all records as one table.
+
+    For tools that do not read the store.
+    """
+    from retune.records.export import check_format
+    from retune.records.export import export as write
+
+    check_format(output)
+    check_file("output", output)
+    store = record_store(records)
+    known = sorted(store.summary().models) if model else []
+    if model and model not in known:
+        there = ", ".join(known) or "none"
+        raise LookupFailed(f"--model {model}: no record is of that network; there are: {there}")
+    count = write(store, output, {"model": model} if model else None)
+    say(f"{output}: {counted(count, 'record')}")
+
+
+def _tasks(store: "RecordStore") -> list[dict[str, Any]]:
+    """The store's tasks, each under each of its conditions; None where something is not known."""
+    frame = store.tasks()
+    plain = frame.astype(object).where(frame.notna().to_numpy(bool), None)
+    return cast(list[dict[str, Any]], plain.to_dict("records"))
+
+
+def _fingerprint(device: str, known: Collection[str]) -> str:
+    """The one of a device that is known by it, by the model with which it begins, or by its name.
+
+    Raises: LookupFailed.
+    """
+    found = [item for item in known if device in (item, item.partition("|")[0])]
+    if not found:
+        from retune.device.opening import spec_of
+
+        with suppress(InputError):
+            found = [item for item in known if item == spec_of(device).fingerprint]
+    if len(found) == 1:
+        return found[0]
+    there = "; ".join(sorted(found or known)) or "none"
+    what = "several are of that model" if found else "no record is of that device"
+    raise LookupFailed(f"--device {device}: {what}; there are: {there}")
+
+
+def _conditions(task: dict[str, Any]) -> dict[str, Any]:
+    """The filter of the records of one of the store's tasks."""
+    return {"device": task["device"], "conditions": [task["conditions"]]}
+
+
+def _best_row(record: "TuningRecord") -> dict[str, Any]:
+    from retune.targets.spaces import strategy
+
+    time_us, where = record.measurement.median_us, record.conditions
+    return {
+        "task": record.task_name,
+        "median_us": time_us,
+        "gflops": record.flops / time_us / 1e3 if record.flops and time_us else None,
+        "strategy": strategy(record.sketch),
+        "knobs": {name: list(values) for name, values in record.knobs},
+        "tuner": record.tuner,
+        "model": record.model,
+        "constants": where and where.constants,
+        "place": where and where.place,
+        "device": record.device,
+        "conditions": where and where.key,
+        "sketch": record.sketch,
+        "decisions": list(record.decisions),
+        "task_key": record.task_key,
+        "record_id": record.record_id,
+        "measured": record.measurement.timestamp.isoformat(),
+    }
+
+
+def _for_people(row: dict[str, Any]) -> dict[str, Any]:
+    """Without what only programs read; decisions on one line, and keys as far as they differ."""
+    shown = {name: value for name, value in row.items() if name not in _FOR_PROGRAMS}
+    if "knobs" in shown:
+        knobs = shown["knobs"].items()
+        shown["knobs"] = " ".join(f"{name}={','.join(map(str, v))}" for name, v in knobs)
+    shown["device"] = "|".join(str(shown["device"]).split("|")[:_DEVICE_PARTS])
+    if shown.get("place"):
+        shown["place"] = str(shown["place"])[:_PLACE_CHARS]
+    return shown

@@ -1,0 +1,56 @@
+"""`retune tasks`: what a network consists of, as tensor expressions."""
+
+from typing import TYPE_CHECKING
+
+from retune.cli.console import print_json, print_line, say
+from retune.cli.options import (
+    Json,
+    Layout,
+    Model,
+    ShapeList,
+    check_model,
+    parse_layout,
+    parse_shapes,
+)
+from retune.core.config import cache_root
+from retune.core.files import check_folder
+from retune.core.quantities import counted, flop_text
+
+if TYPE_CHECKING:
+    from retune.search.task import Task
+
+
+def tasks(
+    model: Model, shape: ShapeList = None, layout: Layout = "NHWC", json: Json = False
+) -> None:
+    """Print a network's tasks, each as tensor expressions."""
+    shapes, order = parse_shapes(shape), parse_layout(layout)
+    check_model(model)
+    check_folder("RETUNE_CACHE", cache_root())
+    from retune.api import extract_tasks, import_network
+    from retune.pipeline.network import order_of
+
+    network = import_network(model, shapes, order, cache_root())
+    found = extract_tasks(network)
+    if (written := order_of(order)) != order:
+        say(
+            f"retune: --layout {order}: tasks are written in {written}; how their images "
+            f"lie is measured by `retune tune --layout {order}`, and `retune plan` shows it"
+        )
+    if json:
+        print_json([task.to_json() for task in found])
+        return
+    for number, task in enumerate(found, 1):
+        print_line(f"{number}. {task.name} (x{task.weight})  {_facts(task)}")
+        print_line("    " + task.text.strip().replace("\n", "\n    "))
+        print_line()
+    flops = sum(task.flops * task.weight for task in found)
+    for ops in network.network.host_steps:
+        print_line(f"on the host: {ops}")
+    print_line(f"{counted(len(found), 'task')}, {flop_text(flops)} in one run of {model}")
+
+
+def _facts(task: "Task") -> str:
+    shapes = ", ".join("x".join(map(str, shape)) for shape in task.input_shapes)
+    output = "x".join(map(str, task.output_shape))
+    return f"{flop_text(task.flops)}  {shapes} -> {output}  {task.key[:12]}"

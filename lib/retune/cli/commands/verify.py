@@ -1,0 +1,116 @@
+"""`retune verify`: a bundle's outputs beside those of the oracle."""
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from functools import partial
+from math import inf
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from retune.cli.commands.farm import Certs, Device, Scheduler, farm_device
+from retune.cli.console import print_json, print_line, say
+from retune.cli.options import (
+    MODEL_HELP,
+    Digest,
+    Json,
+    Module,
+    Trusted,
+    check_model,
+    check_module,
+    trust_of,
+)
+from retune.core.quantities import counted
+
+if TYPE_CHECKING:
+    from retune.bundle.plan import NetworkPlan
+    from retune.bundle.verify.examiner import Verdict
+
+Reference = Annotated[str, typer.Option("--model", help=MODEL_HELP)]
+
+
+def verify(
+    module: Module,
+    model: Reference,
+    samples: Annotated[int, typer.Option(min=1, help="Seeded random inputs to compare on.")] = 4,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the inputs.")] = 0,
+    device: Device = "",
+    scheduler: Scheduler = "",
+    certs: Certs = None,
+    trust: Trusted = None,
+    digest: Digest = "",
+    json: Json = False,
+) -> None:
+    """Compare a bundle's outputs with onnxruntime's.
+
+    Fails if they are too far.
+
+    A bundle of integers has to compute what numpy makes of the same quantized network; how far it
+    is from the float network is said beside it.
+    """
+    check_module(module)
+    check_model(model)
+    from retune.bundle.format import read_bundle
+    from retune.bundle.trust import admitted
+    from retune.bundle.verify.farm_examiner import open_examiner
+    from retune.device.opening import playing
+
+    with admitted(module, trust_of(trust, digest)) as bundle:
+        plan = read_bundle(bundle)
+        say(f"retune: comparing the outputs of {counted(samples, 'random input')} ...")
+        player = device or playing(plan.device.name)
+        with open_examiner(farm_device(player, scheduler, certs)) as examiner:
+            judge = partial(examiner.verify, bundle, samples=samples, seed=seed)
+            judged, floats = _judged(judge, plan, model)
+    if json:
+        print_json({"module": str(module), **_data(judged, floats)})
+    else:
+        _print(str(module), judged, floats)
+        if player != plan.device.name:
+            print_line(f"its kernels ran on {player}; it was compiled for {plan.device.name}")
+    if not judged.found.passed:
+        raise typer.Exit(1)
+
+
+def _judged(
+    judge: "Callable[..., Verdict]", plan: "NetworkPlan", model: str
+) -> "tuple[Verdict, Verdict | None]":
+    """The bundle beside the oracle; one of integers also beside the float network."""
+    from retune.bundle.plan import INTEGERS_NOTE, RECIPE_NOTE
+    from retune.bundle.verify.examination import Original
+    from retune.core.codec import from_json
+    from retune.frontend.models import resolve_model
+    from retune.graph.quantize.recipe import Recipe
+
+    shapes = plan.input_shapes
+    note = plan.notes.get(RECIPE_NOTE)
+    recipe = from_json(Recipe, note) if note else None
+    original = Original(onnx=resolve_model(model, shapes=shapes), shapes=shapes, recipe=recipe)
+    judged = judge(original)
+    if recipe is None and INTEGERS_NOTE not in plan.notes:
+        return judged, None
+    return judged, judge(replace(original, recipe=None, integers=False), tolerance=inf)
+
+
+def _data(judged: "Verdict", floats: "Verdict | None") -> dict[str, object]:
+    apart = {"float_rel_range": floats.found.max_rel_range} if floats else {}
+    return {"oracle": judged.oracle, **asdict(judged.found), **apart}
+
+
+def _print(module: str, judged: "Verdict", floats: "Verdict | None") -> None:
+    found = judged.found
+    verdict = "agrees" if found.passed else "DOES NOT AGREE"
+    oracle = f"{judged.oracle} on the quantized network" if floats else judged.oracle
+    print_line(
+        f"{module} {verdict} with {oracle}: at most {found.max_abs:.3e} away, "
+        f"{found.max_rel_range:.2e} of the output's range ({found.samples} samples, "
+        f"allowed: {found.tolerance:.0e})"
+    )
+    if found.by_parts:
+        print_line("compared part by part, as results of host steps jump at rounding")
+    if floats is not None:
+        apart, part = floats.found.max_abs, floats.found.max_rel_range
+        print_line(
+            f"the network as its file has it, by {floats.oracle}: at most {apart:.3e} away, "
+            f"{part:.2e} of the output's range"
+        )

@@ -1,0 +1,177 @@
+"""The command line: `retune COMMAND`. One module of `retune.cli.commands` for each command.
+
+Errors are one sentence on stderr: exit code 2 for bad input, 1 for a run that failed, 130 when
+interrupted. Importing this module is cheap; commands import what they need when they run.
+"""
+
+import errno
+import os
+import shlex
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from retune import __version__
+from retune.cli.commands import (
+    bench,
+    devices,
+    export,
+    farm,
+    model,
+    nightly,
+    ops,
+    pack,
+    plan,
+    quantize,
+    records,
+    resume,
+    rollback,
+    run,
+    tasks,
+    tune,
+    verify,
+    vta,
+)
+from retune.cli.console import print_line, say
+from retune.core.config import cache_root
+from retune.core.errors import RetuneError, ShapesMissing
+
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="retune",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print_line(f"retune {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Tunes neural networks for OpenCL devices: an ONNX file in, a fast bundle out."""
+
+
+app.command("devices")(devices.devices)
+app.command("tasks")(tasks.tasks)
+app.command("ops")(ops.ops)
+app.command("quantize")(quantize.quantize)
+app.command("plan")(plan.plan)
+app.command("tune")(tune.tune)
+app.command("resume")(resume.resume)
+app.command("run")(run.run)
+app.command("bench")(bench.bench)
+app.command("verify")(verify.verify)
+app.command("pack")(pack.pack)
+app.command("export")(export.export)
+app.command("versions")(rollback.versions)
+app.command("rollback")(rollback.rollback)
+app.add_typer(records.app, name="records")
+app.add_typer(model.app, name="model")
+app.add_typer(nightly.app, name="nightly")
+app.add_typer(farm.app, name="farm")
+app.add_typer(vta.app, name="vta")
+
+
+_REMEDIES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room there"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "name a place that can be written"),
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), "allow more open files (ulimit -n)"),
+    errno.ENAMETOOLONG: "name a shorter one",
+}
+"""What the machine refuses -> what to do: none of these is a bug."""
+
+
+def main() -> None:
+    """The console script."""
+    warnings.showwarning = lambda message, *_, **__: say(f"retune: warning: {_first_line(message)}")
+    code = run_command(sys.argv[1:])
+    if code == INTERRUPTED:  # not for threads that wait for a batch: what it measures is not kept
+        sys.stdout.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Runs one command line and returns its exit code; never raises."""
+    try:
+        app(list(arguments), prog_name="retune")
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        return _interrupted(arguments) if code == INTERRUPTED else code
+    except KeyboardInterrupt:
+        return _interrupted(arguments)
+    except RetuneError as error:
+        say(f"retune: {error}")
+        if isinstance(error, ShapesMissing):
+            say(f"retune: such as: {shlex.join(['retune', *arguments, *error.options])}")
+        return error.exit_code
+    except MemoryError as error:
+        say(f"retune: out of memory: {_first_line(error)}; try a smaller batch or image")
+        return 1
+    except OSError as error:
+        remedy = _REMEDIES.get(error.errno or 0)
+        if remedy is None:
+            return _bug(error)
+        where = f"{error.filename}: " if error.filename else ""
+        say(f"retune: {where}{error.strerror}; {remedy}, and give the same command again")
+        return 1
+    except Exception as error:  # noqa: BLE001 - the process edge: recorded with its traceback
+        return _bug(error)
+    return 0
+
+
+def _bug(error: Exception) -> int:
+    say(f"retune: unexpected {type(error).__name__}: {_first_line(error)}")
+    say(f"retune: this is a bug; the traceback is in {_write_traceback(error)}")
+    return 1
+
+
+def _interrupted(arguments: Sequence[str]) -> int:
+    say("retune: interrupted")
+    if arguments and arguments[0] in ("tune", "resume"):
+        again = shlex.join(["retune", *arguments])
+        say(f"retune: everything measured is kept; continue with: {again}")
+    return INTERRUPTED
+
+
+def _write_traceback(error: Exception) -> Path:
+    text = "".join(traceback.format_exception(error))
+    name = f"traceback-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
+    for folder in (cache_root() / "errors", Path(tempfile.gettempdir())):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text, encoding="utf-8")
+        except OSError:
+            continue
+        return folder / name
+    say(text)
+    return Path("the lines above")
+
+
+def _first_line(error: Warning | Exception | str) -> str:
+    return (str(error).strip().splitlines() or ["no message"])[0]
+
+
+if __name__ == "__main__":
+    main()

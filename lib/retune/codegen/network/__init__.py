@@ -1,0 +1,1 @@
+"""Many kernels as one: persistent kernels, one thread, finalists in turns."""

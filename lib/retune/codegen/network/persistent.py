@@ -1,0 +1,261 @@
+"""One kernel that runs a whole list of kernels: persistent workers that go from step to step.
+
+Why: a CPU driver puts its threads to sleep after each launch and wakes them for the next one. On
+PoCL that is about 20 us a launch, a third of the time of a network of small kernels, and it deals
+the work-groups out in advance, unevenly. Here as many work-groups as the device has threads stay
+for the whole run. Each one takes groups of the present step, first from its own share, then from
+the shares of others, until none is left; then it waits for the steps that the next one depends on.
+A group that changes hands costs its lines' way from one core's cache to the other's: a single small
+step that runs again and again is up to 1.5 times faster if the last group of a share is its owner's
+alone. Whole networks are not (five of them, twice in turns: 1.01 times as long, 0.96 to 1.06).
+
+It cannot hang, whatever the device does: a worker waits only for groups that were taken, and who
+took them is running. Nobody waits for another worker to arrive, so the workers may start in any
+number and order, even one after the other, which is all that OpenCL promises. What is asked of the
+device is that threads which run make progress: CPUs do, GPUs need not.
+
+Source of the idea: Gupta, Stuart, Owens, "A Study of Persistent Threads Style GPU Programming for
+GPGPU Workloads", InPar 2012. The atomics are those of OpenCL 3.0 (acquire, release, device scope).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from retune.codegen.opencl.kernels import cooperative_kernel, group_function
+
+NAME = "persistent"
+"""Entry point of the kernel."""
+BUILD_OPTION = "-cl-std=CL3.0"
+ALIGN_BYTES = 64
+"""Offsets of arguments are multiples of this; a counter has as many bytes of its own."""
+MAX_STEPS = 1024
+"""Steps of one launch, rounds counted: what the counters are made for."""
+
+LINE_INTS = 16
+"""Integers of a cache line."""
+_WAITS_AT = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Callee:
+    """A kernel by the function of one of its groups."""
+
+    kernel: str
+    parameters: int
+    """How many pointers it takes."""
+    groups: tuple[int, int, int]
+    items: int = 1
+    """Of a group; of one item the function is `group_function`, or else `tile_name`."""
+    arena: int = 0
+    """Bytes of local memory of a group."""
+
+    @property
+    def group(self) -> str:
+        """The number of group `t` along each axis, in OpenCL C."""
+        x, y, _ = self.groups
+        return f"(int3)(t % {x}, t / {x} % {y}, t / {x * y})"
+
+    def arguments(self, first: int) -> list[str]:
+        """Its pointers, by the places that a row of `steps` has from that number on."""
+        return [
+            f"(__global void*)(bases[step[{at}]] + {ALIGN_BYTES}L * step[{at + 1}]),"
+            for at in range(first, first + 2 * self.parameters, 2)
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One launch of a callee."""
+
+    kernel: str
+    args: tuple[tuple[int, int], ...]
+    """Number of a base pointer and byte offset from it, for each parameter."""
+    waits: tuple[int, ...]
+    """Earlier steps that must be complete before this one starts."""
+    label: str
+
+    def row(self, number: int, head: Sequence[int]) -> str:
+        """The row of `steps` for it: those numbers, then base and offset of each argument."""
+        places = [n for base, offset in self.args for n in (base, offset // ALIGN_BYTES)]
+        return f"  {{{', '.join(map(str, (*head, *places)))}}},  // {number}: {comment(self.label)}"
+
+
+def workers(compute_units: int) -> int:
+    """Work-groups to launch so that each of the device's threads gets one.
+
+    PoCL gives a thread that asks 1 + remaining / threads of them at a time; those that come too
+    late find nothing to do.
+    """
+    return 2 * compute_units
+
+
+def most_rounds(steps: int) -> int:
+    """How many times over one launch can run that many steps."""
+    return max(1, MAX_STEPS // max(1, steps))
+
+
+def state_bytes(steps: int, threads: int) -> int:
+    """Size of the counters, zeros before the first launch; a launch leaves zeros behind."""
+    return 4 * LINE_INTS * (2 + max(steps, MAX_STEPS) * (threads + 1))
+
+
+def persistent_text(
+    callees: Sequence[Callee],
+    steps: Sequence[Step],
+    bases: int,
+    threads: int | str,
+    *,
+    moving: bool = False,
+) -> str:
+    """OpenCL C of the kernel; the callees' own texts go before it.
+
+    `threads` is the device's number of them, or the name of a macro that will be.
+
+    Arguments: `bases` pointers, the counters, then the first step to run, the step to stop before,
+    and how many times over: (last - first) * rounds <= MAX_STEPS, or one round. If `moving`, two
+    more: in each round the first base lies so many times ALIGN_BYTES after where it lay in the
+    round before, and is back at its start after so many rounds. A launch goes on where the last one
+    of the kernel ended.
+    """
+    pointers, kept = base_names(bases), "" if moving else "const "
+    given = [
+        *(f"__global char* {name}" for name in pointers),
+        "__global atomic_int* state",
+        *("const int first", "const int last", "const int rounds"),
+        *(("const int stride", "const int windows") if moving else ()),
+    ]
+    body = [
+        f"__global char* {kept}bases[{bases}] = {{{', '.join(pointers)}}};",
+        *(["const int window = retune_read(state + 1);"] if moving else []),
+        *_body(callees, _width(steps), moving=moving),
+    ]
+    kernel = cooperative_kernel(NAME, (1, 1, 1), given, body)
+    return "\n".join([*table(callees, steps), *support_lines(threads), *kernel, ""])
+
+
+def base_names(bases: int) -> list[str]:
+    """The arguments in which steps have theirs."""
+    return [f"base_{i}" for i in range(bases)]
+
+
+def _width(steps: Sequence[Step]) -> int:
+    return max((len(step.waits) for step in steps), default=0)
+
+
+def table(callees: Sequence[Callee], steps: Sequence[Step]) -> list[str]:
+    """The constant `steps`: a row for each step."""
+    numbers = {callee.kernel: i for i, callee in enumerate(callees)}
+    groups = {callee.kernel: prod(callee.groups) for callee in callees}
+    width = _width(steps)
+    most = max(callee.parameters for callee in callees)
+    lines = [
+        "// Of each step: its kernel, its work-groups, the steps to wait for (-1: no more), and",
+        f"// base pointer and offset / {ALIGN_BYTES} of each argument.",
+        f"__constant int steps[{len(steps)}][{_WAITS_AT + width + 2 * most}] = {{",
+    ]
+    for number, step in enumerate(steps):
+        waits = (*step.waits, *(-1,) * (width - len(step.waits)))
+        lines.append(step.row(number, (numbers[step.kernel], groups[step.kernel], *waits)))
+    return [*lines, "};", ""]
+
+
+def comment(label: str) -> str:
+    """The label as a comment of one line may hold it."""
+    return "".join(c if c.isprintable() and c != "\\" else "?" for c in label)
+
+
+def support_lines(threads: int | str) -> list[str]:
+    """How workers take groups and wait: COUNTERS, retune_read, _add, _wait and _take."""
+    counters = threads + 1 if isinstance(threads, int) else f"({threads} + 1)"
+    return f"""\
+// Counters have a cache line each: of a step, the groups done, then those taken of each share.
+#define COUNTERS(step) (state + {LINE_INTS} * (2 + (step) * {counters}))
+
+static int retune_read(__global atomic_int* counter) {{
+  return atomic_load_explicit(counter, memory_order_relaxed, memory_scope_device);
+}}
+
+static int retune_add(__global atomic_int* counter, const int more) {{
+  return atomic_fetch_add_explicit(counter, more, memory_order_acq_rel, memory_scope_device);
+}}
+
+static void retune_wait(__global atomic_int* counter, const int value) {{
+  while (atomic_load_explicit(counter, memory_order_acquire, memory_scope_device) != value) {{
+  }}
+}}
+
+// A group that nobody has taken yet, from this worker's share if it has one left; otherwise -1.
+static int retune_take(__global atomic_int* counters, const int me, const int groups) {{
+  for (int i = 0; i < {threads}; ++i) {{
+    const int owner = (me + i) % {threads};
+    const int start = (int)((long)groups * owner / {threads});
+    const int size = (int)((long)groups * (owner + 1) / {threads}) - start;
+    __global atomic_int* taken = counters + {LINE_INTS} * (1 + owner);
+    if (retune_read(taken) < size) {{
+      const int next = retune_add(taken, 1);
+      if (next < size) {{
+        return start + next;
+      }}
+    }}
+  }}
+  return -1;
+}}
+""".splitlines()
+
+
+def _body(callees: Sequence[Callee], width: int, *, moving: bool) -> list[str]:
+    now = "(window + s / count) % windows"
+    move = f"    bases[0] = base_0 + {ALIGN_BYTES}L * stride * ({now});\n"
+    keep = (
+        "  atomic_store_explicit(state + 1, (window + rounds) % windows, memory_order_relaxed,\n"
+        "                        memory_scope_device);\n"
+    )
+    return f"""\
+const int me = retune_add(state, 1);
+const int count = last - first;
+for (int s = 0; s < rounds * count; ++s) {{
+  const int number = first + s % count;
+  __constant const int* step = steps[number];
+  __global atomic_int* counters = COUNTERS(s);
+  if (number == first) {{
+    for (int before = max(0, s - count); before < s; ++before) {{
+      retune_wait(COUNTERS(before), steps[first + before % count][1]);
+    }}
+{move if moving else ""}  }}
+  for (int i = 0; i < {width}; ++i) {{
+    const int before = step[{_WAITS_AT} + i];
+    if (before >= first) {{
+      retune_wait(COUNTERS(s - number + before), steps[before][1]);
+    }}
+  }}
+  int done = 0;
+  int t;
+  while ((t = retune_take(counters, me, step[1])) >= 0) {{
+    ++done;
+    switch (step[0]) {{
+{case_lines(callees, width)}
+    }}
+  }}
+  if (done) {{
+    retune_add(counters, done);
+  }}
+}}
+// The last one to leave clears the counters for the next launch.
+if (retune_add(state + {LINE_INTS}, 1) == (int)get_num_groups(0) - 1) {{
+  for (__global atomic_int* c = state; c < COUNTERS(rounds * count); c += {LINE_INTS}) {{
+    atomic_store_explicit(c, 0, memory_order_relaxed, memory_scope_device);
+  }}
+{keep if moving else ""}}}""".splitlines()
+
+
+def case_lines(callees: Sequence[Callee], width: int) -> str:
+    """The cases of a switch over `step[0]` that run group `t` of a step; rows wait for `width`."""
+    lines: list[str] = []
+    for number, callee in enumerate(callees):
+        lines.append(f"    case {number}:")
+        lines.append(f"      {group_function(callee.kernel)}(")
+        lines.extend(f"          {a}" for a in callee.arguments(_WAITS_AT + width))
+        lines.append(f"          {callee.group});")
+        lines.append("      break;")
+    return "\n".join(lines)

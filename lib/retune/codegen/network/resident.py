@@ -1,0 +1,305 @@
+"""One kernel that runs a whole list of kernels on a GPU: groups of items that stay, and take tiles.
+
+Why: a launch costs NVIDIA's driver 5 to 10 us of the host, and a network of small kernels is
+hundreds of them. `persistent` is the same idea for groups of one item. Here all groups have the
+size of the largest one of the kernels; groups of smaller ones lie side by side in one where there
+are more of them than groups to run them, and otherwise items are left over (`tile_functions`).
+
+The tiles of all steps, in their order, have tickets: numbers that a group takes from one counter,
+the next one while it still computes. Before the first tile of a step a group waits until all tiles
+of the steps before it that matter are done, by a counter for each; what it did itself it adds when
+its next ticket is of another step.
+
+It cannot hang: who waits has the ticket of a later tile than those that it waits for, those were
+taken by groups that run, and the earliest of all that are not done waits for none. (A ticket taken
+early is a later one than that which its group computes.) So groups may start in any number and
+order; what is asked of the device is that groups which run make progress, and that a fence makes
+visible to all of it what was written before. Both are tried (`device.staying`), not looked up.
+
+Nothing that is written in the launch may be read as if it were constant: inside of functions,
+compilers do not know whether it is (seen in NVIDIA's PTX: no `ld.global.nc` in them).
+
+What it costs: one kernel has the registers of the hungriest, so fewer groups than launches of
+their own would have share a unit. H100, two groups a unit: 1.3 to 2.1 us from step to step; whole
+networks between 0.5 (many small kernels) and 1.2 (few large ones) of the time of launches.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from textwrap import wrap
+
+from retune.codegen.network.persistent import ALIGN_BYTES, Callee, Step, base_names
+from retune.codegen.opencl.kernels import cooperative_kernel, group_function, tile_name
+
+NAME = "persistent"
+"""Entry point of the kernel."""
+LINE_INTS = 32
+"""Integers of a GPU's cache line; a counter has one of its own."""
+MOST_BYTES = 50_000
+"""Of the table of steps, which has a few waits beside it: devices have 64 KB of constants."""
+
+_PLACES_AT = 4
+_ALIGN = 64
+"""Bytes of a vector at most: local memory starts at multiples of this."""
+_WARP = 32
+"""Groups side by side start at multiples of this: items of one warp go one way (NVIDIA)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """How groups count and wait: the text of `resident_counter` and of what is done with it."""
+
+    text: str
+    options: tuple[str, ...] = ()
+    """Build options that it needs."""
+    stated: bool = False
+    """Whether the device has to state atomics that order memory for all of it: NVIDIA's compiler
+    takes them, and does not promise that."""
+
+
+_ATOMICS = """
+typedef atomic_int resident_counter;
+
+static int resident_add(__global resident_counter* counter) {
+  return atomic_fetch_add_explicit(counter, 1, memory_order_relaxed, memory_scope_device);
+}
+
+static void resident_done(__global resident_counter* counter, const int done) {
+  atomic_fetch_add_explicit(counter, done, memory_order_release, memory_scope_device);
+}
+
+static int resident_leave(__global resident_counter* counter) {
+  return atomic_fetch_add_explicit(counter, 1, memory_order_acq_rel, memory_scope_device);
+}
+
+static void resident_wait(__global resident_counter* counter, const int value) {
+  while (atomic_load_explicit(counter, memory_order_acquire, memory_scope_device) != value) {
+  }
+}
+
+static void resident_clear(__global resident_counter* counter) {
+  atomic_store_explicit(counter, 0, memory_order_relaxed, memory_scope_device);
+}
+"""
+"""By the atomics of OpenCL 3.0."""
+
+_FENCES = """
+typedef volatile int resident_counter;
+
+static int resident_add(__global resident_counter* counter) {
+  return atomic_inc(counter);
+}
+
+static void resident_done(__global resident_counter* counter, const int done) {
+  asm volatile("fence.acq_rel.gpu;" ::: "memory");
+  atomic_add(counter, done);
+}
+
+static int resident_leave(__global resident_counter* counter) {
+  asm volatile("fence.acq_rel.gpu;" ::: "memory");
+  const int before = atomic_inc(counter);
+  asm volatile("fence.acq_rel.gpu;" ::: "memory");
+  return before;
+}
+
+static void resident_wait(__global resident_counter* counter, const int value) {
+  int found;
+  do {
+    asm volatile("ld.acquire.gpu.s32 %0, [%1];" : "=r"(found) : "l"(counter) : "memory");
+  } while (found != value);
+}
+
+static void resident_clear(__global resident_counter* counter) {
+  *counter = 0;
+}
+"""
+"""By those of OpenCL 1.2, which order nothing, and PTX's fences and loads, which do.
+
+A fence before a count releases what was written, a load of the count acquires it; another fence in
+either place took a quarter of a microsecond more from step to step (H100).
+Source: PTX ISA, 8, Memory Consistency Model: release and acquire patterns."""
+
+WAYS: Mapping[str, Way] = {
+    "launch.groups_stay.atomics": Way(text=_ATOMICS, options=("-cl-std=CL3.0",), stated=True),
+    "launch.groups_stay.ptx": Way(
+        text=_FENCES, options=("-DTILE_FUNCTION=__attribute__((noinline))",)
+    ),
+}
+"""By the names under which a device offers them, the best first."""
+
+
+def _room(tiles: Callee) -> int:
+    """Items from one group to the next beside it."""
+    return 1 if tiles.items == 1 else -(-tiles.items // _WARP) * _WARP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """The groups that stay."""
+
+    groups: int
+    items: int
+    arena: int
+    """Bytes of local memory of each."""
+
+    def beside(self, tiles: Callee) -> int:
+        """Groups of a kernel that one of these runs side by side: only as many as it takes."""
+        needed = -(-prod(tiles.groups) // self.groups)
+        return max(1, min(needed, self.items // _room(tiles), self.arena // max(1, tiles.arena)))
+
+    def tickets(self, tiles: Callee) -> int:
+        """Of a step that runs such a kernel."""
+        return -(-prod(tiles.groups) // self.beside(tiles))
+
+
+def shape_of(tiles: Sequence[Callee], groups: int) -> Shape:
+    """So many groups, each large enough for any of the kernels."""
+    return Shape(
+        groups=groups,
+        items=max(_WARP, *map(_room, tiles)),
+        arena=max(_ALIGN, *(one.arena for one in tiles)),
+    )
+
+
+def state_bytes(steps: int) -> int:
+    """Size of the counters, zeros before the first launch; a launch leaves zeros behind."""
+    return 4 * LINE_INTS * (2 + steps)
+
+
+def resident_text(
+    tiles: Sequence[Callee], steps: Sequence[Step], bases: int, shape: Shape, way: Way
+) -> str:
+    """OpenCL C of the kernel; the texts of the kernels that it runs go before it.
+
+    Arguments: `bases` pointers, the counters, the first step to run, and the step to stop before.
+    """
+    pointers = base_names(bases)
+    given = [
+        *(f"__global uchar* {name}" for name in pointers),
+        *("__global resident_counter* state", "const int first", "const int last"),
+    ]
+    cases = "\n".join(_cases(tiles, shape))
+    body = [
+        f"__local uchar arena[{shape.arena}] __attribute__((aligned({_ALIGN})));",
+        f"__global uchar* const bases[{bases}] = {{{', '.join(pointers)}}};",
+        *_BODY.format(line=LINE_INTS, cases=cases, none=len(steps), items=shape.items).splitlines(),
+    ]
+    kernel = cooperative_kernel(NAME, (shape.items, 1, 1), given, body)
+    return "\n".join([*_table(tiles, steps, shape), way.text, *kernel, ""])
+
+
+def table_bytes(tiles: Sequence[Callee], steps: int) -> int:
+    """Size of the table of so many steps, which must not be more than MOST_BYTES."""
+    most = max(one.parameters for one in tiles)
+    return 4 * (steps + 1) * (_PLACES_AT + 2 * most)
+
+
+def _table(tiles: Sequence[Callee], steps: Sequence[Step], shape: Shape) -> list[str]:
+    """The constants `waits`, and `steps`: a row for each step, and one that ends the numbers."""
+    numbers = {one.kernel: i for i, one in enumerate(tiles)}
+    waits = [before for step in steps for before in step.waits]
+    row_ints = table_bytes(tiles, 0) // 4
+    rows: list[str] = []
+    ticket, waited = 0, 0
+    for number, step in enumerate(steps):
+        count = shape.tickets(tiles[numbers[step.kernel]])
+        rows.append(step.row(number, (numbers[step.kernel], ticket, count, waited)))
+        ticket, waited = ticket + count, waited + len(step.waits)
+    return [
+        "// The steps that steps wait for.",
+        f"__constant int waits[{max(1, len(waits))}] = {{",
+        *wrap(", ".join(map(str, waits or [-1])), 97, initial_indent="  ", subsequent_indent="  "),
+        "};",
+        "// Of each step: its kernel, its first ticket, its tickets, the first of its waits, and",
+        f"// base pointer and offset / {ALIGN_BYTES} of each argument.",
+        f"__constant int steps[{len(steps) + 1}][{row_ints}] = {{",
+        *rows,
+        f"  {{-1, {ticket}, 0, {waited}}}",
+        "};",
+    ]
+
+
+_BODY = """\
+__local int* taken = (__local int*)arena;
+const int me = get_local_id(0);
+const int begin = steps[first][1], end = steps[last][1];
+// Of the first item alone: its next ticket, the step of that or one before, and what is done.
+int ahead = 0, at = first, number = {none}, done = 0;
+if (me == 0) {{
+  ahead = begin + resident_add(state);
+}}
+do {{
+  if (me == 0) {{
+    const int ticket = ahead;
+    while (ticket < end && steps[at + 1][1] <= ticket) {{
+      ++at;
+    }}
+    const int next = ticket < end ? at : {none};
+    if (next != number && done > 0) {{
+      resident_done(state + {line} * (2 + number), done);
+      done = 0;
+    }}
+    ++done;
+    if (next < {none}) {{
+      ahead = begin + resident_add(state);
+      for (int i = steps[at][3]; next != number && i < steps[at + 1][3]; ++i) {{
+        const int before = waits[i];
+        if (before >= first) {{
+          resident_wait(state + {line} * (2 + before), steps[before][2]);
+        }}
+      }}
+    }}
+    taken[0] = next;
+    taken[1] = ticket - steps[at][1];
+  }}
+  barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
+  number = taken[0];
+  const int tile = taken[1];
+  __constant const int* step = steps[number];
+  barrier(CLK_LOCAL_MEM_FENCE);
+  switch (step[0]) {{
+{cases}
+  }}
+  barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
+}} while (number < {none});
+// The last one to leave clears the counters for the next launch.
+if (me == 0) {{
+  taken[0] = resident_leave(state + {line}) == (int)get_num_groups(0) - 1;
+}}
+barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
+if (taken[0]) {{
+  for (int i = me; i < {none} + 2; i += {items}) {{
+    resident_clear(state + {line} * i);
+  }}
+}}"""
+
+
+def _cases(tiles: Sequence[Callee], shape: Shape) -> list[str]:
+    """The cases of a switch over the kernel's number, which run tile `tile` of a step."""
+    lines: list[str] = []
+    for number, one in enumerate(tiles):
+        beside, room, groups = shape.beside(one), _room(one), prod(one.groups)
+        lines += [
+            f"case {number}: {{  // {beside} of {groups} groups of {one.items}",
+            f"  const int slot = me / {room};",
+            f"  const int t = tile * {beside} + slot;",
+            f"  const int idle = (slot >= {beside}) | (t >= {groups})"
+            f" | (me % {room} >= {one.items});",
+            f"  const int item = (me % {room}) | -idle;",
+            f"  const int3 group = {one.group};",
+            *(f"  {line}" for line in _call(one, beside)),
+            "  break;",
+            "}",
+        ]
+    return [f"  {line}" for line in lines]
+
+
+def _call(one: Callee, beside: int) -> list[str]:
+    """The call of the function of a group."""
+    passed = [f"    {a}" for a in one.arguments(_PLACES_AT)]
+    if one.items == 1:
+        called = f"{group_function(one.kernel)}("
+        return ["if (item >= 0) {", f"  {called}", *passed, "    group);", "}"]
+    place = f"arena + {one.arena} * min(slot, {beside - 1})" if beside > 1 else "arena"
+    return [f"{tile_name(one.kernel)}(", *passed, f"    group, item, {place});"]

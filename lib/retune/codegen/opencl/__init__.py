@@ -1,0 +1,1 @@
+"""OpenCL C as a renderer."""

@@ -1,0 +1,500 @@
+"""OpenCL C as a renderer: how types, values, statements and kernels are written.
+
+Nothing here decides what to compute. Read `OPENCL` at the end, the table.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import isfinite, isinf, isnan
+from textwrap import wrap
+
+import numpy as np
+
+from retune.codegen.intrinsics import shape_of
+from retune.codegen.kernel import (
+    CHANNELS,
+    Array,
+    Assign,
+    At,
+    Declare,
+    If,
+    Kernel,
+    Lanes,
+    Literal,
+    Load,
+    LookedUp,
+    Loop,
+    Matrices,
+    Memory,
+    Name,
+    Number,
+    OnMatrices,
+    Operation,
+    Part,
+    Prefetch,
+    Registers,
+    Store,
+    Together,
+    Value,
+    Wait,
+)
+from retune.codegen.opencl.intrinsics import function_lines, function_name, macro_name
+from retune.codegen.opencl.kernels import kernel_lines
+from retune.codegen.opencl.lookups import LOOKUP, lookup_lines
+from retune.codegen.opencl.rounding import ROUNDINGS, rounding_lines
+from retune.codegen.opencl.types import type_name
+from retune.codegen.printing import Printer, Renderer
+
+_ALIGNMENT = 64
+"""Bytes of a cache line: vectors of a private array that start on one do not cross it."""
+_TEXEL_BITS = CHANNELS.bit_length() - 1
+"""Elements are numbered by texels without these; shifts, as they are never negative."""
+_CONFIGURATION = "matrices"
+"""The array that says what matrix registers hold."""
+_NAMES_A_LINE = 8
+"""Registers that one line declares or sets."""
+_WIDTH = 97
+"""Characters of a comment's line."""
+
+_SPACE: Mapping[str, str] = {
+    "global": "__global", "constant": "__global", "local": "__local",
+}  # fmt: skip
+"""The qualifier of memory by a buffer's scope; registers and private arrays have none."""
+
+INFIX: Mapping[str, str] = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "rem": "%",
+    "lt": "<", "le": "<=", "eq": "==", "ne": "!=", "and": "&&", "or": "||",
+    "bitand": "&", "bitor": "|", "bitxor": "^", "shl": "<<", "shr": ">>",
+}  # fmt: skip
+
+FUNCTION: Mapping[str, str] = {
+    "exp": "exp", "log": "log", "sqrt": "sqrt", "abs": "fabs", "fmod": "fmod",
+    "fma": "fma",
+    "erf": "erf", **{name: way.macro for name, way in ROUNDINGS.items()},
+    "sin": "sin", "cos": "cos", "tan": "tan",
+    "arcsin": "asin", "arccos": "acos", "arctan": "atan",
+    "sinh": "sinh", "cosh": "cosh", "tanh": "tanh",
+    "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh",
+    "min": "min", "max": "max", "pow": "pow",
+}  # fmt: skip
+
+_BITS: Mapping[str, tuple[str, str, str]] = {
+    "float64": ("ulong", "0x7fffffffffffffffUL", "0x7ff0000000000000UL"),
+    "float32": ("uint", "0x7fffffffu", "0x7f800000u"),
+}
+"""Floats as bits: their type, the mask of all but the sign, and infinity."""
+
+_TEST: Mapping[str, str] = {"isnan": ">", "isinf": "=="}
+"""Function -> how the magnitude's bits compare with those of infinity."""
+
+
+_WORDS = """
+    auto break case char const continue default do double else enum extern float for goto if inline
+    int long register restrict return short signed sizeof static struct switch typedef union
+    unsigned void volatile while bool half uchar ushort uint ulong size_t ptrdiff_t complex
+    imaginary true false kernel global local constant private generic read_only write_only
+    read_write uniform pipe image1d_t image2d_t image3d_t sampler_t event_t queue_t NULL NAN
+    INFINITY HUGE_VALF MAXFLOAT INT_MIN INT_MAX LONG_MIN LONG_MAX fma select group get_group_id
+    get_local_id get_global_id barrier CLK_LOCAL_MEM_FENCE main base at matrices item arena exchange
+    tile0 tile1 tile2 tile3 tile4 tile5 tile6 tile7
+"""
+RESERVED = frozenset(
+    (*_WORDS.split(), *FUNCTION.values(), *(way.function for way in ROUNDINGS.values()))
+)
+"""Words that OpenCL C or the generated code uses; no name of ours may be one of them."""
+
+
+def literal(value: float | bool, dtype: str) -> str:
+    """A literal that reads back as exactly the same value."""
+    if dtype == "bool":
+        return "1" if value else "0"
+    if dtype.endswith("x8"):
+        return f"(uint2)({int(value)}u)"
+    if not dtype.startswith("float"):
+        if dtype == "int64":
+            return "LONG_MIN" if value == -(2**63) else f"{int(value)}L"
+        if dtype in ("uint32", "uint64"):
+            return f"{int(value)}{'u' if dtype == 'uint32' else 'UL'}"
+        return "INT_MIN" if value == -(2**31) and dtype == "int32" else str(int(value))
+    if dtype == "float32":
+        return _float(value)
+    if not isfinite(value):  # functions take arguments of one type alone
+        return f"({type_name(dtype)}){_float(value)}"
+    return _parenthesised(repr(float(value)))
+
+
+def _float(value: float) -> str:
+    """The float32 next to a number."""
+    if isnan(value):
+        return "NAN"
+    if isinf(value):
+        return "-INFINITY" if value < 0 else "INFINITY"
+    return _parenthesised(str(np.float32(value)), "f")
+
+
+def _parenthesised(text: str, suffix: str = "") -> str:
+    """A decimal number as a literal, within parentheses if it has a sign."""
+    whole = text if any(c in text for c in ".en") else f"{text}.0"
+    return f"({whole}{suffix})" if whole.startswith("-") else f"{whole}{suffix}"
+
+
+def bare(text: str) -> str:
+    """The text without the parentheses that enclose all of it."""
+    if not (text.startswith("(") and text.endswith(")")):
+        return text
+    depth = 0
+    for found in _PARENTHESIS.finditer(text, 0, len(text) - 1):
+        depth += 1 if found[0] == "(" else -1
+        if not depth:
+            return text
+    return text[1:-1]
+
+
+_PARENTHESIS = re.compile("[()]")
+
+
+# -- values ------------------------------------------------------------------------------------
+
+
+def _literal(value: Literal, _to: Printer) -> str:
+    return literal(value.value, value.dtype)
+
+
+def _name(value: Name, _to: Printer) -> str:
+    return value.name
+
+
+def _index(at: At, to: Printer) -> str:
+    if at.base is None:
+        return str(at.offset)
+    base, sign = to.text(at.base), "-" if at.offset < 0 else "+"
+    return f"{base} {sign} {abs(at.offset)}" if at.offset else base
+
+
+def _pointer(at: At, to: Printer) -> str:
+    index = _index(at, to)
+    return at.memory.name if index == "0" else f"{at.memory.name} + {index}"
+
+
+def _vector(memory: Memory, dtype: str, lanes: int = 1) -> str:
+    """The type of a value, or of an aligned vector, in that memory."""
+    return f"{_SPACE[memory.scope]} {type_name(dtype, lanes)}"
+
+
+def _load(value: Load, to: Printer) -> str:
+    at = value.at
+    if at.memory.image is not None:
+        return _texel(at, *at.memory.image, to)
+    if at.memory.dtype == "float16" and value.dtype == "float32":
+        if at.lanes == 1:
+            return f"vload_half({_index(at, to)}, {at.memory.name})"
+        return f"vload{'a' * at.aligned}_half{at.lanes}(0, {_pointer(at, to)})"
+    array, pointer = at.memory.name, _pointer(at, to)
+    if value.dtype != at.memory.dtype:  # a word, which starts on a multiple of its size
+        array = f"((const {_vector(at.memory, value.dtype)}*){array})"
+        pointer = f"{array} + {_index(at, to)}"
+    if at.aligned:
+        return f"*(const {_vector(at.memory, value.dtype, at.lanes)}*)({pointer})"
+    return f"vload{at.lanes}(0, {pointer})" if at.lanes > 1 else f"{array}[{_index(at, to)}]"
+
+
+def _texel(at: At, row: int, rows: int, to: Printer) -> str:
+    """Four floats of an image, which start on a multiple of four; rows are powers of two long."""
+    if at.base is None:
+        first = at.offset // CHANNELS
+        place = f"{first % row}, {first // row}"
+    elif rows == 1:
+        place = f"{_grouped(at, to)} >> {_TEXEL_BITS}, 0"
+    else:
+        index, bits = _grouped(at, to), _TEXEL_BITS + row.bit_length() - 1
+        place = f"({index} >> {_TEXEL_BITS}) & {row - 1}, {index} >> {bits}"
+    return f"read_imagef({at.memory.name}, (int2)({place}))"
+
+
+def _grouped(at: At, to: Printer) -> str:
+    """The index as an operand."""
+    return f"({_index(at, to)})" if at.offset or not isinstance(at.base, Name) else at.base.name
+
+
+def _looked_up(value: LookedUp, to: Printer) -> str:
+    places, table = to.text(value.places), value.memory.name
+    if value.dtype == "uint8":
+        return f"{LOOKUP}({table}, {places})"
+    return f"as_char16({LOOKUP}((__global const uchar*){table}, {places}))"
+
+
+def _lanes(value: Lanes, to: Printer) -> str:
+    text = to.text(value.value)
+    whole = text if isinstance(value.value, Name) else f"({text})"
+    return f"{whole}.s{''.join(f'{i:x}' for i in value.numbers)}"
+
+
+def _operation(value: Operation, to: Printer) -> str:
+    """What a table says: that of operators, and the others below; or else a function."""
+    op = value.op
+    args = [to.text(arg) for arg in value.args]
+    if op in INFIX:
+        return f"({args[0]} {INFIX[op]} {args[1]})"
+    if op in _OTHERS:
+        return _OTHERS[op](value, *args)
+    if op in _FORMS:
+        return _FORMS[op].format(*args)
+    if op in _BETWEEN:
+        text = _BETWEEN[op].join(args)
+        return f"({text})" if op == "sum" else text
+    name = FUNCTION.get(op) or function_name(op, shape_of(value.args, value.lanes))
+    return f"{name}({', '.join(args)})"
+
+
+def _all(value: Operation, *args: str) -> str:
+    return f"({_conjunction(value.args, args)})"
+
+
+def _conjunction(tests: Sequence[Value], texts: Iterable[str]) -> str:
+    pairs = zip(tests, texts, strict=True)
+    return " && ".join(text if _either(test) else bare(text) for test, text in pairs)
+
+
+def _either(test: Value) -> bool:
+    return isinstance(test, Operation) and test.op == "or"
+
+
+def _floordiv(value: Operation, a: str, b: str) -> str:
+    """Rounding toward negative infinity, as numpy's does."""
+    if value.dtype.startswith("float"):
+        return f"{FUNCTION['floor']}({a} / {b})"
+    return f"(({a} - {_mod(value, a, b)}) / ({b}))"
+
+
+def _mod(value: Operation, a: str, b: str) -> str:
+    if value.dtype.startswith("float"):
+        return f"({a} - {FUNCTION['floor']}({a} / {b}) * {b})"
+    return f"((({a}) % ({b}) + ({b})) % ({b}))"
+
+
+def _convert(value: Operation, text: str) -> str:
+    return f"convert_{type_name(value.dtype, value.lanes)}({text})"
+
+
+def _bitcast(value: Operation, text: str) -> str:
+    return f"as_{type_name(value.dtype, value.lanes)}({bare(text)})"
+
+
+def _wrap(value: Operation, text: str) -> str:
+    if value.lanes > 1:  # vectors of narrow types calculate in their own type
+        return text
+    return f"({type_name(value.dtype)})({bare(text)})"
+
+
+def _wide(value: Operation, *args: str) -> str:
+    return f"({type_name(value.dtype, value.lanes)})({', '.join(args)})"
+
+
+def _special(value: Operation, text: str) -> str:
+    """`isnan` or `isinf` by the bits: compilers may assume that all results are valid."""
+    kind, mask, infinity = _BITS[value.args[0].dtype]
+    bits = f"as_{kind}{value.lanes if value.lanes > 1 else ''}({bare(text)})"
+    return f"(({bits} & {mask}) {_TEST[value.op]} {infinity})"
+
+
+_OTHERS: Mapping[str, Callable[..., str]] = {
+    "all": _all, "floordiv": _floordiv, "mod": _mod, "convert": _convert, "bitcast": _bitcast,
+    "wrap": _wrap, "splat": _wide, "vector": _wide, "isnan": _special, "isinf": _special,
+}  # fmt: skip
+"""Operation -> its text by those of its arguments, where its type matters."""
+_FORMS: Mapping[str, str] = {
+    "choose": "({} ? {} : {})", "select": "select({2}, {1}, {0})", "long": "(long){}",
+    "neg": "(-{})", "low": "{}.lo", "high": "{}.hi",
+}  # fmt: skip
+_BETWEEN: Mapping[str, str] = {"sum": " + ", "product": "*"}
+"""Operation on any number of values -> what stands between them."""
+
+
+# -- statements --------------------------------------------------------------------------------
+
+
+def _bare(value: Value, to: Printer) -> str:
+    return bare(to.text(value))
+
+
+def _typed(name: Name) -> str:
+    return type_name(name.dtype, name.lanes)
+
+
+def _declare(s: Declare, to: Printer) -> list[str]:
+    return [f"const {_typed(s.name)} {s.name.name} = {_bare(s.value, to)};"]
+
+
+def _registers(s: Registers, _to: Printer) -> list[str]:
+    return [
+        f"{_typed(s.names[0])} {', '.join(n.name for n in some)};" for some in _lines_of(s.names)
+    ]
+
+
+def _array(s: Array, _to: Printer) -> list[str]:
+    space = f"{_SPACE[s.memory.scope]} " if s.memory.scope in _SPACE else ""
+    size = f"{s.memory.name}[{s.elements}]"
+    kind, aligned = type_name(s.memory.dtype), f"__attribute__((aligned({_ALIGNMENT})))"
+    if s.memory.dtype == "float16":  # only pointers to them are of every device
+        name = s.memory.name
+        bits = f"{space}ushort {name}_bits[{s.elements}] {aligned};"
+        return [bits, f"{space}{kind}* {name} = ({space}{kind}*){name}_bits;"]
+    return [f"{space}{kind} {size} {aligned};"]
+
+
+def _part(s: Part, _to: Printer) -> list[str]:
+    pointer = f"{_vector(s.memory, s.memory.dtype)}*"
+    return [f"{pointer} {s.memory.name} = ({pointer})(arena + {s.first});"]
+
+
+def _lines_of(names: Sequence[Name]) -> list[Sequence[Name]]:
+    return [names[i : i + _NAMES_A_LINE] for i in range(0, len(names), _NAMES_A_LINE)]
+
+
+def _assign(s: Assign, to: Printer) -> list[str]:
+    value = to.text(s.value)
+    if len(s.targets) == 1:
+        return [f"{s.targets[0].name} = {bare(value)};"]
+    return [f"{' = '.join(n.name for n in some)} = {value};" for some in _lines_of(s.targets)]
+
+
+def _store(s: Store, to: Printer) -> list[str]:
+    at, value = s.at, _bare(s.value, to)
+    if s.value.dtype == "float32" and at.memory.dtype == "float16":
+        if at.lanes == 1:
+            return [f"vstore_half({value}, {_index(at, to)}, {at.memory.name});"]
+        return [f"vstore{'a' * at.aligned}_half{at.lanes}({value}, 0, {_pointer(at, to)});"]
+    if at.aligned:
+        vector = _vector(at.memory, at.memory.dtype, at.lanes)
+        return [f"*({vector}*)({_pointer(at, to)}) = {value};"]
+    if at.lanes > 1:
+        return [f"vstore{at.lanes}({value}, 0, {_pointer(at, to)});"]
+    return [f"{at.memory.name}[{_index(at, to)}] = {value};"]
+
+
+def _wait(_s: Wait, _to: Printer) -> list[str]:
+    return ["barrier(CLK_LOCAL_MEM_FENCE);"]
+
+
+def _prefetch(s: Prefetch, to: Printer) -> list[str]:
+    fetch = _LATER if s.later else _AHEAD
+    return [f"{fetch}({s.at.memory.name} + {_index(s.at, to)} + {s.beyond});"]
+
+
+def _number(s: Number, _to: Printer) -> list[str]:
+    notes = "".join(f"; {key}: {value}" for key, value in s.notes)
+    number = f"group.{'xyz'[s.axis]}" if s.passed else f"get_{s.kind}_id({s.axis})"
+    return [f"const int {s.name.name} = {number};  // of {s.extent}{notes}"]
+
+
+def _loop(s: Loop, to: Printer) -> list[str]:
+    name = s.name.name
+    hint = [f"__attribute__((opencl_unroll_hint({s.unroll})))"] if s.unroll > 1 else []
+    return [
+        *(f"// {key}: {value}" for key, value in s.notes),
+        *hint,
+        f"for (int {name} = 0; {name} < {s.extent}; ++{name}) {{",
+        *to.inside(s.body),
+        "}",
+    ]
+
+
+def _matrices(s: Matrices, _to: Printer) -> list[str]:
+    """Their configuration; source: Intel's Instruction Set Reference, LDTILECFG, palette 1."""
+    config = [1, *[0] * 63]
+    for register, (rows, size) in enumerate(s.shapes):
+        config[16 + 2 * register], config[48 + register] = size, rows
+    numbers = ", ".join(map(str, config[: 48 + len(s.shapes)]))
+    return [
+        *wrap(
+            f"const uchar {_CONFIGURATION}[64] __attribute__((aligned(64))) = {{{numbers}}};",
+            _WIDTH,
+            subsequent_indent="    ",
+        ),
+        f"{macro_name(s.function, 'CONFIGURE')}({_CONFIGURATION});",
+        *(f"{macro_name(s.function, 'REGISTER')}({n});" for n in range(len(s.shapes))),
+    ]
+
+
+def _on_matrices(s: OnMatrices, to: Printer) -> list[str]:
+    at = [] if s.at is None else [_pointer(s.at, to)]
+    arguments = ", ".join(map(str, (*s.registers, *at, *s.sizes)))
+    return [f"{macro_name(s.function, s.step)}({arguments});"]
+
+
+def _together(s: Together, to: Printer) -> list[str]:
+    """A macro's call: whether it needs memory by which to exchange is the way's business."""
+    name = function_name(s.function.op, s.function.shape).upper()
+    arguments = [*(target.name for target in s.targets), *(_bare(v, to) for v in s.values)]
+    return [f"{name}({', '.join(arguments)});"]
+
+
+def _if(s: If, to: Printer) -> list[str]:
+    tests = _conjunction(s.tests, map(to.text, s.tests))
+    otherwise = ["else {", *to.inside(s.otherwise), "}"] if s.otherwise else []
+    return [f"if ({tests}) {{", *to.inside(s.then), "}", *otherwise]
+
+
+# -- kernels -----------------------------------------------------------------------------------
+
+_AHEAD = "AHEAD"
+_LATER = "LATER"
+
+_FETCHES = (
+    f"#ifndef {_AHEAD}",
+    "#ifdef __clang__",
+    f"#define {_AHEAD}(address) __builtin_prefetch(address, 0, 3)",
+    f"#define {_LATER}(address) __builtin_prefetch(address, 0, 2)",
+    "#else",
+    f"#define {_AHEAD}(address)",
+    f"#define {_LATER}(address)",
+    "#endif",
+    "#endif",
+    "",
+)
+"""Lines before a kernel that fetches, once in a program of several kernels."""
+
+
+def _kernel(kernel: Kernel, body: list[str]) -> list[str]:
+    """What it calls, what it computes as a comment, and its functions."""
+    fetches = _FETCHES if kernel.fetches else ()
+    functions = [*rounding_lines(body), *lookup_lines(body), *function_lines(kernel.functions)]
+    comment = [part for line in kernel.comment for part in _comment_lines(line)]
+    return [*fetches, *functions, *comment, *kernel_lines(kernel, body)]
+
+
+def _comment_lines(text: str) -> list[str]:
+    """A line of text as comment; broken where it is long."""
+    if len(text) <= _WIDTH - len("// "):
+        return [f"// {text}"]
+    return wrap(text, _WIDTH, initial_indent="// ", subsequent_indent="//     ")
+
+
+OPENCL = Renderer(
+    values={
+        Literal: _literal,
+        Name: _name,
+        Load: _load,
+        LookedUp: _looked_up,
+        Lanes: _lanes,
+        Operation: _operation,
+    },
+    statements={
+        Declare: _declare,
+        Registers: _registers,
+        Array: _array,
+        Part: _part,
+        Assign: _assign,
+        Store: _store,
+        Wait: _wait,
+        Prefetch: _prefetch,
+        Number: _number,
+        Loop: _loop,
+        If: _if,
+        Matrices: _matrices,
+        OnMatrices: _on_matrices,
+        Together: _together,
+    },
+    kernel=_kernel,
+    reserved=RESERVED,
+)

@@ -1,0 +1,1 @@
+"""Measurement in processes that may die, on devices of this machine."""

@@ -1,0 +1,126 @@
+"""The arithmetic of a measurement: repeats, comparison, disturbance. No device, no clock here."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from retune.device.measure.messages import Timed
+from retune.device.measure.workload import Job, MeasureOptions
+from retune.records.cost import pace
+
+_GROWTH = 1.5
+"""Least growth of the number of calls from one attempt to the next."""
+_MARGIN = 1.2
+"""More calls than the last attempt promises to be enough: a single call holds a thread's waking."""
+_MAX_CALLS = 1_000_000
+_CHECKED_RUNS = 2
+"""A wrong result is run once more on fresh inputs."""
+_ELEMENTS_PER_S = 1e7
+"""Slow for uploads, random data and comparison together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deviation:
+    """How far outputs lie from their reference."""
+
+    largest: float
+    problem: str
+    """Names the worst element if it lies further than allowed; empty otherwise."""
+
+
+def time_repeats(
+    run: Callable[[int], float],
+    options: MeasureOptions,
+    best_us: float | None,
+    before_repeat: Callable[[], None],
+) -> tuple[float, ...]:
+    """Mean microseconds of a call, for each repeat; `run(n)` gives the seconds of n calls.
+
+    The first repeat's calls are doubled or more until it lasts min_repeat_ms; the count stays. A
+    candidate far slower than `best_us` is let go after one repeat.
+    """
+    number = 1 if options.cache_flush else options.number
+    least_s = 0.0 if options.cache_flush else options.min_repeat_ms * 1e-3
+    before_repeat()
+    seconds = run(number)
+    while seconds < least_s and number < _MAX_CALLS:
+        wanted = number * least_s / max(seconds, 1e-9)
+        number = min(_MAX_CALLS, max(math.ceil(wanted * _MARGIN), math.ceil(number * _GROWTH)))
+        seconds = run(number)
+    times = [1e6 * seconds / number]
+    if best_us and options.give_up_factor and times[0] > options.give_up_factor * best_us:
+        return tuple(times)
+    for _ in range(options.repeat - 1):
+        before_repeat()
+        times.append(1e6 * run(number) / number)
+    return tuple(times)
+
+
+def present_us(cost: float | None, reference_us: float, calm_us: float | None) -> float | None:
+    """The time that a candidate of this cost (`records.cost`) takes at the present pace."""
+    if cost is None:
+        return None
+    calm = np.nan if calm_us is None else calm_us
+    return cost * float(pace(np.array(reference_us), np.array(calm)))
+
+
+def deviation(
+    found: Mapping[str, np.ndarray],
+    expected: Mapping[str, np.ndarray],
+    rtol: float,
+    atol: float,
+) -> Deviation:
+    """The largest absolute deviation over all outputs, and where it breaks the tolerance.
+
+    Allowed is atol + rtol times the largest finite value of that output's reference. NaN counts as
+    infinitely far, unless the reference has it at the same place.
+    """
+    largest, problem, excess = 0.0, "", 0.0
+    for name, reference in expected.items():
+        wanted = np.asarray(reference, np.float64).ravel()
+        values = np.asarray(found[name], np.float64).ravel()
+        if not wanted.size:
+            continue
+        with np.errstate(invalid="ignore"):
+            distance = np.abs(values - wanted)
+        same = (values == wanted) | (np.isnan(values) & np.isnan(wanted))
+        distance = np.where(same, 0.0, np.where(np.isnan(distance), np.inf, distance))
+        finite = np.abs(wanted[np.isfinite(wanted)])
+        allowed = atol + rtol * (float(finite.max()) if finite.size else 0.0)
+        worst = int(distance.argmax())
+        largest = max(largest, float(distance[worst]))
+        if distance[worst] > allowed and distance[worst] / max(allowed, 1e-300) > excess:
+            excess = distance[worst] / max(allowed, 1e-300)
+            index = [int(i) for i in np.unravel_index(worst, np.shape(reference))]
+            wrong = int(np.count_nonzero(distance > allowed))
+            problem = (
+                f"output {name!r} at {index}: expected {wanted[worst]:.9g}, got "
+                f"{values[worst]:.9g}; deviation {distance[worst]:.3g}, allowed {allowed:.3g}; "
+                f"{wrong} of {wanted.size} elements are off"
+            )
+    return Deviation(largest=largest, problem=problem)
+
+
+def disturbance(timed: Timed) -> float:
+    """Ratio, at least 1, of the reference times on either side."""
+    low, high = sorted((timed.before_us, timed.after_us))
+    return high / low if low > 0 else math.inf
+
+
+def check_deadline_s(job: Job, options: MeasureOptions) -> float:
+    """Seconds after which a first run, with its transfers, is taken for a hang."""
+    held = sum(buffer.elements for buffer in job.buffers)
+    return (
+        options.run_deadline_s
+        + _CHECKED_RUNS * job.flops / (1e9 * options.worst_gflops)
+        + (held / _ELEMENTS_PER_S)
+    )
+
+
+def time_deadline_s(first_s: float, options: MeasureOptions) -> float:
+    """Seconds after which timing is taken for a hang, given the first run's time."""
+    call_s = max(first_s * options.number, options.min_repeat_ms * 1e-3)
+    planned = (options.repeat + 3) * (call_s + options.cooldown_s)
+    return options.run_deadline_s + options.deadline_factor * planned

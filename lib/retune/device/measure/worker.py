@@ -1,0 +1,252 @@
+"""The measuring child: opens one device and carries out requests until its parent is gone.
+
+It holds no decisions: what to build, when to give up and what to record is the parent's business.
+Run by `retune.device.measure.child`; a kernel that hangs or crashes takes this process down,
+not the run.
+"""
+
+import contextlib
+import fcntl
+import os
+import select
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from retune.core.dtypes import TensorType, numpy_dtype
+from retune.core.errors import DeviceError, InputError
+from retune.core.target import DeviceSpec
+from retune.device.measure.messages import (
+    Broken,
+    Build,
+    Check,
+    Checked,
+    Done,
+    Forget,
+    Launching,
+    Load,
+    Ready,
+    Refused,
+    Reply,
+    Request,
+    Time,
+    Timed,
+    Warm,
+)
+from retune.device.measure.reference import Reference
+from retune.device.measure.timing import deviation, present_us, time_repeats
+from retune.device.measure.workload import Job, JobBuffer
+from retune.device.opencl.jobs import BoundJob, BuiltJob, build_jobs
+from retune.device.opencl.launch_cost import launch_cost
+from retune.device.opencl.pool import ConstantPool
+from retune.device.opencl.runtime import Buffer, BuildFailed, Device, LaunchFailed
+from retune.device.opening import open_device
+
+_SEED = 20_240
+_FLUSH_FACTOR = 2
+"""The flush buffer is this many times the last cache."""
+_FLUSH_LEAST = 32 << 20
+
+
+class Worker:
+    """One open device with the jobs and arrays that the parent gave it."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._reference: Reference | None = None
+        self._pool = ConstantPool(device)
+        self._jobs: dict[int, tuple[BuiltJob, Job]] = {}
+        self._workload = Load(inputs={}, outputs={}, places={}, rtol=0.0, atol=0.0)
+        self._uploaded: dict[str, Buffer] = {}
+        self._bound: BoundJob | None = None
+        self._flush: np.ndarray | None = None
+
+    def handle(self, request: Request) -> Reply:
+        """Carries out one request. A failure of the candidate is a reply."""
+        try:
+            match request:
+                case Load():
+                    self._workload = request
+                    self._uploaded.clear()
+                    return Done()
+                case Build():
+                    built = build_jobs(self._device, list(request.jobs.values()), self._pool)
+                    for (index, job), one in zip(request.jobs.items(), built, strict=True):
+                        self._jobs[index] = (one, job)
+                    return Done()
+                case Warm():
+                    for index in request.indices:
+                        self._jobs[index][0].warm()
+                    return Done()
+                case Check():
+                    return self._check(request)
+                case Time():
+                    return self._time(request)
+                case Launching():
+                    return launch_cost(self._device)
+                case Forget():
+                    self._jobs.clear()
+                    self._bound = None
+                    return Done()
+        except BuildFailed as error:
+            return Refused(status="compile_error", error=str(error))
+        except (LaunchFailed, MemoryError) as error:
+            return Refused(status="launch_error", error=str(error) or "out of memory")
+
+    def _check(self, request: Check) -> Reply:
+        built, job = self._jobs[request.index]
+        self._bound = None
+        fresh = not self._uploaded
+        result = self._run_and_compare(built, job, request)
+        if isinstance(result, Refused) and not fresh:
+            # An earlier candidate may have written past its buffers: only fresh inputs convict.
+            self._uploaded.clear()
+            result = self._run_and_compare(built, job, request)
+        if isinstance(result, Refused):
+            self._uploaded.clear()
+        return result
+
+    def _run_and_compare(self, built: BuiltJob, job: Job, request: Check) -> Reply:
+        others = (spec for spec in job.buffers if spec.role != "constant")
+        buffers = {spec.name: self._fill(spec) for spec in others}
+        bound = built.bind(buffers, self._constants(job, request), request.spread_bytes)
+        seconds = bound.time()
+        found = {
+            spec.name: self._result(buffers[spec.name], spec)
+            for spec in job.buffers
+            if spec.role == "output"
+        }
+        expected = {name: self._workload.outputs[name] for name in found}
+        off = deviation(found, expected, self._workload.rtol, self._workload.atol)
+        if off.problem:
+            return Refused(status="wrong_result", error=off.problem, max_abs_err=off.largest)
+        self._bound = bound
+        return Checked(max_abs_err=off.largest, first_s=seconds)
+
+    def _result(self, buffer: Buffer, spec: JobBuffer) -> np.ndarray:
+        """The elements of an output, in the order of the reference."""
+        kind = TensorType((spec.elements,), spec.dtype)  # pyright: ignore[reportArgumentType]
+        array, places = self._device.read(buffer, kind), self._workload.places.get(spec.name)
+        return array if places is None else array[places]
+
+    def _time(self, request: Time) -> Reply:
+        if self._reference is None:
+            self._reference = Reference(self._device)
+        options, bound = request.options, self._bound
+        if bound is None:
+            raise DeviceError("expected a job that was checked before it is timed; got none")
+
+        def before_repeat() -> None:
+            if options.cooldown_s > 0:
+                time.sleep(options.cooldown_s)
+            if options.cache_flush:
+                self._flush_caches()
+
+        before = self._reference.time_us()
+        bound.time_spread()
+        best_us = present_us(request.best_cost, before, request.calm_us)
+        times = time_repeats(bound.time_spread, options, best_us, before_repeat)
+        return Timed(times_us=times, before_us=before, after_us=self._reference.time_us())
+
+    def _constants(self, job: Job, request: Check) -> dict[str, np.ndarray]:
+        """Packed by the parent, or as the workload has them."""
+        arrays = {**self._workload.inputs, **request.constants}
+        return {
+            spec.name: arrays[spec.name].astype(numpy_dtype(spec.dtype), copy=False)
+            for spec in job.buffers
+            if spec.role == "constant"
+        }
+
+    def _fill(self, spec: JobBuffer) -> Buffer:
+        """The workload's array where there is one, random data elsewhere."""
+        if spec.role in {"output", "scratch"}:
+            return self._device.random(spec.dtype, spec.elements, _SEED)
+        if spec.name not in self._uploaded:
+            array = self._workload.inputs[spec.name].astype(numpy_dtype(spec.dtype), copy=False)
+            self._uploaded[spec.name] = self._device.upload(array)
+        return self._uploaded[spec.name]
+
+    def _flush_caches(self) -> None:
+        """Every cache line of the processor holds something else afterwards."""
+        if self._flush is None:
+            size = max(_FLUSH_FACTOR * self._device.spec.l3_bytes, _FLUSH_LEAST)
+            self._flush = np.zeros(size, np.uint8)
+        self._flush += 1
+
+
+def main(channel: int, lifeline: int, device: str) -> None:
+    """Serves requests from the `channel` descriptor until it closes or the lifeline does."""
+    serve(channel, lifeline, device, Worker, open_device)
+
+
+class Described(Protocol):
+    """What a process has open."""
+
+    @property
+    def spec(self) -> DeviceSpec:
+        """What it is."""
+        ...
+
+
+D = TypeVar("D", bound=Described)
+
+
+class Handler(Protocol):
+    """What carries out the requests of a parent."""
+
+    def handle(self, request: Any) -> object:
+        """The reply."""
+        ...
+
+
+def serve(
+    channel: int,
+    lifeline: int,
+    device: str,
+    handler: Callable[[D], Handler],
+    opening: Callable[[str], D],
+) -> None:
+    """Serves requests as `main` does, by a handler on what `opening` makes of the device's name."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _die_with_parent(lifeline)
+    connection = Connection(channel)
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        _serve(connection, device, handler, opening)
+
+
+def _serve(
+    connection: Connection,
+    device: str,
+    handler: Callable[[D], Handler],
+    opening: Callable[[str], D],
+) -> None:
+    try:
+        worker = handler(opened := opening(device))
+        connection.send(Ready(spec=opened.spec))
+        while True:
+            connection.send(worker.handle(connection.recv()))
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        raise
+    except InputError as error:
+        connection.send(Broken(error=str(error), user_error=True))
+    except Exception:  # noqa: BLE001  the edge of the process: the parent raises it again
+        connection.send(Broken(error=traceback.format_exc(), user_error=False))
+
+
+def _die_with_parent(lifeline: int) -> None:
+    """This process ends when the other end of the pipe closes, even inside a hanging kernel.
+
+    The kernel sends SIGIO then, whose default is to end the process: no thread of ours must run.
+    """
+    signal.signal(signal.SIGIO, signal.SIG_DFL)
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+    flags = fcntl.fcntl(lifeline, fcntl.F_GETFL)
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, flags | os.O_ASYNC)
+    if select.select([lifeline], [], [], 0)[0]:
+        sys.exit(0)

@@ -1,0 +1,336 @@
+"""What is measured, how, and by whom: Workload, MeasureOptions and the Runner protocol."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from retune.codegen.opencl.kernels import defines_group
+from retune.codegen.source import ProgramSource
+from retune.core.dtypes import itemsize
+from retune.core.errors import InputError
+from retune.core.target import DeviceSpec
+from retune.records.conditions import Conditions, constants_from
+from retune.records.schema import Measurement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Workload:
+    """A task with data: what its candidates read, and what they must compute from it."""
+
+    key: str
+    inputs: Mapping[str, np.ndarray]
+    """Every input and constant buffer of the candidates, by name; constants are not packed, inputs
+    lie as the candidates read them."""
+    outputs: Mapping[str, np.ndarray]
+    """The reference result of every output buffer, by name."""
+    places: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
+    """Of outputs that do not lie row by row: where in its buffer each element does. int64"""
+    rtol: float = 1e-4
+    """Allowed deviation as a share of the largest reference value of that output."""
+    atol: float = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureOptions:
+    """How long to measure, and when to give up."""
+
+    number: int = 1
+    """Calls of one repeat, at least."""
+    repeat: int = 5
+    min_repeat_ms: float = 5.0
+    """`number` grows until a repeat lasts this long. Medians of repeats twice as long are no closer
+    to each other (`benchmarks.measuring`): what disturbs them lasts longer than both."""
+    cooldown_s: float = 0.0
+    """Pause before each repeat."""
+    cache_flush: bool = False
+    """Empty the caches before each repeat; a repeat is then one call."""
+    spread_bytes: int = 0
+    """Constants that a network reads between two calls of this kernel, its own included: successive
+    calls read from successive places of as many bytes, out of those caches that are smaller. Where
+    persistent workers run it; 0: each call reads the same."""
+    give_up_factor: float | None = 5.0
+    """One repeat is enough for a candidate this many times slower than the workload's best."""
+    disturbed_ratio: float = 1.15
+    """Reference times before and after that differ by more mark a disturbed moment."""
+    disturbed_retries: int = 2
+    build_deadline_s: float = 30.0
+    """For compilation, and again for the first launch of one work-group."""
+    run_deadline_s: float = 10.0
+    """Allowance for a launch, besides the time that its arithmetic may take."""
+    worst_gflops: float = 0.2
+    """Speed below which a candidate's first run is taken for a hang."""
+    deadline_factor: float = 4.0
+    """Timing may last this many times what the first run promises."""
+
+    def __post_init__(self) -> None:
+        for name in ("number", "repeat", "build_deadline_s", "run_deadline_s", "worst_gflops"):
+            if getattr(self, name) <= 0:
+                raise InputError(f"{name}: expected a positive number, got {getattr(self, name)}")
+
+
+def measuring_conditions(spec: DeviceSpec, options: MeasureOptions) -> Conditions:
+    """The conditions under which a runner of that device times candidates with these options."""
+    timed = spec.device_class == "cpu" and not spec.accelerator
+    spread = options.spread_bytes if timed else 0  # queues read the same, and so do simulators
+    return Conditions(
+        device=spec.fingerprint,
+        instance=spec.name,
+        host=spec.host,
+        compute_units=1 if spec.accelerator else spec.compute_units,
+        affinity=spec.affinity,
+        spread_bytes=spread,
+        constants=constants_from(spec, spread),
+        flush=options.cache_flush,
+    )
+
+
+def handed_in(
+    measure: Callable[[str, Sequence[ProgramSource], MeasureOptions], list[Measurement]],
+    workload_key: str,
+    candidates: Sequence[ProgramSource],
+    options: MeasureOptions,
+) -> Future[list[Measurement]]:
+    """What `Runner.submit` returns where the caller's own thread measures: the future is done.
+
+    Only an interrupt is raised here; whatever else `measure` raises, the future does.
+    """
+    future: Future[list[Measurement]] = Future()
+    try:
+        future.set_result(measure(workload_key, candidates, options))
+    except Exception as error:  # noqa: BLE001  whoever gathers the rows gets it
+        future.set_exception(error)
+    return future
+
+
+class Runner(Protocol):
+    """Measures candidates of workloads on a device, or on several of one kind. For any threads.
+
+    Devices of this machine, simulated and recorded ones, several together, and boards elsewhere
+    (`farm.runner`) are Runners. A batch is handed in by `submit` and its rows are gathered from the
+    future: programs, options and arrays in, rows out, all of it plain data that can travel
+    (`farm.batches`). Each row says which device took it, and what failed by the device or by the
+    way to it is no row: the runner tries it again, and raises DeviceError in the end.
+    """
+
+    @property
+    def spec(self) -> DeviceSpec:
+        """The device that is measured."""
+        ...
+
+    @property
+    def capacity(self) -> int:
+        """Batches that are measured at the same time: the number of devices, which may change."""
+        ...
+
+    @property
+    def places(self) -> int:
+        """Batches that the devices take in at the same time: measured, or ready to be next."""
+        ...
+
+    def working(self) -> AbstractContextManager[None]:
+        """A context for the caller's own work, which then disturbs no measurement.
+
+        Where it could, it begins after the measurement in progress, and the next one waits for it.
+        """
+        ...
+
+    def prepare(self, workload: Workload) -> None:
+        """Makes the workload known; its candidates can be measured from then on."""
+        ...
+
+    def forget(self, workload_key: str) -> None:
+        """Its arrays are not held any longer; it may be prepared again."""
+        ...
+
+    def submit(
+        self,
+        workload_key: str,
+        candidates: Sequence[ProgramSource],
+        options: MeasureOptions,
+    ) -> Future[list[Measurement]]:
+        """Hands a batch in. The future has one measurement for each candidate, in their order.
+
+        A candidate's failure is a row, not an error. The call lasts until a device has taken the
+        batch in: where the device is this machine's, until it is measured.
+        """
+        ...
+
+    def close(self) -> None:
+        """Releases the device; the runner is not used afterwards."""
+        ...
+
+
+class DirectRunner(ABC):
+    """What Runners have in common that measure in the thread of whoever hands a batch in."""
+
+    def __init__(self) -> None:
+        self._workloads: dict[str, Workload] = {}
+        """Those that are prepared, by key."""
+
+    def prepare(self, workload: Workload) -> None:
+        """Makes the workload known; an earlier one of the same key is replaced."""
+        self._workloads[workload.key] = workload
+
+    def forget(self, workload_key: str) -> None:
+        """Its arrays are not held any longer; it may be prepared again."""
+        self._workloads.pop(workload_key, None)
+
+    def submit(
+        self, workload_key: str, candidates: Sequence[ProgramSource], options: MeasureOptions
+    ) -> Future[list[Measurement]]:
+        """What `measure` returns or raises, taken in the caller's thread."""
+        return handed_in(self.measure, workload_key, candidates, options)
+
+    @abstractmethod
+    def measure(
+        self, workload_key: str, candidates: Sequence[ProgramSource], options: MeasureOptions
+    ) -> list[Measurement]:
+        """One measurement for each candidate, in their order."""
+        ...
+
+    def _workload(self, key: str) -> Workload:
+        """The workload of that key. Raises: InputError naming those that were prepared."""
+        if key not in self._workloads:
+            known = ", ".join(sorted(self._workloads)) or "none"
+            raise InputError(f"workload {key!r} was not prepared; prepared are: {known}")
+        return self._workloads[key]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobBuffer:
+    """A buffer of a job, without the recipe of its packing."""
+
+    name: str
+    dtype: str
+    elements: int
+    role: str
+    packed: bool
+    image: int = 0
+    """As BufferSpec has it."""
+
+    @property
+    def bytes(self) -> int:
+        """Its size."""
+        return self.elements * itemsize(self.dtype)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLaunch:
+    """One kernel launch of a job."""
+
+    kernel: str
+    """Entry point."""
+    args: tuple[str, ...]
+    """Names of JobBuffers in the order of the kernel's arguments."""
+    global_size: tuple[int, int, int]
+    local_size: tuple[int, int, int]
+    solitary: bool
+    """Its text defines the function of one work-group (opencl_kernels.solitary_kernel)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A candidate as plain data: all that another process or machine needs to build and run it."""
+
+    texts: tuple[str, ...]
+    """OpenCL C, one text for each kernel."""
+    options: tuple[str, ...]
+    launches: tuple[JobLaunch, ...]
+    buffers: tuple[JobBuffer, ...]
+    flops: int
+    bytes: int
+
+    @property
+    def solitary(self) -> bool:
+        """Whether persistent workers can run it, and so one program several such jobs."""
+        return all(launch.solitary for launch in self.launches)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A job and its packed constants, which are made when they are needed."""
+
+    job: Job
+    source: ProgramSource = field(repr=False)
+
+    def constants(self, workload: Workload) -> dict[str, np.ndarray]:
+        """The arrays of the constants that this candidate wants re-ordered, packed, by name.
+
+        Each is flat: [elements of its buffer]. Raises: InputError if a pack makes another number.
+        """
+        packed: dict[str, np.ndarray] = {}
+        for spec in self.source.buffers:
+            if spec.pack is not None and spec.role == "constant":
+                arrays = (workload.inputs[name] for name in spec.sources)
+                array = np.ascontiguousarray(spec.pack.apply(*arrays))
+                _check_size(spec.name, array.size, spec.elements, "its packed array has")
+                packed[spec.name] = array
+        return packed
+
+
+def make_candidate(workload: Workload, source: ProgramSource) -> Candidate:
+    """The candidate of a program. Raises: InputError if it does not fit the workload's arrays."""
+    for spec in source.buffers:
+        given = workload.outputs if spec.role == "output" else workload.inputs
+        if spec.role == "scratch":
+            continue
+        for name in spec.sources:
+            if name not in given:
+                raise InputError(
+                    f"workload {workload.key}: candidate reads or writes {spec.role} {name!r}, "
+                    f"the workload has {', '.join(sorted(given)) or 'none'}"
+                )
+        if (places := workload.places.get(spec.name)) is not None:
+            if places.max(initial=0) >= spec.elements:
+                raise InputError(
+                    f"buffer {spec.name!r}: the candidate expects {spec.elements} elements, and "
+                    f"the workload has one at place {places.max()}"
+                )
+        elif spec.pack is None:
+            _check_size(spec.name, given[spec.name].size, spec.elements, "the workload has")
+    buffers = tuple(
+        JobBuffer(
+            name=spec.name,
+            dtype=spec.dtype,
+            elements=spec.elements,
+            role=spec.role,
+            packed=spec.pack is not None,
+            image=spec.image,
+        )
+        for spec in source.buffers
+    )
+    job = Job(
+        texts=tuple(kernel.text for kernel in source.kernels),
+        options=source.options,
+        launches=job_launches(source),
+        buffers=buffers,
+        flops=sum(kernel.flops for kernel in source.kernels),
+        bytes=sum(kernel.bytes for kernel in source.kernels),
+    )
+    return Candidate(job=job, source=source)
+
+
+def job_launches(source: ProgramSource) -> tuple[JobLaunch, ...]:
+    """The program's launches in order, without their texts."""
+    return tuple(
+        JobLaunch(
+            kernel=kernel.name,
+            args=tuple(arg.buffer for arg in kernel.args),
+            global_size=kernel.global_size,
+            local_size=kernel.local_size,
+            solitary=defines_group(kernel.name, kernel.text),
+        )
+        for kernel in source.kernels
+    )
+
+
+def _check_size(name: str, found: int, expected: int, what: str) -> None:
+    if found != expected:
+        raise InputError(
+            f"buffer {name!r}: the candidate expects {expected} elements, {what} {found}"
+        )

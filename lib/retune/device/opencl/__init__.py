@@ -1,0 +1,1 @@
+"""Devices that speak OpenCL: discovery, building, running, probing."""

@@ -1,0 +1,209 @@
+"""What OpenCL devices this machine has, and how each is described.
+
+Read `list_devices` and `_spec`. Drivers are loaded at the first question, once a process; this is
+the only importer of pyopencl.
+"""
+
+import functools
+import os
+import re
+from dataclasses import replace
+from types import ModuleType
+from typing import Any, Literal
+
+from retune.core.errors import DeviceError, InputError
+from retune.core.target import DeviceSpec
+from retune.device.opencl import host, pocl, probing, vendors
+
+_ERRORS_OF_THE_LOADER = (-1, -1001)
+"""CL_DEVICE_NOT_FOUND and CL_PLATFORM_NOT_FOUND_KHR: no device, rather than a broken one."""
+
+
+def list_devices() -> tuple[DeviceSpec, ...]:
+    """Every usable OpenCL device, each once, PoCL first."""
+    return tuple(_probed(spec) for spec in _catalogue())
+
+
+def driver_problems() -> tuple[str, ...]:
+    """One sentence for each OpenCL driver that is installed but cannot be loaded."""
+    return tuple(
+        f"{driver.vendor}: {driver.library} cannot be loaded: {driver.problem}"
+        for driver in vendors.find_drivers()
+        if driver.problem
+    )
+
+
+def device_spec(name: str) -> DeviceSpec:
+    """The device of that name, not opened. Raises: InputError naming the devices that exist."""
+    return find_device(name)[0]
+
+
+def find_device(name: str) -> tuple[DeviceSpec, Any]:
+    """Its spec and the driver's handle. Raises: InputError naming the devices that exist."""
+    spec, handle = find_bare(name)
+    return _probed(spec), handle
+
+
+@functools.cache
+def _probed(spec: DeviceSpec) -> DeviceSpec:
+    """The spec with the instructions that were found to work there."""
+    return replace(spec, instructions=probing.offered(spec))
+
+
+def find_bare(name: str) -> tuple[DeviceSpec, Any]:
+    """As `find_device`, but nothing is said, or asked, of its instructions."""
+    catalogue = _catalogue()
+    for spec, handle in catalogue.items():
+        if spec.name == name:
+            return spec, handle
+    known = ", ".join(spec.name for spec in catalogue) or "none"
+    problems = "".join(f"; {problem}" for problem in driver_problems())
+    raise InputError(
+        f"device {name!r} is not known; found here: {known}{problems}. "
+        "Choose one of these, vta-sim or a profile (see `retune devices`), or install a driver "
+        "(pip install 'pyopencl[pocl]')."
+    )
+
+
+@functools.cache  # a device's processor is repaired once
+def find_in_caller(spec: DeviceSpec) -> tuple[DeviceSpec, Any] | None:
+    """The device of the same processor that runs kernels in the thread that enqueues them.
+
+    Only PoCL has one, and only if it compiles for the same processor: PoCL 3.0 gives kernels that
+    crash where its own functions do not fit.
+    """
+    handle = _catalogue().get(replace(spec, instructions=()))
+    if handle is None:
+        return None
+    for other in handle.platform.get_devices():
+        if pocl.runs_in_caller(other.name):
+            found = _spec(f"{spec.name}-caller", handle.platform, other)
+            found = replace(found, instructions=spec.instructions)
+            same = _processor(found.opencl) == _processor(spec.opencl)
+            return (found, other) if same else None
+    return None
+
+
+def _processor(version: str) -> str:
+    return version.partition("-linux-gnu-")[2]
+
+
+@functools.cache
+def opencl() -> ModuleType:
+    """pyopencl, imported with the environment that its drivers need."""
+    pocl.prepare_environment(os.environ)
+    os.environ.setdefault("PYOPENCL_NO_CACHE", "1")
+    with vendors.extra_drivers(vendors.find_drivers()):
+        import pyopencl
+
+        try:
+            pyopencl.get_platforms()  # the loader reads its registry at the first call, once
+        except pyopencl.Error as error:
+            if error.code not in _ERRORS_OF_THE_LOADER:
+                raise DeviceError(f"OpenCL cannot be started: {error}") from error
+    return pyopencl
+
+
+@functools.cache
+def _catalogue() -> dict[DeviceSpec, Any]:
+    """Spec -> OpenCL device. A device that two loader entries show appears once.
+
+    PoCL's device without threads is left out beside the one with threads: it is the same processor.
+    """
+    found: dict[DeviceSpec, Any] = {}
+    seen: set[tuple[str, ...]] = set()
+    counts: dict[str, int] = {}
+    for platform in _platforms():
+        base = _family(platform.name)
+        addresses: set[int] = set()
+        local: dict[tuple[str, ...], int] = {}
+        handles = platform.get_devices()
+        threaded = [handle for handle in handles if not pocl.runs_in_caller(handle.name)]
+        for handle in threaded or handles:
+            if handle.int_ptr in addresses:
+                continue
+            addresses.add(handle.int_ptr)
+            identity = (platform.name, platform.version, handle.name, handle.driver_version)
+            local[identity] = local.get(identity, 0) + 1
+            if (key := (*identity, str(local[identity]))) in seen:
+                continue
+            seen.add(key)
+            index = counts.get(base, 0)
+            counts[base] = index + 1
+            name = base if base in {"pocl", "intel"} and not index else f"{base}-{index}"
+            found[_spec(name, platform, handle)] = handle
+    return dict(sorted(found.items(), key=lambda item: item[0].name != "pocl"))
+
+
+def _platforms() -> list[Any]:
+    cl = opencl()
+    try:
+        return list(cl.get_platforms())
+    except cl.Error:
+        return []
+
+
+def _family(platform: str) -> str:
+    if platform == pocl.PLATFORM:
+        return "pocl"
+    if platform.startswith("Intel") and "OpenCL" in platform and "Graphics" not in platform:
+        return "intel"
+    return re.sub(r"[^a-z0-9]+", "-", platform.lower()).strip("-")
+
+
+def _spec(name: str, platform: Any, handle: Any) -> DeviceSpec:
+    cl = opencl()
+    is_cpu = bool(handle.type & cl.device_type.CPU)
+    kind: Literal["cpu", "gpu"] = "cpu" if is_cpu else "gpu"
+    flags = host.read_flags() if is_cpu else frozenset[str]()
+    caches = host.read_caches() if is_cpu else host.Caches(l2_bytes=handle.global_mem_cache_size)
+    bits, registers = host.vector_unit(flags)
+    width, height = _largest_image(handle)
+    return DeviceSpec(
+        name=name,
+        model=handle.name.strip(),
+        device_class=kind,
+        platform=platform.name.strip(),
+        driver=handle.driver_version.strip(),
+        opencl=_version(name, handle, flags),
+        compute_units=handle.max_compute_units,
+        vector_bits=bits if is_cpu else 32 * handle.native_vector_width_float,
+        vector_registers=registers,
+        l1_bytes=caches.l1_bytes,
+        l2_bytes=caches.l2_bytes,
+        l3_bytes=caches.l3_bytes,
+        cache_line_bytes=caches.line_bytes or handle.global_mem_cacheline_size,
+        local_memory_bytes=_local_memory(handle, kind),
+        global_memory_bytes=handle.global_mem_size,
+        max_work_group=handle.max_work_group_size,
+        image_width=width,
+        image_height=height,
+        extensions=tuple(sorted(handle.extensions.split())),
+        host=host.describe(),
+        affinity=host.affinity(pinned=pocl.pinned(os.environ)) if is_cpu else "",
+    )
+
+
+def _local_memory(handle: Any, kind: str) -> int:
+    """Bytes of local memory; 0 where a GPU has it in global memory: copies gain nothing there."""
+    own = handle.local_mem_type == opencl().device_local_mem_type.LOCAL
+    return int(handle.local_mem_size) if own or kind == "cpu" else 0
+
+
+def _largest_image(handle: Any) -> tuple[int, int]:
+    """Texels of a row, and rows, of an image of two dimensions; 0 where it has none."""
+    if not handle.image_support:
+        return 0, 0
+    return int(handle.image2d_max_width), int(handle.image2d_max_height)
+
+
+def _version(name: str, handle: Any, flags: frozenset[str]) -> str:
+    """The OpenCL version text; it names the processor that code is generated for."""
+    version: str = handle.version.strip()
+    given = pocl.doubtful_processor(version) if name.startswith("pocl") else None
+    wanted = pocl.processor_name(flags)
+    if given is None or given == wanted:
+        return version
+    if pocl.repair_processor(handle.int_ptr, given, wanted):
+        return version.removesuffix(given) + wanted
+    return version

@@ -1,0 +1,51 @@
+"""One run of a program on arrays: for looking at results, not for speed."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from retune.codegen.source import BufferSpec, ProgramSource
+from retune.core.dtypes import TensorType, numpy_dtype
+from retune.core.errors import InputError
+from retune.device.measure.workload import job_launches
+from retune.device.opencl.launching import prepare_launches
+from retune.device.opencl.runtime import Buffer, Device
+from retune.device.opening import open_device
+
+
+def execute(
+    source: ProgramSource, arrays: Mapping[str, np.ndarray], device: Device | str
+) -> dict[str, np.ndarray]:
+    """Every output by name, flat: [elements], computed from every input and constant by name.
+
+    Constants are given as the task has them; they are packed here. A device that is named is
+    opened for this run.
+
+    Raises: InputError for an array that is missing, unknown, or of another number of elements.
+    """
+    read = [b for b in source.buffers if b.role in ("input", "constant")]
+    wanted = {name for b in read for name in b.sources}
+    if set(arrays) != wanted:
+        raise InputError(f"expected the inputs {sorted(wanted)}, got {sorted(arrays)}")
+    opened = open_device(device) if isinstance(device, str) else device
+    program = opened.build(*(k.text for k in source.kernels), options=source.options)
+    buffers = {b.name: _fill(opened, b, arrays) for b in source.buffers}
+    opened.enqueue(prepare_launches(opened, program, job_launches(source), buffers))
+    return {
+        b.name: opened.read(buffers[b.name], TensorType((b.elements,), b.dtype))  # pyright: ignore[reportArgumentType]
+        for b in source.buffers
+        if b.role == "output"
+    }
+
+
+def _fill(device: Device, spec: BufferSpec, arrays: Mapping[str, np.ndarray]) -> Buffer:
+    """The given arrays as the kernels read them; zeros where they write."""
+    if spec.role not in ("input", "constant"):
+        return device.allocate(spec.bytes)
+    given = [np.asarray(arrays[name], numpy_dtype(spec.dtype)) for name in spec.sources]
+    array = given[0] if spec.pack is None else spec.pack.apply(*given)
+    if array.size != spec.elements:
+        raise InputError(
+            f"input {spec.name!r}: expected {spec.elements} elements, got {array.size}"
+        )
+    return device.upload(array, spec.image)

@@ -1,0 +1,225 @@
+"""Jobs on a device: built once, bound to buffers, run any number of times.
+
+Timed in the way in which bundles run: by persistent workers where the device allows it, so that a
+candidate's time holds neither the waking of threads nor the driver's dealing out of work-groups.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from retune.codegen.network.persistent import Callee, Step, most_rounds
+from retune.device.measure.workload import Job
+from retune.device.opencl.joining import join_kernels
+from retune.device.opencl.launching import prepare_launches
+from retune.device.opencl.persistent import Persistent, can_persist
+from retune.device.opencl.pool import ConstantPool, Window
+from retune.device.opencl.runtime import Buffer, Device, Launch, Program
+
+
+class BoundJob(Protocol):
+    """A job with its buffers."""
+
+    def time(self, number: int = 1) -> float:
+        """Seconds of `number` runs, one after the other; on a GPU without waiting for the host."""
+        ...
+
+    def time_spread(self, number: int = 1) -> float:
+        """The same, where possible with other constants of the same size in each run (see `pool`);
+        what comes out then means nothing."""
+        ...
+
+
+class BuiltJob(Protocol):
+    """A compiled job."""
+
+    def warm(self) -> None:
+        """Drivers that compile late do so now; at most one work-group of each kernel runs."""
+        ...
+
+    def bind(
+        self,
+        buffers: Mapping[str, Buffer],
+        constants: Mapping[str, np.ndarray],
+        spread_bytes: int = 0,
+    ) -> BoundJob:
+        """The job on these buffers and constants, by name; `time_spread` has others, all of which
+        together take `spread_bytes`."""
+        ...
+
+
+def build_jobs(device: Device, jobs: Sequence[Job], pool: ConstantPool) -> list[BuiltJob]:
+    """The compiled jobs: in one program for persistent workers, or each in programs of its own.
+
+    Several jobs must have the same options; one of those that share a pool is bound at a time.
+    Raises: BuildFailed, whichever job it was.
+    """
+    if can_persist(device) and all(job.solitary for job in jobs):
+        return _build_resident(device, jobs, pool)
+    return [_QueuedJob(device, job, device.build(*job.texts, options=job.options)) for job in jobs]
+
+
+@dataclass(frozen=True, eq=False)
+class _QueuedJob:
+    device: Device
+    job: Job
+    program: Program
+
+    def warm(self) -> None:
+        buffers = {
+            spec.name: self.device.upload(np.zeros(spec.elements, np.float32), spec.image)
+            if spec.image
+            else self.device.allocate(spec.bytes)
+            for spec in self.job.buffers
+        }
+        self.device.enqueue([launch.one_group() for launch in self._launches(buffers)])
+        self.device.finish()
+
+    def bind(
+        self,
+        buffers: Mapping[str, Buffer],
+        constants: Mapping[str, np.ndarray],
+        spread_bytes: int = 0,  # noqa: ARG002  the same for each run
+    ) -> BoundJob:
+        images = {spec.name: spec.image for spec in self.job.buffers}
+        uploaded = {n: self.device.upload(array, images[n]) for n, array in constants.items()}
+        return _BoundLaunches(self.device, self._launches({**buffers, **uploaded}))
+
+    def _launches(self, buffers: Mapping[str, Buffer]) -> tuple[Launch, ...]:
+        return prepare_launches(self.device, self.program, self.job.launches, buffers)
+
+
+@dataclass(frozen=True, eq=False)
+class _BoundLaunches:
+    device: Device
+    launches: tuple[Launch, ...]
+
+    def time(self, number: int = 1) -> float:
+        return self.device.time_kernels(self.launches, number)
+
+    def time_spread(self, number: int = 1) -> float:
+        return self.time(number)  # the queue has no rounds that could move
+
+
+def _build_resident(device: Device, jobs: Sequence[Job], pool: ConstantPool) -> list[BuiltJob]:
+    """Each job as a range of the steps of one kernel.
+
+    Its base pointers are the window of the job's constants, which moves, and its other buffers.
+    """
+    kernels = [kernel for job in jobs for kernel in zip(_callees(job), job.texts, strict=True)]
+    callees, texts = join_kernels(kernels)
+    steps: list[Step] = []
+    parts: list[range] = []
+    windows = [Window.of(job) for job in jobs]
+    names = [[b.name for b in job.buffers if b.role != "constant"] for job in jobs]
+    for job, window, others in zip(jobs, windows, names, strict=True):
+        first = len(steps)
+        parts.append(range(first, first + len(job.launches)))
+        places = {name: (0, offset) for name, offset in window.offsets.items()}
+        places |= {name: (number, 0) for number, name in enumerate(others, 1)}
+        steps += _steps(job, first, [callees[number].kernel for number in parts[-1]], places)
+    most = max(map(len, names))
+    distinct = list(dict.fromkeys(callees))
+    kernel = Persistent(device, texts, jobs[0].options, distinct, steps, 1 + most, moving=True)
+    return [
+        _ResidentJob(device, kernel, part, window, _padded(others, most), pool)
+        for window, others, part in zip(windows, names, parts, strict=True)
+    ]
+
+
+def _callees(job: Job) -> list[Callee]:
+    return [
+        Callee(kernel=launch.kernel, parameters=len(launch.args), groups=launch.global_size)
+        for launch in job.launches
+    ]
+
+
+def _steps(
+    job: Job, first: int, kernels: Sequence[str], places: Mapping[str, tuple[int, int]]
+) -> list[Step]:
+    """The job's launches under their kernels' names in the program, one after the other."""
+    return [
+        Step(
+            kernel=kernel,
+            args=tuple(places[name] for name in launch.args),
+            waits=(number - 1,) if number > first else (),
+            label=launch.kernel,
+        )
+        for number, (kernel, launch) in enumerate(zip(kernels, job.launches, strict=True), first)
+    ]
+
+
+def _padded(names: list[str], length: int) -> list[str]:
+    """As many names as the kernel has base pointers; the job does not use those added."""
+    return names + names[:1] * (length - len(names))
+
+
+@dataclass(frozen=True, eq=False)
+class _ResidentJob:
+    device: Device
+    kernel: Persistent
+    steps: range
+    window: Window
+    names: list[str]
+    """The buffer of each base pointer, after that of the constants."""
+    pool: ConstantPool
+
+    def warm(self) -> None:
+        unused = self.device.allocate(1)  # no work-group runs
+        self.device.enqueue([self._bound([unused] * (1 + len(self.names)), 1).launch(0, 1)])
+        self.device.finish()
+
+    def bind(
+        self,
+        buffers: Mapping[str, Buffer],
+        constants: Mapping[str, np.ndarray],
+        spread_bytes: int = 0,
+    ) -> BoundJob:
+        first, windows = self.pool.place(self.window, constants, spread_bytes)
+        return self._bound([first, *(buffers[name] for name in self.names)], windows)
+
+    def _bound(self, buffers: list[Buffer], windows: int) -> "_BoundResident":
+        return _BoundResident(
+            self.device, self.kernel, self.steps, buffers, self.window.bytes, windows
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _BoundResident:
+    device: Device
+    kernel: Persistent
+    steps: range
+    buffers: list[Buffer]
+    stride: int
+    """Bytes from one window of constants to the next."""
+    windows: int
+    launches: dict[tuple[int, int], Launch] = field(default_factory=dict[tuple[int, int], Launch])
+    """By rounds and windows: preparing one takes a millisecond."""
+
+    def launch(self, rounds: int, windows: int) -> Launch:
+        """The job's steps, that many times over, with constants of so many windows in turn."""
+        if (rounds, windows) not in self.launches:
+            self.launches[rounds, windows] = self.kernel.launch(
+                self.buffers,
+                first=self.steps.start,
+                last=self.steps.stop,
+                rounds=rounds,
+                windows=(self.stride, windows),
+            )
+        return self.launches[rounds, windows]
+
+    def time(self, number: int = 1) -> float:
+        return self._time(number, 1)
+
+    def time_spread(self, number: int = 1) -> float:
+        return self._time(number, self.windows)
+
+    def _time(self, number: int, windows: int) -> float:
+        most = most_rounds(len(self.steps))
+        full, rest = divmod(number, most)
+        launches = [self.launch(most, windows)] * full if full else []
+        if rest:
+            launches.append(self.launch(rest, windows))
+        return self.device.time(launches)

@@ -1,0 +1,61 @@
+"""A list of kernels on a GPU as one launch of groups that stay."""
+
+from collections.abc import Sequence
+
+from retune.codegen.network import resident
+from retune.codegen.network.persistent import Callee, Step
+from retune.codegen.network.resident import WAYS
+from retune.core.target import DeviceSpec
+from retune.device.opencl.runtime import Buffer, Device, Launch
+
+GROUPS_A_UNIT = 2
+"""Groups that stay on each of the device's units."""
+
+
+def way_of(spec: DeviceSpec) -> str | None:
+    """How groups that stay count and wait there: what was found to work; None: in no way."""
+    return next((name for name in WAYS if name in spec.instructions), None)
+
+
+class Resident:
+    """Steps over a few base buffers, compiled into one kernel. One launch at a time may run."""
+
+    def __init__(
+        self,
+        device: Device,
+        texts: Sequence[str],
+        options: Sequence[str],
+        tiles: Sequence[Callee],
+        steps: Sequence[Step],
+        bases: int,
+        *,
+        groups: int | None = None,
+        way: str | None = None,
+    ) -> None:
+        """The program is built when the call returns; drivers may compile at the first launch.
+
+        `texts` define the functions of `tiles`; `bases` buffers hold the steps' arguments.
+        `groups` and `way` are otherwise what the device has. Raises: BuildFailed.
+        """
+        found = WAYS[way or way_of(device.spec) or next(iter(WAYS))]
+        wanted = groups or GROUPS_A_UNIT * max(1, device.spec.compute_units)
+        self._device, self._steps = device, len(steps)
+        self._shape = resident.shape_of(tiles, wanted)
+        own = resident.resident_text(tiles, steps, bases, self._shape, found)
+        self._program = device.build("\n".join([*texts, own]), options=(*options, *found.options))
+        self._state = device.allocate(resident.state_bytes(self._steps))
+
+    def launch(self, bases: Sequence[Buffer], *, first: int = 0, last: int | None = None) -> Launch:
+        """The steps from `first` up to, but not including, `last`.
+
+        Steps before `first` are taken to be complete.
+        """
+        items = self._shape.items
+        return self._device.prepare(
+            self._program,
+            resident.NAME,
+            (*bases, self._state),
+            (self._shape.groups * items, 1, 1),
+            (items, 1, 1),
+            (first, self._steps if last is None else last),
+        )

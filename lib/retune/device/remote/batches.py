@@ -1,0 +1,441 @@
+"""Batches of candidates as data: what a client sends, what a board makes of it, and the rows back.
+
+Read `pack_batch` and `unpack_batch`. Packed constants travel as arrays; so a program comes out of
+the wire with the same key, and any Runner measures it as its own. What a board takes is limited by
+numbers of its own: `Limits`.
+"""
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
+from math import isfinite, prod
+
+import numpy as np
+
+from retune.codegen.opencl.kernels import image_arguments
+from retune.codegen.passes.images import fits_image
+from retune.codegen.source import BufferSpec, KernelSource, ProgramSource, Role
+from retune.codegen.target import ALLOWED_OPTIONS, unknown_options
+from retune.core.codec import to_json
+from retune.core.dtypes import DTYPES, itemsize, numpy_dtype
+from retune.device.measure.vitals import Vitals
+from retune.device.measure.workload import MeasureOptions, Workload, make_candidate
+from retune.device.remote.wire import (
+    Parts,
+    RefusedError,
+    digest_of,
+    group_of,
+    grouped,
+    pack_arrays,
+    read_json,
+    unpack_arrays,
+)
+from retune.device.simulated.packed_source import PackedSource, packed_source
+from retune.records.schema import MAX_ERROR_CHARS, Measurement, Status, failed, succeeded
+from retune.targets.vta.config import VtaConfig
+from retune.targets.vta.template import KNOBS, ORDER, unmet
+from retune.targets.vta.workload import Convolution
+
+MEASURE = "measure"
+"""Kind of the jobs that are batches."""
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
+_MOST_GOVERNOR_CHARS = 80
+_SHOWN = 1e300
+"""Whole numbers beyond are none that a float shows."""
+_MOST_DIGITS = 20
+_INPUT, _OUTPUT, _PLACE = "input/", "output/", "place/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a board takes at most, whatever the job says of itself."""
+
+    candidates: int = 4096
+    text_chars: int = 4 << 20
+    """Of a kernel."""
+    buffer_bytes: int = 8 << 30
+    """All buffers of a program together."""
+    deadline_s: float = 600.0
+    """Of building, of running, and of the arithmetic that a program says it is, each."""
+    repeats: int = 1000
+    pause_s: float = 60.0
+    spread_bytes: int = 8 << 30
+    accelerator: VtaConfig | None = None
+    """The board's, which takes packed layers and no kernels; None: it has none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Buffer:
+    """A BufferSpec whose pack has been applied."""
+
+    name: str
+    dtype: str
+    elements: int
+    role: Role
+    packed: str = ""
+    """Name of the array that it holds; empty: it comes from the workload."""
+    computed_from: tuple[str, ...] = ()
+    image: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layer:
+    """What a PackedSource is made of."""
+
+    work: Convolution
+    decisions: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Program:
+    """Kernels, or a layer for an accelerator."""
+
+    kernels: tuple[KernelSource, ...]
+    buffers: tuple[_Buffer, ...]
+    options: tuple[str, ...] = ()
+    layer: _Layer | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Batch:
+    workload: str
+    """Key."""
+    digest: str
+    """Of the blob with its arrays."""
+    rtol: float
+    atol: float
+    options: MeasureOptions
+    programs: tuple[_Program, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """A Measurement as JSON has it."""
+
+    status: Status
+    error: str
+    run_times_us: tuple[float, ...]
+    max_abs_err: float | None
+    reference_us: float | None
+    calm_us: float | None
+    build_s: float
+    run_s: float
+    taken: float
+    """Seconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rows:
+    rows: tuple[_Row, ...]
+    vitals: Vitals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenPack:
+    """A Pack that was applied where the program was made."""
+
+    array: np.ndarray
+
+    def apply(self, *arrays: np.ndarray) -> np.ndarray:  # noqa: ARG002  they are in it already
+        """The array that came with the program."""
+        return self.array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceivedBatch:
+    """A batch as a board has it; the workload's arrays may be known from before."""
+
+    workload_key: str
+    digest: str
+    rtol: float
+    atol: float
+    options: MeasureOptions
+    sources: tuple[ProgramSource, ...]
+
+    def workload(self, blob: bytes) -> Workload:
+        """The workload, of the blob with its arrays. Raises: RefusedError if it is none."""
+        arrays = unpack_arrays(blob)
+        outputs, places = group_of(arrays, _OUTPUT), group_of(arrays, _PLACE)
+        for name, found in places.items():
+            fits = name in outputs and found.shape == outputs[name].shape
+            if not fits or found.dtype != np.int64 or found.min(initial=0) < 0:
+                raise RefusedError(f"places of {name[:80]!r}: expected one for each element")
+        return Workload(
+            key=self.workload_key,
+            inputs=group_of(arrays, _INPUT),
+            outputs=outputs,
+            places=places,
+            rtol=self.rtol,
+            atol=self.atol,
+        )
+
+
+def pack_workload(workload: Workload) -> bytes:
+    """The workload's arrays: the blob that its batches need."""
+    inputs = grouped(workload.inputs, _INPUT)
+    outputs = grouped(workload.outputs, _OUTPUT)
+    places = grouped(workload.places, _PLACE)
+    return pack_arrays({**inputs, **outputs, **places})
+
+
+def pack_batch(
+    workload: Workload, digest: str, sources: Sequence[ProgramSource], options: MeasureOptions
+) -> tuple[str, dict[str, np.ndarray]]:
+    """Body of the job, and the arrays that it holds. `digest` is that of the workload's blob.
+
+    Equal packed constants are one array. Raises: InputError for a candidate that does not fit the
+    workload's arrays.
+    """
+    arrays: dict[str, np.ndarray] = {}
+    programs: list[_Program] = []
+    for source in sources:
+        packed = make_candidate(workload, source).constants(workload)
+        names: dict[str, str] = {}
+        for name, array in packed.items():
+            names[name] = digest_of(
+                np.ascontiguousarray(array).tobytes() + str(array.dtype).encode()
+            )
+            arrays[names[name]] = array
+        buffers = tuple(
+            _Buffer(
+                name=spec.name,
+                dtype=spec.dtype,
+                elements=spec.elements,
+                role=spec.role,
+                packed=names.get(spec.name, ""),
+                computed_from=spec.computed_from,
+                image=spec.image,
+            )
+            for spec in source.buffers
+        )
+        programs.append(
+            _Program(
+                kernels=source.kernels,
+                buffers=buffers,
+                options=source.options,
+                layer=_layer_of(source) if isinstance(source, PackedSource) else None,
+            )
+        )
+    batch = _Batch(
+        workload=workload.key,
+        digest=digest,
+        rtol=workload.rtol,
+        atol=workload.atol,
+        options=options,
+        programs=tuple(programs),
+    )
+    return to_json(batch), arrays
+
+
+def unpack_batch(body: str, parts: Parts, limits: Limits) -> ReceivedBatch:
+    """The batch of that body, as far as it fits the limits. Raises: RefusedError."""
+    batch = read_json(_Batch, body)
+    check_options(batch.options, limits)
+    for name in ("rtol", "atol"):
+        if not (isfinite(getattr(batch, name)) and getattr(batch, name) >= 0):
+            raise RefusedError(f"{name}: expected 0 or more, got {getattr(batch, name)}")
+    _at_most("candidates", len(batch.programs), limits.candidates)
+    sources = tuple(_source(program, parts.arrays, limits) for program in batch.programs)
+    for source in sources:
+        flops = sum(kernel.flops for kernel in source.kernels)
+        allowed_s = flops / (1e9 * batch.options.worst_gflops)
+        _at_most("seconds for a program's arithmetic", allowed_s, limits.deadline_s)
+    return ReceivedBatch(
+        workload_key=batch.workload,
+        digest=batch.digest,
+        rtol=batch.rtol,
+        atol=batch.atol,
+        options=batch.options,
+        sources=sources,
+    )
+
+
+def check_options(options: MeasureOptions, limits: Limits) -> None:
+    """Raises: RefusedError if a job asks for more than a board gives."""
+    for name in ("build_deadline_s", "run_deadline_s"):
+        _at_most(name, getattr(options, name), limits.deadline_s)
+    for name in ("number", "repeat", "disturbed_retries"):
+        _at_most(name, getattr(options, name), limits.repeats)
+    _at_most("cooldown_s", options.cooldown_s, limits.pause_s)
+    _at_most("min_repeat_ms", options.min_repeat_ms, 1e3 * limits.pause_s)
+    _at_most("deadline_factor", options.deadline_factor, limits.repeats)
+    _at_most("spread_bytes", options.spread_bytes, limits.spread_bytes)
+    _at_most("1 / worst_gflops", 1 / options.worst_gflops, limits.repeats)
+
+
+def pack_rows(rows: Sequence[Measurement], vitals: Vitals) -> str:
+    """Body of the answer."""
+    names = [f.name for f in fields(_Row) if f.name != "taken"]
+    packed = tuple(
+        _Row(
+            **{name: _plain(getattr(row, name)) for name in names},  # pyright: ignore[reportArgumentType]  equal fields
+            taken=row.timestamp.timestamp(),
+        )
+        for row in rows
+    )
+    return to_json(_Rows(rows=packed, vitals=vitals))
+
+
+def unpack_rows(body: str, instance: str, number: int) -> list[Measurement]:
+    """So many rows, taken by the board of that name. Raises: RefusedError for anything else."""
+    answer = read_json(_Rows, body)
+    if len(answer.rows) != number:
+        raise RefusedError(f"expected {number} rows from {instance}, got {len(answer.rows)}")
+    return [_measurement(row, instance, answer.vitals) for row in answer.rows]
+
+
+def _measurement(row: _Row, instance: str, vitals: Vitals) -> Measurement:
+    right = row.status == "ok"
+    beside = [us for us in (row.reference_us, row.calm_us) if us is not None]
+    if right != bool(row.run_times_us) or not all(map(_is_time, (*row.run_times_us, *beside))):
+        raise RefusedError(f"expected positive times of right candidates alone, got {row}")
+    spent = (row.build_s, row.run_s, *(() if row.max_abs_err is None else (row.max_abs_err,)))
+    if not all(isfinite(value) and value >= 0 for value in spent):
+        raise RefusedError(f"expected seconds and a deviation of 0 or more, got {row}")
+    shown = (vitals.clock_mhz, vitals.temperature_c)
+    if not all(value is None or isfinite(value) for value in shown):
+        raise RefusedError(f"expected a clock and a temperature, got {vitals!r}")
+    try:
+        taken = datetime.fromtimestamp(row.taken, UTC)
+    except (ValueError, OverflowError, OSError):
+        raise RefusedError(f"expected a time that a row was taken at, got {row.taken}") from None
+    if right:
+        made = succeeded(
+            row.run_times_us,
+            max_abs_err=row.max_abs_err,
+            reference_us=row.reference_us,
+            calm_us=row.calm_us,
+            build_s=row.build_s,
+            run_s=row.run_s,
+        )
+    else:
+        made = failed(
+            row.status,
+            row.error[: 2 * MAX_ERROR_CHARS],
+            max_abs_err=row.max_abs_err,
+            build_s=row.build_s,
+            run_s=row.run_s,
+        )
+    return replace(
+        made,
+        instance=instance,
+        clock_mhz=vitals.clock_mhz,
+        temperature_c=vitals.temperature_c,
+        governor=vitals.governor[:_MOST_GOVERNOR_CHARS],
+        timestamp=taken,
+    )
+
+
+def _is_time(us: float) -> bool:
+    return isfinite(us) and us > 0
+
+
+def _layer_of(source: PackedSource) -> _Layer:
+    decided = tuple((name, int(value)) for name, (value,) in source.decisions.items())
+    return _Layer(work=source.work, decisions=decided)
+
+
+def _source(program: _Program, arrays: Mapping[str, np.ndarray], limits: Limits) -> ProgramSource:
+    if limits.accelerator is None and program.layer is None:
+        return _kernels_of(program, arrays, limits)
+    if limits.accelerator is None or program.layer is None or program.kernels:
+        wanted = "packed layers, for its accelerator" if limits.accelerator else "kernels"
+        raise RefusedError(f"expected {wanted}, got a program of another kind")
+    work, decisions = program.layer.work, dict(program.layer.decisions)
+    tiles = {name: value for name, value in decisions.items() if name != ORDER}
+    if tiles.keys() != set(KNOBS) or min(tiles.values()) < 1:
+        raise RefusedError(f"layer: expected a number for each of {', '.join(KNOBS)}")
+    if why := unmet(work, limits.accelerator, tiles):
+        raise RefusedError(f"layer: expected tiles that fit the accelerator, got others: {why}")
+    values = {name: (value,) for name, value in decisions.items()}
+    return packed_source(work, values, limits.accelerator)
+
+
+def _kernels_of(
+    program: _Program, arrays: Mapping[str, np.ndarray], limits: Limits
+) -> ProgramSource:
+    if unknown := unknown_options(program.options):
+        raise RefusedError(
+            f"build options: expected some of {', '.join(sorted(ALLOWED_OPTIONS))}, got {unknown}"
+        )
+    names = [spec.name for spec in program.buffers]
+    if not program.kernels or len(set(names)) != len(names):
+        raise RefusedError("expected a program of kernels, and buffers with names of their own")
+    for kernel in program.kernels:
+        _check_kernel(kernel, frozenset(names), limits)
+        _check_images(kernel, frozenset(spec.name for spec in program.buffers if spec.image))
+    for spec in program.buffers:
+        if spec.dtype not in DTYPES or spec.elements < 0:
+            raise RefusedError(
+                f"buffer {spec.name!r}: expected elements, got {spec.dtype} {spec.elements}"
+            )
+    total = sum(spec.elements * itemsize(spec.dtype) for spec in program.buffers)
+    _at_most("bytes of a program's buffers", total, limits.buffer_bytes)
+    buffers = tuple(_buffer(spec, arrays) for spec in program.buffers)
+    return ProgramSource(kernels=program.kernels, buffers=buffers, options=program.options)
+
+
+def _check_kernel(kernel: KernelSource, buffers: frozenset[str], limits: Limits) -> None:
+    if not _NAME.fullmatch(kernel.name):
+        raise RefusedError(f"kernel: expected a name in C, got {kernel.name[:80]!r}")
+    _at_most(f"characters of kernel {kernel.name}", len(kernel.text), limits.text_chars)
+    if kernel.name not in kernel.text or "\0" in kernel.text:
+        raise RefusedError(f"kernel {kernel.name}: expected the text of a kernel, got another")
+    sizes = (*kernel.global_size, *kernel.local_size)
+    if min(sizes) < 1 or prod(kernel.global_size) >= 1 << 62 or max(sizes) >= 1 << 32:
+        raise RefusedError(f"kernel {kernel.name}: expected a range of work-items, got {sizes}")
+    if min(kernel.flops, kernel.bytes) < 0 or max(kernel.flops, kernel.bytes) >= 1 << 62:
+        raise RefusedError(f"kernel {kernel.name}: expected counts of its work, got {kernel.flops}")
+    strange = {arg.buffer for arg in kernel.args} - buffers
+    if strange:
+        raise RefusedError(f"kernel {kernel.name}: no buffer {', '.join(sorted(strange))[:80]!r}")
+
+
+def _check_images(kernel: KernelSource, images: frozenset[str]) -> None:
+    """An array in place of an image, or the other way round, ends the process of a driver."""
+    given = tuple(n for n, arg in enumerate(kernel.args) if arg.buffer in images)
+    if given != image_arguments(kernel.name, kernel.text):
+        raise RefusedError(f"kernel {kernel.name}: expected its images as arguments, got {given}")
+
+
+def _buffer(spec: _Buffer, arrays: Mapping[str, np.ndarray]) -> BufferSpec:
+    pack = None
+    if spec.packed:
+        array = arrays.get(spec.packed)
+        if array is None or array.size != spec.elements or array.dtype != numpy_dtype(spec.dtype):
+            raise RefusedError(
+                f"buffer {spec.name!r}: expected its packed array, got none that fits"
+            )
+        pack = GivenPack(array=array)
+    if spec.image and not (pack and fits_image(spec.elements, spec.dtype, spec.image)):
+        raise RefusedError(
+            f"buffer {spec.name!r}: expected an image of whole rows, got {spec.elements} "
+            f"{spec.dtype} in rows of {spec.image} texels"
+        )
+    return BufferSpec(
+        name=spec.name,
+        dtype=spec.dtype,
+        elements=spec.elements,
+        role=spec.role,
+        pack=pack,
+        computed_from=spec.computed_from,
+        image=spec.image,
+    )
+
+
+def _plain(value: object) -> object:
+    """JSON has no infinity; the largest float says the same."""
+    if isinstance(value, float) and not isfinite(value):
+        return sys.float_info.max
+    return value
+
+
+def _at_most(what: str, found: float, most: float) -> None:
+    if found < 0:
+        raise RefusedError(f"{what}: expected 0 or more, got {str(found)[:_MOST_DIGITS]}")
+    if not found <= most:
+        got = f"{found:g}" if found < _SHOWN else "far more"
+        raise RefusedError(f"{what}: expected at most {most:g}, got {got}")

@@ -1,0 +1,1 @@
+"""Simulated devices: boards and the VTA accelerator."""

@@ -1,0 +1,106 @@
+"""How long kernels take on simulated boards: made up, and the same in every process.
+
+Read `program_times_us`. A kernel's time follows from its text and its range alone. It has what
+search needs: a roofline, gains for candidates that keep all units busy and use wide vectors, which
+a model can learn, and a part that is luck. Nothing here is measured.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, prod
+
+import numpy as np
+
+from retune.codegen.source import KernelSource
+from retune.core.keys import content_key
+from retune.device.simulated.board import Board
+
+_GFLOPS = 50.0
+_GBYTES_PER_S = 20.0
+_UNITS = 4
+"""Work-groups that a board runs at once."""
+_LANES = 8
+"""Vectors narrower than this waste arithmetic."""
+_LAUNCH_US = 1.0
+_LUCK = 4.0
+"""The unluckiest kernel takes this many times as long as the luckiest."""
+_LURE = 50.0
+"""A program that is wrong in its bundle only seems this many times as fast: more than all that
+candidates of a task differ by otherwise, so that it is chosen."""
+_VECTOR = re.compile(r"\b(?:float|half|vload|vstore)(2|4|8|16)\b")
+_HEX_DIGITS = 12
+
+
+def kernel_key(kernel: KernelSource) -> str:
+    """Equal for kernels of one text and range, in whichever program or bundle they are."""
+    return content_key(kernel.name, kernel.text, kernel.global_size, kernel.local_size)
+
+
+def program_key(kernels: Sequence[KernelSource]) -> str:
+    """The same of kernels that run one after the other."""
+    return content_key([kernel_key(kernel) for kernel in kernels])
+
+
+def program_times_us(
+    kernels: Sequence[KernelSource], board: Board, guilty: frozenset[str] = frozenset()
+) -> tuple[float, ...]:
+    """Microseconds of each kernel of a program on the board, all of them positive.
+
+    `guilty` are the keys of programs that look better than they are, see `Fault`.
+    """
+    lure = _LURE if guilty and program_key(kernels) in guilty else 1.0
+    return tuple(_kernel_us(kernel, board) / board.speed / lure for kernel in kernels)
+
+
+@dataclass(frozen=True, slots=True)
+class BoardRoofline:
+    """What a board can do at best; no kernel is faster, but for what only looks so."""
+
+    board: Board
+
+    def least_s(self, flops: int, traffic: int) -> float:
+        """Seconds that so much arithmetic and so many bytes take at the very least."""
+        return 1e-6 * _least_us(flops, traffic) / self.board.speed
+
+
+def fraction(*values: object) -> float:
+    """A number from 0 to below 1 that follows from the values' contents."""
+    return int(content_key(*values)[:_HEX_DIGITS], 16) / 16**_HEX_DIGITS
+
+
+def spoiled(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The arrays, each with a first element that is wrong by more than any tolerance."""
+    return {name: spoiled_array(array) for name, array in arrays.items()}
+
+
+def spoiled_array(array: np.ndarray) -> np.ndarray:
+    """A copy whose first element, if there is one, is far from what it was."""
+    found = np.array(array, order="C")
+    if not found.size:
+        return found
+    first = found.reshape(-1)[:1]
+    if found.dtype.kind == "b":
+        first[:] = ~first
+    elif found.dtype.kind in "iu":
+        low, high = np.iinfo(found.dtype).min, np.iinfo(found.dtype).max
+        first[0] = low if int(first[0]) > (int(low) + int(high)) // 2 else high
+    else:
+        finite = np.abs(found[np.isfinite(found)])
+        largest = float(np.finfo(found.dtype).max)
+        moved = min(1.0 + 2.0 * float(finite.max(initial=0.0)), largest)
+        first[0] = moved if not first[0] > 0 else -moved
+    return found
+
+
+def _kernel_us(kernel: KernelSource, board: Board) -> float:
+    groups = max(1, prod(kernel.global_size) // max(1, prod(kernel.local_size)))
+    idle = ceil(groups / _UNITS) * _UNITS / groups
+    lanes = max((int(width) for width in _VECTOR.findall(kernel.text)), default=1)
+    narrow = max(1.0, _LANES / lanes) ** 0.5
+    luck = _LUCK ** fraction(board.model, board.driver, kernel_key(kernel))
+    return luck * (_LAUNCH_US + idle * narrow * _least_us(kernel.flops, kernel.bytes))
+
+
+def _least_us(flops: int, traffic: int) -> float:
+    return 1e-3 * max(flops / _GFLOPS, traffic / _GBYTES_PER_S)

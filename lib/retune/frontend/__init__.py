@@ -1,0 +1,1 @@
+"""How models come in: ONNX files, quantized models, the model zoo."""

@@ -1,0 +1,1 @@
+"""ONNX models as graphs: functions, operators, host steps."""

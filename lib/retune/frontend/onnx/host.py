@@ -1,0 +1,171 @@
+"""What of a model runs on the host: its nodes as a small ONNX model of their own.
+
+Two things are done with such a model. A node whose inputs are all known is evaluated while
+importing, by ONNX's reference implementation in numpy. A node that the device cannot run becomes a
+host step of the graph. Where the sizes of its outputs depend on the data, whatever reads them runs
+on the host too: these nodes are kept back, and make up one last host step.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import defs, helper, numpy_helper, shape_inference
+
+from retune.core.dtypes import UNKNOWN, TensorType
+from retune.core.errors import ModelError
+from retune.frontend.onnx.functions import Functions
+from retune.graph.graph import GraphBuilder
+from retune.ops import Array
+from retune.ops.host import REFUSALS, host_attrs, open_evaluator
+from retune.proto.file import stated_tensor, value_info
+from retune.proto.scope import Opsets, read_by, standard
+
+
+def evaluate(
+    proto: onnx.NodeProto, arrays: Mapping[str, Array], opsets: Opsets, functions: Functions
+) -> dict[str, Array] | None:
+    """The outputs of a node whose inputs are known; None where ONNX's reference has no answer."""
+    model = _model([proto], _types(arrays), {}, list(filter(None, proto.output)), opsets, functions)
+    try:
+        results = open_evaluator(model).run(None, dict(arrays))
+    except (ModelError, *REFUSALS):
+        return None
+    found = dict(zip(filter(None, proto.output), results, strict=True))
+    if not all(isinstance(item, np.ndarray | np.generic) for item in found.values()):
+        return None
+    return {name: np.asarray(item) for name, item in found.items()}
+
+
+def runs_on_host(proto: onnx.NodeProto, opsets: Opsets, functions: Functions) -> bool:
+    """True if ONNX's reference implementation has the operator, and it is no source of chance."""
+    domain = standard(proto.domain)
+    known: Any = defs.get_schema(proto.op_type, domain) if defs.has(proto.op_type, domain) else None
+    if known is not None and known.non_deterministic:
+        return False
+    try:
+        open_evaluator(_model([proto], {}, {}, [], opsets, functions))
+    except ModelError:
+        return False
+    return True
+
+
+class HostPart:
+    """The nodes of a model that run on the host, added to the graph under construction."""
+
+    def __init__(self, build: GraphBuilder, opsets: Opsets, functions: Functions) -> None:
+        """`opsets` are those in which the kept nodes are written."""
+        self._build = build
+        self._opsets = opsets
+        self._functions = functions
+        self._kept: list[onnx.NodeProto] = []
+        self.kept_values: set[str] = set()
+        """Values of nodes that were kept back: of sizes that are unknown before the network runs,
+        or computed from such."""
+
+    def add(self, proto: onnx.NodeProto, opsets: Opsets) -> None:
+        """The node is a host step, or is kept back where it makes values of unknown sizes."""
+        model = self._model([proto], list(filter(None, proto.output)), opsets)
+        types = _inferred(model)
+        if any(entry is None or UNKNOWN in entry.shape for entry in types.values()):
+            return self.keep(proto, opsets)
+        return self._add(model, [entry for entry in types.values() if entry], proto.name)
+
+    def keep(self, proto: onnx.NodeProto, opsets: Opsets) -> None:
+        """The node is part of the last host step. Raises: ModelError."""
+        differing = [d for d, v in opsets.items() if self._opsets.get(d, v) != v]
+        if differing:
+            raise ModelError(
+                "a function in another operator set than the model's "
+                f"({opsets[differing[0]]}, not {self._opsets[differing[0]]}) makes values whose "
+                "sizes depend on the data; convert the model to that set with "
+                "onnx.version_converter"
+            )
+        self._kept.append(proto)
+        self.kept_values.update(filter(None, proto.output))
+
+    def finish(self, outputs: Iterable[onnx.ValueInfoProto]) -> None:
+        """Those of the network's outputs that were kept back are made by one last host step.
+
+        Raises: ModelError for one whose rank or element type neither follows nor is stated.
+        """
+        wanted = {entry.name: entry for entry in outputs if entry.name in self.kept_values}
+        if not wanted:
+            return
+        needed, nodes = set(wanted), list[onnx.NodeProto]()
+        for proto in reversed(self._kept):
+            if needed.intersection(proto.output):
+                nodes.append(proto)
+                needed.update(read_by(proto))
+        model = self._model(nodes[::-1], list(wanted), self._opsets)
+        types: list[TensorType] = []
+        for name, entry in _inferred(model).items():
+            found = entry or stated_tensor(wanted[name], f"output '{name}'")
+            if found is None:
+                raise ModelError(
+                    f"{self._build.name}: the type of output '{name}' does not follow from the "
+                    "inputs', nor does the model state it; expected a tensor of known rank; run "
+                    "onnx.shape_inference, or state it"
+                )
+            types.append(found)
+        self._add(model, types, "host")
+
+    def _add(self, model: onnx.ModelProto, types: Sequence[TensorType], name: str) -> None:
+        inputs = [entry.name for entry in model.graph.input]
+        outputs = [entry.name for entry in model.graph.output]
+        self._build.add("host", inputs, host_attrs(model, types), outputs=outputs, name=name)
+
+    def _model(
+        self, nodes: Sequence[onnx.NodeProto], outputs: Sequence[str], opsets: Opsets
+    ) -> onnx.ModelProto:
+        made = {name for proto in nodes for name in proto.output}
+        read = dict.fromkeys(name for proto in nodes for name in read_by(proto) if name not in made)
+        known = {n: self._build.constants[n] for n in read if n in self._build.constants}
+        types = {n: self._build.types[n] for n in read if n not in known}
+        return _model(nodes, types, known, outputs, opsets, self._functions)
+
+
+def _types(arrays: Mapping[str, Array]) -> dict[str, TensorType]:
+    return {
+        name: TensorType(tuple(array.shape), str(array.dtype))  # pyright: ignore[reportArgumentType]
+        for name, array in arrays.items()
+    }
+
+
+def _model(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Mapping[str, TensorType],
+    known: Mapping[str, Array],
+    outputs: Sequence[str],
+    opsets: Opsets,
+    functions: Functions,
+) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        nodes,
+        "host",
+        [value_info(name, entry) for name, entry in inputs.items()],
+        [onnx.ValueInfoProto(name=name) for name in outputs],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in known.items()],
+    )
+    sets = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
+    return helper.make_model(graph, opset_imports=sets, functions=list(functions.values()))
+
+
+def _inferred(model: onnx.ModelProto) -> dict[str, TensorType | None]:
+    """The types of the model's outputs as far as they follow from its inputs'.
+
+    None where not even the rank or the element type does. Raises: ModelError for shapes that do not
+    fit together.
+    """
+    try:
+        inferred = shape_inference.infer_shapes(model, data_prop=True)
+    except shape_inference.InferenceError as error:
+        raise ModelError(
+            f"its shapes contradict each other ({' '.join(str(error).split())}); check the model "
+            "with onnx.checker"
+        ) from error
+    return {
+        entry.name: stated_tensor(entry, f"output '{entry.name}'")
+        for entry in inferred.graph.output
+    }

@@ -1,0 +1,107 @@
+"""ONNX models to graphs.
+
+`load_file` and `import_model` are the names to read first. What the ops mean is in `onnx_ops`, the
+ways from a node to the graph are in `onnx_body`; reading files is in `onnx_file`. What depends only
+on constants and shapes is folded while importing, so shape arithmetic never becomes a node.
+"""
+
+from pathlib import Path
+
+import onnx
+
+from retune.core.errors import ModelError
+from retune.frontend.onnx.body import BodyImporter
+from retune.frontend.onnx.functions import functions_of
+from retune.frontend.onnx.inputs import Shapes, check_outputs, input_types
+from retune.frontend.onnx.order import needed_nodes, read_of, sorted_nodes
+from retune.frontend.quantized.narrow import widened
+from retune.frontend.quantized.pairs import take_pairs
+from retune.frontend.quantized.qoperator import MICROSOFT, in_pairs
+from retune.graph.graph import Graph, GraphBuilder
+from retune.graph.quantize.given import realize_given
+from retune.proto.file import initializer_names, initializers, opset_of, read_onnx
+from retune.proto.scope import Scope, opsets_of
+
+
+def load_file(path: Path, shapes: Shapes | None = None) -> Graph:
+    """The network in an ONNX file as a verified graph. Raises: ModelError."""
+    return import_model(read_onnx(path), shapes, folder=path.parent, name=path.stem)
+
+
+def import_model(
+    model: onnx.ModelProto,
+    shapes: Shapes | None = None,
+    *,
+    folder: Path = Path(),
+    name: str = "",
+) -> Graph:
+    """The ONNX model as a verified graph; external weights are read from inside `folder`.
+
+    A model that is quantized already, with pairs of QuantizeLinear and DequantizeLinear or with
+    operators on integers, computes with its integers. Raises: ModelError that names the place,
+    what was expected, what was found and the remedy.
+    """
+    model = widened(model)
+    pairs = take_pairs(in_pairs(model, folder), folder)
+    if pairs is not None:
+        floats = _import(pairs.model, shapes, folder, name)
+        lost = pairs.codes.keys() - floats.types.keys()
+        made = None if lost else realize_given(floats, pairs.given)
+        if made is not None:
+            return made
+    return _import(in_pairs(model, folder, (MICROSOFT,)), shapes, folder, name)
+
+
+def _import(model: onnx.ModelProto, shapes: Shapes | None, folder: Path, name: str) -> Graph:
+    """The model as it stands."""
+    name = name or model.graph.name or "network"
+    opset = opset_of(model, name)
+    nodes = needed_nodes(model.graph, sorted_nodes(model.graph, name))
+    made = {value for node in nodes for value in node.output}
+    build = GraphBuilder(name, fold=True, reserved=made)
+    scope = Scope(opsets=opsets_of(model))
+    stored = initializer_names(model.graph)
+    for value, entry in input_types(model.graph, shapes or {}, stored).items():
+        scope.names[value] = build.input(value, entry)
+    check_outputs(model.graph)
+    read = read_of(model.graph, nodes)
+    for weight, array in initializers(model.graph, folder, read.__contains__):
+        scope.names[weight] = build.constant(weight, array)
+    importer = BodyImporter(build, functions_of(model), scope, folder)
+    importer.run(nodes, scope)
+    importer.refuse(opset)
+    outputs = _outputs(model.graph, build, importer, scope)
+    importer.host.finish(model.graph.output)
+    return build.finish(outputs).verify()
+
+
+def _outputs(
+    graph: onnx.GraphProto, build: GraphBuilder, importer: BodyImporter, scope: Scope
+) -> list[str]:
+    """The outputs' names, each now a value of its own. Raises: ModelError."""
+    outputs = [entry.name for entry in graph.output]
+    known = build.types.keys() | importer.host.kept_values
+    values = {name: scope.value(name) for name in outputs}
+    missing = [name for name, value in values.items() if value is None]
+    if missing or not outputs:
+        raise ModelError(
+            f"{build.name}: nothing computes the output '{', '.join(missing) or '(none)'}'; the "
+            "file is incomplete, export it again"
+        )
+    inputs = {entry.name for entry in graph.input} - initializer_names(graph)
+    strays = [v for i, v in enumerate(outputs) if v in inputs or v in outputs[:i]]
+    if strays:
+        kind = "an input too" if strays[0] in inputs else "listed twice"
+        raise ModelError(
+            f"{build.name}: output '{strays[0]}' is {kind}; expected each output to be a value of "
+            "its own; put an Identity node before it"
+        )
+    for name, value in values.items():
+        if value not in known:
+            raise ModelError(
+                f"{build.name}: output '{name}' is a sequence or an optional; expected a tensor; "
+                "put SequenceAt or ConcatFromSequence before it"
+            )
+        if value != name:
+            importer.name_output(name, value)
+    return outputs

@@ -1,0 +1,169 @@
+"""The inputs and outputs of an ONNX model: their types, open dimensions bound by the user.
+
+Read `input_types`. A symbol such as `batch` has one extent wherever it stands, so that the shape
+of one input may bind dimensions of others. What is left open is asked for once, for all inputs.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from math import prod
+from typing import cast
+
+import onnx
+
+from retune.core.dtypes import DType, TensorType
+from retune.core.errors import ModelError, ShapesMissing
+from retune.proto.file import element_type
+
+Shapes = Mapping[str, Sequence[int]]
+"""Input name -> shape, for the dimensions that a model leaves open; or symbol -> its extent."""
+
+MOST_ELEMENTS = 2**31 - 1
+"""Of an input: kernels number elements by 32 bits (`codegen.widths`)."""
+
+_UNNAMED = "?"
+"""A dimension without extent and symbol."""
+
+_IMAGE_EXTENT, _OTHER_EXTENT = 224, 128
+"""What the example of a shape has for height and width, and for lengths."""
+
+
+def input_types(
+    graph: onnx.GraphProto, shapes: Shapes, stored: Collection[str]
+) -> dict[str, TensorType]:
+    """The type of each input that is not `stored` in the file, in order.
+
+    Raises: ShapesMissing if `shapes` leave dimensions open, naming all of them and an example.
+    ModelError for inputs that are no tensors of a known type, and for shapes that do not fit.
+    """
+    entries = [entry for entry in graph.input if entry.name not in stored]
+    types: dict[str, DType] = {e.name: _element_type(e, "input") for e in entries}
+    bound = _extents(entries, shapes)
+    if missing := [e for e in entries if e.name not in shapes and not _is_bound(e, bound)]:
+        raise _missing(missing, bound)
+    found = {entry.name: _shape(entry, shapes, bound) for entry in entries}
+    for name, shape in found.items():
+        check_elements(f"input '{name}'", shape)
+    return {name: TensorType(shape, types[name]) for name, shape in found.items()}
+
+
+def check_elements(what: str, shape: Sequence[int]) -> None:
+    """Raises: ModelError for a shape with more elements than a kernel can number."""
+    if prod(shape) > MOST_ELEMENTS:
+        raise ModelError(
+            f"{what}: expected a shape of at most {MOST_ELEMENTS} elements, got {_listed(shape)}"
+        )
+
+
+def check_outputs(graph: onnx.GraphProto) -> None:
+    """Holds after the call: no output is stated to be of a type that a network cannot return.
+
+    Raises: ModelError naming the output.
+    """
+    for entry in graph.output:
+        if entry.type.HasField("tensor_type") and entry.type.tensor_type.elem_type:
+            _element_type(entry, "output")
+
+
+def _element_type(entry: onnx.ValueInfoProto, side: str) -> DType:
+    where = f"{side} '{entry.name}'"
+    if not entry.type.HasField("tensor_type"):
+        raise ModelError(f"{where}: expected a tensor; sequences, maps and optionals are not read")
+    return cast("DType", element_type(entry.type.tensor_type.elem_type, where))
+
+
+def _dims(entry: onnx.ValueInfoProto) -> list[int | str]:
+    """Each dimension as its extent, or as its symbol ('?' without one, or if negative)."""
+    return [
+        dim.dim_value
+        if dim.HasField("dim_value") and dim.dim_value >= 0
+        else dim.dim_param or _UNNAMED
+        for dim in entry.type.tensor_type.shape.dim
+    ]
+
+
+def _has_rank(entry: onnx.ValueInfoProto) -> bool:
+    return entry.type.tensor_type.HasField("shape")
+
+
+def _extents(entries: Sequence[onnx.ValueInfoProto], shapes: Shapes) -> dict[str, int]:
+    """The extents of symbols that the shapes say. Raises: ModelError where they contradict."""
+    symbols = {dim for entry in entries for dim in _dims(entry) if isinstance(dim, str)}
+    names = {entry.name for entry in entries}
+    bound = {
+        key: int(extents[0])
+        for key, extents in shapes.items()
+        if key in symbols - names - {_UNNAMED} and len(extents) == 1
+    }
+    if unknown := sorted(set(shapes) - names - set(bound)):
+        raise ModelError(
+            f"a shape is given for '{', '.join(unknown)}', which is no input of the network; "
+            f"its inputs are {', '.join(entry.name for entry in entries) or 'none'}"
+        )
+    for entry in entries:
+        if entry.name in shapes:
+            _bind(entry, tuple(shapes[entry.name]), bound)
+    return bound
+
+
+def _bind(entry: onnx.ValueInfoProto, given: tuple[int, ...], bound: dict[str, int]) -> None:
+    """Adds what the given shape says of the input's symbols. Raises: ModelError."""
+    dims = _dims(entry) if _has_rank(entry) else [_UNNAMED] * len(given)
+    fits = len(dims) == len(given) and min(given, default=1) > 0
+    for dim, extent in zip(dims, given, strict=False):
+        if isinstance(dim, int):
+            fits = fits and dim == extent
+        elif dim != _UNNAMED:
+            fits = fits and bound.setdefault(dim, extent) == extent
+    if not fits:
+        said = ", ".join(f"{dim} is {bound[dim]}" for dim in dims if dim in bound)
+        raise ModelError(
+            f"input '{entry.name}': the shape given is {_listed(given)}; the model fixes "
+            f"{_listed(dims)}{f', where {said}' if said else ''}; give positive extents that "
+            "agree with it"
+        )
+
+
+def _is_bound(entry: onnx.ValueInfoProto, bound: Mapping[str, int]) -> bool:
+    return _has_rank(entry) and all(isinstance(dim, int) or dim in bound for dim in _dims(entry))
+
+
+def _shape(entry: onnx.ValueInfoProto, shapes: Shapes, bound: Mapping[str, int]) -> tuple[int, ...]:
+    if entry.name in shapes:
+        return tuple(shapes[entry.name])
+    return tuple(dim if isinstance(dim, int) else bound[dim] for dim in _dims(entry))
+
+
+def _missing(entries: Sequence[onnx.ValueInfoProto], bound: Mapping[str, int]) -> ShapesMissing:
+    """The error that asks for all shapes at once; an input whose symbols others bind has none."""
+    options: list[str] = []
+    assumed = dict(bound)
+    for entry in entries:
+        if not _is_bound(entry, assumed):
+            options += ["--shape", f"{entry.name}={_listed(_example(entry, assumed))}"]
+    stated = "; ".join(
+        f"'{entry.name}' is {_listed(_dims(entry)) if _has_rank(entry) else 'of unknown rank'}"
+        for entry in entries
+    )
+    count = f"{len(entries)} inputs have" if len(entries) > 1 else "an input has"
+    return ShapesMissing(
+        f"{count} open dimensions: {stated}; expected extents; bind them with {' '.join(options)}",
+        options,
+    )
+
+
+def _example(entry: onnx.ValueInfoProto, assumed: dict[str, int]) -> list[int]:
+    """A shape that would do for the input; `assumed` gets the extents of its symbols."""
+    dims = _dims(entry) if _has_rank(entry) else [_UNNAMED, 3, _UNNAMED, _UNNAMED]
+    usual = _IMAGE_EXTENT if len(dims) == 4 else _OTHER_EXTENT
+    example: list[int] = []
+    for position, dim in enumerate(dims):
+        extent = dim if isinstance(dim, int) else assumed.get(dim, usual if position else 1)
+        example.append(extent)
+        if isinstance(dim, str) and dim != _UNNAMED:
+            assumed[dim] = extent
+    return example
+
+
+def _listed(dims: Sequence[int | str]) -> str:
+    """As `--shape` writes them; a scalar has none."""
+    return ",".join(map(str, dims))

@@ -1,0 +1,151 @@
+"""Ops that read where an index says, or are made of positions. Scattering is in `scatter`."""
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from retune.core.errors import ModelError
+from retune.frontend.onnx.ops.elementwise import stated_type
+from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op, positive_axis
+
+
+def from_the_front(emit: Emitter, indices: str, extents: Sequence[int]) -> str:
+    """int64 indices with negative ones counted from the end; extents for the last dimension.
+
+    Raises: ModelError for a constant index that is outside.
+    """
+    sizes = np.asarray(extents, np.int64)
+    known = emit.known(indices)
+    if known is not None and known.size and np.any((known < -sizes) | (known >= sizes)):
+        raise ModelError(
+            f"the indices reach from {known.min()} to {known.max()}; expected them inside the "
+            f"extents {list(extents)}, or negative from the end"
+        )
+    places = emit.cast(indices, "int64")
+    below = emit.temp("less", places, emit.stored("zero", np.zeros((), np.int64)))
+    lifted = emit.temp("add", places, emit.stored("extents", sizes))
+    return emit.temp("where", below, lifted, places)
+
+
+def positions(emit: Emitter, tuples: str, extents: Sequence[int]) -> str:
+    """Index tuples [..., dimensions] as row-major positions [...] within these extents."""
+    *outer, depth = emit.shape(tuples)
+    if depth != len(extents):
+        raise ModelError(f"index tuples of {depth}; expected {len(extents)} or fewer")
+    found = from_the_front(emit, tuples, extents)
+    if depth == 1:
+        return emit.reshaped(found, tuple(outer))
+    strides = [prod(extents[d + 1 :]) for d in range(depth)]
+    steps = emit.temp("multiply", found, emit.stored("strides", np.asarray(strides, np.int64)))
+    return emit.temp("reduce_sum", steps, axes=(len(outer),), keepdims=False)
+
+
+@onnx_op("GatherElements", since=11)
+def gather_elements(node: OnnxNode, emit: Emitter) -> None:
+    """One element for each index."""
+    axis = positive_axis(node.integer("axis", 0), len(emit.shape(node.inputs[0])))
+    emit.out("gather_elements", *node.inputs, axis=axis)
+
+
+@onnx_op("GatherND", since=11)
+def gather_nd(node: OnnxNode, emit: Emitter) -> None:
+    """Slices by index tuples, apart for each of `batch_dims` leading dimensions."""
+    data, tuples = node.inputs
+    shape, batches = emit.shape(data), node.integer("batch_dims", 0)
+    *outer, depth = emit.shape(tuples)
+    places, rest = shape[batches : batches + depth], shape[batches + depth :]
+    if not batches and depth == 1:
+        return emit.out("gather", data, emit.reshaped(tuples, tuple(outer)), axis=0)
+    found = positions(emit, tuples, places)
+    if batches:
+        count = prod(shape[:batches])
+        sides = (*shape[:batches], *(1,) * (len(outer) - batches))
+        starts = np.arange(count, dtype=np.int64).reshape(sides) * prod(places)
+        found = emit.temp("add", found, emit.stored("starts", starts))
+    rows = emit.reshaped(data, (prod(shape[: batches + depth]), *rest))
+    return emit.out("gather", rows, found, axis=0)
+
+
+@onnx_op("OneHot", since=9, limits="depth known while importing")
+def one_hot(node: OnnxNode, emit: Emitter) -> None:
+    """`on` where the index (negative from the end) is the place along a new axis, else `off`."""
+    indices, _, values = node.inputs
+    depth = int(emit.contents(1, "the depth").reshape(-1)[0])
+    shape = emit.shape(indices)
+    axis = positive_axis(node.integer("axis", -1), len(shape) + 1)
+    column = emit.reshaped(emit.cast(indices, "int64"), (*shape[:axis], 1, *shape[axis:]))
+    places = np.arange(depth, dtype=np.int64).reshape(depth, *(1,) * (len(shape) - axis))
+    ahead = emit.temp("equal", column, emit.stored("places", places))
+    behind = emit.temp("equal", column, emit.stored("places_from_end", places - depth))
+    off, on = (
+        emit.reshaped(emit.part(values, 0, at, 1, label), ())
+        for at, label in enumerate(("off", "on"))
+    )
+    emit.out("where", emit.temp("logical_or", ahead, behind), on, off)
+
+
+@onnx_op("Trilu", since=14)
+def trilu(node: OnnxNode, emit: Emitter) -> None:
+    """What lies on and above (or below) the diagonal k, zero elsewhere."""
+    data = node.inputs[0]
+    rows, columns = emit.shape(data)[-2:]
+    diagonals = np.arange(columns, dtype=np.int64) - np.arange(rows, dtype=np.int64)[:, None]
+    if node.has_input(1):
+        k = emit.reshaped(node.inputs[1], ())
+    else:
+        k = emit.stored("k", np.zeros((), np.int64))
+    order = "greater_equal" if node.integer("upper", 1) else "less_equal"
+    kept = emit.temp(order, emit.stored("diagonals", diagonals), k, label="kept")
+    emit.out("where", kept, data, emit.scalar(0, data, "zero"))
+
+
+@onnx_op("EyeLike", since=9)
+def eye_like(node: OnnxNode, emit: Emitter) -> None:
+    """Ones on a diagonal, in the shape of a matrix."""
+    shape, own = emit.shape(node.inputs[0]), emit.type(node.inputs[0]).dtype
+    if len(shape) != 2:
+        raise ModelError(f"expected a matrix, got the shape {list(shape)}")
+    dtype = stated_type(node, "dtype") if "dtype" in node.attrs else own
+    emit.build.constant(node.outputs[0], np.eye(*shape, k=node.integer("k", 0), dtype=dtype))
+
+
+@onnx_op("Compress", since=9)
+def compress(node: OnnxNode, emit: Emitter) -> None:
+    """The slices along an axis (or elements) for which a constant condition holds."""
+    data = node.inputs[0]
+    condition = emit.known(node.inputs[1])
+    if condition is None:
+        return emit.host()
+    axis = 0
+    if "axis" in node.attrs:
+        axis = positive_axis(node.integer("axis", 0), len(emit.shape(data)))
+    else:
+        data = emit.reshaped(data, (prod(emit.shape(data)),))
+    chosen = np.flatnonzero(condition)
+    chosen = chosen[chosen < emit.shape(data)[axis]].astype(np.int64)
+    return emit.out("gather", data, emit.stored("chosen", chosen), axis=axis)
+
+
+@onnx_op("ReverseSequence", since=10)
+def reverse_sequence(node: OnnxNode, emit: Emitter) -> None:
+    """The first `length` steps of each sequence in reverse, the others as they are."""
+    data, lengths = node.inputs
+    axes = node.integer("batch_axis", 1), node.integer("time_axis", 0)
+    if sorted(axes) != [0, 1]:
+        raise ModelError(f"batch and time axis are {axes}; expected 0 and 1")
+    swap = (1, 0, *range(2, len(emit.shape(data))))
+    moved = axes == (1, 0)
+    source = emit.temp("transpose", data, perm=swap) if moved else data
+    batch, steps, *rest = emit.shape(source)
+    step = emit.stored("step", np.arange(steps, dtype=np.int64)[None])
+    length = emit.reshaped(emit.cast(lengths, "int64"), (batch, 1))
+    last = emit.temp("subtract", length, emit.stored("one", np.ones((), np.int64)), label="last")
+    mirrored = emit.temp("subtract", last, step, label="mirrored")
+    places = emit.temp("where", emit.temp("less", step, length), mirrored, step)
+    starts = emit.stored("starts", np.arange(batch, dtype=np.int64)[:, None] * steps)
+    rows = emit.reshaped(source, (batch * steps, *rest))
+    found = emit.temp("gather", rows, emit.temp("add", places, starts), axis=0)
+    if moved:
+        return emit.out("transpose", found, perm=swap)
+    return emit.out("identity", found)

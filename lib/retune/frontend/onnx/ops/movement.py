@@ -1,0 +1,223 @@
+"""Ops that move elements: their shapes become explicit."""
+
+from collections.abc import Sequence
+from math import prod
+
+from retune.core.errors import ModelError
+from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op, positive_axis
+
+
+@onnx_op("Reshape", limits="shape known while importing")
+def reshape(node: OnnxNode, emit: Emitter) -> None:
+    """To a constant shape; 0 keeps an extent (unless allowzero), -1 takes the rest."""
+    data, old = node.inputs[0], emit.shape(node.inputs[0])
+    shape = list(emit.index_list(1, "the shape"))
+    if not node.integer("allowzero", 0):
+        for position, extent in enumerate(shape):
+            if extent == 0 and position >= len(old):
+                raise ModelError(f"reshape of {list(old)} to {shape}: no extent to keep for the 0")
+            shape[position] = old[position] if extent == 0 else extent
+    if shape.count(-1) > 1:
+        raise ModelError(f"reshape of {list(old)} to {shape}: expected at most one -1")
+    if -1 in shape:
+        rest = prod(extent for extent in shape if extent != -1)
+        shape[shape.index(-1)] = prod(old) // rest if rest else 0
+    emit.out("reshape", data, shape=tuple(shape))
+
+
+@onnx_op("Flatten")
+def flatten(node: OnnxNode, emit: Emitter) -> None:
+    """The dimensions before and from `axis` as one each."""
+    shape = emit.shape(node.inputs[0])
+    axis = node.integer("axis", 1)
+    axis = axis + len(shape) if axis < 0 else axis
+    emit.out("reshape", node.inputs[0], shape=(prod(shape[:axis]), prod(shape[axis:])))
+
+
+@onnx_op("Squeeze")
+def squeeze(node: OnnxNode, emit: Emitter) -> None:
+    """Axes as an attribute, until opset 12."""
+    _squeeze(node, emit, node.ints("axes", ()))
+
+
+@onnx_op("Squeeze", since=13, limits="axes known while importing")
+def squeeze_by_input(node: OnnxNode, emit: Emitter) -> None:
+    """Axes as an optional input."""
+    _squeeze(node, emit, emit.index_list(1, "the axes") if node.has_input(1) else ())
+
+
+def _squeeze(node: OnnxNode, emit: Emitter, axes: Sequence[int]) -> None:
+    shape = emit.shape(node.inputs[0])
+    gone = {positive_axis(axis, len(shape)) for axis in axes}
+    gone = gone or {axis for axis, extent in enumerate(shape) if extent == 1}
+    if any(shape[axis] != 1 for axis in gone):
+        raise ModelError(f"squeeze of {list(shape)} along {sorted(gone)}: expected extents of 1")
+    kept = tuple(extent for axis, extent in enumerate(shape) if axis not in gone)
+    emit.out("reshape", node.inputs[0], shape=kept)
+
+
+@onnx_op("Unsqueeze")
+def unsqueeze(node: OnnxNode, emit: Emitter) -> None:
+    """Axes as an attribute, until opset 12."""
+    _unsqueeze(node, emit, node.ints("axes", ()))
+
+
+@onnx_op("Unsqueeze", since=13, limits="axes known while importing")
+def unsqueeze_by_input(node: OnnxNode, emit: Emitter) -> None:
+    """Axes as an input."""
+    _unsqueeze(node, emit, emit.index_list(1, "the axes"))
+
+
+def _unsqueeze(node: OnnxNode, emit: Emitter, axes: Sequence[int]) -> None:
+    shape = list(emit.shape(node.inputs[0]))
+    rank = len(shape) + len(axes)
+    for axis in sorted(positive_axis(axis, rank) for axis in axes):
+        shape.insert(axis, 1)
+    emit.out("reshape", node.inputs[0], shape=tuple(shape))
+
+
+@onnx_op("Transpose")
+def transpose(node: OnnxNode, emit: Emitter) -> None:
+    """By perm; without one, the dimensions reversed."""
+    rank = len(emit.shape(node.inputs[0]))
+    emit.out("transpose", node.inputs[0], perm=node.ints("perm", tuple(range(rank))[::-1]))
+
+
+@onnx_op("Concat")
+def concat(node: OnnxNode, emit: Emitter) -> None:
+    """Side by side along `axis`."""
+    axis = positive_axis(node.integer("axis", 1), len(emit.shape(node.inputs[0])))
+    emit.out("concat", *node.inputs, axis=axis)
+
+
+@onnx_op("Slice")
+def slice_by_attributes(node: OnnxNode, emit: Emitter) -> None:
+    """Starts, ends and axes as attributes, until opset 9."""
+    starts = node.ints("starts", ())
+    axes = node.ints("axes", tuple(range(len(starts))))
+    _slice(node, emit, starts, node.ints("ends", ()), axes, (1,) * len(starts))
+
+
+@onnx_op("Slice", since=10, limits="ranges known while importing")
+def slice_by_inputs(node: OnnxNode, emit: Emitter) -> None:
+    """Starts, ends, axes and steps as inputs."""
+    starts, ends = emit.index_list(1, "the starts"), emit.index_list(2, "the ends")
+    axes = emit.index_list(3, "the axes") if node.has_input(3) else tuple(range(len(starts)))
+    steps = emit.index_list(4, "the steps") if node.has_input(4) else (1,) * len(starts)
+    _slice(node, emit, starts, ends, axes, steps)
+
+
+def _slice(
+    node: OnnxNode,
+    emit: Emitter,
+    starts: Sequence[int],
+    ends: Sequence[int],
+    axes: Sequence[int],
+    steps: Sequence[int],
+) -> None:
+    shape = emit.shape(node.inputs[0])
+    begins, strides, extents = [0] * len(shape), [1] * len(shape), list(shape)
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        axis = positive_axis(axis, len(shape))  # noqa: PLW2901
+        if step == 0:
+            raise ModelError(f"slice along axis {axis}: a step of 0")
+        picked = range(shape[axis])[slice(start, end, step)]
+        begins[axis], strides[axis], extents[axis] = picked.start, step, len(picked)
+    emit.out(
+        "slice",
+        node.inputs[0],
+        begins=tuple(begins),
+        steps=tuple(strides),
+        extents=tuple(extents),
+    )
+
+
+@onnx_op("Split")
+def split(node: OnnxNode, emit: Emitter) -> None:
+    """Parts as an attribute, until opset 12."""
+    _split(node, emit, node.ints("split", ()))
+
+
+@onnx_op("Split", since=13, limits="parts known while importing")
+def split_by_input(node: OnnxNode, emit: Emitter) -> None:
+    """Parts as an optional input."""
+    _split(node, emit, emit.index_list(1, "the parts") if node.has_input(1) else ())
+
+
+def _split(node: OnnxNode, emit: Emitter, parts: Sequence[int]) -> None:
+    shape = emit.shape(node.inputs[0])
+    axis, count = positive_axis(node.integer("axis", 0), len(shape)), len(node.outputs)
+    if not parts:
+        size = -(-shape[axis] // count)
+        parts = [min(size, shape[axis] - size * part) for part in range(count)]
+    if sum(parts) != shape[axis] or len(parts) != count or min(parts) < 0:
+        raise ModelError(
+            f"split of {list(shape)} along axis {axis} into {list(parts)}: expected {count} parts "
+            f"that sum to {shape[axis]}"
+        )
+    begin = 0
+    for index, part in enumerate(parts):
+        begins = tuple(begin if d == axis else 0 for d in range(len(shape)))
+        extents = (*shape[:axis], part, *shape[axis + 1 :])
+        if node.has_output(index):
+            attrs = {"begins": begins, "steps": (1,) * len(shape), "extents": extents}
+            emit.out("slice", node.inputs[0], index=index, **attrs)
+        begin += part
+
+
+@onnx_op("Gather")
+def gather(node: OnnxNode, emit: Emitter) -> None:
+    """Slices along an axis by index."""
+    axis = positive_axis(node.integer("axis", 0), len(emit.shape(node.inputs[0])))
+    emit.out("gather", *node.inputs, axis=axis)
+
+
+@onnx_op("Expand", limits="shape known while importing")
+def expand(node: OnnxNode, emit: Emitter) -> None:
+    """To the common shape of the input and a constant shape."""
+    old, wanted = emit.shape(node.inputs[0]), emit.index_list(1, "the shape")
+    rank = max(len(old), len(wanted))
+    left, right = (1,) * (rank - len(old)) + old, (1,) * (rank - len(wanted)) + wanted
+    shape = tuple(b if a == 1 else a for a, b in zip(left, right, strict=True))
+    if any(b not in (1, a) and a != 1 for a, b in zip(left, right, strict=True)):
+        raise ModelError(f"expand of {list(old)} to {list(wanted)}: the extents do not fit")
+    emit.out("broadcast_to", node.inputs[0], shape=shape)
+
+
+@onnx_op("Tile", limits="repeats known while importing")
+def tile(node: OnnxNode, emit: Emitter) -> None:
+    """The input repeated along each dimension."""
+    shape, repeats = emit.shape(node.inputs[0]), emit.index_list(1, "the repeats")
+    apart = emit.reshaped(node.inputs[0], tuple(e for extent in shape for e in (1, extent)))
+    pairs = zip(repeats, shape, strict=True)
+    spread = tuple(e for repeat, extent in pairs for e in (repeat, extent))
+    wide = emit.temp("broadcast_to", apart, shape=spread)
+    made = tuple(repeat * extent for repeat, extent in zip(repeats, shape, strict=True))
+    emit.out("reshape", wide, shape=made)
+
+
+@onnx_op("DepthToSpace")
+def depth_to_space(node: OnnxNode, emit: Emitter) -> None:
+    """Blocks of channels become blocks of positions; mode DCR or CRD."""
+    _, c, h, w = emit.shape(node.inputs[0])
+    block, mode = node.integer("blocksize", 1), node.text("mode", "DCR")
+    emit.out(
+        "depth_to_space",
+        node.inputs[0],
+        blocks=(block, block),
+        groups=c // (block * block) if mode == "CRD" else 1,
+        begins=(0, 0),
+        extents=(h * block, w * block),
+        layout="NCHW",
+    )
+
+
+@onnx_op("SpaceToDepth")
+def space_to_depth(node: OnnxNode, emit: Emitter) -> None:
+    """Blocks of positions become blocks of channels."""
+    n, c, h, w = emit.shape(node.inputs[0])
+    block = node.integer("blocksize", 1)
+    parts = emit.reshaped(node.inputs[0], (n, c, h // block, block, w // block, block))
+    perm = (0, 1, 3, 5, 2, 4) if node.text("mode", "DCR") == "CRD" else (0, 3, 5, 1, 2, 4)
+    moved = emit.temp("transpose", parts, perm=perm)
+    emit.out("reshape", moved, shape=(n, c * block * block, h // block, w // block))

@@ -1,0 +1,256 @@
+"""The registry of ONNX op handlers, and what a handler sees of a node.
+
+A handler emits graph ops into a `GraphBuilder`, its last ones making `node.outputs`. Several
+handlers of one op differ in `since`: the newest that is not newer than the model's opset wins.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import onnx
+
+from retune.core.dtypes import TensorType
+from retune.core.errors import ModelError
+from retune.frontend.onnx.ops.values import Values
+from retune.graph.graph import GraphBuilder
+from retune.ops import Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnnxNode:
+    """One node of an ONNX model; attributes are plain Python values, tensors numpy arrays."""
+
+    op_type: str
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attrs: Mapping[str, Any]
+    opset: int
+
+    def has_input(self, index: int) -> bool:
+        """True if the optional input is given."""
+        return index < len(self.inputs) and self.inputs[index] != ""
+
+    def has_output(self, index: int) -> bool:
+        """True if somebody may read that output."""
+        return index < len(self.outputs) and self.outputs[index] != ""
+
+    def integer(self, key: str, default: int) -> int:
+        """An integer attribute."""
+        return int(self.attrs.get(key, default))
+
+    def number(self, key: str, default: float) -> float:
+        """A float attribute, as the float32 that the file holds."""
+        return float(self.attrs.get(key, default))
+
+    def ints(self, key: str, default: tuple[int, ...]) -> tuple[int, ...]:
+        """A list of integers."""
+        return tuple(int(item) for item in self.attrs.get(key, default))
+
+    def text(self, key: str, default: str) -> str:
+        """A string attribute."""
+        return str(self.attrs.get(key, default))
+
+
+class NotConstant(ModelError):
+    """An input has to be known while importing, and depends on the network's input."""
+
+
+class Around(Protocol):
+    """What a handler may ask for beyond its own node."""
+
+    def body(self, graph: onnx.GraphProto, inputs: Sequence[str], label: str) -> tuple[str, ...]:
+        """The outputs of a body inside the node, applied to these values."""
+        ...
+
+    def run_on_host(self) -> None:
+        """The node is a host step."""
+        ...
+
+
+class Emitter:
+    """A `GraphBuilder` with what handlers ask for: types, required constants, fresh names."""
+
+    def __init__(self, build: GraphBuilder, node: OnnxNode, around: Around, values: Values) -> None:
+        self.build = build
+        self.node = node
+        self._around = around
+        self._values = values
+        self._stem = next(filter(None, node.outputs), node.name)
+
+    def type(self, value: str) -> TensorType:
+        """The type of a value."""
+        return self.build.types[value]
+
+    def shape(self, value: str) -> tuple[int, ...]:
+        """The shape of a value."""
+        return self.build.types[value].shape
+
+    def known(self, value: str) -> Array | None:
+        """The value's contents, if they are known at import."""
+        return self.build.constants.get(value)
+
+    def contents(self, index: int, what: str) -> Array:
+        """The contents of an input that must be known. Raises: NotConstant naming it."""
+        value = self.node.inputs[index]
+        array = self.known(value)
+        if array is None:
+            raise NotConstant(
+                f"{what} (input '{value}') depends on the network's input; expected a constant: "
+                "make it an initializer, or fold the model's constants first"
+            )
+        return array
+
+    def index_list(self, index: int, what: str) -> tuple[int, ...]:
+        """The contents of an input as integers. Raises: NotConstant."""
+        return tuple(int(item) for item in self.contents(index, what).reshape(-1))
+
+    def scalar(self, value: float, like: str, label: str) -> str:
+        """A constant of shape [] and the element type of value `like`."""
+        return self.stored(label, np.asarray(value, self.type(like).dtype))
+
+    def stored(self, label: str, array: Array, dtype: str = "") -> str:
+        """A constant of the node's own, `<output>.<label>`, of `dtype` if its elements have it."""
+        return self.build.constant(self.build.fresh(f"{self._stem}.{label}"), array, dtype)
+
+    def temp(self, op: str, *inputs: str, label: str = "", **attrs: Any) -> str:
+        """An intermediate value `<output>.<label>` made by a graph op."""
+        name = self.build.fresh(f"{self._stem}.{label or op}")
+        return self.build.add(op, inputs, attrs, outputs=[name], name=name)
+
+    def out(self, op: str, *inputs: str, index: int = 0, **attrs: Any) -> None:
+        """The node's output `index`, made by a graph op."""
+        output = self.node.outputs[index]
+        name = self.node.name if index == 0 else f"{self.node.name}.{index}"
+        self.build.add(op, inputs, attrs, outputs=[output], name=name or output)
+
+    def reshaped(self, value: str, shape: tuple[int, ...]) -> str:
+        """The value under another shape; itself if it has that shape."""
+        if self.shape(value) == shape:
+            return value
+        return self.temp("reshape", value, shape=shape)
+
+    def cast(self, value: str, dtype: str) -> str:
+        """The value as another element type; itself if it has that type."""
+        return value if self.type(value).dtype == dtype else self.temp("cast", value, to=dtype)
+
+    def part(self, value: str, axis: int, begin: int, extent: int, label: str = "") -> str:
+        """A range of the value along an axis; itself if that is all of it."""
+        shape = self.shape(value)
+        if extent == shape[axis]:
+            return value
+        return self.temp(
+            "slice",
+            value,
+            label=label,
+            begins=tuple(begin if d == axis else 0 for d in range(len(shape))),
+            steps=(1,) * len(shape),
+            extents=(*shape[:axis], extent, *shape[axis + 1 :]),
+        )
+
+    def single(self, value: str, axis: int, place: int) -> str:
+        """The slice of the value at a place along an axis, without that axis."""
+        shape = self.shape(value)
+        return self.reshaped(self.part(value, axis, place, 1), (*shape[:axis], *shape[axis + 1 :]))
+
+    def stacked(self, values: Sequence[str], axis: int) -> str:
+        """The values, of one shape, side by side along a new axis."""
+        shape = self.shape(values[0])
+        apart = [self.reshaped(value, (*shape[:axis], 1, *shape[axis:])) for value in values]
+        return self.temp("concat", *apart, label="stack", axis=axis)
+
+    def same(self, value: str, index: int = 0) -> None:
+        """The node's output `index` is that value, which may be a sequence or an empty optional."""
+        self._values.alias(self.node.outputs[index], value)
+
+    def sequence(self, index: int) -> tuple[str, ...]:
+        """The tensors of an input that is a sequence. Raises: ModelError if it is none."""
+        value = self.node.inputs[index]
+        if value not in self._values.sequences:
+            raise ModelError(f"input '{value}' is no sequence; expected one")
+        return self._values.sequences[value]
+
+    def out_sequence(self, parts: Sequence[str]) -> None:
+        """The node's output is the sequence of these tensors."""
+        self._values.sequences[self.node.outputs[0]] = tuple(parts)
+
+    def is_empty(self, value: str) -> bool:
+        """True if the value is an optional that holds nothing."""
+        return not value or value in self._values.empty
+
+    def out_empty(self) -> None:
+        """The node's output is an optional that holds nothing."""
+        self._values.empty.add(self.node.outputs[0])
+
+    def body(self, key: str, inputs: Sequence[str], label: str = "") -> tuple[str, ...]:
+        """The outputs of the body in attribute `key`, applied to these values."""
+        graph = self.node.attrs[key]
+        if not isinstance(graph, onnx.GraphProto):
+            raise ModelError(f"attribute '{key}' is no graph; expected the body of the op")
+        return self._around.body(graph, inputs, label or key)
+
+    def host(self) -> None:
+        """The node runs on the host, in numpy, as a step of its own: the last way, a slow one."""
+        self._around.run_on_host()
+
+    def refuse(self, what: str, remedy: str) -> ModelError:
+        """An error for a mode of the op that has no meaning here."""
+        return ModelError(f"{what} is not supported; {remedy}")
+
+
+Handler = Callable[[OnnxNode, Emitter], None]
+"""Adds what the node means to the graph, and gives every output that is used a value. Raises:
+ModelError for attributes, shapes or types that have no meaning here."""
+
+HANDLERS: dict[str, dict[int, Handler]] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What a handler says of itself to people: `retune ops` prints it."""
+
+    limits: str = ""
+    """What it refuses, in a few words."""
+    folded: bool = False
+    """It leaves no node in the graph: all is known while importing."""
+
+
+CLAIMS: dict[tuple[str, int], Claim] = {}
+"""ONNX op and the opset of one of its handlers -> what that one says."""
+
+
+def onnx_op(
+    *names: str, since: int = 1, limits: str = "", folded: bool = False
+) -> Callable[[Handler], Handler]:
+    """Decorator: the function imports these ONNX ops from opset `since` on.
+
+    Names of another domain than ONNX's own have it before them: `my.domain::SoftClip`. `limits` and
+    `folded` are told to people. Raises: ValueError if there is one for that opset already.
+    """
+
+    def wrap(handler: Handler) -> Handler:
+        for name in names:
+            versions = HANDLERS.setdefault(name, {})
+            if since in versions:
+                raise ValueError(f"ONNX op {name} since {since} is registered twice")
+            versions[since] = handler
+            CLAIMS[name, since] = Claim(limits=limits, folded=folded)
+        return handler
+
+    return wrap
+
+
+def handler_of(op_type: str, opset: int) -> Handler | None:
+    """The newest handler that is not newer than `opset`, or None."""
+    versions = HANDLERS.get(op_type, {})
+    fitting = [since for since in versions if since <= opset]
+    return versions[max(fitting)] if fitting else None
+
+
+def positive_axis(axis: int, rank: int) -> int:
+    """The axis counted from the front. Raises: ModelError if the rank has no such axis."""
+    if not -rank <= axis < max(rank, 1):
+        raise ModelError(f"axis {axis} is out of range for {rank} dimensions")
+    return axis % rank if rank else 0

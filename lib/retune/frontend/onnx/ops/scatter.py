@@ -1,0 +1,177 @@
+"""Writing where an index says; read `_scattered` first.
+
+Where the indices are constants (slices that are assigned to, say) the writer of each place is known
+at import, and a kernel reads instead of searching.
+"""
+
+from math import prod
+
+import numpy as np
+
+from retune.core.errors import ModelError
+from retune.frontend.onnx.ops.indexing import from_the_front, positions
+from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op, positive_axis
+from retune.ops import Array
+from retune.ops.indexing import COMBINE
+
+SEARCHED_PAIRS = 1 << 24
+"""Places times updates for which each place looks through all updates, at run time."""
+
+REPEATS = 8
+"""Updates of one place that are combined one after the other, their places being known."""
+
+
+def _scattered(emit: Emitter, data: str, places: str, updates: str, reduction: str) -> str | None:
+    """`data` [batch, places, row] with `updates` [batch, updates, row] at their `places`.
+
+    Of several updates of a place the last one counts, or all do by the reduction. None where that
+    takes a search that is too long.
+
+    Shapes: places is [batch, updates].
+    """
+    batch, extent, row = emit.shape(data)
+    known, pairs = emit.known(places), batch * extent * emit.shape(places)[1]
+    if reduction == "none":
+        if known is None and pairs > SEARCHED_PAIRS:
+            return None
+        by = emit.temp("last_writers", places, label="writers", places=extent)
+        return emit.temp("write_rows", data, updates, by, reduction=reduction)
+    rounds = [] if known is None else _rounds(known, extent)
+    if 0 < len(rounds) <= REPEATS:
+        for writers in rounds:
+            by = emit.stored("writers", writers)
+            data = emit.temp("write_rows", data, updates, by, reduction=reduction)
+        return data
+    if pairs * row > SEARCHED_PAIRS:
+        return None
+    return emit.temp("fold_rows", data, places, updates, reduction=reduction)
+
+
+def _rounds(places: Array, extent: int) -> list[Array]:
+    """Writers [batch, extent], -1 for none: the n-th array has the n-th update of each place."""
+    batch, count = places.shape
+    keys = (np.arange(batch)[:, None] * extent + places).reshape(-1)
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    turn = np.arange(len(keys)) - np.searchsorted(ordered, ordered, side="left")
+    made: list[Array] = []
+    for number in range(int(turn.max()) + 1):
+        writers = np.full(batch * extent, -1, np.int32)
+        chosen = turn == number
+        writers[ordered[chosen]] = order[chosen] % count
+        made.append(writers.reshape(batch, extent))
+    return made
+
+
+def _reduction(node: OnnxNode) -> str:
+    """The attribute. Raises: ModelError for another than ONNX knows."""
+    stated = node.text("reduction", "none")
+    if stated not in COMBINE:
+        raise ModelError(f"reduction '{stated}'; expected one of {', '.join(COMBINE)}")
+    return stated
+
+
+@onnx_op("ScatterND", since=11)
+def scatter_nd(node: OnnxNode, emit: Emitter) -> None:
+    """Slices written at index tuples."""
+    data, tuples, updates = node.inputs
+    shape, (*outer, depth) = emit.shape(data), emit.shape(tuples)
+    count, extent, row = prod(outer), prod(shape[:depth]), prod(shape[depth:])
+    if not count:
+        return emit.out("identity", data)
+    made = _scattered(
+        emit,
+        emit.reshaped(data, (1, extent, row)),
+        emit.reshaped(positions(emit, tuples, shape[:depth]), (1, count)),
+        emit.reshaped(updates, (1, count, row)),
+        _reduction(node),
+    )
+    return emit.host() if made is None else emit.out("reshape", made, shape=shape)
+
+
+@onnx_op("Scatter", since=9)
+@onnx_op("ScatterElements", since=11)
+def scatter_elements(node: OnnxNode, emit: Emitter) -> None:
+    """Elements written at an index along one axis."""
+    data, indices, updates = node.inputs
+    shape, own = emit.shape(data), emit.shape(indices)
+    axis = positive_axis(node.integer("axis", 0), len(shape))
+    if not prod(own):
+        return emit.out("identity", data)
+    places = from_the_front(emit, indices, [shape[axis]])
+    known = emit.known(places)
+    if known is None:
+        return _scatter_along(node, emit, places, axis)
+    grid = list(np.indices(own))
+    grid[axis] = known
+    flat = np.ravel_multi_index(tuple(grid), shape).reshape(1, -1)
+    made = _scattered(
+        emit,
+        emit.reshaped(data, (1, prod(shape), 1)),
+        emit.stored("places", flat.astype(np.int64)),
+        emit.reshaped(updates, (1, prod(own), 1)),
+        _reduction(node),
+    )
+    return emit.host() if made is None else emit.out("reshape", made, shape=shape)
+
+
+def _scatter_along(node: OnnxNode, emit: Emitter, places: str, axis: int) -> None:
+    """Each line along the axis by itself; lines without updates get some that are at no place."""
+    data, _, updates = node.inputs
+    shape, own = emit.shape(data), emit.shape(places)
+    rank = len(shape)
+    missing = tuple(0 if d == axis else shape[d] - own[d] for d in range(rank))
+    pads, outside = (*(0,) * rank, *missing), float(shape[axis])
+    if any(missing):
+        places = emit.temp("pad", places, label="places", pads=pads, value=outside)
+        updates = emit.temp("pad", updates, label="updates", pads=pads, value=0.0)
+    perm = (*(d for d in range(rank) if d != axis), axis)
+    data, places, updates = (
+        value if axis == rank - 1 else emit.temp("transpose", value, perm=perm)
+        for value in (data, places, updates)
+    )
+    lines = prod(shape) // shape[axis]
+    made = _scattered(
+        emit,
+        emit.reshaped(data, (lines, shape[axis], 1)),
+        emit.reshaped(places, (lines, own[axis])),
+        emit.reshaped(updates, (lines, own[axis], 1)),
+        _reduction(node),
+    )
+    if made is None:
+        return emit.host()
+    moved = emit.reshaped(made, emit.shape(data))
+    back = tuple(perm.index(d) for d in range(rank))
+    return emit.out("transpose", moved, perm=back)
+
+
+@onnx_op("TensorScatter", since=24)
+def tensor_scatter(node: OnnxNode, emit: Emitter) -> None:
+    """A run of updates from `write_indices` on along one axis, for each of a batch."""
+    data, updates = node.inputs[:2]
+    shape, count = emit.shape(data), emit.shape(updates)
+    axis = positive_axis(node.integer("axis", -2), len(shape))
+    batch, steps, length = shape[0], shape[axis], count[axis]
+    if not axis:
+        raise ModelError("axis 0 is that of the batch; expected another one")
+    step = emit.stored("step", np.arange(steps, dtype=np.int64)[None])
+    start = emit.stored("start", np.zeros((batch, 1), np.int64))
+    if node.has_input(2):
+        start = emit.reshaped(emit.cast(node.inputs[2], "int64"), (batch, 1))
+    since = emit.temp("subtract", step, start, label="since")
+    if node.text("mode", "linear") == "circular":
+        since = emit.temp("mod", since, emit.stored("steps", np.asarray(steps, np.int64)))
+    inside = emit.temp("less", since, emit.stored("length", np.asarray(length, np.int64)))
+    none = emit.stored("none", np.asarray(-1, np.int64))
+    writers = emit.temp("cast", emit.temp("where", inside, since, none), to="int32")
+    lines, row = prod(shape[1:axis]), prod(shape[axis + 1 :])
+    apart = emit.reshaped(writers, (batch, 1, steps))
+    spread = emit.temp("broadcast_to", apart, shape=(batch, lines, steps)) if lines > 1 else apart
+    made = emit.temp(
+        "write_rows",
+        emit.reshaped(data, (batch * lines, steps, row)),
+        emit.reshaped(updates, (batch * lines, length, row)),
+        emit.reshaped(spread, (batch * lines, steps)),
+        reduction="none",
+    )
+    emit.out("reshape", made, shape=shape)

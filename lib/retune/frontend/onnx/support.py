@@ -1,0 +1,212 @@
+"""Which operators of ONNX are imported: from which operator set on, how, and with what limits.
+
+Read `Support` and `supported`. Nothing is listed by hand: handlers say what they refuse where they
+are registered (`onnx_op(..., limits=...)`), the rest follows from ONNX's own schemas.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import cache
+from typing import Any, Literal, TypeAlias
+
+import onnx
+from onnx import defs, helper
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import RuntimeImplementationError
+
+from retune.core.dtypes import DTYPES
+from retune.core.errors import LookupFailed
+from retune.frontend.onnx.functions import schema_function
+from retune.frontend.onnx.ops.registry import CLAIMS, HANDLERS
+from retune.proto.file import OLDEST_OPSET
+
+Way = Literal["kernels", "folded", "function", "host"]
+"""By kernels of the device; while importing; by what the operators do that state it; in numpy,
+between the kernels. Where all inputs are known, everything is folded."""
+
+_Schema: TypeAlias = Any
+"""`defs.OpSchema`, whose published types lack half of its attributes."""
+
+_VALUES: dict[str, Any] = {"STRING": "", "STRINGS": [""], "INTS": [1], "FLOATS": [1.0]}
+"""Some value of an attribute, by its type; 1 for numbers."""
+
+_NAMES = {"float": "float32", "double": "float64"}
+"""ONNX's names of element types where they are not ours."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """How an operator is imported from one operator set on."""
+
+    since: int
+    way: Way
+    meaning: str
+    limits: str = ""
+    """What is refused, in a few words; empty: nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Support:
+    """One operator of the default domain."""
+
+    name: str
+    versions: tuple[Version, ...]
+    """Oldest first; none if it is not imported."""
+    until: int | None
+    """The last operator set that has it; None: the newest has it."""
+
+    @property
+    def opsets(self) -> str:
+        """The operator sets in which it is imported, such as `7-` or `7-9`."""
+        return f"{self.versions[0].since}-{self.until or ''}" if self.versions else "none"
+
+    @property
+    def way(self) -> str:
+        """How it is imported, such as `kernels`, or `host, function from 18`."""
+        parts: list[str] = []
+        last = ""
+        for version in self.versions:
+            if version.way != last:
+                parts.append(f"{version.way} from {version.since}" if last else version.way)
+                last = version.way
+        return ", ".join(parts) or "none"
+
+    @property
+    def limits(self) -> str:
+        """What is refused, each limit once."""
+        return "; ".join(dict.fromkeys(v.limits for v in self.versions if v.limits))
+
+
+def newest_opset() -> int:
+    """The newest operator set that the installed ONNX knows."""
+    return defs.onnx_opset_version()
+
+
+def supported() -> tuple[Support, ...]:
+    """Every operator of the default domain in the sets that are read, by name."""
+    return tuple(support_of(name) for name in sorted(_schemas()))
+
+
+@cache
+def support_of(name: str) -> Support:
+    """The operator of that name. Raises: LookupFailed naming close ones."""
+    known = _schemas()
+    if name not in known:
+        folded = {key.lower(): key for key in known}
+        close = [folded[key] for key in get_close_matches(name.lower(), folded, n=3)]
+        raise LookupFailed(
+            f"{name} is no operator of ONNX's opsets {OLDEST_OPSET} to {newest_opset()}; "
+            f"close names: {', '.join(close) or 'none'}"
+        )
+    return _support(name, known[name])
+
+
+@cache
+def _schemas() -> dict[str, list[_Schema]]:
+    """All versions of the operators that were not retired before the oldest set, oldest first."""
+    found: dict[str, list[_Schema]] = {}
+    for schema in sorted(defs.get_all_schemas_with_history(), key=_since):
+        if schema.domain == "":
+            found.setdefault(schema.name, []).append(schema)
+    return {
+        name: schemas
+        for name, schemas in found.items()
+        if not schemas[-1].deprecated or schemas[-1].since_version > OLDEST_OPSET
+    }
+
+
+def _since(schema: _Schema) -> int:
+    return schema.since_version
+
+
+def _support(name: str, schemas: Sequence[_Schema]) -> Support:
+    """`schemas` are all versions of one operator, oldest first."""
+    until = schemas[-1].since_version - 1 if schemas[-1].deprecated else None
+    stated = [schema for schema in schemas if not schema.deprecated]
+    changes = {max(v, OLDEST_OPSET) for v in (*HANDLERS.get(name, ()), *map(_since, stated))}
+    versions: list[Version] = []
+    for opset in sorted(change for change in changes if change >= _since(schemas[0])):
+        known = [schema for schema in stated if schema.since_version <= opset]
+        found = _version(name, known[-1], opset)
+        if found is not None and (not versions or not _same(versions[-1], found)):
+            versions.append(found)
+    return Support(name=name, versions=tuple(versions), until=until)
+
+
+def _same(before: Version, after: Version) -> bool:
+    return replace(before, since=after.since) == after
+
+
+def _version(name: str, schema: _Schema, opset: int) -> Version | None:
+    """How the operator is imported in that operator set; None if it is not."""
+    newest = max((since for since in HANDLERS.get(name, ()) if since <= opset), default=None)
+    if newest is not None:
+        claim, doc = CLAIMS[name, newest], HANDLERS[name][newest].__doc__
+        way: Way = "folded" if claim.folded else "kernels"
+        return Version(since=opset, way=way, meaning=_first_line(doc), limits=claim.limits)
+    if schema.has_function or schema.has_context_dependent_function:
+        operators = _body(schema, opset)
+        if not all(support_of(inner).versions for inner in operators):
+            return None
+        return Version(since=opset, way="function", meaning=_listed(operators))
+    if not schema.non_deterministic and _held(schema) and _in_reference(schema, opset):
+        return Version(since=opset, way="host", meaning="ONNX's reference implementation")
+    return None
+
+
+def _body(schema: _Schema, opset: int) -> list[str]:
+    """The operators by which it is stated for float32; none where that depends on more."""
+    matrix = helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [2, 2])
+    try:
+        found = schema_function(_example(schema), opset, [matrix] * schema.min_input)
+    except Exception:  # noqa: BLE001 (what ONNX raises for attributes that it finds odd)
+        found = None
+    return list(dict.fromkeys(node.op_type for node in found.node)) if found else []
+
+
+def _listed(operators: Iterable[str]) -> str:
+    names = [name for name in operators if name != "Constant"]
+    return f"stated by {', '.join(names) or 'others, as its types and attributes say'}"
+
+
+def _example(schema: _Schema) -> onnx.NodeProto:
+    """A node of the operator with all attributes that it has to have, whatever they are."""
+    required = [entry for entry in schema.attributes.values() if entry.required]
+    attributes = {entry.name: _VALUES.get(entry.type.name, 1) for entry in required}
+    inputs = [f"x{i}" for i in range(schema.min_input)]
+    outputs = [f"y{i}" for i in range(max(1, schema.min_output))]
+    return helper.make_node(schema.name, inputs, outputs, **attributes)
+
+
+def _in_reference(schema: _Schema, opset: int) -> bool:
+    """True if ONNX's reference implementation has the operator."""
+    graph = helper.make_graph([_example(schema)], "one", [], [])
+    sets = [helper.make_opsetid("", opset)]
+    try:
+        ReferenceEvaluator(helper.make_model(graph, opset_imports=sets))
+    except RuntimeImplementationError:
+        return False
+    except Exception:  # noqa: BLE001 (it knows the operator, and finds the attributes odd)
+        return True
+    return True
+
+
+def _held(schema: _Schema) -> bool:
+    """True if a graph can hold values of every input and output that the operator has to have."""
+    sides = (*schema.inputs, *schema.outputs)
+    return all(
+        any(_ours(kind) in DTYPES for kind in side.types)
+        for side in sides
+        if side.option == defs.OpSchema.FormalParameterOption.Single
+    )
+
+
+def _ours(kind: str) -> str:
+    """Our name of what ONNX calls `tensor(float)`; empty for what is no tensor."""
+    inner = kind.removeprefix("tensor(")
+    return "" if inner == kind else _NAMES.get(inner[:-1], inner[:-1])
+
+
+def _first_line(doc: str | None) -> str:
+    return (doc or "").strip().partition("\n")[0]

@@ -1,0 +1,1 @@
+"""Models that are quantized already, and quantized models as ONNX files."""

@@ -1,0 +1,272 @@
+"""Models that are quantized already: what QuantizeLinear and DequantizeLinear say, taken out.
+
+Such a model (the QDQ form of onnxruntime, PyTorch and NNCF) is a float model with a pair of both
+around each value that has codes, and a DequantizeLinear behind each constant. `take_pairs` gives
+the float model, the codes of its values, and the integers behind its constants. Pairs that it
+cannot take stay where they are, and mean what they say.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from retune.graph.quantize.arithmetic import Codes, signed_bytes
+from retune.graph.quantize.given import GivenCodes, GivenWeights
+from retune.ops import Array
+from retune.proto.file import initializer_names, initializers
+from retune.proto.scope import bodies_of
+
+_QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+_BYTES = ("uint8", "int8")
+_LEAST_READ = 2
+"""Data and a scale."""
+_UINT8 = np.dtype(np.uint8)
+"""The type of codes where nothing says it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """A model without its pairs, and what they said."""
+
+    model: onnx.ModelProto
+    codes: Mapping[str, Codes]
+    """Value of the model -> its codes."""
+    weights: GivenWeights
+    sources: Mapping[str, str]
+    """Value of the model -> the integers, of a type of their own, that it is made of."""
+    outputs: Mapping[str, tuple[str, str]]
+    """Output of the model, in floats here -> the output that is its codes, and its type."""
+
+    @property
+    def given(self) -> GivenCodes:
+        """What realizing the network needs of it."""
+        return GivenCodes(self.codes, self.weights, self.sources, self.outputs)
+
+
+def take_pairs(model: onnx.ModelProto, folder: Path) -> Pairs | None:
+    """The model without the pairs that can be taken out; None where there are none.
+
+    Models with bodies of their own in nodes stay as they are.
+    """
+    graph = model.graph
+    kinds = {node.op_type for node in graph.node}
+    if not {_QUANTIZE, _DEQUANTIZE} <= kinds or any(any(bodies_of(n)) for n in graph.node):
+        return None
+    if any(len(n.input) < _LEAST_READ for n in graph.node if n.op_type in (_QUANTIZE, _DEQUANTIZE)):
+        return None  # importing them says what is missing
+    found = _Taking(graph, folder)
+    found.take()
+    if not found.codes:
+        return None
+    return Pairs(found.without(model), found.codes, found.weights, found.sources, found.coded)
+
+
+@dataclass(slots=True)
+class _Taking:
+    """What was found so far. Values are those of the model."""
+
+    graph: onnx.GraphProto
+    folder: Path
+    codes: dict[str, Codes] = field(default_factory=dict[str, Codes])
+    weights: GivenWeights = field(default_factory=GivenWeights)
+    floats: dict[str, Array] = field(default_factory=dict[str, Array])
+    """Constants that nodes made of integers."""
+    renamed: dict[str, str] = field(default_factory=dict[str, str])
+    """What a node read -> what it reads instead."""
+    sources: dict[str, str] = field(default_factory=dict[str, str])
+    coded: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
+    """Value whose codes are an output -> that output, and its type."""
+    gone: set[str] = field(default_factory=set[str])
+    """Outputs of nodes that are not there any more."""
+    known: dict[str, Array] = field(init=False)
+    readers: Counter[str] = field(init=False)
+    outputs: set[str] = field(init=False)
+    computed: set[str] = field(init=False)
+    decoded: set[str] = field(init=False)
+    quantizers: dict[str, list[onnx.NodeProto]] = field(init=False)
+    """Those of each value."""
+    transposed: dict[str, int] = field(init=False)
+    """Kernels of transposed convolutions, and their groups."""
+
+    def __post_init__(self) -> None:
+        nodes = self.graph.node
+        own = {v for n in nodes if n.op_type in (_QUANTIZE, _DEQUANTIZE) for v in n.input}
+        self.known = dict(initializers(self.graph, self.folder, own.__contains__))
+        for node in nodes:
+            value = node.attribute[0].t if node.op_type == "Constant" and node.attribute else None
+            if value is not None and node.attribute[0].name == "value" and node.output[0] in own:
+                self.known[node.output[0]] = numpy_helper.to_array(value)
+        self.readers = Counter(value for node in nodes for value in node.input)
+        self.computed = {value for node in nodes for value in node.output}
+        self.decoded = {v for n in nodes if n.op_type == _DEQUANTIZE for v in n.output}
+        self.outputs = {entry.name for entry in self.graph.output}
+        self.transposed = {
+            node.input[1]: next((a.i for a in node.attribute if a.name == "group"), 1)
+            for node in nodes
+            if node.op_type == "ConvTranspose"
+        }
+        self.quantizers = {}
+        for node in nodes:
+            if node.op_type == _QUANTIZE:
+                self.quantizers.setdefault(node.input[0], []).append(node)
+
+    def take(self) -> None:
+        """All pairs, and the constants."""
+        makers = {value: node for node in self.graph.node for value in node.output}
+        makes: dict[str, list[onnx.NodeProto]] = {}
+        for node in self.graph.node:
+            if node.op_type == _DEQUANTIZE and _is_plain(node):
+                makes.setdefault(node.input[0], []).append(node)
+        for source, nodes in makes.items():
+            if source in self.known:
+                for node in nodes:
+                    self.constant(node, self.known[source])
+                continue
+            maker = makers.get(source)
+            quantizer = maker if maker is not None and maker.op_type == _QUANTIZE else None
+            self.pair(quantizer, nodes)
+        for quantizers in self.quantizers.values():
+            for quantizer in quantizers:
+                if quantizer.output[0] not in makes:
+                    self.pair(quantizer, [])
+
+    def constant(self, node: onnx.NodeProto, codes: Array) -> None:
+        """The node's output becomes a constant of floats."""
+        scale, zero = self.scale_of(node)
+        if scale is None or codes.dtype.name not in (*_BYTES, "int32"):
+            return
+        if zero.size not in (1, scale.size):
+            return
+        axis = next((a.i for a in node.attribute if a.name == "axis"), 1) % max(1, codes.ndim)
+        if scale.size > 1 and (not codes.ndim or scale.shape != (codes.shape[axis],)):
+            return
+        column = [-1 if d == axis else 1 for d in range(codes.ndim)] if scale.size > 1 else ()
+        scale, zero = scale.reshape(column), zero.reshape(column if zero.size > 1 else ())
+        whole = codes.astype(np.int64) - zero
+        self.floats[node.output[0]] = (whole * scale.astype(np.float64)).astype(np.float32)
+        self.gone.add(node.output[0])
+        if codes.dtype.name in _BYTES and codes.size:
+            made, along = self.floats[node.output[0]], axis if scale.size > 1 else None
+            groups = self.transposed.get(node.output[0], 0)
+            self.weights.add(made, signed_bytes(codes, zero), scale, along, groups)
+
+    def pair(self, quantizer: onnx.NodeProto | None, nodes: list[onnx.NodeProto]) -> None:
+        """What some nodes make of the codes that the quantizer, or anything else, makes.
+
+        A node without a zero point reads codes of whatever type they are.
+        """
+        usual = self.type_of(quantizer) if quantizer is not None else None
+        if usual is None and not all(map(_is_typed, nodes)):
+            return
+        found = {self.codes_of(node, usual or _UINT8) for node in (nodes or [quantizer]) if node}
+        codes = next(iter(found))
+        if len(found) > 1 or codes is None:
+            return
+        if quantizer is None or self.codes_of(quantizer) != codes or not self.is_coded(quantizer):
+            self.codes.update((node.output[0], codes) for node in nodes)
+            self.sources.update((node.output[0], node.input[0]) for node in nodes)
+            return
+        value, made = quantizer.input[0], quantizer.output[0]
+        self.codes[value] = codes
+        if self.readers[made] == len(nodes) and self.is_left(quantizer):
+            self.gone.add(made)
+        for node in nodes:
+            self.gone.add(node.output[0])
+            self.renamed[node.output[0]] = value
+
+    def is_coded(self, quantizer: onnx.NodeProto) -> bool:
+        """Whether nobody reads what is coded but quantizers to the same codes.
+
+        Whoever else reads the codes may as well make them of what they stand for. What a pair makes
+        has codes already: coding it again is what the quantizer says.
+        """
+        value, codes = quantizer.input[0], self.codes_of(quantizer)
+        twins = [n for n in self.quantizers.get(value, ()) if self.codes_of(n) == codes]
+        others = self.outputs | self.known.keys() | self.decoded
+        return self.readers[value] == len(twins) and value not in others
+
+    def is_left(self, quantizer: onnx.NodeProto) -> bool:
+        """Whether the graph can do without the codes; an output is made of its value's."""
+        value, made = quantizer.input[0], quantizer.output[0]
+        if made not in self.outputs:
+            return True
+        if value in self.coded or value not in self.computed:
+            return False
+        self.coded[value] = made, self.scale_of(quantizer)[1].dtype.name
+        return True
+
+    def type_of(self, quantizer: onnx.NodeProto) -> np.dtype[Any] | None:
+        """The type of the codes that it makes; None where that is not known here."""
+        if _is_typed(quantizer):
+            zero = self.known.get(quantizer.input[2])
+            return zero.dtype if zero is not None else None
+        return _UINT8 if _is_plain(quantizer) else None
+
+    def codes_of(self, node: onnx.NodeProto, usual: np.dtype[Any] = _UINT8) -> Codes | None:
+        """The eight bits of a node of one scale for all; None for others.
+
+        `usual` is the type of the codes where no zero point says it.
+
+        Signed codes stand for the same numbers as unsigned ones with another zero point, and these
+        are what more instructions multiply with signed weights.
+        """
+        scale, zero = self.scale_of(node, usual)
+        if not _is_plain(node) or scale is None or scale.size != 1 or zero.size != 1:
+            return None
+        if zero.dtype.name not in _BYTES or not 0 < float(scale.flat[0]) < inf:
+            return None
+        shift = 128 if zero.dtype == np.int8 else 0
+        return Codes(scale=float(scale.flat[0]), zero=int(zero.flat[0]) + shift, dtype="uint8")
+
+    def scale_of(
+        self, node: onnx.NodeProto, usual: np.dtype[Any] = _UINT8
+    ) -> tuple[Array | None, Array]:
+        """The scale in float32, if it is known, and the zero points: 0 in the usual type."""
+        scale = self.known.get(node.input[1])
+        zero = self.known.get(node.input[2]) if _is_typed(node) else np.zeros((), usual)
+        if scale is None or zero is None or scale.dtype != np.float32:
+            return None, np.zeros((), np.uint8)
+        return scale, zero
+
+    def without(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """The model without what is gone; outputs keep their names."""
+        made = onnx.ModelProto()
+        made.CopyFrom(model)
+        graph = made.graph
+        kept = [node for node in graph.node if not self.gone.intersection(node.output)]
+        for node in kept:
+            for place, value in enumerate(node.input):
+                node.input[place] = self.renamed.get(value, value)
+        named = [
+            helper.make_node("Identity", [value], [old])
+            for old, value in self.renamed.items()
+            if old in self.outputs
+        ]
+        for value, (output, _) in self.coded.items():
+            (entry,) = (entry for entry in graph.output if entry.name == output)
+            entry.name, entry.type.tensor_type.elem_type = value, onnx.TensorProto.FLOAT
+        copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept]
+        del graph.node[:]
+        graph.node.extend([*copies, *named])
+        taken = initializer_names(graph)
+        for value, array in self.floats.items():
+            if value not in taken:
+                graph.initializer.append(numpy_helper.from_array(array, value))
+        return made
+
+
+def _is_plain(node: onnx.NodeProto) -> bool:
+    """Whether nothing but an axis is stated: no blocks, and no other types."""
+    return all(a.name == "axis" or not a.i for a in node.attribute if a.name != "saturate")
+
+
+def _is_typed(node: onnx.NodeProto) -> bool:
+    """Whether a zero point says of which type the codes are."""
+    return len(node.input) > 2 and bool(node.input[2])

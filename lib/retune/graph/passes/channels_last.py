@@ -1,0 +1,319 @@
+"""Channels-last: the whole network over NHWC data.
+
+Each new value is the old one with its first `moved` dimensions after the batch (the channels, or
+the parts into which a reshape split them) moved to the end; moved = 0 is the old order. Ops that
+cannot say what they mean in another order read the old one, through a transpose.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from retune.graph.graph import Graph, Node
+from retune.graph.passes.simplify import moves_only_ones
+from retune.graph.rewrite import Rewriter
+from retune.ops import AttrValue, lookup
+from retune.ops.host import HOST
+from retune.ops.registry import integer, ints
+
+Perm = tuple[int, ...]
+
+
+def channels_last(graph: Graph) -> Graph:
+    """The same network with NHWC data and kernels; inputs and outputs keep their order."""
+    return _Converter(graph).convert()
+
+
+def order(rank: int, moved: int) -> Perm:
+    """Dimension d of the new value is dimension order[d] of the old one."""
+    return (0, *range(moved + 1, rank), *range(1, moved + 1)) if moved else tuple(range(rank))
+
+
+class _Converter:
+    """The conversion under way: for each old value the new ones, by number of moved dimensions."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.r = Rewriter(graph)
+        self.have: dict[str, dict[int, str]] = {}
+        for value in (*graph.inputs, *graph.constants):
+            self.have[value] = {0: value}
+
+    def convert(self) -> Graph:
+        for node in self.graph.nodes:
+            handler = HANDLERS.get(node.op)
+            if handler is None and lookup(node.op).kind in ("elementwise", "broadcast"):
+                handler = _broadcast
+            (handler or _in_old_order)(self, node)
+        for output in self.graph.outputs:
+            self.r.replace(output, self.want(output, 0))
+        return self.r.finish()
+
+    def old_shape(self, value: str) -> tuple[int, ...]:
+        return self.graph.types[value].shape
+
+    def moved(self, value: str) -> int:
+        """How the value was made; 0 for inputs and constants."""
+        return next(iter(self.have[value]))
+
+    def is_constant(self, value: str) -> bool:
+        return value in self.graph.constants
+
+    def want(self, value: str, moved: int) -> str:
+        """The value with so many dimensions moved; a transpose is made once."""
+        known = self.have[value]
+        if moved not in known:
+            have, source = next(iter(known.items()))
+            rank = len(self.old_shape(value))
+            now, then = order(rank, have), order(rank, moved)
+            known[moved] = self.transposed(source, tuple(now.index(d) for d in then))
+        return known[moved]
+
+    def transposed(self, source: str, perm: Perm, output: str = "") -> str:
+        """transpose(source), or a reshape or nothing where that is the same."""
+        shape = self.r.shape(source)
+        if perm == tuple(range(len(perm))) and not output:
+            return source
+        if moves_only_ones(shape, perm):
+            made: dict[str, AttrValue] = {"shape": tuple(shape[d] for d in perm)}
+            return self.r.emit("reshape", (source,), made, output)
+        return self.r.emit("transpose", (source,), {"perm": perm}, output)
+
+    def put(
+        self, node: Node, op: str, inputs: tuple[str, ...], attrs: dict[str, AttrValue], moved: int
+    ) -> None:
+        """The node's output, made by `op` with so many dimensions moved."""
+        output = node.outputs[0]
+        known = output in self.graph.outputs and moved
+        self.have[output] = {moved: self.r.emit(op, inputs, attrs, "" if known else output)}
+
+
+Convert = Callable[[_Converter, Node], None]
+
+
+def _in_old_order(c: _Converter, node: Node) -> None:
+    inputs = tuple(c.want(value, 0) if value else "" for value in node.inputs)
+    c.put(node, node.op, inputs, dict(node.attrs), 0)
+
+
+def _host(c: _Converter, node: Node) -> None:
+    """Host steps read and make the network's own order."""
+    inputs = tuple(c.want(value, 0) for value in node.inputs)
+    c.r.keep(replace(node, inputs=inputs))
+    c.have.update((output, {0: output}) for output in node.outputs)
+
+
+def _broadcast(c: _Converter, node: Node) -> None:
+    """Element-wise ops follow the first activation whose channels have moved."""
+    rank = len(c.old_shape(node.outputs[0]))
+    full = [v for v in node.inputs if len(c.old_shape(v)) == rank and not c.is_constant(v)]
+    moved = next((m for m in map(c.moved, full) if m), 0)
+    inputs = tuple(_operand(c, value, rank, moved) for value in node.inputs)
+    c.put(node, node.op, inputs, dict(node.attrs), moved)
+
+
+def _operand(c: _Converter, value: str, rank: int, moved: int) -> str:
+    shape = c.old_shape(value)
+    if not moved or len(shape) == rank:
+        return c.want(value, moved)
+    if int(np.prod(shape)) == 1:
+        return c.want(value, 0)
+    full = (1,) * (rank - len(shape)) + shape
+    lifted = c.r.emit("reshape", (c.want(value, 0),), {"shape": full})
+    return c.transposed(lifted, order(rank, moved))
+
+
+def _window(c: _Converter, node: Node) -> None:
+    """Pooling reads and makes NHWC, of volumes NDHWC."""
+    layout = "NDHWC" if len(c.old_shape(node.inputs[0])) == 5 else "NHWC"
+    inputs = tuple(c.want(value, 1) for value in node.inputs)
+    c.put(node, node.op, inputs, {**node.attrs, "layout": layout}, 1)
+
+
+def _pack(c: _Converter, node: Node) -> None:
+    """Channels that are taken into blocks come from the end; blocks have one order only."""
+    c.put(node, node.op, (c.want(node.inputs[0], 1),), {**node.attrs, "layout": "NHWC"}, 0)
+
+
+def _unpack(c: _Converter, node: Node) -> None:
+    """The way back."""
+    c.put(node, node.op, (c.want(node.inputs[0], 0),), {**node.attrs, "layout": "NHWC"}, 1)
+
+
+def _images(c: _Converter, node: Node) -> None:
+    """As pooling, but volumes and what nobody has moved stay as they are."""
+    if len(c.old_shape(node.inputs[0])) == 4 and c.moved(node.inputs[0]) == 1:
+        return _window(c, node)
+    return _in_old_order(c, node)
+
+
+def _tables(c: _Converter, node: Node) -> None:
+    """Ops that read tables: the axes of the data are renumbered; tables stay as they are."""
+    data, *tables = node.inputs
+    moved, rank = c.moved(data), len(c.old_shape(data))
+    if node.op == "gather" and len(c.old_shape(tables[0])) != 1:
+        return _in_old_order(c, node)
+    perm, attrs = order(rank, moved), dict(node.attrs)
+    if node.op == "gather":
+        attrs["axis"] = perm.index(integer(node.attrs, "axis"))
+    elif node.op == "resample":
+        attrs["axes"] = tuple(perm.index(axis) for axis in ints(node.attrs, "axes"))
+    inputs = (c.want(data, moved), *(c.want(table, 0) for table in tables))
+    return c.put(node, node.op, inputs, attrs, moved)
+
+
+def _sample(c: _Converter, node: Node) -> None:
+    """The points stand where the positions do."""
+    data, *tables = node.inputs
+    moved = c.moved(data)
+    attrs = {**node.attrs, "axis": order(3, moved).index(integer(node.attrs, "axis"))}
+    inputs = (c.want(data, moved), *(c.want(table, 0) for table in tables))
+    c.put(node, node.op, inputs, attrs, moved)
+
+
+def _convolution(c: _Converter, node: Node) -> None:
+    """Kernels become [KH, KW, I, O], or [KD, KH, KW, I, O]; depthwise ones [KH, KW, C, M]."""
+    data = c.want(node.inputs[0], 1)
+    kernel = c.want(node.inputs[1], 0)
+    if node.op == "depthwise_conv2d":
+        channels = c.r.shape(data)[-1]
+        made, _, height, width = c.r.shape(kernel)
+        parts: dict[str, AttrValue] = {"shape": (channels, made // channels, height, width)}
+        kernel = c.r.emit("reshape", (kernel,), parts)
+        kernel = c.transposed(kernel, (2, 3, 0, 1))
+    else:
+        kernel = c.transposed(kernel, (*range(2, len(c.r.shape(kernel))), 1, 0))
+    layout = "NDHWC" if node.op == "conv3d" else "NHWC"
+    c.put(node, node.op, (data, kernel), {**node.attrs, "layout": layout}, 1)
+
+
+def _along_axis(c: _Converter, node: Node) -> None:
+    """concat, softmax, lrn: the axis is renumbered."""
+    rank = len(c.old_shape(node.inputs[0]))
+    moved = next((m for m in map(c.moved, node.inputs) if m), 0)
+    inputs = tuple(c.want(value, moved) for value in node.inputs)
+    axis = order(rank, moved).index(integer(node.attrs, "axis"))
+    c.put(node, node.op, inputs, {**node.attrs, "axis": axis}, moved)
+
+
+def _batch_norm(c: _Converter, node: Node) -> None:
+    """The axis is renumbered; the statistics have one dimension."""
+    data, *statistics = node.inputs
+    moved, rank = c.moved(data), len(c.old_shape(data))
+    inputs = (c.want(data, moved), *(c.want(value, 0) for value in statistics))
+    axis = order(rank, moved).index(integer(node.attrs, "axis"))
+    c.put(node, node.op, inputs, {**node.attrs, "axis": axis}, moved)
+
+
+def _per_dimension(c: _Converter, node: Node) -> None:
+    """Ops with lists of an entry for each dimension, such as pad: these are reordered."""
+    (value,) = node.inputs
+    moved, rank = c.moved(value), len(c.old_shape(value))
+    perm = order(rank, moved)
+    attrs = dict(node.attrs)
+    for key, item in node.attrs.items():
+        if isinstance(item, tuple):
+            halves = [item[start : start + rank] for start in range(0, len(item), rank)]
+            attrs[key] = tuple(int(half[d]) for half in halves for d in perm)
+    c.put(node, node.op, (c.want(value, moved),), attrs, moved)
+
+
+def _reduce(c: _Converter, node: Node) -> None:
+    """The axes are renumbered; without keepdims, the channels that are left stay at the end."""
+    (value,) = node.inputs
+    moved, rank = c.moved(value), len(c.old_shape(value))
+    one = "axis" in node.attrs
+    perm = order(rank, moved)
+    axes = (integer(node.attrs, "axis"),) if one else ints(node.attrs, "axes")
+    left = moved
+    if not node.attrs["keepdims"]:
+        if moved and 0 in axes:
+            return _in_old_order(c, node)
+        left = sum(1 for d in range(1, moved + 1) if d not in axes)
+        if left == rank - len(axes) - 1:
+            left = 0
+    found = tuple(sorted(perm.index(axis) for axis in axes))
+    attrs = {**node.attrs, **({"axis": found[0]} if one else {"axes": found})}
+    return c.put(node, node.op, (c.want(value, moved),), attrs, left)
+
+
+def _over_axes(c: _Converter, node: Node) -> None:
+    """standardise: the axes are renumbered."""
+    (value,) = node.inputs
+    moved, rank = c.moved(value), len(c.old_shape(value))
+    perm = order(rank, moved)
+    axes = tuple(sorted(perm.index(axis) for axis in ints(node.attrs, "axes")))
+    c.put(node, node.op, (c.want(value, moved),), {**node.attrs, "axes": axes}, moved)
+
+
+def _transpose(c: _Converter, node: Node) -> None:
+    """A shuffle within the channels stays one; any other order is made from what there is."""
+    (value,) = node.inputs
+    moved, perm = c.moved(value), ints(node.attrs, "perm")
+    now = order(len(perm), moved)
+    keeps = perm[0] == 0 and set(perm[1 : moved + 1]) == set(range(1, moved + 1))
+    made = moved if keeps else 0
+    total = tuple(now.index(perm[d]) for d in order(len(perm), made))
+    c.put(node, "transpose", (c.want(value, moved),), {"perm": total}, made)
+
+
+def _reshape(c: _Converter, node: Node) -> None:
+    """A reshape that only splits or joins the channels leaves them at the end."""
+    (value,) = node.inputs
+    old, new, moved = c.old_shape(value), c.old_shape(node.outputs[0]), c.moved(value)
+    parts = _channel_parts(old, new, moved)
+    if parts is None:
+        return _in_old_order(c, node)
+    shape: Perm = tuple(new[d] for d in order(len(new), parts))
+    made = 0 if parts == len(new) - 1 else parts
+    return c.put(node, "reshape", (c.want(value, moved),), {"shape": shape}, made)
+
+
+def _channel_parts(old: Perm, new: Perm, moved: int) -> int | None:
+    if not moved or old[:1] != new[:1]:
+        return None
+    channels = int(np.prod(old[1 : moved + 1]))
+    rest = int(np.prod(old[moved + 1 :]))
+    for parts in range(1, len(new)):
+        if np.prod(new[1 : parts + 1]) == channels and np.prod(new[parts + 1 :]) == rest:
+            return parts
+    return None
+
+
+HANDLERS: dict[str, Convert] = {
+    "conv2d": _convolution,
+    "depthwise_conv2d": _convolution,
+    "conv3d": _convolution,
+    "max_pool2d": _window,
+    "max_pool2d_index": _window,
+    "avg_pool2d": _window,
+    "max_pool3d": _window,
+    "avg_pool3d": _window,
+    "global_avg_pool": _window,
+    "global_max_pool": _window,
+    "batch_norm": _batch_norm,
+    "concat": _along_axis,
+    "softmax": _along_axis,
+    "log_softmax": _along_axis,
+    "lrn": _along_axis,
+    "standardise": _over_axes,
+    "pad": _per_dimension,
+    "extend": _per_dimension,
+    "slice": _per_dimension,
+    "repeat": _per_dimension,
+    "resample": _tables,
+    "gather": _tables,
+    "lookup_codes": _tables,
+    "sample": _sample,
+    "depth_to_space": _images,
+    "transpose": _transpose,
+    "reshape": _reshape,
+    HOST: _host,
+    "pack_blocks": _pack,
+    "unpack_blocks": _unpack,
+    **dict.fromkeys(("cumulative_sum", "cumulative_product", "top_indices"), _along_axis),
+    **dict.fromkeys(("reduce_mean", "reduce_sum", "reduce_prod", "reduce_max"), _reduce),
+    **dict.fromkeys(("reduce_min", "argmax", "argmin"), _reduce),
+}
+"""Op -> how it is converted; element-wise ops follow their inputs, others keep the old order."""

@@ -1,0 +1,77 @@
+"""Which inputs of a graph hold indices, and how many values they may have.
+
+Random indices have to be valid, and those into a table of weights should reach all of it, as those
+of a user do. What is no index may have any value.
+"""
+
+from collections.abc import Mapping
+
+from retune.core.dtypes import INTEGER_LIMITS, is_float
+from retune.graph.graph import Graph, Node
+from retune.ops.registry import integer, lookup
+
+_MOVES: Mapping[str, tuple[int, ...]] = {
+    "identity": (0,),
+    "cast": (0,),
+    "reshape": (0,),
+    "transpose": (0,),
+    "slice": (0,),
+    "broadcast_to": (0,),
+    "gather": (0,),
+    "gather_elements": (0,),
+    "where": (1, 2),
+}
+"""Op -> the operands whose elements it passes on as they are."""
+
+_CAREFUL = 2
+"""Values of an integer that other arithmetic makes an index of, or that an op reads about which
+nothing is known: 0 and 1 are in range nearly always, if the index has as many."""
+
+
+def index_counts(graph: Graph) -> dict[str, int]:
+    """Input of whole numbers -> how many values it may have, from 0 on; only those of indices.
+
+    At least 1 each, even where there is nothing to be indexed.
+    """
+    counts: dict[str, int] = {}
+    for node in reversed(graph.nodes):
+        for value, count in _demands(graph, node, counts):
+            counts[value] = max(1, min(count, counts.get(value, count)))
+    dtypes = {name: graph.types[name].dtype for name in graph.inputs if name in counts}
+    return {
+        name: min(counts[name], _values(dtype))
+        for name, dtype in dtypes.items()
+        if not is_float(dtype)
+    }
+
+
+def _values(dtype: str) -> int:
+    """How many values from 0 on the type has."""
+    return INTEGER_LIMITS[dtype][1] + 1
+
+
+def _demands(graph: Graph, node: Node, counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    """What the node demands of the values that it reads."""
+    found: list[tuple[str, int]] = []
+    match node.op:
+        case "gather" | "gather_elements":
+            shape = graph.types[node.inputs[0]].shape
+            found.append((node.inputs[1], shape[integer(node.attrs, "axis")]))
+        case "last_writers":
+            found.append((node.inputs[0], integer(node.attrs, "places")))
+        case "fold_rows":
+            found.append((node.inputs[1], graph.types[node.inputs[0]].shape[1]))
+        case "lookup_codes":
+            return [(node.inputs[0], graph.types[node.inputs[1]].shape[0])]
+        case _:
+            pass
+    if lookup(node.op).kind == "host":
+        return [(value, _CAREFUL) for value in node.inputs if value]
+    wanted = [counts[value] for value in node.outputs if value in counts]
+    if not wanted:
+        return found
+    if node.op == "concat":
+        return [(value, min(wanted)) for value in node.inputs]
+    if node.op in _MOVES:
+        return found + [(node.inputs[i], min(wanted)) for i in _MOVES[node.op]]
+    return found + [(value, min(_CAREFUL, *wanted)) for value in node.inputs if value]

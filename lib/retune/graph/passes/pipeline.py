@@ -1,0 +1,98 @@
+"""The graph passes, as one flat list. Each takes a valid graph to one with the same outputs."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from retune.core.config import knob
+from retune.graph.graph import Graph
+from retune.graph.passes.branches import merge_branches
+from retune.graph.passes.channels_last import channels_last
+from retune.graph.passes.empty import fold_empty
+from retune.graph.passes.fold import dense_of_transposed, fold_scales, lower_batch_norm
+from retune.graph.passes.groups import groups_of_channels
+from retune.graph.passes.half import widen_half
+from retune.graph.passes.products import free_products
+from retune.graph.passes.rows import rows_as_images
+from retune.graph.passes.simplify import (
+    canonical_arithmetic,
+    fold_constants,
+    join_slices,
+    materialise_outputs,
+    merge_pads,
+    name_global_pools,
+    remove_identities,
+)
+from retune.graph.passes.sink import sink_reshapes
+from retune.graph.passes.transposed import lower_transposed
+
+Layout = Literal["NCHW", "NHWC"]
+"""Order of the dimensions of image data."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """One named step."""
+
+    name: str
+    run: Callable[[Graph], Graph]
+    layout: Layout | None = None
+    """Only run for this layout."""
+    half: bool | None = None
+    """Only run for devices that keep float16, or only for those that do not."""
+    parts: bool = False
+    """Whether it writes an op as several others, which is the last thing that is done to it."""
+
+
+PASSES: tuple[Pass, ...] = (
+    Pass(name="widen-half", run=widen_half, half=False),
+    Pass(name="fold-empty", run=fold_empty),
+    Pass(name="fold-constants", run=fold_constants),
+    Pass(name="lower-batch-norm", run=lower_batch_norm),
+    Pass(name="remove-identities", run=remove_identities),
+    Pass(name="canonical-arithmetic", run=canonical_arithmetic),
+    Pass(name="rows-as-images", run=rows_as_images),
+    Pass(name="groups-of-channels", run=groups_of_channels),
+    Pass(name="sink-reshapes", run=sink_reshapes),
+    Pass(name="name-global-pools", run=name_global_pools),
+    Pass(name="merge-pads", run=merge_pads),
+    Pass(name="fold-scales", run=fold_scales),
+    Pass(name="merge-branches", run=merge_branches),
+    Pass(name="lower-transposed", run=lower_transposed, parts=True),
+    Pass(name="channels-last", run=channels_last, layout="NHWC"),
+    Pass(name="remove-identities-again", run=remove_identities),
+    Pass(name="dense-of-transposed", run=dense_of_transposed),
+    Pass(name="remove-identities-at-last", run=remove_identities),
+    Pass(name="join-slices", run=join_slices),
+    Pass(name="free-products", run=free_products),
+    Pass(name="sink-reshapes-at-last", run=sink_reshapes),
+    Pass(name="materialise-outputs", run=materialise_outputs),
+)
+"""Every pass, in order."""
+
+
+def optimise(
+    graph: Graph, layout: Layout = "NHWC", *, half: bool = False, whole: bool = False
+) -> Graph:
+    """The graph after all passes, its image data in `layout`; inputs and outputs are unchanged.
+
+    `half` says that the device keeps float16 between kernels; otherwise all of that is of float32.
+    Ops that are the layers of networks stay `whole` if that is asked for: others take them apart.
+    """
+    check = knob("RETUNE_VERIFY") == "1"
+    for step in passes_for(layout, half=half, whole=whole):
+        graph = step.run(graph)
+        if check:
+            graph.verify()
+    return graph
+
+
+def passes_for(layout: Layout, *, half: bool, whole: bool = False) -> tuple[Pass, ...]:
+    """The passes that `optimise` runs, in order."""
+    return tuple(
+        step
+        for step in PASSES
+        if step.layout in (None, layout)
+        and step.half in (None, half)
+        and not (whole and step.parts)
+    )

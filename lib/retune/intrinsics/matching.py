@@ -1,0 +1,312 @@
+"""Where a nest of loops is what an intrinsic computes, or why it is not.
+
+`match` takes a loop nest apart by the intrinsic's pattern: as many loops, of its extents, around
+one block, whose value is the pattern's with reads of its operands in place. `mismatch` says besides
+whether the elements of each word lie side by side, for buffers whose order is settled.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from retune.intrinsics.intrinsic import Intrinsic, Shape
+from retune.ir.expr import (
+    Binary,
+    Buffer,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Scope,
+    Select,
+    Var,
+    const,
+    loads,
+    variables,
+    walk,
+)
+from retune.ir.flat import flat_index, flat_terms
+from retune.ir.simplify import Polynomial, from_polynomial, polynomial
+from retune.ir.stmt import Block, For, Stmt, blocks, loops, paths
+
+_COMMUTATIVE = ("add", "mul", "min", "max")
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A nest that an intrinsic does."""
+
+    entry: Intrinsic
+    block: Block
+    loops: Mapping[Var, Var]
+    """The pattern's axis -> the loop's variable."""
+    reads: tuple[Load, ...]
+    """Of the operands, in the intrinsic's order."""
+
+    @property
+    def along(self) -> Var:
+        """The innermost of its loops: the words are along it."""
+        return self.loops[self.entry.axes[-1].var]
+
+    def shape(self, lanes: int) -> Shape:
+        """Of the function that computes it in so many lanes."""
+        return Shape(tuple(load.dtype for load in self.reads), lanes)
+
+    def word(self, number: int) -> Expr | None:
+        """Number of the word that an operand's elements are in; None where they are not in one."""
+        return word_index(self.reads[number], self.along, self.entry.operands[number].word)
+
+    def tile(self, number: int) -> "TileIndex | None":
+        """Where the tile of an operand lies; None where it does not lie as the pattern's."""
+        terms = flat_terms(self.reads[number].buffer, self.reads[number].indices)
+        return _tile_index(self.wanted(number).indices, terms, self.loops)
+
+    def wanted(self, number: int) -> Load:
+        """The pattern's read of an operand."""
+        name = self.entry.operands[number].name
+        return next(load for load in loads(self.entry.op.body) if load.buffer.name == name)
+
+    @property
+    def result(self) -> "TileIndex | None":
+        """Where the tile of results lies; None where it does not lie as the pattern's."""
+        wanted = tuple(axis.var for axis in self.entry.op.axes)
+        return _tile_index(wanted, flat_terms(self.block.buffer, self.block.indices), self.loops)
+
+    def mask(self, number: int) -> Select | None:
+        """The selection of an operand's elements or a number, as padding is; None without one."""
+        read = self.reads[number]
+        chosen = (n for n in walk(self.block.value) if isinstance(n, Select) and n.then == read)
+        return next(chosen, None)
+
+    def lies(self, number: int) -> bool:
+        """Whether an operand lies as the intrinsic takes it."""
+        if not self.entry.op.axes:
+            return self.word(number) is not None
+        place, word = self.tile(number), self.entry.operands[number].word
+        if place is None or self.entry.warp is None:
+            return place is not None
+        steps = (place.pitch, *polynomial(place.origin).values())
+        return all(step % word == 0 for step in steps)
+
+
+@dataclass(frozen=True, slots=True)
+class TileIndex:
+    """A tile in memory: rows of neighbours, at one distance."""
+
+    origin: Expr
+    """Index of its first element."""
+    pitch: int
+    """Elements from a row to the next."""
+
+
+def match(entry: Intrinsic, loop: For) -> Match | str:
+    """The loop with all inside as the intrinsic's work, or why it is not."""
+    path, inner = [loop], loop.body
+    while isinstance(inner, For):
+        path.append(inner)
+        inner = inner.body
+    if not isinstance(inner, Block) or not _sized(entry, path):
+        found = " x ".join(str(n.extent) for n in path)
+        around = "" if isinstance(inner, Block) else " around more than that"
+        what = " x ".join(
+            f"{'up to ' * (axis.var.name in entry.fewer)}{axis.extent}" for axis in entry.axes
+        )
+        return f"expected a nest of {what} steps around one block, got {found}{around}"
+    if [n.reduce for n in path] != [axis in entry.op.reduce_axes for axis in entry.axes]:
+        return "expected its loops to reduce where the pattern's do; " + ", ".join(
+            f"{n.var} does{'' if n.reduce else ' not'}" for n in path
+        )
+    return matching_block(entry, inner, [n.var for n in path])
+
+
+def _sized(entry: Intrinsic, path: Sequence[For]) -> bool:
+    """Whether the loops have as many iterations as the pattern, or fewer where they may."""
+    if len(path) != len(entry.axes):
+        return False
+    for axis, loop in zip(entry.axes, path, strict=True):
+        steps = int(loop.extent.value) if isinstance(loop.extent, Const) else 0
+        if not (1 < steps <= axis.extent if axis.var.name in entry.fewer else steps == axis.extent):
+            return False
+    return True
+
+
+def matching_block(entry: Intrinsic, block: Block, own: Sequence[Var]) -> Match | str:
+    """The same of a block inside loops of these variables, which are not looked at."""
+    op = entry.op
+    axes = dict(zip((axis.var for axis in entry.axes), own, strict=True))
+    guarded = block.guard is not None and not variables(block.guard).isdisjoint(own)
+    fits = block.reducer == op.reducer and block.buffer.dtype == entry.pattern.dtype
+    found = [] if guarded or not fits else list(_bindings(op.body, block.value, entry, axes, {}))
+    if not found:
+        guard = f" where {block.guard}" if guarded else ""
+        operands = ", ".join(f"{o.name} of {' or '.join(o.dtypes)}" for o in entry.operands)
+        return (
+            f"expected {entry.pattern.dtype} {op.reducer}s of {op.body} with {operands}; got "
+            f"{block.reducer} of {block.value}{guard}"
+        )
+    ways = [Match(entry, block, axes, tuple(b[o.name] for o in entry.operands)) for b in found]
+    if len(ways) == 1 or not entry.op.axes:  # words of either operand lie alike
+        return ways[0]
+    return next((way for way in ways if all(map(way.lies, range(len(way.reads))))), ways[0])
+
+
+_Bound = Mapping[str, Load]
+"""Name of an operand -> what is read for it."""
+
+
+def _bindings(
+    pattern: Expr, value: Expr, entry: Intrinsic, axes: Mapping[Var, Var], bound: _Bound
+) -> Iterator[_Bound]:
+    """All ways in which a value is the pattern, its factors in either order."""
+    match pattern, value:
+        case Load(buffer), Load():
+            operand = next(o for o in entry.operands if o.name == buffer.name)
+            if value.dtype in operand.dtypes and bound.get(operand.name, value) == value:
+                yield {**bound, operand.name: value}
+        case Load(), Select(_, Load() as read, Const()) if entry.warp is not None:
+            yield from _bindings(pattern, read, entry, axes, bound)
+        case Binary(op, a, b), Binary(other, c, d) if op == other:
+            for left, right in [(c, d), (d, c)] if op in _COMMUTATIVE else [(c, d)]:
+                yield from _each([(a, left), (b, right)], entry, axes, bound)
+        case Cast(inner, dtype), Cast(other, made) if dtype == made:
+            yield from _bindings(inner, other, entry, axes, bound)
+        case (Call(), Call()) | (Select(), Select()):
+            head = (type(pattern), getattr(pattern, "function", ""))
+            if head == (type(value), getattr(value, "function", "")):
+                pairs = list(zip(pattern.children, value.children, strict=False))
+                yield from _each(pairs, entry, axes, bound)
+        case Var(), Var():
+            if axes.get(pattern) == value:
+                yield bound
+        case _:
+            if pattern == value:
+                yield bound
+
+
+def _each(
+    pairs: Sequence[tuple[Expr, Expr]], entry: Intrinsic, axes: Mapping[Var, Var], bound: _Bound
+) -> Iterator[_Bound]:
+    """All ways in which each of these values is the pattern beside it."""
+    if not pairs:
+        yield bound
+        return
+    for first in _bindings(*pairs[0], entry, axes, bound):
+        yield from _each(pairs[1:], entry, axes, first)
+
+
+def mismatch(entry: Intrinsic, nest: Stmt, loop: For, unordered: Scope | None = None) -> str:
+    """Why the intrinsic cannot do a loop of the nest; empty where it can.
+
+    Buffers of the scope `unordered` may yet be laid out in another order.
+    """
+    found = match(entry, loop)
+    if isinstance(found, str):
+        return found
+    if entry.warp is not None and (problem := _apart(found, nest, loop)):
+        return problem
+    for number, load in enumerate(found.reads):
+        if load.buffer.scope != unordered and not found.lies(number):
+            width = entry.operands[number].word
+            if entry.op.axes:
+                return f"expected {load} in rows of neighbours at one distance, as {entry.op.body}"
+            return (
+                f"the {width} elements of {load} must lie side by side in one word; split the "
+                f"last axis by {width}, of an operand whose rows are multiples of {width}, or "
+                "pack a constant"
+            )
+        other = _touched_by_elements(entry, nest, loop, load.buffer)
+        if other and load.buffer.scope != "local":
+            return f"{load.buffer} is read by words, but {other} of the same nest touches its bytes"
+    return ""
+
+
+def item_loops(entry: Intrinsic, nest: Stmt, loop: For) -> tuple[Var, Var] | None:
+    """The variables of the two loops over the items of a warp around a loop, local.0's first.
+
+    None unless they have as many items as the intrinsic's warp.
+    """
+    assert entry.warp is not None, "whoever asks has looked"
+    path = next(path for block, path in paths(nest) if block is blocks(loop)[0])
+    around = {n.kind: n for n in path if n.kind in ("local.0", "local.1")}
+    found = (around.get("local.0"), around.get("local.1"))
+    first, second = found
+    if first is None or second is None:
+        return None
+    sizes = [const(entry.warp.first), const(entry.warp.second)]
+    return (first.var, second.var) if [first.extent, second.extent] == sizes else None
+
+
+def _apart(found: Match, nest: Stmt, loop: For) -> str:
+    """Why the items around a loop cannot do it together; empty where they can.
+
+    All of them come to it, and each operand is moved by its own items alone. No item of the group
+    writes what others read for it.
+    """
+    warp = found.entry.warp
+    assert warp is not None, "whoever asks has looked"
+    items = item_loops(found.entry, nest, loop)
+    if items is None:
+        return (
+            f"expected it inside loops over {warp.first} items along local.0 and {warp.second} "
+            "along local.1"
+        )
+    guard = found.block.guard
+    if guard is not None and not variables(guard).isdisjoint(items):
+        return f"expected all items of a warp at it, got some: where {guard}"
+    written = {block.buffer for block in blocks(nest)}
+    for number, (load, own) in enumerate(zip(found.reads, items, strict=True)):
+        choice = found.mask(number)
+        row = found.loops[found.entry.op.axes[number].var]
+        moved = {v for index in load.indices for v in variables(index)}
+        tested = set(variables(choice.condition)) if choice is not None else set[Var]()
+        if not (moved | tested).isdisjoint({*items} - {own}):
+            return f"expected {load} to be that of all items along local.{1 - number}"
+        if not tested.isdisjoint({*found.loops.values()} - {row}):
+            return f"expected {load} to be padding, or none, for all of its bytes"
+        if load.buffer.scope not in ("global", "constant") or load.buffer in written:
+            return f"expected {load.buffer.name} in memory that the kernel only reads"
+    return ""
+
+
+def _touched_by_elements(entry: Intrinsic, nest: Stmt, loop: For, buffer: Buffer) -> str:
+    """The first block, by name, that touches the buffer otherwise; or empty."""
+    done = [
+        found.block
+        for n in loops(nest)
+        if (n.intrinsic or n is loop) and isinstance(found := match(entry, n), Match)
+    ]
+    for block in blocks(nest):
+        touched = {block.buffer, *(load.buffer for load in loads(block.value))}
+        if buffer in touched and block not in done:
+            return block.name
+    return ""
+
+
+def _tile_index(
+    wanted: Sequence[Expr], terms: Polynomial, loops: Mapping[Var, Var]
+) -> TileIndex | None:
+    """The tile of an element at `terms`, where the pattern reads it at the indices `wanted`."""
+    row, along = wanted
+    assert isinstance(row, Var)
+    own, rest = set(loops.values()), dict(terms)
+    pitch = rest.pop((loops[row],), 0)
+    for monomial, step in polynomial(along).items():
+        if rest.pop(tuple(loops[v] for v in monomial if isinstance(v, Var)), 0) != step:
+            return None
+    if not own.isdisjoint(v for monomial in rest for atom in monomial for v in variables(atom)):
+        return None
+    return TileIndex(from_polynomial(rest), pitch)
+
+
+def word_index(load: Load, along: Var, width: int) -> Expr | None:
+    """Number of the word that holds `load` for each value of `along`; None where there is none.
+
+    There is one if `along` runs over adjacent elements and all else moves by whole words.
+    """
+    terms = polynomial(flat_index(load.buffer, load.indices))
+    if terms.pop((along,), 0) != 1:
+        return None
+    for monomial, coefficient in terms.items():
+        if coefficient % width or any(along in variables(atom) for atom in monomial):
+            return None
+    return from_polynomial({m: c // width for m, c in terms.items()})

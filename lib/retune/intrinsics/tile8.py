@@ -1,0 +1,109 @@
+"""tile8: a tile of products of bytes, added to a tile of int32 that matrix registers hold.
+
+    y[i, j] += int32(a[i, 4*k + q]) * int32(b[k, 4*j + q])   for q in 0 to 3
+
+`a` is uint8 or int8, its rows anywhere at one distance; `b` int8 or int7, by words of four bytes
+for each column. A tile may have fewer rows and words. All ways are exact. A text is one macro for
+each step, see `intrinsic.TILE_STEPS`; numbers of registers come first.
+"""
+
+from retune.intrinsics.intrinsic import Intrinsic, Operand, Shape, Way, register_intrinsic
+from retune.ir.expr import Expr, cast
+from retune.ir.te import compute, placeholder, reduce_axis
+
+ROWS = 16
+"""Rows of a tile at most."""
+COLUMNS = 16
+"""Results of a row."""
+WORD = 4
+"""Bytes that lie side by side for one column."""
+WORDS = 16
+"""Words of a row of `a` at most."""
+REGISTERS = 8
+"""Matrix registers: for results and operands together."""
+
+_ROW_BYTES = COLUMNS * WORD
+
+
+def _amx(shape: Shape) -> list[str]:
+    """As assembly, with registers by their number, which compilers need not know.
+
+    Registers are configured for a kernel and released at its end. Nothing else uses them, so they
+    keep what they hold from one statement to the next; the order of statements is kept.
+
+    Source: Intel's Instruction Set Reference, LDTILECFG, TILELOADD, TDPBUSD, TILESTORED.
+    """
+    dot = "tdpbusd" if shape.dtypes[0] == "uint8" else "tdpbssd"
+    rows = ':: "r"({}), "r"((long)({})) : "memory"'
+    return [
+        "REGISTER(n)",
+        'CONFIGURE(to) __asm__ volatile("ldtilecfg (%0)" :: "r"(to) : "memory")',
+        'RELEASE() __asm__ volatile("tilerelease" ::)',
+        'ZERO(n) __asm__ volatile("tilezero %%tmm" #n ::)',
+        "LOAD(n, at, pitch, rows, bytes) "
+        f'__asm__ volatile("tileloadd (%0,%1,1), %%tmm" #n {rows.format("at", "pitch")})',
+        "DOT(n, a, b, rows, words) "
+        f'__asm__ volatile("{dot} %%tmm" #b ", %%tmm" #a ", %%tmm" #n ::)',
+        "STORE(n, to, pitch, rows) "
+        f'__asm__ volatile("tilestored %%tmm" #n ", (%0,%1,1)" {rows.format("to", "4 * (pitch)")})',
+    ]
+
+
+def _plain(shape: Shape) -> list[str]:
+    """Registers as arrays."""
+    a = "uchar" if shape.dtypes[0] == "uint8" else "char"
+    each = "for (int r = 0; r < rows; ++r)"
+    sum_ = f"(({a}*)tile##a)[r * {_ROW_BYTES} + i] * ((char*)tile##b)[i / 4 * {_ROW_BYTES} + "
+    return [
+        f"REGISTER(n) int tile##n[{ROWS * COLUMNS}]",
+        "CONFIGURE(to)",
+        "RELEASE()",
+        f"ZERO(n) for (int i = 0; i < {ROWS * COLUMNS}; ++i) tile##n[i] = 0",
+        f"LOAD(n, at, pitch, rows, bytes) {each} for (int i = 0; i < bytes; ++i) "
+        f"((uchar*)tile##n)[r * {_ROW_BYTES} + i] = (uchar)(at)[r * (pitch) + i]",
+        f"DOT(n, a, b, rows, words) {each} for (int c = 0; c < {COLUMNS}; ++c) "
+        f"for (int i = 0; i < 4 * words; ++i) "
+        f"tile##n[r * {COLUMNS} + c] += {sum_}4 * c + i % 4]",
+        f"STORE(n, to, pitch, rows) {each} for (int c = 0; c < {COLUMNS}; ++c) "
+        f"(to)[r * (pitch) + c] = tile##n[r * {COLUMNS} + c]",
+    ]
+
+
+_k, _q = reduce_axis("k", WORDS), reduce_axis("q", WORD)
+_a = placeholder("a", (ROWS, WORDS * WORD), "uint8")
+_b = placeholder("b", (WORDS, COLUMNS * WORD), "int8")
+
+
+def _products(i: Expr, j: Expr) -> Expr:
+    a, b = _a[i, _k.var * WORD + _q.var], _b[_k.var, j * WORD + _q.var]
+    return cast(a, "int32") * cast(b, "int32")
+
+
+TILE8 = register_intrinsic(
+    Intrinsic(
+        name="tile8",
+        pattern=compute("y", (ROWS, COLUMNS), _products, [_a, _b], reduce=[_k, _q]),
+        order=("i", "k", "j", "q"),
+        fewer=("i", "k"),
+        operands=(
+            Operand("a", ("uint8", "int8"), WORD),
+            Operand("b", ("int8", "int7"), WORD),
+        ),
+        ways=(
+            Way(
+                name="amx",
+                takes=lambda shape: shape.lanes == 1,
+                text={"OpenCL C": _amx},
+                slots=32.0,
+                vectors=16.0,
+            ),
+            Way(
+                name="plain",
+                takes=lambda _shape: True,
+                text={"OpenCL C": _plain},
+                slots=8.0 * ROWS * WORDS,
+                vectors=16.0,
+            ),
+        ),
+    )
+)

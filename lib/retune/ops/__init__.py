@@ -1,0 +1,43 @@
+"""Every op of the graph IR: importing this package registers them all."""
+
+from retune.ops import (
+    blocked,
+    broadcast,
+    convolution,
+    elementwise,
+    host,
+    images,
+    indexing,
+    linear,
+    movement,
+    normalisation,
+    pooling,
+    quantized,
+    ranking,
+    reduction,
+)
+from retune.ops.registry import OPS, Array, Attrs, AttrValue, OpDef, OpKind, lookup
+
+__all__ = [
+    "OPS",
+    "Array",
+    "AttrValue",
+    "Attrs",
+    "OpDef",
+    "OpKind",
+    "blocked",
+    "broadcast",
+    "convolution",
+    "elementwise",
+    "host",
+    "images",
+    "indexing",
+    "linear",
+    "lookup",
+    "movement",
+    "normalisation",
+    "pooling",
+    "quantized",
+    "ranking",
+    "reduction",
+]

@@ -1,0 +1,236 @@
+"""Ops of host steps in numpy: ONNX's meaning, without loops of Python over elements.
+
+Arguments are as ONNX names and orders them; inputs that a node leaves out are None.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from retune.ops.registry import Array
+
+_CHUNK = 256
+"""Boxes that are compared with each other at once: more compare boxes that are gone already."""
+
+
+def non_max_suppression(
+    boxes: Array,
+    scores: Array,
+    max_output_boxes_per_class: Array | None = None,
+    iou_threshold: Array | None = None,
+    score_threshold: Array | None = None,
+    center_point_box: int = 0,
+) -> Array:
+    """Rows of (batch, class, box), the best score of each class first; of equal ones the first box.
+
+    Shapes: boxes [batch, box, 4], scores [batch, class, box] -> int64 [row, 3].
+    """
+    limit = int(_first(max_output_boxes_per_class, 0))
+    overlap = _first(iou_threshold, np.float32(0))
+    corners = _corners(boxes, center=bool(center_point_box))
+    rows: list[Array] = []
+    for batch, label in np.ndindex(scores.shape[:2]) if limit > 0 else ():
+        found = scores[batch, label]
+        order = np.arange(found.size)
+        if score_threshold is not None:
+            order = np.flatnonzero(found > _first(score_threshold, 0))
+        order = order[np.argsort(-found[order], kind="stable")]
+        kept = order[_unsuppressed(corners[batch][:, order], limit, overlap)]
+        rows.append(np.stack([np.full_like(kept, batch), np.full_like(kept, label), kept], axis=1))
+    return np.concatenate([np.empty((0, 3), np.int64), *rows]).astype(np.int64, copy=False)
+
+
+def _first(value: Array | None, default: Any) -> Any:
+    """The only element of an input, a scalar or a list of one."""
+    return default if value is None or not value.size else value.reshape(-1)[0]
+
+
+def _corners(boxes: Array, *, center: bool) -> Array:
+    """Least and greatest corner of each box: [batch, box, 4] -> [batch, 4, box]."""
+    one, other = boxes[..., :2], boxes[..., 2:]
+    if center:
+        one, other = one - other / 2, one + other / 2
+    corners = [one, other] if center else [np.minimum(one, other), np.maximum(one, other)]
+    return np.ascontiguousarray(np.moveaxis(np.concatenate(corners, axis=-1), -1, 1))
+
+
+def _unsuppressed(corners: Array, limit: int, threshold: Any) -> Array:
+    """Numbers of the first `limit` boxes that overlap with none of those kept before them."""
+    kept: list[int] = []
+    for start in range(0, corners.shape[1], _CHUNK):
+        some = np.arange(start, min(start + _CHUNK, corners.shape[1]))
+        if kept:
+            some = some[~_overlaps(corners[:, kept], corners[:, some], threshold).any(axis=0)]
+        apart = ~_overlaps(corners[:, some], corners[:, some], threshold)
+        free = np.ones(len(some), bool)
+        for place, number in enumerate(some.tolist()):
+            if len(kept) == limit:
+                return np.array(kept)
+            if free[place]:
+                kept.append(number)
+                free &= apart[place]
+    return np.array(kept, np.int64)
+
+
+def _overlaps(some: Array, others: Array, threshold: Any) -> Array:
+    """Whether intersection over union is above the threshold: [4, n], [4, m] -> bool [n, m].
+
+    Boxes without an area overlap with none.
+    """
+    low, left, high, right = some[:, :, None]
+    height = np.minimum(high, others[2]) - np.maximum(low, others[0])
+    width = np.minimum(right, others[3]) - np.maximum(left, others[1])
+    common = np.where((height > 0) & (width > 0), height * width, 0)
+    whole = (high - low) * (right - left) + (others[2] - others[0]) * (others[3] - others[1])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return (common > 0) & (common / (whole - common) > threshold)
+
+
+def unique(
+    x: Array,
+    axis: int | None = None,
+    sorted: int = 1,  # noqa: A002  # ONNX's name
+) -> tuple[Array, Array, Array, Array]:
+    """Distinct values, where each is first, which one each value is, and how often there is each.
+
+    Without an axis of the flattened input. Unless `sorted` in the order of their first places.
+    """
+    values, first, which, counts = np.unique(x, True, True, True, axis=axis)
+    which = which.reshape(-1)
+    if not sorted:
+        order = np.argsort(first)
+        which = np.argsort(order)[which]
+        values = np.take(values, order, axis=axis or 0)
+        first, counts = first[order], counts[order]
+    return values, first.astype(np.int64), which.astype(np.int64), counts.astype(np.int64)
+
+
+def top_k(
+    x: Array,
+    k: Array | int,
+    axis: int = -1,
+    largest: int = 1,
+    sorted: int = 1,  # noqa: A002  # ONNX's name
+) -> tuple[Array, Array]:
+    """The first `k` values along the axis and their places, of equal ones the first."""
+    del sorted  # in order is right as well where any order is
+    chosen = top_places(x, int(np.reshape(k, -1)[0]), axis, largest=bool(largest))
+    return np.take_along_axis(x, chosen, axis), chosen
+
+
+def top_places(x: Array, count: int, axis: int, *, largest: bool) -> Array:
+    """int64: where the first `count` elements along the axis are, of equal ones the first."""
+    if largest:  # backwards, so that of equal ones the first stay first: not all types have a minus
+        backwards = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
+        order = x.shape[axis] - 1 - np.flip(backwards, axis)
+    else:
+        order = np.argsort(x, axis=axis, kind="stable")
+    return np.take(order, np.arange(count), axis=axis).astype(np.int64, copy=False)
+
+
+def gather_elements(data: Array, indices: Array, axis: int = 0) -> Array:
+    """Of each place the element whose place along the axis the index names."""
+    return data[_along(indices, axis)]
+
+
+def gather_nd(data: Array, indices: Array, batch_dims: int = 0) -> Array:
+    """The slices of the data that the last axis of the indices names."""
+    batch = np.indices(indices.shape[:batch_dims], sparse=True)
+    inner = indices.ndim - 1 - batch_dims
+    own = [grid.reshape(grid.shape + (1,) * inner) for grid in batch]
+    return data[(*own, *np.moveaxis(indices, -1, 0))]
+
+
+def scatter_elements(
+    data: Array, indices: Array, updates: Array, axis: int = 0, reduction: str = "none"
+) -> Array:
+    """The data with elements replaced, or combined, at the places that `gather_elements` reads."""
+    return _scattered(data, _along(indices, axis), updates, reduction)
+
+
+def scatter_nd(data: Array, indices: Array, updates: Array, reduction: str = "none") -> Array:
+    """The data with slices replaced, or combined, at the places that `gather_nd` reads."""
+    return _scattered(data, tuple(np.moveaxis(indices, -1, 0)), updates, reduction)
+
+
+def _along(indices: Array, axis: int) -> tuple[Array, ...]:
+    """What picks one element for each index: its own place, but for the axis."""
+    places: list[Array] = list(np.indices(indices.shape, sparse=True))
+    places[axis] = indices
+    return tuple(places)
+
+
+COMBINED = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+"""Reduction of a scatter -> what becomes of an element and its update."""
+
+
+def _scattered(data: Array, places: tuple[Array, ...], updates: Array, reduction: str) -> Array:
+    made = data.copy()
+    if reduction in COMBINED:
+        COMBINED[reduction].at(made, places, updates)
+    else:
+        made[places] = updates
+    return made
+
+
+def roi_align(
+    x: Array,
+    rois: Array,
+    batch_indices: Array,
+    *,
+    mode: str = "avg",
+    output_height: int = 1,
+    output_width: int = 1,
+    sampling_ratio: int = 0,
+    spatial_scale: float = 1.0,
+    half_pixel: bool = True,
+) -> Array:
+    """Each region of its image as a grid of bins, of samples between the pixels.
+
+    Shapes: x [batch, channel, row, column], rois [region, 4] of (column, row) twice ->
+    [region, channel, output_height, output_width].
+    """
+    images = np.ascontiguousarray(np.moveaxis(x, 1, -1))
+    made = np.zeros((len(rois), output_height, output_width, x.shape[1]), x.dtype)
+    scaled = rois * np.asarray(spatial_scale, rois.dtype) - (0.5 if half_pixel else 0.0)
+    for out, region, image in zip(made, scaled, batch_indices, strict=True):
+        start, size = region[1::-1], region[3:1:-1] - region[1::-1]
+        if not half_pixel:
+            size = np.maximum(size, 1)
+        bins = np.array([output_height, output_width])
+        counts = np.full(2, sampling_ratio) if sampling_ratio > 0 else np.ceil(size / bins)
+        counts = counts.astype(int)
+        if counts.min() < 1:
+            continue
+        widths = size / bins
+        rows, columns = (
+            _samples(start[d], widths[d], bins[d], counts[d], x.shape[2 + d]) for d in (0, 1)
+        )
+        corners = [
+            images[image][np.ix_(row, column)] * np.multiply.outer(above, beside)[..., None]
+            for row, above in rows
+            for column, beside in columns
+        ]
+        value = sum(corners) if mode == "avg" else np.maximum.reduce(corners)
+        parts = np.reshape(value, (bins[0], counts[0], bins[1], counts[1], -1))
+        out[...] = parts.mean(axis=(1, 3)) if mode == "avg" else parts.max(axis=(1, 3))
+    return np.ascontiguousarray(np.moveaxis(made, -1, 1))
+
+
+def _samples(
+    start: Any, width: Any, bins: int, count: int, extent: int
+) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """The pixels before and after each sample along one axis, with their weights.
+
+    Samples more than a pixel outside have no weight.
+    """
+    within = (np.arange(count) + 0.5) * width / count
+    at = np.reshape(start + np.arange(bins)[:, None] * width + within, -1)
+    inside = (at >= -1.0) & (at <= extent)
+    at = np.clip(at, 0, extent - 1)
+    low = at.astype(int)
+    after = at - low
+    return (low, np.where(inside, 1 - after, 0)), (
+        np.minimum(low + 1, extent - 1),
+        np.where(inside, after, 0),
+    )

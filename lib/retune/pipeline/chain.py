@@ -1,0 +1,113 @@
+"""The order of the stages, written once: from a request to a published bundle.
+
+Read `_chain`. What calls a stage is passed in: this process does, or Prefect, which makes a task
+run of each call. A new stage is one line here, beside its own file.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import ParamSpec, TypeVar
+
+from retune.device.opening import spec_of
+from retune.pipeline.calling import Caller
+from retune.pipeline.delivery import stage_bench, stage_compile, stage_report, stage_verify
+from retune.pipeline.layouts import stage_layout
+from retune.pipeline.manifest import ImportManifest, QuantizeManifest, TuneRequest
+from retune.pipeline.mending import stage_mend
+from retune.pipeline.network import stage_extract, stage_import
+from retune.pipeline.promotion import stage_promote
+from retune.pipeline.quantization import quantized_network, stage_quantize
+from retune.pipeline.request import check_request
+from retune.pipeline.results import FinishedRun, TuneResult
+from retune.pipeline.running import Run, recorded_run
+from retune.pipeline.selection import stage_select, untuned
+from retune.pipeline.stage import Stage
+from retune.pipeline.summary import check_verified, event_of, summarize
+from retune.pipeline.tuning import join_searches, run_id, stage_finalists, stage_search
+from retune.pipeline.watch import tell
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def run_chain(request: TuneRequest, by: Caller, *, wait: bool = True) -> TuneResult:
+    """All stages of a request. One process at a time has the run, from its import on.
+
+    Another one waits for it, or without `wait` gets BusyError, which says who has it. Raises
+    otherwise: as `retune.api.tune_network` does.
+    """
+    check_request(request)
+    network = by.call(stage_import, request)  # before the run: a bad model leaves nothing behind
+    tell(event_of(network))
+    quantized = None
+    if request.quantize is not None:
+        quantized = by.call(stage_quantize, request, network)
+        tell(event_of(quantized))
+        network = quantized_network(network, quantized)
+    with recorded_run(request, wait=wait) as run:
+        run.claim(run_id(request, network, spec_of(request.device)))
+        return _chain(request, network, quantized, _Recorded(by, run), run)
+
+
+def _chain(
+    request: TuneRequest,
+    network: ImportManifest,
+    quantized: QuantizeManifest | None,
+    by: Caller,
+    run: Run,
+) -> TuneResult:
+    tasks = by.call(stage_extract, request, network)
+    tell(event_of(tasks))
+    keys = [entry.key for entry in tasks.tasks if entry.tunable]
+    found = by.together(stage_search, [(request, network, tasks, key) for key in keys])
+    searched = join_searches(request, network, tasks, dict(zip(keys, found, strict=True)))
+    layouts = by.call(stage_layout, request, searched)
+    finalists = by.call(stage_finalists, request, network, searched, layouts)
+    if finalists.stopped or searched.stopped or layouts.stopped:
+        run.cut_short(searched.reason)
+    chosen = by.call(stage_select, request, tasks, finalists, layouts)
+    settled = by.call(stage_mend, request, network, tasks, chosen).settled
+    tell(event_of(settled))
+    nothing = untuned(request, settled.selection)
+    plain = by.call(stage_compile, request, network, tasks, nothing, "untuned")
+    tuned = by.call(stage_compile, request, network, tasks, settled.selection, "tuned")
+    tell(event_of(tuned))
+    verified = by.call(stage_verify, request, network, tuned)
+    if request.publish == "always":  # otherwise what is published stays, and the result says why
+        check_verified(tuned, verified)
+    bench = by.call(stage_bench, request, network, plain, tuned)
+    finished = FinishedRun(
+        network=network,
+        tasks=tasks,
+        searched=searched,
+        settled=settled,
+        tuned=tuned,
+        verified=verified,
+        bench=bench,
+        quantized=quantized,
+        layouts=layouts,
+    )
+    publish = stage_promote if request.publish == "faster" else stage_report
+    return summarize(request, finished, by.call(publish, request, finished))
+
+
+class _Recorded:
+    """A Caller of whose stages the run's record knows."""
+
+    def __init__(self, by: Caller, run: Run) -> None:
+        self._by = by
+        self._run = run
+
+    def call(self, stage: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        self._run.entered(_name(stage))
+        return self._by.call(stage, *args, **kwargs)
+
+    def together(
+        self, stage: Callable[..., R], arguments: Sequence[tuple[object, ...]]
+    ) -> list[R | Exception]:
+        self._run.entered(_name(stage))
+        return self._by.together(stage, arguments)
+
+
+def _name(stage: Callable[..., object]) -> str:
+    """A stage's own name; of a plain function the part after `stage_`."""
+    return stage.name if isinstance(stage, Stage) else stage.__name__.removeprefix("stage_")

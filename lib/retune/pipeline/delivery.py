@@ -1,0 +1,255 @@
+"""Stages compile, verify, bench and report: from chosen records to a published bundle."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from retune.bundle.build import build_plan
+from retune.bundle.format import write_bundle
+from retune.bundle.memory import plan_memory
+from retune.bundle.plan import LARGEST_ERROR_NOTE, MAX_ERROR_NOTE, RECIPE_NOTE, NetworkPlan
+from retune.bundle.runtime.module import LaunchProfile
+from retune.bundle.verify.bench import BenchOptions, Timing
+from retune.bundle.verify.examination import Entrant, Original, Rival
+from retune.bundle.verify.farm_examiner import open_examiner
+from retune.bundle.verify.peers import oracle_version, peer_versions
+from retune.bundle.versions import promote, prune
+from retune.core.codec import to_json
+from retune.device.opening import is_absent, playing, spec_of, unraced
+from retune.pipeline.manifest import (
+    BenchManifest,
+    CompileManifest,
+    ImportManifest,
+    KernelTime,
+    Latency,
+    PublishedManifest,
+    Selection,
+    TaskManifest,
+    TuneRequest,
+    Variant,
+    VerifyManifest,
+)
+from retune.pipeline.publishing import keep_version
+from retune.pipeline.quantization import read_recipe
+from retune.pipeline.results import FinishedRun
+from retune.pipeline.selection import selected_candidates, selected_network
+from retune.pipeline.stage import Inputs, stage
+from retune.records.conditions import Conditions
+from retune.search.conditions import network_conditions
+
+_MODULE = "module"
+_PEERS = ("onnxruntime",)
+"""Programs that a bundle is compared with where they are installed."""
+_BENCH_SECONDS = 20.0
+
+
+def device_conditions(request: TuneRequest) -> Conditions:
+    """What of the device a measured output follows from: driver, processor, cores in use.
+
+    For a device that is not here those are of the one that plays it.
+    """
+    return network_conditions(spec_of(playing(request.device)), ())
+
+
+def _compile_inputs(
+    request: TuneRequest,
+    network: ImportManifest,
+    tasks: TaskManifest,
+    selection: Selection,
+    variant: Variant,
+) -> Inputs:
+    del tasks  # they follow from the network
+    return network.model_key, selection, variant, request.max_error, device_conditions(request)
+
+
+@stage(CompileManifest, "compile", _compile_inputs)
+def stage_compile(
+    folder: Path,
+    request: TuneRequest,
+    network: ImportManifest,
+    tasks: TaskManifest,
+    selection: Selection,
+    variant: Variant,
+) -> CompileManifest:
+    """The bundle of the selected records; tasks without one get their default schedule.
+
+    Made again where another record is the best of some task. Raises: InputError if the device is
+    unknown, or lacks an element type of the network; RecordError if a selected record is gone.
+    """
+    spec = spec_of(request.device)
+    chosen = selected_candidates(request, selection)
+    plan = build_plan(
+        selected_network(request, selection),
+        chosen,
+        spec,
+        model_key=network.model_key,
+        notes={
+            "variant": variant,
+            "model": request.model,
+            "layout": request.layout,
+            MAX_ERROR_NOTE: f"{request.max_error:g}",
+            **_recipe_note(network),
+        },
+    )
+    plan = _write_best_form(plan, folder / _MODULE, request.device)
+    memory = plan_memory(plan)
+    without = sum(t.tunable and t.key not in chosen for t in tasks.tasks)
+    return CompileManifest(
+        variant=variant,
+        module=_MODULE,
+        target=spec.fingerprint,
+        kernels=len(plan.kernels),
+        launches=len(plan.launches),
+        weight_bytes=sum(int(a.nbytes) for a in plan.weights.values()),
+        arena_bytes=memory.arena_bytes,
+        least_bytes=memory.lower_bound_bytes,
+        from_records=len(chosen),
+        from_defaults=without,
+        form=plan.form,
+        largest_error=plan.notes[LARGEST_ERROR_NOTE],
+        host_steps=tuple(h.opened.title for h in plan.hosts if h.simulated_s is None),
+        offloaded=sum(step.simulated_s is not None for step in plan.hosts),
+        simulated_us=1e6 * plan.simulated_s,
+    )
+
+
+def _recipe_note(network: ImportManifest) -> dict[str, str]:
+    """With it `verify` knows what the bundle has to compute."""
+    return {RECIPE_NOTE: to_json(read_recipe(Path(network.recipe)))} if network.recipe else {}
+
+
+def _write_best_form(plan: NetworkPlan, bundle: Path, device: str) -> NetworkPlan:
+    """The bundle holds the plan in the form that is the fastest one there; that plan."""
+    write_bundle(plan, bundle)
+    if is_absent(device):
+        return plan
+    with open_examiner(device) as examiner:
+        best = replace(plan, form=examiner.best_form(bundle))
+    if best.form != plan.form:
+        write_bundle(best, bundle)
+    return best
+
+
+def _verify_inputs(
+    request: TuneRequest, network: ImportManifest, compiled: CompileManifest
+) -> Inputs:
+    del network  # the bundle is of it
+    return compiled.key, request.samples, oracle_version(), device_conditions(request)
+
+
+@stage(VerifyManifest, "verify", _verify_inputs)
+def stage_verify(
+    _: Path, request: TuneRequest, network: ImportManifest, compiled: CompileManifest
+) -> VerifyManifest:
+    """The bundle's outputs against the oracle's, on seeded samples.
+
+    Those of a bundle for a device that is not here are of the one that plays it.
+    """
+    player = playing(request.device)
+    with open_examiner(player) as examiner:
+        bundle = compiled.file(compiled.module)
+        verdict = examiner.verify(bundle, _original(network), samples=request.samples)
+    outcome = verdict.found
+    where = "" if player == request.device else f" (kernels ran on {player}, not on the device)"
+    return VerifyManifest(
+        oracle=f"{verdict.oracle} {verdict.version}{where}",
+        samples=outcome.samples,
+        max_abs=_finite(outcome.max_abs),
+        max_rel=_finite(outcome.max_rel_range),
+        tolerance=outcome.tolerance,
+        passed=outcome.passed,
+        by_parts=outcome.by_parts,
+    )
+
+
+def _finite(value: float) -> float:
+    """JSON has no infinity; the largest float says the same."""
+    return min(value, float(np.finfo(np.float64).max))
+
+
+def _original(network: ImportManifest) -> Original:
+    shapes = {value.name: value.shape for value in network.inputs}
+    recipe = read_recipe(Path(network.recipe)) if network.recipe else None
+    return Original(onnx=Path(network.onnx), shapes=shapes, recipe=recipe)
+
+
+def _bench_inputs(
+    request: TuneRequest, network: ImportManifest, untuned: CompileManifest, tuned: CompileManifest
+) -> Inputs:
+    del network  # the bundles are of it
+    return untuned.key, tuned.key, peer_versions(_PEERS), device_conditions(request)
+
+
+@stage(BenchManifest, "bench", _bench_inputs)
+def stage_bench(
+    _: Path,
+    request: TuneRequest,
+    network: ImportManifest,
+    untuned: CompileManifest,
+    tuned: CompileManifest,
+) -> BenchManifest:
+    """Latencies of the untuned and the tuned bundle and the installed peers, measured in turns.
+
+    With the tuned bundle's profile, step by step, against the roofline of the device now. A device
+    that is not here has no times, and nobody else's are given for its own.
+    """
+    if is_absent(request.device):
+        return BenchManifest(rows=(), profile=())
+    bundles = {made.variant: made.file(made.module) for made in (untuned, tuned)}
+    original = _original(network)
+    peers = () if unraced(request.device) else peer_versions(_PEERS)  # they run on no board
+    rivals = {name: Rival(peer=name, network=original) for name in peers}
+    entrants: dict[str, Entrant] = {**bundles, **rivals}
+    with open_examiner(request.device) as examiner:
+        outcome = examiner.compare(entrants, options=BenchOptions(budget_s=_BENCH_SECONDS))
+        board = examiner.where
+        steps = examiner.profile(bundles["tuned"])
+    return BenchManifest(
+        rows=tuple(latency_of(timing) for timing in outcome.timings),
+        profile=tuple(_kernel_time(step) for step in steps),
+        board=board,
+    )
+
+
+def _kernel_time(step: LaunchProfile) -> KernelTime:
+    return KernelTime(
+        label=step.label,
+        kernel=step.kernel,
+        us=1e6 * step.median_s,
+        flops=step.flops,
+        bytes=step.bytes,
+        roofline=step.roofline,
+        host=step.host,
+    )
+
+
+def latency_of(timing: Timing) -> Latency:
+    """The contestant's quartiles."""
+    return Latency(
+        name=timing.name,
+        median_us=1e6 * timing.median_s,
+        p25_us=1e6 * timing.first_quartile_s,
+        p75_us=1e6 * timing.third_quartile_s,
+        runs=len(timing.times_s),
+    )
+
+
+def stage_report(request: TuneRequest, run: FinishedRun) -> PublishedManifest:
+    """Holds after the call: `out/module` is the tuned bundle and `out/report.html` the report.
+
+    Both are published in one step, as a version beside those before it; who asks for a run wants
+    its bundle, so it is not compared with theirs. Not cached: the folder is the user's.
+    """
+    why = "as asked for, without a comparison with what was published before"
+    version = keep_version(request, run, "ordered", why)
+    promote(Path(request.out), version.number)
+    prune(Path(request.out), request.keep)
+    return PublishedManifest(
+        module=str(request.module),
+        report=str(request.report),
+        promoted=True,
+        why=why,
+        number=version.number,
+        current=version.number,
+    )

@@ -1,0 +1,493 @@
+"""What the stages of a tuning run say to each other: a request, and one manifest for each stage.
+
+All of it is plain data (text, numbers, tuples), small, and goes to JSON and back. Arrays, graphs
+and records travel as files named in a manifest. Paths in a manifest are relative to its `folder`.
+
+The way: TuneRequest -> ImportManifest (-> QuantizeManifest) -> TaskManifest
+-> SearchManifest (one for each task) -> Tuned -> FinalistsManifest -> Selection
+-> SettledManifest -> MendedManifest -> CompileManifest (untuned, tuned)
+-> VerifyManifest, BenchManifest -> PublishedManifest.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from retune.core.layouts import Solver
+from retune.graph.quantize.settings import QuantizeSettings
+from retune.pipeline.layout_plan import LayoutPlan
+from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_MAX_ERROR, DEFAULT_TUNER
+
+Shapes = tuple[tuple[str, tuple[int, ...]], ...]
+"""Bindings of input names to shapes, sorted by name."""
+
+Variant = Literal["untuned", "tuned"]
+Publish = Literal["always", "faster"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneRequest:
+    """What the user asked for. Every field is part of what the run means."""
+
+    model: str
+    """A path, `zoo:NAME` or `light:NAME`."""
+    out: str
+    """Folder for the bundle (`module`) and the report (`report.html`)."""
+    records: str
+    """Root of the record store."""
+    work: str
+    """Root of the stages' outputs."""
+    device: str = "pocl"
+    trials: int | None = None
+    """Measurements over all tasks; 0: compile with what is known. None: as `minutes` allow."""
+    minutes: float | None = None
+    """Time for measuring, in minutes. None: until `trials` are done."""
+    tuner: str = DEFAULT_TUNER
+    allocator: str = DEFAULT_ALLOCATOR
+    patience: int = 0
+    """Trials without a gain after which a task gets no further ones; 0: no limit."""
+    seed: int = 0
+    shapes: Shapes = ()
+    layout: str = "NHWC"
+    layout_solver: Solver = "auto"
+    """How a plan of layouts is found, where it is left to measuring."""
+    max_error: float = DEFAULT_MAX_ERROR
+    """Largest error of a layer, as a part of its output's range; 0: only direct convolutions."""
+    samples: int = 2
+    """Inputs on which the bundle is compared with the oracle."""
+    publish: Publish = "always"
+    """Whether the bundle is published as it is, or only if it is faster than the one that is."""
+    keep: int = 10
+    """Versions that are kept beside the published one and its predecessor."""
+    quantize: QuantizeSettings | None = None
+    """How the network is quantized first; None: it is tuned as it is."""
+    calibration: str = ""
+    """Samples for that: an .npz file, a folder of them, or `random`."""
+    accuracy_drop: float | None = None
+    """Points of agreement that may be lost; the noisiest layers stay in floats until it is so."""
+    campaign: str = ""
+    """The same request of another campaign is another run: it searches on from the store."""
+
+    @property
+    def module(self) -> Path:
+        """Where the bundle will lie."""
+        return Path(self.out) / "module"
+
+    @property
+    def report(self) -> Path:
+        """Where the report will lie."""
+        return Path(self.out) / "report.html"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputFile:
+    """One file of a stage's output, as it was when the stage finished."""
+
+    path: str
+    sha256: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """Base of all manifests. A stage's body leaves all of these but `stopped` to `run_once`."""
+
+    stage: str = ""
+    key: str = ""
+    """Content key of the stage's inputs and code."""
+    folder: str = ""
+    """Where the output lies; known when the manifest is loaded, not stored."""
+    seconds: float = 0.0
+    """What the stage took when it ran."""
+    outputs: tuple[OutputFile, ...] = ()
+    stopped: bool = False
+    """True: the body was asked to stop and did less than all; such an output is never stored."""
+
+    def file(self, relative: str) -> Path:
+        """The path of one of the stage's files."""
+        return Path(self.folder) / relative
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueInfo:
+    """An input or output of the network."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportManifest(Manifest):
+    """The network as a concrete ONNX file, which the oracle and the peers read as well."""
+
+    name: str
+    model_key: str
+    """Content key of the graph, weights included."""
+    onnx: str
+    """File: the network with every shape bound."""
+    layout: str
+    inputs: tuple[ValueInfo, ...]
+    output_values: tuple[ValueInfo, ...]
+    nodes: int
+    """Nodes after the passes."""
+    parameters: int
+    """Elements of all weights."""
+    flops: int
+    passes: tuple[str, ...] = ()
+    """The passes that ran, in order, such as `fold-batch-norm: 53`."""
+    recipe: str = ""
+    """File of what makes integers of it; empty: the network is as its file has it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerQuality:
+    """What eight bits do to one layer."""
+
+    layer: str
+    op: str
+    decibels: float
+    """Signal to noise of its sums."""
+    saturation: float
+    """Part of the activations that it reads that lies outside the range of their codes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputQuality:
+    """How near an output is to the float network's."""
+
+    output: str
+    cosine: float
+    top1: float | None
+    """Part of the rows whose largest element is the same; None: it has no rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizeManifest(Manifest):
+    """The recipe of the network of integers, and what it costs."""
+
+    model_key: str
+    """Of the float network."""
+    recipe: str
+    """File: settings and ranges."""
+    scheme: str
+    weight_bits: int = 8
+    samples: int
+    random: bool
+    left: tuple[str, ...]
+    """Layers that were left in floats for the accuracy's sake, the noisiest first."""
+    layers: tuple[LayerQuality, ...]
+    """On samples that were held out, in the network's order."""
+    calibration: tuple[OutputQuality, ...]
+    held_out: tuple[OutputQuality, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskEntry:
+    """One tuning task: a fused group, and how often the network runs it."""
+
+    key: str
+    name: str
+    op: str
+    weight: int
+    flops: int
+    """Arithmetic operations of one run."""
+    input_shapes: tuple[tuple[int, ...], ...]
+    output_shape: tuple[int, ...]
+    epilogue: tuple[str, ...] = ()
+    tunable: bool = True
+    """False: data movement or a chain with one sensible schedule."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskManifest(Manifest):
+    """The tasks of the network."""
+
+    model_key: str
+    tasks: tuple[TaskEntry, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskProgress:
+    """What is known of one task; counts are of this run so far."""
+
+    task_key: str
+    trials: int
+    failed: int
+    best_us: float | None
+    """Best time of one run known to the store; None: none was ever right."""
+    default_us: float | None = None
+    """Time of the default schedule, if it was measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchManifest(Manifest):
+    """The search of one task in a run. Its records are in the store."""
+
+    run_id: str
+    target: str
+    """Fingerprint of the device."""
+    progress: TaskProgress
+    statuses: tuple[tuple[str, int], ...]
+    """Status -> measurements of the task in this run."""
+    trials_done: int
+    """Measurements of the run, all tasks together, when this search ended."""
+    seconds_done: float
+    """What the run had spent on searching by then."""
+    reason: str
+    """Why the task gets no further trials."""
+
+    @property
+    def task_key(self) -> str:
+        """The task that was searched."""
+        return self.progress.task_key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """What the searches of all tasks came to."""
+
+    run_id: str
+    target: str
+    """Fingerprint of the device."""
+    progress: tuple[TaskProgress, ...]
+    """Every tuned task whose search did not fail, in the network's order."""
+    statuses: tuple[tuple[str, int], ...]
+    """Status -> measurements of the run, the most frequent first."""
+    trials_done: int
+    seconds_done: float
+    """Time that the run has spent on searching."""
+    reason: str
+    """Why there are no further trials."""
+    stopped: bool = False
+    """True: somebody wished it so, and the same request goes on."""
+    failed: tuple[tuple[str, str], ...] = ()
+    """Task key -> why its search failed for good. Such a task gets its default schedule."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Winner:
+    """The contender of a task that was fastest in its network."""
+
+    task_key: str
+    record_id: str | None
+    """None: the default schedule, which no record is known of."""
+    time_us: float | None = None
+    """Of one run of the task in the network; None where only whole passes are timed."""
+    default_us: float | None = None
+    """The same of the default schedule, in the same passes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinalistsManifest(Manifest):
+    """The winner of each task among its fastest candidates and the default, in their network."""
+
+    winners: tuple[Winner, ...] = ()
+    """Tasks of which nothing but the default is known are missing; all, where no race was run."""
+    passes: int = 0
+    """Of the whole network."""
+    unraced: str = ""
+    """Why no race was run, so that records alone decide; empty where one was."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestRecord:
+    """The record that a task is compiled from."""
+
+    task_key: str
+    record_id: str
+    time_us: float
+    """In its network if it was raced there, otherwise alone."""
+    default_us: float | None = None
+    """Of the default schedule, if they were raced."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """What each task is compiled from: a record, or the default schedule where none is named."""
+
+    target: str
+    best: tuple[BestRecord, ...] = ()
+    limits: tuple[tuple[str, float], ...] = ()
+    """Task key -> largest error, for tasks that may not have what the request allows: the network
+    as a whole deviated too far."""
+    layouts: LayoutPlan = LayoutPlan()
+    """Where its images lie."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettledManifest(Manifest):
+    """The selection that is published: exact enough, and no slower than the default schedules."""
+
+    selection: Selection
+    given_back: tuple[str, ...] = ()
+    """Keys of tasks that got their default schedule back, as the bundle was faster so."""
+    ratio: float | None = None
+    """Time of the bundle over that of default schedules, in turns; None: both are the same."""
+    deviation: float = 0.0
+    """Of its outputs from the oracle's, as a part of their range."""
+    rows_ratio: float | None = None
+    """Time of the bundle with the planned layouts over the same in rows, in turns; None: they were
+    not compared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Convicted:
+    """A record that was right alone and is not in its network."""
+
+    task_key: str
+    record_id: str
+    reason: str
+    """What the network does with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MendedManifest(Manifest):
+    """The settled selection, without records that make the network wrong."""
+
+    settled: SettledManifest
+    convicted: tuple[Convicted, ...] = ()
+    """Those that are in quarantine since: mostly none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileManifest(Manifest):
+    """A bundle."""
+
+    variant: Variant
+    module: str
+    """Folder of the bundle."""
+    target: str
+    kernels: int
+    launches: int
+    weight_bytes: int
+    arena_bytes: int
+    """Memory for values between kernels."""
+    least_bytes: int
+    """No plan can need less than this."""
+    from_records: int
+    """Tasks compiled from a record."""
+    from_defaults: int
+    """Tasks compiled with the default schedule."""
+    form: str = ""
+    """How the bundle runs: see `bundle.plan.Form`."""
+    largest_error: str = ""
+    """Of the strategies used, as they state it: a part of a layer's output range, and how often."""
+    host_steps: tuple[str, ...] = ()
+    """The ops of each part that runs in numpy, on the host."""
+    offloaded: int = 0
+    """Steps that an accelerator runs."""
+    simulated_us: float = 0.0
+    """What these take there in all: counted, not measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyManifest(Manifest):
+    """How far the bundle's outputs are from the oracle's."""
+
+    oracle: str
+    samples: int
+    max_abs: float
+    max_rel: float
+    """Largest deviation divided by the range of that output."""
+    tolerance: float
+    """What `max_rel` was compared with."""
+    passed: bool
+    by_parts: bool = False
+    """True: the outputs of some sample agree only up to jumps of host steps, and all parts do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """Times of one contestant, measured in turns with the others."""
+
+    name: str
+    """`untuned`, `tuned`, or the peer's name."""
+    median_us: float
+    p25_us: float
+    p75_us: float
+    runs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelTime:
+    """Time of one launch or host step of the tuned bundle."""
+
+    label: str
+    kernel: str
+    """Of a host step its ops."""
+    us: float
+    flops: int
+    bytes: int
+    roofline: float | None = None
+    """Share of what the machine's ceilings, measured in the same process, allow."""
+    host: bool = False
+    """True for a host step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchManifest(Manifest):
+    """Bundles and peers, measured interleaved in one run."""
+
+    rows: tuple[Latency, ...]
+    profile: tuple[KernelTime, ...] = ()
+    board: str = ""
+    """Of a farm: its name, and its clock, temperature and governor after the comparison."""
+
+    def median_us(self, name: str) -> float | None:
+        """The median of that contestant, if it took part."""
+        return next((row.median_us for row in self.rows if row.name == name), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedManifest(Manifest):
+    """Which bundle is published in the user's folder, and why that one."""
+
+    module: str
+    """The published bundle, `<out>/module`."""
+    report: str
+    """Its report, `<out>/report.html`."""
+    promoted: bool
+    """True: the bundle of this run is the published one from now on."""
+    why: str
+    """The decision as a sentence."""
+    number: int | None = None
+    """Version of this run's bundle; None: it was not kept."""
+    current: int | None = None
+    """Version that is published; None: none is."""
+    champion: Latency | None = None
+    """Of the bundle that was published before, in turns with `challenger`; None: not compared."""
+    challenger: Latency | None = None
+    """Of this run's bundle."""
+    ratio: tuple[float, float, float] | None = None
+    """Time of the challenger over the champion's, and the bounds of the 95 % interval."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskResult:
+    """A task with what is known of it, during a run or at its end."""
+
+    entry: TaskEntry
+    trials: int = 0
+    failed: int = 0
+    best_us: float | None = None
+    """Of the fastest candidate; at the end, of the one that was compiled, as its record says."""
+    default_us: float | None = None
+
+    @classmethod
+    def of(cls, entry: TaskEntry, progress: TaskProgress | None) -> "TaskResult":
+        """The task with what its search knows of it; nothing if it was not tuned."""
+        if progress is None:
+            return cls(entry=entry)
+        return cls(
+            entry=entry,
+            trials=progress.trials,
+            failed=progress.failed,
+            best_us=progress.best_us,
+            default_us=progress.default_us,
+        )
+
+    @property
+    def gflops(self) -> float | None:
+        """Rate of the best candidate, in 1e9 operations for each second."""
+        return self.entry.flops / self.best_us / 1e3 if self.best_us else None

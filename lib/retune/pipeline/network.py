@@ -1,0 +1,228 @@
+"""Stages import and extract: from a model's name to a graph cut into tasks."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from retune.bundle.verify.peers import open_reference
+from retune.core.config import cache_root
+from retune.core.errors import InputError
+from retune.core.keys import file_key
+from retune.core.layouts import LAYOUTS
+from retune.device.opening import spec_of
+from retune.device.simulated.accelerator import config_of
+from retune.frontend.models import resolve_model
+from retune.frontend.onnx.importer import load_file
+from retune.graph.passes.pipeline import Layout, optimise, passes_for
+from retune.graph.quantize.recipe import quantized
+from retune.pipeline.manifest import (
+    ImportManifest,
+    TaskEntry,
+    TaskManifest,
+    TuneRequest,
+    ValueInfo,
+)
+from retune.pipeline.quantization import (
+    accelerator_inputs,
+    quantized_network,
+    read_recipe,
+    stage_quantize,
+)
+from retune.pipeline.stage import Inputs, stage
+from retune.proto.file import external_files
+from retune.search.defaults import DEFAULT_MAX_ERROR
+from retune.search.extract import Network, extract
+from retune.search.packed import packed_network
+from retune.targets.vta.config import VtaConfig
+
+Version = tuple[int, ...]
+Bindings = tuple[tuple[str, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedNetwork:
+    """A model in its optimised form, and where its ONNX file lies."""
+
+    onnx: Path
+    network: Network
+    nodes: int
+    flops: int
+
+
+def import_network(
+    model: str | Path,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    layout: str = "NHWC",
+    cache: Path | str | None = None,
+    *,
+    max_error: float = DEFAULT_MAX_ERROR,
+    half: bool = False,
+    recipe: Path | None = None,
+    accelerator: VtaConfig | None = None,
+) -> ImportedNetwork:
+    """The model (`FILE`, `zoo:NAME`, `light:NAME`) imported, optimised and cut into tasks.
+
+    Models that are built rather than read lie in `cache` (default: the RETUNE_CACHE folder).
+    `max_error` is the largest error of a layer, as a part of its output's range. `half` says that
+    the device keeps float16 between kernels; what is of that type is of float32 there otherwise.
+    By a `recipe`, which stage quantize writes, the network is one of integers; then the part of it
+    that the `accelerator` can run is packed.
+
+    Raises: ModelError for a model that cannot be used, LookupFailed for an unknown name.
+    """
+    given, model = dict(shapes or {}), str(model)
+    path = resolve_model(model, Path(cache or cache_root()) / "models", given)
+    own = {} if model.startswith("zoo:") else given
+    beside = _external_files(path, _version(path))
+    versions = tuple(_version(file) for file in (path, *beside))
+    shapes_ = tuple(sorted(own.items()))
+    return _import(path, versions, shapes_, layout, max_error, half, recipe, accelerator)
+
+
+def _version(path: Path) -> Version:
+    """What tells apart versions of a file within one process, without reading it."""
+    try:
+        facts = path.stat()
+    except OSError:
+        return ()  # reading the model says what is wrong
+    return facts.st_ino, facts.st_size, facts.st_mtime_ns
+
+
+@lru_cache(maxsize=16)
+def _content(path: Path, version: Version) -> str:
+    del version
+    return file_key(path)
+
+
+@lru_cache(maxsize=4)
+def _external_files(path: Path, version: Version) -> tuple[Path, ...]:
+    del version
+    return external_files(path)
+
+
+@lru_cache(maxsize=2)
+def _import(
+    path: Path,
+    versions: tuple[Version, ...],
+    shapes: Bindings,
+    layout: str,
+    max_error: float,
+    half: bool,
+    recipe: Path | None,
+    accelerator: VtaConfig | None,
+) -> ImportedNetwork:
+    """Large, so that only the last two are kept; `versions` are those of the model's files."""
+    del versions
+    graph = load_file(path, dict(shapes))
+    if recipe is not None:
+        graph = quantized(graph, read_recipe(recipe))
+        if accelerator is not None:
+            graph = packed_network(graph, accelerator)
+    network = extract(
+        optimise(graph, order_of(layout), half=half),
+        max_error=max_error,
+        accelerator=accelerator if recipe is not None else None,
+    )
+    flops = sum(task.flops * task.weight for task in network.tasks.values())
+    return ImportedNetwork(path, network, len(network.graph.nodes), flops)
+
+
+def order_of(layout: str) -> Layout:
+    """The order of axes in which the graph is written down."""
+    match layout:
+        case "NHWC" | "NCHW":
+            return layout
+        case "auto" | "NCHW16c":  # images lie otherwise than the graph is written: stage layout
+            return "NHWC"
+        case _:
+            raise InputError(f"layout {layout!r} is not known; choose {', '.join(LAYOUTS)}")
+
+
+def open_network(request: TuneRequest) -> ImportedNetwork:
+    """The request's model, imported for its device, and quantized if that is asked for."""
+    if request.quantize is None:
+        return _open(request)
+    network = stage_import(request)
+    return _open(request, Path(quantized_network(network, stage_quantize(request, network)).recipe))
+
+
+def _open(request: TuneRequest, recipe: Path | None = None) -> ImportedNetwork:
+    return import_network(
+        request.model,
+        dict(request.shapes),
+        request.layout,
+        Path(request.work),
+        max_error=request.max_error,
+        half=_keeps_half(request),
+        recipe=recipe,
+        accelerator=config_of(spec_of(request.device)),
+    )
+
+
+def _keeps_half(request: TuneRequest) -> bool:
+    return spec_of(request.device).keeps_half
+
+
+def _import_inputs(request: TuneRequest) -> Inputs:
+    path = resolve_model(request.model, Path(request.work) / "models", dict(request.shapes))
+    files = [path, *_external_files(path, _version(path))]
+    contents = [_content(f, _version(f)) for f in files]
+    return contents, request.shapes, request.layout, _keeps_half(request)
+
+
+@stage(ImportManifest, "import", _import_inputs)
+def stage_import(_: Path, request: TuneRequest) -> ImportManifest:
+    """The facts of the imported network; its ONNX file is what oracle and peers read.
+
+    Raises: ModelError for a network that cannot be used, or that the oracle refuses: nothing is
+    measured for a bundle that could not be verified. InputError for an unknown device.
+    """
+    imported = _open(request)
+    graph = imported.network.graph
+    inputs = {name: graph.types[name] for name in graph.inputs}
+    shapes = {name: entry.shape for name, entry in inputs.items()}
+    open_reference(imported.onnx, graph, shapes=shapes)
+    half = _keeps_half(request)
+    return ImportManifest(
+        name=graph.name,
+        model_key=stage_import.key(request),
+        onnx=str(imported.onnx.resolve()),
+        layout=request.layout,
+        inputs=tuple(
+            ValueInfo(name=name, dtype=entry.dtype, shape=entry.shape)
+            for name, entry in inputs.items()
+        ),
+        output_values=tuple(
+            ValueInfo(name=n, dtype=graph.types[n].dtype, shape=graph.types[n].shape)
+            for n in graph.outputs
+        ),
+        nodes=imported.nodes,
+        parameters=sum(int(a.size) for a in graph.constants.values()),
+        flops=imported.flops,
+        passes=tuple(p.name for p in passes_for(order_of(request.layout), half=half)),
+    )
+
+
+def _extract_inputs(request: TuneRequest, network: ImportManifest) -> Inputs:
+    return (network.model_key, *accelerator_inputs(request))
+
+
+@stage(TaskManifest, "extract", _extract_inputs)
+def stage_extract(_: Path, request: TuneRequest, network: ImportManifest) -> TaskManifest:
+    """The network's tasks with their weights."""
+    entries = tuple(
+        TaskEntry(
+            key=t.key,
+            name=t.name,
+            op=t.op,
+            weight=t.weight,
+            flops=t.flops,
+            input_shapes=t.input_shapes,
+            output_shape=t.output_shape,
+            epilogue=t.epilogue,
+            tunable=t.tunable,
+        )
+        for t in open_network(request).network.tasks.values()
+    )
+    return TaskManifest(model_key=network.model_key, tasks=entries)

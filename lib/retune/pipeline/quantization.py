@@ -1,0 +1,212 @@
+"""Stage quantize: samples become the recipe of a network of integers, and what it costs.
+
+The recipe, a file of the stage, is all that later stages read: they import the float network and
+quantize it by it, which is quick and always gives the same. Without `TuneRequest.quantize` there is
+no such stage.
+"""
+
+from dataclasses import replace
+from math import isfinite
+from pathlib import Path
+
+from retune.core.codec import from_json, to_json
+from retune.core.errors import InputError
+from retune.core.keys import file_key
+from retune.core.replacing import replacing
+from retune.device.opening import spec_of
+from retune.device.simulated.accelerator import config_of, is_accelerator
+from retune.frontend.onnx.importer import load_file
+from retune.graph.graph import Graph
+from retune.graph.quantize.fitting import fitted
+from retune.graph.quantize.leaving import leave_in_floats
+from retune.graph.quantize.quality import agreement, layer_noise
+from retune.graph.quantize.recipe import Recipe, calibrated, qdq, quantized
+from retune.graph.quantize.samples import held_out, load_samples, random_samples
+from retune.graph.quantize.settings import QuantizeSettings
+from retune.ops import Array
+from retune.ops.quantized import RESCALING
+from retune.pipeline.manifest import (
+    ImportManifest,
+    LayerQuality,
+    OutputQuality,
+    QuantizeManifest,
+    TuneRequest,
+)
+from retune.pipeline.stage import Inputs, stage
+
+RANDOM = "random"
+"""In place of a path to samples: random ones."""
+_RANDOM_PARTS = 8
+_LEFT_TO_CPU = (0,)
+"""Beside an accelerator the first convolution stays in floats, if it has fewer channels than a
+block."""
+_RECIPE = "recipe.json"
+_MOST_DECIBELS = 300.0
+"""What stands for a layer without any error: JSON has no infinity."""
+
+
+def check_quantization(request: TuneRequest) -> None:
+    """Raises: InputError for options that do not go together, and for missing samples."""
+    if is_accelerator(request.device) and (
+        request.quantize is None or request.quantize.scheme != "power2"
+    ):
+        asked = request.quantize.scheme if request.quantize else "none"
+        raise InputError(
+            f"device {request.device!r} computes with integers whose scales are powers of two: "
+            f"expected quantize power2, got {asked}"
+        )
+    check_settings(request.quantize, request.calibration, request.accuracy_drop)
+
+
+def check_settings(
+    quantize: QuantizeSettings | None, calibration: str, accuracy_drop: float | None
+) -> None:
+    """The same, of the request's fields of these names."""
+    if quantize is None:
+        if calibration or accuracy_drop is not None:
+            raise InputError(
+                "calibration and accuracy_drop are for networks of integers: expected quantize "
+                "int8 or power2 beside them"
+            )
+        return
+    if not calibration and quantize.method != "global_scale":
+        raise InputError(
+            f"quantize {quantize.scheme}: expected samples of the network's inputs, got "
+            "none; name an .npz file or a folder of them with an array for each input "
+            "(np.savez('data.npz', NAME=samples)), or ask for random samples"
+        )
+    drop = accuracy_drop
+    if drop is not None and not (isfinite(drop) and 0 <= drop <= 100):
+        raise InputError(f"accuracy_drop: expected points from 0 to 100, got {drop:g}")
+    if calibration not in (RANDOM, "") and not Path(calibration).exists():
+        raise InputError(
+            f"calibration {calibration}: expected an .npz file or a folder of them, got "
+            "nothing there"
+        )
+
+
+def _inputs(request: TuneRequest, network: ImportManifest) -> Inputs:
+    path = Path(request.calibration)
+    files = sorted(path.glob("*.npz")) if path.is_dir() else [path]
+    given = request.calibration not in (RANDOM, "")
+    data = [file_key(file) for file in files] if given else []
+    own = accelerator_inputs(request)
+    return network.model_key, _settings(request), data, request.accuracy_drop, *own
+
+
+def accelerator_inputs(request: TuneRequest) -> Inputs:
+    """What stages depend on that ask what an accelerator packs; nothing without one."""
+    config = config_of(spec_of(request.device))
+    return () if config is None else (config,)
+
+
+def _settings(request: TuneRequest) -> QuantizeSettings:
+    """What is asked for, with what is left to the device."""
+    assert request.quantize is not None, "the chain asks for it only then"
+    settings = request.quantize
+    if not request.calibration:  # nothing but the ranges, which are given
+        settings = replace(settings, bias_correction=False)
+    if is_accelerator(request.device):
+        return replace(settings, weight_bits=8)
+    return fitted(settings, spec_of(request.device))
+
+
+def _left_to_cpu(request: TuneRequest, graph: Graph) -> tuple[int, ...]:
+    """The convolutions that stay in floats: those asked for, else what is too narrow to pack."""
+    asked = _settings(request).skip_conv_layers
+    config = config_of(spec_of(request.device))
+    first = next((node for node in graph.nodes if "conv" in node.op), None)
+    if asked or config is None or first is None:
+        return asked
+    narrow = graph.types[first.inputs[0]].shape[1] < config.block
+    return _LEFT_TO_CPU if narrow else ()
+
+
+@stage(QuantizeManifest, "quantize", _inputs)
+def stage_quantize(folder: Path, request: TuneRequest, network: ImportManifest) -> QuantizeManifest:
+    """The recipe, and how far the network of integers is from the float one.
+
+    A quarter of the samples is held out: no ranges follow from it. It judges, of layers to leave in
+    floats too. Raises: InputError for samples that the network does not take.
+    """
+    graph = float_network(network)
+    settings = replace(_settings(request), skip_conv_layers=_left_to_cpu(request, graph))
+    if any(node.op in RESCALING for node in graph.nodes):
+        raise InputError(
+            f"{request.model}: expected a network of floats, got one that is quantized already; "
+            "leave quantization out: its own integers are kept"
+        )
+    data = _samples(request, graph)
+    known, new = held_out(graph, data)
+    new = new if all(len(array) for array in new.values()) else known
+    left: tuple[str, ...] = ()
+    if request.accuracy_drop is not None:
+        found = leave_in_floats(graph, known, new, settings, drop=request.accuracy_drop)
+        settings, left = found.settings, found.layers
+    recipe = calibrated(graph, known, settings)
+    (folder / _RECIPE).write_text(to_json(recipe), encoding="utf-8")
+    made = quantized(graph, recipe)
+    return QuantizeManifest(
+        model_key=network.model_key,
+        recipe=_RECIPE,
+        scheme=settings.scheme,
+        weight_bits=settings.weight_bits or 8,
+        samples=sum(len(array) for array in list(data.values())[:1]),
+        random=request.calibration in (RANDOM, ""),
+        left=left,
+        layers=_layers(graph, known, new, settings),
+        calibration=_agreements(graph, made, known),
+        held_out=_agreements(graph, made, new),
+    )
+
+
+def float_network(network: ImportManifest) -> Graph:
+    """The imported network as its file has it."""
+    return load_file(Path(network.onnx), {value.name: value.shape for value in network.inputs})
+
+
+def quantized_network(network: ImportManifest, made: QuantizeManifest) -> ImportManifest:
+    """The facts of the network of integers: the float one's file, and the recipe."""
+    return replace(network, model_key=made.key, recipe=str(made.file(made.recipe).resolve()))
+
+
+def read_recipe(path: Path) -> Recipe:
+    """The recipe of a file. Raises: RecordError for another file."""
+    return from_json(Recipe, path.read_text(encoding="utf-8"))
+
+
+def write_qdq(network: ImportManifest, made: QuantizeManifest, path: Path) -> None:
+    """Writes the network of integers as an ONNX file that other programs run.
+
+    Raises: ModelError for a node that has no form in ONNX here; nothing is written then.
+    """
+    model = qdq(float_network(network), read_recipe(made.file(made.recipe)))
+    with replacing(path) as stream:
+        stream.write(model.SerializeToString())
+
+
+def _samples(request: TuneRequest, graph: Graph) -> dict[str, Array]:
+    if request.calibration in (RANDOM, ""):
+        return random_samples(graph, _RANDOM_PARTS, request.seed)
+    return load_samples(Path(request.calibration), graph)
+
+
+def _layers(
+    graph: Graph, known: dict[str, Array], new: dict[str, Array], settings: QuantizeSettings
+) -> tuple[LayerQuality, ...]:
+    return tuple(
+        LayerQuality(
+            layer=entry.layer,
+            op=entry.op,
+            decibels=max(-_MOST_DECIBELS, min(entry.signal_to_noise, _MOST_DECIBELS)),
+            saturation=entry.saturation,
+        )
+        for entry in layer_noise(graph, known, new, settings)
+    )
+
+
+def _agreements(graph: Graph, made: Graph, data: dict[str, Array]) -> tuple[OutputQuality, ...]:
+    return tuple(
+        OutputQuality(output=entry.output, cosine=entry.cosine, top1=entry.top1)
+        for entry in agreement(graph, made, data)
+    )

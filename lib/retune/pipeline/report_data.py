@@ -1,0 +1,189 @@
+"""What the report shows, gathered from a run's manifests and from the record store."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+from retune.bundle.format import read_bundle
+from retune.bundle.runtime.offloaded import TITLE, OffloadedStep
+from retune.core.quantities import counted, flop_text, numbered
+from retune.core.target import model_of
+from retune.device.opening import is_simulated
+from retune.pipeline.manifest import KernelTime, TaskResult, TuneRequest
+from retune.pipeline.report_layouts import report_layouts
+from retune.pipeline.results import FinishedRun
+from retune.pipeline.summary import accelerated, event_of, failed_tasks, quality_text, task_results
+from retune.records.schema import BESIDE_SEARCH
+from retune.records.store import RecordStore
+from retune.report import (
+    Curve,
+    KernelShare,
+    LatencyBar,
+    QuantizedLayer,
+    ReportData,
+    ReportTask,
+    Verification,
+)
+from retune.report.vta import queue_chart
+from retune.targets.vta.timing import simulate
+
+BUILT = ("zoo:", "light:")
+"""Before names of networks that have no file of the user's, after which they could be called."""
+
+
+def report_data(
+    request: TuneRequest, run: FinishedRun, *, created: datetime, published: str = ""
+) -> ReportData:
+    """The report of a finished run and of why it is `published`; curves are read from the store."""
+    results = task_results(run)
+    times = measured_times(Path(request.records), run.searched.run_id)
+    return ReportData(
+        simulated=is_simulated(request.device),
+        network=request.model if request.model.startswith(BUILT) else run.network.name,
+        target=model_of(run.searched.target),
+        created=created.strftime("%Y-%m-%d %H:%M UTC"),
+        tasks=tuple(_task(result, times.get(result.entry.key, ())) for result in results),
+        curves=tuple(
+            Curve(task=result.entry.name, times_us=times[result.entry.key])
+            for result in results
+            if result.entry.key in times
+        ),
+        failures=run.searched.statuses,
+        latency=tuple(
+            LatencyBar(
+                name=row.name,
+                median_us=row.median_us,
+                p25_us=row.p25_us,
+                p75_us=row.p75_us,
+                runs=row.runs,
+            )
+            for row in run.bench.rows
+        ),
+        profile=_shares(run.bench.profile),
+        verification=Verification(
+            oracle=run.verified.oracle,
+            samples=run.verified.samples,
+            max_abs=run.verified.max_abs,
+            max_rel=run.verified.max_rel,
+            tolerance=run.verified.tolerance,
+            passed=run.verified.passed,
+            by_parts=run.verified.by_parts,
+        ),
+        facts=_facts(request, run, published),
+        queues=_queues(run),
+        integers=quality_text(run.quantized) if run.quantized else "",
+        layers=_layers(run),
+        layouts=report_layouts(request, run),
+    )
+
+
+def _shares(rows: Sequence[KernelTime]) -> tuple[KernelShare, ...]:
+    """The rows; a task of several kernels has several."""
+    shares = [_share(row) for row in rows]
+    labels = numbered([share.label for share in shares])
+    return tuple(replace(s, label=label) for s, label in zip(shares, labels, strict=True))
+
+
+def _share(row: KernelTime) -> KernelShare:
+    simulated = row.kernel == TITLE
+    return KernelShare(
+        label=row.kernel if row.host and not simulated else row.label,
+        us=row.us,
+        flops=row.flops,
+        roofline=row.roofline,
+        host=row.host,
+        simulated=simulated,
+    )
+
+
+def _queues(run: FinishedRun) -> tuple[str, str] | None:
+    """The accelerator's longest step, and its queues over time; None without an accelerator."""
+    if not run.tuned.offloaded:
+        return None
+    plan = read_bundle(run.tuned.file(run.tuned.module))
+    longest = max(plan.hosts, key=lambda host: host.simulated_s or 0.0)
+    step = longest.opened
+    assert isinstance(step, OffloadedStep), "it has a simulated time"
+    return longest.label, queue_chart(simulate(step.module))
+
+
+def measured_times(root: Path, run_id: str) -> dict[str, tuple[float | None, ...]]:
+    """Task key -> times of the run's measurements in their order; None for one that failed."""
+    if not root.is_dir():
+        return {}
+    columns = ["task_key", "timestamp", "status", "median_us", "phase"]
+    rows = RecordStore(root).scan({"run_id": run_id}, columns)
+    searched = ~rows["phase"].isin(BESIDE_SEARCH).to_numpy(bool, na_value=False)
+    rows = rows.loc[searched].sort_values(by="timestamp", kind="stable")
+    keys, statuses = rows["task_key"].tolist(), rows["status"].tolist()
+    times: dict[str, list[float | None]] = {}
+    for key, status, median in zip(keys, statuses, rows["median_us"].tolist(), strict=True):
+        if status != "skipped":
+            times.setdefault(key, []).append(float(median) if status == "ok" else None)
+    return {key: tuple(values) for key, values in times.items()}
+
+
+def _task(result: TaskResult, times: Sequence[float | None]) -> ReportTask:
+    """A run measures the default schedule of each task first."""
+    entry = result.entry
+    return ReportTask(
+        name=entry.name,
+        op=" + ".join((entry.op, *entry.epilogue)),
+        output_shape=entry.output_shape,
+        weight=entry.weight,
+        flops=entry.flops,
+        trials=result.trials,
+        failed=result.failed,
+        default_us=result.default_us or (times[0] if times else None),
+        best_us=result.best_us,
+    )
+
+
+def _layers(run: FinishedRun) -> tuple[QuantizedLayer, ...]:
+    return tuple(
+        QuantizedLayer(layer=row.layer, op=row.op, decibels=row.decibels, saturation=row.saturation)
+        for row in (run.quantized.layers if run.quantized else ())
+    )
+
+
+def _facts(request: TuneRequest, run: FinishedRun, published: str) -> tuple[tuple[str, str], ...]:
+    network, searched, tuned = run.network, run.searched, run.tuned
+    facts: Mapping[str, str] = {
+        "model": request.model,
+        "device": f"{request.device}: {run.searched.target}",
+        "inputs": ", ".join(f"{v.name} {v.dtype}{list(v.shape)}" for v in network.inputs),
+        "layout": network.layout,
+        "operations": f"{flop_text(network.flops)} in {counted(network.nodes, 'node')}",
+        "parameters": f"{network.parameters:,}",
+        "tuner": f"{request.tuner}, seed {request.seed}",
+        "measured": f"{searched.trials_done} candidates in {searched.seconds_done:.0f} s "
+        f"({searched.reason})",
+        "bundle": str(request.module),
+        "kernels": f"{tuned.kernels} kernels, {tuned.launches} launches, {tuned.form}",
+        "schedules": f"{tuned.from_records} from records, {tuned.from_defaults} default",
+        "last check": event_of(run.settled).text,
+        "errors of layers": f"{request.max_error:g} of the output's range allowed, "
+        f"{tuned.largest_error} used",
+        "weights": _size(tuned.weight_bytes),
+        "memory between kernels": f"{_size(tuned.arena_bytes)} (least possible: "
+        f"{_size(tuned.least_bytes)})",
+        "records": request.records,
+    }
+    if tuned.host_steps:
+        facts = {**facts, "host steps": "; ".join(tuned.host_steps)}
+    if run.bench.board:
+        facts = {**facts, "board": run.bench.board}
+    if tuned.offloaded:
+        text = f"{accelerated(tuned)}; times of the bundle are these and the measured rest"
+        facts = {**facts, "accelerator": text}
+    if published:
+        facts = {**facts, "published": published}
+    if failed := failed_tasks(run):
+        reasons = "; ".join(f"{name}: {why}" for name, why in failed)
+        facts = {**facts, "default schedule, as the search failed": reasons}
+    return tuple(facts.items())
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**20:.2f} MiB" if count >= 1 << 20 else f"{count / 2**10:.1f} KiB"

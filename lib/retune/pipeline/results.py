@@ -1,0 +1,89 @@
+"""What a run comes to: all that its stages made, and what is told of it and of its end."""
+
+from dataclasses import dataclass, field
+
+from retune.pipeline.layout_manifest import LayoutManifest
+from retune.pipeline.manifest import (
+    BenchManifest,
+    CompileManifest,
+    ImportManifest,
+    Latency,
+    PublishedManifest,
+    QuantizeManifest,
+    Selection,
+    SettledManifest,
+    TaskManifest,
+    TaskResult,
+    Tuned,
+    VerifyManifest,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedRun:
+    """What the stages of a run have made, before it is published."""
+
+    network: ImportManifest
+    tasks: TaskManifest
+    searched: Tuned
+    settled: SettledManifest
+    tuned: CompileManifest
+    verified: VerifyManifest
+    bench: BenchManifest
+    quantized: QuantizeManifest | None = None
+    layouts: LayoutManifest = field(default_factory=LayoutManifest)
+
+    @property
+    def selection(self) -> Selection:
+        """What the tuned bundle was compiled from."""
+        return self.settled.selection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneEvent:
+    """Something that a person who watches may want to know."""
+
+    stage: str
+    text: str
+    """One line for a log."""
+    done: int = 0
+    total: int = 0
+    """Measurements; 0: not known beforehand, as the budget is time."""
+    spent: float = 0.0
+    """While measuring: share of the budget that is gone, from 0 to 1."""
+    tasks: tuple[TaskResult, ...] = ()
+    """While measuring: every tuned task as it stands, in the network's order."""
+    next_key: str | None = None
+    """Key of the task that is measured next."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneResult:
+    """The end of a run: what the command line prints and the library returns."""
+
+    model: str
+    name: str
+    module: str
+    report: str
+    records: str
+    target: str
+    """Fingerprint of the device."""
+    tasks: tuple[TaskResult, ...]
+    trials: int
+    seconds: float
+    """Time spent measuring."""
+    reason: str
+    verified: VerifyManifest
+    latency: tuple[Latency, ...]
+    statuses: tuple[tuple[str, int], ...] = field(default=())
+    """Status -> measurements of the whole run."""
+    max_error: float = 0.0
+    """What each layer was allowed, as a part of its output's range."""
+    largest_error: str = ""
+    """What was used of it."""
+    settled: str = ""
+    """What the last check came to."""
+    published: PublishedManifest | None = None
+    """Which bundle is published, and why that one."""
+    failed: tuple[tuple[str, str], ...] = ()
+    """Task -> why its search failed; it has its default schedule."""

@@ -1,0 +1,111 @@
+"""Finished runs and trained models as rows and lines, for the console, JSON and the Prefect UI."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from retune.core.quantities import time_text
+from retune.pipeline.manifest import Latency, TaskResult
+from retune.pipeline.results import TuneResult
+
+if TYPE_CHECKING:
+    from retune.search.model.registry import Metrics, ModelCard
+
+Row = dict[str, Any]
+
+
+def task_rows(result: TuneResult) -> list[Row]:
+    """One row for each task, the costliest first."""
+    return [_task_row(task) for task in result.tasks]
+
+
+def latency_lines(result: TuneResult) -> list[str]:
+    """One line for each contestant, with its ratio to the tuned bundle."""
+    tuned = next((row.median_us for row in result.latency if row.name == "tuned"), None)
+    return [_latency_line(row, tuned) for row in result.latency]
+
+
+def result_data(result: TuneResult) -> Row:
+    """The whole result as plain data, for `--json`."""
+    return {
+        "model": result.model,
+        "name": result.name,
+        "module": result.module,
+        "report": result.report,
+        "records": result.records,
+        "target": result.target,
+        "trials": result.trials,
+        "seconds": result.seconds,
+        "reason": result.reason,
+        "statuses": dict(result.statuses),
+        "tasks": task_rows(result),
+        "latency": latency_rows(result.latency),
+        "verification": {
+            "oracle": result.verified.oracle,
+            "samples": result.verified.samples,
+            "max_abs": result.verified.max_abs,
+            "max_rel": result.verified.max_rel,
+            "tolerance": result.verified.tolerance,
+            "passed": result.verified.passed,
+            "by_parts": result.verified.by_parts,
+            "max_error": result.max_error,
+            "largest_error": result.largest_error,
+        },
+        "settled": result.settled,
+        "failed": dict(result.failed),
+    }
+
+
+def latency_rows(rows: Sequence[Latency]) -> list[Row]:
+    """Each contestant's quartiles in microseconds."""
+    return [asdict(row) for row in rows]
+
+
+def _task_row(task: TaskResult) -> Row:
+    entry = task.entry
+    return {
+        "task": entry.name,
+        "op": "+".join((entry.op, *entry.epilogue)),
+        "output": "x".join(map(str, entry.output_shape)),
+        "weight": entry.weight,
+        "mflop": round(entry.flops / 1e6, 3),
+        "trials": task.trials,
+        "failed": task.failed,
+        "best_us": None if task.best_us is None else round(task.best_us, 2),
+        "gflops": None if task.gflops is None else round(task.gflops, 1),
+        "total_us": None if task.best_us is None else round(task.best_us * entry.weight, 2),
+    }
+
+
+def _latency_line(row: Latency, tuned: float | None) -> str:
+    text = f"{row.name}: {time_text(row.median_us)}"
+    text += f" (quartiles {time_text(row.p25_us)} to {time_text(row.p75_us)})"
+    if tuned and row.name != "tuned":
+        text += f", {row.median_us / tuned:.2f} x the tuned bundle's time"
+    return text
+
+
+def metrics_row(what: str, metrics: "Metrics") -> Row:
+    """How well some predictions ordered the candidates."""
+    return {
+        "predictions": what,
+        "tasks": metrics.tasks,
+        "rank correlation": round(metrics.rank_correlation, 3),
+        "peak@1": round(metrics.peak1, 3),
+        "peak@5": round(metrics.peak5, 3),
+    }
+
+
+def model_rows(cards: "Sequence[ModelCard]") -> list[Row]:
+    """One row for each registered model, with its metrics on held-out networks."""
+    return [
+        {
+            "model": card.name,
+            "created": card.created,
+            "records": card.rows,
+            "networks": card.networks,
+            **{k: v for k, v in metrics_row("", card.held_out).items() if k != "predictions"},
+            "beats": card.beats or "-",
+        }
+        for card in cards
+    ]

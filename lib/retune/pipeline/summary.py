@@ -1,0 +1,131 @@
+"""What a run tells of its stages and of its end; the library and the flow share it."""
+
+from dataclasses import replace
+
+from retune.core.errors import VerifyError
+from retune.core.quantities import counted, flop_text, time_text
+from retune.pipeline.manifest import (
+    BestRecord,
+    CompileManifest,
+    ImportManifest,
+    PublishedManifest,
+    QuantizeManifest,
+    SettledManifest,
+    TaskManifest,
+    TaskResult,
+    TuneRequest,
+    VerifyManifest,
+)
+from retune.pipeline.results import FinishedRun, TuneEvent, TuneResult
+
+
+def event_of(
+    done: ImportManifest | QuantizeManifest | TaskManifest | SettledManifest | CompileManifest,
+) -> TuneEvent:
+    """What those who watch are told of a stage that is done."""
+    match done:
+        case ImportManifest():
+            text = f"{done.name}: {counted(done.nodes, 'node')}, {flop_text(done.flops)}"
+            return TuneEvent(stage="import", text=text)
+        case QuantizeManifest():
+            return TuneEvent(stage="quantize", text=quality_text(done))
+        case TaskManifest():
+            return TuneEvent(stage="extract", text=counted(len(done.tasks), "task"))
+        case SettledManifest():
+            speed = (
+                f"{done.ratio:.3f}x the time of default schedules"
+                if done.ratio
+                else "default schedules"
+            )
+            text = f"{speed}, deviation {done.deviation:.1e} of the range"
+            if done.given_back:
+                back = counted(len(done.given_back), "task")
+                text += f", default schedules again for {back}"
+            return TuneEvent(stage="settle", text=text)
+        case CompileManifest():
+            text = f"{counted(done.kernels, 'kernel')}, {_launches(done.launches)}"
+            if done.host_steps:
+                text += f", on the host: {'; '.join(done.host_steps)}"
+            if done.offloaded:
+                text += f", on the accelerator: {accelerated(done)}"
+            return TuneEvent(stage="compile", text=text)
+
+
+def accelerated(compiled: CompileManifest) -> str:
+    """What of a bundle's time is counted on an accelerator, and not measured."""
+    return f"{counted(compiled.offloaded, 'step')}, simulated {time_text(compiled.simulated_us)}"
+
+
+def _launches(count: int) -> str:
+    return "1 launch" if count == 1 else f"{count:,} launches"
+
+
+def check_verified(compiled: CompileManifest, verified: VerifyManifest) -> None:
+    """Raises: VerifyError if the bundle's outputs are too far from the oracle's."""
+    if not verified.passed:
+        raise VerifyError(
+            f"{compiled.file(compiled.module)}: expected outputs within {verified.tolerance:.1e} "
+            f"of the range of {verified.oracle}'s, got {verified.max_rel:.1e}; nothing was "
+            "published, please report this bundle"
+        )
+
+
+def summarize(request: TuneRequest, run: FinishedRun, published: PublishedManifest) -> TuneResult:
+    """What the user is told."""
+    return TuneResult(
+        model=request.model,
+        name=run.network.name,
+        module=published.module,
+        report=published.report,
+        records=request.records,
+        target=run.searched.target,
+        tasks=task_results(run),
+        trials=run.searched.trials_done,
+        seconds=run.searched.seconds_done,
+        reason=run.searched.reason,
+        verified=run.verified,
+        latency=run.bench.rows,
+        statuses=run.searched.statuses,
+        max_error=request.max_error,
+        largest_error=run.tuned.largest_error,
+        settled=event_of(run.settled).text,
+        published=published,
+        failed=failed_tasks(run),
+    )
+
+
+def failed_tasks(run: FinishedRun) -> tuple[tuple[str, str], ...]:
+    """Names of the tasks whose search failed, and why. They have their default schedules."""
+    names = {entry.key: entry.name for entry in run.tasks.tasks}
+    return tuple((names[key], why) for key, why in run.searched.failed)
+
+
+def task_results(run: FinishedRun) -> tuple[TaskResult, ...]:
+    """Every task with what was measured and what was compiled, the costliest first."""
+    known = {entry.task_key: entry for entry in run.searched.progress}
+    compiled = {best.task_key: best for best in run.selection.best}
+    found = [TaskResult.of(entry, known.get(entry.key)) for entry in run.tasks.tasks]
+    results = [_as_compiled(r, compiled.get(r.entry.key)) for r in found]
+    return tuple(sorted(results, key=_cost, reverse=True))
+
+
+def _as_compiled(result: TaskResult, best: BestRecord | None) -> TaskResult:
+    """The task with the times of what was compiled and of the default schedule: of one race."""
+    if best is None:
+        return replace(result, best_us=result.default_us or result.best_us)
+    return replace(result, best_us=best.time_us, default_us=best.default_us or result.default_us)
+
+
+def _cost(result: TaskResult) -> tuple[float, int]:
+    weight = result.entry.weight
+    return (result.best_us or 0.0) * weight, result.entry.flops * weight
+
+
+def quality_text(done: QuantizeManifest) -> str:
+    """How far a network of integers is from the float one, in a line."""
+    agreed = [f"{100 * q.top1:.1f}% top-1" for q in done.held_out if q.top1 is not None]
+    cosine = min((q.cosine for q in done.held_out), default=1.0)
+    kind = "random samples" if done.random else "samples"
+    text = f"{done.scheme}, {len(done.layers)} layers by {done.samples} {kind}: cosine {cosine:.5f}"
+    text += "".join(f", {part}" for part in agreed[:1]) + " with the float network, held out"
+    return text + (f"; left in floats: {', '.join(done.left)}" if done.left else "")

@@ -1,0 +1,346 @@
+"""Stage tune: the search of each task, all of which share one session, and the race of their best.
+
+Records go to the store at once. Read `stage_search`; whose turn it is, is `search.turns`' business.
+"""
+
+import logging
+import shutil
+from collections import Counter
+from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+
+from retune import __version__
+from retune.bundle.build import check_types
+from retune.core.errors import sentence
+from retune.core.keys import content_key
+from retune.core.layouts import BLOCKS, MEASURED
+from retune.core.target import DeviceSpec
+from retune.device.measure.workload import MeasureOptions, measuring_conditions
+from retune.device.opening import open_runner, spec_of
+from retune.pipeline.layout_manifest import UNPLANNED, LayoutManifest
+from retune.pipeline.manifest import (
+    FinalistsManifest,
+    ImportManifest,
+    SearchManifest,
+    TaskManifest,
+    TaskProgress,
+    TaskResult,
+    Tuned,
+    TuneRequest,
+    Winner,
+)
+from retune.pipeline.network import open_network
+from retune.pipeline.open_runs import Ledger, OpenRuns, RecordedTrials
+from retune.pipeline.racing import race_finalists
+from retune.pipeline.results import TuneEvent
+from retune.pipeline.stage import load, run_once, stage_folder, stage_key
+from retune.pipeline.watch import stopping, tell
+from retune.records.store import RecordStore
+from retune.search.conditions import usual_batch, usual_options
+from retune.search.session import RunSettings, Session
+from retune.search.task_run import TaskRun
+from retune.search.turns import End
+
+_LOG = logging.getLogger("retune.pipeline")
+
+_RACE_SHARE = 0.15
+_RACE_SECONDS = 10.0
+"""Time for the race of the finalists, as a share of the budget, and at least so many seconds."""
+_LAYOUT_SHARE = 0.12
+"""What of the budget goes into layouts, where they are measured."""
+_NOTHING_LEFT = "nothing is left to try"
+
+_OPEN = OpenRuns()
+_RECORDED = RecordedTrials()
+
+
+def run_id(request: TuneRequest, network: ImportManifest, spec: DeviceSpec) -> str:
+    """The name of a run: the same request under the same conditions continues the same run."""
+    budget = (request.trials, request.minutes, request.patience)
+    search = (request.tuner, request.allocator, request.seed)
+    where = (request.records, request.max_error)
+    conditions = measuring_conditions(spec, MeasureOptions())  # less what follows from the network
+    return content_key(network.model_key, conditions.key, search, budget, where, request.campaign)
+
+
+def search_key(run: str, task_key: str) -> str:
+    """The key of the search of a task in a run."""
+    return stage_key("tune", run, task_key)
+
+
+def stage_search(
+    request: TuneRequest, network: ImportManifest, tasks: TaskManifest, task_key: str
+) -> SearchManifest:
+    """The search of one task, by a thread of its own; every batch is in the store when it ends.
+
+    The searches of a run's tasks go on together: nothing is measured before all of them are there
+    (or a minute after the first one is), and the request's allocator says whose turn it is. One
+    that fails ends alone. When those who watch wish it so (`watch.stopping`), all end after the
+    batch in flight, and are not stored: the same request goes on.
+    """
+    run = run_id(request, network, spec_of(request.device))
+    work, key = Path(request.work), search_key(run, task_key)
+
+    def body(_: Path) -> SearchManifest:
+        if request.trials == 0:
+            return _nothing_to_measure(request, run, task_key)
+        return _search(request, run, tasks, task_key)
+
+    found = load(SearchManifest, stage_folder(work, "tune", key))
+    if found is not None and not _is_recorded(found, _RECORDED.of(request.records, run)):
+        _LOG.warning("%s: records of task %s are gone; measuring again", request.records, task_key)
+        shutil.rmtree(found.folder)
+    return run_once(SearchManifest, stage="tune", key=key, work=work, body=body)
+
+
+def join_searches(
+    request: TuneRequest,
+    network: ImportManifest,
+    tasks: TaskManifest,
+    outcomes: Mapping[str, SearchManifest | Exception],
+) -> Tuned:
+    """What the searches of all tasks came to, by task: a manifest, or why it failed for good.
+
+    Raises: what the first task's search raised, if all of them failed.
+    """
+    done = [o for t in tasks.tasks if isinstance(o := outcomes.get(t.key), SearchManifest)]
+    failed = [(k, o) for k, o in outcomes.items() if not isinstance(o, SearchManifest)]
+    if failed and not done:
+        raise failed[0][1]
+    statuses = sum((Counter(dict(search.statuses)) for search in done), Counter[str]())
+    reasons = [search.reason for search in done if search.reason != _NOTHING_LEFT]
+    spec = spec_of(request.device)
+    return Tuned(
+        run_id=run_id(request, network, spec),
+        target=spec.fingerprint,
+        progress=tuple(search.progress for search in done),
+        statuses=tuple(statuses.most_common()),
+        trials_done=sum(search.progress.trials for search in done),
+        seconds_done=max((search.seconds_done for search in done), default=0.0),
+        reason=reasons[0] if reasons else "no task has anything left to try",
+        stopped=any(search.stopped for search in done),
+        failed=tuple((key, sentence(error)) for key, error in failed),
+    )
+
+
+def layout_share(request: TuneRequest) -> float:
+    """The part of a request's budget that is kept for measuring layouts."""
+    return _LAYOUT_SHARE if request.layout in (MEASURED, BLOCKS) else 0.0
+
+
+def searched_session(
+    request: TuneRequest, tuned: Tuned, *, last: bool = False
+) -> AbstractContextManager[Session]:
+    """The session of a run whose searches have ended; the `last` one to ask for it closes it."""
+    return _OPEN.searched(tuned.run_id, lambda: _open_session(request, tuned.run_id), last=last)
+
+
+def stage_finalists(
+    request: TuneRequest, network: ImportManifest, tuned: Tuned, layouts: LayoutManifest = UNPLANNED
+) -> FinalistsManifest:
+    """The winner of each task, after their searches; every measurement is in the store. Images lie
+    as the layouts say.
+
+    Tasks whose search failed have their default schedule. When those who watch wish it so, no race
+    begins, or it ends early, and the manifest is not stored.
+    """
+    failed = tuple(key for key, _ in tuned.failed)
+    key = stage_key("finalists", tuned.run_id, tuned.trials_done, failed, layouts.plan.placement)
+
+    def body(_: Path) -> FinalistsManifest:
+        if request.trials == 0:
+            found = FinalistsManifest(unraced="nothing is measured")
+        else:
+            found = _race(request, network, tuned, layouts)
+        defaults = tuple(Winner(task_key=key, record_id=None) for key in failed)
+        return replace(found, winners=found.winners + defaults, stopped=stopping())
+
+    try:
+        work = Path(request.work)
+        done = run_once(FinalistsManifest, stage="finalists", key=key, work=work, body=body)
+    finally:
+        _OPEN.forget(tuned.run_id)
+    text = "measuring has stopped" if done.stopped else _decided(done, tuned)
+    tell(TuneEvent(stage="decided", text=text))
+    return done
+
+
+def _decided(done: FinalistsManifest, tuned: Tuned) -> str:
+    """What chose among the finalists, and for how many tasks."""
+    if done.unraced:
+        number = sum(known.best_us is not None for known in tuned.progress)
+        return f"records decide for {_tasks(number)}, as {done.unraced}"
+    number = len(done.winners) - len(tuned.failed)
+    verb = "has" if number == 1 else "have"
+    return f"{_tasks(number)} {verb} a winner, by {done.passes} passes of the network"
+
+
+def _tasks(number: int) -> str:
+    return f"{number} task{'s' * (number != 1)}"
+
+
+# -- the search of a task ------------------------------------------------------------------------
+
+
+def _search(request: TuneRequest, run: str, tasks: TaskManifest, task_key: str) -> SearchManifest:
+    ledger = Ledger(Path(request.work), run)
+
+    def make() -> Session:
+        session = _open_session(request, run, _ended(request, run, tasks))
+        tell(_standing(request, session, tasks, "the search begins"))
+        return session
+
+    with _OPEN.searching(run, make) as session:
+
+        def report(text: str, _: int) -> None:
+            ledger.write(session.seconds)
+            tell(_standing(request, session, tasks, text))
+
+        end = session.search(task_key, report, stopping)
+        (mine,) = (entry for entry in session.runs if entry.task.key == task_key)
+        return SearchManifest(
+            run_id=run,
+            target=session.spec.fingerprint,
+            progress=_progress_of(mine),
+            statuses=tuple(session.statuses(task_key).most_common()),
+            trials_done=session.trials,
+            seconds_done=session.seconds,
+            reason=_reason(request, end),
+            stopped=end == "stopped",
+        )
+
+
+def _open_session(request: TuneRequest, run: str, ended: Collection[str] = ()) -> Session:
+    """The run's session; nobody searches the tasks that have `ended`."""
+    spec = spec_of(request.device)
+    known = bool(_RECORDED.of(request.records, run))
+    settings = RunSettings(
+        run_id=run,
+        model=request.model,
+        layout=request.layout,
+        tuner=request.tuner,
+        allocator=request.allocator,
+        seed=request.seed,
+        trials=_search_trials(request),
+        seconds=_search_s(request),
+        spent_s=Ledger(Path(request.work), run).read() if known else 0.0,
+        patience=request.patience,
+        retune=__version__,
+        batch=usual_batch(spec),
+        options=usual_options(spec),
+    )
+    network = open_network(request).network
+    check_types(network.graph, spec)
+    every = tuple(network.tasks.values())
+    store = RecordStore(request.records)
+    return Session(every, open_runner(request.device), store, settings, ended=ended)
+
+
+def _ended(request: TuneRequest, run: str, tasks: TaskManifest) -> list[str]:
+    """The tasks whose search has ended, in whichever process."""
+    work, recorded = Path(request.work), _RECORDED.of(request.records, run)
+    folders = [stage_folder(work, "tune", search_key(run, t.key)) for t in tasks.tasks]
+    found = [load(SearchManifest, folder) for folder in folders]
+    return [one.task_key for one in found if one and _is_recorded(one, recorded)]
+
+
+def _is_recorded(search: SearchManifest, recorded: Mapping[str, int]) -> bool:
+    """Whether the store has what was measured when the search ended, of this task and of all."""
+    mine, all_tasks = recorded.get(search.task_key, 0), sum(recorded.values())
+    return mine >= search.progress.trials and all_tasks >= search.trials_done
+
+
+def _reason(request: TuneRequest, end: End) -> str:
+    match end:
+        case "trials":
+            return f"{request.trials} trials are done"
+        case "time":
+            return f"{request.minutes:g} minutes are over"
+        case "stopped":
+            return "stopped by hand, the same command goes on"
+        case "nothing left":
+            return _NOTHING_LEFT
+
+
+def _progress_of(run: TaskRun) -> TaskProgress:
+    return TaskProgress(
+        task_key=run.task.key,
+        trials=run.trials,
+        failed=run.failures,
+        best_us=run.best_us,
+        default_us=run.default_us,
+    )
+
+
+def _standing(request: TuneRequest, session: Session, tasks: TaskManifest, text: str) -> TuneEvent:
+    """How all tasks stand."""
+    entries = {entry.key: entry for entry in tasks.tasks}
+    runs = session.runs
+    return TuneEvent(
+        stage="tune",
+        text=text,
+        done=session.known_trials,
+        total=request.trials or 0,
+        spent=session.spent,
+        tasks=tuple(TaskResult.of(entries[r.task.key], _progress_of(r)) for r in runs),
+        next_key=session.next_key(),
+    )
+
+
+def _nothing_to_measure(request: TuneRequest, run: str, task_key: str) -> SearchManifest:
+    return SearchManifest(
+        run_id=run,
+        target=spec_of(request.device).fingerprint,
+        progress=TaskProgress(task_key=task_key, trials=0, failed=0, best_us=None),
+        statuses=(),
+        trials_done=0,
+        seconds_done=0.0,
+        reason="no trials were asked for",
+    )
+
+
+# -- the race -------------------------------------------------------------------------------------
+
+
+def _race(
+    request: TuneRequest, network: ImportManifest, tuned: Tuned, layouts: LayoutManifest
+) -> FinalistsManifest:
+    if stopping():
+        return FinalistsManifest()
+    budget = max(_RACE_SECONDS, _race_share_s(request, tuned, layouts))
+    without = [key for key, _ in tuned.failed]
+
+    with searched_session(request, tuned, last=True) as session:
+        started = perf_counter()
+
+        def time_left() -> bool:
+            return perf_counter() - started < budget and not stopping()
+
+        tell(TuneEvent(stage="finalists", text="finalists are built into the network"))
+        return race_finalists(
+            request, network, session, budget, time_left, layouts.plan, without=without
+        )
+
+
+def _race_share_s(request: TuneRequest, tuned: Tuned, layouts: LayoutManifest) -> float:
+    """What is left of the minutes, or as large a share of the time that the trials took."""
+    if request.minutes is not None:
+        return 60 * request.minutes - tuned.seconds_done - layouts.seconds
+    return tuned.seconds_done * _RACE_SHARE / (1 - _RACE_SHARE)
+
+
+def _search_s(request: TuneRequest) -> float | None:
+    """Seconds for searching; the rest is for layouts and for the race."""
+    if request.minutes is None:
+        return None
+    return 60 * request.minutes * (1 - _RACE_SHARE - layout_share(request))
+
+
+def _search_trials(request: TuneRequest) -> int | None:
+    """Measurements for searching; the rest is for layouts."""
+    if request.trials is None:
+        return None
+    return request.trials - round(request.trials * layout_share(request))

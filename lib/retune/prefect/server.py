@@ -1,0 +1,205 @@
+"""The Prefect server that a run reports to: the user's own, or a private one that dies with us.
+
+Read `prefect_api`. The private server listens on the loopback address only, keeps its database in
+the workspace, and tells nobody anything.
+"""
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from retune.core.errors import RetuneError
+from retune.core.files import check_folder
+from retune.pipeline.results import TuneEvent
+from retune.pipeline.watch import tell
+
+START_DEADLINE_S = 120.0
+"""The first start creates the database and may take a slow machine half a minute."""
+
+_PR_SET_PDEATHSIG = 1
+
+QUIET: Mapping[str, str] = {
+    "DO_NOT_TRACK": "1",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_LOGGING_EXTRA_LOGGERS": "retune",
+    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
+    "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
+    "PREFECT_CLI_PROMPT": "false",
+}
+"""No telemetry; retune's lines go to the run's log, and the command line says what failed."""
+
+IDLE: Mapping[str, str] = {
+    f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "false"
+    for name in (
+        "CANCELLATION_CLEANUP",
+        "FOREMAN",
+        "LATE_RUNS",
+        "PAUSE_EXPIRATIONS",
+        "SCHEDULER",
+        "TRIGGERS",
+    )
+}
+"""What a server without schedules does not need; it would only disturb the measurements."""
+
+
+class ServerError(RetuneError):
+    """The private Prefect server did not start."""
+
+
+def default_home() -> Path:
+    """Where the private server keeps its database: below the folder that retune is run in."""
+    return Path(os.environ.get("PREFECT_HOME", ".retune/prefect")).absolute()
+
+
+@contextmanager
+def prefect_api(home: Path | None = None, *, schedules: bool = False) -> Generator[str]:
+    """The address of a Prefect API, set in this process's environment while the context lasts.
+
+    The one that Prefect's own settings name is used: PREFECT_API_URL, prefect.toml, or the profile
+    in use. Otherwise a server is started, and it ends with the context or with this process,
+    however that ends. It starts what is scheduled only if that is asked for.
+
+    Raises: ServerError with the server's last words. InputError if PREFECT_HOME is no place for it.
+    """
+    with _environment(QUIET):
+        if given := _configured():
+            yield given
+            return
+        folder = home or default_home()
+        check_folder("PREFECT_HOME", folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        tell(TuneEvent(stage="prefect", text="a private Prefect server is started for the run"))
+        port = _free_port()
+        url = f"http://127.0.0.1:{port}/api"
+        with (
+            _environment({"PREFECT_HOME": str(folder)}, force=True),
+            _server(port, folder, url, {} if schedules else IDLE),
+            _environment({"PREFECT_API_URL": url, "NO_PROXY": _no_proxy()}, force=True),
+            _settings_read_again(),
+        ):
+            yield url
+
+
+def _configured() -> str | None:
+    """The address of the API that Prefect's settings name, wherever they do."""
+    if os.environ.get("PREFECT_API_URL"):
+        return os.environ["PREFECT_API_URL"]
+    from prefect.settings import get_current_settings
+
+    return get_current_settings().api.url
+
+
+@contextmanager
+def _settings_read_again() -> Generator[None]:
+    """Prefect, which reads its settings once, has those of the environment of now."""
+    from prefect.context import refresh_global_settings_context
+
+    refresh_global_settings_context()
+    yield
+
+
+@contextmanager
+def _server(port: int, home: Path, url: str, settings: Mapping[str, str]) -> Generator[None]:
+    log = home / "server.log"
+    command = [
+        *(sys.executable, "-m", "uvicorn", "--factory", "prefect.server.api.server:create_app"),
+        *("--host", "127.0.0.1", "--port", str(port), "--log-level", "error"),
+    ]
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            command,
+            env={**settings, **os.environ},
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+            preexec_fn=_die_with(os.getpid()),  # noqa: PLW1509 - two system calls, no more
+            process_group=0,  # Ctrl-C is for us; the server hears of it when we are done
+        )
+    try:
+        _wait_until_healthy(process, url, log)
+        yield
+    finally:
+        _stop(process)
+
+
+def _die_with(parent: int) -> Callable[[], None]:
+    """What the child runs first: ask the kernel to be terminated when its parent ends.
+
+    Threads of OpenCL may run already. What they hold is held for ever in the child, so that the
+    function is looked up here.
+    """
+    if sys.platform != "linux":
+        return lambda: None
+    prctl = ctypes.CDLL(None).prctl
+
+    def ask() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it ended before we asked
+            os._exit(1)
+
+    return ask
+
+
+def _wait_until_healthy(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    deadline = time.monotonic() + START_DEADLINE_S
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            break
+        try:
+            with opener.open(f"{url}/health", timeout=2):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.1)
+    state = "ended" if process.poll() is not None else f"did not answer in {START_DEADLINE_S:.0f} s"
+    words = log.read_text(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
+    raise ServerError(
+        f"the private Prefect server {state}: {words[0]} (see {log}); "
+        "run with --no-prefect, or set PREFECT_API_URL to a server of yours"
+    )
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _no_proxy() -> str:
+    given = os.environ.get("NO_PROXY") or os.environ.get("no_proxy")
+    return f"{given},127.0.0.1" if given else "127.0.0.1"
+
+
+@contextmanager
+def _environment(values: Mapping[str, str], *, force: bool = False) -> Generator[None]:
+    """Sets variables that are not set (or all, by force), and puts back what was there."""
+    before = {name: os.environ.get(name) for name in values}
+    for name, value in values.items():
+        if force or before[name] is None:
+            os.environ[name] = value
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,117 @@
+"""One Prefect task around each stage, and the Caller that runs a chain of them.
+
+Read `stage_task` and `AsTasks`. There is one cache, and its truth is the stage's files: Prefect
+remembers a result under the stage's own key, and what it remembers is used only while the files are
+there, undamaged.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, ParamSpec, TypeVar, cast
+
+from prefect import Task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State, TaskRun
+from prefect.context import TaskRunContext
+from prefect.futures import PrefectFuture
+from prefect.runtime import task_run
+from prefect.utilities.annotations import NotSet
+
+from retune.core.errors import may_pass
+from retune.pipeline.calling import Caller
+from retune.pipeline.manifest import Manifest
+from retune.pipeline.stage import Stage, stage_intact
+from retune.prefect.cancelling import raise_if_cancelled
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+RETRY_DELAYS_S = [5.0, 30.0]
+"""A device that is busy or lost, a disk that is full: first soon again, then later."""
+LONGEST = timedelta(hours=2)
+"""No stage but the search, which has its own budget, works for so long."""
+
+TASKS: dict[Callable[..., Any], Task[..., Any]] = {}
+"""The Prefect task of each stage."""
+
+
+def stage_task(
+    stage: Callable[P, R],
+    name: str,
+    *,
+    run_name: Callable[[dict[str, Any]], str] | None = None,
+    timeout: timedelta | None = LONGEST,
+) -> Task[P, R]:
+    """The stage as a Prefect task of that name; `AsTasks` runs it in the stage's place.
+
+    `run_name` names a run by the stage's arguments; by default it has the task's. Failures that
+    may pass are tried again.
+    """
+
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        return stage(*args, **kwargs)
+
+    run.__name__ = run.__qualname__ = name.replace("-", "_")
+    run.__doc__ = stage.__doc__
+    run.__signature__ = inspect.signature(stage)  # type: ignore[attr-defined]
+    made = Task(
+        run,
+        name=name,
+        task_run_name=(lambda: run_name(task_run.parameters)) if run_name else name,
+        cache_policy=NotSet if isinstance(stage, Stage) else NO_CACHE,
+        cache_key_fn=_key_of(stage) if isinstance(stage, Stage) else None,
+        persist_result=True,
+        result_serializer="json",
+        retries=len(RETRY_DELAYS_S),
+        retry_delay_seconds=RETRY_DELAYS_S,
+        retry_condition_fn=_is_worth_another_try,
+        timeout_seconds=timeout.total_seconds() if timeout else None,
+    )
+    TASKS[stage] = made
+    return made
+
+
+def _key_of(stage: Stage[..., Any]) -> Callable[[TaskRunContext, dict[str, Any]], str]:
+    def key(_: TaskRunContext, parameters: dict[str, Any]) -> str:
+        return f"{stage.name}-{stage.key(**parameters)}"
+
+    return key
+
+
+def _is_worth_another_try(_task: Task[..., Any], _run: TaskRun, state: State[Any]) -> bool:
+    error = state.result(raise_on_failure=False)
+    return isinstance(error, Exception) and may_pass(error)
+
+
+class AsTasks(Caller):
+    """Calls each stage as a task run of the flow run that it is used in."""
+
+    def __init__(self, tasks: Mapping[Callable[..., Any], Task[..., Any]]) -> None:
+        """`tasks` are those of the stages that are called."""
+        self._tasks = tasks
+
+    def call(self, stage: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """What the task returns. Raises: RunCancelled if the flow run is to end."""
+        raise_if_cancelled()
+        made = cast("Task[P, R]", self._tasks[stage])
+        result = made(*args, **kwargs)
+        if isinstance(result, Manifest) and not result.stopped and not stage_intact(result):
+            return made.with_options(refresh_cache=True)(*args, **kwargs)
+        return result
+
+    def together(
+        self, stage: Callable[..., R], arguments: Sequence[tuple[object, ...]]
+    ) -> list[R | Exception]:
+        """Task runs that are submitted together."""
+        raise_if_cancelled()
+        submit = cast("Callable[..., PrefectFuture[R]]", self._tasks[stage].submit)
+        futures = [submit(*each) for each in arguments]
+        return [_outcome(future) for future in futures]
+
+
+def _outcome(future: PrefectFuture[R]) -> R | Exception:
+    found = future.result(raise_on_failure=False)
+    if isinstance(found, BaseException) and not isinstance(found, Exception):
+        raise found
+    return found

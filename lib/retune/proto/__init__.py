@@ -1,0 +1,1 @@
+"""ONNX protobufs: reading files safely, and what names stand for in their scopes."""

@@ -1,0 +1,387 @@
+"""Reading an ONNX file safely: one clear error for what is damaged or leaves the model's folder.
+
+Read `read_onnx`, `initializers` and `tensor_array`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import external_data_helper, helper, numpy_helper
+
+from retune.core.dtypes import DTYPES, UNKNOWN, Array, DType, TensorType
+from retune.core.errors import ModelError
+from retune.proto.scope import bodies_of
+
+OLDEST_OPSET = 7
+"""Opset 7 brought numpy's broadcasting; older models mean other things by the same names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Narrow:
+    """Integers of fewer than eight bits."""
+
+    dtype: str
+    """What holds them."""
+    least: int
+    most: int
+
+    @property
+    def bits(self) -> int:
+        """Of each."""
+        return (self.most - self.least).bit_length()
+
+
+NARROW: dict[int, Narrow] = {
+    onnx.TensorProto.INT4: Narrow("int8", -8, 7),
+    onnx.TensorProto.UINT4: Narrow("uint8", 0, 15),
+    onnx.TensorProto.INT2: Narrow("int8", -2, 1),
+    onnx.TensorProto.UINT2: Narrow("uint8", 0, 3),
+}
+"""By ONNX's number of the element type."""
+
+_MAPPED_BYTES = 256 << 20
+"""External data of so many bytes are mapped: memory may not hold them twice. Smaller ones are read:
+a file that is written anew does not change a network in memory then."""
+
+_NO_OPSET = 1 << 31
+"""onnx's own registry of operators counts versions up to here."""
+
+_LARGEST_FILE_BYTES = (2 << 30) - 1
+"""What a protobuf message can hold. Larger weights lie in files beside it."""
+
+
+def read_onnx(path: Path) -> onnx.ModelProto:
+    """The model in the file, external data not yet read. Raises: ModelError."""
+    if not path.is_file():
+        raise ModelError(
+            f"{path}: no such file; expected an ONNX file, zoo:NAME or light:NAME "
+            "(`retune tasks zoo:` lists the names)"
+        )
+    if (size := path.stat().st_size) > _LARGEST_FILE_BYTES:
+        raise ModelError(
+            f"{path}: {size} bytes; expected an ONNX file, which has less than 2 GiB: larger "
+            "weights lie in files beside it (save_as_external_data of onnx.save writes them)"
+        )
+    try:
+        model = onnx.ModelProto.FromString(path.read_bytes())
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read ({error.strerror}); check its rights") from None
+    except DecodeError as error:
+        raise ModelError(
+            f"{path}: not a readable ONNX file ({error}); expected a complete protobuf message; "
+            f"got {size} bytes: the file is truncated or of another format, copy "
+            "or export it again"
+        ) from None
+    if not model.graph.node or not model.opset_import:
+        raise ModelError(
+            f"{path}: no network in the file; expected a graph with nodes and an opset; got "
+            f"{len(model.graph.node)} nodes: the file is empty or truncated, export it again"
+        )
+    for entry in (*model.opset_import, *(e for f in model.functions for e in f.opset_import)):
+        if not 0 <= entry.version < _NO_OPSET:
+            raise ModelError(
+                f"{path}: operator set {entry.version} of '{entry.domain}'; expected a version "
+                "that there is; the file is damaged, copy or export it again"
+            )
+    for name in _names(model):
+        if isinstance(name, bytes):  # what protobuf gives for text that is not UTF-8
+            raise ModelError(
+                f"{path}: the name {name[:40]!r} is no text; expected UTF-8; the file is damaged, "
+                "copy or export it again"
+            )
+    return model
+
+
+def _names(model: onnx.ModelProto) -> Iterator[str | bytes]:
+    """Every name that somebody may look up or print."""
+    for entry in model.opset_import:
+        yield entry.domain
+    for function in model.functions:
+        yield from (function.name, function.domain, function.overload, *function.attribute)
+        yield from (*function.input, *function.output)
+        yield from _names_of_nodes(function.node)
+        for entry in function.opset_import:
+            yield entry.domain
+    yield from _names_of_graph(model.graph)
+
+
+def _names_of_graph(graph: onnx.GraphProto) -> Iterator[str | bytes]:
+    yield graph.name
+    for tensor in graph.initializer:
+        yield tensor.name
+    for sparse in graph.sparse_initializer:
+        yield sparse.values.name
+    for entry in (*graph.input, *graph.output):
+        yield entry.name
+    yield from _names_of_nodes(graph.node)
+
+
+def _names_of_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[str | bytes]:
+    for node in nodes:
+        yield from (node.name, node.op_type, node.domain, node.overload)
+        yield from (*node.input, *node.output)
+        for attribute in node.attribute:
+            yield from (attribute.name, attribute.ref_attr_name)
+        for body in bodies_of(node):
+            yield from _names_of_graph(body)
+
+
+def without_shared_names(model: onnx.ModelProto) -> onnx.ModelProto | None:
+    """The model without its nodes' names, if several nodes share one, which onnxruntime refuses."""
+    names = [node.name for node in model.graph.node if node.name]
+    if len(set(names)) == len(names):
+        return None
+    unnamed = onnx.ModelProto()
+    unnamed.CopyFrom(model)
+    for node in unnamed.graph.node:
+        node.ClearField("name")
+    return unnamed
+
+
+def opset_of(model: onnx.ModelProto, where: str) -> int:
+    """The version of the default operator set. Raises: ModelError if it is too old."""
+    versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
+    if not versions:
+        raise ModelError(f"{where}: no version of the default operator set; export it again")
+    if versions[0] < OLDEST_OPSET:
+        raise ModelError(
+            f"{where}: operator set {versions[0]}; expected {OLDEST_OPSET} or newer; convert the "
+            "model with onnx.version_converter, or export it again"
+        )
+    return versions[0]
+
+
+def initializers(
+    graph: onnx.GraphProto, folder: Path, wanted: Callable[[str], bool]
+) -> Iterator[tuple[str, Array]]:
+    """Each stored weight that is wanted, by name; `folder` holds what lies outside the file.
+
+    Raises: ModelError for unknown element types and for unsafe, short or damaged data.
+    """
+    for tensor in graph.initializer:
+        if wanted(tensor.name):
+            yield tensor.name, tensor_array(tensor, folder, f"initializer '{tensor.name}'")
+    for sparse in graph.sparse_initializer:
+        name = sparse.values.name
+        if wanted(name):
+            yield name, sparse_array(sparse, folder, f"sparse initializer '{name}'")
+
+
+def initializer_names(graph: onnx.GraphProto) -> set[str]:
+    """The names of all stored weights; an input of such a name is none of the network."""
+    names = {tensor.name for tensor in graph.initializer}
+    return names | {sparse.values.name for sparse in graph.sparse_initializer}
+
+
+def tensor_array(tensor: onnx.TensorProto, folder: Path, where: str) -> Array:
+    """The tensor's contents in its own shape and type; `folder` holds what lies outside the file.
+
+    bfloat16 comes as float32, which has each of its values, and so do integers of fewer than eight
+    bits as those of eight.
+    Raises: ModelError naming `where` for data that are damaged, unsafe to open, or of unknown type.
+    """
+    if tensor.data_type in NARROW:
+        return _narrow_array(tensor, folder, where)
+    brief = tensor.data_type == onnx.TensorProto.BFLOAT16
+    dtype = "bfloat16" if brief else element_type(tensor.data_type, where)
+    if external_data_helper.uses_external_data(tensor):
+        # the upper half of a float32 is a bfloat16
+        array = _external_array(tensor, folder, where, np.dtype("<u2" if brief else dtype))
+        return (array.astype(np.uint32) << 16).view(np.float32) if brief else array
+    array = _own_array(tensor, where)
+    return array.astype(np.float32) if brief else array
+
+
+def _own_array(tensor: onnx.TensorProto, where: str) -> Array:
+    """What the tensor itself holds."""
+    try:
+        return np.asarray(numpy_helper.to_array(tensor))
+    except ValueError as error:
+        raise ModelError(
+            f"{where}: its data does not fill the shape {list(tensor.dims)} ({error}); "
+            "the file is damaged, export it again"
+        ) from None
+
+
+def _narrow_array(tensor: onnx.TensorProto, folder: Path, where: str) -> Array:
+    """Integers of fewer than eight bits, several of which share a byte."""
+    found = NARROW[tensor.data_type]
+    if external_data_helper.uses_external_data(tensor):
+        needed = -(-prod(tensor.dims) * found.bits // 8)
+        raw = _external_array(tensor, folder, where, np.dtype(np.uint8), (needed,)).tobytes()
+        name, kind, dims = tensor.name, tensor.data_type, tensor.dims
+        tensor = onnx.TensorProto(name=name, data_type=kind, dims=dims, raw_data=raw)
+    return _own_array(tensor, where).astype(found.dtype)
+
+
+def sparse_array(sparse: onnx.SparseTensorProto, folder: Path, where: str) -> Array:
+    """The tensor with all its zeros. Raises: ModelError as `tensor_array` does."""
+    values = tensor_array(sparse.values, folder, where)
+    places = tensor_array(sparse.indices, folder, where)
+    shape = tuple(sparse.dims)
+    try:
+        if places.ndim > 1:
+            places = np.ravel_multi_index(tuple(places.T), shape)
+        if places.size and not 0 <= places.min() <= places.max() < prod(shape):
+            raise ValueError("an index is outside")
+        dense = np.zeros(prod(shape), values.dtype)
+        dense[places] = values
+    except (ValueError, IndexError, TypeError) as error:
+        raise ModelError(
+            f"{where}: {values.shape} values at indices {list(sparse.indices.dims)} do not fit "
+            f"into the shape {list(shape)} ({error}); the file is damaged, export it again"
+        ) from None
+    return dense.reshape(shape)
+
+
+def element_type(number: int, where: str) -> str:
+    """Our name of an ONNX element type. Raises: ModelError if there is none."""
+    try:
+        known = onnx.TensorProto.DataType.Name(number).lower()
+        name = str(np.dtype(helper.tensor_dtype_to_np_dtype(number)))
+    except (KeyError, TypeError, ValueError):
+        known = name = f"number {number}"
+    if name not in DTYPES:
+        raise ModelError(
+            f"{where}: element type {known} is not supported; expected one of {', '.join(DTYPES)}; "
+            "convert the model"
+        )
+    return name
+
+
+def external_path(tensor: onnx.TensorProto, folder: Path, where: str) -> Path:
+    """The file that holds an external tensor, links resolved: always inside the folder.
+
+    Raises: ModelError when the location leaves the folder or names no file.
+    """
+    location = _external_info(tensor, where).location
+    root = folder.resolve()
+    path = (root / location).resolve()
+    if not location or Path(location).is_absolute() or not path.is_relative_to(root):
+        raise ModelError(
+            f"{where}: external data '{location}' leaves the model's folder {root}; expected a "
+            "file inside it; copy the data beside the model and save it with a relative location"
+        )
+    if not path.is_file():
+        raise ModelError(f"{where}: external data file {path} is missing; copy it beside the model")
+    return path
+
+
+def _external_info(tensor: onnx.TensorProto, where: str) -> Any:
+    try:
+        return external_data_helper.ExternalDataInfo(tensor)
+    except ValueError as error:
+        raise ModelError(
+            f"{where}: its place in an external file is malformed ({error}); the file is damaged, "
+            "export it again"
+        ) from None
+
+
+def _external_array(
+    tensor: onnx.TensorProto,
+    folder: Path,
+    where: str,
+    dtype: np.dtype[Any],
+    stored_shape: tuple[int, ...] | None = None,
+) -> Array:
+    """Large data are views of the mapped file, read when the array is used."""
+    shape = tuple(tensor.dims) if stored_shape is None else stored_shape
+    path = external_path(tensor, folder, where)
+    info = _external_info(tensor, where)
+    offset = int(info.offset or 0)
+    needed = prod(shape) * dtype.itemsize
+    stored = path.stat().st_size
+    length = int(info.length or needed)
+    if offset < 0 or length != needed or offset + needed > stored:
+        raise ModelError(
+            f"{where}: expected {needed} bytes from offset {offset} of {path}; got a length of "
+            f"{length} in a file of {stored} bytes; the data file is truncated or of another model"
+        )
+    if needed >= _MAPPED_BYTES:
+        raw = np.asarray(np.memmap(path, np.uint8, "r", offset, (needed,)))
+    else:
+        raw = np.fromfile(path, np.uint8, needed, offset=offset)
+    values = raw.view(dtype.newbyteorder("<")).reshape(shape)
+    return np.require(values, requirements="A")
+
+
+def stated_tensor(entry: onnx.ValueInfoProto, where: str) -> TensorType | None:
+    """The type that is written there, its open dimensions UNKNOWN; None without a rank.
+
+    Raises: ModelError naming `where` for an element type that is none of ours.
+    """
+    tensor = entry.type.tensor_type
+    if not entry.type.HasField("tensor_type") or not tensor.HasField("shape"):
+        return None
+    dims = [d.dim_value if d.HasField("dim_value") else UNKNOWN for d in tensor.shape.dim]
+    return TensorType(tuple(dims), cast("DType", element_type(tensor.elem_type, where)))
+
+
+def value_info(name: str, kind: TensorType) -> onnx.ValueInfoProto:
+    """A value of that type as a file states it; UNKNOWN dimensions are left open."""
+    element = helper.np_dtype_to_tensor_dtype(np.dtype(kind.dtype))
+    shape = [None if extent == UNKNOWN else extent for extent in kind.shape]
+    return helper.make_tensor_value_info(name, element, shape)
+
+
+def attribute_value(attribute: onnx.AttributeProto, folder: Path, where: str) -> Any:
+    """An attribute as a plain value: text decoded, tensors as arrays, subgraphs as protos."""
+    value = helper.get_attribute_value(attribute)
+    inside = f"{where}, attribute '{attribute.name}'"
+    match value:
+        case bytes():
+            return value.decode(errors="replace")
+        case onnx.TensorProto():
+            return tensor_array(value, folder, inside)
+        case onnx.SparseTensorProto():
+            return sparse_array(value, folder, inside)
+        case list():
+            return [
+                item.decode(errors="replace") if isinstance(item, bytes) else item for item in value
+            ]
+        case _:
+            return value
+
+
+def external_files(path: Path) -> tuple[Path, ...]:
+    """The files beside the model that hold its weights, each once.
+
+    Raises: ModelError for a file that is not a model, or a location outside its folder.
+    """
+    found = {
+        external_path(tensor, path.parent, f"{path}: tensor '{tensor.name}'"): None
+        for tensor in tensors_of(read_onnx(path))
+        if external_data_helper.uses_external_data(tensor)
+    }
+    return tuple(found)
+
+
+def tensors_of(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Every tensor that the model holds, those of its functions too."""
+    yield from _tensors(model.graph)
+    for function in model.functions:
+        yield from _tensors_of_nodes(function.node)
+
+
+def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Every tensor that the graph stores, wherever it stands."""
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+    yield from _tensors_of_nodes(graph.node)
+
+
+def _tensors_of_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+        for inner in bodies_of(node):
+            yield from _tensors(inner)

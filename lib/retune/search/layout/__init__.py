@@ -1,0 +1,1 @@
+"""Layout selection for a whole network."""

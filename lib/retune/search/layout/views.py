@@ -1,0 +1,252 @@
+"""Which values of a network are channels of others, so that nobody has to copy them.
+
+What a concatenation along the last axis joins lies in its result, and a slice along that axis in
+what it is cut from: as columns of its rows, or, in blocks of channels, as some of the blocks.
+Producers write and readers read there, and neither costs them anything. So rows that crowd a few
+sets of a processor's cache are columns of longer ones, whose rest is never touched. Read
+`find_views`.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from retune.core.dtypes import itemsize
+from retune.core.target import DeviceSpec
+from retune.graph.fuse import ALIAS
+from retune.graph.graph import Graph, Node
+from retune.graph.passes.joins import cut_at, inclusions, inclusions_of, joins_columns, starts
+from retune.ir.storage import Storage, row_major
+from retune.search.extract import Network, PlacedGroup
+from retune.search.layout.layouts import CROWDED_BYTES, bound_values, channels_of
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A value that is channels of another one, or lies in memory that is no value."""
+
+    of: str
+    storage: Storage
+
+
+def find_views(network: Network, spec: DeviceSpec) -> dict[str, View]:
+    """The values that need no memory of their own, by name.
+
+    Holds after the call: each of them equals its channels of the other value, and every group that
+    makes or reads it can do so there; or it lies in memory that is no value, as the network's
+    layouts say or as long rows do. Neither inputs nor outputs of the network are among them.
+    """
+    forest = _Forest(network)
+    for value, wider, offset in _inclusions(network):
+        forest.join(value, wider, offset)
+    if spec.device_class == "cpu":
+        for value in _crowded(network):
+            forest.widen(value, spec.cache_line_bytes)
+    return forest.views()
+
+
+def is_in_place(
+    value: str, wider: str, offset: int, views: Mapping[str, View], graph: Graph
+) -> bool:
+    """Whether the channels of `wider` from `offset` on are the memory of `value`."""
+    place, around = (_placed(name, views, graph) for name in (value, wider))
+    there = channels_of(around.storage, offset, graph.types[value].shape[-1])
+    return place.of == around.of and place.storage == there
+
+
+def own_name(name: str, graph: Graph) -> str:
+    """The name of memory that is no value of the network: always the same, and none of its."""
+    while name in graph.types:
+        name += "@"
+    return name
+
+
+def _placed(value: str, views: Mapping[str, View], graph: Graph) -> View:
+    return views.get(value) or View(value, row_major(graph.types[value].shape))
+
+
+def _inclusions(network: Network) -> Iterator[tuple[str, str, int]]:
+    """Values that equal channels of another one, and the first of these channels.
+
+    What spares most comes first: a value has one place.
+    """
+    graph = network.graph
+    nodes, joins = _moves(network), _joins(network)
+    cuts = {n.outputs[0]: n for n in nodes if cut_at(n, graph) is not None}
+    for position, node in enumerate(joins):
+        for other in joins[position + 1 :]:  # a longer list of the same values, as dense nets have
+            first = _within(node.inputs, other.inputs)
+            if first is not None:
+                yield node.outputs[0], other.outputs[0], starts(other, graph)[first]
+                break
+        for source, offset in _whole_sources(node, cuts, graph):
+            yield source, node.outputs[0], offset
+    for node in (*cuts.values(), *joins):
+        for value, wider, first in inclusions(node, graph):
+            if node.inputs.count(value) <= 1:
+                yield value, wider, first
+
+
+def _moves(network: Network) -> list[Node]:
+    """The concatenations and slices of columns that are groups of their own."""
+    groups = (placed.group for placed in network.groups if placed.task_key is not None)
+    return [group.anchor for group in groups if inclusions_of(group, network.graph)]
+
+
+def _joins(network: Network) -> list[Node]:
+    return [node for node in _moves(network) if joins_columns(node, network.graph)]
+
+
+def _whole_sources(node: Node, cuts: Mapping[str, Node], graph: Graph) -> Iterator[tuple[str, int]]:
+    """Values whose slices stand side by side in a concatenation as they do in the value."""
+    covered: dict[tuple[str, int], int] = {}
+    for value, offset in zip(node.inputs, starts(node, graph), strict=True):
+        if value in cuts:
+            source = cuts[value].inputs[0]
+            place = source, offset - (cut_at(cuts[value], graph) or 0)
+            covered[place] = covered.get(place, 0) + graph.types[value].shape[-1]
+    for (source, offset), count in covered.items():
+        if count == graph.types[source].shape[-1]:
+            yield source, offset
+
+
+def _crowded(network: Network) -> Iterator[str]:
+    """Values around depthwise convolutions whose pixels lie in few sets of the first cache."""
+    for placed in network.groups:
+        if placed.group.anchor.op != "depthwise_conv2d":
+            continue
+        for value in (*placed.group.inputs, *placed.group.outputs):
+            kind = network.graph.types[value]
+            row = kind.shape[-1] * itemsize(kind.dtype) if kind.shape else 0
+            if row and row % CROWDED_BYTES == 0 and kind.elements > kind.shape[-1]:
+                yield value
+
+
+def _within(some: tuple[str, ...], others: tuple[str, ...]) -> int | None:
+    """Where `some` stands in a row in the longer `others`."""
+    if len(some) >= len(others):
+        return None
+    spans = range(len(others) - len(some) + 1)
+    return next((i for i in spans if others[i : i + len(some)] == some), None)
+
+
+@dataclass(slots=True)
+class _Forest:
+    """Trees of values, each of which lies in its parent; the roots have memory of their own."""
+
+    network: Network
+    parents: dict[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
+    wide: dict[str, int] = field(default_factory=dict[str, int])
+    """Rows that are no value of the network, and how wide they are."""
+    makers: dict[str, PlacedGroup] = field(init=False)
+    readers: dict[str, list[PlacedGroup]] = field(init=False)
+    places: dict[str, list[tuple[str, str, int]]] = field(init=False)
+    """Of values in concatenations, as parts or wholes: the part, the whole, its first column there.
+    """
+    inside: dict[str, list[str]] = field(init=False)
+    """What lies in a root, itself included; roots alone are left out."""
+
+    def __post_init__(self) -> None:
+        groups = self.network.groups
+        self.makers = {v: placed for placed in groups for v in placed.group.outputs}
+        graph = self.network.graph
+        self.places, self.inside = {}, {}
+        for node in _joins(self.network):
+            for value, first in zip(node.inputs, starts(node, graph), strict=True):
+                for end in {value, node.outputs[0]}:
+                    self.places.setdefault(end, []).append((value, node.outputs[0], first))
+        self.readers = {}
+        for placed in groups:
+            for value in placed.group.inputs:
+                self.readers.setdefault(value, []).append(placed)
+
+    def join(self, value: str, wider: str, offset: int) -> None:
+        """Puts the value into the wider one if it, and all that lies in it, may lie there."""
+        if value in self.parents or value == self._root(wider)[0]:
+            return
+        if wider in self.network.graph.constants or not self._may_lie_beside_others(value):
+            return
+        own = self._alone(value)
+        there = channels_of(self._alone(wider), offset, own.shape[-1])
+        if there is None or _digits(there) != _digits(own):
+            return
+        self.parents[value] = (wider, offset)
+        moved, root = self.inside.get(value, [value]), self._root(value)[0]
+        if any(self._copied_within(root, place) for v in moved for place in self.places.get(v, ())):
+            del self.parents[value]
+            return
+        self.inside.setdefault(root, [root]).extend(moved)
+
+    def widen(self, value: str, more_bytes: int) -> None:
+        """Puts the value into longer rows, which nothing else lies in, if it may lie in a row."""
+        graph, laid = self.network.graph, value in self.network.layouts
+        if laid or value in self.parents or not self._may_lie_beside_others(value):
+            return
+        rows, kind = own_name(f"{value}@rows", graph), graph.types[value]
+        self.parents[value] = (rows, 0)
+        self.wide[rows] = kind.shape[-1] + more_bytes // itemsize(kind.dtype)
+
+    def _copied_within(self, root: str, place: tuple[str, str, int]) -> bool:
+        """Whether a concatenation would copy a part to there from elsewhere in the same memory.
+
+        So it would what stands in it twice, by way of another one: that lies in one of the places.
+        """
+        part, whole, first = place
+        (of, at), (around, begin) = self._root(part), self._root(whole)
+        return of == around == root and at != begin + first
+
+    def views(self) -> dict[str, View]:
+        """What came of it."""
+        found: dict[str, View] = {}
+        for value in (*self.parents, *self.network.layouts):
+            root, offset = self._root(value)
+            own, graph = self._alone(value), self.network.graph
+            if value == root:
+                found[value] = View(own_name(f"{value}@{own}", graph), own)
+                continue
+            if root in self.wide:
+                found[value] = View(root, own.columns(offset, self.wide[root]))
+                continue
+            whole = self._alone(root)
+            name = own_name(f"{root}@{whole}", graph) if root in self.network.layouts else root
+            found[value] = View(name, whole.section(len(own.shape) - 1, offset, own.shape[-1]))
+        return found
+
+    def _root(self, value: str) -> tuple[str, int]:
+        offset = 0
+        while value in self.parents:
+            value, more = self.parents[value]
+            offset += more
+        return value, offset
+
+    def _alone(self, value: str) -> Storage:
+        """How the value lies in memory of its own."""
+        laid = self.network.layouts.get(value)
+        return laid or row_major(self.network.graph.types[value].shape)
+
+    def _may_lie_beside_others(self, value: str) -> bool:
+        """Whether whoever makes or reads the value can do so with other channels beside its own."""
+        graph = self.network.graph
+        if value not in self.makers or not graph.types[value].shape:
+            return False
+        if value in graph.outputs or value in graph.constants or not graph.types[value].elements:
+            return False
+        alone = self._alone(value)
+        number = alone.coarsest(len(alone.shape) - 1)
+        beside = alone.within(number, 0, alone.parts[number].room + 1)
+        around = [self.makers[value], *self.readers.get(value, [])]
+        return all(self._finds(placed, value, beside) for placed in around)
+
+    def _finds(self, placed: PlacedGroup, value: str, storage: Storage) -> bool:
+        """Whether the group's kernel finds the value there, whatever became of its axes."""
+        group = placed.group
+        if placed.task_key is None or group.aside or group.kind == ALIAS:
+            return False
+        task = self.network.tasks[placed.task_key]
+        tensors = {t.name: t for t in (*task.dag.placeholders, *task.dag.outputs)}
+        names = [name for name, bound in bound_values(placed, task).items() if bound == value]
+        return all(n in tensors and storage.can_be(tensors[n].shape) for n in names)
+
+
+def _digits(storage: Storage) -> list[tuple[int, int, int]]:
+    """What its addresses are made of, without the room that there may be beside."""
+    return [(part.dim, part.divisor, part.extent) for part in storage.parts]

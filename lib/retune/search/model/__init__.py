@@ -1,0 +1,1 @@
+"""The cost model: features, training, offline models, transfer."""

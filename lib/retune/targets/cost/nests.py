@@ -1,0 +1,184 @@
+"""A sketch's program as what its cost depends on: nests of loops by level, for all candidates.
+
+This is the one walk over a program that estimates make. A kernel is some nests, each of them one
+block with its loops. Sizes are arrays over the candidates, float64 [n], and bytes are those of the
+elements' types. Read `Nest`; `Accesses` says what the block reads.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from retune.core.target import DeviceSpec
+from retune.intrinsics import Match, Way, intrinsic, match
+from retune.ir.evaluate import Formulas
+from retune.ir.expr import Buffer, Var, const
+from retune.ir.stmt import For, blocks, is_compile_time
+from retune.schedule.access import Accesses, Operand
+from retune.schedule.space import Sketch
+from retune.targets.tiling import LANE, REGISTER, VIRTUAL, WORD, Level
+
+Array = np.ndarray
+
+
+def on(loops: Iterable[For], *levels: Level) -> list[For]:
+    """The loops that run on one of these levels."""
+    runs = [kind for level in levels for kind in level.runs]
+    return [loop for loop in loops if loop.kind in runs]
+
+
+def off(loops: Iterable[For], *levels: Level) -> list[For]:
+    """The loops that run on none of these levels."""
+    runs = [kind for level in levels for kind in level.runs]
+    return [loop for loop in loops if loop.kind not in runs]
+
+
+def moving(operand: Operand, loops: Iterable[For]) -> list[For]:
+    """The loops that change which element it is."""
+    return [loop for loop in loops if loop.var in operand.moving]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Nest:
+    """One block with the loops around it. Rows are places of values in `numbers`."""
+
+    accesses: Accesses
+    extents: Mapping[Var, int]
+    """Rows of the loops' extents."""
+    unrolled: Mapping[Var, int]
+    """Rows of how many iterations the device's compiler is asked to unroll."""
+    shapes: Mapping[Operand, Sequence[int]]
+    """Rows of the extents of all that an operand is an element of."""
+    maps: Mapping[str, Operand]
+    """What it reads or writes of maps between kernels, by the map's name."""
+    broadcasts: Sequence[Sequence[tuple[int, int]]]
+    """For each read of one number for all lanes: the loops that write it out, by the rows of their
+    copies, and of the bytes between what two neighbouring copies read, 0 where that varies."""
+    numbers: Array = field(default_factory=lambda: np.empty((0, 0)))
+    """Of all candidates. float64 [rows, n]"""
+
+    @property
+    def loops(self) -> tuple[For, ...]:
+        """Those around the block, from the outermost."""
+        return self.accesses.loops
+
+    @property
+    def handed_over(self) -> bool:
+        """Whether it reads what another kernel writes."""
+        return bool(self.maps.keys() - {self.accesses.block.buffer.name})
+
+    @cached_property
+    def one(self) -> Array:
+        """1 for each candidate."""
+        return np.ones(self.numbers.shape[1])
+
+    def extent(self, loop: For) -> Array:
+        """Iterations of a loop."""
+        return self.numbers[self.extents[loop.var]]
+
+    def together(self, loop: For) -> Array:
+        """How many of a loop's iterations the device's compiler is asked to unroll."""
+        return self.numbers[self.unrolled[loop.var]]
+
+    def size(self, loops: Iterable[For]) -> Array:
+        """Iterations of all these loops."""
+        total = self.one
+        for loop in loops:
+            total = total * self.extent(loop)
+        return total
+
+    def footprint(self, operand: Operand, loops: Iterable[For]) -> Array:
+        """Bytes of an operand that these loops read."""
+        return operand.item_bytes * self.size(moving(operand, loops))
+
+    def repeats(self, operand: Operand, loops: Iterable[For]) -> Array:
+        """How often these loops come to the same element of an operand."""
+        return self.size(loop for loop in loops if loop.var not in operand.moving)
+
+    def buffer_bytes(self, operand: Operand) -> Array:
+        """Bytes of all that an operand is an element of."""
+        total = operand.item_bytes * self.one
+        for row in self.shapes[operand]:
+            total = total * self.numbers[row]
+        return total
+
+    @cached_property
+    def work(self) -> Array:
+        """Iterations of the block."""
+        return self.size(self.loops)
+
+    @cached_property
+    def copies(self) -> list[For]:
+        """The loops over the results that are written out side by side, and held at once."""
+        return on(self.accesses.results, VIRTUAL, REGISTER, LANE)
+
+    @cached_property
+    def lanes(self) -> Array:
+        """Elements of a vector."""
+        return self.size(on(self.loops, LANE))
+
+    @cached_property
+    def words(self) -> Array:
+        """Iterations that an instruction does at once in a lane."""
+        return self.size(on(self.loops, WORD))
+
+    def way(self, spec: DeviceSpec) -> Way | None:
+        """How the device does the block's intrinsic; None for a block of none."""
+        for loop in [n for n in self.loops if n.intrinsic]:
+            found = match(intrinsic(loop.intrinsic), loop)
+            if isinstance(found, Match):
+                return found.entry.way(found.shape(int(self.lanes[0])), spec.instructions)
+        return None
+
+
+Kernel = Sequence[Nest]
+"""The nests that are launched at once; there is at least one."""
+
+
+def across(kernel: Kernel, level: Level) -> Array:
+    """Iterations that a level runs: work-groups, or the items of one.
+
+    A loop inside another one over the same axis of it shares out a piece of work.
+    """
+    axes = ({loop.kind: loop for loop in on(nest.loops, level)}.values() for nest in kernel)
+    return np.maximum.reduce([nest.size(a) for nest, a in zip(kernel, axes, strict=True)])
+
+
+def kernels(sketch: Sketch, rows: Array) -> list[Kernel]:
+    """The kernels that run; what is evaluated at compile time costs nothing."""
+    formulas, roots = _nests(sketch)
+    numbers = formulas(sketch.symbols(rows), len(rows))
+    return [[replace(nest, numbers=numbers) for nest in nests] for nests in roots]
+
+
+@lru_cache(maxsize=256)
+def _nests(sketch: Sketch) -> tuple[Formulas, list[list[Nest]]]:
+    formulas, scratch = Formulas(), sketch.program.scratch
+    return formulas, [
+        [_nest(Accesses.of(block, root), formulas, scratch) for block in blocks(root)]
+        for root in sketch.program.body.stmts
+        if not is_compile_time(root)
+    ]
+
+
+def _nest(stage: Accesses, formulas: Formulas, scratch: Sequence[Buffer]) -> Nest:
+    row, known = formulas.row, (stage.result, *stage.operands)
+    return Nest(
+        accesses=stage,
+        extents={loop.var: row(loop.extent) for loop in stage.loops},
+        unrolled={x.var: row(const(1) if x.unroll is None else x.unroll) for x in stage.loops},
+        shapes={o: [row(extent) for extent in o.load.buffer.shape] for o in known},
+        maps={
+            o.load.buffer.name: o for o in known if o.scope == "global" and o.load.buffer in scratch
+        },
+        broadcasts=[
+            [
+                (row(loop.extent), row(o.stride(loop.var) * o.item_bytes))
+                for loop in on(stage.results, REGISTER)
+            ]
+            for o in stage.operands
+            if o.scope == "global" and not moving(o, on(stage.loops, LANE))
+        ],
+    )

@@ -1,0 +1,80 @@
+"""What a register tile costs: reductions in which an operand serves several results."""
+
+import numpy as np
+
+from retune.core.target import DeviceSpec
+from retune.schedule.access import Operand
+from retune.targets.cost.conflicts import WAY_BYTES, crowded
+from retune.targets.cost.core import Core
+from retune.targets.cost.nests import Array, Nest, off, on
+from retune.targets.tiling import BLOCK, GROUP, LANE, REGISTER, WORD
+
+
+def tile_cycles(nest: Nest, spec: DeviceSpec, core: Core) -> Array:
+    """Cycles of one core for all iterations of such a reduction."""
+    reduce = nest.accesses.steps
+    depth, written = nest.size(off(reduce, LANE, WORD)), on(nest.accesses.results, REGISTER)
+    tile = nest.size(written)
+    steps = nest.work / nest.lanes / nest.words / tile * (1.0 + core.start_steps / depth)
+    steps = steps * (1.0 + core.entry_steps / nest.size(off(reduce, WORD)[-1:]))
+    cycles = steps * _step_cycles(nest, tile, nest.size(written[-1:]), spec, core)
+    return cycles * core.handed_over if nest.handed_over else cycles
+
+
+def _step_cycles(nest: Nest, tile: Array, rows: Array, spec: DeviceSpec, core: Core) -> Array:
+    """Cycles of one step of a register tile of `rows` vectors for each of its pixels.
+
+    The slowest of: multiply-adds, their latency, loads from the nearest cache (a broadcast
+    for each pixel, `rows` vectors), and the way of both from the caches beyond.
+    """
+    pixels, slots, vectors = tile / rows, tile, 1.0
+    if (way := nest.way(spec)) is not None:
+        slots = tile * way.slots + pixels * way.first_slots + rows * way.second_slots
+        vectors = way.vectors
+    arithmetic = np.maximum(slots, core.latency_chains) / core.pipes
+    near = core.load_slack * vectors * (pixels + rows) / core.loads
+    far = rows * vectors * _weight_cycles(nest, spec, core)
+    far = far + pixels / nest.lanes * _data_cycles(nest, spec, core)
+    far = far + pixels * _conflict_cycles(nest, spec, core)
+    return np.maximum(np.maximum(arithmetic, near), far)
+
+
+def _conflict_cycles(nest: Nest, spec: DeviceSpec, core: Core) -> Array:
+    """Cycles for a broadcast where a tile's pixels share too few sets of the nearest cache."""
+    ways = max(1, spec.l1_bytes // WAY_BYTES)
+    tiles = [[(nest.numbers[i], nest.numbers[j]) for i, j in axes] for axes in nest.broadcasts]
+    return core.conflict * np.any([crowded(t, ways, len(nest.one)) for t in tiles], axis=0)
+
+
+def _weight_cycles(nest: Nest, spec: DeviceSpec, core: Core) -> Array:
+    """Cycles for a vector of constants, on the average over the tiles that read it again."""
+    constants = [operand for operand in nest.accesses.operands if operand.constant]
+    found = [_constant_cycles(nest, operand, spec, core) for operand in constants]
+    return np.maximum.reduce(found) if found else core.far * nest.one
+
+
+def _constant_cycles(nest: Nest, operand: Operand, spec: DeviceSpec, core: Core) -> Array:
+    """Beside private arrays constants share the caches; on their own they are read ahead.
+
+    What one tile reads may stay in the nearest cache for the next one, or else in the one
+    after it. The first time it comes from beyond that, unless all of it fits.
+    """
+    group = off(nest.loops, GROUP)
+    if any(operand.scope == "private" for operand in nest.accesses.operands):
+        beyond = nest.footprint(operand, group) > spec.l2_bytes
+        first = np.where(beyond, core.farther, core.far)
+        again = core.far * nest.one
+    else:
+        tile = nest.footprint(operand, [*off(group, BLOCK), *on(nest.accesses.steps, BLOCK)])
+        beyond = nest.footprint(operand, nest.loops) > spec.l2_bytes
+        first = np.where(beyond, core.stream, core.far)
+        again = np.where(2.0 * tile > spec.l1_bytes, core.far, core.near)
+    tiles = nest.repeats(operand, on(nest.accesses.results, BLOCK))
+    return (first + (tiles - 1.0) * again) / tiles
+
+
+def _data_cycles(nest: Nest, spec: DeviceSpec, core: Core) -> Array:
+    """Cycles for a vector of a private array that exceeds the cache."""
+    private = [operand for operand in nest.accesses.operands if operand.scope == "private"]
+    beyond = [nest.buffer_bytes(operand) > spec.l2_bytes for operand in private]
+    return core.farther * np.any(beyond, axis=0)

@@ -1,0 +1,98 @@
+"""Element-wise stages on CPU devices: work-groups over leading axes, vectors along the last one.
+
+They run at memory speed by a fixed schedule; nothing is sampled.
+"""
+
+from math import prod
+
+from retune.core.target import DeviceSpec
+from retune.ir.evaluate import evaluate_int
+from retune.ir.expr import Expr, Var, variables
+from retune.ir.selections import position_masks
+from retune.ir.stmt import PEEL
+from retune.schedule.schedule import Schedule
+from retune.targets.cpu.interweave import interweaves, runs_on, schedule_interwoven
+
+_GROUPS_PER_UNIT = 8
+"""Work-groups for each core that element-wise stages aim at, so that no core idles at the end."""
+_LEAST_VECTOR = 4
+"""A last axis shorter than this (the colours of an image) is not worth vectors."""
+_INTERLEAVED = 8
+"""Steps of the axis before such a last axis that are written out with it."""
+
+
+def wanted_groups(spec: DeviceSpec) -> int:
+    """Work-groups of a stage that is not tiled."""
+    return _GROUPS_PER_UNIT * spec.compute_units
+
+
+def schedule_elementwise(s: Schedule, name: str, spec: DeviceSpec) -> None:
+    """Work-groups over the leading axes, vectors along the last one."""
+    loops = s.loops(name)
+    if not loops:
+        return
+    last = loops[-1]
+    extent = evaluate_int(s.loop(last).extent)
+    lanes = spec.vector_lanes(extent)
+    leading = list(loops[:-1])
+    masked = s.loop(last).var in _masking(s.block(name).value)
+    wanted = wanted_groups(spec)
+    widest = spec.vector_lanes()
+    rows = prod(evaluate_int(s.loop(n).extent) for n in leading[:-1])
+    if leading and interweaves(s, name, leading[-1], last, widest):
+        leading[-1] = schedule_interwoven(s, leading[-1], last, widest)
+    elif leading and rows >= wanted and runs_on(s, name, leading[-1], last, widest):
+        leading[-1] = schedule_interwoven(s, leading[-1], last, widest)
+        s.annotate(leading[-1], PEEL, "ends")
+    elif extent < _LEAST_VECTOR and leading:
+        _interleaved(s, leading[-1], last)
+        leading[-1] = f"{leading[-1]}.0" if f"{leading[-1]}.0" in s.loops(name) else leading[-1]
+    elif lanes > 1:
+        few = prod(evaluate_int(s.loop(n).extent) for n in leading) < wanted
+        unit = lanes
+        if few:
+            unit = _chunk(extent, lanes, wanted)
+        outer, _, vector = s.split(last, [unit // lanes, lanes], "shift")
+        s.vectorize(vector)
+        leading.append(outer)
+        if masked and not few:
+            s.annotate(outer, PEEL, "ends")
+    else:
+        leading.append(last)
+    group, size = leading[0], evaluate_int(s.loop(leading[0]).extent)
+    for loop in leading[1:]:
+        if size >= wanted:
+            break
+        size *= evaluate_int(s.loop(loop).extent)
+        group = s.fuse(group, loop)
+    if size >= 2 * wanted:
+        group = s.split(group, [share(size, spec)], "shift")[0]
+    s.bind(group, "group.0")
+
+
+def _masking(value: Expr) -> frozenset[Var]:
+    """Variables that say where a value is taken from, as the places of padding do."""
+    return frozenset(v for mask in position_masks(value) for v in variables(mask))
+
+
+def share(size: int, spec: DeviceSpec) -> int:
+    """Steps of one of as many work-groups as a stage at memory speed wants: a divisor of `size`
+    if one is near."""
+    most = -(-size // wanted_groups(spec))
+    divisors = [n for n in range(max(1, most // 2), most + 1) if size % n == 0]
+    return divisors[-1] if divisors else most
+
+
+def _interleaved(s: Schedule, before: str, last: str) -> None:
+    """A last axis of a few elements is written out, with some steps of the axis before it."""
+    extent = evaluate_int(s.loop(before).extent)
+    if extent >= _INTERLEAVED:
+        _, near = s.split(before, [_INTERLEAVED], "shift")
+        s.unroll(near)
+    s.unroll(last)
+
+
+def _chunk(extent: int, lanes: int, wanted: int) -> int:
+    """Elements for each work-group: a multiple of `lanes`, at most the extent."""
+    vectors = max(1, extent // lanes)
+    return lanes * max(1, min(vectors, -(-vectors // wanted)))

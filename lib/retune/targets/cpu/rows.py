@@ -1,0 +1,152 @@
+"""Row reductions on CPU devices: sums and maxima over the axis along which memory is contiguous.
+
+Vectors over the results would gather from as many rows; here the lanes go over the reduced axis.
+Each row is accumulated in a few vector registers; at its end the registers are combined with each
+other, and then the lanes of what is left (rfactor, twice).
+This is the shape of softmax, of normalisation over the last axis, and of a mean over pixels that
+lie side by side. Rules: `row_structure` says where it pays, `schedule_rows` does it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from retune.core.errors import ScheduleError
+from retune.core.target import DeviceSpec
+from retune.ir.evaluate import evaluate_int
+from retune.ir.expr import Expr, const
+from retune.schedule.access import Accesses
+from retune.schedule.schedule import Schedule
+from retune.targets.fusion import accesses, results_of
+from retune.targets.row_programs import RowProgram, row_loops, stages_inside
+
+_MOST_REGISTERS = 8
+"""Vector accumulators of one row at most: as many hide the latency of an addition."""
+_LEAST_LANES = 4
+"""Shorter vectors are not worth a reduction across them."""
+_USUAL_REGISTERS = 4
+"""Vector accumulators of one row where nothing is sampled, if they divide it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The reduce loop that becomes vector lanes."""
+
+    loop: str
+    lanes: int
+    registers: tuple[int, ...]
+    """Possible numbers of vectors to accumulate in; each divides the loop's vectors."""
+
+    @property
+    def name(self) -> str:
+        """Name of the sketch, as those of register tiles are: rows are tiles of one result."""
+        return f"cpu.v{self.lanes}.loops.pixels_slow"
+
+
+def row_structure(stage: Accesses, spec: DeviceSpec) -> Rows | None:
+    """The axis whose lanes a row reduction should use; None where lanes over results are better.
+
+    It pays where every operand lies along one reduce axis, where no operand serves several results
+    (register tiles are better at that), and where the vectors divide that axis into two at least.
+    Constants that differ between results can be stored as the lanes over results want them, so
+    those are better as soon as the results fill a vector.
+    """
+    reduce = {loop.var: loop for loop in stage.steps}
+    axes = {axis for operand in stage.operands for axis in operand.last}
+    if len(axes) != 1 or not axes <= reduce.keys() or not _is_plain(stage):
+        return None
+    results = {loop.var for loop in stage.results if evaluate_int(loop.extent) > 1}
+    widest = spec.vector_lanes()
+    for operand in stage.operands:
+        own = operand.moving & results
+        packed = operand.constant and evaluate_int(stage.block.buffer.shape[-1]) >= widest
+        if own and (own < results or packed):
+            return None
+    loop = reduce[axes.pop()]
+    extent = evaluate_int(loop.extent)
+    fit = [n for n in (16, 8, _LEAST_LANES) if n <= widest and extent % n == 0 and extent >= 2 * n]
+    if not fit:
+        return None
+    vectors = extent // fit[0]
+    counts = tuple(n for n in range(1, _MOST_REGISTERS + 1) if vectors % n == 0)
+    return Rows(loop.var.name, fit[0], counts)
+
+
+def _is_plain(stage: Accesses) -> bool:
+    """True for an unscheduled float32 stage with axes of its own, read element by element."""
+    types = {stage.block.buffer.dtype, *(operand.load.dtype for operand in stage.operands)}
+    adjacent = all(operand.adjacent for operand in stage.operands)
+    serial = all(loop.kind == "serial" for loop in stage.loops)
+    return (
+        stage.plain and bool(stage.block.indices) and types == {"float32"} and adjacent and serial
+    )
+
+
+def schedule_rows(s: Schedule, name: str, axis: Rows, groups: int, *, sampled: bool) -> None:
+    """The reduction `name` inside the loops of the stage that reads it, one row after the other.
+
+    Work-groups take rows; about `groups` of them, where there are so many rows.
+    """
+    out = results_of(s, name)
+    _reduce_by_lanes(s, name, axis, s.loops(out)[-1], sampled=sampled)
+    _bind_rows(s, s.loops(out), groups)
+
+
+def schedule_row_program(s: Schedule, program: RowProgram, groups: int, spec: DeviceSpec) -> None:
+    """All stages in one nest, one row after the other: what several stages read of it is kept.
+
+    Raises: ScheduleError where lanes along the rows do not divide them.
+    """
+    lanes = spec.vector_lanes(program.columns)
+    rows, column = row_loops(s, program)
+    _vectorize_columns(s, column, lanes)
+    for stage in stages_inside(s, program):
+        if stage in program.numbers:
+            s.compute_at(stage, rows[-1])
+            continue
+        if stage in program.others:
+            s.compute_at(stage, rows[-1], "private")
+            _vectorize_columns(s, s.loops(stage)[-1], lanes)
+            continue
+        axis = row_structure(accesses(s, stage), spec)
+        if axis is None:
+            raise ScheduleError(f"{stage}: its lanes do not lie along the row")
+        _reduce_by_lanes(s, stage, axis, rows[-1], sampled=True)
+    _bind_rows(s, rows, groups)
+
+
+def _vectorize_columns(s: Schedule, column: str, lanes: int) -> None:
+    _, lane = s.split(column, [lanes], "shift")
+    s.vectorize(lane)
+
+
+def _reduce_by_lanes(s: Schedule, name: str, axis: Rows, row: str, *, sampled: bool) -> None:
+    """The reduction inside the loop `row`: in vector registers, which are combined at its end."""
+    usual = max(n for n in axis.registers if n <= _USUAL_REGISTERS)
+    count: Expr = const(usual)
+    if sampled:
+        count = s.sample_categorical(f"registers.{name}", axis.registers)
+    rank = len(s.block(name).indices)
+    _, vectors, lanes = s.split(axis.loop, [count, axis.lanes])
+    by_lane = s.rfactor(name, lanes)
+    by_vector = s.rfactor(by_lane, _of(by_lane, name, vectors), rank)
+    for block in (name, by_lane, by_vector):
+        s.compute_at(block, row)
+    s.vectorize(lanes)
+    for block in (by_lane, by_vector):
+        s.unroll(_of(block, name, vectors))
+        s.vectorize(_of(block, name, lanes))
+
+
+def _bind_rows(s: Schedule, loops: Sequence[str], groups: int) -> None:
+    """Work-groups take rows: about `groups` of them, where there are so many."""
+    rows = loops[0]
+    for loop in loops[1:]:
+        if evaluate_int(s.loop(rows).extent) >= groups:
+            break
+        rows = s.fuse(rows, loop)
+    s.bind(rows, "group.0")
+
+
+def _of(block: str, name: str, loop: str) -> str:
+    """The loop of `block` that was made from one of `name` by rfactor."""
+    return f"{block}{loop.removeprefix(name)}"

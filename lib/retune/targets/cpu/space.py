@@ -1,0 +1,161 @@
+"""Rules for CPU devices: sketches for any program, without templates.
+
+The heaviest reduction is tiled by what its operands are: register tiles where they serve several
+results (`tile`), rows where memory runs along the sum (`rows`), windows over each channel alone
+(`windows`), sums over neighbouring channels (`neighbours`). Its element-wise consumer runs on the
+registers before they are stored. Other stages get a fixed schedule at memory speed. See
+`cpu_space`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from math import prod
+
+from retune.core.errors import ScheduleError
+from retune.core.target import DeviceSpec
+from retune.ir.evaluate import evaluate_int
+from retune.ir.stmt import Block, Program
+from retune.schedule.access import Accesses
+from retune.schedule.schedule import Schedule
+from retune.schedule.space import Sketch, Space, sketch_of
+from retune.targets.accumulators import WINDOW_LIMIT
+from retune.targets.cpu.elementwise import schedule_elementwise, wanted_groups
+from retune.targets.cpu.matrix import MatrixTile, matrix_tile, schedule_matrix
+from retune.targets.cpu.neighbours import Neighbours, padded_neighbours, schedule_neighbours
+from retune.targets.cpu.rows import Rows, row_structure, schedule_row_program, schedule_rows
+from retune.targets.cpu.tile import RegisterTile, schedule_register_tile
+from retune.targets.cpu.windows import LEAST_LANES, SlidingWindow, schedule_window
+from retune.targets.fusion import (
+    accesses,
+    heaviest_reduction,
+    inline_elementwise,
+    masks_lanes,
+    padding_of,
+    untouched,
+)
+from retune.targets.row_programs import Fused, find_row_program, fused_rows
+from retune.targets.words import word_way
+
+Structure = RegisterTile | MatrixTile | Rows | SlidingWindow | Neighbours | Fused
+"""What is done to the heaviest reduction."""
+
+
+def cpu_space(program: Program, spec: DeviceSpec) -> Space:
+    """All sketches of the rules that are legal for this program. At least one."""
+    sketches: list[Sketch] = []
+    for structure in _structures(program, spec):
+        rule = partial(schedule_cpu, structure=structure, spec=spec)
+        try:
+            sketches.append(sketch_of(program, rule, structure.name))
+        except ScheduleError:
+            continue  # this structure does not fit; the plain one below always does
+    if not sketches:
+        plain = RegisterTile(1)
+        rule = partial(schedule_cpu, structure=plain, spec=spec)
+        sketches.append(sketch_of(program, rule, plain.name))
+    return Space(tuple(sketches))
+
+
+def _structures(program: Program, spec: DeviceSpec) -> Iterator[Structure]:
+    """The structures worth trying for the heaviest reduction."""
+    anchor = heaviest_reduction(program)
+    if anchor is None:
+        yield RegisterTile(spec.vector_lanes())
+        return
+    stage = Accesses.of(anchor, program.body)
+    rows = row_structure(stage, spec)
+    if rows is not None:
+        if fused_rows(program):
+            yield Fused("cpu")
+        yield rows
+        return
+    lanes = spec.vector_lanes(_channels(stage))
+    if padded_neighbours(program, anchor, lanes) is not None:
+        yield Neighbours(lanes)
+    elif stage.by_channel and lanes >= LEAST_LANES:
+        yield SlidingWindow(lanes, masked=bool(_masks(program, anchor)))
+    else:
+        if (tiles := matrix_tile(stage, spec)) is not None:
+            for strips, slow in product([False, True], repeat=2):
+                yield replace(tiles, strips=strips, channels_slow=slow)
+        yield from _register_tiles(stage, lanes, spec, can_mask=bool(_masks(program, anchor)))
+
+
+def _register_tiles(
+    stage: Accesses, lanes: int, spec: DeviceSpec, *, can_mask: bool
+) -> Iterator[RegisterTile]:
+    widths = [lanes, lanes // 2] if _channels(stage) % lanes and lanes > 4 else [lanes]
+    window = prod(evaluate_int(loop.extent) for loop in stage.steps) <= WINDOW_LIMIT
+    several = sum(evaluate_int(loop.extent) > 1 for loop in stage.results) > 1
+    for width in widths:
+        words = word_way(stage, spec, width)
+        # A window's few steps cost less than a copy of the data; a deep sum may go either way. A
+        # mask would stand between a word and its bytes.
+        masks = [True] if window else [False, True]
+        for unrolled, slow, masked in product(
+            [False, True] if window else [False],
+            [False, True] if several else [False],
+            masks if can_mask and not words else [False],
+        ):
+            yield RegisterTile(width, unrolled, slow, masked, words)
+
+
+def _channels(stage: Accesses) -> int:
+    """Neighbouring results that vectors may run over."""
+    if stage.group is not None:
+        return stage.group
+    return evaluate_int(stage.results[-1].extent) if stage.results else 1
+
+
+def _masks(program: Program, block: Block) -> list[Block]:
+    """Padding that the block may read through a mask: one that does not tell its lanes apart."""
+    return [stage for stage in padding_of(program, block) if not masks_lanes(stage, block)]
+
+
+def schedule_cpu(s: Schedule, structure: Structure, spec: DeviceSpec) -> None:
+    """Schedules every stage; only the anchor's tile sizes are sampled."""
+    anchor = heaviest_reduction(s.program)
+    if anchor is not None and isinstance(structure, RegisterTile | SlidingWindow):
+        for stage in _masks(s.program, anchor) if structure.masked else ():
+            s.compute_inline(stage.name)
+    inline_elementwise(s, across=anchor is not None)
+    if isinstance(structure, Fused):
+        program = find_row_program(s.program)
+        assert program is not None, "the rule was asked whether it fits"
+        schedule_row_program(s, program, wanted_groups(spec), spec)
+    elif anchor is not None:
+        _reduction(s, anchor.name, structure, spec, sampled=True)
+    schedule_rest(s, spec)
+
+
+def schedule_rest(s: Schedule, spec: DeviceSpec) -> None:
+    """Every stage that nothing was done to yet gets the schedule of the rules, untuned."""
+    for name in s.blocks():
+        if name in s.blocks() and s.block(name).reducer is not None and untouched(s, name):
+            stage = accesses(s, name)
+            plain = RegisterTile(spec.vector_lanes(_channels(stage)))
+            _reduction(s, name, row_structure(stage, spec) or plain, spec, sampled=False)
+    for name in s.blocks():
+        if s.block(name).reducer is None and untouched(s, name):
+            schedule_elementwise(s, name, spec)
+
+
+def _reduction(
+    s: Schedule, name: str, structure: Structure, spec: DeviceSpec, *, sampled: bool
+) -> None:
+    """One reduction with its epilogue."""
+    match structure:
+        case Rows():
+            schedule_rows(s, name, structure, wanted_groups(spec), sampled=sampled)
+        case Neighbours():
+            schedule_neighbours(s, name, structure)
+        case SlidingWindow():
+            schedule_window(s, name, structure, spec, sampled=sampled)
+        case RegisterTile():
+            schedule_register_tile(s, name, structure, spec, sampled=sampled)
+        case MatrixTile():
+            schedule_matrix(s, name, structure, sampled=sampled)
+        case Fused():
+            raise ScheduleError(f"{name}: it is fused with others")

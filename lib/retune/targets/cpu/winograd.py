@@ -1,0 +1,169 @@
+"""Winograd sketches for CPU devices: one fused nest for each block of tiles, or three nests.
+
+In the fused one a work-group takes a block of output tiles and some output channels. It transforms
+the block's inputs into a private array, multiplies them with the transformed weights on register
+tiles as a 1x1 convolution does, and transforms the products to outputs on registers, epilogue
+included. Decisions size the arrays, so that they can stay in the second-level cache. For the other
+one see `cpu_staged`.
+"""
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+from retune.core.errors import ScheduleError
+from retune.core.target import DeviceSpec
+from retune.ir.evaluate import evaluate_int
+from retune.ir.expr import Expr, const
+from retune.ir.stmt import Program, blocks
+from retune.schedule.schedule import Schedule
+from retune.schedule.space import Sketch, sketch_of
+from retune.schedule.winograd import ERRORS, find_convolution
+from retune.targets.cpu.elementwise import schedule_elementwise
+from retune.targets.cpu.staged import schedule_staged
+from retune.targets.cpu.tile import RegisterTile, limit_registers, order_reduction
+from retune.targets.fusion import heaviest_reduction, pack_operands
+from retune.targets.transforms import (
+    Rewritten,
+    rewritten,
+    split_inputs,
+    split_pixels,
+    transform_inputs,
+    transform_outputs,
+    write_pixels,
+)
+
+PREFIX = "cpu.winograd"
+"""What the names of these sketches start with; the size of an output tile follows."""
+_LEAST_CHANNELS = 16
+"""Fewer channels in or out leave too little work between the transforms."""
+_MAX_TILES = 16
+"""Tiles of one axis in a register tile at most."""
+_PRIVATE_BYTES = 2 << 20
+"""Private arrays of a work-group at most: they lie on the stack of a runtime's thread."""
+
+
+def winograd_sketches(program: Program, spec: DeviceSpec) -> tuple[Sketch, ...]:
+    """Two sketches for each tile size, if the heaviest stage is a convolution that fits."""
+    reductions = [block for block in blocks(program.body) if block.reducer is not None]
+    anchor = heaviest_reduction(program)
+    if anchor is None or len(reductions) > 1 or spec.device_class != "cpu" or spec.lanes_f32 == 1:
+        return ()
+    try:
+        found = find_convolution(program, anchor.name)
+    except ScheduleError:
+        return ()
+    if min(found.extents[found.depth], found.extents[found.made]) < _LEAST_CHANNELS:
+        return ()
+    sketches: list[Sketch] = []
+    for m in ERRORS[found.taps]:
+        rules = {"": schedule_winograd, ".staged": schedule_staged}
+        for name, rule in rules.items():
+            made = sketch_of(program, partial(rule, m=m, spec=spec), f"{PREFIX}{m}{name}")
+            sketches.append(replace(made, error=found.error(m)))
+    return tuple(sketches)
+
+
+def schedule_winograd(s: Schedule, m: int, spec: DeviceSpec) -> None:
+    """Schedules every stage; tile sizes are sampled.
+
+    for block of tiles, group of channels f:                                 # work-groups
+      factors[all, tiles, all c] = ...      data and rows in registers, lanes over c
+      for part of f:
+        product[all, tiles, part] = ...     register tiles of tiles x channels, as a 1x1 layer
+        for tile, vector of f: out = ...    columns and outputs in registers, lanes over f
+    """
+    conv = rewritten(s, m)
+    stored = s.cache_write(conv.product)
+    nest = _tile_outputs(s, conv, spec)
+    transform_outputs(s, conv, nest.vectors)
+    s.compute_at(stored, nest.part, "private")
+    _tile_products(s, conv, stored, nest, spec)
+    s.compute_at(conv.inputs[-1], nest.group, "private")
+    *_, vector = split_inputs(s, conv, spec.vector_lanes(conv.shape.extents[conv.shape.depth]))
+    transform_inputs(s, conv, vector)
+    write_pixels(s, conv, nest.pixels, nest.lanes)
+    used = _bytes(s, conv.inputs[-1]) + _bytes(s, stored)
+    s.require(used <= _PRIVATE_BYTES, "the private arrays exceed a thread's stack")
+    _schedule_others(s, spec)
+
+
+@dataclass(frozen=True, slots=True)
+class _Nest:
+    """The loops of the last stage, by name, and the sizes of a register tile."""
+
+    group: str
+    """Innermost loop over work-groups: blocks of tiles and of channels."""
+    part: str
+    """Loop over parts of a group's channels."""
+    vectors: str
+    """Innermost loop over tiles and vectors of channels."""
+    pixels: list[str]
+    """Loops over the pixels of a tile."""
+    lanes: str
+    """Loop over the lanes of a vector."""
+    tile: list[Expr]
+    """Tiles of one register tile, along the last two axes."""
+    depth: Expr
+    """Vectors of channels of one register tile."""
+    width: int
+    """Lanes of a vector."""
+
+
+def _tile_outputs(s: Schedule, conv: Rewritten, spec: DeviceSpec) -> _Nest:
+    """Blocks of tiles and channels over work-groups, then tiles, then vectors, then pixels."""
+    shape = conv.shape
+    made = dict(zip(shape.block.indices, s.loops(conv.out), strict=True))[shape.made]
+    width = spec.vector_lanes(shape.extents[shape.made])
+    every, pixels = split_pixels(s, conv)
+    far, tiles, tile = [], [], []
+    for loop in every[-2:]:
+        middle, near = s.sample_tile(loop, 3, _MAX_TILES)
+        block, inside = s.split(loop, [middle * near], "shift")
+        far.append(block)
+        tiles.append(inside)
+        tile.append(near)
+    parts, middle, vectors = s.sample_tile(made, 4, _MAX_TILES, unit=width)
+    group, part, vector, lanes = s.split(made, [parts, middle * vectors, const(width)], "shift")
+    s.reorder(*every[:-2], *far, group, part, *tiles, vector, *pixels, lanes)
+    for loop in reversed(every[:-2]):
+        if evaluate_int(s.loop(loop).extent) > 1:
+            far[0] = s.fuse(loop, far[0])
+    for number, loop in enumerate((group, *reversed(far))):
+        s.bind(loop, f"group.{number}")
+    return _Nest(group, part, vector, pixels, lanes, tile, vectors, width)
+
+
+def _tile_products(
+    s: Schedule, conv: Rewritten, stored: str, nest: _Nest, spec: DeviceSpec
+) -> None:
+    """Register tiles of the products; weights are read once for all tiles of a block."""
+    *places, f = s.loops(stored)[-len(s.block(stored).indices) :]
+    tiled = places[-len(nest.tile) :]
+    splits = [s.split(loop, [near]) for loop, near in zip(tiled, nest.tile, strict=True)]
+    tiles, inner = [far for far, _ in splits], [near for _, near in splits]
+    part, vectors, lanes = s.split(f, [nest.depth, const(nest.width)])
+    s.reorder(*places[: -len(tiled)], part, *tiles, *inner, vectors, lanes)
+    s.compute_at(conv.product, tiles[-1])
+    order_reduction(s, conv.product, RegisterTile(nest.width), sampled=True)
+    s.vectorize(lanes)
+    for loop in (*inner, vectors):
+        s.unroll(loop)
+    limit_registers(s, [*inner, vectors], spec)
+    pack_operands(s, conv.product)
+
+
+def _bytes(s: Schedule, stage: str) -> Expr:
+    """Size of the private array that a stage fills."""
+    size: Expr = const(4)
+    for extent in s.block(stage).buffer.shape:
+        size = size * extent
+    return size
+
+
+def _schedule_others(s: Schedule, spec: DeviceSpec) -> None:
+    """Stages that run by themselves, before or after the convolution."""
+    for stage in s.blocks():
+        block = s.block(stage)
+        free = all(s.loop(n).kind == "serial" for n in s.loops(stage))
+        if free and block.buffer.scope == "global" and block.reducer is None:
+            schedule_elementwise(s, stage, spec)

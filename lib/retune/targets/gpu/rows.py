@@ -1,0 +1,271 @@
+"""Reductions with few results: the items of a group share one, and combine in local memory.
+
+Each item accumulates its part (rfactor); the parts are combined by fewer items, and then by each
+item for itself. That is the shape of softmax, of a mean over pixels, and of a product of one row
+with a matrix. Rules: `is_row_reduction` says where it pays, `schedule_items` does it; `Rows` are
+structures for what leaves a device idle so.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from retune.core.dtypes import itemsize
+from retune.core.errors import ScheduleError
+from retune.core.target import DeviceSpec
+from retune.ir.evaluate import evaluate_int
+from retune.ir.expr import Const, Expr, Var, const
+from retune.schedule.schedule import Schedule
+from retune.targets.fusion import accesses, results_of
+from retune.targets.gpu.plain import schedule_plain
+from retune.targets.gpu.slices import slice_all_steps, slice_sizes
+from retune.targets.row_programs import RowProgram, row_loops, stages_inside
+
+_LEAST_STEPS = 32
+"""Reduce iterations below which an item takes a result alone."""
+_MOST_OUTPUTS = 1 << 18
+"""Results above which there is enough to do with an item for each."""
+_PARTS = (8, 16, 32, 64, 128, 256)
+"""Items that share a result."""
+_USUAL_PARTS = 128
+_COLUMNS = 32
+"""Neighbouring results that a group takes where memory runs along the results: one warp."""
+_COLUMN_PARTS = (2, 4, 8, 16)
+_SECOND = 16
+"""Parts above this number are combined in two steps."""
+_NARROW_COLUMNS = (8, 16, 32)
+"""Neighbouring results of a group, down to a sector of memory, where a warp's leave it idle."""
+_NARROW_PARTS = (2, 4, 8, 16, 32, 64)
+_WIDEST = 8
+"""Bytes of an element at most."""
+_UNROLLED = 4
+"""Steps whose reads an item has under way at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """The structural choices of one sketch of a reduction with few results."""
+
+    sliced: bool = False
+    """True: work-groups take slices of the reduction too, and a second kernel adds them up."""
+    others: tuple[str, ...] = ()
+    """Reductions that are sliced beside the heaviest one, as the variance beside the mean."""
+
+    @property
+    def name(self) -> str:
+        """Name of the sketch."""
+        return "gpu.rows" + ".sliced" * self.sliced + ".each" * bool(self.others)
+
+
+def row_structures(s: Schedule, name: str, spec: DeviceSpec) -> Iterator[Rows]:
+    """The structures worth trying beside `schedule_items`."""
+    if s.block(name).indices and has_room(s, name, spec) and not accesses(s, name).along_steps:
+        yield Rows()
+    if slice_sizes(s, name):
+        yield Rows(sliced=True, others=tuple(n for n in s.blocks() if n != name and _sliced(s, n)))
+
+
+def _sliced(s: Schedule, name: str) -> bool:
+    reduces = s.block(name).reducer is not None
+    return reduces and is_row_reduction(s, name) and bool(slice_sizes(s, name))
+
+
+def schedule_rows(s: Schedule, name: str, rows: Rows, spec: DeviceSpec) -> None:
+    """The reductions and their epilogue; numbers of slices, columns and items are sampled.
+
+    Without room in local memory an item takes a slice of one result.
+    """
+    if not rows.sliced:
+        _narrow(s, name, spec)
+        return
+    for reduction in (name, *rows.others):
+        _slice(s, reduction, spec)
+
+
+def _slice(s: Schedule, name: str, spec: DeviceSpec) -> None:
+    sizes = slice_sizes(s, name)
+    if has_room(s, name, spec):
+        part = slice_all_steps(s, name, s.sample_categorical(f"slice.{name}", sizes))
+        if accesses(s, part).along_steps:
+            schedule_items(s, part, spec, sampled=True)
+        else:
+            _narrow(s, part, spec)
+    else:
+        schedule_plain(s, slice_all_steps(s, name, min(sizes)), spec)
+    schedule_plain(s, name, spec)
+
+
+def is_row_reduction(s: Schedule, name: str) -> bool:
+    """True where operands are not shared between results in two directions, and steps are many."""
+    stage = accesses(s, name)
+    if not stage.results or not stage.plain:
+        return False
+    results = {loop.var for loop in stage.results if evaluate_int(loop.extent) > 1}
+    steps = prod(evaluate_int(loop.extent) for loop in stage.steps)
+    outputs = prod(evaluate_int(loop.extent) for loop in stage.results)
+    if steps < _LEAST_STEPS or outputs > _MOST_OUTPUTS:
+        return False
+    return any(results <= operand.direct for operand in stage.operands)
+
+
+def has_room(s: Schedule, name: str, spec: DeviceSpec) -> bool:
+    """Whether a group of the device has the items and the local memory to share a row."""
+    return bool(_parts(s, name, spec))
+
+
+def schedule_items(s: Schedule, name: str, spec: DeviceSpec, *, sampled: bool) -> None:
+    """The reduction and its epilogue, work-groups over results, items over parts of the sum.
+
+    It `has_room`.
+    """
+    fit = _parts(s, name, spec)
+    along = accesses(s, name).along_steps
+    out = results_of(s, name)
+    reduce = [n for n in s.loops(name) if s.loop(n).reduce]
+    whole = reduce[0]
+    for loop in reduce[1:]:
+        whole = s.fuse(whole, loop)
+    if sampled:
+        parts = s.sample_categorical(f"parts.{name}", fit)
+    else:
+        parts = const(max(n for n in fit if n <= _USUAL_PARTS))
+    if along:
+        _combine(s, name, whole, parts, s.loops(out)[-1])
+        _bind_rows(s, s.loops(out))
+    else:
+        _across(s, name, out, whole, parts, _columns(s, name))
+
+
+def _parts(s: Schedule, name: str, spec: DeviceSpec) -> list[int]:
+    """Numbers of items for a result that there are steps for, and that a group may have."""
+    steps = prod(_steps(s.loop(n).extent) for n in s.loops(name) if s.loop(n).reduce)
+    held = spec.local_memory_bytes // max(4, itemsize(s.block(name).buffer.dtype))
+    if accesses(s, name).along_steps:
+        most = min(spec.max_work_group, held - _SECOND)
+        return [n for n in _PARTS if n <= steps and max(n, _SECOND) <= most]
+    most = min(spec.max_work_group, held)
+    return [n for n in _COLUMN_PARTS if n <= steps and n * _columns(s, name) <= most]
+
+
+def _steps(extent: Expr) -> int:
+    """An extent; as many as are ever asked for where it is sampled: the steps of a slice are."""
+    return int(extent.value) if isinstance(extent, Const) else max(_PARTS)
+
+
+def _columns(s: Schedule, name: str) -> int:
+    """Neighbouring results of a group."""
+    return min(_COLUMNS, evaluate_int(s.block(name).buffer.shape[-1]))
+
+
+def schedule_row_program(s: Schedule, program: RowProgram, spec: DeviceSpec) -> None:
+    """All stages in one kernel, a row for each group; what several stages read of it is local.
+
+    Raises: ScheduleError where there is no room for that.
+    """
+    held = spec.local_memory_bytes // _WIDEST - _SECOND
+    most = min(spec.max_work_group, held, max(program.columns, _SECOND))
+    fit = [n for n in _PARTS if max(n, _SECOND) <= most]
+    if not fit:
+        raise ScheduleError(f"{program.out}: no room to share a row")
+    parts = s.sample_categorical(f"parts.{program.out}", fit)
+    rows, column = row_loops(s, program)
+    _share_columns(s, column, parts)
+    for stage in stages_inside(s, program):
+        if stage in program.numbers:
+            s.compute_at(stage, rows[-1])
+            continue
+        if stage in program.others:
+            s.compute_at(stage, rows[-1], "local")
+            _share_columns(s, s.loops(stage)[-1], parts)
+            continue
+        whole, *others = [n for n in s.loops(stage) if s.loop(n).reduce]
+        for loop in others:
+            whole = s.fuse(whole, loop)
+        _combine(s, stage, whole, parts, rows[-1])
+    _bind_rows(s, rows)
+
+
+def _share_columns(s: Schedule, column: str, parts: Expr) -> None:
+    """The elements of a row over the items, neighbours side by side, as `_combine` does it."""
+    _, first, near = s.split(column, [_ceiling(parts, const(_SECOND)), const(_SECOND)], "guard")
+    s.bind(first, "local.1")
+    s.bind(near, "local.0")
+
+
+def _combine(s: Schedule, name: str, whole: str, parts: Expr, row: str) -> None:
+    """One result in each step of the loop `row`; the items of a group take its steps."""
+    second = const(_SECOND) if isinstance(parts, Var) or int(parts.value) > _SECOND else const(1)  # pyright: ignore[reportAttributeAccessIssue]
+    _, first, near = s.split(whole, [_ceiling(parts, second), second], "guard")
+    by_near = s.rfactor(name, near)
+    by_item = s.rfactor(by_near, _of(by_near, name, first), len(s.block(name).indices))
+    s.compute_at(name, row)
+    for block in (by_near, by_item):
+        s.compute_at(block, row, "local")
+    s.bind(_of(by_item, name, first), "local.1")
+    for block in (by_item, by_near):
+        s.bind(_of(block, name, near), "local.0")
+
+
+def _bind_rows(s: Schedule, loops: Sequence[str]) -> None:
+    rows = loops[0]
+    for loop in loops[1:]:
+        rows = s.fuse(rows, loop)
+    s.bind(rows, "group.0")
+
+
+def _ceiling(parts: Expr, second: Expr) -> Expr:
+    return (parts + (second - 1)) // second
+
+
+def _across(s: Schedule, name: str, out: str, whole: str, parts: Expr, columns: int) -> None:
+    """`columns` neighbouring results for each group; its other items take parts of their sums."""
+    _, part = s.split(whole, [parts], "guard")
+    by_item = s.rfactor(name, part)
+    loops = s.loops(out)
+    group, column = s.split(loops[-1], [columns], "shift")
+    s.bind(column, "local.0")
+    s.compute_at(name, column)
+    s.compute_at(by_item, group, "local")
+    s.bind(_of(by_item, name, part), "local.1")
+    last = s.block(by_item).indices[-2]
+    assert isinstance(last, Var)
+    s.bind(last.name, "local.0")
+    rows = loops[0] if len(loops) > 1 else group
+    for loop in [*loops[1:-1], group] if len(loops) > 1 else []:
+        rows = s.fuse(rows, loop)
+    s.bind(rows, "group.0")
+
+
+def _narrow(s: Schedule, name: str, spec: DeviceSpec) -> None:
+    """As `_across`, by a sampled number of columns; an item's sum stays in a register."""
+    whole, *others = [n for n in s.loops(name) if s.loop(n).reduce]
+    for loop in others:
+        whole = s.fuse(whole, loop)
+    last = evaluate_int(s.block(name).buffer.shape[-1])
+    fit = [n for n in _NARROW_COLUMNS if n <= min(last, spec.max_work_group)]
+    columns = s.sample_categorical(f"columns.{name}", fit or [min(last, spec.max_work_group)])
+    parts = s.sample_categorical(f"parts.{name}", _NARROW_PARTS)
+    out = results_of(s, name)
+    _, part = s.split(whole, [parts], "guard")
+    by_item = s.rfactor(name, part, len(s.block(name).indices) - 1)
+    stored = s.cache_write(by_item)
+    *rows, results = (str(i) for i in s.block(out).indices)
+    s.reorder(*rows, results)
+    group, column = s.split(results, [columns], "shift")
+    s.bind(column, "local.0")
+    s.compute_at(name, column)
+    s.compute_at(stored, group, "local")
+    *_, item, result = (str(i) for i in s.block(stored).indices)
+    s.bind(item, "local.1")
+    s.bind(result, "local.0")
+    s.compute_at(by_item, s.loops(stored)[-1])
+    (steps,) = [n for n in s.loops(by_item) if s.loop(n).reduce]
+    s.unroll(steps, _UNROLLED)
+    for loop in reversed(rows):
+        group = s.fuse(loop, group)
+    s.bind(group, "group.0")
+
+
+def _of(block: str, name: str, loop: str) -> str:
+    """The loop of `block` that was made from one of `name` by rfactor."""
+    return f"{block}{loop.removeprefix(name)}"

@@ -1,0 +1,227 @@
+"""Rules for GPU devices: sketches for any program, without templates.
+
+The heaviest reduction is tiled over work-groups, virtual threads, work-items and registers, with
+its operands fetched into local memory by all items of a group (`gpu_tile`); reductions without
+operands to share are spread over items and combined in local memory (`gpu_rows`), or take one item
+for each result (`gpu_plain`), as element-wise stages do. See `gpu_space`.
+
+Sources: the GPU sketches of Ansor (OSDI 2020, section 4.1), whose levels S S S R R S R S these are.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from math import prod
+
+from retune.core.errors import ScheduleError
+from retune.core.target import DeviceSpec
+from retune.intrinsics.dot4 import WIDTH
+from retune.ir.evaluate import evaluate_int
+from retune.ir.stmt import Program
+from retune.schedule.access import Accesses
+from retune.schedule.schedule import Schedule
+from retune.schedule.space import Sketch, Space, sketch_of
+from retune.targets.fusion import (
+    accesses,
+    heaviest_reduction,
+    inline_elementwise,
+    padding_of,
+    untouched,
+)
+from retune.targets.gpu.images import may_be_images
+from retune.targets.gpu.limits import keep_to_limits
+from retune.targets.gpu.plain import schedule_plain
+from retune.targets.gpu.rows import (
+    Rows,
+    has_room,
+    is_row_reduction,
+    row_structures,
+    schedule_items,
+    schedule_row_program,
+    schedule_rows,
+)
+from retune.targets.gpu.slices import schedule_shared, slice_over_groups
+from retune.targets.gpu.tile import (
+    FETCHED_LANES,
+    Contraction,
+    Fetch,
+    Window,
+    schedule_tile,
+    short_depths,
+)
+from retune.targets.gpu.warp import WarpTile, schedule_warp, warp_tiles
+from retune.targets.row_programs import Fused, find_row_program, fused_rows
+from retune.targets.words import by_words, word_way
+
+Tiled = Contraction | Window
+Structure = Tiled | WarpTile | Rows | Fused | None
+"""What is done to the heaviest reduction; None: what is done to all others, with sizes sampled."""
+
+_PLAIN = "gpu.plain"
+_LANES = 4
+"""Neighbouring channels of one item, where they come in fours."""
+_SLICED_OUTPUTS = 9 << 15
+"""Results above which a device has enough to do without slices of the reduction (measured on an
+H100, 132 units: 361 x 728 of them take 0.6 of the time with slices, 784 x 512 up to 1.15)."""
+_SLICED_DEPTH = 32
+"""Steps of a reduction's deepest axis below which slices of it are not worth a second kernel."""
+
+
+def gpu_space(program: Program, spec: DeviceSpec) -> Space:
+    """All sketches of the rules that are legal for this program. At least one."""
+    sketches: list[Sketch] = []
+    by_warps = False
+    for structure in _structures(program, spec):
+        if by_warps and isinstance(structure, Contraction):
+            continue  # never the faster one, see `gpu.warp`
+        rule = partial(schedule_gpu, structure=structure, spec=spec)
+        try:
+            sketch = sketch_of(program, rule, structure.name if structure else _PLAIN)
+        except ScheduleError:
+            continue  # this structure does not fit; the plain one below always does
+        if not sketch.empty:
+            sketches.append(sketch)
+            by_warps = by_warps or isinstance(structure, WarpTile)
+    if not sketches:
+        rule = partial(schedule_gpu, structure=None, spec=spec)
+        sketches.append(sketch_of(program, rule, _PLAIN))
+    return Space(tuple(sketches))
+
+
+def _structures(program: Program, spec: DeviceSpec) -> Iterator[Structure]:
+    """The structures worth trying for the heaviest reduction."""
+    anchor = heaviest_reduction(program)
+    s = Schedule(program)
+    if anchor is None:
+        return
+    if fused_rows(program):
+        yield Fused("gpu")
+    if not anchor.indices or is_row_reduction(s, anchor.name):
+        yield None
+        yield from row_structures(s, anchor.name, spec)
+        return
+    stage = accesses(s, anchor.name)
+    lanes = _LANES if stage.channels % _LANES == 0 else 1
+    if stage.contracts:
+        yield from warp_tiles(stage, spec)
+        if word_way(stage, spec, lanes) is None:
+            yield from _through_images(_contractions(stage, lanes, spec), stage, spec)
+        else:
+            yield from _by_words(stage, lanes, spec)
+        return
+    held = [False, True] if padding_of(program, anchor) else [False]
+    windows = (Window(lanes=n, held=h) for n in dict.fromkeys((lanes, 1)) for h in held)
+    yield from _through_images(windows, stage, spec)
+
+
+def _contractions(stage: Accesses, lanes: int, spec: DeviceSpec) -> Iterator[Contraction]:
+    """The tiles worth trying for a reduction whose operands serve several results."""
+    *window, deepest = (evaluate_int(loop.extent) for loop in stage.steps)
+    halos = [False, True] if prod(window) > 1 else [False]
+    outputs = prod(evaluate_int(e) for e in stage.block.buffer.shape)
+    worth_slicing = deepest >= _SLICED_DEPTH and outputs <= _SLICED_OUTPUTS
+    sliced = (None, "groups") if worth_slicing else (None,)
+    for slices in sliced:
+        yield Contraction(lanes=lanes, slices=slices)
+    if not spec.local_memory_bytes:
+        return
+    for halo, slices in product(halos, sliced):
+        yield Contraction(lanes=lanes, fetch=Fetch(FETCHED_LANES, halo), slices=slices)
+    if not window and short_depths(stage.steps[-1]):
+        for slices in sliced:
+            yield Contraction(lanes=lanes, fetch=Fetch(FETCHED_LANES, short=True), slices=slices)
+    for halo in halos if worth_slicing else []:
+        yield Contraction(lanes=lanes, fetch=Fetch(FETCHED_LANES, halo), slices="items")
+    yield Contraction(lanes=lanes, fetch=Fetch(1, halos[-1]))
+
+
+def _through_images(
+    structures: Iterable[Tiled], stage: Accesses, spec: DeviceSpec
+) -> Iterator[Tiled]:
+    """The structures; where constants are read faster through images, these come before them.
+
+    Not those that copy operands to local memory: each element is read once there.
+    """
+    for structure in structures:
+        fetches = isinstance(structure, Contraction) and structure.fetch is not None
+        if not fetches and may_be_images(stage, structure.lanes, spec):
+            yield replace(structure, image=True)
+        yield structure
+
+
+def _by_words(stage: Accesses, lanes: int, spec: DeviceSpec) -> Iterator[Contraction]:
+    """The same tiles over words; items copy sixteen bytes at once, which are four of them."""
+    for found in _contractions(stage, lanes, spec):
+        fetch = found.fetch
+        if fetch is None or not fetch.short:
+            wide = fetch and replace(fetch, width=fetch.width * WIDTH)
+            yield replace(found, fetch=wide, words=True)
+
+
+def schedule_gpu(s: Schedule, structure: Structure, spec: DeviceSpec) -> None:
+    """Schedules every stage; only the anchor's tile sizes are sampled."""
+    anchor = heaviest_reduction(s.program)
+    if anchor is not None and _masks(structure):
+        for padding in padding_of(s.program, anchor):
+            s.compute_inline(padding.name)
+    inline_elementwise(s)
+    if anchor is not None:
+        _anchor(s, anchor.name, structure, spec)
+    _rest(s, spec)
+    keep_to_limits(s, spec)
+
+
+def _masks(structure: Structure) -> bool:
+    """Whether padding becomes a mask: operands are read where they are, at each position."""
+    match structure:
+        case Contraction(fetch=fetch, words=words):
+            return fetch is None and not words  # a mask would stand between a word and its bytes
+        case WarpTile():
+            return True
+        case Window(held=held):
+            return not held
+        case _:
+            return False
+
+
+def _anchor(s: Schedule, name: str, structure: Structure, spec: DeviceSpec) -> None:
+    if isinstance(structure, Contraction) and structure.words:
+        by_words(s, name)
+    match structure:
+        case Fused():
+            program = find_row_program(s.program)
+            assert program is not None, "the rule was asked whether it fits"
+            schedule_row_program(s, program, spec)
+        case Rows():
+            schedule_rows(s, name, structure, spec)
+        case Contraction(slices="groups"):
+            schedule_tile(s, slice_over_groups(s, name, structure), structure, spec)
+            schedule_plain(s, name, spec)
+        case Contraction(slices="items"):
+            schedule_shared(s, name, structure, spec)
+        case WarpTile():
+            schedule_warp(s, name, structure)
+        case Contraction() | Window():
+            schedule_tile(s, name, structure, spec)
+        case None:
+            if _shares_rows(s, name, spec):
+                schedule_items(s, name, spec, sampled=True)
+
+
+def _shares_rows(s: Schedule, name: str, spec: DeviceSpec) -> bool:
+    """Whether the items of a group take the parts of one result."""
+    return is_row_reduction(s, name) and has_room(s, name, spec)
+
+
+def _rest(s: Schedule, spec: DeviceSpec) -> None:
+    """Every stage that nothing was done to yet gets the schedule of the rules, untuned."""
+    for name in s.blocks():
+        if name in s.blocks() and s.block(name).reducer is not None and untouched(s, name):
+            if _shares_rows(s, name, spec):
+                schedule_items(s, name, spec, sampled=False)
+            else:
+                schedule_plain(s, name, spec)
+    for name in s.blocks():
+        if s.block(name).reducer is None and untouched(s, name):
+            schedule_plain(s, name, spec)

@@ -1,0 +1,109 @@
+"""Row programs: stages over the same rows, such as softmax and the norms over the last axis.
+
+Each stage but the last is a reduction along the rows, or goes element by element over them. In one
+nest a row is read once from memory, what is found out about it (its largest element, its sum)
+stays where it is, and nothing is launched or waited for in between. Read `find_row_program`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from retune.ir.evaluate import evaluate_int
+from retune.ir.stmt import Block, Program, blocks
+from retune.schedule.access import Accesses
+from retune.schedule.schedule import Schedule
+from retune.targets.fusion import inline_elementwise
+
+
+@dataclass(frozen=True, slots=True)
+class RowProgram:
+    """The stages of a program, all over the same rows; the last one is its result."""
+
+    reductions: tuple[str, ...]
+    others: tuple[str, ...]
+    """Element-wise stages over the rows that several others read."""
+    numbers: tuple[str, ...]
+    """Stages that make one number of each row out of such numbers."""
+    out: str
+    columns: int
+    """Elements of a row."""
+
+
+def find_row_program(program: Program) -> RowProgram | None:
+    """All stages of the program as one over rows; None where some stage is not.
+
+    Element-wise stages that may be copied into their readers are to be there no more.
+    """
+    *before, out = blocks(program.body)
+    if not before or out.reducer is not None or out.buffer not in program.outputs:
+        return None
+    shape = [evaluate_int(e) for e in out.buffer.shape]
+    if len(shape) < 2:
+        return None  # no loop over rows to place the stages in
+    reductions, others, numbers = list[str](), list[str](), list[str]()
+    for block in before:
+        stage = Accesses.of(block, program.body)
+        if not stage.plain or block.buffer in program.outputs or not _of_rows(stage, shape):
+            return None
+        made = [evaluate_int(e) for e in block.buffer.shape]
+        kind = reductions if block.reducer is not None else others if made == shape else numbers
+        kind.append(block.name)
+    whole = Accesses.of(out, program.body)
+    if not reductions or not whole.plain or not _reads_rows(program, whole, before):
+        return None
+    return RowProgram(tuple(reductions), tuple(others), tuple(numbers), out.name, shape[-1])
+
+
+def _of_rows(stage: Accesses, shape: Sequence[int]) -> bool:
+    """Whether it makes one number of each row, or all elements of the rows."""
+    results = [evaluate_int(loop.extent) for loop in stage.results]
+    steps = [evaluate_int(loop.extent) for loop in stage.steps]
+    if stage.block.reducer is None:
+        return results == list(shape) or _long(results) == _long(shape[:-1])
+    return _long(results) == _long(shape[:-1]) and _long(steps) == _long(shape[-1:])
+
+
+def _long(extents: Sequence[int]) -> list[int]:
+    return [n for n in extents if n > 1]
+
+
+def _reads_rows(program: Program, out: Accesses, before: Sequence[Block]) -> bool:
+    """Whether the result needs every other stage, by way of the others."""
+    wanted = {operand.load.buffer for operand in out.operands}
+    for block in reversed(before):
+        if block.buffer not in wanted:
+            return False
+        stage = Accesses.of(block, program.body)
+        wanted |= {operand.load.buffer for operand in stage.operands}
+    return True
+
+
+def stages_inside(s: Schedule, program: RowProgram) -> list[str]:
+    """All stages but the result, from the last to the first: the order to place them in."""
+    inside = {*program.reductions, *program.others, *program.numbers}
+    return [name for name in reversed(s.blocks()) if name in inside]
+
+
+def row_loops(s: Schedule, program: RowProgram) -> tuple[list[str], str]:
+    """The result's loops over rows, and the one along them."""
+    *rows, column = s.loops(program.out)
+    return rows, column
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """The structure of a sketch that runs a row program in one nest."""
+
+    device_class: str
+
+    @property
+    def name(self) -> str:
+        """Name of the sketch."""
+        return f"{self.device_class}.rows.fused"
+
+
+def fused_rows(program: Program) -> bool:
+    """Whether the program is over rows, once what may be copied into its readers is."""
+    s = Schedule(program)
+    inline_elementwise(s)
+    return find_row_program(s.program) is not None

@@ -1,0 +1,133 @@
+"""The transforms of a Winograd convolution on CPU devices, for any placing of its products.
+
+`rewritten` makes a schedule's convolution a Winograd one; `transform_inputs` and
+`transform_outputs` run a tile's transforms on registers, with channels as lanes.
+"""
+
+from dataclasses import dataclass
+
+from retune.schedule.schedule import Schedule
+from retune.schedule.winograd import Convolution, find_convolution
+from retune.targets.fusion import epilogue_of, heaviest_reduction, inline_elementwise, padding_of
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """The convolution as it was, and the names of the stages in its place."""
+
+    shape: Convolution
+    m: int
+    data: str
+    inputs: tuple[str, ...]
+    """Transforms of the inputs, one for each axis of the window; products read the last one."""
+    product: str
+    outputs: tuple[str, ...]
+    """Transforms of the products."""
+    out: str
+    """The last stage: the epilogue, if there is one."""
+
+    @property
+    def channels_last(self) -> bool:
+        """Whether the output's channels lie side by side."""
+        return self.shape.block.indices[-1] == self.shape.made
+
+
+def rewritten(s: Schedule, m: int) -> Rewritten:
+    """The heaviest reduction is a Winograd convolution after the call, by tiles of size m.
+
+    Its weights are transformed at compile time, padding is a part of reading its tiles, and the
+    epilogue of reading its outputs.
+    """
+    anchor = heaviest_reduction(s.program)
+    assert anchor is not None, "winograd_sketches found it"
+    name = anchor.name
+    inline_elementwise(s)
+    shape = find_convolution(s.program, name)
+    axes = len(shape.windows)
+    data, *stages = s.restate(name, "winograd", [m])
+    for stage in stages[axes : 2 * axes]:
+        s.precompute(stage)
+    for padding in padding_of(s.program, s.block(data)):
+        s.compute_inline(padding.name)  # zeros around the input are a part of reading its tiles
+    out = epilogue_of(s, name)
+    if out is not None:
+        s.compute_inline(name)
+    return Rewritten(
+        shape=shape,
+        m=m,
+        data=data,
+        inputs=tuple(stages[:axes]),
+        product=stages[2 * axes],
+        outputs=tuple(stages[2 * axes + 1 :]),
+        out=out or name,
+    )
+
+
+def split_inputs(s: Schedule, conv: Rewritten, width: int) -> list[str]:
+    """The loops of the last inputs' transform in order: tiles, vectors, then points and lanes.
+
+    Gives the names of those over tiles and vectors.
+    """
+    own = s.loops(conv.inputs[-1])[-len(s.block(conv.inputs[-1]).indices) :]
+    axes = len(conv.inputs)
+    points, tiles, channels = own[:axes], own[axes:-1], own[-1]
+    vector, lanes = s.split(channels, [width], "shift")
+    s.reorder(*tiles, vector, *points, lanes)
+    for loop in points:
+        s.unroll(loop)
+    s.vectorize(lanes)
+    return [*tiles, vector]
+
+
+def transform_inputs(s: Schedule, conv: Rewritten, vector: str) -> None:
+    """In each step of the loop `vector` the transform runs on registers, one column at a time."""
+    place = vector
+    for stage in reversed(conv.inputs[:-1]):
+        s.compute_at(stage, vector)
+        row, column = s.loops(stage)[-len(s.block(stage).indices) :][:2]
+        s.reorder(column, row)
+        place = column
+    s.compute_at(conv.data, place)
+    for stage in (*conv.inputs[:-1], conv.data):
+        _write_out(s, stage)
+
+
+def transform_outputs(s: Schedule, conv: Rewritten, vector: str) -> None:
+    """In each step of the loop `vector` a tile's products become outputs on registers."""
+    scope = "register" if conv.channels_last else "private"
+    for stage in reversed(conv.outputs):
+        s.compute_at(stage, vector, scope if stage == conv.outputs[-1] else "register")
+    for stage in conv.outputs:
+        _write_out(s, stage)
+
+
+def split_pixels(s: Schedule, conv: Rewritten) -> tuple[list[str], list[str]]:
+    """The output's places as loops over tiles, and loops over the pixels of a tile."""
+    shape = conv.shape
+    loops = dict(zip(shape.block.indices, s.loops(conv.out), strict=True))
+    tiles: list[str] = []
+    pixels: list[str] = []
+    for dim, size in shape.tile(conv.m).items():
+        loop = loops[shape.axis(dim)]
+        if size > 1:
+            loop, pixel = s.split(loop, [size], "guard")
+            pixels.append(pixel)
+        tiles.append(loop)
+    return tiles, pixels
+
+
+def write_pixels(s: Schedule, conv: Rewritten, pixels: list[str], lanes: str) -> None:
+    """The loops over a tile's pixels and lanes in the last stage are written out."""
+    if conv.channels_last:
+        for loop in pixels[:-1]:
+            s.unroll(loop)
+        s.vectorize(lanes)
+    s.unroll(pixels[-1])
+
+
+def _write_out(s: Schedule, stage: str) -> None:
+    """The stage's own loops written out, the last one as lanes."""
+    *own, last = s.loops(stage)[-len(s.block(stage).indices) :]
+    for loop in own:
+        s.unroll(loop)
+    s.vectorize(last)
