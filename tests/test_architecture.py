@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("lib/retune", "lib/retune_cli", "lib/retune_prefect", "flows", "tasks")
+PACKAGES = ("lib/retune", "flows", "tasks")
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
 MAX_FILE_LINES = 500
