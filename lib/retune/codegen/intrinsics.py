@@ -4,7 +4,7 @@ Those of tiles become operations on matrix registers, see `tiles`, and those of 
 what each item has read, see `warps`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from retune.codegen.kernel import Function, Value, element_of
@@ -73,6 +73,16 @@ def used_functions(nest: Stmt, lanes: Mapping[Var, int], offered: Sequence[str])
         Function(name, shape, intrinsic(name).way(shape, offered).name)
         for name, shape in sorted(found)
     ]
+
+
+def required_ways(functions: Iterable[Function]) -> tuple[str, ...]:
+    """Full names of the ways that not every device offers, in order."""
+    found: set[str] = set()
+    for function in functions:
+        entry = intrinsic(function.op)
+        if function.way != entry.ways[-1].name:
+            found |= {entry.full_name(way) for way in entry.ways if way.name == function.way}
+    return tuple(sorted(found))
 
 
 def shape_of(words: Sequence[Expr | Value], lanes: int = 1) -> Shape:

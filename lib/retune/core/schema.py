@@ -60,7 +60,7 @@ _Path = tuple[str | int, ...]
 
 def plain(value: object) -> object:
     """The value as JSON has it: objects, lists, texts, numbers, truth values and None."""
-    return msgspec.to_builtins(value)
+    return _listed(msgspec.to_builtins(value))
 
 
 def to_json(value: object) -> str:
@@ -206,6 +206,17 @@ def _unpacked_array(kind: type, data: object) -> object:
 def _refuse_constant(text: str) -> object:
     """JSON has no such number, and `to_json` writes none."""
     raise ValueError(f"{text} is not a number of JSON")
+
+
+def _listed(value: object) -> object:
+    """JSON has no tuples."""
+    match value:
+        case dict():
+            return {key: _listed(item) for key, item in cast("dict[str, object]", value).items()}
+        case tuple() | list():
+            return [_listed(item) for item in cast("Sequence[object]", value)]
+        case _:
+            return value
 
 
 def _then(remedy: str) -> str:

@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from retune.codegen.source import ProgramBuffer, ProgramSource
 from retune.core.dtypes import TensorType, numpy_dtype
 from retune.core.errors import DeviceError, InputError
 from retune.core.target import DeviceSpec
@@ -41,7 +42,6 @@ from retune.device.measure.messages import (
 )
 from retune.device.measure.reference import Reference
 from retune.device.measure.timing import deviation, present_us, time_repeats
-from retune.device.measure.workload import Job, JobBuffer
 from retune.device.opencl.jobs import BoundJob, BuiltJob, build_jobs
 from retune.device.opencl.launch_cost import launch_cost
 from retune.device.opencl.pool import ConstantPool
@@ -61,7 +61,7 @@ class Worker:
         self._device = device
         self._reference: Reference | None = None
         self._pool = ConstantPool(device)
-        self._jobs: dict[int, tuple[BuiltJob, Job]] = {}
+        self._jobs: dict[int, tuple[BuiltJob, ProgramSource]] = {}
         self._workload = Load(inputs={}, outputs={}, places={}, rtol=0.0, atol=0.0)
         self._uploaded: dict[str, Buffer] = {}
         self._bound: BoundJob | None = None
@@ -112,8 +112,8 @@ class Worker:
             self._uploaded.clear()
         return result
 
-    def _run_and_compare(self, built: BuiltJob, job: Job, request: Check) -> Reply:
-        others = (spec for spec in job.buffers if spec.role != "constant")
+    def _run_and_compare(self, built: BuiltJob, job: ProgramSource, request: Check) -> Reply:
+        others = (spec for spec in job.buffers if spec.role != "weight")
         buffers = {spec.name: self._fill(spec) for spec in others}
         bound = built.bind(buffers, self._constants(job, request), request.spread_bytes)
         seconds = bound.time()
@@ -129,7 +129,7 @@ class Worker:
         self._bound = bound
         return Checked(max_abs_err=off.largest, first_s=seconds)
 
-    def _result(self, buffer: Buffer, spec: JobBuffer) -> np.ndarray:
+    def _result(self, buffer: Buffer, spec: ProgramBuffer) -> np.ndarray:
         """The elements of an output, in the order of the reference."""
         kind = TensorType((spec.elements,), spec.dtype)  # pyright: ignore[reportArgumentType]
         array, places = self._device.read(buffer, kind), self._workload.places.get(spec.name)
@@ -154,18 +154,18 @@ class Worker:
         times = time_repeats(bound.time_spread, options, best_us, before_repeat)
         return Timed(times_us=times, before_us=before, after_us=self._reference.time_us())
 
-    def _constants(self, job: Job, request: Check) -> dict[str, np.ndarray]:
+    def _constants(self, job: ProgramSource, request: Check) -> dict[str, np.ndarray]:
         """Packed by the parent, or as the workload has them."""
         arrays = {**self._workload.inputs, **request.constants}
         return {
             spec.name: arrays[spec.name].astype(numpy_dtype(spec.dtype), copy=False)
             for spec in job.buffers
-            if spec.role == "constant"
+            if spec.role == "weight"
         }
 
-    def _fill(self, spec: JobBuffer) -> Buffer:
+    def _fill(self, spec: ProgramBuffer) -> Buffer:
         """The workload's array where there is one, random data elsewhere."""
-        if spec.role in {"output", "scratch"}:
+        if spec.role in {"output", "temp"}:
             return self._device.random(spec.dtype, spec.elements, _SEED)
         if spec.name not in self._uploaded:
             array = self._workload.inputs[spec.name].astype(numpy_dtype(spec.dtype), copy=False)

@@ -11,9 +11,8 @@ from typing import Protocol
 import numpy as np
 
 from retune.codegen.network.persistent import Callee, Step, most_rounds
-from retune.device.measure.workload import Job
+from retune.codegen.source import ProgramSource, three
 from retune.device.opencl.joining import join_kernels
-from retune.device.opencl.launching import prepare_launches
 from retune.device.opencl.persistent import Persistent, can_persist
 from retune.device.opencl.pool import ConstantPool, Window
 from retune.device.opencl.runtime import Buffer, Device, Launch, Program
@@ -50,21 +49,24 @@ class BuiltJob(Protocol):
         ...
 
 
-def build_jobs(device: Device, jobs: Sequence[Job], pool: ConstantPool) -> list[BuiltJob]:
+def build_jobs(device: Device, jobs: Sequence[ProgramSource], pool: ConstantPool) -> list[BuiltJob]:
     """The compiled jobs: in one program for persistent workers, or each in programs of its own.
 
     Several jobs must have the same options; one of those that share a pool is bound at a time.
     Raises: BuildFailed, whichever job it was.
     """
-    if can_persist(device) and all(job.solitary for job in jobs):
+    if can_persist(device) and all(job.single_item for job in jobs):
         return _build_resident(device, jobs, pool)
-    return [_QueuedJob(device, job, device.build(*job.texts, options=job.options)) for job in jobs]
+    return [
+        _QueuedJob(device, job, device.build(*(k.text for k in job.kernels), options=job.options))
+        for job in jobs
+    ]
 
 
 @dataclass(frozen=True, eq=False)
 class _QueuedJob:
     device: Device
-    job: Job
+    job: ProgramSource
     program: Program
 
     def warm(self) -> None:
@@ -88,7 +90,7 @@ class _QueuedJob:
         return _BoundLaunches(self.device, self._launches({**buffers, **uploaded}))
 
     def _launches(self, buffers: Mapping[str, Buffer]) -> tuple[Launch, ...]:
-        return prepare_launches(self.device, self.program, self.job.launches, buffers)
+        return self.device.prepare_all(self.program, self.job.launches, buffers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,17 +105,23 @@ class _BoundLaunches:
         return self.time(number)  # the queue has no rounds that could move
 
 
-def _build_resident(device: Device, jobs: Sequence[Job], pool: ConstantPool) -> list[BuiltJob]:
+def _build_resident(
+    device: Device, jobs: Sequence[ProgramSource], pool: ConstantPool
+) -> list[BuiltJob]:
     """Each job as a range of the steps of one kernel.
 
     Its base pointers are the window of the job's constants, which moves, and its other buffers.
     """
-    kernels = [kernel for job in jobs for kernel in zip(_callees(job), job.texts, strict=True)]
+    kernels = [
+        (callee, kernel.text)
+        for job in jobs
+        for callee, kernel in zip(_callees(job), job.kernels, strict=True)
+    ]
     callees, texts = join_kernels(kernels)
     steps: list[Step] = []
     parts: list[range] = []
     windows = [Window.of(job) for job in jobs]
-    names = [[b.name for b in job.buffers if b.role != "constant"] for job in jobs]
+    names = [[b.name for b in job.buffers if b.role != "weight"] for job in jobs]
     for job, window, others in zip(jobs, windows, names, strict=True):
         first = len(steps)
         parts.append(range(first, first + len(job.launches)))
@@ -129,15 +137,15 @@ def _build_resident(device: Device, jobs: Sequence[Job], pool: ConstantPool) -> 
     ]
 
 
-def _callees(job: Job) -> list[Callee]:
+def _callees(job: ProgramSource) -> list[Callee]:
     return [
-        Callee(kernel=launch.kernel, parameters=len(launch.args), groups=launch.global_size)
+        Callee(kernel=launch.kernel, parameters=len(launch.args), groups=three(launch.global_size))
         for launch in job.launches
     ]
 
 
 def _steps(
-    job: Job, first: int, kernels: Sequence[str], places: Mapping[str, tuple[int, int]]
+    job: ProgramSource, first: int, kernels: Sequence[str], places: Mapping[str, tuple[int, int]]
 ) -> list[Step]:
     """The job's launches under their kernels' names in the program, one after the other."""
     return [

@@ -17,9 +17,9 @@ from typing import Self
 
 import numpy as np
 
+from retune.codegen.source import ProgramSource
 from retune.core.dtypes import TensorType
 from retune.device.measure.inputs import random_array
-from retune.device.measure.workload import Job
 from retune.device.opencl.runtime import Buffer, Device, aligned
 
 _CACHES = 4
@@ -40,9 +40,9 @@ class Window:
     and what is a number in one type may be a denormal in another."""
 
     @classmethod
-    def of(cls, job: Job) -> Self:
+    def of(cls, job: ProgramSource) -> Self:
         """The window of the job's constants, in the order of its buffers."""
-        constants = [spec for spec in job.buffers if spec.role == "constant"]
+        constants = [spec for spec in job.buffers if spec.role == "weight"]
         offsets: dict[str, int] = {}
         end = 0
         for spec in constants:

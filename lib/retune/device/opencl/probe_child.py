@@ -72,7 +72,7 @@ def _has_way(device: Device, entry: Intrinsic, way: Way) -> bool:
 def has_tile(device: Device, entry: Intrinsic, way: Way, shape: Shape) -> bool:
     """Whether the way's product of two tiles can be built, and is what the pattern means."""
     rng = np.random.default_rng(0)
-    kernel = tile_kernel(entry, way, shape)
+    kernel, launch = tile_kernel(entry, way, shape)
     sizes = operand_shapes(entry)
     a, b = (
         _bytes(dtype, prod(size), rng).reshape(size)
@@ -83,7 +83,7 @@ def has_tile(device: Device, entry: Intrinsic, way: Way, shape: Shape) -> bool:
     buffers = [device.upload(a), device.upload(b), made]
     program = device.build(kernel.text, options=way.options)
     device.enqueue(
-        [device.prepare(program, kernel.name, buffers, kernel.global_size, kernel.local_size)]
+        [device.prepare(program, kernel.name, buffers, launch.global_size, launch.local_size)]
     )
     device.finish()
     by_row = b.reshape(len(b), columns, -1).transpose(0, 2, 1).reshape(-1, columns)

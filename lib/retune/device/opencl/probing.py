@@ -19,7 +19,7 @@ from retune.codegen.kernel import Function
 from retune.codegen.lower import lower
 from retune.codegen.network.resident import WAYS
 from retune.codegen.opencl.intrinsics import LANGUAGE, function_lines, function_name
-from retune.codegen.source import KernelSource
+from retune.codegen.source import Run
 from retune.codegen.target import CPU, ONE_BASE
 from retune.core.keys import content_key
 from retune.core.locking import own_file
@@ -116,7 +116,7 @@ def program_of(entry: Intrinsic, way: Way) -> str:
     Of tiles, kernels of one product each, see `tile_kernel`.
     """
     if entry.op.axes:
-        return "\n".join(tile_kernel(entry, way, shape).text for shape in entry.shapes(way))
+        return "\n".join(tile_kernel(entry, way, shape)[0].text for shape in entry.shapes(way))
     shapes = entry.shapes(way)
     lines = function_lines(Function(entry.name, shape, way.name) for shape in shapes)
     for shape in shapes:
@@ -135,7 +135,7 @@ def program_of(entry: Intrinsic, way: Way) -> str:
     return "\n".join([*lines, ""])
 
 
-def tile_kernel(entry: Intrinsic, way: Way, shape: Shape) -> KernelSource:
+def tile_kernel(entry: Intrinsic, way: Way, shape: Shape) -> Run:
     """A kernel of the pattern alone, on operands of these types: it makes one tile, or that of a
     whole warp."""
     typed = {o.name: dtype for o, dtype in zip(entry.operands, shape.dtypes, strict=True)}
@@ -163,7 +163,7 @@ def tile_kernel(entry: Intrinsic, way: Way, shape: Shape) -> KernelSource:
     s.reorder(*(axes[axis.var] for axis in entry.axes))
     s.tensorize(axes[entry.axes[0].var], entry.name)
     target = replace(CPU, offers=(entry.full_name(way),))
-    return lower(s.program, target).kernels[0]
+    return lower(s.program, target).runs[0]
 
 
 def operand_shapes(entry: Intrinsic) -> list[tuple[int, int]]:

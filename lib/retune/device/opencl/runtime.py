@@ -10,12 +10,13 @@ import functools
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from retune.codegen.source import KernelLaunch
 from retune.codegen.target import LEAST_BASED
 from retune.core.dtypes import TensorType
 from retune.core.errors import DeviceError
@@ -23,7 +24,6 @@ from retune.core.target import DeviceSpec
 from retune.device.measure.inputs import random_array
 from retune.device.opencl import declarations, holding, pages
 from retune.device.opencl.catalogue import find_device, find_in_caller, opencl
-from retune.device.opencl.entry_points import entry_points
 from retune.device.opencl.images import image_handle
 from retune.device.opencl.permissions import require_registers
 
@@ -75,13 +75,8 @@ class Addresses:
 class Program:
     """Compiled kernels."""
 
-    handles: Mapping[str, Any]
-    """Entry point -> the driver's program that holds it."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Its kernels' entry points."""
-        return tuple(self.handles)
+    handles: tuple[Any, ...]
+    """The driver's programs, one for each text."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,11 +137,7 @@ class Device:
         candidates share is compiled once if it is a text of its own. Some drivers compile a kernel
         only at its first launch. Raises: BuildFailed with the compiler's log.
         """
-        handles: dict[str, Any] = {}
-        for text in texts:
-            built = self._compile(text, options)
-            handles.update(dict.fromkeys(entry_points(text), built))
-        return Program(handles)
+        return Program(tuple(self._compile(text, options) for text in texts))
 
     def _compile(self, text: str, options: Sequence[str]) -> Any:
         if self._header is not None:
@@ -348,10 +339,7 @@ class Device:
 
         Raises: LaunchFailed if there is no such kernel or its arguments differ in number.
         """
-        if name not in program.names:
-            raise LaunchFailed(f"kernel {name!r}: the program has only {', '.join(program.names)}")
-        with _refusals(f"kernel {name!r}"):
-            kernel = self._cl.Kernel(program.handles[name], name)
+        kernel = self._kernel(program, name)
         arguments = [*(buffer.handle for buffer in buffers), *map(np.int32, integers)]
         if kernel.num_args == 2 and len(buffers) >= LEAST_BASED and not integers:
             arguments = self._from_one_base(name, buffers)
@@ -362,6 +350,38 @@ class Device:
         with _refusals(f"kernel {name!r}"):
             kernel.set_args(*arguments)
         return Launch(name, kernel, tuple(buffers), tuple(global_size), tuple(local_size))
+
+    def prepare_all(
+        self,
+        program: Program,
+        launches: Iterable[KernelLaunch],
+        buffers: Mapping[str, Buffer],
+    ) -> tuple[Launch, ...]:
+        """The launches in order, each prepared on its buffers by their names.
+
+        Raises: LaunchFailed as `prepare`; KeyError for a name that `buffers` lacks.
+        """
+        return tuple(
+            self.prepare(
+                program,
+                launch.kernel,
+                [buffers[name] for name in launch.args],
+                launch.global_size,
+                launch.local_size,
+            )
+            for launch in launches
+        )
+
+    def _kernel(self, program: Program, name: str) -> Any:
+        """The driver's kernel, from the first text that defines it.
+
+        The driver is not asked for all names: NVIDIA's (580) writes beyond the end of its memory
+        where those of a program take more than 8 KiB together, as of a network of 134 kernels.
+        """
+        for handle in program.handles:
+            with _refusals(f"kernel {name!r}"), contextlib.suppress(self._cl.LogicError):
+                return self._cl.Kernel(handle, name)
+        raise LaunchFailed(f"kernel {name!r}: the program has no kernel of that name")
 
     def _from_one_base(self, name: str, buffers: Sequence[Buffer]) -> list[Any]:
         """The lowest address, and the distances from it: the arguments of kernels that have those.

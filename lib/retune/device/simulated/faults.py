@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import cast
 
-from retune.codegen.source import KernelSource
+from retune.codegen.source import Run
 from retune.core.errors import InputError
 from retune.core.keys import content_key
 from retune.core.replacing import replacing
@@ -26,7 +26,7 @@ from retune.device.simulated.simulation import fraction, program_key
 class Turn:
     """A program that is about to be measured."""
 
-    kernels: tuple[KernelSource, ...]
+    runs: tuple[Run, ...]
     spared: bool
     """The first one of its task: no fault that names a task hits it."""
 
@@ -87,7 +87,7 @@ class Script:
 
     def _next(self, state: _State, turn: Turn) -> Fault | None:
         """The first fault that hits the measurement; it is noted in the state."""
-        key = program_key(turn.kernels)
+        key = program_key(turn.runs)
         for fault, name in zip(self._faults, self._keys, strict=True):
             if not _hits(fault, name, state, turn, key):
                 continue
@@ -146,4 +146,4 @@ def _hits(fault: Fault, name: str, state: _State, turn: Turn, key: str) -> bool:
     assert fault.task is not None
     if turn.spared or state.applied[name] >= (fault.times or 1):
         return False
-    return any(fnmatchcase(kernel.name, fault.task) for kernel in turn.kernels)
+    return any(fnmatchcase(kernel.name, fault.task) for kernel, _ in turn.runs)
