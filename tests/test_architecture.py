@@ -33,6 +33,7 @@ FENCES: dict[str, tuple[str, ...]] = {
     "xgboost": ("lib/retune/search/model/cost_model.py",),
     "pyarrow": ("lib/retune/records/",),
     "pandas": ("lib/retune/records/",),
+    "msgspec": ("lib/retune/core/schema.py",),
     "safetensors": ("lib/retune/bundle/", "lib/retune/device/remote/wire.py"),
     "distributed": ("lib/retune/device/remote/", "lib/retune/farm/"),
     "dask": ("lib/retune/device/remote/door.py",),
