@@ -17,8 +17,8 @@ from retune.bundle.verify.bench import BenchOptions
 from retune.bundle.verify.by_parts import PartValue
 from retune.bundle.verify.compare import compare
 from retune.bundle.verify.packed_parts import packed_parts
-from retune.core.codec import from_json
 from retune.core.errors import InputError, RecordError
+from retune.core.schema import from_json
 from retune.device.measure.workload import MeasureOptions
 from retune.device.opening import open_device, open_runner
 from retune.frontend.onnx.importer import import_model, load_file

@@ -20,7 +20,6 @@ from retune.core.layouts import LAYOUTS, SOLVERS
 from retune.device.simulated.board import SIMULATED
 from retune.frontend.models import check_model
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
-from retune.nightly.cron import daily, firing_times
 from retune.nightly.settings import (
     EVENTS,
     VARIABLE,
@@ -37,7 +36,7 @@ from retune.nightly.settings import (
     slug,
 )
 from retune.nightly.tables import Table, is_number, read_toml
-from retune.nightly.window import Window, parse_window
+from retune.nightly.window import Window, daily, firing_times, parse_window
 from retune.pipeline.manifest import Shapes
 from retune.pipeline.quantization import RANDOM, check_settings
 from retune.search.allocate import ALLOCATORS

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from retune.codegen.names import Identifiers
-from retune.codegen.opencl.renderer import renderer as opencl
+from retune.codegen.opencl import renderer as opencl
 from retune.codegen.passes.sharing import shared_values
 from retune.codegen.registers import register_lanes
 from retune.ir.expr import Var, select

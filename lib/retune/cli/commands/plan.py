@@ -45,7 +45,7 @@ def plan(
     check_folder("RETUNE_CACHE", cache_root())
     store = record_store(records)
     from retune.api import import_network
-    from retune.core.codec import to_json
+    from retune.core.schema import to_json
     from retune.device.opening import spec_of
     from retune.pipeline.layouts import plan_of, totals_of
     from retune.search.conditions import network_conditions
