@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from retune.core.layouts import Solver
 from retune.graph.quantize.settings import QuantizeSettings
 from retune.pipeline.layout_plan import LayoutPlan
 from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_MAX_ERROR, DEFAULT_TUNER
@@ -49,8 +48,6 @@ class TuneRequest:
     seed: int = 0
     shapes: Shapes = ()
     layout: str = "NHWC"
-    layout_solver: Solver = "auto"
-    """How a plan of layouts is found, where it is left to measuring."""
     max_error: float = DEFAULT_MAX_ERROR
     """Largest error of a layer, as a part of its output's range; 0: only direct convolutions."""
     samples: int = 2
