@@ -134,6 +134,7 @@ def test_constants_that_may_be_indices_do_not_move(device: Device):
 
 def test_a_text_that_does_not_compile_fails_its_program(device: Device):
     (good, other), _ = some_jobs(device, elementwise(3, 67), 2)
-    bad = replace(other, texts=tuple(f"{text}\nnonsense" for text in other.texts))
+    kernels = tuple(replace(k, text=f"{k.text}\nnonsense") for k in other.kernels)
+    bad = replace(other, kernels=kernels)
     with pytest.raises(BuildFailed, match="nonsense"):
         build_jobs(device, [good, bad], ConstantPool(device))
