@@ -28,6 +28,7 @@ from retune.codegen.source import (
     ProgramBuffer,
     ProgramSource,
     Role,
+    three,
 )
 from retune.codegen.target import LEAST_BASED, ONE_BASE, Groups, Target
 from retune.codegen.warps import with_exchange
@@ -226,7 +227,6 @@ def _kernel(
         functions=tuple(functions),
         comment=tuple(_comment(part.body, body)),
     )
-    sizes = body.global_size
     arena, called = _called(kernel, target)
     text = KernelText(
         name=name,
@@ -237,16 +237,21 @@ def _kernel(
         arena_bytes=arena,
         intrinsics=required_ways(functions),
     )
-    launch = KernelLaunch(
+    return text, _launch(name, nest, body)
+
+
+def _launch(name: str, nest: _Nest, body: KernelBody) -> KernelLaunch:
+    written = {b.buffer for b in blocks(nest.root)}
+    sizes, local = body.global_size, body.local_size
+    return KernelLaunch(
         kernel=name,
-        args=tuple(b.name for b in touched),
-        writes=tuple(b.name for b in touched if b in written),
-        global_size=(sizes[0] * x, sizes[1] * y, sizes[2] * z),
-        local_size=local,
+        args=tuple(b.name for b in nest.touched),
+        writes=tuple(b.name for b in nest.touched if b in written),
+        global_size=three([size * own for size, own in zip(sizes, local, strict=True)]),
+        local_size=three(local),
         flops=_flops(nest.root),
         bytes=sum(elements(b) * itemsize(b.dtype) for b in _touched(nest.root)),
     )
-    return text, launch
 
 
 def _called(kernel: Kernel, target: Target) -> tuple[int | None, str]:

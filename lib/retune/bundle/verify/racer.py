@@ -61,7 +61,7 @@ class ContestChild:
         Raises: ChildLostError if it takes too long or its process dies; DeviceError if the device
         refuses it.
         """
-        self._child = Child(device, entry=__name__)
+        self._child = Child(device, entry=__name__, replies=(_Opened, Passes, Refused))
         try:
             self.resolved = self._opened(plan).resolved
             """Whether passes tell the time of each slot."""

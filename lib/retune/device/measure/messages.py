@@ -119,4 +119,6 @@ class Broken:
     user_error: bool
 
 
+REPLIES: tuple[type, ...] = (Done, Refused, Checked, Timed, LaunchCost)
+"""What a measuring process answers, beside Ready and Broken."""
 Reply = Ready | Done | Refused | Checked | Timed | LaunchCost | Broken

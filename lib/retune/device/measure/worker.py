@@ -22,6 +22,7 @@ import numpy as np
 from retune.codegen.source import ProgramBuffer, ProgramSource
 from retune.core.dtypes import TensorType, numpy_dtype
 from retune.core.errors import DeviceError, InputError
+from retune.core.schema import pack
 from retune.core.target import DeviceSpec
 from retune.device.measure.messages import (
     Broken,
@@ -228,15 +229,15 @@ def _serve(
 ) -> None:
     try:
         worker = handler(opened := opening(device))
-        connection.send(Ready(spec=opened.spec))
-        while True:
-            connection.send(worker.handle(connection.recv()))
+        connection.send_bytes(pack(Ready(spec=opened.spec)))
+        while True:  # its own parent alone can send it requests
+            connection.send_bytes(pack(worker.handle(connection.recv())))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         raise
     except InputError as error:
-        connection.send(Broken(error=str(error), user_error=True))
+        connection.send_bytes(pack(Broken(error=str(error), user_error=True)))
     except Exception:  # noqa: BLE001  the edge of the process: the parent raises it again
-        connection.send(Broken(error=traceback.format_exc(), user_error=False))
+        connection.send_bytes(pack(Broken(error=traceback.format_exc(), user_error=False)))
 
 
 def _die_with_parent(lifeline: int) -> None:
