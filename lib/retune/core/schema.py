@@ -18,7 +18,17 @@ from collections.abc import Mapping, Sequence
 from datetime import date, time
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
 import numpy as np
@@ -151,6 +161,13 @@ def from_plain(
 def json_schema(kind: object) -> dict[str, object]:
     """The JSON schema of what `to_json` writes of that type."""
     return msgspec.json.schema(kind)
+
+
+def extended(kind: type | None, **fields: Any) -> Any:
+    """A type with the fields of a dataclass and others beside them; it has no other keys."""
+    own = get_type_hints(kind, include_extras=True) if kind else {}
+    name = kind.__name__ if kind else "Record"
+    return msgspec.defstruct(name, list({**own, **fields}.items()), forbid_unknown_fields=True)
 
 
 def pack(message: object) -> bytes:
