@@ -12,7 +12,7 @@ from typing import Annotated, TypeAlias, cast, get_args
 import numpy as np
 
 from retune.bundle.plan import Alias, Engine, Form, NetworkPlan, PlanHost
-from retune.codegen.opencl.intrinsics import ways_in
+from retune.codegen.opencl.intrinsics import implementations_in
 from retune.codegen.source import KernelLaunch, KernelText, ProgramBuffer
 from retune.core.errors import RecordError
 from retune.core.schema import Count, Meta, from_plain, plain
@@ -254,5 +254,5 @@ def described_by_text(name: str, text: str) -> KernelText:
         single_item=f"static void {name}_group(" in text,
         images=tuple(n for n, argument in arguments if re.search(r"\bimage\w*_t\b", argument)),
         arena_bytes=int(arena[1]) if arena else None,
-        intrinsics=tuple(sorted(ways_in(text))),
+        intrinsics=tuple(sorted(implementations_in(text))),
     )

@@ -36,6 +36,8 @@ class _Row(TypedDict):
     p25_us: float
     p75_us: float
     samples: int
+
+
 _Kernel = TypedDict(
     "_Kernel",
     {

@@ -17,7 +17,7 @@ from retune.codegen.source import KernelLaunch, ProgramBuffer
 from retune.core.dtypes import TensorType
 from retune.core.errors import InputError, VerifyError
 from retune.core.target import GENERIC_CPU, DeviceSpec
-from retune.intrinsics import Shape
+from retune.intrinsics import Signature
 from tests.programs import kernels_of, texts_of
 
 KERNELS: dict[str, Callable[..., None]] = {
@@ -279,7 +279,7 @@ def test_a_device_with_smaller_work_groups_is_refused(
 
 def test_a_device_without_an_instruction_of_the_kernels_is_refused(plan: NetworkPlan) -> None:
     """It would end the process at the first launch."""
-    shape = Shape(("uint8", "int8"), 1)
+    shape = Signature(("uint8", "int8"), 1)
     defined = "\n".join(function_lines([Function("tile8", shape, "amx")]))
     kernels = kernels_of({name: f"{defined}\n{t}" for name, t in texts_of(plan).items()})
     spec = replace(GENERIC_CPU, instructions=("dot4.vnni",))

@@ -14,7 +14,7 @@ from retune.codegen.network.persistent import comment
 from retune.codegen.source import KernelLaunch, ProgramBuffer
 from retune.core.dtypes import numpy_dtype
 from retune.device.opencl import declarations
-from retune.device.opencl.permissions import MATRIX_WAYS
+from retune.device.opencl.permissions import asking_implementations
 
 MARK = "/* A network that retune exported."
 """What the header begins with: a folder that has one may be replaced."""
@@ -90,7 +90,7 @@ def _constants(plan: NetworkPlan, peak_bytes: int, kernel_bytes: int) -> Iterato
     numbers = {
         "NETWORK_IS_FOR_CPU": int(plan.device.device_class == "cpu"),
         "NETWORK_IS_SOLITARY": int(plan.single_item),
-        "NEEDS_MATRIX_REGISTERS": int(not plan.intrinsics.isdisjoint(MATRIX_WAYS)),
+        "NEEDS_MATRIX_REGISTERS": int(not plan.intrinsics.isdisjoint(asking_implementations())),
         "KERNEL_BYTES": kernel_bytes,
         "PEAK_BYTES": f"{peak_bytes}UL",
         "LARGEST_WORK_GROUP": max((prod(step.local_size) for step in plan.launches), default=1),
