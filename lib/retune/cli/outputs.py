@@ -143,7 +143,7 @@ class _Verified(TypedDict):
     passed: bool
     by_parts: bool
     max_error: float
-    largest_error: float
+    largest_error: str
 
 
 class _Tuned(TypedDict):

@@ -15,7 +15,7 @@ import sys
 import tomllib
 import types
 from collections.abc import Mapping, Sequence
-from datetime import date, time
+from datetime import date, datetime, time
 from difflib import get_close_matches
 from pathlib import Path
 from typing import (
@@ -234,7 +234,7 @@ def _refuse_constant(text: str) -> object:
 
 def _plainer(value: object) -> object:
     match value:
-        case Path():
+        case Path() | datetime():  # pandas has moments of its own
             return str(value)
         case np.generic():
             return value.item()
