@@ -36,7 +36,7 @@ FENCES: dict[str, tuple[str, ...]] = {
     "msgspec": ("lib/retune/core/schema.py",),
     "safetensors": ("lib/retune/bundle/", "lib/retune/device/remote/wire.py"),
     "distributed": ("lib/retune/device/remote/", "lib/retune/farm/"),
-    "dask": ("lib/retune/device/remote/door.py",),
+    "dask": ("lib/retune/device/remote/restricted_unpickler.py",),
     "cryptography": ("lib/retune/farm/certs.py", "lib/retune/bundle/trust.py"),
     "jinja2": ("lib/retune/report/",),
     "typer": ("lib/retune/cli/",),
@@ -151,7 +151,7 @@ def test_no_unfinished_work():
 
 
 UNPICKLING: dict[str, str] = {
-    "lib/retune/device/remote/door.py": "takes pickles apart, to refuse them",
+    "lib/retune/device/remote/restricted_unpickler.py": "takes pickles apart, to refuse them",
     "lib/retune/device/measure/worker.py": "reads the requests of the process that started it",
 }
 """File -> why it may unpickle."""

@@ -1,4 +1,4 @@
-"""The door to devices: what a name means, and what is said of one that means nothing."""
+"""Devices by name: what a name means, and what is said of one that means nothing."""
 
 from contextlib import closing
 from dataclasses import replace

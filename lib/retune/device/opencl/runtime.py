@@ -1,4 +1,4 @@
-"""The OpenCL door: an open device with its programs, buffers and launches.
+"""An open OpenCL device with its programs, buffers and launches.
 
 Read `Device` first; which devices there are says `catalogue`. Nothing here knows tasks, records or
 networks; a caller sees DeviceSpec, numpy arrays and opaque handles.

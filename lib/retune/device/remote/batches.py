@@ -8,9 +8,9 @@ numbers of its own: `Limits`.
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
 from math import isfinite, prod
+from statistics import median
 
 import numpy as np
 
@@ -43,7 +43,7 @@ from retune.device.remote.wire import (
     unpack_arrays,
 )
 from retune.device.simulated.packed_source import PackedSource, packed_source
-from retune.records.schema import MAX_ERROR_CHARS, Measurement, Status, failed, succeeded
+from retune.records.schema import MAX_ERROR_CHARS, Measurement, failed
 from retune.targets.vta.config import VtaConfig
 from retune.targets.vta.template import KNOBS, ORDER, unmet
 from retune.targets.vta.workload import Convolution
@@ -113,24 +113,8 @@ class _Batch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Row:
-    """A Measurement as JSON has it."""
-
-    status: Status
-    error: str
-    run_times_us: tuple[float, ...]
-    max_abs_err: float | None
-    reference_us: float | None
-    calm_us: float | None
-    build_s: float
-    run_s: float
-    taken: float
-    """Seconds since 1970."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Rows:
-    rows: tuple[_Row, ...]
+    rows: tuple[Measurement, ...]
     vitals: Vitals
 
 
@@ -257,16 +241,13 @@ def check_options(options: MeasureOptions, limits: Limits) -> None:
 
 
 def pack_rows(rows: Sequence[Measurement], vitals: Vitals) -> str:
-    """Body of the answer."""
-    names = [f.name for f in fields(_Row) if f.name != "taken"]
-    packed = tuple(
-        _Row(
-            **{name: _plain(getattr(row, name)) for name in names},  # pyright: ignore[reportArgumentType]  equal fields
-            taken=row.timestamp.timestamp(),
-        )
+    """Body of the answer. JSON has no infinity; the largest float says the same."""
+    most = sys.float_info.max
+    finite = (
+        row if row.max_abs_err is None else replace(row, max_abs_err=min(row.max_abs_err, most))
         for row in rows
     )
-    return to_json(_Rows(rows=packed, vitals=vitals))
+    return to_json(_Rows(rows=tuple(finite), vitals=vitals))
 
 
 def unpack_rows(body: str, instance: str, number: int) -> list[Measurement]:
@@ -274,48 +255,32 @@ def unpack_rows(body: str, instance: str, number: int) -> list[Measurement]:
     answer = read_json(_Rows, body)
     if len(answer.rows) != number:
         raise RefusedError(f"expected {number} rows from {instance}, got {len(answer.rows)}")
-    return [_measurement(row, instance, answer.vitals) for row in answer.rows]
+    return [_checked(row, instance, answer.vitals) for row in answer.rows]
 
 
-def _measurement(row: _Row, instance: str, vitals: Vitals) -> Measurement:
-    right = row.status == "ok"
+def _checked(row: Measurement, instance: str, vitals: Vitals) -> Measurement:
+    """The row as the board of that name took it; its median is taken here."""
     beside = [us for us in (row.reference_us, row.calm_us) if us is not None]
-    if right != bool(row.run_times_us) or not all(map(_is_time, (*row.run_times_us, *beside))):
+    times = (*row.run_times_us, *beside)
+    if row.ok != bool(row.run_times_us) or not all(map(_is_time, times)):
         raise RefusedError(f"expected positive times of right candidates alone, got {row}")
-    spent = (row.build_s, row.run_s, *(() if row.max_abs_err is None else (row.max_abs_err,)))
+    spent = (row.build_s, row.run_s, row.max_abs_err or 0.0)
     if not all(isfinite(value) and value >= 0 for value in spent):
         raise RefusedError(f"expected seconds and a deviation of 0 or more, got {row}")
     shown = (vitals.clock_mhz, vitals.temperature_c)
     if not all(value is None or isfinite(value) for value in shown):
         raise RefusedError(f"expected a clock and a temperature, got {vitals!r}")
-    try:
-        taken = datetime.fromtimestamp(row.taken, UTC)
-    except (ValueError, OverflowError, OSError):
-        raise RefusedError(f"expected a time that a row was taken at, got {row.taken}") from None
-    if right:
-        made = succeeded(
-            row.run_times_us,
-            max_abs_err=row.max_abs_err,
-            reference_us=row.reference_us,
-            calm_us=row.calm_us,
-            build_s=row.build_s,
-            run_s=row.run_s,
-        )
-    else:
-        made = failed(
-            row.status,
-            row.error[: 2 * MAX_ERROR_CHARS],
-            max_abs_err=row.max_abs_err,
-            build_s=row.build_s,
-            run_s=row.run_s,
-        )
+    known = failed(row.status, row.error[: 2 * MAX_ERROR_CHARS]) if row.error else row
     return replace(
-        made,
+        row,
+        error="" if row.ok else known.error,
+        median_us=median(row.run_times_us) if row.ok else None,
+        reference_us=row.reference_us if row.ok else None,
+        calm_us=row.calm_us if row.ok else None,
         instance=instance,
         clock_mhz=vitals.clock_mhz,
         temperature_c=vitals.temperature_c,
         governor=vitals.governor[:_MOST_GOVERNOR_CHARS],
-        timestamp=taken,
     )
 
 
@@ -435,13 +400,6 @@ def _packing(
     if pack is None and sources is None:
         return None
     return Packing(pack=pack, sources=sources or (buffer.name,))
-
-
-def _plain(value: object) -> object:
-    """JSON has no infinity; the largest float says the same."""
-    if isinstance(value, float) and not isfinite(value):
-        return sys.float_info.max
-    return value
 
 
 def _at_most(what: str, found: float, most: float) -> None:
