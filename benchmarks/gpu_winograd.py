@@ -21,7 +21,7 @@ from retune.codegen.lower import lower
 from retune.codegen.source import ProgramBuffer
 from retune.core.config import cache_root
 from retune.core.target import DeviceSpec
-from retune.device.opencl.runtime import Buffer, Device, Launch, open_device
+from retune.device.opencl.runtime import Device, DeviceMemory, PreparedKernel, open_device
 from retune.schedule.space import Sketch
 from retune.search.task import Task
 from retune.targets.cost.estimate import default_candidate, estimate
@@ -94,7 +94,7 @@ def measure(sketch: Sketch, row: np.ndarray, device: Device) -> Timed:
     )
 
 
-def _memories(buffers: Sequence[ProgramBuffer], device: Device) -> list[dict[str, Buffer]]:
+def _memories(buffers: Sequence[ProgramBuffer], device: Device) -> list[dict[str, DeviceMemory]]:
     """Memory for successive runs, which share all but the constants."""
     rng = np.random.default_rng(0)
     constants = [b for b in buffers if b.role == "weight"]
@@ -112,7 +112,7 @@ def _memories(buffers: Sequence[ProgramBuffer], device: Device) -> list[dict[str
     ]
 
 
-def _us(device: Device, launches: list[Launch]) -> float:
+def _us(device: Device, launches: list[PreparedKernel]) -> float:
     """Microseconds of the launches on a queue that never runs dry, the best of a few."""
     device.time_queued(launches)
     rounds = max(1, _ROUNDS // len(launches))

@@ -1,8 +1,8 @@
 """The scheduler of a farm: hands batches to boards, and knows which boards there are.
 
-Read `run_scheduler`. It is distributed's scheduler with a restricted unpickler (`device.remote.restricted_unpickler`): it
-passes bytes on, has no web pages, and forgets everything when it ends; what was measured is in the
-clients' record stores.
+Read `run_scheduler`. It is distributed's scheduler with a restricted unpickler, see
+`device.remote`: it passes bytes on, has no web pages, and forgets everything when it ends. What was
+measured is in the clients' record stores.
 """
 
 import asyncio

@@ -20,16 +20,16 @@ from retune.codegen.network.resident import MOST_BYTES, table_bytes
 from retune.codegen.source import three
 from retune.device.opencl.persistent import Persistent, can_persist
 from retune.device.opencl.resident import Resident, way_of
-from retune.device.opencl.runtime import Buffer, Device, Launch
+from retune.device.opencl.runtime import Device, DeviceMemory, PreparedKernel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Executor:
     """Launches with their arguments set, ready to be enqueued any number of times."""
 
-    whole: tuple[Launch, ...]
+    whole: tuple[PreparedKernel, ...]
     """The plan."""
-    part: Callable[[int, int, int], tuple[Launch, ...]]
+    part: Callable[[int, int, int], tuple[PreparedKernel, ...]]
     """(first, end, rounds) -> what runs the plan's launches from `first` to before `end`, that
     many times over, in one launch where the device allows it."""
 
@@ -97,7 +97,7 @@ def _inline(plan: NetworkPlan, held: Allocations, device: Device) -> Executor:
     )
     program = device.build(f"{plan.text}\n{own}", options=plan.options)
 
-    def part(first: int, end: int, rounds: int) -> tuple[Launch, ...]:
+    def part(first: int, end: int, rounds: int) -> tuple[PreparedKernel, ...]:
         one, steps = (1, 1, 1), (first, end, rounds)
         return (device.prepare(program, inline.NAME, bases, one, one, steps),)
 
@@ -120,14 +120,16 @@ _FORMS: Mapping[Form, Callable[[NetworkPlan, Allocations, Device], Executor]] = 
 }
 
 
-def queued_launches(plan: NetworkPlan, held: Allocations, device: Device) -> tuple[Launch, ...]:
+def queued_launches(
+    plan: NetworkPlan, held: Allocations, device: Device
+) -> tuple[PreparedKernel, ...]:
     """The plan's launches, each by itself.
 
     One program: what a build costs before its first kernel (90 ms on PoCL) is paid once.
     """
     program = device.build(plan.text, options=plan.options)
-    windows: dict[tuple[int, int, int], Buffer] = {}
-    parts: dict[str, Buffer] = dict(held.images)
+    windows: dict[tuple[int, int, int], DeviceMemory] = {}
+    parts: dict[str, DeviceMemory] = dict(held.images)
     for name, place in held.placement.places.items():
         window = place.base, place.offset, max(1, place.bytes)
         if window not in windows:  # a second one makes each launch dearer (NVIDIA: 32 us, not 10)

@@ -27,7 +27,7 @@ from retune.codegen.source import Role
 from retune.core.dtypes import TensorType
 from retune.device.opencl.clock import clock_hz
 from retune.device.opencl.persistent import can_persist
-from retune.device.opencl.runtime import Device, Launch
+from retune.device.opencl.runtime import Device, PreparedKernel
 
 _CALLS = 2
 """Times that a pass runs; the last one counts: the others bring the caches to what they will be."""
@@ -173,6 +173,6 @@ class _Alternating:
     def outputs(self) -> dict[str, np.ndarray]:
         return _outputs(self._plan, self._memory, self._device)
 
-    def _pass(self, chosen: Sequence[int]) -> list[Launch]:
+    def _pass(self, chosen: Sequence[int]) -> list[PreparedKernel]:
         ranges = [s.contenders[c] for s, c in zip(self._slots, chosen, strict=True)]
         return [self._launches[i] for rows in ranges for i in rows]

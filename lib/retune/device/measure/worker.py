@@ -46,7 +46,7 @@ from retune.device.measure.timing import deviation, present_us, time_repeats
 from retune.device.opencl.jobs import BoundJob, BuiltJob, build_jobs
 from retune.device.opencl.launch_cost import launch_cost
 from retune.device.opencl.pool import ConstantPool
-from retune.device.opencl.runtime import Buffer, BuildFailed, Device, LaunchFailed
+from retune.device.opencl.runtime import BuildFailed, Device, DeviceMemory, LaunchFailed
 from retune.device.opening import open_device
 
 _SEED = 20_240
@@ -64,7 +64,7 @@ class Worker:
         self._pool = ConstantPool(device)
         self._jobs: dict[int, tuple[BuiltJob, ProgramSource]] = {}
         self._workload = Load(inputs={}, outputs={}, places={}, rtol=0.0, atol=0.0)
-        self._uploaded: dict[str, Buffer] = {}
+        self._uploaded: dict[str, DeviceMemory] = {}
         self._bound: BoundJob | None = None
         self._flush: np.ndarray | None = None
 
@@ -130,7 +130,7 @@ class Worker:
         self._bound = bound
         return Checked(max_abs_err=off.largest, first_s=seconds)
 
-    def _result(self, buffer: Buffer, spec: ProgramBuffer) -> np.ndarray:
+    def _result(self, buffer: DeviceMemory, spec: ProgramBuffer) -> np.ndarray:
         """The elements of an output, in the order of the reference."""
         kind = TensorType((spec.elements,), spec.dtype)  # pyright: ignore[reportArgumentType]
         array, places = self._device.read(buffer, kind), self._workload.places.get(spec.name)
@@ -164,7 +164,7 @@ class Worker:
             if spec.role == "weight"
         }
 
-    def _fill(self, spec: ProgramBuffer) -> Buffer:
+    def _fill(self, spec: ProgramBuffer) -> DeviceMemory:
         """The workload's array where there is one, random data elsewhere."""
         if spec.role in {"output", "temp"}:
             return self._device.random(spec.dtype, spec.elements, _SEED)

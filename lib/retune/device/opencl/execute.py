@@ -7,7 +7,7 @@ import numpy as np
 from retune.codegen.source import Packing, ProgramBuffer, ProgramSource
 from retune.core.dtypes import TensorType, numpy_dtype
 from retune.core.errors import InputError
-from retune.device.opencl.runtime import Buffer, Device
+from retune.device.opencl.runtime import Device, DeviceMemory
 from retune.device.opening import open_device
 
 
@@ -38,7 +38,7 @@ def execute(
 
 def _fill(
     device: Device, spec: ProgramBuffer, packing: Packing, arrays: Mapping[str, np.ndarray]
-) -> Buffer:
+) -> DeviceMemory:
     """The given arrays as the kernels read them; zeros where they write."""
     if spec.role not in ("input", "weight"):
         return device.allocate(spec.bytes)

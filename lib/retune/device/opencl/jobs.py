@@ -15,7 +15,7 @@ from retune.codegen.source import ProgramSource, three
 from retune.device.opencl.joining import join_kernels
 from retune.device.opencl.persistent import Persistent, can_persist
 from retune.device.opencl.pool import ConstantPool, Window
-from retune.device.opencl.runtime import Buffer, Device, Launch, Program
+from retune.device.opencl.runtime import BuiltProgram, Device, DeviceMemory, PreparedKernel
 
 
 class BoundJob(Protocol):
@@ -40,7 +40,7 @@ class BuiltJob(Protocol):
 
     def bind(
         self,
-        buffers: Mapping[str, Buffer],
+        buffers: Mapping[str, DeviceMemory],
         constants: Mapping[str, np.ndarray],
         spread_bytes: int = 0,
     ) -> BoundJob:
@@ -67,7 +67,7 @@ def build_jobs(device: Device, jobs: Sequence[ProgramSource], pool: ConstantPool
 class _QueuedJob:
     device: Device
     job: ProgramSource
-    program: Program
+    program: BuiltProgram
 
     def warm(self) -> None:
         buffers = {
@@ -81,7 +81,7 @@ class _QueuedJob:
 
     def bind(
         self,
-        buffers: Mapping[str, Buffer],
+        buffers: Mapping[str, DeviceMemory],
         constants: Mapping[str, np.ndarray],
         spread_bytes: int = 0,  # noqa: ARG002  the same for each run
     ) -> BoundJob:
@@ -89,14 +89,14 @@ class _QueuedJob:
         uploaded = {n: self.device.upload(array, images[n]) for n, array in constants.items()}
         return _BoundLaunches(self.device, self._launches({**buffers, **uploaded}))
 
-    def _launches(self, buffers: Mapping[str, Buffer]) -> tuple[Launch, ...]:
+    def _launches(self, buffers: Mapping[str, DeviceMemory]) -> tuple[PreparedKernel, ...]:
         return self.device.prepare_all(self.program, self.job.launches, buffers)
 
 
 @dataclass(frozen=True, eq=False)
 class _BoundLaunches:
     device: Device
-    launches: tuple[Launch, ...]
+    launches: tuple[PreparedKernel, ...]
 
     def time(self, number: int = 1) -> float:
         return self.device.time_kernels(self.launches, number)
@@ -181,14 +181,14 @@ class _ResidentJob:
 
     def bind(
         self,
-        buffers: Mapping[str, Buffer],
+        buffers: Mapping[str, DeviceMemory],
         constants: Mapping[str, np.ndarray],
         spread_bytes: int = 0,
     ) -> BoundJob:
         first, windows = self.pool.place(self.window, constants, spread_bytes)
         return self._bound([first, *(buffers[name] for name in self.names)], windows)
 
-    def _bound(self, buffers: list[Buffer], windows: int) -> "_BoundResident":
+    def _bound(self, buffers: list[DeviceMemory], windows: int) -> "_BoundResident":
         return _BoundResident(
             self.device, self.kernel, self.steps, buffers, self.window.bytes, windows
         )
@@ -199,14 +199,16 @@ class _BoundResident:
     device: Device
     kernel: Persistent
     steps: range
-    buffers: list[Buffer]
+    buffers: list[DeviceMemory]
     stride: int
     """Bytes from one window of constants to the next."""
     windows: int
-    launches: dict[tuple[int, int], Launch] = field(default_factory=dict[tuple[int, int], Launch])
+    launches: dict[tuple[int, int], PreparedKernel] = field(
+        default_factory=dict[tuple[int, int], PreparedKernel]
+    )
     """By rounds and windows: preparing one takes a millisecond."""
 
-    def launch(self, rounds: int, windows: int) -> Launch:
+    def launch(self, rounds: int, windows: int) -> PreparedKernel:
         """The job's steps, that many times over, with constants of so many windows in turn."""
         if (rounds, windows) not in self.launches:
             self.launches[rounds, windows] = self.kernel.launch(

@@ -20,7 +20,7 @@ import numpy as np
 from retune.codegen.source import ProgramSource
 from retune.core.dtypes import TensorType
 from retune.device.measure.inputs import random_array
-from retune.device.opencl.runtime import Buffer, Device, aligned
+from retune.device.opencl.runtime import Device, DeviceMemory, aligned
 
 _CACHES = 4
 """A pool this many times the last cache is out of it, however that chooses what to keep."""
@@ -60,11 +60,11 @@ class ConstantPool:
         self._device = device
         caches = max(device.spec.l2_bytes, device.spec.l3_bytes)
         self._most_bytes = _CACHES * caches
-        self._buffer: Buffer | None = None
+        self._buffer: DeviceMemory | None = None
 
     def place(
         self, window: Window, arrays: Mapping[str, np.ndarray], spread_bytes: int
-    ) -> tuple[Buffer, int]:
+    ) -> tuple[DeviceMemory, int]:
         """The pool with these arrays in its first window, and how many windows may be used.
 
         The windows fill `spread_bytes`, but no more than it takes to be out of the caches.
@@ -78,7 +78,7 @@ class ConstantPool:
             self._device.write(buffer, arrays[name], offset)
         return buffer, number
 
-    def _filled(self, size_bytes: int) -> Buffer:
+    def _filled(self, size_bytes: int) -> DeviceMemory:
         """The pool, of that size at least."""
         if self._buffer is None or self._buffer.bytes < size_bytes:
             self._buffer = None  # freed before its successor is allocated

@@ -1,11 +1,11 @@
 """The restricted unpickler of a process in a farm: what distributed may receive there.
 
-Read `restrict_unpickling`. distributed sends pickles between client, scheduler and worker, and a pickle may
-name any function of any module. In a process with a restricted unpickler a pickle may name five things,
-which the submission of `work.carry_out` on bytes is made of; a message has a size at most, which is
-checked before there is memory for it; nothing is decompressed; and a server knows no operation but
-those that handing out work needs. Over TLS a peer says what its certificate lets it say: boards
-hand out no work. What is refused is one line in the log, and the process goes on.
+Read `restrict_unpickling`. distributed sends pickles between client, scheduler and worker, and a
+pickle may name any function of any module. Here it may name five things, which the submission of
+`work.carry_out` on bytes is made of. A message has a size at most, which is checked before there
+is memory for it. Nothing is decompressed, and a server knows no operation but those that handing
+out work needs. Over TLS a peer says what its certificate lets it say: boards hand out no work. What
+is refused is one line in the log, and the process goes on.
 """
 
 import io

@@ -1,4 +1,4 @@
-"""The restricted unpickler: a pickle may name what a submission of bytes is made of, and nothing else."""
+"""A pickle may name what a submission of bytes is made of, and nothing else."""
 
 import os
 import pickle
