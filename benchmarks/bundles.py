@@ -17,9 +17,10 @@ from retune.bundle.format import read_bundle, write_bundle
 from retune.core.config import cache_root, records_root
 from retune.pipeline.calling import InProcess
 from retune.pipeline.delivery import stage_compile
-from retune.pipeline.manifest import CompileManifest, SettledManifest, TuneRequest
+from retune.pipeline.manifest import CompileManifest, SettledManifest
 from retune.pipeline.mending import stage_mend
 from retune.pipeline.network import stage_extract, stage_import
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import TuneEvent
 from retune.pipeline.selection import stage_select
 from retune.pipeline.summary import event_of

@@ -17,11 +17,11 @@ from retune.pipeline.manifest import (
     PublishedManifest,
     Selection,
     TaskManifest,
-    TuneRequest,
 )
 from retune.pipeline.mending import stage_mend
 from retune.pipeline.network import open_network, stage_extract, stage_import
 from retune.pipeline.promotion import stage_promote
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import FinishedRun
 from retune.pipeline.selection import stage_select
 from retune.records.quarantine import quarantined

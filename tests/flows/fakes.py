@@ -34,10 +34,10 @@ from retune.pipeline.manifest import (
     TaskManifest,
     TaskProgress,
     Tuned,
-    TuneRequest,
     ValueInfo,
     VerifyManifest,
 )
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import FinishedRun, TuneEvent
 from retune.pipeline.stage import run_once, stage_key
 from retune.pipeline.watch import stopping, tell

@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 from datetime import time
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, get_args
 
 from retune.core.config import cache_root, records_root
 from retune.core.errors import InputError
@@ -37,16 +37,16 @@ from retune.nightly.settings import (
 )
 from retune.nightly.tables import Table, is_number, read_toml
 from retune.nightly.window import Window, daily, firing_times, parse_window
-from retune.pipeline.manifest import Shapes
 from retune.pipeline.quantization import RANDOM, check_settings
-from retune.search.allocate import ALLOCATORS
-from retune.search.tuners import TUNERS
+from retune.pipeline.request import Shapes
+from retune.search.defaults import TaskScheduler, TunerName
 
 T = TypeVar("T")
 
 DeviceCheck = Callable[[str], object]
 """Raises InputError, which says what devices there are, if there is none of that name."""
 
+TUNERS, SCHEDULERS = get_args(TunerName), get_args(TaskScheduler)
 DEFAULT_MINUTES = 60.0
 _DEFAULT_START = time(22)
 _SCHEMES: Mapping[str, QuantizeSettings | None] = {
@@ -115,8 +115,8 @@ def _read_folder(top: Table, key: str, folder: Path) -> Path:
 def _read_options(table: Table, defaults: SearchOptions, folder: Path) -> SearchOptions:
     """The options of the whole file or of one model; what is missing is as in `defaults`."""
     return SearchOptions(
-        tuner=table.choice("tuner", tuple(TUNERS), defaults.tuner),
-        allocator=table.choice("allocator", tuple(ALLOCATORS), defaults.allocator),
+        tuner=table.choice("tuner", TUNERS, defaults.tuner),
+        task_scheduler=table.choice("task_scheduler", SCHEDULERS, defaults.task_scheduler),
         patience=table.count("patience", defaults.patience),
         seed=table.count("seed", defaults.seed),
         max_error=table.number("max_error", defaults.max_error, least=0),

@@ -9,11 +9,17 @@ from pathlib import Path
 from typing import Literal
 
 from retune.core.errors import InputError
-from retune.core.layouts import Solver
+from retune.core.layouts import Layout, Solver
 from retune.graph.quantize.settings import QuantizeSettings
 from retune.nightly.window import Window
-from retune.pipeline.manifest import Shapes, TuneRequest
-from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_MAX_ERROR, DEFAULT_TUNER
+from retune.pipeline.request import Shapes, TuneRequest
+from retune.search.defaults import (
+    DEFAULT_ALLOCATOR,
+    DEFAULT_MAX_ERROR,
+    DEFAULT_TUNER,
+    TaskScheduler,
+    TunerName,
+)
 
 Event = Literal["failure", "promotion", "always"]
 """What somebody wants to hear of; `always` is every night."""
@@ -30,12 +36,12 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 class SearchOptions:
     """How a network is tuned: fields of TuneRequest."""
 
-    tuner: str = DEFAULT_TUNER
-    allocator: str = DEFAULT_ALLOCATOR
+    tuner: TunerName = DEFAULT_TUNER
+    task_scheduler: TaskScheduler = DEFAULT_ALLOCATOR
     patience: int = 0
     seed: int = 0
     max_error: float = DEFAULT_MAX_ERROR
-    layout: str = "NHWC"
+    layout: Layout = "NHWC"
     layout_solver: Solver = "auto"
     samples: int = 2
     quantize: QuantizeSettings | None = None

@@ -11,12 +11,12 @@ from retune.device.opening import spec_of
 from retune.pipeline.calling import Caller
 from retune.pipeline.delivery import stage_bench, stage_compile, stage_report, stage_verify
 from retune.pipeline.layouts import stage_layout
-from retune.pipeline.manifest import ImportManifest, QuantizeManifest, TuneRequest
+from retune.pipeline.manifest import ImportManifest, QuantizeManifest
 from retune.pipeline.mending import stage_mend
 from retune.pipeline.network import stage_extract, stage_import
 from retune.pipeline.promotion import stage_promote
 from retune.pipeline.quantization import quantized_network, stage_quantize
-from retune.pipeline.request import check_request
+from retune.pipeline.request import TuneRequest, check_request
 from retune.pipeline.results import FinishedRun, TuneResult
 from retune.pipeline.running import Run, recorded_run
 from retune.pipeline.selection import stage_select, untuned

@@ -26,12 +26,12 @@ from retune.pipeline.manifest import (
     PublishedManifest,
     Selection,
     TaskManifest,
-    TuneRequest,
     Variant,
     VerifyManifest,
 )
 from retune.pipeline.publishing import keep_version
 from retune.pipeline.quantization import read_recipe
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import FinishedRun
 from retune.pipeline.selection import selected_candidates, selected_network
 from retune.pipeline.stage import Inputs, stage

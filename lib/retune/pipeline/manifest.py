@@ -1,4 +1,4 @@
-"""What the stages of a tuning run say to each other: a request, and one manifest for each stage.
+"""What the stages of a tuning run say to each other: one manifest for each stage.
 
 All of it is plain data (text, numbers, tuples), small, and goes to JSON and back. Arrays, graphs
 and records travel as files named in a manifest. Paths in a manifest are relative to its `folder`.
@@ -13,70 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from retune.core.layouts import Solver
-from retune.graph.quantize.settings import QuantizeSettings
 from retune.pipeline.layout_plan import LayoutPlan
-from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_MAX_ERROR, DEFAULT_TUNER
-
-Shapes = tuple[tuple[str, tuple[int, ...]], ...]
-"""Bindings of input names to shapes, sorted by name."""
 
 Variant = Literal["untuned", "tuned"]
-Publish = Literal["always", "faster"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TuneRequest:
-    """What the user asked for. Every field is part of what the run means."""
-
-    model: str
-    """A path, `zoo:NAME` or `light:NAME`."""
-    out: str
-    """Folder for the bundle (`module`) and the report (`report.html`)."""
-    records: str
-    """Root of the record store."""
-    work: str
-    """Root of the stages' outputs."""
-    device: str = "pocl"
-    trials: int | None = None
-    """Measurements over all tasks; 0: compile with what is known. None: as `minutes` allow."""
-    minutes: float | None = None
-    """Time for measuring, in minutes. None: until `trials` are done."""
-    tuner: str = DEFAULT_TUNER
-    allocator: str = DEFAULT_ALLOCATOR
-    patience: int = 0
-    """Trials without a gain after which a task gets no further ones; 0: no limit."""
-    seed: int = 0
-    shapes: Shapes = ()
-    layout: str = "NHWC"
-    layout_solver: Solver = "auto"
-    """How a plan of layouts is found, where it is left to measuring."""
-    max_error: float = DEFAULT_MAX_ERROR
-    """Largest error of a layer, as a part of its output's range; 0: only direct convolutions."""
-    samples: int = 2
-    """Inputs on which the bundle is compared with the oracle."""
-    publish: Publish = "always"
-    """Whether the bundle is published as it is, or only if it is faster than the one that is."""
-    keep: int = 10
-    """Versions that are kept beside the published one and its predecessor."""
-    quantize: QuantizeSettings | None = None
-    """How the network is quantized first; None: it is tuned as it is."""
-    calibration: str = ""
-    """Samples for that: an .npz file, a folder of them, or `random`."""
-    accuracy_drop: float | None = None
-    """Points of agreement that may be lost; the noisiest layers stay in floats until it is so."""
-    campaign: str = ""
-    """The same request of another campaign is another run: it searches on from the store."""
-
-    @property
-    def module(self) -> Path:
-        """Where the bundle will lie."""
-        return Path(self.out) / "module"
-
-    @property
-    def report(self) -> Path:
-        """Where the report will lie."""
-        return Path(self.out) / "report.html"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

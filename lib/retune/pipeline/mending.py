@@ -20,8 +20,8 @@ from retune.pipeline.manifest import (
     MendedManifest,
     Selection,
     TaskManifest,
-    TuneRequest,
 )
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.selection import more_exact
 from retune.pipeline.settling import stage_settle, stated_errors
 from retune.pipeline.stage import Inputs, stage

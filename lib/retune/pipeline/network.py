@@ -16,19 +16,14 @@ from retune.frontend.models import resolve_model
 from retune.frontend.onnx.importer import load_file
 from retune.graph.passes.pipeline import Layout, optimise, passes_for
 from retune.graph.quantize.recipe import quantized
-from retune.pipeline.manifest import (
-    ImportManifest,
-    TaskEntry,
-    TaskManifest,
-    TuneRequest,
-    ValueInfo,
-)
+from retune.pipeline.manifest import ImportManifest, TaskEntry, TaskManifest, ValueInfo
 from retune.pipeline.quantization import (
     accelerator_inputs,
     quantized_network,
     read_recipe,
     stage_quantize,
 )
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.stage import Inputs, stage
 from retune.proto.file import external_files
 from retune.search.defaults import DEFAULT_MAX_ERROR

@@ -23,8 +23,8 @@ from retune.bundle.versions import (
 from retune.core.errors import RecordError
 from retune.device.measure.workload import MeasureOptions, measuring_conditions
 from retune.device.opening import spec_of
-from retune.pipeline.manifest import TuneRequest
 from retune.pipeline.report_data import report_data
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import FinishedRun
 
 

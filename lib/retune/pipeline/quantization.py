@@ -25,13 +25,8 @@ from retune.graph.quantize.samples import held_out, load_samples, random_samples
 from retune.graph.quantize.settings import QuantizeSettings
 from retune.ops import Array
 from retune.ops.quantized import RESCALING
-from retune.pipeline.manifest import (
-    ImportManifest,
-    LayerQuality,
-    OutputQuality,
-    QuantizeManifest,
-    TuneRequest,
-)
+from retune.pipeline.manifest import ImportManifest, LayerQuality, OutputQuality, QuantizeManifest
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.stage import Inputs, stage
 
 RANDOM = "random"

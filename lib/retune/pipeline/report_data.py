@@ -10,8 +10,9 @@ from retune.bundle.runtime.offloaded import TITLE, OffloadedStep
 from retune.core.quantities import counted, flop_text, numbered
 from retune.core.target import model_of
 from retune.device.opening import is_simulated
-from retune.pipeline.manifest import KernelTime, TaskResult, TuneRequest
+from retune.pipeline.manifest import KernelTime, TaskResult
 from retune.pipeline.report_layouts import report_layouts
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import FinishedRun
 from retune.pipeline.summary import accelerated, event_of, failed_tasks, quality_text, task_results
 from retune.records.schema import BESIDE_SEARCH

@@ -11,14 +11,9 @@ from retune.device.simulated.accelerator import BASE
 from retune.pipeline.layout_choice import choice_of
 from retune.pipeline.layout_manifest import UNPLANNED, LayoutManifest
 from retune.pipeline.layout_plan import ALL_IN_ROWS
-from retune.pipeline.manifest import (
-    BestRecord,
-    FinalistsManifest,
-    Selection,
-    TaskManifest,
-    TuneRequest,
-)
+from retune.pipeline.manifest import BestRecord, FinalistsManifest, Selection, TaskManifest
 from retune.pipeline.network import open_network
+from retune.pipeline.request import TuneRequest
 from retune.records.conditions import CONSTANTS
 from retune.records.schema import TuningRecord
 from retune.records.store import RecordStore

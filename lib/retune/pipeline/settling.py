@@ -25,10 +25,10 @@ from retune.pipeline.manifest import (
     Selection,
     SettledManifest,
     TaskManifest,
-    TuneRequest,
     Variant,
 )
 from retune.pipeline.racing import race_in_place
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.selection import (
     in_rows,
     more_exact,

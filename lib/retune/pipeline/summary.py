@@ -13,9 +13,9 @@ from retune.pipeline.manifest import (
     SettledManifest,
     TaskManifest,
     TaskResult,
-    TuneRequest,
     VerifyManifest,
 )
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import FinishedRun, TuneEvent, TuneResult
 
 

@@ -182,7 +182,10 @@ MISTAKES = {
         "accuracy_drop: expected points from 0 to 100, got 101",
     ),
     "a tuner": ('tuner = "xbg"' + LEAST, 'tuner: expected one of .*got "xbg"; did you mean xgb'),
-    "an allocator": (model('allocator = "x"'), r"number 1: allocator: expected one of gradient"),
+    "a task scheduler": (
+        model('task_scheduler = "x"'),
+        r"number 1: task_scheduler: expected one of gradient",
+    ),
     "a network": (
         LEAST.replace("zoo:mlp", "zoo:mpl"),
         r"model: zoo:mpl is not known; did you mean",

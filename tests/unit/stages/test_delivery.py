@@ -26,10 +26,10 @@ from retune.pipeline.manifest import (
     FinalistsManifest,
     ImportManifest,
     Selection,
-    TuneRequest,
     Winner,
 )
 from retune.pipeline.network import open_network, stage_extract, stage_import
+from retune.pipeline.request import TuneRequest
 from retune.records.ranking import best, top
 from retune.records.schema import TuningRecord
 from retune.records.store import RecordStore

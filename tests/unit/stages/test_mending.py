@@ -16,10 +16,10 @@ from retune.pipeline.manifest import (
     MendedManifest,
     Selection,
     SettledManifest,
-    TuneRequest,
     VerifyManifest,
 )
 from retune.pipeline.network import stage_extract, stage_import
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.selection import best_record
 from retune.pipeline.settling import stated_errors
 from retune.records import ranking

@@ -6,8 +6,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from retune.pipeline.manifest import BestRecord, KernelTime, Selection, TuneRequest
+from retune.pipeline.manifest import BestRecord, KernelTime, Selection
 from retune.pipeline.report_data import report_data
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import FinishedRun
 from retune.pipeline.rows import result_data
 from retune.pipeline.summary import summarize

@@ -16,11 +16,11 @@ from retune.pipeline.manifest import (
     FinalistsManifest,
     Selection,
     SettledManifest,
-    TuneRequest,
     VerifyManifest,
 )
 from retune.pipeline.network import open_network, stage_extract, stage_import
 from retune.pipeline.racing import Raced
+from retune.pipeline.request import TuneRequest
 from retune.records.store import RecordStore
 from retune.search.session import RunSettings, Session, search_all
 from tests.device.networks import write

@@ -14,8 +14,7 @@ from retune.cli.options import (
     Module,
     Trusted,
     check_model,
-    check_module,
-    trust_of,
+    opened_bundle,
 )
 from retune.core.errors import InputError
 from retune.core.quantities import counted, numbered
@@ -44,15 +43,11 @@ def bench(
 ) -> None:
     """Measure a bundle's latency, in turns with a peer's."""
     peer_model = _peer_model(against, model)
-    check_module(module)
-    from retune.bundle.format import read_bundle
-    from retune.bundle.trust import admitted
     from retune.bundle.verify.bench import BenchOptions
     from retune.bundle.verify.farm_examiner import open_examiner
 
     options = BenchOptions(min_rounds=repeat, max_rounds=repeat, budget_s=BUDGET_S)
-    with admitted(module, trust_of(trust, digest)) as bundle:
-        plan = read_bundle(bundle)
+    with opened_bundle(module, trust, digest) as (bundle, plan):
         entrants: dict[str, Entrant] = {"retune": bundle}
         if against and peer_model:
             entrants[against] = _rival(against, peer_model, plan.input_shapes)

@@ -17,8 +17,7 @@ from retune.cli.options import (
     Module,
     Trusted,
     check_model,
-    check_module,
-    trust_of,
+    opened_bundle,
 )
 from retune.core.quantities import counted
 
@@ -48,15 +47,11 @@ def verify(
     A bundle of integers has to compute what numpy makes of the same quantized network; how far it
     is from the float network is said beside it.
     """
-    check_module(module)
     check_model(model)
-    from retune.bundle.format import read_bundle
-    from retune.bundle.trust import admitted
     from retune.bundle.verify.farm_examiner import open_examiner
     from retune.device.opening import playing
 
-    with admitted(module, trust_of(trust, digest)) as bundle:
-        plan = read_bundle(bundle)
+    with opened_bundle(module, trust, digest) as (bundle, plan):
         say(f"retune: comparing the outputs of {counted(samples, 'random input')} ...")
         player = device or playing(plan.device.name)
         with open_examiner(farm_device(player, scheduler, certs)) as examiner:
