@@ -29,6 +29,7 @@ FENCES: dict[str, tuple[str, ...]] = {
     "onnx": tuple(f"lib/retune/{name}/" for name in ("proto", "ops", "graph", "frontend")),
     "onnxruntime": ("lib/retune/bundle/verify/peers.py",),
     "openvino": ("lib/retune/bundle/verify/peers.py",),
+    "scipy": ("lib/retune/search/layout/solver.py",),
     "xgboost": ("lib/retune/search/model/cost_model.py",),
     "pyarrow": ("lib/retune/records/",),
     "pandas": ("lib/retune/records/",),

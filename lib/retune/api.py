@@ -20,7 +20,7 @@ from retune.device.opening import open_device
 from retune.pipeline.calling import InProcess
 from retune.pipeline.chain import run_chain
 from retune.pipeline.network import ImportedNetwork, import_network
-from retune.pipeline.request import TuneRequest, option, options, refuse_renamed, request
+from retune.pipeline.request import TuneRequest, option, options, refuse_earlier, request
 from retune.pipeline.results import TuneResult
 from retune.pipeline.watch import Progress, watching
 from retune.search.program import Tuned, measure, space_for, tune
@@ -94,7 +94,7 @@ def _arguments_of(
 
     def decorate(body: Callable[[_Call], TuneResult]) -> Callable[P, TuneResult]:
         def called(*args: P.args, **kwargs: P.kwargs) -> TuneResult:
-            refuse_renamed(kwargs)
+            refuse_earlier(kwargs)
             return body(kind(*args, **kwargs))
 
         known = options()

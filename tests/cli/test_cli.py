@@ -317,7 +317,7 @@ def test_tune_hands_options_to_the_library(
     [
         ("--tuner", "tuner: expected one of evolutionary, xgb, ga, random, grid, got 'x'"),
         ("--task-scheduler", "task_scheduler: expected one of gradient, round-robin, sequential"),
-        ("--allocator", "--allocator: expected the new name of this option, got the earlier one"),
+        ("--allocator", "--allocator x: expected the new name of this option"),
         ("--allocator", "write --task-scheduler x"),
     ],
 )

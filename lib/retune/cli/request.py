@@ -18,19 +18,21 @@ from retune.core.errors import InputError
 from retune.core.parameters import named, parse_parameters
 from retune.graph.quantize.settings import QuantizeSettings
 from retune.pipeline.request import (
-    RENAMED,
+    EARLIER,
     SCHEMES,
     Option,
     TuneRequest,
     check_values,
     options,
-    refuse_renamed,
+    refuse_earlier,
 )
 
 Given = Mapping[str, Any]
 """Values of a command's parameters, by their names in Python."""
 
 RANDOM = "random"
+_HIDDEN = Annotated[str | None, typer.Option(hidden=True)]
+"""An option of earlier versions, which is refused."""
 _FOLDERS = ("out", "records", "work")
 
 
@@ -53,7 +55,8 @@ def takes_request(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Decorates a command whose first parameter is a request: its fields are options instead.
 
-    `names` are the fields that are options; without any, all are. The other fields have their
+    `names` are the fields that are options, and those of earlier versions that are refused by what
+    to do instead; without any, all are. The other fields have their
     defaults, and a command without `out` writes nothing there. `flags` and `defaults` are those
     that differ from the field's own.
     """
@@ -64,16 +67,17 @@ def takes_request(
         declared = list(inspect.signature(body).parameters.values())[1:]
         own = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in declared]
         asked = [each for option in known.values() for each in _parameters(option, flags, defaults)]
-        earlier = [_earlier(old) for old, new in RENAMED.items() if new in known]
+        earlier = [name for name in EARLIER if not names or name in names]
+        refused = [_parameter(name, _HIDDEN, None) for name in earlier]
 
         def command(**given: Any) -> None:
-            values = {each.name: given.pop(each.name) for each in (*asked, *earlier)}
-            refuse_renamed(values, _flag)
+            values = {each.name: given.pop(each.name) for each in (*asked, *refused)}
+            refuse_earlier({name: values[name] for name in earlier}, _flag)
             body(_request(values, known, flags), **given)
 
         made: Any = command
         made.__name__, made.__doc__ = body.__name__, body.__doc__
-        made.__signature__ = inspect.Signature([*asked, *earlier, *own])
+        made.__signature__ = inspect.Signature([*asked, *refused, *own])
         return command
 
     return decorate
@@ -117,11 +121,6 @@ def _parameter(name: str, hint: Any, default: object) -> inspect.Parameter:
         annotation=hint,
         default=inspect.Parameter.empty if default is ... else default,
     )
-
-
-def _earlier(name: str) -> inspect.Parameter:
-    """The option of a field's earlier name, which is refused."""
-    return _parameter(name, Annotated[str | None, typer.Option(hidden=True)], None)
 
 
 def _flag(name: str) -> str:

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Annotated, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import msgspec
-import numpy as np
 from msgspec import Meta
 
 from retune.core.errors import InputError, RecordError, RetuneError
@@ -183,6 +182,8 @@ _ARRAY_KINDS = "biufV"
 
 
 def _packed_array(value: object) -> object:
+    import numpy as np
+
     if not isinstance(value, np.ndarray | np.generic):
         raise TypeError(f"pack: {type(value).__name__} has no form as a message")
     flat = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
@@ -191,6 +192,8 @@ def _packed_array(value: object) -> object:
 
 
 def _unpacked_array(kind: type, data: object) -> object:
+    import numpy as np
+
     if kind is not np.ndarray:
         raise TypeError(f"unpack: {kind} has no form as a message")
     name, shape, pieces = msgspec.convert(data, tuple[str, tuple[Count, ...], list[bytes]])

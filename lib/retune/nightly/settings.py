@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from retune.core.errors import InputError
-from retune.core.layouts import Layout, Solver
+from retune.core.layouts import Layout
 from retune.graph.quantize.settings import QuantizeSettings
 from retune.nightly.window import Window
 from retune.pipeline.request import Shapes, TuneRequest
@@ -42,7 +42,6 @@ class SearchOptions:
     seed: int = 0
     max_error: float = DEFAULT_MAX_ERROR
     layout: Layout = "NHWC"
-    layout_solver: Solver = "auto"
     samples: int = 2
     quantize: QuantizeSettings | None = None
     calibration: str = ""

@@ -23,11 +23,10 @@ from typing import (
     overload,
 )
 
-from msgspec import Meta
-
 from retune.core.config import cache_root, records_root
 from retune.core.errors import InputError
-from retune.core.layouts import LAYOUTS, Layout, Solver
+from retune.core.layouts import LAYOUTS, SOLVER_REMOVED, Layout
+from retune.core.schema import Above0, AtLeast0, Count, Meta, Positive
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
 from retune.search.defaults import (
     DEFAULT_ALLOCATOR,
@@ -54,6 +53,10 @@ DEFAULT_MINUTES = 10.0
 
 RENAMED: Mapping[str, str] = {"allocator": "task_scheduler"}
 """Earlier name of a field -> its name. Stored requests with the earlier one stay readable."""
+
+REMOVED: Mapping[str, str] = {"layout_solver": SOLVER_REMOVED}
+"""Field of earlier versions -> what to do without it."""
+EARLIER = (*RENAMED, *REMOVED)
 
 _HELP, _CONVERTER = "help", "converter"
 
@@ -137,12 +140,12 @@ class TuneRequest:
     device: str = option(
         "Device: one of `retune devices`, or farm:KEY for boards of a farm", default="pocl"
     )
-    trials: Annotated[int, Meta(ge=0)] | None = option(
+    trials: Count | None = option(
         "Number of measurements, over all tasks; 0 compiles with existing records. By default "
         "`minutes` limit the measurements",
         default=None,
     )
-    minutes: Annotated[float, Meta(gt=0)] | None = option(
+    minutes: Above0 | None = option(
         f"Measuring time, in minutes; by default {DEFAULT_MINUTES:g}, or no limit if `trials` are "
         "given",
         default=None,
@@ -151,12 +154,10 @@ class TuneRequest:
     task_scheduler: TaskScheduler = option(
         "Task scheduling: how the next task to measure is chosen", default=DEFAULT_ALLOCATOR
     )
-    patience: Annotated[int, Meta(ge=0)] = option(
+    patience: Count = option(
         "Early stopping: trials without a gain after which a task ends; 0: never", default=0
     )
-    seed: Annotated[int, Meta(ge=0)] = option(
-        "Random seed: the same one proposes the same candidates", default=0
-    )
+    seed: Count = option("Random seed: the same one proposes the same candidates", default=0)
     shapes: Shapes = option(
         "Input shapes that the model leaves open, by input or symbol",
         converter=_shapes,
@@ -167,19 +168,18 @@ class TuneRequest:
         converter=_layout,
         default="NHWC",
     )
-    layout_solver: Solver = option("Solver of layout assignment, for layout auto", default="auto")
-    max_error: Annotated[float, Meta(ge=0)] = option(
+    max_error: AtLeast0 = option(
         "Largest error of a layer, as a part of its output's range; 0: only direct convolutions",
         default=DEFAULT_MAX_ERROR,
     )
-    samples: Annotated[int, Meta(ge=1)] = option(
+    samples: Positive = option(
         "Number of inputs on which the bundle is compared with the oracle", default=2
     )
     publish: Publish = option(
         "Publishing: replace the published bundle always, or only if the new one is faster",
         default="always",
     )
-    keep: Annotated[int, Meta(ge=0)] = option(
+    keep: Count = option(
         "Number of versions kept beside the published one and its predecessor", default=10
     )
     quantize: QuantizeSettings | None = option(
@@ -275,14 +275,18 @@ def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
     return {RENAMED.get(name, name): value for name, value in values.items()}
 
 
-def refuse_renamed(values: Mapping[str, Any], written: Callable[[str], str] = str) -> None:
-    """Raises: InputError for an earlier name, which says the one of now. `written` spells names."""
-    for old, new in RENAMED.items():
-        if values.get(old) is not None:
+def refuse_earlier(values: Mapping[str, Any], written: Callable[[str], str] = str) -> None:
+    """Raises: InputError for an option of earlier versions. `written` spells names of options."""
+    for old, value in values.items():
+        if value is None:
+            continue
+        if old in RENAMED:
+            new = written(RENAMED[old])
             raise InputError(
-                f"{written(old)}: expected the new name of this option, got the earlier one; "
-                f"write {written(new)} {values[old]}"
+                f"{written(old)} {value}: expected the new name of this option; write {new} {value}"
             )
+        if old in REMOVED:
+            raise InputError(f"{written(old)} {value}: {REMOVED[old]}")
 
 
 def check_values(request: TuneRequest) -> None:
@@ -308,11 +312,6 @@ def check_request(request: TuneRequest) -> None:
         _check_absent(request)
     check_quantization(request)
     check_values(request)
-    if request.layout_solver != "auto" and request.layout != "auto":
-        raise InputError(
-            f"layout_solver {request.layout_solver}: expected layout auto beside it, got "
-            f"{request.layout}, which leaves nothing to solve for"
-        )
     for what, folder in (
         ("out", request.out),
         ("records", request.records),

@@ -4,9 +4,9 @@ import inspect
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
-from msgspec import Meta
 from pydantic import Field
 
+from retune.core.schema import Meta
 from retune.pipeline.request import Option, TuneRequest, options
 
 R = TypeVar("R")

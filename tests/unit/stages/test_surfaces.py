@@ -14,7 +14,7 @@ from retune.cli.main import app
 from retune.core.errors import InputError
 from retune.core.layouts import LAYOUTS
 from retune.core.processes import this_process
-from retune.pipeline.request import RENAMED, TuneRequest, options
+from retune.pipeline.request import EARLIER, TuneRequest, options
 from retune.pipeline.running import RunRecord, run_name, runs
 from retune.search.allocate import ALLOCATORS
 from retune.search.tuners import TUNERS
@@ -48,7 +48,7 @@ def test_the_command_has_them():
         assert known[name].help.startswith(each.help), name
     beside = {"device_param", "scheduler", "certs", "random_calibration", "no_prefect", "json"}
     scheme = {"ranges", "weights", "weight_bits", "activations", "global_scale", "skip"}
-    others = known.keys() - OPTIONS.keys() - {"help", "bias_correction", *RENAMED}
+    others = known.keys() - OPTIONS.keys() - {"help", "bias_correction", *EARLIER}
     assert others == beside | scheme
 
 
@@ -89,7 +89,7 @@ def test_without_limits_a_run_measures_ten_minutes():
 
 def test_an_earlier_name_is_refused_by_the_new_one():
     earlier: Any = {"allocator": "gradient"}
-    with pytest.raises(InputError, match=r"allocator: .* write task_scheduler gradient"):
+    with pytest.raises(InputError, match=r"allocator gradient: .* write task_scheduler gradient"):
         api.tune_network("zoo:mlp", "out", **earlier)
 
 

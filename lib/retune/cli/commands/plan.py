@@ -29,7 +29,7 @@ def plan(request: TuneRequest, json: Json = False) -> None:
     from retune.pipeline.layouts import plan_of, totals_of
     from retune.search.conditions import network_conditions
     from retune.search.layout.search import FoundLayouts, recorded_problem
-    from retune.search.layout.solver.solve import solve
+    from retune.search.layout.solver import solve
 
     spec = spec_of(request.device)
     network = import_network(model, dict(request.shapes), "NHWC", Path(request.work)).network
@@ -40,7 +40,7 @@ def plan(request: TuneRequest, json: Json = False) -> None:
             f"{store.root}: expected measurements of {model} in other layouts than rows on "
             f"{spec.name}, got none; `retune tune {model} --layout auto --out DIR` takes them"
         )
-    solution = solve(problem.table, request.layout_solver)
+    solution = solve(problem.table)
     found = FoundLayouts(problem=problem, solution=solution, trials=0, unused=0)
     chosen = plan_of(problem.choice(solution.choice), problem)
     totals = totals_of(found, network)
