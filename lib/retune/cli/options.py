@@ -9,6 +9,7 @@ import typer
 
 from retune.core.config import records_root
 from retune.core.errors import InputError
+from retune.core.names import is_built_in
 
 if TYPE_CHECKING:
     from retune.bundle.plan import NetworkPlan
@@ -60,7 +61,7 @@ def parse_shapes(values: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
 
 def check_model(model: str) -> None:
     """Raises: InputError if `model` is a path at which there is no file."""
-    if model.startswith(("zoo:", "light:")) or Path(model).is_file():
+    if is_built_in(model) or Path(model).is_file():
         return
     kind = "a folder" if model and Path(model).is_dir() else "no file"
     raise InputError(

@@ -221,7 +221,8 @@ def _sentence(kind: object, data: object, where: str, style: str, message: str) 
     stated, steps = (found[1], found[2]) if found else (message, "")
     asked, got, path = _resolve(kind, data, steps)
     if missing := re.search(r"missing required field `(.*)`", stated):
-        return f"{_place(where, (*path, missing[1]), style)}: expected a value, got nothing"
+        add = _then("add the key" if style == "toml" else "")
+        return f"{_place(where, (*path, missing[1]), style)}: expected a value, got nothing{add}"
     place = _place(where, path, style)
     if stated.startswith("Invalid enum value"):
         choices = tuple(map(str, get_args(asked)))
@@ -236,8 +237,9 @@ def _sentence(kind: object, data: object, where: str, style: str, message: str) 
 
 def _noun(kinds: str, style: str, limit: str) -> str:
     """Such as `a number above 0`."""
-    nouns = {**_NOUNS, "object": "a table"} if style == "toml" else _NOUNS
-    names = [nouns.get(kind, kind) for kind in kinds.split(" | ")]
+    toml = style == "toml"  # it has no null
+    nouns = {**_NOUNS, "object": "a table"} if toml else _NOUNS
+    names = [nouns.get(k, k) for k in kinds.split(" | ") if not (toml and k == "null")]
     noun = " or ".join(names)
     if not limit:
         return noun

@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
+from retune.nightly.config import Event
 from retune.nightly.fleet import Key
 from retune.nightly.night import Measured, MemberResult, MemberState, NightState, Note
 from retune.nightly.notify import Notice
-from retune.nightly.settings import Event
 from retune.pipeline.rows import Row
 from retune.report import FleetRow, NightPage, render_night
 from retune.report.page import time_text

@@ -18,6 +18,7 @@ from typing import Literal
 from retune.core.errors import LookupFailed, RecordError, RunStopped, sentence
 from retune.core.keys import content_key
 from retune.core.locking import exclusive_once, machine_lock
+from retune.core.names import is_built_in, model_name
 from retune.core.processes import Holder, is_alive, now, this_process
 from retune.core.replacing import replacing
 from retune.core.schema import from_json, to_json
@@ -155,11 +156,11 @@ def recorded_run(request: TuneRequest, *, wait: bool = True) -> Generator[Run]:
 
 def run_name(request: TuneRequest) -> str:
     """`MODEL-KEY`: the same request from the same folder has the same name, as nothing else has."""
-    built_in = request.model.startswith(("zoo:", "light:"))
-    stem = request.model.partition(":")[2] if built_in else Path(request.model).stem
+    built_in = is_built_in(request.model)
     paths = ("out", "records", "work") if built_in else ("model", "out", "records", "work")
     whole = {name: str(Path(getattr(request, name)).resolve()) for name in paths}
-    return f"{_readable(stem)}-{content_key(replace(request, **whole))[:_KEY_DIGITS]}"
+    key = content_key(replace(request, **whole))[:_KEY_DIGITS]
+    return f"{_readable(model_name(request.model))}-{key}"
 
 
 def runs(work: Path) -> tuple[RunRecord, ...]:

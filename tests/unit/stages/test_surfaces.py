@@ -2,7 +2,7 @@
 
 import inspect
 import json
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,6 +14,15 @@ from retune.cli.main import app
 from retune.core.errors import InputError
 from retune.core.layouts import LAYOUTS
 from retune.core.processes import this_process
+from retune.nightly.config import (
+    DECIDED,
+    OPTION_KEYS,
+    OWN_KEYS,
+    DeviceConfig,
+    ModelConfig,
+    NightlyConfig,
+    load_config,
+)
 from retune.pipeline.request import EARLIER, TuneRequest, options
 from retune.pipeline.running import RunRecord, run_name, runs
 from retune.search.allocate import ALLOCATORS
@@ -66,6 +75,28 @@ def test_the_flow_has_them_as_its_form():
     given = TuneRequest(model="m", out="o", shapes={"x": (1, 2), "n": 3}, quantize="power2")
     again = tune_network.validate_parameters(json.loads(json.dumps(parameters_of(given))))
     assert TuneRequest(**again) == given
+
+
+def test_a_nightly_file_has_them_as_keys(tmp_path: Path):
+    """But for what a night decides itself; its minutes are shares of the night's."""
+    tables = (NightlyConfig, ModelConfig, DeviceConfig)
+    keys = [{each.name for each in fields(table)} for table in tables]
+    assert set().union(*keys) >= OPTIONS.keys() - set(DECIDED)
+    assert not set(DECIDED) & set().union(*keys)
+    assert set(OPTION_KEYS) | set(OWN_KEYS) | set(DECIDED) == OPTIONS.keys()
+    path = tmp_path / "fleet.toml"
+    path.write_text('out = "o"\n[[model]]\nmodel = "zoo:mlp"\n[[device]]\nname = "pocl"\n')
+    config = load_config(path, lambda _: None)
+    asked = config.request(*config.pairs[0], minutes=3.0, campaign="c")
+    own = {
+        "out": str(tmp_path / "o/mlp/pocl"),
+        "minutes": 3.0,
+        "publish": "faster",
+        "campaign": "c",
+    }
+    assert asked == replace(TuneRequest("zoo:mlp", "o"), **own)
+    example = (Path(__file__).parents[3] / "examples/nightly.toml").read_text()
+    assert [name for name in OPTION_KEYS if f"{name} = " not in example] == []
 
 
 def test_names_of_choices_are_those_of_the_registries():

@@ -14,8 +14,8 @@ from retune.cli.progress import progress_on_stderr
 from retune.core.errors import LookupFailed
 
 if TYPE_CHECKING:
+    from retune.nightly.config import NightlyConfig
     from retune.nightly.night import NightState
-    from retune.nightly.settings import NightlyConfig
 
 app = typer.Typer(
     help="Tune a fleet of networks, night after night.",
@@ -39,7 +39,7 @@ def run(config: Config, campaign: Campaign = "", json: Json = False) -> None:
     from retune.nightly.night import night_name
     from retune.prefect.launch import run_flow
 
-    night_name(settings.window, datetime.now(UTC), campaign)  # before a server is started for it
+    night_name(settings.hours, datetime.now(UTC), campaign)  # before a server is started for it
     with progress_on_stderr(), ctrl_c_ends_measuring():
         state = run_flow(lambda: _in_flow(config, campaign))
     failed = _show(settings, state, json=json)
@@ -56,11 +56,11 @@ def serve(config: Config) -> None:
     settings = _checked(config)
     from retune.prefect.launch import serve_flow
 
-    say(f"retune: nights begin at {settings.cron!r}, {settings.timezone}; Ctrl-C ends serving")
+    say(f"retune: nights begin at {settings.schedule!r}, {settings.timezone}; Ctrl-C ends serving")
     serve_flow(
         _flow,
         name=f"nightly-{config.stem}",
-        cron=settings.cron,
+        cron=settings.schedule,
         timezone=settings.timezone,
         parameters={"config": str(config.absolute())},
     )
@@ -76,7 +76,7 @@ def status(
     from retune.nightly.night import read_nights
 
     settings = _checked(config)
-    nights = read_nights(settings.work)
+    nights = read_nights(Path(settings.work))
     known = [state for state in nights if not night or state.name == night]
     if not known:
         if not nights:
@@ -123,6 +123,6 @@ def _show(settings: "NightlyConfig", state: "NightState", *, json: bool) -> int:
     if (page := page_of(settings, state.name)).is_file():  # a night that was ended has none yet
         print_line(f"page      {page}")
     if last and last.end in ("died", "stopped"):
-        again = ["retune", "nightly", "run", "--config", str(settings.file)]
+        again = ["retune", "nightly", "run", "--config", settings.file]
         print_line(f"goes on   {shlex.join([*again, '--campaign', state.name])}")
     return summary.failed
