@@ -31,7 +31,7 @@ from retune.pipeline.manifest import CompileManifest, Latency, PublishedManifest
 from retune.pipeline.publishing import conditions_today, keep_version
 from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import FinishedRun
-from retune.pipeline.settling import compare_bundles
+from retune.pipeline.validation import compare_bundles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
