@@ -16,6 +16,7 @@ import pytest
 from retune.bundle.format import FORMAT, MANIFEST
 from retune.core.errors import DeviceError, InputError
 from retune.core.replacing import replacing
+from retune.core.results import Latency, TaskEntry
 from retune.core.target import GENERIC_CPU
 from retune.pipeline import chain
 from retune.pipeline.layout_manifest import LayoutManifest
@@ -25,11 +26,9 @@ from retune.pipeline.manifest import (
     CompileManifest,
     Constraints,
     ImportManifest,
-    Latency,
     PublishedManifest,
     SearchManifest,
     Selection,
-    TaskEntry,
     TaskManifest,
     TaskProgress,
     Tuned,

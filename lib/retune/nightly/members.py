@@ -12,13 +12,13 @@ from pathlib import Path
 from retune.core.errors import RetuneError
 from retune.core.locking import exclusive
 from retune.core.processes import Holder, is_alive, this_process
+from retune.core.results import Latency
 from retune.device.opening import spec_of
 from retune.nightly.config import NightlyConfig, load_config
 from retune.nightly.fleet import Key
 from retune.nightly.night import Measured, MemberResult, NightState, Processes, read_nights
 from retune.nightly.planning import Standing, plan_minutes
 from retune.nightly.summary import nights_of
-from retune.pipeline.manifest import Latency
 from retune.pipeline.network import open_network, stage_extract, stage_import
 from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import TuneResult

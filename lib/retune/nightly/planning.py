@@ -5,10 +5,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from retune.core.results import TaskEntry
 from retune.nightly.config import NightlyConfig
 from retune.nightly.curves import Curve, estimated_us, outlook_of, pace_of, read_curves
 from retune.nightly.fleet import Key, Member, allocate
-from retune.pipeline.manifest import TaskEntry
 from retune.records.conditions import Conditions
 from retune.records.store import RecordStore
 

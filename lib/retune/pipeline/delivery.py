@@ -15,14 +15,13 @@ from retune.bundle.verify.examination import Entrant, Original, Rival
 from retune.bundle.verify.farm_examiner import open_examiner
 from retune.bundle.verify.peers import oracle_version, peer_versions
 from retune.bundle.versions import promote, prune
+from retune.core.results import KernelTime, Latency
 from retune.core.schema import to_json
 from retune.device.opening import is_absent, playing, spec_of, unraced
 from retune.pipeline.manifest import (
     BenchManifest,
     CompileManifest,
     ImportManifest,
-    KernelTime,
-    Latency,
     PublishedManifest,
     Selection,
     TaskManifest,

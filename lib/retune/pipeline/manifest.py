@@ -13,6 +13,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Self
 
+from retune.core.results import (
+    KernelTime,
+    Latency,
+    LayerQuality,
+    OutputDeviation,
+    TaskEntry,
+    TaskResult,
+)
 from retune.pipeline.layout_plan import LayoutPlan
 
 Variant = Literal["untuned", "tuned"]
@@ -85,18 +93,6 @@ class ImportManifest(Manifest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerQuality:
-    """What eight bits do to one layer."""
-
-    layer: str
-    op: str
-    decibels: float
-    """Signal to noise of its sums."""
-    saturation: float
-    """Part of the activations that it reads that lies outside the range of their codes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OutputQuality:
     """How near an output is to the float network's."""
 
@@ -127,23 +123,6 @@ class QuantizeManifest(Manifest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskEntry:
-    """One tuning task: a fused group, and how often the network runs it."""
-
-    key: str
-    name: str
-    op: str
-    weight: int
-    flops: int
-    """Arithmetic operations of one run."""
-    input_shapes: tuple[tuple[int, ...], ...]
-    output_shape: tuple[int, ...]
-    epilogue: tuple[str, ...] = ()
-    tunable: bool = True
-    """False: data movement or a chain with one sensible schedule."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskManifest(Manifest):
     """The tasks of the network."""
 
@@ -162,6 +141,16 @@ class TaskProgress:
     """Best time of one run known to the store; None: none was ever right."""
     default_us: float | None = None
     """Time of the default schedule, if it was measured."""
+
+    def of(self, entry: TaskEntry) -> TaskResult:
+        """The task with what its search knows of it."""
+        return TaskResult(
+            entry=entry,
+            trials=self.trials,
+            failed=self.failed,
+            best_us=self.best_us,
+            default_us=self.default_us,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,47 +288,8 @@ class CompileManifest(Manifest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyManifest(Manifest):
+class VerifyManifest(Manifest, OutputDeviation):
     """How far the bundle's outputs are from the oracle's."""
-
-    oracle: str
-    samples: int
-    max_abs: float
-    max_rel: float
-    """Largest deviation divided by the range of that output."""
-    tolerance: float
-    """What `max_rel` was compared with."""
-    passed: bool
-    by_parts: bool = False
-    """True: the outputs of some sample agree only up to jumps of host steps, and all parts do."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Latency:
-    """Times of one contestant, measured in turns with the others."""
-
-    name: str
-    """`untuned`, `tuned`, or the peer's name."""
-    median_us: float
-    p25_us: float
-    p75_us: float
-    runs: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelTime:
-    """Time of one launch or host step of the tuned bundle."""
-
-    label: str
-    kernel: str
-    """Of a host step its ops."""
-    us: float
-    flops: int
-    bytes: int
-    roofline: float | None = None
-    """Share of what the machine's ceilings, measured in the same process, allow."""
-    host: bool = False
-    """True for a host step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -378,33 +328,3 @@ class PublishedManifest(Manifest):
     """Of this run's bundle."""
     ratio: tuple[float, float, float] | None = None
     """Time of the challenger over the champion's, and the bounds of the 95 % interval."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskResult:
-    """A task with what is known of it, during a run or at its end."""
-
-    entry: TaskEntry
-    trials: int = 0
-    failed: int = 0
-    best_us: float | None = None
-    """Of the fastest candidate; at the end, of the one that was compiled, as its record says."""
-    default_us: float | None = None
-
-    @classmethod
-    def of(cls, entry: TaskEntry, progress: TaskProgress | None) -> "TaskResult":
-        """The task with what its search knows of it; nothing if it was not tuned."""
-        if progress is None:
-            return cls(entry=entry)
-        return cls(
-            entry=entry,
-            trials=progress.trials,
-            failed=progress.failed,
-            best_us=progress.best_us,
-            default_us=progress.default_us,
-        )
-
-    @property
-    def gflops(self) -> float | None:
-        """Rate of the best candidate, in 1e9 operations for each second."""
-        return self.entry.flops / self.best_us / 1e3 if self.best_us else None

@@ -26,8 +26,9 @@ from retune.bundle.versions import (
 )
 from retune.core.errors import DeviceError, RetuneError
 from retune.core.keys import content_key
+from retune.core.results import Latency
 from retune.pipeline.delivery import latency_of, stage_verify
-from retune.pipeline.manifest import CompileManifest, Latency, PublishedManifest, VerifyManifest
+from retune.pipeline.manifest import CompileManifest, PublishedManifest, VerifyManifest
 from retune.pipeline.publishing import conditions_today, keep_version
 from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import FinishedRun

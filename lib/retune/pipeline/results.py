@@ -2,18 +2,17 @@
 
 from dataclasses import dataclass, field
 
+from retune.core.results import Latency, TaskResult
 from retune.pipeline.layout_manifest import LayoutManifest
 from retune.pipeline.manifest import (
     BenchManifest,
     CompileManifest,
     Constraints,
     ImportManifest,
-    Latency,
     PublishedManifest,
     QuantizeManifest,
     Selection,
     TaskManifest,
-    TaskResult,
     Tuned,
     VerifyManifest,
 )

@@ -29,7 +29,6 @@ from retune.pipeline.manifest import (
     SearchManifest,
     TaskManifest,
     TaskProgress,
-    TaskResult,
     Tuned,
 )
 from retune.pipeline.network import open_network
@@ -283,7 +282,7 @@ def _standing(request: TuneRequest, session: Session, tasks: TaskManifest, text:
         done=session.known_trials,
         total=request.trials or 0,
         spent=session.spent,
-        tasks=tuple(TaskResult.of(entries[r.task.key], _progress_of(r)) for r in runs),
+        tasks=tuple(_progress_of(r).of(entries[r.task.key]) for r in runs),
         next_key=session.next_key(),
     )
 
