@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from retune.bundle.plan import NetworkPlan
     from retune.records.store import RecordStore
 
-MODEL_HELP = "An ONNX file, zoo:NAME or light:NAME."
+MODEL_HELP = "Model: an ONNX file, zoo:NAME or light:NAME."
 Module = Annotated[
-    Path, typer.Argument(metavar="bundle", help="A bundle's folder, such as OUT/module, or a zip.")
+    Path,
+    typer.Argument(metavar="bundle", help="Bundle: a folder, such as OUT/module, or a zip file."),
 ]
 
 
@@ -31,17 +32,21 @@ def place(text: str) -> Path:
 Trusted = Annotated[
     list[Path] | None,
     typer.Option(
-        "--trust", help="Run what the owner of this public key has signed, only. Repeatable."
+        "--trust",
+        help="Public key whose owner must have signed the bundle. Repeatable. Default: none.",
     ),
 ]
 Digest = Annotated[
-    str, typer.Option(help="Run the bundle with this digest only.", show_default=False)
+    str, typer.Option(help="Digest that the bundle must have. Default: any.", show_default=False)
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print data instead of tables.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 Records = Annotated[
     Path | None,
     typer.Option(
-        help="The record store.", parser=place, metavar="PATH", show_default="artifacts/records"
+        help="Record store, a folder.",
+        parser=place,
+        metavar="PATH",
+        show_default="artifacts/records",
     ),
 ]
 

@@ -28,14 +28,21 @@ BUDGET_S = 60.0
 
 def bench(
     module: Module,
-    against: Annotated[str | None, typer.Option(help="A peer, such as onnxruntime.")] = None,
-    model: Annotated[str | None, typer.Option(help=f"For the peer: {MODEL_HELP}")] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            help="Peer that is measured in turns with it: onnxruntime, openvino. Default: none."
+        ),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help=f"{MODEL_HELP} The peer runs it.")] = None,
     device: Device = "",
     scheduler: Scheduler = "",
     certs: Certs = None,
-    repeat: Annotated[int, typer.Option(min=1, help="Rounds; each has one of each.")] = 50,
+    repeat: Annotated[
+        int, typer.Option(min=1, help="Number of rounds; each runs every contestant once.")
+    ] = 50,
     profile: Annotated[
-        bool, typer.Option("--profile", help="Also the time of each kernel.")
+        bool, typer.Option("--profile", help="Print the time of each kernel, too.")
     ] = False,
     trust: Trusted = None,
     digest: Digest = "",

@@ -23,15 +23,17 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Config = Annotated[Path, typer.Option(help="The fleet; examples/nightly.toml shows every key.")]
+Config = Annotated[
+    Path, typer.Option(help="Configuration file; examples/nightly.toml shows every key.")
+]
 Campaign = Annotated[
-    str, typer.Option(help="Name of the night in place of its date: continues where it stood.")
+    str, typer.Option(help="Campaign name, in place of the date; a known one is continued.")
 ]
 
 
 @app.command("run")
 def run(config: Config, campaign: Campaign = "", json: Json = False) -> None:
-    """Run tonight's night now, or go on with it.
+    """Run tonight's night now, or continue it.
 
     Exit code 1 if something of it failed.
     """
@@ -69,10 +71,10 @@ def serve(config: Config) -> None:
 @app.command("status")
 def status(
     config: Config,
-    night: Annotated[str, typer.Option(help="Its name; default: the last one.")] = "",
+    night: Annotated[str, typer.Option(help="Name of the night. Default: the last one.")] = "",
     json: Json = False,
 ) -> None:
-    """Print what came of a night, and which nights there were."""
+    """Print the result of a night, and list the nights."""
     from retune.nightly.night import read_nights
 
     settings = _checked(config)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @takes_request("model", "device", "shapes", "records", "layout_solver")
 def plan(request: TuneRequest, json: Json = False) -> None:
-    """Print the cheapest layouts of a network's images.
+    """Print the fastest activation layouts of a network.
 
     By the records of `retune tune --layout auto`.
     """

@@ -16,12 +16,18 @@ from retune.core.files import check_file
 if TYPE_CHECKING:
     import numpy as np
 
-Arrays = Annotated[Path, typer.Option("--input", help="Arrays by input name, as numpy's .npz.")]
-Results = Annotated[Path, typer.Option("--output", help="Where the outputs go, as .npz.")]
-Device = Annotated[str | None, typer.Option(help="Default: the device it was tuned for.")]
+Arrays = Annotated[
+    Path, typer.Option("--input", help="Input file: arrays by input name, as numpy's .npz.")
+]
+Results = Annotated[Path, typer.Option("--output", help="Output file, as .npz.")]
+Device = Annotated[
+    str | None, typer.Option(help="Device that runs it. Default: the one that it was tuned for.")
+]
 Isolated = Annotated[
     bool,
-    typer.Option("--isolated", help="In a process of its own, as `bench` and `verify` always do."),
+    typer.Option(
+        "--isolated", help="Run it in a separate process, as `bench` and `verify` always do."
+    ),
 ]
 
 

@@ -31,8 +31,10 @@ Reference = Annotated[str, typer.Option("--model", help=MODEL_HELP)]
 def verify(
     module: Module,
     model: Reference,
-    samples: Annotated[int, typer.Option(min=1, help="Seeded random inputs to compare on.")] = 4,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the inputs.")] = 0,
+    samples: Annotated[
+        int, typer.Option(min=1, help="Number of random inputs that are compared.")
+    ] = 4,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of the inputs.")] = 0,
     device: Device = "",
     scheduler: Scheduler = "",
     certs: Certs = None,
