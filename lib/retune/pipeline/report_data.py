@@ -24,7 +24,7 @@ from retune.pipeline.summary import (
 )
 from retune.records.schema import BESIDE_SEARCH
 from retune.records.store import RecordStore
-from retune.report.data import ReportData, SearchCurve
+from retune.report.data import ReportCurve, ReportData
 from retune.report.vta import queue_chart
 from retune.targets.vta.timing import simulate
 
@@ -42,7 +42,7 @@ def report_data(
         created=created.strftime("%Y-%m-%d %H:%M UTC"),
         tasks=tuple(_task(result, times.get(result.entry.key, ())) for result in results),
         curves=tuple(
-            SearchCurve(task=result.entry.name, times_us=times[result.entry.key])
+            ReportCurve(task=result.entry.name, times_us=times[result.entry.key])
             for result in results
             if result.entry.key in times
         ),

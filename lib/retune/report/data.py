@@ -6,7 +6,7 @@ from retune.core.results import KernelTime, Latency, LayerQuality, OutputDeviati
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchCurve:
+class ReportCurve:
     """Measurements of one task in the order in which they were taken."""
 
     task: str
@@ -59,7 +59,7 @@ class ReportData:
     """When, as text for people."""
     tasks: tuple[TaskResult, ...]
     """The costliest first."""
-    curves: tuple[SearchCurve, ...]
+    curves: tuple[ReportCurve, ...]
     failures: tuple[tuple[str, int], ...]
     """Status or reason -> measurements, `ok` included; the most frequent first."""
     latency: tuple[Latency, ...]

@@ -3,7 +3,7 @@
 import numpy as np
 
 from retune.core.results import KernelTime, Latency, OutputDeviation, TaskEntry, TaskResult
-from retune.report.data import ReportData, SearchCurve
+from retune.report.data import ReportCurve, ReportData
 
 
 def sample(tasks: int = 12, seed: int = 0) -> ReportData:
@@ -39,7 +39,7 @@ def sample(tasks: int = 12, seed: int = 0) -> ReportData:
                 best_us=min(right) if right else None,
             )
         )
-        curves.append(SearchCurve(task=entries[-1].entry.name, times_us=tuple(times)))
+        curves.append(ReportCurve(task=entries[-1].entry.name, times_us=tuple(times)))
     return ReportData(
         network="light_squeezenet",
         target="cpu with <two> cores | PoCL 3.0",
