@@ -26,21 +26,25 @@ BUDGET_S = 60.0
 """No round starts after this time."""
 
 
+Against = Annotated[
+    str | None,
+    typer.Option(
+        help="Peer that is measured in turns with it: onnxruntime, openvino. Default: none."
+    ),
+]
+Repeat = Annotated[
+    int, typer.Option(min=1, help="Number of rounds; each runs every contestant once.")
+]
+
+
 def bench(
     module: Module,
-    against: Annotated[
-        str | None,
-        typer.Option(
-            help="Peer that is measured in turns with it: onnxruntime, openvino. Default: none."
-        ),
-    ] = None,
+    against: Against = None,
     model: Annotated[str | None, typer.Option(help=f"{MODEL_HELP} The peer runs it.")] = None,
     device: Device = "",
     scheduler: Scheduler = "",
     certs: Certs = None,
-    repeat: Annotated[
-        int, typer.Option(min=1, help="Number of rounds; each runs every contestant once.")
-    ] = 50,
+    repeat: Repeat = 50,
     profile: Annotated[
         bool, typer.Option("--profile", help="Print the time of each kernel, too.")
     ] = False,
