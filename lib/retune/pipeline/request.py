@@ -32,7 +32,7 @@ from retune.search.defaults import (
     DEFAULT_ALLOCATOR,
     DEFAULT_MAX_ERROR,
     DEFAULT_TUNER,
-    TaskScheduler,
+    TaskSchedulerName,
     TunerName,
 )
 
@@ -151,7 +151,7 @@ class TuneRequest:
         default=None,
     )
     tuner: TunerName = option("Tuner that proposes candidates", default=DEFAULT_TUNER)
-    task_scheduler: TaskScheduler = option(
+    task_scheduler: TaskSchedulerName = option(
         "Task scheduling: how the next task to measure is chosen", default=DEFAULT_ALLOCATOR
     )
     patience: Count = option(

@@ -4,10 +4,10 @@ from typing import Literal
 
 TunerName = Literal["evolutionary", "xgb", "ga", "random", "grid"]
 """Names of `retune.search.tuners.TUNERS`."""
-TaskScheduler = Literal["gradient", "round-robin", "sequential"]
+TaskSchedulerName = Literal["gradient", "round-robin", "sequential"]
 """Names of `retune.search.allocate.ALLOCATORS`."""
 
 DEFAULT_TUNER: TunerName = "evolutionary"
-DEFAULT_ALLOCATOR: TaskScheduler = "gradient"
+DEFAULT_ALLOCATOR: TaskSchedulerName = "gradient"
 DEFAULT_MAX_ERROR = 1e-5
 """Largest error of a strategy that a task may use, as a part of its output's range."""
