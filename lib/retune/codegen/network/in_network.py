@@ -1,9 +1,9 @@
 """One kernel that runs a network with a list of finalists for each of its steps, and a clock.
 
 What `persistent` is to a bundle, this is to an in-network comparison: the same workers take the
-same groups in the same order, but which finalist serves a slot is read from a buffer at each launch,
-and the worker that completes a row writes down when. A finalist so meets the caches, the neighbours
-and the waiting that it will have in its network. Read `in_network_text`.
+same groups in the same order, but which finalist serves a slot is read from a buffer at each
+launch, and the worker that completes a row writes down when. A finalist so meets the caches, the
+neighbours and the waiting that it will have in its network. Read `in_network_text`.
 """
 
 from collections.abc import Sequence
