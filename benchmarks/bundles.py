@@ -3,9 +3,9 @@
     python -m benchmarks.bundles --out build/tuned --minutes 2 zoo:resnet18_v1 light:inception_v1
 
 What `retune tune` publishes, less its comparison with peers and the report: the search, the
-race of the finalists, and the last check. `benchmarks.networks --bundles tuned=build/tuned` then
-measures all of them in one run. Start with an empty store (`--records`) to know what the minutes
-are worth.
+comparison of the finalists, and the validation. `benchmarks.networks --bundles tuned=build/tuned`
+then measures all of them in one run. Start with an empty store (`--records`) to know what the
+minutes are worth.
 """
 
 import time

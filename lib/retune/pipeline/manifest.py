@@ -15,7 +15,7 @@ from typing import Literal, Self
 
 from retune.graph.quantize.settings import QuantizeSettings
 from retune.pipeline.layout_plan import LayoutPlan
-from retune.report.data import Latency, LayerQuality
+from retune.report.data import KernelTime, Latency, LayerQuality
 from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_MAX_ERROR, DEFAULT_TUNER
 
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
@@ -359,22 +359,6 @@ class VerifyManifest(Manifest):
     passed: bool
     by_parts: bool = False
     """True: the outputs of some sample agree only up to jumps of host steps, and all parts do."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelTime:
-    """Time of one launch or host step of the tuned bundle."""
-
-    label: str
-    kernel: str
-    """Of a host step its ops."""
-    us: float
-    flops: int
-    bytes: int
-    roofline: float | None = None
-    """Share of what the machine's ceilings, measured in the same process, allow."""
-    host: bool = False
-    """True for a host step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -125,9 +125,9 @@ def recorded_run(request: TuneRequest, *, wait: bool = True) -> Generator[Record
     """The run of that request, from its import to its report; its record follows what happens.
 
     Runs that publish to the same folder exclude each other, and so do runs that share records, from
-    `RecordedRun.claim` on: the call waits for the other one, and says on the log who has it, or raises
-    BusyError without `wait`. Where the caller's own context has this run already, as a flow has it
-    that was started for it, the context is a part of that run. The request is one that
+    `RecordedRun.claim` on: the call waits for the other one, and says on the log who has it, or
+    raises BusyError without `wait`. Where the caller's own context has this run already, as a flow
+    has it that was started for it, the context is a part of that run. The request is one that
     `check_request` has passed.
     """
     name = run_name(request)

@@ -152,7 +152,8 @@ def stage_finalists(
     """
     failed = tuple(key for key, _ in tuned.failed)
     placement = layouts.plan.placement
-    key = stage_key("finalists", tuned.run_id, tuned.trials_done, failed, placement)
+    found = (tuned.run_id, tuned.trials_done, failed, placement)
+    key = stage_key("finalists", "constraints", *found)  # older ones held winners only
 
     def body(_: Path) -> Constraints:
         if request.trials == 0:

@@ -24,7 +24,7 @@ from retune.core.schema import from_json, to_json
 from retune.records.schema import TuningRecord
 
 FILE = "quarantine.json"
-"""Beside the folder of the records. Whoever deletes it, or an entry, acquits."""
+"""Beside the folder of the records. Deleting it, or an entry, allows the configuration again."""
 NAMING = ("task_key", "config_hash", "device")
 """Columns that say which configuration a record is of, and where it ran."""
 JUDGED = ("status", "error", "median_us")
@@ -36,7 +36,7 @@ class Quarantined:
     """One configuration of a task that is not to be used on a device."""
 
     record_id: str
-    """The record that was found guilty; others of the configuration share its fate."""
+    """The offending record; others of the configuration share its fate."""
     task_key: str
     config_hash: str
     device: str
@@ -108,21 +108,21 @@ def as_wrong(table: pa.Table, entries: Sequence[Quarantined]) -> pa.Table:
     )
     places = np.flatnonzero(perhaps.to_numpy(zero_copy_only=False))
     rows = table.select(NAMING).take(pa.array(places)).to_pylist()
-    guilty = {
+    denied = {
         int(place): reasons[name]
         for place, row in zip(places, rows, strict=True)
         if (name := (row["task_key"], row["config_hash"], row["device"])) in reasons
     }
-    if not guilty:
+    if not denied:
         return table
     mask = np.zeros(table.num_rows, bool)
-    mask[list(guilty)] = True
-    instead = ("wrong_result", pa.array(list(guilty.values()), pa.string()), None)
+    mask[list(denied)] = True
+    instead = ("wrong_result", pa.array(list(denied.values()), pa.string()), None)
     for name, value in zip(JUDGED, instead, strict=True):
         field = table.schema.field(name)
         column = table.column(name).combine_chunks()
         values = (
-            value if isinstance(value, pa.Array) else pa.array([value] * len(guilty), field.type)
+            value if isinstance(value, pa.Array) else pa.array([value] * len(denied), field.type)
         )
         changed = pc.replace_with_mask(column, pa.array(mask), values)
         table = table.set_column(table.schema.get_field_index(name), field, changed)

@@ -24,7 +24,7 @@ from retune.records.schema import Environment, Measurement, TuningRecord
 from retune.records.store import RecordStore
 from retune.schedule.space import Candidate, Candidates, Space
 from retune.search.allocate import ROUND, check_allocator, next_task
-from retune.search.batch import Batch, make_batch, measure_batch
+from retune.search.batch import Batch, make_batch, measure_programs
 from retune.search.conditions import network_options
 from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_TUNER
 from retune.search.history import HISTORY_COLUMNS, History, history_of, split_run
@@ -301,7 +301,7 @@ class Session:
 
     def _measure(self, run: TaskRun, batch: Batch) -> Sequence[Measurement]:
         workload_key = run.task.workload_key(self.settings.seed)
-        return measure_batch(self.runner, workload_key, batch, self.settings.options)
+        return measure_programs(self.runner, workload_key, batch.programs, self.settings.options)
 
     def _record(
         self, run: TaskRun, batch: Batch, measurements: Sequence[Measurement], first: int
