@@ -59,11 +59,11 @@ class KernelTime:
     """Time of one launch or host step of the tuned bundle."""
 
     label: str
-    kernel: str
+    kernel: str = ""
     """Of a host step its ops."""
     us: float
     flops: int
-    bytes: int
+    bytes: int = 0
     roofline: float | None = None
     """Share of what the machine's ceilings, measured in the same process, allow."""
     host: bool = False

@@ -4,7 +4,7 @@ All of it is plain data (text, numbers, tuples), small, and goes to JSON and bac
 and records travel as files named in a manifest. Paths in a manifest are relative to its `folder`.
 
 The way: TuneRequest -> ImportManifest (-> QuantizeManifest) -> TaskManifest
--> SearchManifest (one for each task) -> Tuned -> Constraints -> Selection
+-> TuneManifest (one for each task) -> TunedTasks -> Constraints -> Selection
 -> CompileManifest (untuned, tuned) -> VerifyManifest (-> Constraints -> Selection ...)
 -> BenchManifest -> PublishedManifest.
 """
@@ -154,7 +154,7 @@ class TaskProgress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchManifest(Manifest):
+class TuneManifest(Manifest):
     """The search of one task in a run. Its records are in the store."""
 
     run_id: str
@@ -177,7 +177,7 @@ class SearchManifest(Manifest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tuned:
+class TunedTasks:
     """What the searches of all tasks came to."""
 
     run_id: str

@@ -13,7 +13,7 @@ from retune.pipeline.manifest import (
     QuantizeManifest,
     Selection,
     TaskManifest,
-    Tuned,
+    TunedTasks,
     VerifyManifest,
 )
 
@@ -24,7 +24,7 @@ class FinishedRun:
 
     network: ImportManifest
     tasks: TaskManifest
-    searched: Tuned
+    searched: TunedTasks
     selection: Selection
     """What the tuned bundle was compiled from."""
     constraints: Constraints
