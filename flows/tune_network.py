@@ -15,7 +15,6 @@ from pydantic import Field
 
 import tasks
 from retune.core.config import cache_root, records_root
-from retune.core.layouts import Solver
 from retune.graph.quantize.settings import QuantizeSettings
 from retune.pipeline.chain import run_chain
 from retune.pipeline.manifest import Publish, TuneRequest
@@ -58,7 +57,6 @@ def tune_network(
     seed: Annotated[int, Field(ge=0)] = 0,
     shapes: dict[str, list[int]] | None = None,
     layout: Literal["auto", "NHWC", "NCHW", "NCHW16c"] = "NHWC",
-    layout_solver: Solver = "auto",
     max_error: Annotated[float, Field(ge=0)] = 1e-5,
     samples: Annotated[int, Field(ge=1)] = 2,
     publish: Publish = "always",
@@ -84,7 +82,6 @@ def tune_network(
         seed: The same seed proposes the same candidates.
         shapes: Shapes of inputs that the model leaves open, by input or symbol.
         layout: How images lie: what measuring finds for each of them, or all of them alike.
-        layout_solver: How a plan of layouts is found, where it is left to measuring.
         max_error: Largest error of a layer, as a part of its output's range.
         samples: Inputs on which the bundle is compared with the oracle.
         publish: Whether the bundle takes the place of the published one always, or if it is faster.
@@ -108,7 +105,6 @@ def tune_network(
         seed=seed,
         shapes=tuple(sorted((name, tuple(shape)) for name, shape in (shapes or {}).items())),
         layout=layout,
-        layout_solver=layout_solver,
         max_error=max_error,
         samples=samples,
         publish=publish,

@@ -1,4 +1,4 @@
-"""The shape of the code base: sizes, layers, fences. A test that fails here names the offender."""
+"""The shape of the code base: sizes of functions, fences, what must not stand in a file."""
 
 import ast
 import re
@@ -12,11 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("lib/retune", "flows", "tasks")
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
-MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 50
-
-LONG_FILES: dict[str, str] = {}
-"""File -> why it may be longer than the budget."""
 
 LONG_FUNCTIONS: dict[str, str] = {
     "flows/tune_network.py::tune_network": "a parameter and its description are a line each",
@@ -30,12 +26,14 @@ LONG_FUNCTIONS: dict[str, str] = {
 FENCES: dict[str, tuple[str, ...]] = {
     "prefect": ("flows/", "tasks/", "lib/retune/prefect/"),
     "pyopencl": ("lib/retune/device/",),
-    "onnx": ("lib/retune/graph/",),
+    "onnx": tuple(f"lib/retune/{name}/" for name in ("proto", "ops", "graph", "frontend")),
     "onnxruntime": ("lib/retune/bundle/verify/peers.py",),
     "openvino": ("lib/retune/bundle/verify/peers.py",),
+    "scipy": ("lib/retune/search/layout/solver.py",),
     "xgboost": ("lib/retune/search/model/cost_model.py",),
     "pyarrow": ("lib/retune/records/",),
     "pandas": ("lib/retune/records/",),
+    "msgspec": ("lib/retune/core/schema.py",),
     "safetensors": ("lib/retune/bundle/", "lib/retune/device/remote/wire.py"),
     "distributed": ("lib/retune/device/remote/", "lib/retune/farm/"),
     "dask": ("lib/retune/device/remote/door.py",),
@@ -56,27 +54,6 @@ HEAVY = (
     "pandas",
     "scipy",
     "distributed",
-)
-
-LAYERS: tuple[tuple[str, ...], ...] = (
-    ("retune.cli",),
-    ("flows",),
-    ("tasks",),
-    ("retune.prefect",),
-    ("retune.nightly",),
-    ("retune.api",),
-    ("retune.pipeline",),
-    ("retune.farm",),
-    ("retune.bundle", "retune.report"),
-    ("retune.search",),
-    ("retune.device",),
-    ("retune.records",),
-    ("retune.targets",),
-    ("retune.targets.vta",),
-    ("retune.graph", "retune.schedule", "retune.codegen"),
-    ("retune.intrinsics",),
-    ("retune.ir", "retune.search.layout.solver"),
-    ("retune.core",),
 )
 
 
@@ -102,19 +79,6 @@ def _imports(tree: ast.AST) -> Iterator[tuple[str, int]]:
                 yield f"{node.module}.{alias.name}", node.lineno
 
 
-def _layer(module: str) -> tuple[int, str] | None:
-    for level, names in enumerate(LAYERS):
-        for name in names:
-            if module == name or module.startswith(f"{name}."):
-                return level, name
-    return None
-
-
-def _module_of(path: Path) -> str:
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts[1:] if parts[0] == "lib" else parts)
-
-
 def _tracked() -> list[Path]:
     try:
         listing = subprocess.run(
@@ -127,16 +91,6 @@ def _tracked() -> list[Path]:
         return [path for path in SOURCES if path.is_file()]
     names = listing.stdout.decode().split("\0")
     return [ROOT / name for name in names if name and (ROOT / name).is_file()]
-
-
-def test_files_are_short_enough_to_be_read_in_one_sitting():
-    long = {
-        _name(path): lines
-        for path in SOURCES
-        if (lines := len(path.read_text(encoding="utf-8").splitlines())) > MAX_FILE_LINES
-        and _name(path) not in LONG_FILES
-    }
-    assert not long, f"longer than {MAX_FILE_LINES} lines: {long}"
 
 
 def test_functions_fit_on_a_screen():
@@ -152,8 +106,7 @@ def test_functions_fit_on_a_screen():
 
 def test_named_exceptions_are_still_needed():
     names = {_name(path) for path in SOURCES}
-    stale = [name for name in LONG_FILES if name not in names]
-    stale += [where for where in LONG_FUNCTIONS if where.split("::")[0] not in names]
+    stale = [where for where in LONG_FUNCTIONS if where.split("::")[0] not in names]
     assert not stale, f"exceptions for what no longer exists: {stale}"
 
 
@@ -166,31 +119,6 @@ def test_third_parties_stay_behind_their_doors():
             if doors and not any(name == door or name.startswith(door) for door in doors):
                 broken.append(f"{name}:{line} imports {module}; only {', '.join(doors)} may")
     assert not broken, "\n".join(sorted(set(broken)))
-
-
-def test_no_import_goes_up_or_sideways():
-    broken: list[str] = []
-    for path in SOURCES:
-        here = _layer(_module_of(path))
-        if here is None:
-            continue
-        for module, line in _imports(ast.parse(path.read_text(encoding="utf-8"))):
-            there = _layer(module)
-            if there is None or there[1] == here[1]:
-                continue
-            if there[0] <= here[0]:
-                broken.append(f"{_name(path)}:{line} ({here[1]}) imports {module}")
-    assert not broken, "\n".join(sorted(set(broken)))
-
-
-def test_import_linter_has_the_same_layers():
-    import tomllib
-
-    config = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    contracts = config["tool"]["importlinter"]["contracts"]
-    (stated,) = [entry["layers"] for entry in contracts if entry["type"] == "layers"]
-    read = tuple(tuple(re.findall(r"[\w.]+", layer)) for layer in stated)
-    assert read == LAYERS
 
 
 @pytest.mark.parametrize("module", ["retune", "retune.cli.main"])
@@ -262,10 +190,11 @@ def test_every_package_says_what_it_is():
     assert not missing, f"no module docstring: {missing}"
 
 
-def test_readme_lists_every_knob_and_package():
+def test_documentation_lists_every_knob_and_package():
     from retune.core.config import KNOBS
 
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
     missing = [knob.name for knob in KNOBS if f"`{knob.name}`" not in text]
     packages = sorted(path.parent.name for path in (ROOT / "lib/retune").glob("*/__init__.py"))
     missing += [name for name in packages if f"`lib/retune/{name}/`" not in text]

@@ -15,7 +15,6 @@ from retune.bundle.verify.bench import compare_times
 from retune.core.config import cache_root, records_root
 from retune.core.errors import InputError
 from retune.core.keys import content_key
-from retune.core.layouts import Solver
 from retune.device.opencl.runtime import Device
 from retune.device.opening import open_device
 from retune.graph.quantize.settings import QuantizeSettings
@@ -94,7 +93,6 @@ def tune_network(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     records: Path | str | None = None,
     layout: str = "NHWC",
-    layout_solver: Solver = "auto",
     max_error: float = DEFAULT_MAX_ERROR,
     quantize: QuantizeSettings | None = None,
     calibration: Path | str = "",
@@ -130,7 +128,6 @@ def tune_network(
         seed=seed,
         shapes=tuple(sorted((shapes or {}).items())),
         layout=layout,
-        layout_solver=layout_solver,
         max_error=max_error,
         quantize=quantize,
         calibration=str(calibration),

@@ -8,7 +8,7 @@ import typer
 
 from retune.core.config import records_root
 from retune.core.errors import InputError
-from retune.core.layouts import LAYOUTS, SOLVERS, Solver
+from retune.core.layouts import LAYOUTS, SOLVER_REMOVED
 
 if TYPE_CHECKING:
     from retune.bundle.trust import Trust
@@ -35,9 +35,6 @@ ShapeList = Annotated[
 Layout = Annotated[
     str,
     typer.Option(help="How images lie: NHWC, NCHW, NCHW16c, or auto: what measuring finds."),
-]
-LayoutSolver = Annotated[
-    str, typer.Option(help="How a plan of layouts is found: auto, exact, pbqp or greedy.")
 ]
 Trusted = Annotated[
     list[Path] | None,
@@ -78,12 +75,13 @@ def parse_layout(value: str) -> str:
     raise InputError(f"--layout {value}: expected {', '.join(LAYOUTS)}; got {value!r}")
 
 
-def parse_solver(value: str) -> Solver:
-    """The solver of layouts. Raises: InputError."""
-    for solver in SOLVERS:
-        if solver == value.lower():
-            return solver
-    raise InputError(f"--layout-solver {value}: expected {', '.join(SOLVERS)}; got {value!r}")
+def _refuse_solver(value: str) -> None:
+    if value:
+        raise InputError(f"--layout-solver {value}: {SOLVER_REMOVED}")
+
+
+LayoutSolver = Annotated[str, typer.Option(hidden=True, callback=_refuse_solver)]
+"""An option of earlier versions."""
 
 
 def check_model(model: str) -> None:

@@ -16,11 +16,10 @@ from typing import Any, TypeVar, cast
 from retune.core.config import cache_root, records_root
 from retune.core.errors import InputError
 from retune.core.files import check_folder
-from retune.core.layouts import LAYOUTS, SOLVERS
+from retune.core.layouts import LAYOUTS
 from retune.device.simulated.board import SIMULATED
 from retune.frontend.models import check_model
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
-from retune.nightly.cron import daily, firing_times
 from retune.nightly.settings import (
     EVENTS,
     VARIABLE,
@@ -37,7 +36,7 @@ from retune.nightly.settings import (
     slug,
 )
 from retune.nightly.tables import Table, is_number, read_toml
-from retune.nightly.window import Window, parse_window
+from retune.nightly.window import Window, daily, firing_times, parse_window
 from retune.pipeline.manifest import Shapes
 from retune.pipeline.quantization import RANDOM, check_settings
 from retune.search.allocate import ALLOCATORS
@@ -122,7 +121,6 @@ def _read_options(table: Table, defaults: SearchOptions, folder: Path) -> Search
         seed=table.count("seed", defaults.seed),
         max_error=table.number("max_error", defaults.max_error, least=0),
         layout=table.choice("layout", LAYOUTS, defaults.layout),
-        layout_solver=table.choice("layout_solver", SOLVERS, defaults.layout_solver),
         samples=table.count("samples", defaults.samples, least=1),
         quantize=_read_quantize(table, defaults.quantize),
         calibration=_read_calibration(table, defaults.calibration, folder),

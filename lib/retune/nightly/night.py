@@ -17,9 +17,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from retune.core.codec import from_json, to_json
 from retune.core.errors import InputError, RecordError
 from retune.core.replacing import replacing
+from retune.core.schema import from_json, to_json
 from retune.nightly.fleet import Key
 from retune.nightly.settings import check_name
 from retune.nightly.window import Window, night_of

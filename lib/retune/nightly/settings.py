@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Literal
 
 from retune.core.errors import InputError
-from retune.core.layouts import Solver
 from retune.graph.quantize.settings import QuantizeSettings
 from retune.nightly.window import Window
 from retune.pipeline.manifest import Shapes, TuneRequest
@@ -36,7 +35,6 @@ class SearchOptions:
     seed: int = 0
     max_error: float = DEFAULT_MAX_ERROR
     layout: str = "NHWC"
-    layout_solver: Solver = "auto"
     samples: int = 2
     quantize: QuantizeSettings | None = None
     calibration: str = ""

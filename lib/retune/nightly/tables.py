@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeGuard, TypeVar, cast
 
 from retune.core.errors import InputError
+from retune.core.layouts import SOLVER_REMOVED
 
 Word = TypeVar("Word", bound=str)
 
@@ -49,6 +50,8 @@ class Table:
         self._values = values
         known = tuple(values if keys is None else keys)
         for key in values:
+            if key == "layout_solver" and key not in known:
+                raise InputError(f"{where}: layout_solver: {SOLVER_REMOVED}")
             if key not in known:
                 raise InputError(
                     f"{where}: expected keys among {', '.join(known)}, got "

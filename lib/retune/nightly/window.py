@@ -5,6 +5,8 @@ start or more, and closes at the first after that at which it shows its end or m
 a clock skips in spring is the moment of the change, and an hour that comes twice in autumn opens
 and closes a window once. No window (None) is always open.
 
+`firing_times` are those of a cron expression, by which nights are started.
+
 All moments are aware; what is returned is in UTC, since Python compares and subtracts moments of
 one zone by what the clock shows.
 """
@@ -14,6 +16,8 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from zoneinfo import ZoneInfo, available_timezones
 
+from cronsim import CronSim, CronSimError
+
 from retune.core.errors import InputError
 from retune.nightly.tables import did_you_mean
 
@@ -21,6 +25,14 @@ _DAY = timedelta(days=1)
 _EARLIER = (-2, -1, 0, 1, 2)
 """Days around a moment on which a window may have opened that is open or opens next: a clock may
 skip a whole day."""
+
+
+_CRON_FIELDS = (
+    ("minute", 0, 59), ("hour", 0, 23), ("day of the month", 1, 31), ("month", 1, 12),
+    ("day of the week", 0, 7),
+)  # fmt: skip
+"""Name, least and greatest value."""
+_ANY_MOMENT = datetime(2026, 1, 1)  # noqa: DTZ001 - only the expression is looked at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +119,50 @@ def night_of(window: Window | None, now: datetime) -> date:
     if window is None:
         return now.astimezone(UTC).date()
     return (opening_of(window, now) or _coming(window, now)).day
+
+
+def daily(clock: time) -> str:
+    """The cron expression that fires every day at that time."""
+    return f"{clock.minute} {clock.hour} * * *"
+
+
+def firing_times(expression: str) -> list[time]:
+    """The times of the clock at which a cron expression fires, on whatever days. In order.
+
+    Raises: InputError naming the field that is wrong.
+    """
+    fields = expression.split()
+    if len(fields) != len(_CRON_FIELDS):
+        raise InputError(
+            f"cron: expected five fields (minute, hour, day of the month, month, day of the week) "
+            f'such as "0 22 * * *", got {len(fields)} in {expression!r}'
+        )
+    for number, (name, least, most) in enumerate(_CRON_FIELDS):
+        alone = " ".join(field if at == number else "*" for at, field in enumerate(fields))
+        if not _is_plain(_parsed(alone)):
+            raise InputError(
+                f"cron: expected as {name} values from {least} to {most} (5, 1-5, */2, 1,15), "
+                f"got {fields[number]!r}"
+            )
+    if (parsed := _parsed(expression)) is None:
+        raise InputError(f"cron: expected a day that one of the months has, got {expression!r}")
+    return [
+        time(hour, minute) for hour in sorted(parsed.hours) for minute in sorted(parsed.minutes)
+    ]
+
+
+def _parsed(expression: str) -> CronSim | None:
+    try:
+        return CronSim(expression, _ANY_MOMENT)
+    except CronSimError:
+        return None
+
+
+def _is_plain(parsed: CronSim | None) -> bool:
+    """False for days counted from a month's end or by weeks, which Prefect does not all know."""
+    return parsed is not None and all(
+        isinstance(day, int) and day >= 0 for day in (*parsed.days, *parsed.weekdays)
+    )
 
 
 def _coming(window: Window, now: datetime) -> Opening:

@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from math import prod
 
 from retune.core.dtypes import TensorType
-from retune.ir.expr import Expr, call, const, power
+from retune.ir.expr import Expr, const, power
+from retune.ir.functions import call
 from retune.ir.te import Reducer, Tensor, reduce_axis
 from retune.ops.convolution import padded
 from retune.ops.registry import Attrs, OpCall, integer, ints, number, op, present

@@ -12,8 +12,8 @@ import numpy as np
 
 from retune.core.dtypes import Array, TensorType
 from retune.ir.expr import Expr, binary, cast, const, equal, select
+from retune.ir.functions import call
 from retune.ir.te import Axis, Reducer, Tensor, reduce_axis
-from retune.ops.elementwise import divide
 from retune.ops.host_numpy import top_places
 from retune.ops.linear import BYTES
 from retune.ops.registry import Attrs, OpCall, integer, ints, op, present
@@ -58,7 +58,11 @@ def reduce(c: OpCall) -> Tensor:
         if truth:
             return binary("ne", total[i], 0)
         whole = not data.dtype.startswith("float")
-        return divide(total[i], const(count, data.dtype)) if whole else total[i] * (1.0 / count)
+        return (
+            call("divide", total[i], const(count, data.dtype))
+            if whole
+            else total[i] * (1.0 / count)
+        )
 
     return c.stage(body, [total])
 

@@ -7,7 +7,7 @@ too long, an operator has a `numpy` of its own, which tests hold against the exp
 """
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias, cast
@@ -142,6 +142,8 @@ def _program(
 
 
 OPS: dict[str, OpDef] = {}
+SOURCES: list[Callable[[], None]] = []
+"""What registers operators that came to be by other registries, when one is asked for."""
 
 
 def register(definition: OpDef) -> OpDef:
@@ -181,6 +183,8 @@ def op(
 
 def lookup(name: str) -> OpDef:
     """The op of that name. Raises: LookupFailed naming close ones."""
+    if name not in OPS:
+        _refresh()
     if name in OPS:
         return OPS[name]
     close = difflib.get_close_matches(name, OPS, n=3)
@@ -196,9 +200,15 @@ def expression_of(name: str) -> Expression:
     raise LookupFailed(f"op '{name}' has no tensor expression; close: {', '.join(close) or 'none'}")
 
 
-def forms_of(onnx_name: str) -> Iterator[OpDef]:
+def _refresh() -> None:
+    for register_new in SOURCES:
+        register_new()
+
+
+def forms_of(onnx_name: str) -> list[OpDef]:
     """The ops that are an ONNX operator of that name."""
-    return (entry for entry in OPS.values() if entry.onnx and entry.onnx.name == onnx_name)
+    _refresh()
+    return [entry for entry in OPS.values() if entry.onnx and entry.onnx.name == onnx_name]
 
 
 def read(tensor: Tensor, axes: Sequence[Expr], shape: Sequence[int]) -> Load:

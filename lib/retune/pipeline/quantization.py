@@ -9,10 +9,10 @@ from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 
-from retune.core.codec import from_json, to_json
 from retune.core.errors import InputError
 from retune.core.keys import file_key
 from retune.core.replacing import replacing
+from retune.core.schema import from_json, to_json
 from retune.device.opening import spec_of
 from retune.device.simulated.accelerator import config_of, is_accelerator
 from retune.frontend.onnx.importer import load_file
@@ -27,12 +27,12 @@ from retune.ops import Array
 from retune.ops.quantized import RESCALING
 from retune.pipeline.manifest import (
     ImportManifest,
-    LayerQuality,
     OutputQuality,
     QuantizeManifest,
     TuneRequest,
 )
 from retune.pipeline.stage import Inputs, stage
+from retune.report.data import LayerQuality
 
 RANDOM = "random"
 """In place of a path to samples: random ones."""

@@ -13,17 +13,21 @@ from retune.device.opening import is_simulated
 from retune.pipeline.manifest import KernelTime, TaskResult, TuneRequest
 from retune.pipeline.report_layouts import report_layouts
 from retune.pipeline.results import FinishedRun
-from retune.pipeline.summary import accelerated, event_of, failed_tasks, quality_text, task_results
+from retune.pipeline.summary import (
+    accelerated,
+    failed_tasks,
+    quality_text,
+    task_results,
+    validated,
+)
 from retune.records.schema import BESIDE_SEARCH
 from retune.records.store import RecordStore
 from retune.report import (
-    Curve,
     KernelShare,
-    LatencyBar,
-    QuantizedLayer,
+    ReportCurve,
     ReportData,
     ReportTask,
-    Verification,
+    ReportVerification,
 )
 from retune.report.vta import queue_chart
 from retune.targets.vta.timing import simulate
@@ -45,23 +49,14 @@ def report_data(
         created=created.strftime("%Y-%m-%d %H:%M UTC"),
         tasks=tuple(_task(result, times.get(result.entry.key, ())) for result in results),
         curves=tuple(
-            Curve(task=result.entry.name, times_us=times[result.entry.key])
+            ReportCurve(task=result.entry.name, times_us=times[result.entry.key])
             for result in results
             if result.entry.key in times
         ),
         failures=run.searched.statuses,
-        latency=tuple(
-            LatencyBar(
-                name=row.name,
-                median_us=row.median_us,
-                p25_us=row.p25_us,
-                p75_us=row.p75_us,
-                runs=row.runs,
-            )
-            for row in run.bench.rows
-        ),
+        latency=run.bench.rows,
         profile=_shares(run.bench.profile),
-        verification=Verification(
+        verification=ReportVerification(
             oracle=run.verified.oracle,
             samples=run.verified.samples,
             max_abs=run.verified.max_abs,
@@ -73,7 +68,7 @@ def report_data(
         facts=_facts(request, run, published),
         queues=_queues(run),
         integers=quality_text(run.quantized) if run.quantized else "",
-        layers=_layers(run),
+        layers=run.quantized.layers if run.quantized else (),
         layouts=report_layouts(request, run),
     )
 
@@ -140,13 +135,6 @@ def _task(result: TaskResult, times: Sequence[float | None]) -> ReportTask:
     )
 
 
-def _layers(run: FinishedRun) -> tuple[QuantizedLayer, ...]:
-    return tuple(
-        QuantizedLayer(layer=row.layer, op=row.op, decibels=row.decibels, saturation=row.saturation)
-        for row in (run.quantized.layers if run.quantized else ())
-    )
-
-
 def _facts(request: TuneRequest, run: FinishedRun, published: str) -> tuple[tuple[str, str], ...]:
     network, searched, tuned = run.network, run.searched, run.tuned
     facts: Mapping[str, str] = {
@@ -162,7 +150,7 @@ def _facts(request: TuneRequest, run: FinishedRun, published: str) -> tuple[tupl
         "bundle": str(request.module),
         "kernels": f"{tuned.kernels} kernels, {tuned.launches} launches, {tuned.form}",
         "schedules": f"{tuned.from_records} from records, {tuned.from_defaults} default",
-        "last check": event_of(run.settled).text,
+        "validation": validated(run.constraints, run.verified),
         "errors of layers": f"{request.max_error:g} of the output's range allowed, "
         f"{tuned.largest_error} used",
         "weights": _size(tuned.weight_bytes),

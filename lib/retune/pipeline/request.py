@@ -36,11 +36,6 @@ def check_request(request: TuneRequest) -> None:
             raise InputError(f"{name}: expected 0 or more, got {getattr(request, name)}")
     if request.publish not in ("always", "faster"):
         raise InputError(f"publish: expected always or faster, got {request.publish!r}")
-    if request.layout_solver != "auto" and request.layout != "auto":
-        raise InputError(
-            f"layout_solver {request.layout_solver}: expected layout auto beside it, got "
-            f"{request.layout}, which leaves nothing to solve for"
-        )
     check_tuner(request.tuner)
     check_quantization(request)
     check_allocator(request.allocator)

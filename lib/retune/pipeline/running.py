@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from retune.core.codec import from_json, to_json
 from retune.core.errors import LookupFailed, RecordError, RunStopped, sentence
 from retune.core.keys import content_key
 from retune.core.locking import exclusive_once, machine_lock
 from retune.core.processes import Holder, is_alive, now, this_process
 from retune.core.replacing import replacing
+from retune.core.schema import from_json, to_json
 from retune.pipeline.manifest import TuneRequest
 from retune.search.owner import own_run
 

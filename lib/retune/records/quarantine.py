@@ -17,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from retune.core.codec import from_json, to_json
 from retune.core.errors import RecordError
 from retune.core.locking import exclusive
 from retune.core.replacing import replacing
+from retune.core.schema import from_json, to_json
 from retune.records.schema import TuningRecord
 
 FILE = "quarantine.json"

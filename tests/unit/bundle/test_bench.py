@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from retune.bundle.verify import bench
 from retune.bundle.verify.bench import BenchOptions, compare_times, known_times, longest_s
-from retune.bundle.verify.compare import bench
 from retune.core.errors import InputError
 from tests.properties import quick
 

@@ -15,7 +15,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from retune.bundle.runtime.module import random_inputs
-from retune.bundle.verify.compare import peers, verify
+from retune.bundle.verify import peers
+from retune.bundle.verify.compare import verify
 from retune.bundle.verify.peers import (
     numpy_peer,
     open_peer,

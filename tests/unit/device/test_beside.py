@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
+from retune.device.measure import local as measure
 from retune.device.measure.child import ChildLostError
 from retune.device.measure.lease import lease
 from retune.device.measure.local import LocalRunner, MeasureOptions
-from retune.device.measure.local import local as measure
 from retune.device.measure.messages import Build, Check, Forget, Load, Reply, Request, Time, Warm
 from tests.unit.device.test_measure import WORKLOAD, FakeChild, program
 

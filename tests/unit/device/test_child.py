@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from retune.device.measure import child as children
 from retune.device.measure.child import Child, ChildLostError
-from retune.device.measure.local import child as children
 from tests.unit.device.echoing import MUTE
 
 DEADLINE_S = 60.0

@@ -12,11 +12,11 @@ from retune.frontend.onnx.importer import import_model
 from retune.frontend.onnx.ops.registry import CLAIMS, HANDLERS, Emitter, OnnxNode, onnx_op
 from retune.graph.evaluate import run_graph
 from retune.ir.expr import Expr, maximum, minimum, select
+from retune.ir.functions import FUNCTIONS, function
 from retune.ir.interp import run_program
 from retune.ir.stmt import from_dag
 from retune.ir.te import Tensor
-from retune.ops.elementwise import elementwise
-from retune.ops.registry import OPS, Attrs, OpCall, number, op
+from retune.ops.registry import OPS, OpCall, number, op
 from retune.ops.shapes import same_type
 from retune.search.extract import extract
 
@@ -70,13 +70,12 @@ SHRINK = "my.domain::SoftShrink"
 
 @pytest.fixture
 def soft_shrink() -> Iterator[None]:
-    def body(x: Expr, attrs: Attrs) -> Expr:
-        by = number(attrs, "by")
+    def body(x: Expr, by: float) -> Expr:
         return select(x > by, x - by, select(x < -by, x + by, 0.0))
 
-    elementwise("soft_shrink", body, SHRINK, {"by": 0.5}, since=2)
+    function("soft_shrink", body, attributes={"by": 0.5}, onnx=SHRINK, onnx_since=2)
     yield
-    del OPS["soft_shrink"]
+    del FUNCTIONS["soft_shrink"], OPS["soft_shrink"]
 
 
 def test_an_activation_function_is_one_entry(soft_shrink: None) -> None:

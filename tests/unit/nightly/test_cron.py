@@ -5,7 +5,7 @@ from datetime import time
 import pytest
 
 from retune.core.errors import InputError
-from retune.nightly.cron import daily, firing_times
+from retune.nightly.window import daily, firing_times
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,9 @@ def test_it_fires_at_these_times_of_day(expression: str, times: list[time]):
         ("*/0 * * * *", "as minute values"),
         ("1,,2 * * * *", "as minute values"),
         ("0 22 L * *", "as day of the month values"),
+        ("0 22 * * 5L", "as day of the week values .* got '5L'"),
+        ("0 22 * * MON#2", "as day of the week values"),
+        ("0 22 30 2 *", "a day that one of the months has"),
     ],
 )
 def test_what_is_no_cron_expression_says_which_field(expression: str, words: str):

@@ -14,7 +14,6 @@ from retune.cli.options import (
     ShapeList,
     check_model,
     parse_shapes,
-    parse_solver,
     record_store,
 )
 from retune.core.config import cache_root
@@ -32,25 +31,26 @@ def plan(
     certs: Certs = None,
     shape: ShapeList = None,
     records: Records = None,
-    layout_solver: LayoutSolver = "auto",
+    layout_solver: LayoutSolver = "",
     json: Json = False,
 ) -> None:
     """Print the cheapest layouts of a network's images.
 
     By the records of `retune tune --layout auto`.
     """
-    shapes, solver = parse_shapes(shape), parse_solver(layout_solver)
+    del layout_solver  # refused
+    shapes = parse_shapes(shape)
     check_model(model)
     name = farm_device(device, scheduler, certs)
     check_folder("RETUNE_CACHE", cache_root())
     store = record_store(records)
     from retune.api import import_network
-    from retune.core.codec import to_json
+    from retune.core.schema import to_json
     from retune.device.opening import spec_of
     from retune.pipeline.layouts import plan_of, totals_of
     from retune.search.conditions import network_conditions
     from retune.search.layout.search import FoundLayouts, recorded_problem
-    from retune.search.layout.solver.solve import solve
+    from retune.search.layout.solver import solve
 
     spec = spec_of(name)
     network = import_network(model, shapes, "NHWC", cache_root()).network
@@ -61,7 +61,7 @@ def plan(
             f"{store.root}: expected measurements of {model} in other layouts than rows on "
             f"{spec.name}, got none; `retune tune {model} --layout auto --out DIR` takes them"
         )
-    solution = solve(problem.table, solver)
+    solution = solve(problem.table)
     found = FoundLayouts(problem=problem, solution=solution, trials=0, unused=0)
     chosen = plan_of(problem.choice(solution.choice), problem)
     totals = totals_of(found, network)

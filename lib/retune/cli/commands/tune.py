@@ -19,7 +19,6 @@ from retune.cli.options import (
     check_model,
     parse_layout,
     parse_shapes,
-    parse_solver,
     place,
     sorted_shapes,
 )
@@ -114,7 +113,7 @@ def tune(
     shape: ShapeList = None,
     records: Records = None,
     layout: Layout = "NHWC",
-    layout_solver: LayoutSolver = "auto",
+    layout_solver: LayoutSolver = "",
     max_error: MaxError = DEFAULT_MAX_ERROR,
     quantize: Annotated[
         str, typer.Option(help="Tune it as a network of integers: int8, power2; or none.")
@@ -138,6 +137,7 @@ def tune(
 
     Candidates are measured, the best compiled, verified, and compared with others.
     """
+    del layout_solver  # refused
     request = TuneRequest(
         model=model,
         out=str(out),
@@ -152,7 +152,6 @@ def tune(
         seed=seed,
         shapes=sorted_shapes(parse_shapes(shape)),
         layout=parse_layout(layout),
-        layout_solver=parse_solver(layout_solver),
         max_error=max_error,
         quantize=settings_of(
             quantize,

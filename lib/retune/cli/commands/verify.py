@@ -78,7 +78,7 @@ def _judged(
     """The bundle beside the oracle; one of integers also beside the float network."""
     from retune.bundle.plan import INTEGERS_NOTE, RECIPE_NOTE
     from retune.bundle.verify.examination import Original
-    from retune.core.codec import from_json
+    from retune.core.schema import from_json
     from retune.frontend.models import resolve_model
     from retune.graph.quantize.recipe import Recipe
 
