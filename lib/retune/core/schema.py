@@ -31,7 +31,6 @@ from typing import (
 )
 
 import msgspec
-import numpy as np
 from msgspec import Meta
 
 from retune.core.errors import InputError, RecordError, RetuneError
@@ -205,6 +204,8 @@ _ARRAY_KINDS = "biufV"
 
 
 def _packed_array(value: object) -> object:
+    import numpy as np
+
     if isinstance(value, np.generic):
         return value.item()
     if not isinstance(value, np.ndarray):
@@ -215,6 +216,8 @@ def _packed_array(value: object) -> object:
 
 
 def _unpacked_array(kind: type, data: object) -> object:
+    import numpy as np
+
     if kind is not np.ndarray:
         raise TypeError(f"unpack: {kind} has no form as a message")
     name, shape, pieces = msgspec.convert(data, tuple[str, tuple[Count, ...], list[bytes]])
@@ -233,6 +236,8 @@ def _refuse_constant(text: str) -> object:
 
 
 def _plainer(value: object) -> object:
+    import numpy as np
+
     match value:
         case Path() | datetime():  # pandas has moments of its own
             return str(value)
@@ -263,7 +268,8 @@ def _sentence(kind: object, data: object, where: str, style: str, message: str) 
     stated, steps = (found[1], found[2]) if found else (message, "")
     asked, got, path = _resolve(kind, data, steps)
     if missing := re.search(r"missing required field `(.*)`", stated):
-        return f"{_place(where, (*path, missing[1]), style)}: expected a value, got nothing"
+        add = _then("add the key" if style == "toml" else "")
+        return f"{_place(where, (*path, missing[1]), style)}: expected a value, got nothing{add}"
     place = _place(where, path, style)
     if stated.startswith("Invalid enum value"):
         choices = tuple(map(str, get_args(asked)))
@@ -278,8 +284,9 @@ def _sentence(kind: object, data: object, where: str, style: str, message: str) 
 
 def _noun(kinds: str, style: str, limit: str) -> str:
     """Such as `a number above 0`."""
-    nouns = {**_NOUNS, "object": "a table"} if style == "toml" else _NOUNS
-    names = [nouns.get(kind, kind) for kind in kinds.split(" | ")]
+    toml = style == "toml"  # it has no null
+    nouns = {**_NOUNS, "object": "a table"} if toml else _NOUNS
+    names = [nouns.get(k, k) for k in kinds.split(" | ") if not (toml and k == "null")]
     noun = " or ".join(names)
     if not limit:
         return noun

@@ -13,8 +13,9 @@ from retune.device.simulated.accelerator import BASE
 from retune.pipeline.choose import choose, within_limit
 from retune.pipeline.layout_choice import choice_of
 from retune.pipeline.layout_plan import ALL_IN_ROWS, LayoutPlan
-from retune.pipeline.manifest import BestRecord, Constraints, Selection, TaskManifest, TuneRequest
+from retune.pipeline.manifest import BestRecord, Constraints, Selection, TaskManifest
 from retune.pipeline.network import open_network
+from retune.pipeline.request import TuneRequest
 from retune.records.conditions import CONSTANTS, Conditions, within
 from retune.records.ranking import top
 from retune.records.schema import TuningRecord
@@ -60,15 +61,15 @@ def stage_choose(
         key: _conditions(network, task, devices[key], tasks.model_key, given.layouts)
         for key, task in chosen.items()
     }
-    winners = {winner.record_id: winner for winner in given.winners}
-    known = list(store.named(list(winners)).values())
-    for key, space in spaces.items():
-        sketches = within_limit(space, limits.get(key))
-        for where in conditions[key]:
-            count = _ALTERNATIVES + denials[key]
-            known += top(store, key, where.comparable, count, sketches)
     ordered = list(dict.fromkeys(where for each in conditions.values() for where in each))
     denied = {record_id for _, record_id in given.denied}
+    winners = {winner.record_id: winner for winner in given.winners}
+    known = list(store.named(list(winners)).values())
+    won = choose(known, ordered, limits, spaces, denied, winners)
+    for key in spaces.keys() - won.keys():  # no other record of the rest matters
+        sketches, count = within_limit(spaces[key], limits.get(key)), _ALTERNATIVES + denials[key]
+        for where in conditions[key]:
+            known += top(store, key, where.comparable, count, sketches)
     found = choose(known, ordered, limits, spaces, denied, winners)
     return Selection(
         target=spec.fingerprint,
