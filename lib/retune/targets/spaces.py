@@ -11,7 +11,7 @@ from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
 from retune.ir.stmt import Program
 from retune.schedule.space import Rule, Sketch, Space, sketches_of
-from retune.targets.devices import rules_for
+from retune.targets.devices import device_classes, rules_for
 from retune.targets.template import Decided, Template, Workload
 from retune.targets.templates import templates
 from retune.targets.vta.rules import BY_RULE
@@ -59,9 +59,10 @@ def strategy(sketch: str) -> str:
     is a template: `conv2d_nchwc.774b80c8` -> `template conv2d_nchwc`, without its digest.
     """
     plain = re.sub(r"\.[0-9a-f]{8}$", "", sketch)
-    if plain.startswith(("cpu.", "gpu.", BY_RULE)):
-        return re.sub(r"^(cpu|gpu)\.v\d+", r"\1", plain)
-    return f"template {plain}"
+    device_class, _, rest = plain.partition(".")
+    if device_class not in device_classes() and not plain.startswith(BY_RULE):
+        return f"template {plain}"
+    return f"{device_class}.{re.sub(r'^v[0-9]+[.]', '', rest)}"
 
 
 def _template_sketches(entry: Template, program: Program, spec: DeviceSpec) -> tuple[Sketch, ...]:

@@ -11,7 +11,7 @@ are sampled, and the order of the loops. For example the register tile of a CPU:
     LANE      channel                   vector lanes
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from retune.core.errors import ScheduleError
@@ -153,6 +153,28 @@ def run_as(s: Schedule, loop: str, kind: LoopKind) -> None:
             pass
         case _:
             s.bind(loop, kind)
+
+
+def fuse_all(s: Schedule, loops: Sequence[str]) -> str:
+    """The loops, each of them all that the one before holds, as one."""
+    whole, *others = loops
+    for loop in others:
+        whole = s.fuse(whole, loop)
+    return whole
+
+
+def unroll_all(s: Schedule, loops: Iterable[str]) -> None:
+    """Every one of the loops written out."""
+    for loop in loops:
+        s.unroll(loop)
+
+
+def write_out(s: Schedule, stage: str) -> None:
+    """The stage's own loops over what it makes written out, the last one as lanes."""
+    made = [n for n in s.loops(stage) if not s.loop(n).reduce]
+    *own, last = made[-len(s.block(stage).indices) :]
+    unroll_all(s, own)
+    s.vectorize(last)
 
 
 def extent_of(s: Schedule, loops: Sequence[str]) -> Expr:

@@ -11,8 +11,7 @@ from math import prod
 
 from retune.core.errors import ScheduleError
 from retune.core.target import DeviceSpec
-from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Expr, Var, const
+from retune.ir.expr import Expr, const
 from retune.schedule.schedule import Schedule
 from retune.targets.fusion import accesses, results_of
 from retune.targets.gpu.plain import order_accumulation
@@ -26,7 +25,7 @@ from retune.targets.gpu.tile import (
     share,
     steps_of,
 )
-from retune.targets.tiling import GROUP, ITEM, LANE, REGISTER, VIRTUAL, LoopNest
+from retune.targets.tiling import GROUP, ITEM, LANE, REGISTER, VIRTUAL, LoopNest, fuse_all
 
 _SLICES = (2, 4, 8, 16, 32)
 _SHARED_SLICES = (2, 4, 8)
@@ -48,7 +47,7 @@ def slice_over_groups(s: Schedule, name: str, structure: Contraction) -> str:
     The number of slices is sampled. Raises: ScheduleError if none divides the axis.
     """
     deepest = steps_of(s, name, structure)[-1]
-    extent = evaluate_int(s.loop(deepest).extent)
+    extent = s.extent(deepest)
     least = _LEAST_OF_SHORT if structure.fetch and structure.fetch.short else 1
     sizes = [extent // n for n in _SLICES if extent % n == 0 and extent // n >= least]
     if not sizes:
@@ -62,7 +61,7 @@ def slice_sizes(s: Schedule, name: str) -> list[int]:
 
     None where the results are work enough for a device.
     """
-    loops = [(s.loop(n).reduce, evaluate_int(s.loop(n).extent)) for n in s.loops(name)]
+    loops = [(s.loop(n).reduce, s.extent(n)) for n in s.loops(name)]
     results = prod(extent for reduce, extent in loops if not reduce)
     steps = prod(extent for reduce, extent in loops if reduce)
     if results > _MOST_SLICED_RESULTS:
@@ -75,9 +74,7 @@ def slice_all_steps(s: Schedule, name: str, size: Expr | int) -> str:
 
     As `slice_over_groups`; slices need not be equal.
     """
-    whole, *others = [n for n in s.loops(name) if s.loop(n).reduce]
-    for loop in others:
-        whole = s.fuse(whole, loop)
+    whole = fuse_all(s, s.reduce_loops(name))
     slices, _ = s.split(whole, [size], "guard")
     return s.rfactor(name, slices, 0)
 
@@ -130,7 +127,7 @@ class _Sizes:
 
 
 def _sizes(s: Schedule, out: str, structure: Contraction) -> _Sizes:
-    axes = [i.name for i in s.block(out).indices if isinstance(i, Var)]
+    axes = s.axes(out)
     _, pixels, channels = roles(s, axes, None)
     if not pixels:
         raise ScheduleError(f"{out}: expected pixels beside channels")
@@ -171,7 +168,7 @@ def _items(
     s: Schedule, stored: str, groups: Sequence[str], sizes: _Sizes, structure: Contraction
 ) -> LoopNest:
     """The partial sums of a group's tile by slices, columns and channels, which run as items."""
-    slices, *axes = [i.name for i in s.block(stored).indices if isinstance(i, Var)]
+    slices, *axes = s.axes(stored)
     channels = axes[-1]
     pixels = axes[-1 - len(sizes.pixels) : -1]
     units = axes[: -1 - len(sizes.pixels)]

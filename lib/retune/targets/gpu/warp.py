@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from retune.core.target import DeviceSpec
 from retune.intrinsics import Intrinsic
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Expr, Var, const
+from retune.ir.expr import Expr, const
 from retune.schedule.access import Accesses
 from retune.schedule.schedule import Schedule
 from retune.targets.fusion import pack_operands, results_of
 from retune.targets.gpu.plain import order_accumulation
 from retune.targets.gpu.tile import bind_groups, roles, share
 from retune.targets.instructions import Instruction, find_instruction
-from retune.targets.tiling import GROUP, ITEM, LANE, REGISTER, Level, LoopNest
+from retune.targets.tiling import GROUP, ITEM, LANE, REGISTER, Level, LoopNest, unroll_all
 
 _MOST_PIXELS = 8
 """Of an item."""
@@ -111,13 +111,13 @@ class _TileSizes:
 
 
 def _tile_sizes(s: Schedule, out: str, entry: Intrinsic) -> _TileSizes:
-    axes = [i.name for i in s.block(out).indices if isinstance(i, Var)]
+    axes = s.axes(out)
     leading, pixels, channels = roles(s, axes, None)
     first, second = _items_of(entry)
-    extent, least = evaluate_int(s.loop(pixels[0]).extent), 1 if len(pixels) > 1 else first
+    extent, least = s.extent(pixels[0]), 1 if len(pixels) > 1 else first
     most = [n for n in range(entry.m, _MOST_PIXELS + 1, entry.m) if n * least <= extent and n != 6]
     held = s.sample_categorical(f"pixels.{out}", most)
-    extent = evaluate_int(s.loop(channels).extent)
+    extent = s.extent(channels)
     vectors = [n for n in range(1, _MOST_VECTORS + 1) if n * second * entry.n <= extent]
     wide = s.sample_categorical(f"vectors.{out}", vectors)
     parts = [[held], [first]] if len(pixels) > 1 else [[first, held]]
@@ -145,7 +145,7 @@ def _accumulate(s: Schedule, name: str, sizes: _TileSizes, entry: Intrinsic) -> 
     """
     loops = s.loops(name)
     *window, deep, products = [n for n in loops if s.loop(n).reduce]
-    axes = [i.name for i in s.block(name).indices if isinstance(i, Var)]
+    axes = s.axes(name)
     held, channels = axes[sizes.rows], axes[-1]
     others = [n for n in axes if n in loops and n not in (held, channels)]
     packs, near = s.split(products, [entry.pack])
@@ -155,20 +155,19 @@ def _accumulate(s: Schedule, name: str, sizes: _TileSizes, entry: Intrinsic) -> 
     together = s.sample_categorical(f"unroll.{name}", _TOGETHER)
     s.require(s.loop(deep).extent % together <= 0, "unrolling would leave a rest")
     s.unroll(deep, together)
-    for loop in (*others, held, vector):
-        s.unroll(loop)
+    unroll_all(s, [*others, held, vector])
     s.tensorize(row, entry.name)
     pack_operands(s, name)
 
 
 def _deepest(s: Schedule, name: str) -> str:
-    return [n for n in s.loops(name) if s.loop(n).reduce][-1]
+    return s.reduce_loops(name)[-1]
 
 
 def _schedule_slices(s: Schedule, name: str, entry: Intrinsic) -> None:
     """Slices along local.2, whose sums are added up in local memory by all items."""
     deepest = _deepest(s, name)
-    steps = evaluate_int(s.loop(deepest).extent) // entry.k
+    steps = s.extent(deepest) // entry.k
     lengths = [steps // n for n in _SLICES if steps % n == 0]
     length = s.sample_categorical(f"slice.{name}", lengths)
     slices, _, _ = s.split(deepest, [length, entry.k])
@@ -207,7 +206,7 @@ def _cut(s: Schedule, sizes: _TileSizes) -> tuple[list[str], list[str], str]:
 
 def _items(s: Schedule, stored: str, sizes: _TileSizes) -> LoopNest:
     """The partial sums of a group's tile by slices and items."""
-    slices, *axes = [i.name for i in s.block(stored).indices if isinstance(i, Var)]
+    slices, *axes = s.axes(stored)
     own = axes[len(axes) - len(sizes.loops) :]
     parts = [s.split(loop, n) for loop, n in zip(own, sizes.parts, strict=True)]
     loops = _levels(parts)

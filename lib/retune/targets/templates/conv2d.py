@@ -37,6 +37,7 @@ from retune.targets.fusion import (
     results_of,
 )
 from retune.targets.template import Decided, TemplateFunction, Workload, template
+from retune.targets.tiling import unroll_all
 
 _MAX_VECTORS = 4
 """Vectors of output channels in a register tile at most: more leave too few pixels."""
@@ -186,8 +187,7 @@ def _tile(s: Schedule, work: Workload, shape: _Shape, out: str, tiled: _Tile) ->
     groups = [*batch, oc_chunk, *(rows or [ow_chunk])]
     for axis, loop in enumerate(reversed(groups)):
         s.bind(loop, f"group.{axis}")
-    for loop in tile:
-        s.unroll(loop)
+    unroll_all(s, tile)
     if lanes > 1:
         s.vectorize(oc_lanes)
     _reduction(s, work.op, shape, tiled)
