@@ -17,7 +17,7 @@ from retune.ir.stmt import Block, For, Program, blocks
 from retune.ir.verify import verify
 from retune.schedule import loops, stages
 from retune.schedule.decisions import Decision, Given, any_tiles, perfect_tiles
-from retune.schedule.trace import Argument, Step, Trace
+from retune.schedule.trace import Argument, Trace, TraceStep
 
 
 class Recorder:
@@ -182,7 +182,7 @@ class Recorder:
         Nothing else changes the program, so a primitive that raises has changed nothing.
         """
         stated = tuple((key, _stated(value)) for key, value in arguments.items())
-        step = Step(primitive, stated, tuple(outputs))
+        step = TraceStep(primitive, stated, tuple(outputs))
         if self._verified:
             verify(program, primitive)
         self.program, self.trace = program, self.trace.with_step(step)

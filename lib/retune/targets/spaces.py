@@ -12,7 +12,7 @@ from retune.core.target import DeviceSpec
 from retune.ir.stmt import Program
 from retune.schedule.space import Rule, Sketch, Space, sketches_of
 from retune.targets.devices import device_classes, rules_for
-from retune.targets.template import Decided, Template, Workload
+from retune.targets.template import Decided, Template, TemplateWorkload
 from retune.targets.templates import templates
 from retune.targets.vta.rules import BY_RULE
 
@@ -67,7 +67,7 @@ def strategy(sketch: str) -> str:
 
 def _template_sketches(entry: Template, program: Program, spec: DeviceSpec) -> tuple[Sketch, ...]:
     """The template's sketches; none, and a word in the log, where it does not fit."""
-    work = Workload(op=entry.op, program=program, spec=spec)
+    work = TemplateWorkload(op=entry.op, program=program, spec=spec)
     try:
         made = written_sketches(program, lambda s: entry.function(s, work), entry.name)
         return made if entry.untuned is None else _starting(made, entry.untuned(work))

@@ -49,7 +49,7 @@ GPU = (GROUP, VIRTUAL, ITEM, REGISTER, LANE)
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class TiledAxis:
     """An axis that is tiled: its loop, and the largest size of its innermost sampled level."""
 
     loop: str
@@ -68,9 +68,9 @@ class Tiling:
 
     levels: tuple[Level, ...]
     """Those of the device class."""
-    nest: Mapping[Level, Sequence[Axis]]
+    nest: Mapping[Level, Sequence[TiledAxis]]
     """For each level the axes with a loop there, outermost first."""
-    axes: Sequence[Axis]
+    axes: Sequence[TiledAxis]
     """All of them, in the order in which sizes are sampled."""
 
     def __post_init__(self) -> None:
@@ -88,13 +88,13 @@ class Tiling:
         if missing := [a.loop for a in self.axes if not self.levels_of(a)]:
             raise ScheduleError(f"a tiling without a level for {', '.join(missing)}")
 
-    def levels_of(self, axis: Axis) -> list[Level]:
+    def levels_of(self, axis: TiledAxis) -> list[Level]:
         """The levels on which the axis has a loop, outermost first."""
         return [level for level, axes in self.nest.items() if axis in axes]
 
     def apply(
         self, s: Schedule, leading: Sequence[str] = (), *, sampled: bool = True
-    ) -> "LoopNest":
+    ) -> "TiledLoops":
         """The loops split and in the order of the nest, inside the loops `leading`.
 
         Sizes are sampled, or else all of one element, or unit.
@@ -104,9 +104,9 @@ class Tiling:
             level: [parts[axis.loop][level] for axis in axes] for level, axes in self.nest.items()
         }
         s.reorder(*leading, *(loop for level in loops.values() for loop in level))
-        return LoopNest(s, loops)
+        return TiledLoops(s, loops)
 
-    def _split(self, s: Schedule, axis: Axis, *, sampled: bool) -> dict[Level, str]:
+    def _split(self, s: Schedule, axis: TiledAxis, *, sampled: bool) -> dict[Level, str]:
         levels = self.levels_of(axis)
         fixed = [const(axis.unit)] if axis.unit > 1 else []
         count = len(levels) - len(fixed)
@@ -117,7 +117,7 @@ class Tiling:
 
 
 @dataclass(frozen=True, slots=True)
-class LoopNest:
+class TiledLoops:
     """The loops of a tiling, by level."""
 
     s: Schedule

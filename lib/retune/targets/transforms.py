@@ -11,7 +11,7 @@ from retune.core.errors import ScheduleError
 from retune.ir.stmt import Program, blocks
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import Rule, Sketch
-from retune.schedule.winograd import ERRORS, Convolution, find_convolution
+from retune.schedule.winograd import ERRORS, WinogradConvolution, find_convolution
 from retune.targets.fusion import (
     epilogue_of,
     heaviest_reduction,
@@ -26,7 +26,7 @@ from retune.targets.tiling import unroll_all, write_out
 class Rewritten:
     """The convolution as it was, and the names of the stages in its place."""
 
-    shape: Convolution
+    shape: WinogradConvolution
     m: int
     data: str
     inputs: tuple[str, ...]
@@ -48,7 +48,7 @@ _LEAST_CHANNELS = 16
 
 
 def winograd_sketches(
-    program: Program, named: Callable[[Convolution, int], Iterable[tuple[str, Rule]]]
+    program: Program, named: Callable[[WinogradConvolution, int], Iterable[tuple[str, Rule]]]
 ) -> tuple[Sketch, ...]:
     """Sketches for each tile size, if the program's only reduction is a convolution that fits.
 

@@ -12,7 +12,7 @@ from math import lcm
 
 from retune.ir.expr import Load, const, loads, variables
 from retune.ir.selections import position_masks
-from retune.schedule.access import Operand
+from retune.schedule.access import AffineAccess
 from retune.schedule.schedule import Schedule
 
 _LEAST_RUN = 4
@@ -31,7 +31,7 @@ def interweaves(s: Schedule, name: str, before: str, last: str, lanes: int) -> b
     steps = _steps(short, lanes)
     if short * steps > _MOST_RESULTS or s.extent(before) < steps:
         return False
-    return Operand(value).stride(s.loop(before).var) == const(1)
+    return AffineAccess(value).stride(s.loop(before).var) == const(1)
 
 
 def runs_on(s: Schedule, name: str, before: str, last: str, lanes: int) -> bool:
@@ -49,7 +49,7 @@ def runs_on(s: Schedule, name: str, before: str, last: str, lanes: int) -> bool:
         return False
     if any(axes[1] in variables(mask) for mask in position_masks(block.value)):
         return False
-    places = [Operand(x) for x in (*loads(block.value), Load(block.buffer, block.indices))]
+    places = [AffineAccess(x) for x in (*loads(block.value), Load(block.buffer, block.indices))]
     return all(
         [place.stride(axis) for axis in axes] in ([const(short), const(1)], [const(0)] * 2)
         for place in places

@@ -23,7 +23,7 @@ from retune.targets.tiling import (
     LANE,
     REGISTER,
     ROW,
-    Axis,
+    TiledAxis,
     Tiling,
     extent_of,
     unroll_all,
@@ -85,8 +85,8 @@ def schedule_matrix(s: Schedule, name: str, plan: MatrixTile, *, sampled: bool) 
     if stage.group is not None:
         group, last = s.split(last, [stage.group])
         leading.append(group)
-    pixels = [*(Axis(n, _MOST_TILES) for n in above), Axis(rows, _MOST_TILES, plan.rows)]
-    channels = Axis(last, _MOST_TILES, plan.instruction.entry.n)
+    pixels = [*(TiledAxis(n, _MOST_TILES) for n in above), TiledAxis(rows, _MOST_TILES, plan.rows)]
+    channels = TiledAxis(last, _MOST_TILES, plan.instruction.entry.n)
     nest = {
         GROUP: [*pixels, channels],
         BLOCK: [channels, *pixels] if plan.strips else [*pixels, channels],

@@ -12,7 +12,7 @@ from retune.core.dtypes import itemsize
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import const
 from retune.ir.stmt import PEEL, Block, Program
-from retune.schedule.access import Accesses, Operand
+from retune.schedule.access import Accesses, AffineAccess
 from retune.schedule.schedule import Schedule
 from retune.targets.fusion import padding_of, results_of
 from retune.targets.tiling import fuse_all, unroll_all
@@ -60,7 +60,7 @@ def padded_neighbours(program: Program, block: Block, lanes: int) -> Block | Non
     return made[0] if few and lanes >= _LEAST_LANES and results % lanes == 0 else None
 
 
-def _slides(stage: Accesses, operand: Operand) -> bool:
+def _slides(stage: Accesses, operand: AffineAccess) -> bool:
     """Whether it reads the result's own row, at the result's place plus one more variable."""
     own = operand.load.indices[:-1] == stage.block.indices[:-1]
     return own and stage.channel in operand.last and len(operand.last) == 2 and operand.adjacent

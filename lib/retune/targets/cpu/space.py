@@ -25,7 +25,7 @@ from retune.targets.accumulators import WINDOW_LIMIT
 from retune.targets.cpu.elementwise import schedule_elementwise, wanted_groups
 from retune.targets.cpu.matrix import MatrixTile, matrix_tile, schedule_matrix
 from retune.targets.cpu.neighbours import Neighbours, padded_neighbours, schedule_neighbours
-from retune.targets.cpu.rows import Rows, row_structure, schedule_row_program, schedule_rows
+from retune.targets.cpu.rows import RowReduction, row_structure, schedule_row_program, schedule_rows
 from retune.targets.cpu.tile import RegisterTile, schedule_register_tile
 from retune.targets.cpu.windows import LEAST_LANES, SlidingWindow, schedule_window
 from retune.targets.fusion import (
@@ -39,7 +39,7 @@ from retune.targets.fusion import (
 from retune.targets.instructions import find_instruction
 from retune.targets.row_programs import Fused, find_row_program, fused_rows
 
-Structure = RegisterTile | MatrixTile | Rows | SlidingWindow | Neighbours | Fused
+Structure = RegisterTile | MatrixTile | RowReduction | SlidingWindow | Neighbours | Fused
 """What is done to the heaviest reduction."""
 
 
@@ -141,7 +141,7 @@ def _reduction(
 ) -> None:
     """One reduction with its epilogue."""
     match structure:
-        case Rows():
+        case RowReduction():
             schedule_rows(s, name, structure, wanted_groups(spec), sampled=sampled)
         case Neighbours():
             schedule_neighbours(s, name, structure)

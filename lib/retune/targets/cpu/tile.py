@@ -22,8 +22,8 @@ from retune.targets.tiling import (
     GROUP,
     LANE,
     REGISTER,
-    Axis,
-    LoopNest,
+    TiledAxis,
+    TiledLoops,
     Tiling,
     extent_of,
     unroll_all,
@@ -69,11 +69,11 @@ def schedule_register_tile(
     *others, last = s.loops(results_of(s, name))
     single = [n for n in others if s.extent(n) == 1]
     real = [n for n in others if n not in single]
-    pixels, leading = [Axis(n, _MOST_TILE) for n in real[-2:]], [*single, *real[:-2]]
+    pixels, leading = [TiledAxis(n, _MOST_TILE) for n in real[-2:]], [*single, *real[:-2]]
     if stage.group is not None:
         group, last = s.split(last, [stage.group])
         leading.append(group)
-    channels = Axis(last, _MOST_TILE, plan.lanes)
+    channels = TiledAxis(last, _MOST_TILE, plan.lanes)
     tile = _tiling(pixels, channels).apply(s, leading, sampled=sampled)
     s.compute_at(name, tile[BLOCK][-1])
     bind_tile(s, leading, tile, channels_slow=plan.channels_slow)
@@ -84,7 +84,7 @@ def schedule_register_tile(
     pack_operands(s, name)
 
 
-def _tiling(pixels: list[Axis], channels: Axis) -> Tiling:
+def _tiling(pixels: list[TiledAxis], channels: TiledAxis) -> Tiling:
     """Within a block, a strip of channels is done with before the next one comes."""
     nest = {
         GROUP: [*pixels, channels],
@@ -95,7 +95,9 @@ def _tiling(pixels: list[Axis], channels: Axis) -> Tiling:
     return Tiling(CPU, nest | lanes, [*pixels, channels])
 
 
-def bind_tile(s: Schedule, leading: Sequence[str], tile: LoopNest, *, channels_slow: bool) -> None:
+def bind_tile(
+    s: Schedule, leading: Sequence[str], tile: TiledLoops, *, channels_slow: bool
+) -> None:
     """Outer loops become work-groups; the fastest axis is the one that shares most."""
     *pixels, channels = tile[GROUP]
     front = [n for n in leading if s.extent(n) > 1]

@@ -19,7 +19,7 @@ from retune.targets.tiling import (
     GROUP,
     LANE,
     REGISTER,
-    Axis,
+    TiledAxis,
     Tiling,
     fuse_all,
     unroll_all,
@@ -65,9 +65,9 @@ def schedule_window(
     """
     *others, last = s.loops(results_of(s, name))
     real = [n for n in others if s.extent(n) > 1]
-    channels = Axis(last, _MOST_VECTORS, plan.lanes)
-    rows = [Axis(n, s.extent(n)) for n in real[-2:-1]]
-    columns = [Axis(n, _MOST_COLUMNS) for n in real[-1:]]
+    channels = TiledAxis(last, _MOST_VECTORS, plan.lanes)
+    rows = [TiledAxis(n, s.extent(n)) for n in real[-2:-1]]
+    columns = [TiledAxis(n, _MOST_COLUMNS) for n in real[-1:]]
     nest = {
         GROUP: [*rows, channels],
         BLOCK: [*columns, *rows, channels],

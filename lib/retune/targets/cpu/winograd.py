@@ -16,7 +16,7 @@ from retune.ir.expr import Expr, const
 from retune.ir.stmt import Program
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import Rule, Sketch
-from retune.schedule.winograd import Convolution
+from retune.schedule.winograd import WinogradConvolution
 from retune.targets.cpu.elementwise import schedule_elementwise
 from retune.targets.cpu.staged import schedule_staged
 from retune.targets.cpu.tile import RegisterTile, limit_registers, order_reduction
@@ -46,7 +46,7 @@ def cpu_winograd_sketches(program: Program, spec: DeviceSpec) -> tuple[Sketch, .
     if spec.lanes_f32 == 1:
         return ()
 
-    def named(_: Convolution, m: int) -> Iterator[tuple[str, Rule]]:
+    def named(_: WinogradConvolution, m: int) -> Iterator[tuple[str, Rule]]:
         for suffix, rule in {"": schedule_winograd, ".staged": schedule_staged}.items():
             yield f"{PREFIX}{m}{suffix}", partial(rule, m=m, spec=spec)
 
@@ -81,7 +81,7 @@ def schedule_winograd(s: Schedule, m: int, spec: DeviceSpec) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Nest:
+class _FusedNest:
     """The loops of the last stage, by name, and the sizes of a register tile."""
 
     group: str
@@ -102,7 +102,7 @@ class _Nest:
     """Lanes of a vector."""
 
 
-def _tile_outputs(s: Schedule, conv: Rewritten, spec: DeviceSpec) -> _Nest:
+def _tile_outputs(s: Schedule, conv: Rewritten, spec: DeviceSpec) -> _FusedNest:
     """Blocks of tiles and channels over work-groups, then tiles, then vectors, then pixels."""
     shape = conv.shape
     made = dict(zip(shape.block.indices, s.loops(conv.out), strict=True))[shape.made]
@@ -123,11 +123,11 @@ def _tile_outputs(s: Schedule, conv: Rewritten, spec: DeviceSpec) -> _Nest:
             far[0] = s.fuse(loop, far[0])
     for number, loop in enumerate((group, *reversed(far))):
         s.bind(loop, f"group.{number}")
-    return _Nest(group, part, vector, pixels, lanes, tile, vectors, width)
+    return _FusedNest(group, part, vector, pixels, lanes, tile, vectors, width)
 
 
 def _tile_products(
-    s: Schedule, conv: Rewritten, stored: str, nest: _Nest, spec: DeviceSpec
+    s: Schedule, conv: Rewritten, stored: str, nest: _FusedNest, spec: DeviceSpec
 ) -> None:
     """Register tiles of the products; weights are read once for all tiles of a block."""
     *places, f = s.loops(stored)[-len(s.block(stored).indices) :]

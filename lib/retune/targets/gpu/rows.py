@@ -2,8 +2,8 @@
 
 Each item accumulates its part (rfactor); the parts are combined by fewer items, and then by each
 item for itself. That is the shape of softmax, of a mean over pixels, and of a product of one row
-with a matrix. Rules: `is_row_reduction` says where it pays, `schedule_items` does it; `Rows` are
-structures for what leaves a device idle so.
+with a matrix. Rules: `is_row_reduction` says where it pays, `schedule_items` does it;
+`CrossThreadReduction` are structures for what leaves a device idle so.
 """
 
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ _UNROLLED = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
+class CrossThreadReduction:
     """The structural choices of one sketch of a reduction with few results."""
 
     sliced: bool = False
@@ -58,12 +58,14 @@ class Rows:
         return "gpu.rows" + ".sliced" * self.sliced + ".each" * bool(self.others)
 
 
-def row_structures(s: Schedule, name: str, spec: DeviceSpec) -> Iterator[Rows]:
+def row_structures(s: Schedule, name: str, spec: DeviceSpec) -> Iterator[CrossThreadReduction]:
     """The structures worth trying beside `schedule_items`."""
     if s.block(name).indices and has_room(s, name, spec) and not accesses(s, name).along_steps:
-        yield Rows()
+        yield CrossThreadReduction()
     if slice_sizes(s, name):
-        yield Rows(sliced=True, others=tuple(n for n in s.blocks() if n != name and _sliced(s, n)))
+        yield CrossThreadReduction(
+            sliced=True, others=tuple(n for n in s.blocks() if n != name and _sliced(s, n))
+        )
 
 
 def _sliced(s: Schedule, name: str) -> bool:
@@ -71,7 +73,7 @@ def _sliced(s: Schedule, name: str) -> bool:
     return reduces and is_row_reduction(s, name) and bool(slice_sizes(s, name))
 
 
-def schedule_rows(s: Schedule, name: str, rows: Rows, spec: DeviceSpec) -> None:
+def schedule_rows(s: Schedule, name: str, rows: CrossThreadReduction, spec: DeviceSpec) -> None:
     """The reductions and their epilogue; numbers of slices, columns and items are sampled.
 
     Without room in local memory an item takes a slice of one result.

@@ -33,7 +33,7 @@ from retune.targets.gpu.images import may_be_images
 from retune.targets.gpu.limits import keep_to_limits
 from retune.targets.gpu.plain import schedule_plain
 from retune.targets.gpu.rows import (
-    Rows,
+    CrossThreadReduction,
     has_room,
     is_row_reduction,
     row_structures,
@@ -46,7 +46,7 @@ from retune.targets.gpu.tile import (
     FETCHED_LANES,
     Contraction,
     Fetch,
-    Window,
+    WindowReduction,
     schedule_tile,
     short_depths,
 )
@@ -54,8 +54,8 @@ from retune.targets.gpu.warp import WarpTile, schedule_warp, warp_tiles
 from retune.targets.instructions import find_instruction, in_packs
 from retune.targets.row_programs import Fused, find_row_program, fused_rows
 
-Tiled = Contraction | Window
-Structure = Tiled | WarpTile | Rows | Fused | None
+Tiled = Contraction | WindowReduction
+Structure = Tiled | WarpTile | CrossThreadReduction | Fused | None
 """What is done to the heaviest reduction; None: what is done to all others, with sizes sampled."""
 
 _PLAIN = "gpu.plain"
@@ -108,7 +108,7 @@ def _structures(program: Program, spec: DeviceSpec) -> Iterator[Structure]:
             yield from _in_packs(stage, lanes, spec, packed.entry)
         return
     held = [False, True] if padding_of(program, anchor) else [False]
-    windows = (Window(lanes=n, held=h) for n in dict.fromkeys((lanes, 1)) for h in held)
+    windows = (WindowReduction(lanes=n, held=h) for n in dict.fromkeys((lanes, 1)) for h in held)
     yield from _through_images(windows, stage, spec)
 
 
@@ -178,7 +178,7 @@ def _masks(structure: Structure) -> bool:
             return fetch is None and not packed  # a mask would part a pack from its elements
         case WarpTile():
             return True
-        case Window(held=held):
+        case WindowReduction(held=held):
             return not held
         case _:
             return False
@@ -192,7 +192,7 @@ def _anchor(s: Schedule, name: str, structure: Structure, spec: DeviceSpec) -> N
             program = find_row_program(s.program)
             assert program is not None, "the rule was asked whether it fits"
             schedule_row_program(s, program, spec)
-        case Rows():
+        case CrossThreadReduction():
             schedule_rows(s, name, structure, spec)
         case Contraction(slices="groups"):
             schedule_tile(s, slice_over_groups(s, name, structure), structure, spec)
@@ -201,7 +201,7 @@ def _anchor(s: Schedule, name: str, structure: Structure, spec: DeviceSpec) -> N
             schedule_shared(s, name, structure, spec)
         case WarpTile():
             schedule_warp(s, name, structure)
-        case Contraction() | Window():
+        case Contraction() | WindowReduction():
             schedule_tile(s, name, structure, spec)
         case None:
             if _shares_rows(s, name, spec):

@@ -31,8 +31,8 @@ from retune.targets.tiling import (
     LANE,
     REGISTER,
     VIRTUAL,
-    Axis,
-    LoopNest,
+    TiledAxis,
+    TiledLoops,
     Tiling,
     extent_of,
     fuse_all,
@@ -108,7 +108,7 @@ class Contraction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class WindowReduction:
     """The structural choices of one sketch of a reduction of each channel by itself."""
 
     lanes: int
@@ -127,7 +127,7 @@ class Window:
 
 
 def schedule_tile(
-    s: Schedule, name: str, structure: Contraction | Window, spec: DeviceSpec
+    s: Schedule, name: str, structure: Contraction | WindowReduction, spec: DeviceSpec
 ) -> None:
     """The reduction `name`, its operands and its epilogue in one kernel; tile sizes are sampled.
 
@@ -148,7 +148,7 @@ def schedule_tile(
     tile.run(VIRTUAL, ITEM)
     s.compute_at(name, tile[ITEM][-1])
     match structure:
-        case Window():
+        case WindowReduction():
             order_accumulation(s, name, structure.lanes, window=True)
             if structure.held:
                 _hold_padded(s, name, tile)
@@ -162,8 +162,8 @@ def schedule_tile(
 
 def _tiling(pixels: Sequence[str], channels: str, lanes: int) -> Tiling:
     """Neighbouring items store neighbouring channels; virtual threads are a warp's width apart."""
-    images = [Axis(loop, _MOST_REGISTER_PIXELS) for loop in pixels]
-    made = Axis(channels, _MOST_ITEMS, lanes)
+    images = [TiledAxis(loop, _MOST_REGISTER_PIXELS) for loop in pixels]
+    made = TiledAxis(channels, _MOST_ITEMS, lanes)
     nest = {
         GROUP: [*images, made],
         VIRTUAL: [made],
@@ -173,10 +173,10 @@ def _tiling(pixels: Sequence[str], channels: str, lanes: int) -> Tiling:
     return Tiling(GPU, nest | ({LANE: [made]} if lanes > 1 else {}), [*images, made])
 
 
-def bind_groups(s: Schedule, tile: LoopNest, leading: Sequence[str]) -> None:
+def bind_groups(s: Schedule, tile: TiledLoops, leading: Sequence[str]) -> None:
     """Channels along axis 0, pixels along the others; leading axes join the outermost one.
 
-    Axis 0 takes all where leading axes alone come near what the others may have.
+    TiledAxis 0 takes all where leading axes alone come near what the others may have.
     """
     *outer, channels = tile[GROUP]
     front = [n for n in leading if s.loop(n).extent != const(1)]
@@ -192,7 +192,7 @@ def bind_groups(s: Schedule, tile: LoopNest, leading: Sequence[str]) -> None:
         s.bind(loop, f"group.{number + 1}")
 
 
-def _hold_padded(s: Schedule, name: str, tile: LoopNest) -> None:
+def _hold_padded(s: Schedule, name: str, tile: TiledLoops) -> None:
     """What the window of an item's results covers is in its registers, each element read once.
 
     Raises: ScheduleError where the operands are not padded.
@@ -271,7 +271,7 @@ def accumulate(
     s: Schedule,
     name: str,
     structure: Contraction,
-    tile: LoopNest,
+    tile: TiledLoops,
     orders: Mapping[str, tuple[int, ...]],
 ) -> None:
     """The reduction of one item: outer reduce loops, fetches, inner ones, then registers.
@@ -307,7 +307,7 @@ def _fetch_operands(
     name: str,
     at: str,
     fetch: Fetch,
-    tile: LoopNest,
+    tile: TiledLoops,
     orders: Mapping[str, tuple[int, ...]],
 ) -> None:
     """What a group reads of each operand is copied at the loop `at`, by all of its items."""
@@ -359,7 +359,7 @@ def _stage(s: Schedule, buffer: Buffer, at: str) -> str:
     return s.cache_read(buffer.name, at, "local")
 
 
-def share(s: Schedule, loops: Sequence[str], tile: LoopNest, lanes: int) -> None:
+def share(s: Schedule, loops: Sequence[str], tile: TiledLoops, lanes: int) -> None:
     """The loops of a copy spread over all items, neighbours side by side, `lanes` elements each.
 
     The last loop's extent is a multiple of `lanes`; items past the end of the copy do nothing.
@@ -376,7 +376,7 @@ def share(s: Schedule, loops: Sequence[str], tile: LoopNest, lanes: int) -> None
 
 
 def limit(
-    s: Schedule, tile: LoopNest, most_items: int, spec: DeviceSpec, *, packed: bool = False
+    s: Schedule, tile: TiledLoops, most_items: int, spec: DeviceSpec, *, packed: bool = False
 ) -> None:
     """A group has items enough to hide latency, if there are any; their registers do not spill."""
     items, accumulators = tile.size(ITEM), tile.size(VIRTUAL, REGISTER, LANE)

@@ -14,7 +14,7 @@ from retune.core.target import DeviceSpec
 from retune.ir.stmt import Program
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import Rule, Sketch
-from retune.schedule.winograd import Convolution
+from retune.schedule.winograd import WinogradConvolution
 from retune.targets.gpu.limits import keep_to_limits
 from retune.targets.gpu.plain import flat_items
 from retune.targets.gpu.slices import slice_over_groups
@@ -48,7 +48,7 @@ _ITEMS_PER_UNIT = 512
 def gpu_winograd_sketches(program: Program, spec: DeviceSpec) -> tuple[Sketch, ...]:
     """Sketches for each tile size, if the program's only reduction is a convolution that fits."""
 
-    def named(found: Convolution, m: int) -> Iterator[tuple[str, Rule]]:
+    def named(found: WinogradConvolution, m: int) -> Iterator[tuple[str, Rule]]:
         for structure in _structures(found, m, spec):
             rule = partial(schedule_winograd, m=m, structure=structure, spec=spec)
             yield name_of(m, structure), rule
@@ -61,7 +61,7 @@ def name_of(m: int, structure: Contraction) -> str:
     return structure.name.replace(f"gpu.v{structure.lanes}", f"{PREFIX}{m}")
 
 
-def _structures(found: Convolution, m: int, spec: DeviceSpec) -> Iterator[Contraction]:
+def _structures(found: WinogradConvolution, m: int, spec: DeviceSpec) -> Iterator[Contraction]:
     """The structures of the batch of products that are worth trying."""
     made, depth = found.extents[found.made], found.extents[found.depth]
     lanes = _LANES if made % _LANES == 0 else 1
