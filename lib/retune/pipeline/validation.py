@@ -31,10 +31,10 @@ from retune.pipeline.manifest import (
     ImportManifest,
     Selection,
     TaskManifest,
-    TuneRequest,
     Variant,
     VerifyManifest,
 )
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.selection import (
     selected_candidates,
     selected_network,
