@@ -13,8 +13,9 @@ from retune.device.simulated.accelerator import BASE
 from retune.pipeline.choose import choose, within_limit
 from retune.pipeline.layout_choice import choice_of
 from retune.pipeline.layout_plan import ALL_IN_ROWS, LayoutPlan
-from retune.pipeline.manifest import BestRecord, Constraints, Selection, TaskManifest, TuneRequest
+from retune.pipeline.manifest import BestRecord, Constraints, Selection, TaskManifest
 from retune.pipeline.network import open_network
+from retune.pipeline.request import TuneRequest
 from retune.records.conditions import CONSTANTS, Conditions, within
 from retune.records.ranking import top
 from retune.records.schema import TuningRecord
@@ -84,8 +85,8 @@ def stage_choose(
 
 def network_place(model_key: str, layouts: LayoutPlan) -> str:
     """Where a kernel is timed in a network whose images lie so."""
-    named = "" if layouts == ALL_IN_ROWS else content_key(layouts.placement)
-    return within(model_key, named)
+    placement = layouts.placement
+    return within(model_key, "" if placement == ALL_IN_ROWS else content_key(placement))
 
 
 def _conditions(
