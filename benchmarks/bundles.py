@@ -3,9 +3,9 @@
     python -m benchmarks.bundles --out build/tuned --minutes 2 zoo:resnet18_v1 light:inception_v1
 
 What `retune tune` publishes, less its comparison with peers and the report: the search, the
-race of the finalists, and the last check. `benchmarks.networks --bundles tuned=build/tuned` then
-measures all of them in one run. Start with an empty store (`--records`) to know what the minutes
-are worth.
+comparison of the finalists, and the validation. `benchmarks.networks --bundles tuned=build/tuned`
+then measures all of them in one run. Start with an empty store (`--records`) to know what the
+minutes are worth.
 """
 
 import time
@@ -16,31 +16,32 @@ from benchmarks.networks import NETWORKS, folder_of
 from retune.bundle.format import read_bundle, write_bundle
 from retune.core.config import cache_root, records_root
 from retune.pipeline.calling import InProcess
-from retune.pipeline.delivery import stage_compile
-from retune.pipeline.manifest import CompileManifest, SettledManifest, TuneRequest
-from retune.pipeline.mending import stage_mend
+from retune.pipeline.chain import select
+from retune.pipeline.delivery import stage_compile, stage_verify
+from retune.pipeline.manifest import CompileManifest, Constraints
 from retune.pipeline.network import stage_extract, stage_import
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import TuneEvent
-from retune.pipeline.selection import stage_select
-from retune.pipeline.summary import event_of
-from retune.pipeline.tuning import join_searches, stage_finalists, stage_search
+from retune.pipeline.summary import validated
+from retune.pipeline.tuning import join_tuned, stage_finalists, stage_tune
 from retune.pipeline.watch import watching
 from retune.search.defaults import DEFAULT_MAX_ERROR
 
 
-def publish(request: TuneRequest) -> tuple[SettledManifest, CompileManifest]:
-    """The stages of a run up to its bundle; a line for the search, the race and the settlement."""
+def publish(request: TuneRequest) -> tuple[Constraints, CompileManifest]:
+    """The stages of a run up to its bundle; a line for each of the last three."""
     network = stage_import(request)
     tasks = stage_extract(request, network)
     keys = [entry.key for entry in tasks.tasks if entry.tunable]
-    found = InProcess().together(stage_search, [(request, network, tasks, key) for key in keys])
-    done = join_searches(request, network, tasks, dict(zip(keys, found, strict=True)))
+    found = InProcess().together(stage_tune, [(request, network, tasks, key) for key in keys])
+    done = join_tuned(request, network, tasks, dict(zip(keys, found, strict=True)))
     say(request, f"{done.trials_done} trials in {done.seconds_done:.0f} s")
     with watching(lambda event: report(request, event)):
         finalists = stage_finalists(request, network, done)
-    settled = stage_mend(request, network, tasks, stage_select(request, tasks, finalists)).settled
-    report(request, event_of(settled))
-    return settled, stage_compile(request, network, tasks, settled.selection, "tuned")
+    selection, constraints = select(request, network, tasks, finalists, InProcess())
+    made = stage_compile(request, network, tasks, selection, "tuned")
+    say(request, validated(constraints, stage_verify(request, network, made)))
+    return constraints, made
 
 
 def report(request: TuneRequest, event: TuneEvent) -> None:

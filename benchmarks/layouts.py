@@ -42,7 +42,7 @@ from retune.search.layout.laying import LayoutChoice, laid_out, uniform
 from retune.search.layout.layouts import IN_ROWS, Ends
 from retune.search.layout.problem import LayoutProblem
 from retune.search.layout.search import FoundLayouts, LayoutSearch
-from retune.search.layout.solver.solve import solve
+from retune.search.layout.solver import solve
 from retune.search.session import RunSettings, Session
 
 BLOCKS = "NCHW16c"
@@ -70,7 +70,7 @@ def found_layouts(
     try:
         session = Session(list(network.tasks.values()), runner, store, settings)
         started = perf_counter()
-        search = LayoutSearch(session, network, "auto")
+        search = LayoutSearch(session, network)
         return search.run(lambda _: perf_counter() - started < options.seconds)
     finally:
         runner.close()
@@ -106,7 +106,7 @@ def measure(model: str, device: Device, store: RecordStore, options: Namespace) 
     found = found_layouts(network, model, store, options)
     problem = found.problem
     started = perf_counter()
-    solution = solve(problem.table, "auto")
+    solution = solve(problem.table)
     solved_s = perf_counter() - started
     choices = {
         "plan": problem.choice(solution.choice),
@@ -127,14 +127,14 @@ def measure(model: str, device: Device, store: RecordStore, options: Namespace) 
     outcome = compare_times(contenders, options=BenchOptions(budget_s=options.compare))
     times = {timing.name: 1e3 * timing.median_s for timing in outcome.timings}
     launch = launch_cost(device)
-    greedy, reduced = expected_us(problem, choices["each"], launch), solve(problem.table, "pbqp")
+    greedy = expected_us(problem, choices["each"], launch)
     expected = expected_us(problem, choices["plan"], launch) / 1e3
     print(
         f"  {len(choices['plan'].kept)} images not in rows, {found.trials} candidates measured"
         f" ({found.untried} that a better plan may use were not), "
-        f"{len(problem.table.names)} variables solved in {solved_s:.3f} s by {solution.solver}"
-        f"{' (optimal)' if solution.optimal else ''}; pbqp {_ratio(reduced.total, solution.total)}"
-        f"x, each kernel's best {_ratio(greedy / 1e3, expected)}x of the plan's cost"
+        f"{len(problem.table.own)} variables solved in {solved_s:.3f} s"
+        f"{' (optimal)' if solution.optimal else ''}; "
+        f"each kernel's best {_ratio(greedy / 1e3, expected)}x of the plan's cost"
     )
     rows = expected_us(problem, choices["rows"], launch) / 1e3
     print(

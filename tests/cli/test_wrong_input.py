@@ -29,7 +29,7 @@ RANDOM = ("--random-calibration", "--trials", "0")
         (["records", "summary", "--records", ""], "expected the name of a folder, got ''"),
         (
             ["tune", "zoo:mlp", "--out", "o", "--layout-solver", "greedy"],
-            "layout_solver greedy: expected layout auto beside it, got NHWC",
+            "--layout-solver greedy: there is one solver",
         ),
         (
             ["tune", "zoo:mlp", "--out", "o", "--quantize", "int8", "--global-scale", "4", *RANDOM],

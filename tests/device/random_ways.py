@@ -17,7 +17,7 @@ from retune.search.layout.in_blocks import laid_ends, written_candidates
 from retune.search.layout.laying import LayoutChoice, laid_out, uniform
 from retune.search.layout.options import Choices, choices_of
 from retune.search.layout.problem import LayoutCosts, layout_problem
-from retune.search.layout.solver.solve import solve
+from retune.search.layout.solver import solve
 from tests.external.on_device import opened
 
 CPU, SHORT = "pocl", "pocl?vector_bits=128"

@@ -124,7 +124,7 @@ def test_what_a_search_for_layouts_finds(seed: int, device: str, store: Path):
     network, spec = extract(optimise(graph)), opened(device).spec
     runner, records = FakeRunner(blocks_are_fast, spec), RecordStore(store)
     session = Session(list(network.tasks.values()), runner, records, settings(trials=0))
-    search = LayoutSearch(session, network, "auto")
+    search = LayoutSearch(session, network)
     found = search.run(lambda count: count < 100)
     search.measure(uniform(network, "NCHW4c"), lambda count: count < 150)
     choice = found.problem.choice(found.solution.choice)

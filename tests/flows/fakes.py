@@ -8,6 +8,7 @@ that were killed.
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from retune.bundle.format import FORMAT, MANIFEST
 from retune.core.errors import DeviceError, InputError
 from retune.core.replacing import replacing
+from retune.core.results import Latency, TaskEntry
 from retune.core.target import GENERIC_CPU
 from retune.pipeline import chain
 from retune.pipeline.layout_manifest import LayoutManifest
@@ -22,22 +24,18 @@ from retune.pipeline.manifest import (
     BenchManifest,
     BestRecord,
     CompileManifest,
-    FinalistsManifest,
+    Constraints,
     ImportManifest,
-    Latency,
-    MendedManifest,
     PublishedManifest,
-    SearchManifest,
     Selection,
-    SettledManifest,
-    TaskEntry,
     TaskManifest,
     TaskProgress,
-    Tuned,
-    TuneRequest,
+    TunedTasks,
+    TuneManifest,
     ValueInfo,
     VerifyManifest,
 )
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import FinishedRun, TuneEvent
 from retune.pipeline.stage import run_once, stage_key
 from retune.pipeline.watch import stopping, tell
@@ -75,7 +73,7 @@ class FakeStages:
             monkeypatch.setattr(chain, name, getattr(self, name))
         monkeypatch.setattr(chain, "spec_of", lambda name: GENERIC_CPU)
         monkeypatch.setattr(chain, "run_id", lambda *_: "run")
-        monkeypatch.setattr(chain, "join_searches", self.joined)
+        monkeypatch.setattr(chain, "join_tuned", self.joined)
 
     def as_tasks(self) -> None:
         """Each of these stages has a Prefect task."""
@@ -83,24 +81,23 @@ class FakeStages:
 
         for name in (name for name in dir(self) if name.startswith("stage_")):
             short = name.removeprefix("stage_")
-            named = (lambda given: f"search {given['task_key']}") if short == "search" else None
+            named = (lambda given: f"tune {given['task_key']}") if short == "tune" else None
             stage_task(getattr(self, name), short, run_name=named)
 
     def finished(self, request: TuneRequest, selection: Selection | None = None) -> FinishedRun:
         """The manifests of a run, with that selection or its own."""
         network = self.stage_import(request)
         tasks = self.stage_extract(request, network)
-        found = {t.key: self.stage_search(request, network, tasks, t.key) for t in TASKS}
+        found = {t.key: self.stage_tune(request, network, tasks, t.key) for t in TASKS}
         searched = self.joined(request, network, tasks, found)
-        selection = selection or self.stage_select(
-            request, tasks, FinalistsManifest(), LayoutManifest()
-        )
+        selection = selection or self.stage_choose(request, tasks, Constraints())
         tuned = self.stage_compile(request, network, tasks, selection, "tuned")
         return FinishedRun(
             network=network,
             tasks=tasks,
             searched=searched,
-            settled=self.stage_mend(request, network, tasks, selection).settled,
+            selection=selection,
+            constraints=self.stage_compare(request, network, tasks, selection, Constraints()),
             tuned=tuned,
             verified=self.stage_verify(request, network, tuned),
             bench=self.stage_bench(request, network, tuned, tuned),
@@ -134,10 +131,10 @@ class FakeStages:
         key = stage_key("extract", network.key)
         return run_once(TaskManifest, stage="extract", key=key, work=work(request), body=body)
 
-    def stage_search(
+    def stage_tune(
         self, request: TuneRequest, network: ImportManifest, tasks: TaskManifest, task_key: str
-    ) -> SearchManifest:
-        def body(_folder: Path) -> SearchManifest:
+    ) -> TuneManifest:
+        def body(_folder: Path) -> TuneManifest:
             if self.passing_failures:
                 self.passing_failures -= 1
                 raise DeviceError("pocl: expected an answer, got none; try again")
@@ -147,7 +144,7 @@ class FakeStages:
             while task_key == self.held and not stopping():
                 time.sleep(0.01)
             ran(request, f"search-{task_key}")
-            return SearchManifest(
+            return TuneManifest(
                 run_id="run",
                 target="fake device",
                 progress=TaskProgress(task_key=task_key, trials=3, failed=1, best_us=33.0),
@@ -159,17 +156,17 @@ class FakeStages:
             )
 
         key = stage_key("tune", tasks.key, request.seed, task_key)
-        return run_once(SearchManifest, stage="tune", key=key, work=work(request), body=body)
+        return run_once(TuneManifest, stage="tune", key=key, work=work(request), body=body)
 
     def joined(
         self,
         request: TuneRequest,
         network: ImportManifest,
         tasks: TaskManifest,
-        found: Mapping[str, SearchManifest | Exception],
-    ) -> Tuned:
-        searches = [each for each in found.values() if isinstance(each, SearchManifest)]
-        return Tuned(
+        found: Mapping[str, TuneManifest | Exception],
+    ) -> TunedTasks:
+        searches = [each for each in found.values() if isinstance(each, TuneManifest)]
+        return TunedTasks(
             run_id="run",
             target="fake device",
             progress=tuple(search.progress for search in searches),
@@ -184,41 +181,51 @@ class FakeStages:
         self,
         request: TuneRequest,
         network: ImportManifest,
-        tuned: Tuned,
+        tuned: TunedTasks,
         layouts: LayoutManifest,
-    ) -> FinalistsManifest:
-        def body(_folder: Path) -> FinalistsManifest:
+    ) -> Constraints:
+        def body(_folder: Path) -> Constraints:
             ran(request, "finalists")
-            return FinalistsManifest(stopped=stopping())
+            return Constraints(stopped=stopping())
 
         key = stage_key("finalists", tuned.run_id)
-        return run_once(
-            FinalistsManifest, stage="finalists", key=key, work=work(request), body=body
-        )
+        return run_once(Constraints, stage="finalists", key=key, work=work(request), body=body)
 
-    def stage_select(
-        self,
-        request: TuneRequest,
-        tasks: TaskManifest,
-        finalists: FinalistsManifest,
-        layouts: LayoutManifest,
+    def stage_choose(
+        self, request: TuneRequest, tasks: TaskManifest, constraints: Constraints
     ) -> Selection:
         best = tuple(BestRecord(task_key=t.key, record_id="r", time_us=33.0) for t in tasks.tasks)
         return Selection(target="fake device", best=best)
 
-    def stage_mend(
+    def stage_validate(
         self,
         request: TuneRequest,
         network: ImportManifest,
         tasks: TaskManifest,
         selection: Selection,
-    ) -> MendedManifest:
-        def body(_folder: Path) -> MendedManifest:
-            ran(request, "mend")
-            return MendedManifest(settled=SettledManifest(selection=selection, ratio=0.5))
+        constraints: Constraints,
+    ) -> Constraints:
+        def body(_folder: Path) -> Constraints:
+            ran(request, "validate")
+            return constraints.content
 
-        key = stage_key("mend", network.key, selection)
-        return run_once(MendedManifest, stage="mend", key=key, work=work(request), body=body)
+        key = stage_key("validate", network.key, selection)
+        return run_once(Constraints, stage="validate", key=key, work=work(request), body=body)
+
+    def stage_compare(
+        self,
+        request: TuneRequest,
+        network: ImportManifest,
+        tasks: TaskManifest,
+        selection: Selection,
+        constraints: Constraints,
+    ) -> Constraints:
+        def body(_folder: Path) -> Constraints:
+            ran(request, "compare")
+            return replace(constraints.content, ratio=0.5)
+
+        key = stage_key("compare", network.key, selection)
+        return run_once(Constraints, stage="compare", key=key, work=work(request), body=body)
 
     def stage_compile(
         self,

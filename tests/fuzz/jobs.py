@@ -26,8 +26,8 @@ from retune.bundle.verify.examination import (
     Run,
 )
 from retune.bundle.verify.examiner import Examiner
-from retune.core.codec import to_json
 from retune.core.errors import RetuneError
+from retune.core.schema import to_json
 from retune.device.measure.local import LocalRunner
 from retune.device.measure.workload import MeasureOptions
 from retune.device.remote.batches import pack_batch, pack_workload

@@ -33,7 +33,6 @@ from retune.bundle.format import (
     program_key,
     read_bundle,
 )
-from retune.core.codec import from_json, to_json
 from retune.core.errors import InputError, RecordError
 from retune.core.locking import exclusive
 from retune.core.replacing import (
@@ -45,6 +44,7 @@ from retune.core.replacing import (
     replacing,
     whole_folder,
 )
+from retune.core.schema import from_json, to_json
 from retune.core.succession import Succession, read_succession, write_succession
 
 MODULE, REPORT, CURRENT = "module", "report.html", "current"

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from retune.core.codec import from_json, to_json
 from retune.core.errors import RecordError
 from retune.core.replacing import replacing
+from retune.core.schema import from_json, to_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

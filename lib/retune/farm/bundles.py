@@ -18,8 +18,8 @@ from retune.bundle.verify.board_jobs import (
     output_arrays,
 )
 from retune.bundle.verify.examiner import BUNDLES_ALONE, Examiner
-from retune.core.codec import to_json
 from retune.core.errors import InputError, RecordError
+from retune.core.schema import to_json
 from retune.device.measure.vitals import read_vitals
 from retune.device.remote.wire import Parts, RefusedError, read_json
 

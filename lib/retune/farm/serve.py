@@ -20,10 +20,10 @@ from typing import Any
 
 from distributed import Worker
 
-from retune.core.codec import to_json
 from retune.core.config import knob
 from retune.core.errors import RetuneError
 from retune.core.keys import content_key
+from retune.core.schema import to_json
 from retune.core.target import DeviceSpec
 from retune.device.opening import spec_of
 from retune.device.remote.door import BOARD_MESSAGES, BOARD_OPERATIONS, close_door, keep_only

@@ -13,8 +13,6 @@ class LayoutManifest(Manifest):
 
     plan: LayoutPlan = LayoutPlan()
     """Kernels are all of the network, in its order, then joints out of rows."""
-    solver: str = ""
-    """What found it; empty: it was asked for."""
     totals: tuple[LayoutTotal, ...] = ()
     """That of the plan first."""
     unmeasured: int = 0

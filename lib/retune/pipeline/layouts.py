@@ -12,8 +12,9 @@ from retune.device.opencl.launch_cost import NO_LAUNCHES, LaunchCost
 from retune.device.opening import is_absent, unraced
 from retune.pipeline.layout_manifest import LayoutManifest
 from retune.pipeline.layout_plan import LaidImage, LaidKernel, LayoutPlan, LayoutTotal
-from retune.pipeline.manifest import Tuned, TuneRequest
+from retune.pipeline.manifest import TunedTasks
 from retune.pipeline.network import open_network
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import TuneEvent
 from retune.pipeline.stage import run_once, stage_key
 from retune.pipeline.tuning import layout_share, searched_session
@@ -23,11 +24,10 @@ from retune.search.layout.laying import Kept, LayoutChoice, uniform
 from retune.search.layout.layouts import IN_ROWS
 from retune.search.layout.problem import LayoutProblem
 from retune.search.layout.search import FoundLayouts, LayoutSearch
-from retune.search.layout.solver.pbqp import reduce
 from retune.search.session import Session
 
 
-def stage_layout(request: TuneRequest, tuned: Tuned) -> LayoutManifest:
+def stage_layout(request: TuneRequest, tuned: TunedTasks) -> LayoutManifest:
     """The plan of layouts; every measurement behind it is in the store.
 
     For `auto` kernels and copies are measured and the cheapest plan is solved for; any other layout
@@ -35,8 +35,7 @@ def stage_layout(request: TuneRequest, tuned: Tuned) -> LayoutManifest:
     it so, measuring ends early, and the manifest is not stored. On simulated devices and boards of
     a farm nothing is measured.
     """
-    asked = (request.layout, request.layout_solver)
-    key = stage_key("layout", tuned.run_id, tuned.trials_done, *asked)
+    key = stage_key("layout", tuned.run_id, tuned.trials_done, request.layout)
 
     def body(_: Path) -> LayoutManifest:
         unmeasured = unraced(request.device) or is_absent(request.device)
@@ -62,7 +61,7 @@ def summary(done: LayoutManifest) -> str:
     first, *others = done.totals
     proven = "proven optimal" if first.optimal else "not proven optimal"
     ratios = ", ".join(f"{first.us / t.us:.3f}x of {t.name}" for t in others if t.us > 0)
-    return f"{what}, {first.us / 1e3:.3f} ms by {done.solver} ({proven}); {ratios}"
+    return f"{what}, {first.us / 1e3:.3f} ms ({proven}); {ratios}"
 
 
 def plan_of(choice: LayoutChoice, problem: LayoutProblem | None = None) -> LayoutPlan:
@@ -105,20 +104,15 @@ def totals_of(
     """What the plan takes, and what else one might do, by the same costs, with these launches."""
     problem = found.problem
     plan = problem.choice(found.solution.choice)
-    reduced, proven = reduce(problem.table)
     blocks = {value: Kept(kept.made) for value, kept in uniform(network, BLOCKS).kept.items()}
     other = {
         "rows": problem.choice(problem.numbers({})),
         BLOCKS: problem.choice(problem.numbers(blocks)),
         "each kernel's best": problem.each_alone(),
-        "pbqp": problem.choice(reduced),
     }
     totals = (
         _total("plan", problem, plan, launch, optimal=found.solution.optimal),
-        *(
-            _total(name, problem, choice, launch, optimal=proven if name == "pbqp" else None)
-            for name, choice in other.items()
-        ),
+        *(_total(name, problem, choice, launch) for name, choice in other.items()),
     )
     return tuple(total for total in totals if isfinite(total.us))
 
@@ -129,7 +123,7 @@ def _total(
     choice: LayoutChoice,
     launch: LaunchCost,
     *,
-    optimal: bool | None,
+    optimal: bool | None = None,
 ) -> LayoutTotal:
     copies = problem.copies_us(choice)
     us = launch.sequence_us((*problem.kernel_us(choice).values(), *copies.values()))
@@ -139,7 +133,7 @@ def _total(
 def _measured(request: TuneRequest, session: Session) -> LayoutManifest:
     network = open_network(request).network
     tell(TuneEvent(stage="layout", text="kernels are measured with images in other layouts"))
-    search = LayoutSearch(session, network, request.layout_solver)
+    search = LayoutSearch(session, network)
     found = search.run(_budget(request))
     choice = found.problem.choice(found.solution.choice)
     places = found.problem.kernels
@@ -147,7 +141,6 @@ def _measured(request: TuneRequest, session: Session) -> LayoutManifest:
     unknown = [p for p in places if found.problem.costs.in_rows(p) is None]
     return LayoutManifest(
         plan=plan_of(choice, found.problem),
-        solver=found.solution.solver,
         totals=totals_of(found, network, launch),
         launch=launch,
         unmeasured=len(unknown),
@@ -165,13 +158,13 @@ def _launching(session: Session) -> LaunchCost:
     return NO_LAUNCHES
 
 
-def _in_blocks(request: TuneRequest, tuned: Tuned | None) -> LayoutManifest:
+def _in_blocks(request: TuneRequest, tuned: TunedTasks | None) -> LayoutManifest:
     """All images in blocks; for a tuned run kernels were measured so."""
     network = open_network(request).network
     choice, trials = uniform(network, BLOCKS), 0
     if tuned is not None:
         with searched_session(request, tuned) as session:
-            search = LayoutSearch(session, network, request.layout_solver)
+            search = LayoutSearch(session, network)
             trials = search.measure(choice, _budget(request))
     return LayoutManifest(plan=plan_of(choice), trials=trials, stopped=stopping())
 

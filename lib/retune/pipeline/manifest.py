@@ -1,82 +1,29 @@
-"""What the stages of a tuning run say to each other: a request, and one manifest for each stage.
+"""What the stages of a tuning run say to each other: one manifest for each stage.
 
 All of it is plain data (text, numbers, tuples), small, and goes to JSON and back. Arrays, graphs
 and records travel as files named in a manifest. Paths in a manifest are relative to its `folder`.
 
 The way: TuneRequest -> ImportManifest (-> QuantizeManifest) -> TaskManifest
--> SearchManifest (one for each task) -> Tuned -> FinalistsManifest -> Selection
--> SettledManifest -> MendedManifest -> CompileManifest (untuned, tuned)
--> VerifyManifest, BenchManifest -> PublishedManifest.
+-> TuneManifest (one for each task) -> TunedTasks -> Constraints -> Selection
+-> CompileManifest (untuned, tuned) -> VerifyManifest (-> Constraints -> Selection ...)
+-> BenchManifest -> PublishedManifest.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from retune.core.layouts import Solver
-from retune.graph.quantize.settings import QuantizeSettings
+from retune.core.results import (
+    KernelTime,
+    Latency,
+    LayerQuality,
+    OutputDeviation,
+    TaskEntry,
+    TaskResult,
+)
 from retune.pipeline.layout_plan import LayoutPlan
-from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_MAX_ERROR, DEFAULT_TUNER
-
-Shapes = tuple[tuple[str, tuple[int, ...]], ...]
-"""Bindings of input names to shapes, sorted by name."""
 
 Variant = Literal["untuned", "tuned"]
-Publish = Literal["always", "faster"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TuneRequest:
-    """What the user asked for. Every field is part of what the run means."""
-
-    model: str
-    """A path, `zoo:NAME` or `light:NAME`."""
-    out: str
-    """Folder for the bundle (`module`) and the report (`report.html`)."""
-    records: str
-    """Root of the record store."""
-    work: str
-    """Root of the stages' outputs."""
-    device: str = "pocl"
-    trials: int | None = None
-    """Measurements over all tasks; 0: compile with what is known. None: as `minutes` allow."""
-    minutes: float | None = None
-    """Time for measuring, in minutes. None: until `trials` are done."""
-    tuner: str = DEFAULT_TUNER
-    allocator: str = DEFAULT_ALLOCATOR
-    patience: int = 0
-    """Trials without a gain after which a task gets no further ones; 0: no limit."""
-    seed: int = 0
-    shapes: Shapes = ()
-    layout: str = "NHWC"
-    layout_solver: Solver = "auto"
-    """How a plan of layouts is found, where it is left to measuring."""
-    max_error: float = DEFAULT_MAX_ERROR
-    """Largest error of a layer, as a part of its output's range; 0: only direct convolutions."""
-    samples: int = 2
-    """Inputs on which the bundle is compared with the oracle."""
-    publish: Publish = "always"
-    """Whether the bundle is published as it is, or only if it is faster than the one that is."""
-    keep: int = 10
-    """Versions that are kept beside the published one and its predecessor."""
-    quantize: QuantizeSettings | None = None
-    """How the network is quantized first; None: it is tuned as it is."""
-    calibration: str = ""
-    """Samples for that: an .npz file, a folder of them, or `random`."""
-    accuracy_drop: float | None = None
-    """Points of agreement that may be lost; the noisiest layers stay in floats until it is so."""
-    campaign: str = ""
-    """The same request of another campaign is another run: it searches on from the store."""
-
-    @property
-    def module(self) -> Path:
-        """Where the bundle will lie."""
-        return Path(self.out) / "module"
-
-    @property
-    def report(self) -> Path:
-        """Where the report will lie."""
-        return Path(self.out) / "report.html"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +53,11 @@ class Manifest:
     def file(self, relative: str) -> Path:
         """The path of one of the stage's files."""
         return Path(self.folder) / relative
+
+    @property
+    def content(self) -> Self:
+        """What the stage's body said: equal where that is, whenever it ran."""
+        return replace(self, stage="", key="", folder="", seconds=0.0, outputs=(), stopped=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,18 +93,6 @@ class ImportManifest(Manifest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerQuality:
-    """What eight bits do to one layer."""
-
-    layer: str
-    op: str
-    decibels: float
-    """Signal to noise of its sums."""
-    saturation: float
-    """Part of the activations that it reads that lies outside the range of their codes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OutputQuality:
     """How near an output is to the float network's."""
 
@@ -183,23 +123,6 @@ class QuantizeManifest(Manifest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskEntry:
-    """One tuning task: a fused group, and how often the network runs it."""
-
-    key: str
-    name: str
-    op: str
-    weight: int
-    flops: int
-    """Arithmetic operations of one run."""
-    input_shapes: tuple[tuple[int, ...], ...]
-    output_shape: tuple[int, ...]
-    epilogue: tuple[str, ...] = ()
-    tunable: bool = True
-    """False: data movement or a chain with one sensible schedule."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskManifest(Manifest):
     """The tasks of the network."""
 
@@ -219,9 +142,19 @@ class TaskProgress:
     default_us: float | None = None
     """Time of the default schedule, if it was measured."""
 
+    def of(self, entry: TaskEntry) -> TaskResult:
+        """The task with what its search knows of it."""
+        return TaskResult(
+            entry=entry,
+            trials=self.trials,
+            failed=self.failed,
+            best_us=self.best_us,
+            default_us=self.default_us,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchManifest(Manifest):
+class TuneManifest(Manifest):
     """The search of one task in a run. Its records are in the store."""
 
     run_id: str
@@ -244,7 +177,7 @@ class SearchManifest(Manifest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tuned:
+class TunedTasks:
     """What the searches of all tasks came to."""
 
     run_id: str
@@ -266,40 +199,50 @@ class Tuned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Winner:
-    """The contender of a task that was fastest in its network."""
-
-    task_key: str
-    record_id: str | None
-    """None: the default schedule, which no record is known of."""
-    time_us: float | None = None
-    """Of one run of the task in the network; None where only whole passes are timed."""
-    default_us: float | None = None
-    """The same of the default schedule, in the same passes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinalistsManifest(Manifest):
-    """The winner of each task among its fastest candidates and the default, in their network."""
-
-    winners: tuple[Winner, ...] = ()
-    """Tasks of which nothing but the default is known are missing; all, where no race was run."""
-    passes: int = 0
-    """Of the whole network."""
-    unraced: str = ""
-    """Why no race was run, so that records alone decide; empty where one was."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BestRecord:
     """The record that a task is compiled from."""
 
     task_key: str
     record_id: str
     time_us: float
-    """In its network if it was raced there, otherwise alone."""
+    """In its network if it was compared there, otherwise alone."""
     default_us: float | None = None
-    """Of the default schedule, if they were raced."""
+    """Of the default schedule in the network, if it was timed there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constraints(Manifest):
+    """What a selection has to comply with, by all that was compared and verified so far.
+
+    The in-network comparison of finalists makes the first ones. Bundles of a selection add to them.
+    """
+
+    winners: tuple[BestRecord, ...] = ()
+    """Fastest in the network, by an in-network comparison of the finalists."""
+    defaults: tuple[str, ...] = ()
+    """Tasks that keep their default schedule: it was the fastest, or their search failed."""
+    layouts: LayoutPlan = LayoutPlan()
+    denied: tuple[tuple[str, str], ...] = ()
+    """Task key, and a record of it that makes the network wrong. It is in quarantine."""
+    limits: tuple[tuple[str, float], ...] = ()
+    """Task key -> largest error, for tasks that may not have what the request allows: the network
+    as a whole deviated too far."""
+    given_back: tuple[str, ...] = ()
+    """Tasks that got their default schedule back, as the bundle was not faster without it."""
+    ratio: float | None = None
+    """Time of the bundle over that of default schedules, interleaved; None: both are the same."""
+    rows_ratio: float | None = None
+    """The same of the planned layouts over rows alone; None: they were not compared."""
+    iterations: int = 0
+    """Of the network, in the comparison of the finalists."""
+    uncompared: str = ""
+    """Why finalists were not compared, so that records alone decide; empty where they were."""
+
+    @property
+    def binding(self) -> tuple[object, ...]:
+        """What a selection follows from; the rest tells how that was found."""
+        kept = (self.winners, self.defaults, self.given_back)
+        return (*kept, self.layouts, self.denied, self.limits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,45 +252,8 @@ class Selection:
     target: str
     best: tuple[BestRecord, ...] = ()
     limits: tuple[tuple[str, float], ...] = ()
-    """Task key -> largest error, for tasks that may not have what the request allows: the network
-    as a whole deviated too far."""
+    """See `Constraints.limits`."""
     layouts: LayoutPlan = LayoutPlan()
-    """Where its images lie."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettledManifest(Manifest):
-    """The selection that is published: exact enough, and no slower than the default schedules."""
-
-    selection: Selection
-    given_back: tuple[str, ...] = ()
-    """Keys of tasks that got their default schedule back, as the bundle was faster so."""
-    ratio: float | None = None
-    """Time of the bundle over that of default schedules, in turns; None: both are the same."""
-    deviation: float = 0.0
-    """Of its outputs from the oracle's, as a part of their range."""
-    rows_ratio: float | None = None
-    """Time of the bundle with the planned layouts over the same in rows, in turns; None: they were
-    not compared."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Convicted:
-    """A record that was right alone and is not in its network."""
-
-    task_key: str
-    record_id: str
-    reason: str
-    """What the network does with it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MendedManifest(Manifest):
-    """The settled selection, without records that make the network wrong."""
-
-    settled: SettledManifest
-    convicted: tuple[Convicted, ...] = ()
-    """Those that are in quarantine since: mostly none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -382,47 +288,8 @@ class CompileManifest(Manifest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyManifest(Manifest):
+class VerifyManifest(Manifest, OutputDeviation):
     """How far the bundle's outputs are from the oracle's."""
-
-    oracle: str
-    samples: int
-    max_abs: float
-    max_rel: float
-    """Largest deviation divided by the range of that output."""
-    tolerance: float
-    """What `max_rel` was compared with."""
-    passed: bool
-    by_parts: bool = False
-    """True: the outputs of some sample agree only up to jumps of host steps, and all parts do."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Latency:
-    """Times of one contestant, measured in turns with the others."""
-
-    name: str
-    """`untuned`, `tuned`, or the peer's name."""
-    median_us: float
-    p25_us: float
-    p75_us: float
-    runs: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelTime:
-    """Time of one launch or host step of the tuned bundle."""
-
-    label: str
-    kernel: str
-    """Of a host step its ops."""
-    us: float
-    flops: int
-    bytes: int
-    roofline: float | None = None
-    """Share of what the machine's ceilings, measured in the same process, allow."""
-    host: bool = False
-    """True for a host step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -461,33 +328,3 @@ class PublishedManifest(Manifest):
     """Of this run's bundle."""
     ratio: tuple[float, float, float] | None = None
     """Time of the challenger over the champion's, and the bounds of the 95 % interval."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskResult:
-    """A task with what is known of it, during a run or at its end."""
-
-    entry: TaskEntry
-    trials: int = 0
-    failed: int = 0
-    best_us: float | None = None
-    """Of the fastest candidate; at the end, of the one that was compiled, as its record says."""
-    default_us: float | None = None
-
-    @classmethod
-    def of(cls, entry: TaskEntry, progress: TaskProgress | None) -> "TaskResult":
-        """The task with what its search knows of it; nothing if it was not tuned."""
-        if progress is None:
-            return cls(entry=entry)
-        return cls(
-            entry=entry,
-            trials=progress.trials,
-            failed=progress.failed,
-            best_us=progress.best_us,
-            default_us=progress.default_us,
-        )
-
-    @property
-    def gflops(self) -> float | None:
-        """Rate of the best candidate, in 1e9 operations for each second."""
-        return self.entry.flops / self.best_us / 1e3 if self.best_us else None

@@ -9,10 +9,11 @@ from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 
-from retune.core.codec import from_json, to_json
 from retune.core.errors import InputError
 from retune.core.keys import file_key
 from retune.core.replacing import replacing
+from retune.core.results import LayerQuality
+from retune.core.schema import from_json, to_json
 from retune.device.opening import spec_of
 from retune.device.simulated.accelerator import config_of, is_accelerator
 from retune.frontend.onnx.importer import load_file
@@ -25,13 +26,8 @@ from retune.graph.quantize.samples import held_out, load_samples, random_samples
 from retune.graph.quantize.settings import QuantizeSettings
 from retune.ops import Array
 from retune.ops.quantized import RESCALING
-from retune.pipeline.manifest import (
-    ImportManifest,
-    LayerQuality,
-    OutputQuality,
-    QuantizeManifest,
-    TuneRequest,
-)
+from retune.pipeline.manifest import ImportManifest, OutputQuality, QuantizeManifest
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.stage import Inputs, stage
 
 RANDOM = "random"

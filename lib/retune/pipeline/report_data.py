@@ -7,29 +7,26 @@ from pathlib import Path
 
 from retune.bundle.format import read_bundle
 from retune.bundle.runtime.offloaded import TITLE, OffloadedStep
+from retune.core.names import is_built_in
 from retune.core.quantities import counted, flop_text, numbered
+from retune.core.results import KernelTime, TaskResult
 from retune.core.target import model_of
 from retune.device.opening import is_simulated
-from retune.pipeline.manifest import KernelTime, TaskResult, TuneRequest
 from retune.pipeline.report_layouts import report_layouts
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import FinishedRun
-from retune.pipeline.summary import accelerated, event_of, failed_tasks, quality_text, task_results
+from retune.pipeline.summary import (
+    accelerated,
+    failed_tasks,
+    quality_text,
+    task_results,
+    validated,
+)
 from retune.records.schema import BESIDE_SEARCH
 from retune.records.store import RecordStore
-from retune.report import (
-    Curve,
-    KernelShare,
-    LatencyBar,
-    QuantizedLayer,
-    ReportData,
-    ReportTask,
-    Verification,
-)
+from retune.report.data import ReportCurve, ReportData
 from retune.report.vta import queue_chart
 from retune.targets.vta.timing import simulate
-
-BUILT = ("zoo:", "light:")
-"""Before names of networks that have no file of the user's, after which they could be called."""
 
 
 def report_data(
@@ -40,61 +37,32 @@ def report_data(
     times = measured_times(Path(request.records), run.searched.run_id)
     return ReportData(
         simulated=is_simulated(request.device),
-        network=request.model if request.model.startswith(BUILT) else run.network.name,
+        network=request.model if is_built_in(request.model) else run.network.name,
         target=model_of(run.searched.target),
         created=created.strftime("%Y-%m-%d %H:%M UTC"),
         tasks=tuple(_task(result, times.get(result.entry.key, ())) for result in results),
         curves=tuple(
-            Curve(task=result.entry.name, times_us=times[result.entry.key])
+            ReportCurve(task=result.entry.name, times_us=times[result.entry.key])
             for result in results
             if result.entry.key in times
         ),
         failures=run.searched.statuses,
-        latency=tuple(
-            LatencyBar(
-                name=row.name,
-                median_us=row.median_us,
-                p25_us=row.p25_us,
-                p75_us=row.p75_us,
-                runs=row.runs,
-            )
-            for row in run.bench.rows
-        ),
-        profile=_shares(run.bench.profile),
-        verification=Verification(
-            oracle=run.verified.oracle,
-            samples=run.verified.samples,
-            max_abs=run.verified.max_abs,
-            max_rel=run.verified.max_rel,
-            tolerance=run.verified.tolerance,
-            passed=run.verified.passed,
-            by_parts=run.verified.by_parts,
-        ),
+        latency=run.bench.rows,
+        profile=_profile(run.bench.profile),
+        verification=run.verified,
         facts=_facts(request, run, published),
         queues=_queues(run),
         integers=quality_text(run.quantized) if run.quantized else "",
-        layers=_layers(run),
+        layers=run.quantized.layers if run.quantized else (),
         layouts=report_layouts(request, run),
     )
 
 
-def _shares(rows: Sequence[KernelTime]) -> tuple[KernelShare, ...]:
-    """The rows; a task of several kernels has several."""
-    shares = [_share(row) for row in rows]
-    labels = numbered([share.label for share in shares])
-    return tuple(replace(s, label=label) for s, label in zip(shares, labels, strict=True))
-
-
-def _share(row: KernelTime) -> KernelShare:
-    simulated = row.kernel == TITLE
-    return KernelShare(
-        label=row.kernel if row.host and not simulated else row.label,
-        us=row.us,
-        flops=row.flops,
-        roofline=row.roofline,
-        host=row.host,
-        simulated=simulated,
-    )
+def _profile(rows: Sequence[KernelTime]) -> tuple[KernelTime, ...]:
+    """The rows by the labels that people see; a task of several kernels has several."""
+    shown = [replace(row, simulated=row.kernel == TITLE) for row in rows]
+    labels = numbered([r.kernel if r.host and not r.simulated else r.label for r in shown])
+    return tuple(replace(row, label=label) for row, label in zip(shown, labels, strict=True))
 
 
 def _queues(run: FinishedRun) -> tuple[str, str] | None:
@@ -124,27 +92,9 @@ def measured_times(root: Path, run_id: str) -> dict[str, tuple[float | None, ...
     return {key: tuple(values) for key, values in times.items()}
 
 
-def _task(result: TaskResult, times: Sequence[float | None]) -> ReportTask:
+def _task(result: TaskResult, times: Sequence[float | None]) -> TaskResult:
     """A run measures the default schedule of each task first."""
-    entry = result.entry
-    return ReportTask(
-        name=entry.name,
-        op=" + ".join((entry.op, *entry.epilogue)),
-        output_shape=entry.output_shape,
-        weight=entry.weight,
-        flops=entry.flops,
-        trials=result.trials,
-        failed=result.failed,
-        default_us=result.default_us or (times[0] if times else None),
-        best_us=result.best_us,
-    )
-
-
-def _layers(run: FinishedRun) -> tuple[QuantizedLayer, ...]:
-    return tuple(
-        QuantizedLayer(layer=row.layer, op=row.op, decibels=row.decibels, saturation=row.saturation)
-        for row in (run.quantized.layers if run.quantized else ())
-    )
+    return replace(result, default_us=result.default_us or (times[0] if times else None))
 
 
 def _facts(request: TuneRequest, run: FinishedRun, published: str) -> tuple[tuple[str, str], ...]:
@@ -162,7 +112,7 @@ def _facts(request: TuneRequest, run: FinishedRun, published: str) -> tuple[tupl
         "bundle": str(request.module),
         "kernels": f"{tuned.kernels} kernels, {tuned.launches} launches, {tuned.form}",
         "schedules": f"{tuned.from_records} from records, {tuned.from_defaults} default",
-        "last check": event_of(run.settled).text,
+        "validation": validated(run.constraints, run.verified),
         "errors of layers": f"{request.max_error:g} of the output's range allowed, "
         f"{tuned.largest_error} used",
         "weights": _size(tuned.weight_bytes),

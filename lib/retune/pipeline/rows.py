@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from retune.core.quantities import time_text
-from retune.pipeline.manifest import Latency, TaskResult
+from retune.core.results import Latency, TaskResult
 from retune.pipeline.results import TuneResult
 
 if TYPE_CHECKING:

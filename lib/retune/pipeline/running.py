@@ -5,6 +5,7 @@ folder, says what was asked for, who runs it and how far it is, so that the run 
 started again. What was made is not there but in the stages' manifests and in the record store.
 """
 
+import json
 import logging
 import re
 from collections.abc import Generator
@@ -14,13 +15,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from retune.core.codec import from_json, to_json
 from retune.core.errors import LookupFailed, RecordError, RunStopped, sentence
 from retune.core.keys import content_key
 from retune.core.locking import exclusive_once, machine_lock
+from retune.core.names import is_built_in, model_name
 from retune.core.processes import Holder, is_alive, now, this_process
 from retune.core.replacing import replacing
-from retune.pipeline.manifest import TuneRequest
+from retune.core.schema import from_json, to_json
+from retune.pipeline.request import TuneRequest, renamed
 from retune.search.owner import own_run
 
 State = Literal["running", "finished", "failed", "stopped"]
@@ -63,7 +65,7 @@ class RunRecord:
         return "died" if self.state == "running" and not is_alive(self.holder) else self.state
 
 
-class Run:
+class RecordedRun:
     """The run that this process has. `recorded_run` makes it."""
 
     def __init__(self, record: RunRecord, held: ExitStack, *, wait: bool) -> None:
@@ -117,17 +119,17 @@ class Run:
         _write(self._record)
 
 
-_CURRENT: ContextVar[Run | None] = ContextVar("retune_run", default=None)
+_CURRENT: ContextVar[RecordedRun | None] = ContextVar("retune_run", default=None)
 
 
 @contextmanager
-def recorded_run(request: TuneRequest, *, wait: bool = True) -> Generator[Run]:
+def recorded_run(request: TuneRequest, *, wait: bool = True) -> Generator[RecordedRun]:
     """The run of that request, from its import to its report; its record follows what happens.
 
     Runs that publish to the same folder exclude each other, and so do runs that share records, from
-    `Run.claim` on: the call waits for the other one, and says on the log who has it, or raises
-    BusyError without `wait`. Where the caller's own context has this run already, as a flow has it
-    that was started for it, the context is a part of that run. The request is one that
+    `RecordedRun.claim` on: the call waits for the other one, and says on the log who has it, or
+    raises BusyError without `wait`. Where the caller's own context has this run already, as a flow
+    has it that was started for it, the context is a part of that run. The request is one that
     `check_request` has passed.
     """
     name = run_name(request)
@@ -139,7 +141,7 @@ def recorded_run(request: TuneRequest, *, wait: bool = True) -> Generator[Run]:
     doing = f"{out}: a run that publishes there is carried out"
     with ExitStack() as held:
         held.enter_context(exclusive_once(machine_lock("out", out), doing, wait=wait))
-        run = Run(_begun(name, request), held, wait=wait)
+        run = RecordedRun(_begun(name, request), held, wait=wait)
         _CURRENT.set(run)
         try:
             yield run
@@ -154,11 +156,11 @@ def recorded_run(request: TuneRequest, *, wait: bool = True) -> Generator[Run]:
 
 def run_name(request: TuneRequest) -> str:
     """`MODEL-KEY`: the same request from the same folder has the same name, as nothing else has."""
-    built_in = request.model.startswith(("zoo:", "light:"))
-    stem = request.model.partition(":")[2] if built_in else Path(request.model).stem
+    built_in = is_built_in(request.model)
     paths = ("out", "records", "work") if built_in else ("model", "out", "records", "work")
     whole = {name: str(Path(getattr(request, name)).resolve()) for name in paths}
-    return f"{_readable(stem)}-{content_key(replace(request, **whole))[:_KEY_DIGITS]}"
+    key = content_key(replace(request, **whole))[:_KEY_DIGITS]
+    return f"{_readable(model_name(request.model))}-{key}"
 
 
 def runs(work: Path) -> tuple[RunRecord, ...]:
@@ -216,8 +218,11 @@ def _write(record: RunRecord) -> None:
 
 def _read(path: Path) -> RunRecord | None:
     try:
-        record = from_json(RunRecord, path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, RecordError) as error:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(stored, dict) and isinstance(stored.get("request"), dict):
+            stored["request"] = renamed(stored["request"])
+        record = from_json(RunRecord, json.dumps(stored))
+    except (OSError, ValueError, RecursionError, RecordError) as error:
         _LOG.warning("%s: the record of a run cannot be read (%s); left out", path, error)
         return None
     return replace(record, name=path.parent.name)

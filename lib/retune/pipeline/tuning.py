@@ -1,6 +1,6 @@
-"""Stage tune: the search of each task, all of which share one session, and the race of their best.
+"""Stage tune: the search of each task, all in one session, and the comparison of their finalists.
 
-Records go to the store at once. Read `stage_search`; whose turn it is, is `search.turns`' business.
+Records go to the store at once. Read `stage_tune`; `search.scheduling` says which task is next.
 """
 
 import logging
@@ -17,38 +17,37 @@ from retune.bundle.build import check_types
 from retune.core.errors import sentence
 from retune.core.keys import content_key
 from retune.core.layouts import BLOCKS, MEASURED
+from retune.core.quantities import counted
 from retune.core.target import DeviceSpec
 from retune.device.measure.workload import MeasureOptions, measuring_conditions
 from retune.device.opening import open_runner, spec_of
+from retune.pipeline.finalists import compare_finalists
 from retune.pipeline.layout_manifest import UNPLANNED, LayoutManifest
 from retune.pipeline.manifest import (
-    FinalistsManifest,
+    Constraints,
     ImportManifest,
-    SearchManifest,
     TaskManifest,
     TaskProgress,
-    TaskResult,
-    Tuned,
-    TuneRequest,
-    Winner,
+    TunedTasks,
+    TuneManifest,
 )
 from retune.pipeline.network import open_network
 from retune.pipeline.open_runs import Ledger, OpenRuns, RecordedTrials
-from retune.pipeline.racing import race_finalists
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import TuneEvent
 from retune.pipeline.stage import load, run_once, stage_folder, stage_key
 from retune.pipeline.watch import stopping, tell
 from retune.records.store import RecordStore
 from retune.search.conditions import usual_batch, usual_options
+from retune.search.scheduling import End
 from retune.search.session import RunSettings, Session
 from retune.search.task_run import TaskRun
-from retune.search.turns import End
 
 _LOG = logging.getLogger("retune.pipeline")
 
-_RACE_SHARE = 0.15
-_RACE_SECONDS = 10.0
-"""Time for the race of the finalists, as a share of the budget, and at least so many seconds."""
+_COMPARISON_SHARE = 0.15
+_COMPARISON_SECONDS = 10.0
+"""Time for comparing finalists, as a share of the budget, and at least so many seconds."""
 _LAYOUT_SHARE = 0.12
 """What of the budget goes into layouts, where they are measured."""
 _NOTHING_LEFT = "nothing is left to try"
@@ -60,60 +59,60 @@ _RECORDED = RecordedTrials()
 def run_id(request: TuneRequest, network: ImportManifest, spec: DeviceSpec) -> str:
     """The name of a run: the same request under the same conditions continues the same run."""
     budget = (request.trials, request.minutes, request.patience)
-    search = (request.tuner, request.allocator, request.seed)
+    search = (request.tuner, request.task_scheduler, request.seed)
     where = (request.records, request.max_error)
     conditions = measuring_conditions(spec, MeasureOptions())  # less what follows from the network
     return content_key(network.model_key, conditions.key, search, budget, where, request.campaign)
 
 
-def search_key(run: str, task_key: str) -> str:
+def tune_key(run: str, task_key: str) -> str:
     """The key of the search of a task in a run."""
     return stage_key("tune", run, task_key)
 
 
-def stage_search(
+def stage_tune(
     request: TuneRequest, network: ImportManifest, tasks: TaskManifest, task_key: str
-) -> SearchManifest:
+) -> TuneManifest:
     """The search of one task, by a thread of its own; every batch is in the store when it ends.
 
     The searches of a run's tasks go on together: nothing is measured before all of them are there
-    (or a minute after the first one is), and the request's allocator says whose turn it is. One
-    that fails ends alone. When those who watch wish it so (`watch.stopping`), all end after the
+    (or a minute after the first one is), and the request's task scheduler chooses the next task.
+    One that fails ends alone. When those who watch wish it so (`watch.stopping`), all end after the
     batch in flight, and are not stored: the same request goes on.
     """
     run = run_id(request, network, spec_of(request.device))
-    work, key = Path(request.work), search_key(run, task_key)
+    work, key = Path(request.work), tune_key(run, task_key)
 
-    def body(_: Path) -> SearchManifest:
+    def body(_: Path) -> TuneManifest:
         if request.trials == 0:
             return _nothing_to_measure(request, run, task_key)
         return _search(request, run, tasks, task_key)
 
-    found = load(SearchManifest, stage_folder(work, "tune", key))
+    found = load(TuneManifest, stage_folder(work, "tune", key))
     if found is not None and not _is_recorded(found, _RECORDED.of(request.records, run)):
         _LOG.warning("%s: records of task %s are gone; measuring again", request.records, task_key)
         shutil.rmtree(found.folder)
-    return run_once(SearchManifest, stage="tune", key=key, work=work, body=body)
+    return run_once(TuneManifest, stage="tune", key=key, work=work, body=body)
 
 
-def join_searches(
+def join_tuned(
     request: TuneRequest,
     network: ImportManifest,
     tasks: TaskManifest,
-    outcomes: Mapping[str, SearchManifest | Exception],
-) -> Tuned:
+    outcomes: Mapping[str, TuneManifest | Exception],
+) -> TunedTasks:
     """What the searches of all tasks came to, by task: a manifest, or why it failed for good.
 
     Raises: what the first task's search raised, if all of them failed.
     """
-    done = [o for t in tasks.tasks if isinstance(o := outcomes.get(t.key), SearchManifest)]
-    failed = [(k, o) for k, o in outcomes.items() if not isinstance(o, SearchManifest)]
+    done = [o for t in tasks.tasks if isinstance(o := outcomes.get(t.key), TuneManifest)]
+    failed = [(k, o) for k, o in outcomes.items() if not isinstance(o, TuneManifest)]
     if failed and not done:
         raise failed[0][1]
     statuses = sum((Counter(dict(search.statuses)) for search in done), Counter[str]())
     reasons = [search.reason for search in done if search.reason != _NOTHING_LEFT]
     spec = spec_of(request.device)
-    return Tuned(
+    return TunedTasks(
         run_id=run_id(request, network, spec),
         target=spec.fingerprint,
         progress=tuple(search.progress for search in done),
@@ -132,35 +131,40 @@ def layout_share(request: TuneRequest) -> float:
 
 
 def searched_session(
-    request: TuneRequest, tuned: Tuned, *, last: bool = False
+    request: TuneRequest, tuned: TunedTasks, *, last: bool = False
 ) -> AbstractContextManager[Session]:
     """The session of a run whose searches have ended; the `last` one to ask for it closes it."""
     return _OPEN.searched(tuned.run_id, lambda: _open_session(request, tuned.run_id), last=last)
 
 
 def stage_finalists(
-    request: TuneRequest, network: ImportManifest, tuned: Tuned, layouts: LayoutManifest = UNPLANNED
-) -> FinalistsManifest:
+    request: TuneRequest,
+    network: ImportManifest,
+    tuned: TunedTasks,
+    layouts: LayoutManifest = UNPLANNED,
+) -> Constraints:
     """The winner of each task, after their searches; every measurement is in the store. Images lie
     as the layouts say.
 
-    Tasks whose search failed have their default schedule. When those who watch wish it so, no race
-    begins, or it ends early, and the manifest is not stored.
+    Tasks whose search failed keep their default schedule. When those who watch wish it so, no
+    comparison begins, or it ends early, and the manifest is not stored.
     """
     failed = tuple(key for key, _ in tuned.failed)
-    key = stage_key("finalists", tuned.run_id, tuned.trials_done, failed, layouts.plan.placement)
+    placement = layouts.plan.placement
+    found = (tuned.run_id, tuned.trials_done, failed, placement)
+    key = stage_key("finalists", "constraints", *found)  # older ones held winners only
 
-    def body(_: Path) -> FinalistsManifest:
+    def body(_: Path) -> Constraints:
         if request.trials == 0:
-            found = FinalistsManifest(unraced="nothing is measured")
+            found = Constraints(uncompared="nothing is measured")
         else:
-            found = _race(request, network, tuned, layouts)
-        defaults = tuple(Winner(task_key=key, record_id=None) for key in failed)
-        return replace(found, winners=found.winners + defaults, stopped=stopping())
+            found = _compare(request, network, tuned, layouts)
+        defaults = (*found.defaults, *failed)
+        return replace(found, defaults=defaults, layouts=placement, stopped=stopping())
 
     try:
         work = Path(request.work)
-        done = run_once(FinalistsManifest, stage="finalists", key=key, work=work, body=body)
+        done = run_once(Constraints, stage="finalists", key=key, work=work, body=body)
     finally:
         _OPEN.forget(tuned.run_id)
     text = "measuring has stopped" if done.stopped else _decided(done, tuned)
@@ -168,24 +172,21 @@ def stage_finalists(
     return done
 
 
-def _decided(done: FinalistsManifest, tuned: Tuned) -> str:
+def _decided(done: Constraints, tuned: TunedTasks) -> str:
     """What chose among the finalists, and for how many tasks."""
-    if done.unraced:
+    if done.uncompared:
         number = sum(known.best_us is not None for known in tuned.progress)
-        return f"records decide for {_tasks(number)}, as {done.unraced}"
-    number = len(done.winners) - len(tuned.failed)
+        return f"records decide for {counted(number, 'task')}, as {done.uncompared}"
+    number = len(done.winners) + len(done.defaults) - len(tuned.failed)
     verb = "has" if number == 1 else "have"
-    return f"{_tasks(number)} {verb} a winner, by {done.passes} passes of the network"
-
-
-def _tasks(number: int) -> str:
-    return f"{number} task{'s' * (number != 1)}"
+    iterations = counted(done.iterations, "iteration")
+    return f"{counted(number, 'task')} {verb} a winner, by {iterations} of the network"
 
 
 # -- the search of a task ------------------------------------------------------------------------
 
 
-def _search(request: TuneRequest, run: str, tasks: TaskManifest, task_key: str) -> SearchManifest:
+def _search(request: TuneRequest, run: str, tasks: TaskManifest, task_key: str) -> TuneManifest:
     ledger = Ledger(Path(request.work), run)
 
     def make() -> Session:
@@ -201,7 +202,7 @@ def _search(request: TuneRequest, run: str, tasks: TaskManifest, task_key: str) 
 
         end = session.search(task_key, report, stopping)
         (mine,) = (entry for entry in session.runs if entry.task.key == task_key)
-        return SearchManifest(
+        return TuneManifest(
             run_id=run,
             target=session.spec.fingerprint,
             progress=_progress_of(mine),
@@ -222,7 +223,7 @@ def _open_session(request: TuneRequest, run: str, ended: Collection[str] = ()) -
         model=request.model,
         layout=request.layout,
         tuner=request.tuner,
-        allocator=request.allocator,
+        allocator=request.task_scheduler,
         seed=request.seed,
         trials=_search_trials(request),
         seconds=_search_s(request),
@@ -242,12 +243,12 @@ def _open_session(request: TuneRequest, run: str, ended: Collection[str] = ()) -
 def _ended(request: TuneRequest, run: str, tasks: TaskManifest) -> list[str]:
     """The tasks whose search has ended, in whichever process."""
     work, recorded = Path(request.work), _RECORDED.of(request.records, run)
-    folders = [stage_folder(work, "tune", search_key(run, t.key)) for t in tasks.tasks]
-    found = [load(SearchManifest, folder) for folder in folders]
+    folders = [stage_folder(work, "tune", tune_key(run, t.key)) for t in tasks.tasks]
+    found = [load(TuneManifest, folder) for folder in folders]
     return [one.task_key for one in found if one and _is_recorded(one, recorded)]
 
 
-def _is_recorded(search: SearchManifest, recorded: Mapping[str, int]) -> bool:
+def _is_recorded(search: TuneManifest, recorded: Mapping[str, int]) -> bool:
     """Whether the store has what was measured when the search ended, of this task and of all."""
     mine, all_tasks = recorded.get(search.task_key, 0), sum(recorded.values())
     return mine >= search.progress.trials and all_tasks >= search.trials_done
@@ -285,13 +286,13 @@ def _standing(request: TuneRequest, session: Session, tasks: TaskManifest, text:
         done=session.known_trials,
         total=request.trials or 0,
         spent=session.spent,
-        tasks=tuple(TaskResult.of(entries[r.task.key], _progress_of(r)) for r in runs),
+        tasks=tuple(_progress_of(r).of(entries[r.task.key]) for r in runs),
         next_key=session.next_key(),
     )
 
 
-def _nothing_to_measure(request: TuneRequest, run: str, task_key: str) -> SearchManifest:
-    return SearchManifest(
+def _nothing_to_measure(request: TuneRequest, run: str, task_key: str) -> TuneManifest:
+    return TuneManifest(
         run_id=run,
         target=spec_of(request.device).fingerprint,
         progress=TaskProgress(task_key=task_key, trials=0, failed=0, best_us=None),
@@ -302,15 +303,15 @@ def _nothing_to_measure(request: TuneRequest, run: str, task_key: str) -> Search
     )
 
 
-# -- the race -------------------------------------------------------------------------------------
+# -- the comparison of the finalists --------------------------------------------------------------
 
 
-def _race(
-    request: TuneRequest, network: ImportManifest, tuned: Tuned, layouts: LayoutManifest
-) -> FinalistsManifest:
+def _compare(
+    request: TuneRequest, network: ImportManifest, tuned: TunedTasks, layouts: LayoutManifest
+) -> Constraints:
     if stopping():
-        return FinalistsManifest()
-    budget = max(_RACE_SECONDS, _race_share_s(request, tuned, layouts))
+        return Constraints()
+    budget = max(_COMPARISON_SECONDS, _comparison_s(request, tuned, layouts))
     without = [key for key, _ in tuned.failed]
 
     with searched_session(request, tuned, last=True) as session:
@@ -320,23 +321,23 @@ def _race(
             return perf_counter() - started < budget and not stopping()
 
         tell(TuneEvent(stage="finalists", text="finalists are built into the network"))
-        return race_finalists(
+        return compare_finalists(
             request, network, session, budget, time_left, layouts.plan, without=without
         )
 
 
-def _race_share_s(request: TuneRequest, tuned: Tuned, layouts: LayoutManifest) -> float:
+def _comparison_s(request: TuneRequest, tuned: TunedTasks, layouts: LayoutManifest) -> float:
     """What is left of the minutes, or as large a share of the time that the trials took."""
     if request.minutes is not None:
         return 60 * request.minutes - tuned.seconds_done - layouts.seconds
-    return tuned.seconds_done * _RACE_SHARE / (1 - _RACE_SHARE)
+    return tuned.seconds_done * _COMPARISON_SHARE / (1 - _COMPARISON_SHARE)
 
 
 def _search_s(request: TuneRequest) -> float | None:
-    """Seconds for searching; the rest is for layouts and for the race."""
+    """Seconds for searching; the rest is for layouts and for comparing the finalists."""
     if request.minutes is None:
         return None
-    return 60 * request.minutes * (1 - _RACE_SHARE - layout_share(request))
+    return 60 * request.minutes * (1 - _COMPARISON_SHARE - layout_share(request))
 
 
 def _search_trials(request: TuneRequest) -> int | None:

@@ -2,85 +2,16 @@
 
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportTask:
-    """One tuning task at the end of the run."""
-
-    name: str
-    op: str
-    """Operator and epilogue, such as `conv2d + bias + relu`."""
-    output_shape: tuple[int, ...]
-    weight: int
-    flops: int
-    trials: int
-    failed: int
-    default_us: float | None
-    """Time of the default schedule; None: not measured."""
-    best_us: float | None
-    """Time of the best right candidate; None: there is none."""
+from retune.core.results import KernelTime, Latency, LayerQuality, OutputDeviation, TaskResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
+class ReportCurve:
     """Measurements of one task in the order in which they were taken."""
 
     task: str
     times_us: tuple[float | None, ...]
     """None: the candidate failed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LatencyBar:
-    """Latency of one contestant; all were measured in turns."""
-
-    name: str
-    median_us: float
-    p25_us: float
-    p75_us: float
-    runs: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelShare:
-    """Time of one launch or host step of the tuned bundle."""
-
-    label: str
-    """Of a host step its ops."""
-    us: float
-    flops: int
-    roofline: float | None = None
-    """Share of what the machine's ceilings allow."""
-    host: bool = False
-    """True for a host step."""
-    simulated: bool = False
-    """True for a step of a simulated accelerator, whose time is counted."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verification:
-    """How far the bundle's outputs are from the oracle's."""
-
-    oracle: str
-    samples: int
-    max_abs: float
-    max_rel: float
-    tolerance: float
-    passed: bool
-    by_parts: bool = False
-    """True: the outputs of some sample agree only up to jumps of host steps, and all parts do."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuantizedLayer:
-    """What eight bits do to one layer."""
-
-    layer: str
-    op: str
-    decibels: float
-    """Signal to noise."""
-    saturation: float
-    """Part of what it reads that its codes cannot hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,25 +57,25 @@ class ReportData:
     """The device's name for people."""
     created: str
     """When, as text for people."""
-    tasks: tuple[ReportTask, ...]
+    tasks: tuple[TaskResult, ...]
     """The costliest first."""
-    curves: tuple[Curve, ...]
+    curves: tuple[ReportCurve, ...]
     failures: tuple[tuple[str, int], ...]
     """Status or reason -> measurements, `ok` included; the most frequent first."""
-    latency: tuple[LatencyBar, ...]
+    latency: tuple[Latency, ...]
     """`tuned` and `untuned` are this program's; other names are peers'."""
     simulated: bool = False
     """Whether the device is one whose times are counted, and not measured."""
-    profile: tuple[KernelShare, ...]
+    profile: tuple[KernelTime, ...]
     """In order of execution."""
-    verification: Verification
+    verification: OutputDeviation
     facts: tuple[tuple[str, str], ...]
     """Name -> value: the run's settings and the bundle's sizes."""
     queues: tuple[str, str] | None = None
     """The longest step of a simulated accelerator, and a picture of its queues over time (SVG)."""
     integers: str = ""
     """How far the network of integers is from the float one; empty for a network of floats."""
-    layers: tuple[QuantizedLayer, ...] = ()
+    layers: tuple[LayerQuality, ...] = ()
     """Those of integers, in the network's order."""
     layouts: ReportLayouts | None = None
     """The plan of layouts; None where none was made."""

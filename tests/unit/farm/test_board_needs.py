@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("distributed")
 
 ROOT = Path(__file__).resolve().parents[3]
-NEEDED = {"distributed", "numpy", "pyopencl", "safetensors"}
+NEEDED = {"distributed", "msgspec", "numpy", "pyopencl", "safetensors"}
 HEAVY = {"prefect", "pandas", "pyarrow", "xgboost", "onnx", "onnxruntime", "scipy", "jinja2"}
 """jinja2 is one of distributed's own needs, which imports it at times."""
 

@@ -1,4 +1,4 @@
-"""Solvers against brute force and an integer program."""
+"""The solver against brute force: by elimination, and by an integer program."""
 
 from itertools import pairwise
 from math import inf, isfinite
@@ -7,46 +7,44 @@ import numpy as np
 import pytest
 
 from retune.core.errors import InputError
-from retune.search.layout.solver.exact import eliminate, elimination_order, largest_table
-from retune.search.layout.solver.pbqp import reduce
-from retune.search.layout.solver.solve import improved, solve, uniform
-from retune.search.layout.solver.table import TableBuilder
+from retune.search.layout import solver
+from retune.search.layout.solver import CostTable, elimination_order, largest_table, solve
 from tests.unit.layout.graphs import (
     by_brute_force,
-    by_integer_program,
     dense_edges,
     detector_edges,
     network_table,
     random_table,
 )
 
+PROGRAM = 0
+"""Elements that no table of elimination keeps to: an integer program is solved."""
+
 
 @pytest.mark.parametrize("seed", range(200))
 def test_elimination_finds_the_least_total(seed: int):
     table = random_table(seed)
-    assert table.total(eliminate(table, elimination_order(table))) == by_brute_force(table)
+    least = by_brute_force(table)
+    if not isfinite(least):
+        with pytest.raises(InputError, match="there is none"):
+            solve(table)
+        return
+    found = solve(table)
+    assert found.optimal
+    assert table.total(found.choice) == found.total == least
 
 
-@pytest.mark.parametrize("seed", range(200))
-def test_reductions_claim_no_optimum_that_is_none(seed: int):
+@pytest.mark.parametrize("seed", range(60))
+def test_an_integer_program_finds_the_least_total(seed: int):
     table = random_table(seed)
     least = by_brute_force(table)
-    choice, optimal = reduce(table)
-    assert table.total(choice) == least if optimal else table.total(choice) >= least
-
-
-def test_both_outcomes_of_reductions_are_among_the_graphs():
-    claims = [reduce(random_table(seed))[1] for seed in range(200)]
-    assert any(claims)
-    assert not all(claims)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_a_chain_is_reduced_without_a_guess(seed: int):
-    table = network_table(seed, list(pairwise(range(30))))
-    choice, optimal = reduce(table)
-    assert optimal
-    assert table.total(choice) == pytest.approx(by_integer_program(table))
+    if not isfinite(least):
+        with pytest.raises(InputError, match="there is none"):
+            solve(table, most_elements=PROGRAM)
+        return
+    found = solve(table, most_elements=PROGRAM)
+    assert found.optimal
+    assert table.total(found.choice) == found.total == least
 
 
 @pytest.mark.parametrize(
@@ -54,97 +52,98 @@ def test_a_chain_is_reduced_without_a_guess(seed: int):
     [dense_edges(4, 24), detector_edges(60, 6), list(pairwise(range(120)))],
     ids=["dense blocks", "detector", "chain"],
 )
-def test_graphs_of_networks_are_solved_to_the_optimum(edges: list[tuple[int, int]]):
+def test_both_ways_agree_on_graphs_of_networks(edges: list[tuple[int, int]]):
     table = network_table(0, edges)
-    exact = solve(table)
-    assert (exact.solver, exact.optimal) == ("exact", True)
-    assert exact.total == pytest.approx(by_integer_program(table))
-    for solver in ("pbqp", "greedy"):
-        assert solve(table, solver).total >= exact.total - 1e-9
+    assert largest_table(table, elimination_order(table)) <= 4**4
+    found, other = solve(table), solve(table, most_elements=PROGRAM)
+    assert found.optimal and other.optimal
+    assert found.total == pytest.approx(other.total)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_an_integer_program_agrees_on_larger_random_graphs(seed: int):
+def test_both_ways_agree_on_larger_random_graphs(seed: int):
     table = random_table(1000 + seed, most=12, impossible=0.05)
-    least = by_integer_program(table)
-    found = table.total(eliminate(table, elimination_order(table)))
-    assert found == pytest.approx(least) if isfinite(least) else found == inf
+    try:
+        found = solve(table)
+    except InputError:
+        with pytest.raises(InputError, match="there is none"):
+            solve(table, most_elements=PROGRAM)
+        return
+    assert found.total == pytest.approx(solve(table, most_elements=PROGRAM).total)
 
 
-def test_where_tables_would_be_too_large_the_result_says_that_it_may_not_be_the_best():
-    edges = [(a, b) for a in range(9) for b in range(a)]
+def test_where_tables_would_be_too_large_the_optimum_is_proven_all_the_same():
+    edges = [(a, b) for a in range(14) for b in range(a)]
     table = network_table(3, edges)
-    assert largest_table(table, elimination_order(table)) == 4**9
-    with pytest.raises(InputError, match="at most 1000 elements; got 262144; choose the solver"):
-        solve(table, "exact", most_elements=1000)
-    found, exact = solve(table, most_elements=1000), solve(table)
-    assert (found.solver, found.optimal) == ("pbqp", False)
-    assert exact.total <= found.total <= solve(table, "pbqp").total
-    assert improved(table, found.choice) == found.choice
+    assert largest_table(table, elimination_order(table)) == 4**14 > solver.MOST_ELEMENTS
+    found = solve(table)
+    assert found.optimal
+    small = network_table(3, edges[:36])
+    assert largest_table(small, elimination_order(small)) == 4**9 > 1000
+    assert solve(small, most_elements=1000).total == pytest.approx(solve(small).total)
+
+
+def test_where_time_runs_out_the_error_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(solver, "TIME_LIMIT_S", 0.0)
+    table = network_table(3, [(a, b) for a in range(9) for b in range(a)])
+    with pytest.raises(InputError, match="side by side; none was found in 0 s"):
+        solve(table, most_elements=PROGRAM)
 
 
 def test_of_equal_choices_the_one_of_first_options_is_taken():
-    builder = TableBuilder()
+    table = CostTable()
     for name in "abc":
-        builder.variable(name, {"rows": 1.0, "blocks": 1.0})
-    builder.between("a", "b", np.zeros((2, 2)))
-    table = builder.table()
-    for solver in ("exact", "pbqp", "greedy"):
-        assert solve(table, solver).choice == (0, 0, 0)
+        table.variable(name, [1.0, 1.0])
+    table.add(np.zeros((2, 2)), "a", "b")
+    assert solve(table).choice == {"a": 0, "b": 0, "c": 0}
 
 
-def test_greedy_ignores_what_neighbours_cost():
-    builder = TableBuilder()
-    builder.variable("a", {"rows": 1.0, "blocks": 2.0})
-    builder.variable("b", {"rows": 2.0, "blocks": 1.0})
-    builder.between("b", "a", np.array([[0.0, 5.0], [5.0, 0.0]]))
-    table = builder.table()
-    assert table.named(solve(table, "greedy").choice) == {"a": "rows", "b": "blocks"}
-    assert solve(table, "greedy").total == 7.0
+def test_what_neighbours_cost_counts():
+    table = CostTable()
+    table.variable("a", [1.0, 2.0])
+    table.variable("b", [2.0, 1.0])
+    table.add(np.array([[0.0, 5.0], [5.0, 0.0]]), "b", "a")
+    assert table.total({"a": 0, "b": 1}) == 7.0
     assert solve(table).total == 3.0
 
 
-def test_one_option_everywhere_where_it_exists():
-    builder = TableBuilder()
-    builder.variable("a", {"rows": 1.0, "blocks": 2.0})
-    builder.variable("b", {"rows": 1.0, "planes": 0.5})
-    table = builder.table()
-    assert table.named(uniform(table, "blocks")) == {"a": "blocks", "b": "planes"}
-
-
-def test_nothing_possible_is_said():
-    builder = TableBuilder()
-    builder.variable("a", {"rows": inf})
-    with pytest.raises(InputError, match=r"exact solver: .* there is none"):
-        solve(builder.table())
-    with pytest.raises(InputError, match=r"greedy solver: .* choose the solver exact"):
-        solve(builder.table(), "greedy")
+@pytest.mark.parametrize("most_elements", [PROGRAM, solver.MOST_ELEMENTS])
+def test_nothing_possible_is_said(most_elements: int):
+    table = CostTable()
+    table.variable("a", [inf])
+    with pytest.raises(InputError, match="options that can stand side by side; there is none"):
+        solve(table, most_elements=most_elements)
 
 
 def test_a_table_without_variables_costs_nothing():
-    assert solve(TableBuilder().table()).total == 0.0
+    assert solve(CostTable()).total == 0.0
 
 
 def test_costs_of_a_pair_add_up_from_either_side():
-    builder = TableBuilder()
-    builder.variable("a", {"x": 0.0, "y": 0.0})
-    builder.variable("b", {"x": 0.0})
-    builder.between("a", "b", np.array([[1.0], [2.0]]))
-    builder.between("b", "a", np.array([[10.0, 20.0]]))
-    assert builder.table().pairs[0, 1].tolist() == [[11.0], [22.0]]
+    table = CostTable()
+    table.variable("a", [0.0, 0.0])
+    table.variable("b", [0.0])
+    table.add([[1.0], [2.0]], "a", "b")
+    table.add([[10.0, 20.0]], "b", "a")
+    table.add([100.0, 200.0], "a")
+    assert table.pairs["a", "b"].tolist() == [[11.0], [22.0]]
+    assert table.own["a"].tolist() == [100.0, 200.0]
 
 
-def test_what_is_no_cost_is_refused():
-    builder = TableBuilder()
-    builder.variable("a", {"x": 0.0})
+def test_what_is_not_a_cost_is_refused():
+    table = CostTable()
+    table.variable("a", [0.0])
     with pytest.raises(InputError, match="one variable 'a'; got a second"):
-        builder.variable("a", {"x": 0.0})
-    with pytest.raises(InputError, match="an option at least; got none"):
-        builder.variable("b", {})
+        table.variable("a", [0.0])
+    with pytest.raises(InputError, match="an option; got none"):
+        table.variable("b", [])
     with pytest.raises(InputError, match=r"numbers or infinity; got .nan"):
-        builder.variable("c", {"x": float("nan")})
-    builder.variable("d", {"x": 0.0})
+        table.variable("c", [float("nan")])
+    table.variable("d", [0.0])
     with pytest.raises(InputError, match=r"shape \(1, 1\); got \(2,\)"):
-        builder.between("a", "d", np.zeros(2))
-    with pytest.raises(InputError, match="two variables of it"):
-        builder.between("a", "z", np.zeros((1, 1)))
+        table.add(np.zeros(2), "a", "d")
+    for names in (("a", "z"), ("a", "a"), ("a", "d", "a")):
+        with pytest.raises(InputError, match="two variables of it"):
+            table.add(np.zeros((1, 1)), *names)

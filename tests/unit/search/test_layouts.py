@@ -52,7 +52,7 @@ from retune.search.layout.search import (
     recorded_layouts,
     recorded_problem,
 )
-from retune.search.layout.solver.solve import solve
+from retune.search.layout.solver import solve
 from retune.search.layout.views import find_views, is_in_place
 from retune.search.session import Session
 from retune.targets.cost.estimate import default_candidate
@@ -199,7 +199,7 @@ def test_kernels_beside_a_join_are_measured_as_they_are_in_the_network(
     if name != "batch":
         return
     in_rows = {(place.task_key, place.rows) for place in choices.kernels}
-    search = LayoutSearch(opened(net, store), net, "auto")
+    search = LayoutSearch(opened(net, store), net)
     search.run(lambda count: count < len(in_rows))  # these come first
     rows = RecordStore(store).scan({"task_key": sorted(pitched)})
     plain = rows[(rows["layout_in"] == ROWS) & (rows["layout_out"] == ROWS)]
@@ -214,15 +214,16 @@ def test_the_table_costs_what_its_kernels_and_copies_cost(name: str, seed: int, 
     problem = layout_problem(choices_of(network_of(name, tmp_path), GENERIC_CPU), costs(seed))
     table = problem.table
 
-    def total(chosen: tuple[int, ...]) -> float:
+    def total(chosen: dict[str, int]) -> float:
         choice = problem.choice(chosen)
         kernels = sum(problem.kernel_us(choice).values())
         return kernels + sum(problem.copies_us(choice).values())
 
-    everything = list(product(*(range(n) for n in table.sizes)))
+    every = product(*(range(n) for n in table.sizes))
+    everything = [dict(zip(table.own, chosen, strict=True)) for chosen in every]
     alike = {total(c) - table.total(c) for c in everything if np.isfinite(table.total(c))}
     assert len({round(difference, 6) for difference in alike}) == 1  # what nobody has a choice of
-    best = solve(table, "exact")
+    best = solve(table)
     assert best.optimal and best.total == min(map(table.total, everything))
     assert total(best.choice) <= total(problem.numbers({}))
 
@@ -302,16 +303,16 @@ def test_records_of_layouts_stand_beside_those_in_rows(tmp_path: Path, store: Pa
 def test_the_search_for_layouts_keeps_to_its_budget(tmp_path: Path, store: Path):
     net = network_of("residual", tmp_path)
     session = opened(net, store)
-    search = LayoutSearch(session, net, "auto")
+    search = LayoutSearch(session, net)
     before = recorded_problem(net, session.spec, session.store, session.conditions)
-    assert before.table.names and not before.measured
+    assert before.table.own and not before.measured
     found = search.run(lambda count: count < 7)
     assert found.problem.measured
     assert found.trials == 7 and 0 <= found.unused <= 7
     assert len(RecordStore(store).scan({"phase": "layout"})) == 7
-    everything = LayoutSearch(opened(net, store), net, "auto").run(lambda _: True)
+    everything = LayoutSearch(opened(net, store), net).run(lambda _: True)
     assert everything.solution.optimal
-    again = LayoutSearch(opened(net, store), net, "auto").run(lambda _: True)
+    again = LayoutSearch(opened(net, store), net).run(lambda _: True)
     assert (again.trials, again.solution) == (0, everything.solution)
 
 
@@ -333,7 +334,7 @@ def test_a_plan_joins_what_is_faster_in_blocks(name: str, tmp_path: Path, store:
 
     runner = FakeRunner(outcome)
     session = Session(list(net.tasks.values()), runner, RecordStore(store), settings(trials=0))
-    found = LayoutSearch(session, net, "auto").run(lambda _: True)
+    found = LayoutSearch(session, net).run(lambda _: True)
     choice = found.problem.choice(found.solution.choice)
     for node in net.graph.nodes:
         if node.op in ("concat", "slice"):
@@ -361,7 +362,7 @@ def test_no_plan_stands_on_one_disturbed_measurement(tmp_path: Path, store: Path
     session = Session(
         list(net.tasks.values()), FakeRunner(outcome), RecordStore(store), settings(trials=0)
     )
-    found = LayoutSearch(session, net, "auto").run(lambda _: True)
+    found = LayoutSearch(session, net).run(lambda _: True)
     assert not found.problem.choice(found.solution.choice).kept
 
 
@@ -426,7 +427,7 @@ def test_a_plan_may_choose_a_schedule_that_is_for_blocks(tmp_path: Path, store: 
                 written.add(lower(laid, target_of(GENERIC_CPU)).text)
     runner, records = FakeRunner(outcome), RecordStore(store)
     session = Session(list(net.tasks.values()), runner, records, settings(trials=0))
-    found = LayoutSearch(session, net, "auto").run(lambda _: True)
+    found = LayoutSearch(session, net).run(lambda _: True)
     choice = found.problem.choice(found.solution.choice)
     assert "NCHW16c" in {kept.made for kept in choice.kept.values()}
     chosen = laid_candidates(net, choice, records, session.conditions, GENERIC_CPU)
@@ -441,7 +442,7 @@ def test_a_plan_may_choose_a_schedule_that_is_for_blocks(tmp_path: Path, store: 
 
 def test_all_in_blocks_is_measured_with_what_is_for_blocks(tmp_path: Path, store: Path):
     net = network_of("chain", tmp_path)
-    search, choice = LayoutSearch(opened(net, store), net, "auto"), uniform(net, "NCHW16c")
+    search, choice = LayoutSearch(opened(net, store), net), uniform(net, "NCHW16c")
     assert search.measure(choice, lambda count: count < 5) == 5
     assert search.measure(choice, lambda _: True) > 5
     rows = RecordStore(store).scan({"phase": "layout"})

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retune.core.codec import from_json, to_json
 from retune.core.errors import InputError
-from retune.pipeline.manifest import Manifest, TuneRequest
+from retune.core.schema import from_json, to_json
+from retune.pipeline.manifest import Manifest
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.stage import load, run_once, sha256, stage_folder, stage_intact, stage_key
 from tests.properties import quick
 

@@ -26,9 +26,9 @@ from retune.bundle.verify.board_jobs import (
 from retune.bundle.verify.compare import tolerance_of, verify
 from retune.bundle.verify.examination import Entrant, Original, Verdict
 from retune.bundle.verify.examiner import Examiner
-from retune.core.codec import to_json
 from retune.core.dtypes import DType, TensorType
 from retune.core.errors import DeviceError, InputError
+from retune.core.schema import to_json
 from retune.core.target import DeviceSpec
 from retune.device.opening import asking_of, spec_of
 from retune.device.remote.names import farm_name, is_farm

@@ -1,59 +1,38 @@
 """`retune plan`: where the images of a network should lie, by what was measured before."""
 
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-import typer
-
-from retune.cli.commands.farm import Certs, Scheduler, farm_device
 from retune.cli.console import print_json, print_line, print_table
-from retune.cli.options import (
-    Json,
-    LayoutSolver,
-    Model,
-    Records,
-    ShapeList,
-    check_model,
-    parse_shapes,
-    parse_solver,
-    record_store,
-)
-from retune.core.config import cache_root
+from retune.cli.options import Json, check_model, record_store
+from retune.cli.request import takes_request
 from retune.core.errors import InputError
 from retune.core.files import check_folder
+from retune.pipeline.request import TuneRequest
 
 if TYPE_CHECKING:
     from retune.pipeline.layout_plan import LayoutPlan
 
 
-def plan(
-    model: Model,
-    device: Annotated[str, typer.Option(help="A device of `retune devices`.")] = "pocl",
-    scheduler: Scheduler = "",
-    certs: Certs = None,
-    shape: ShapeList = None,
-    records: Records = None,
-    layout_solver: LayoutSolver = "auto",
-    json: Json = False,
-) -> None:
-    """Print the cheapest layouts of a network's images.
+@takes_request("model", "device", "shapes", "records", "layout_solver")
+def plan(request: TuneRequest, json: Json = False) -> None:
+    """Print the fastest activation layouts of a network.
 
     By the records of `retune tune --layout auto`.
     """
-    shapes, solver = parse_shapes(shape), parse_solver(layout_solver)
-    check_model(model)
-    name = farm_device(device, scheduler, certs)
-    check_folder("RETUNE_CACHE", cache_root())
-    store = record_store(records)
+    check_model(request.model)
+    check_folder("RETUNE_CACHE", Path(request.work))
+    store, model = record_store(Path(request.records)), request.model
     from retune.api import import_network
-    from retune.core.codec import to_json
+    from retune.core.schema import to_json
     from retune.device.opening import spec_of
     from retune.pipeline.layouts import plan_of, totals_of
     from retune.search.conditions import network_conditions
     from retune.search.layout.search import FoundLayouts, recorded_problem
-    from retune.search.layout.solver.solve import solve
+    from retune.search.layout.solver import solve
 
-    spec = spec_of(name)
-    network = import_network(model, shapes, "NHWC", cache_root()).network
+    spec = spec_of(request.device)
+    network = import_network(model, dict(request.shapes), "NHWC", Path(request.work)).network
     where = network_conditions(spec, network.tasks.values())
     problem = recorded_problem(network, spec, store, where)
     if not problem.measured:
@@ -61,7 +40,7 @@ def plan(
             f"{store.root}: expected measurements of {model} in other layouts than rows on "
             f"{spec.name}, got none; `retune tune {model} --layout auto --out DIR` takes them"
         )
-    solution = solve(problem.table, solver)
+    solution = solve(problem.table)
     found = FoundLayouts(problem=problem, solution=solution, trials=0, unused=0)
     chosen = plan_of(problem.choice(solution.choice), problem)
     totals = totals_of(found, network)

@@ -18,8 +18,8 @@ from retune.codegen.opencl.kernels import image_arguments
 from retune.codegen.passes.images import fits_image
 from retune.codegen.source import BufferSpec, KernelSource, ProgramSource, Role
 from retune.codegen.target import ALLOWED_OPTIONS, unknown_options
-from retune.core.codec import to_json
 from retune.core.dtypes import DTYPES, itemsize, numpy_dtype
+from retune.core.schema import to_json
 from retune.device.measure.vitals import Vitals
 from retune.device.measure.workload import MeasureOptions, Workload, make_candidate
 from retune.device.remote.wire import (

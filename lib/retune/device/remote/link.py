@@ -20,8 +20,8 @@ from typing import Any, TypeVar, cast
 from distributed import Client, Future
 
 import retune
-from retune.core.codec import from_json
 from retune.core.errors import DeviceError, InputError, RecordError
+from retune.core.schema import from_json
 from retune.core.target import DeviceSpec
 from retune.device.remote.door import close_door
 from retune.device.remote.names import FarmName, check_address

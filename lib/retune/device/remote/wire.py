@@ -14,8 +14,8 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from retune.core.codec import from_json, to_json
 from retune.core.errors import InputError, RecordError
+from retune.core.schema import from_json, to_json
 
 WIRE = 2
 """Version of all that travels; boards and clients of another one refuse each other."""
@@ -116,7 +116,7 @@ def unpack(kind: type[T], message: object, most_bytes: int = MOST_BYTES) -> tupl
 
 
 def read_json(kind: type[T], text: bytes | str) -> T:
-    """The value that `codec.to_json` wrote. Raises: RefusedError naming what is wrong in it."""
+    """The value that `schema.to_json` wrote. Raises: RefusedError naming what is wrong in it."""
     try:
         if isinstance(text, bytes):
             text = text.decode()

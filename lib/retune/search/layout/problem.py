@@ -9,7 +9,7 @@ is a variable, too, of its layout, and costs nothing where all of them are there
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations
 from math import inf
 
@@ -21,7 +21,7 @@ from retune.search.layout.joints import Joint
 from retune.search.layout.laying import Kept, LayoutChoice
 from retune.search.layout.layouts import IN_ROWS, Ends
 from retune.search.layout.options import Choices, ImageLayouts, KernelPlace
-from retune.search.layout.solver.table import CostTable, TableBuilder
+from retune.search.layout.solver import CostTable
 
 KernelCost = Callable[[str, Ends], float | None]
 """Of a task, by its key, with its images lying so; None: it was not measured."""
@@ -71,7 +71,7 @@ class LayoutProblem:
     types: Mapping[str, TensorType]
     costs: LayoutCosts
     table: CostTable
-    """Of the images and joints that have a choice. What none of them changes is in no cost."""
+    """Of the images and joints. A kernel without images is in no cost."""
 
     @property
     def measured(self) -> bool:
@@ -83,11 +83,9 @@ class LayoutProblem:
             if ends != IN_ROWS
         )
 
-    def choice(self, chosen: Sequence[int]) -> LayoutChoice:
+    def choice(self, chosen: Mapping[str, int]) -> LayoutChoice:
         """What a solution of the table means; each kernel reads what it is the fastest with."""
-        kept = {value: options[0] for value, options in self.options.items()}
-        picked = zip(self.table.names, chosen, strict=True)
-        kept |= {value: self.options[value][number] for value, number in picked}
+        kept = {value: self.options[value][number] for value, number in chosen.items()}
         ends = {place.label: cheapest_ends(place, kept, self.costs) for place in self.kernels}
         for label, joint in self.joints.items():
             alike = Ends(kept[label].made, kept.pop(label).made)
@@ -97,14 +95,15 @@ class LayoutProblem:
             ends={label: found for label, found in ends.items() if found != IN_ROWS},
         )
 
-    def numbers(self, kept: Mapping[str, Kept]) -> tuple[int, ...]:
+    def numbers(self, kept: Mapping[str, Kept]) -> dict[str, int]:
         """The options of these ways to keep images; rows where one is none, or is not named."""
         joined = {label: kept.get(joint.made[0], Kept()) for label, joint in self.joints.items()}
         known = {**kept, **{label: Kept(how.made) for label, how in joined.items()}}
-        options = (self.options[value] for value in self.table.names)
-        wanted = (known.get(value, Kept()) for value in self.table.names)
-        pairs = zip(options, wanted, strict=True)
-        return tuple(some.index(one) if one in some else 0 for some, one in pairs)
+        found: dict[str, int] = {}
+        for value, some in self.options.items():
+            one = known.get(value, Kept())
+            found[value] = some.index(one) if one in some else 0
+        return found
 
     def each_alone(self) -> LayoutChoice:
         """Every kernel with the ends that are the best for it, and all the copies that this takes:
@@ -154,20 +153,23 @@ def layout_problem(choices: Choices, costs: LayoutCosts) -> LayoutProblem:
     types, kernels, joined = choices.network.graph.types, choices.kernels, choices.joints
     options = _options(choices.images, choices.in_rows, types, costs)
     ways = {joint.label: tuple(map(Kept, layouts)) for joint, layouts in joined}
-    shared = _Costs(options | ways)
+    table = CostTable()
     for value, some in options.items():
-        shared.add(value, None, np.array([[costs.of_copies(types[value], k)] for k in some]))
+        table.variable(value, [costs.of_copies(types[value], kept) for kept in some])
+    for label, some in ways.items():
+        table.variable(label, np.zeros(len(some)))
+    options |= ways
     for place in kernels:
-        shared.add_kernel(place, costs)
+        _add_kernel(table, place, options, costs)
     for joint, _ in joined:
-        shared.add_joint(joint)
+        _add_joint(table, joint, options)
     return LayoutProblem(
         kernels=kernels,
         joints={joint.label: joint for joint, _ in joined},
-        options=shared.options,
+        options=options,
         types=types,
         costs=costs,
-        table=shared.table(),
+        table=table,
     )
 
 
@@ -213,61 +215,40 @@ def _possible(place: KernelPlace, options: Mapping[str, Sequence[Kept]]) -> list
     return list(found)
 
 
-@dataclass(slots=True)
-class _Costs:
-    """What options cost, alone and by twos, as it grows."""
+def _add_kernel(
+    table: CostTable,
+    place: KernelPlace,
+    options: Mapping[str, tuple[Kept, ...]],
+    costs: LayoutCosts,
+) -> None:
+    """It reads its first image in the best of the layouts that there are, all others as what it
+    makes."""
 
-    options: Mapping[str, tuple[Kept, ...]]
-    own: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
-    pairs: list[tuple[str, str, np.ndarray]] = field(
-        default_factory=list[tuple[str, str, np.ndarray]]
-    )
+    def taken(kept: Kept, made: Kept) -> float:
+        return min(costs.of_kernel(place, Ends(r, made.made)) for r in kept.layouts)
 
-    def add(self, first: str | None, second: str | None, matrix: np.ndarray) -> None:
-        """A cost [options of the one, options of the other]; one option is none to choose."""
-        choices = [(v, n) for v, n in zip((first, second), matrix.shape, strict=True) if n > 1]
-        match choices:
-            case [(str(a), _), (str(b), _)]:
-                self.pairs.append((a, b, matrix))
-            case [(str(a), _)]:
-                self.own[a] = self.own.get(a, 0.0) + matrix.ravel()
-            case _:
-                pass
+    reads = options[place.read] if place.read else (Kept(),)
+    mades = options[place.made] if place.made else (Kept(),)
+    _add(table, [[taken(k, m) for m in mades] for k in reads], place.read, place.made)
+    for value in place.others:
+        _add(table, _there(options[value], mades), value, place.made)
 
-    def add_kernel(self, place: KernelPlace, costs: LayoutCosts) -> None:
-        """It reads its first image in the best of the layouts that there are, all others as what it
-        makes."""
-        mades = self.options[place.made] if place.made else (Kept(),)
 
-        def taken(kept: Kept, made: Kept) -> float:
-            return min(costs.of_kernel(place, Ends(r, made.made)) for r in kept.layouts)
+def _add(table: CostTable, costs: object, *values: str | None) -> None:
+    """Adds a cost [options of each]; no image has a single one."""
+    names = [value for value in values if value]
+    if names:
+        table.add(np.reshape(np.array(costs), [len(table.own[name]) for name in names]), *names)
 
-        reads = self.options[place.read] if place.read else (Kept(),)
-        self.add(place.read, place.made, np.array([[taken(k, m) for m in mades] for k in reads]))
-        for value in place.others:
-            self.add(value, place.made, _there(self.options[value], mades))
 
-    def add_joint(self, joint: Joint) -> None:
-        """It takes no time, in the layout that all of its images are made in, or copied to."""
-        layouts = self.options[joint.label]
-        for value in joint.made:
-            alike = [
-                [0.0 if k.made == j.made else inf for j in layouts] for k in self.options[value]
-            ]
-            self.add(value, joint.label, np.array(alike))
-        for value in joint.read:
-            self.add(value, joint.label, _there(self.options[value], layouts))
-
-    def table(self) -> CostTable:
-        """Of all that have a choice."""
-        builder = TableBuilder()
-        for name, ways in self.options.items():
-            if len(ways) > 1:
-                alone = self.own.get(name, np.zeros(len(ways)))
-                builder.variable(name, dict(zip(map(str, ways), alone.tolist(), strict=True)))
-        for first, second, matrix in self.pairs:
-            builder.between(first, second, matrix)
-        return builder.table()
+def _add_joint(table: CostTable, joint: Joint, options: Mapping[str, tuple[Kept, ...]]) -> None:
+    """It takes no time, in the layout that all of its images are made in, or copied to."""
+    layouts = options[joint.label]
+    for value in joint.made:
+        alike = [[0.0 if k.made == j.made else inf for j in layouts] for k in options[value]]
+        table.add(alike, value, joint.label)
+    for value in joint.read:
+        table.add(_there(options[value], layouts), value, joint.label)
 
 
 def _there(kept: Sequence[Kept], wanted: Sequence[Kept]) -> np.ndarray:

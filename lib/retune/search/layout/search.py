@@ -17,7 +17,7 @@ from math import inf
 import numpy as np
 
 from retune.core.dtypes import TensorType
-from retune.core.layouts import ROWS, Solver
+from retune.core.layouts import ROWS
 from retune.core.target import DeviceSpec
 from retune.records.conditions import Conditions
 from retune.records.cost import COST_COLUMNS, NOMINAL_US, recorded_costs
@@ -31,7 +31,7 @@ from retune.search.layout.laying import LayoutChoice
 from retune.search.layout.layouts import IN_ROWS, Ends, transform_task
 from retune.search.layout.options import Choices, choices_of
 from retune.search.layout.problem import LayoutCosts, LayoutProblem, layout_problem
-from retune.search.layout.solver.solve import Solution, solve
+from retune.search.layout.solver import Solution, solve
 from retune.search.session import Session
 from retune.search.task import Task
 from retune.targets.cost.estimate import default_candidate
@@ -192,10 +192,9 @@ def recorded_problem(
 class LayoutSearch:
     """Finds the layouts of a network on the device of a session whose searches have ended."""
 
-    def __init__(self, session: Session, network: Network, solver: Solver) -> None:
+    def __init__(self, session: Session, network: Network) -> None:
         self._session = session
         self._asked = questions(network, session.spec)
-        self._solver: Solver = solver
         self._trials = LaidTrials(session)
         self._known: dict[str, list[Candidate]] = {}
         self._unrecorded: set[str] = set()
@@ -215,7 +214,7 @@ class LayoutSearch:
         while True:
             known = self._known_now()
             problem = self._asked.problem(known)
-            solution = solve(problem.table, self._solver)
+            solution = solve(problem.table)
             used = self._used(problem, solution)
             wanted = self._open(known) or self._wanted(used.difference(self._asked.copies))
             if not wanted or not may_go_on(self._trials.count):
@@ -264,7 +263,7 @@ class LayoutSearch:
         if len(hopeful) == len(known):
             return set()
         problem = self._asked.problem(hopeful)
-        used = self._used(problem, solve(problem.table, self._solver))
+        used = self._used(problem, solve(problem.table))
         return {key for key in used if key in hopeful and key not in known}
 
     def _used(self, problem: LayoutProblem, solution: Solution) -> set[Key]:

@@ -16,11 +16,11 @@ from typing import Literal, cast
 
 import numpy as np
 
-from retune.core.codec import from_json, to_json
 from retune.core.errors import InputError, RecordError
 from retune.core.files import check_file
 from retune.core.keys import content_key
 from retune.core.replacing import replacing
+from retune.core.schema import from_json, to_json
 from retune.targets.vta.config import DRAM_BITS, VtaConfig
 from retune.targets.vta.isa import decode, decode_uops, encode
 

@@ -1,1 +1,0 @@
-"""Choices for a whole graph over a plain table of costs, and the solvers that make them."""
