@@ -34,7 +34,9 @@ ShapeList = Annotated[
 ]
 Layout = Annotated[
     str,
-    typer.Option(help="How images lie: NHWC, NCHW, NCHW16c, or auto: what measuring finds."),
+    typer.Option(
+        help="Activation layout: NHWC, NCHW, NCHW16c, or auto: those that take the least time."
+    ),
 ]
 Trusted = Annotated[
     list[Path] | None,

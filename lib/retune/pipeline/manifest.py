@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from retune.core.layouts import ALL_NHWC, LayoutAssignment
 from retune.graph.quantize.settings import QuantizeSettings
-from retune.pipeline.layout_plan import LayoutPlan
 from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_MAX_ERROR, DEFAULT_TUNER
 
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
@@ -308,8 +308,7 @@ class Selection:
     limits: tuple[tuple[str, float], ...] = ()
     """Task key -> largest error, for tasks that may not have what the request allows: the network
     as a whole deviated too far."""
-    layouts: LayoutPlan = LayoutPlan()
-    """Where its images lie."""
+    layouts: LayoutAssignment = ALL_NHWC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,7 +323,7 @@ class SettledManifest(Manifest):
     deviation: float = 0.0
     """Of its outputs from the oracle's, as a part of their range."""
     rows_ratio: float | None = None
-    """Time of the bundle with the planned layouts over the same in rows, in turns; None: they were
+    """Time of the bundle in the planned layouts over the same in NHWC, in turns; None: they were
     not compared."""
 
 

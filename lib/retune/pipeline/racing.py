@@ -15,19 +15,18 @@ import numpy as np
 from retune.bundle.build import ContestPlan, build_contest
 from retune.bundle.verify.racer import ContestChild, Passes
 from retune.core.errors import DeviceError
+from retune.core.layouts import ALL_NHWC, LayoutAssignment
 from retune.core.target import DeviceSpec
 from retune.device.measure.child import ChildLostError
 from retune.device.opening import unraced
-from retune.pipeline.layout_choice import choice_of
-from retune.pipeline.layout_plan import ALL_IN_ROWS, LayoutPlan
 from retune.pipeline.manifest import FinalistsManifest, ImportManifest, TuneRequest, Winner
 from retune.pipeline.network import open_network
 from retune.records.schema import Measurement, TuningRecord, succeeded
 from retune.schedule.space import Candidate
 from retune.search.extract import Network
 from retune.search.history import best_candidates
-from retune.search.layout.in_blocks import laid_candidates
-from retune.search.layout.laying import laid_out
+from retune.search.layout.assignment import with_layouts
+from retune.search.layout.trials import best_in_layouts
 from retune.search.race import Race
 from retune.search.session import Session
 from retune.search.task import Task
@@ -73,11 +72,11 @@ def race_finalists(
     session: Session,
     budget_s: float,
     time_left: Callable[[], bool],
-    layouts: LayoutPlan = ALL_IN_ROWS,
+    layouts: LayoutAssignment = ALL_NHWC,
     without: Collection[str] = (),
 ) -> FinalistsManifest:
-    """The winner of each tuned task but those `without`, with images lying as the layouts say;
-    every contender's times in place are records afterwards.
+    """The winner of each tuned task but those `without`, in these layouts; every contender's times
+    in place are records afterwards.
 
     A few rounds of passes run; further ones while `time_left`. No winners on simulated devices and
     boards of a farm, or where the network with its finalists cannot run: the log says why.
@@ -85,15 +84,15 @@ def race_finalists(
     if why := unraced(request.device):
         _LOG.info("%s: finalists are chosen by their records", why)
         return FinalistsManifest(unraced=why)
-    network_now, choice = open_network(request).network, choice_of(layouts)
-    laid = laid_candidates(network_now, choice, session.store, session.conditions, session.spec)
-    finalists = choose_finalists(session, budget_s, without, laid)
+    network_now = open_network(request).network
+    planned = best_in_layouts(network_now, layouts, session.store, session.conditions, session.spec)
+    finalists = choose_finalists(session, budget_s, without, planned)
     chosen = {key: [f.candidate for f in found] for key, found in finalists.items()}
     if not chosen:
         return FinalistsManifest(unraced="nothing but default schedules is known")
     try:
         raced = race_in_place(
-            laid_out(network_now, choice),
+            with_layouts(network_now, layouts),
             chosen,
             session.spec,
             request.device,
@@ -122,16 +121,16 @@ def choose_finalists(
     session: Session,
     budget_s: float,
     without: Collection[str] = (),
-    laid: Mapping[str, tuple[Candidate, TuningRecord]] = MappingProxyType({}),
+    planned: Mapping[str, tuple[Candidate, TuningRecord]] = MappingProxyType({}),
 ) -> dict[str, list[Finalist]]:
-    """The default schedule, what is the fastest with images lying as planned, and the fastest known
+    """The default schedule, the fastest candidate in the planned layouts, and the fastest known
     candidates of each task, heaviest task first.
 
     Breadth first: the best of each task, then the second best of each, as long as building them
     takes no more than its share of `budget_s`, and their constants fit into one allocation.
     """
     runs = [run for run in session.runs if run.task.key not in without]
-    known = {run.task.key: _known(session, run, laid.get(run.task.key)) for run in runs}
+    known = {run.task.key: _known(session, run, planned.get(run.task.key)) for run in runs}
     known = {key: found for key, found in known.items() if len(found) > 1}
     weights = {run.task.key: run.task.weight * (run.best_us or 0.0) for run in session.runs}
     order = sorted(known, key=lambda key: (-weights[key], key))
@@ -154,7 +153,7 @@ def choose_finalists(
 
 
 def _known(
-    session: Session, run: TaskRun, laid: tuple[Candidate, TuningRecord] | None
+    session: Session, run: TaskRun, planned: tuple[Candidate, TuningRecord] | None
 ) -> list[Finalist]:
     """The default schedule, the fastest candidate in the planned layouts, then others."""
     spec = session.spec
@@ -163,8 +162,8 @@ def _known(
     best = best_candidates(session.store, key, where, run.space, 1 + MOST)
     records = dict(best)
     others = [Finalist(candidate=c, record=r) for c, r in best if c != default]
-    if laid is not None and laid[0] not in (default, *records):
-        others.insert(0, Finalist(candidate=laid[0], record=laid[1]))
+    if planned is not None and planned[0] not in (default, *records):
+        others.insert(0, Finalist(candidate=planned[0], record=planned[1]))
     return [Finalist(candidate=default, record=records.get(default)), *others[:MOST]]
 
 

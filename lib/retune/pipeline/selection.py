@@ -4,13 +4,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from retune.core.errors import RecordError
-from retune.core.layouts import MEASURED
+from retune.core.layouts import ALL_NHWC, MEASURED
 from retune.core.target import DeviceSpec
 from retune.device.opening import spec_of
 from retune.device.simulated.accelerator import BASE
-from retune.pipeline.layout_choice import choice_of
 from retune.pipeline.layout_manifest import UNPLANNED, LayoutManifest
-from retune.pipeline.layout_plan import ALL_IN_ROWS
 from retune.pipeline.manifest import (
     BestRecord,
     FinalistsManifest,
@@ -26,7 +24,7 @@ from retune.schedule.space import Candidate
 from retune.search.conditions import network_conditions
 from retune.search.extract import Network
 from retune.search.history import best_candidate, candidate_of
-from retune.search.layout.laying import laid_out
+from retune.search.layout.assignment import with_layouts
 
 
 def stage_select(
@@ -35,8 +33,9 @@ def stage_select(
     finalists: FinalistsManifest,
     layouts: LayoutManifest = UNPLANNED,
 ) -> Selection:
-    """The winner of each task; without one, the best record that today's spaces still know. Images
-    lie as the layouts say. So it is for the kernels beside an accelerator, which are not tasks.
+    """The winner of each task; without one, the best record that today's spaces still know.
+
+    So it is for the kernels beside an accelerator, which are not tasks. Layouts are those planned.
 
     A winner that came into quarantine since its race is none.
     """
@@ -58,7 +57,7 @@ def stage_select(
             best.append(best_record(entry.key, record, winner.default_us if winner else None))
     if spec.accelerator:
         best += _beside_accelerator(network, store)
-    return Selection(target=spec.fingerprint, best=tuple(best), layouts=layouts.plan.placement)
+    return Selection(target=spec.fingerprint, best=tuple(best), layouts=layouts.plan.layouts)
 
 
 def _beside_accelerator(network: Network, store: RecordStore) -> list[BestRecord]:
@@ -100,14 +99,13 @@ def best_record(task_key: str, record: TuningRecord, default_us: float | None = 
 
 
 def selected_network(request: TuneRequest, selection: Selection) -> Network:
-    """The request's network, whose tasks have the limits of the selection, and its images their
-    layouts."""
+    """The request's network, with the limits and the layouts of the selection."""
     limited = _limited(open_network(request).network, dict(selection.limits))
-    return laid_out(limited, choice_of(selection.layouts))
+    return with_layouts(limited, selection.layouts)
 
 
-def in_rows(request: TuneRequest, selection: Selection) -> Selection:
-    """All images in rows; tasks whose schedule is one for blocks have their best one in rows."""
+def in_nhwc(request: TuneRequest, selection: Selection) -> Selection:
+    """All in NHWC; tasks whose schedule is one for blocks have their best one for NHWC."""
     spec, network = spec_of(request.device), open_network(request).network
     store = RecordStore(request.records)
     best: list[BestRecord] = []
@@ -118,13 +116,13 @@ def in_rows(request: TuneRequest, selection: Selection) -> Selection:
             best.append(entry)
         elif (plain := _best_known(store, network, entry.task_key, spec)) is not None:
             best.append(best_record(entry.task_key, plain))
-    return replace(selection, best=tuple(best), layouts=ALL_IN_ROWS)
+    return replace(selection, best=tuple(best), layouts=ALL_NHWC)
 
 
 def untuned(request: TuneRequest, selection: Selection) -> Selection:
-    """Default schedules; images lie otherwise than in rows only where that was asked for."""
-    laid = ALL_IN_ROWS if request.layout == MEASURED else selection.layouts
-    return replace(selection, best=(), layouts=laid)
+    """Default schedules; other layouts than NHWC only where these were asked for."""
+    layouts = ALL_NHWC if request.layout == MEASURED else selection.layouts
+    return replace(selection, best=(), layouts=layouts)
 
 
 def selected_candidates(request: TuneRequest, selection: Selection) -> dict[str, Candidate]:

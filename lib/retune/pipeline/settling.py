@@ -30,7 +30,7 @@ from retune.pipeline.manifest import (
 )
 from retune.pipeline.racing import race_in_place
 from retune.pipeline.selection import (
-    in_rows,
+    in_nhwc,
     more_exact,
     selected_candidates,
     selected_network,
@@ -74,8 +74,8 @@ def stage_settle(
     def build(chosen: Selection, variant: Variant) -> CompileManifest:
         return stage_compile(request, network, tasks, chosen, variant)
 
-    laid, rows_ratio = _laid_or_rows(request, selection, build)
-    exact, deviation = _exact_enough(request, network, laid, build)
+    planned, rows_ratio = _planned_or_nhwc(request, selection, build)
+    exact, deviation = _exact_enough(request, network, planned, build)
     settled, ratio = _faster_or_default(request, exact, build)
     if settled.best != exact.best:
         settled, deviation = _exact_enough(request, network, settled, build)
@@ -90,16 +90,16 @@ def stage_settle(
     )
 
 
-def _laid_or_rows(
+def _planned_or_nhwc(
     request: TuneRequest, selection: Selection, build: Build
 ) -> tuple[Selection, float | None]:
-    """The selection with its layouts, or in rows; time of the one over that of the other."""
-    if request.layout != MEASURED or not selection.layouts.images:
+    """The selection with its layouts, or in NHWC; time of the one over that of the other."""
+    if request.layout != MEASURED or not selection.layouts.activations:
         return selection, None
-    rows = in_rows(request, selection)
-    plain = replace(build(rows, "tuned"), variant="untuned")
+    nhwc = in_nhwc(request, selection)
+    plain = replace(build(nhwc, "tuned"), variant="untuned")
     gain = compare_bundles(request, plain, build(selection, "tuned")).ratio("tuned")
-    return (selection if gain.low > 1.0 else rows), 1 / gain.ratio
+    return (selection if gain.low > 1.0 else nhwc), 1 / gain.ratio
 
 
 def _exact_enough(

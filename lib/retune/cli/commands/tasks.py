@@ -34,8 +34,8 @@ def tasks(
     found = extract_tasks(network)
     if (written := order_of(order)) != order:
         say(
-            f"retune: --layout {order}: tasks are written in {written}; how their images "
-            f"lie is measured by `retune tune --layout {order}`, and `retune plan` shows it"
+            f"retune: --layout {order}: tasks are written in {written}; their layouts "
+            f"are measured by `retune tune --layout {order}`, and `retune plan` shows them"
         )
     if json:
         print_json([task.to_json() for task in found])
