@@ -7,7 +7,6 @@ from retune.ir.expr import (
     Expr,
     all_of,
     binary,
-    call,
     cast,
     const,
     equal,
@@ -15,6 +14,7 @@ from retune.ir.expr import (
     minimum,
     select,
 )
+from retune.ir.functions import call
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, Tensor, compute, concat, placeholder, reduce_axis
 from retune.schedule.schedule import Schedule

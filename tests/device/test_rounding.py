@@ -6,7 +6,7 @@ import pytest
 from retune.codegen.lower import lower
 from retune.codegen.target import CPU
 from retune.device.opencl.runtime import Device, open_device
-from retune.ir.expr import call
+from retune.ir.functions import call
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, compute, placeholder
 from retune.schedule.schedule import Schedule

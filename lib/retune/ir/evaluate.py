@@ -5,66 +5,16 @@ of an iteration space: variables stand for numbers or for arrays that broadcast 
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from math import erf
 
 import numpy as np
 
 from retune.core.dtypes import numpy_dtype
-from retune.ir.expr import BITCAST, Binary, Call, Cast, Const, Expr, Load, Select, Var
+from retune.ir.expr import BITCAST, Binary, Call, Cast, Const, Expr, Load, Select, Var, cast
+from retune.ir.functions import FUNCTIONS, ScalarFunction
+from retune.ir.operators import OPERATORS
 
 Value = np.ndarray | np.generic | int | float | bool
 Fetch = Callable[[Load, tuple[Value, ...]], Value]
-
-_erf = np.vectorize(erf, otypes=[np.float64])
-
-_FUNCTIONS: Mapping[str, Callable[..., np.ndarray]] = {
-    "exp": np.exp,
-    "log": np.log,
-    "sqrt": np.sqrt,
-    "abs": np.abs,
-    "floor": np.floor,
-    "ceil": np.ceil,
-    "round": np.rint,
-    "fmod": np.fmod,
-    "fma": lambda a, b, c: (a.astype(np.float64) * b + c).astype(a.dtype),
-    "sin": np.sin,
-    "cos": np.cos,
-    "tan": np.tan,
-    "arcsin": np.arcsin,
-    "arccos": np.arccos,
-    "arctan": np.arctan,
-    "sinh": np.sinh,
-    "cosh": np.cosh,
-    "tanh": np.tanh,
-    "arcsinh": np.arcsinh,
-    "arccosh": np.arccosh,
-    "arctanh": np.arctanh,
-    "isnan": np.isnan,
-    "isinf": np.isinf,
-    "erf": lambda x: _erf(x).astype(x.dtype),
-}
-_OPERATORS: Mapping[str, Callable[[Value, Value], Value]] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "div": np.divide,
-    "floordiv": np.floor_divide,
-    "mod": np.mod,
-    "min": np.minimum,
-    "max": np.maximum,
-    "pow": np.power,
-    "lt": np.less,
-    "le": np.less_equal,
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "and": np.logical_and,
-    "or": np.logical_or,
-    "bitand": np.bitwise_and,
-    "bitor": np.bitwise_or,
-    "bitxor": np.bitwise_xor,
-    "shl": np.left_shift,
-    "shr": np.right_shift,
-}
 
 
 def _no_memory(load: Load, _indices: tuple[Value, ...]) -> Value:
@@ -85,7 +35,7 @@ def evaluate(expr: Expr, values: Mapping[Var, Value], fetch: Fetch = _no_memory)
         case Const(value, dtype):
             return value if dtype in ("int32", "bool") else numpy_dtype(dtype).type(value)
         case Binary(op, a, b):
-            return _OPERATORS[op](evaluate(a, values, fetch), evaluate(b, values, fetch))
+            return OPERATORS[op].numpy(evaluate(a, values, fetch), evaluate(b, values, fetch))
         case Select(condition, then, otherwise):
             test = np.asarray(evaluate(condition, values, fetch))
             if not test.ndim:
@@ -100,11 +50,27 @@ def evaluate(expr: Expr, values: Mapping[Var, Value], fetch: Fetch = _no_memory)
         case Call(function, (value,), dtype) if function == BITCAST:
             return np.array(evaluate(value, values, fetch), value.dtype).view(dtype)
         case Call(function, args, _):
-            return _FUNCTIONS[function](*(np.asarray(evaluate(a, values, fetch)) for a in args))
+            arrays = (np.asarray(evaluate(a, values, fetch)) for a in args)
+            return apply(FUNCTIONS[function], *arrays)
         case Load(_, indices):
             return fetch(expr, tuple(evaluate(i, values, fetch) for i in indices))
         case _:
             raise TypeError(f"evaluate: unexpected {type(expr).__name__}")
+
+
+def apply(function: ScalarFunction, *arrays: np.ndarray, **attributes: float) -> np.ndarray:
+    """The function of arrays, element by element: its own in numpy, or that of its expression."""
+    given = {**function.attributes, **attributes}
+    result = np.dtype(np.bool_) if function.predicate else arrays[0].dtype
+    if function.numpy is not None:
+        return np.asarray(function.numpy(*arrays, **given)).astype(result, copy=False)
+    assert function.expression is not None
+    operands = [Var(str(i), str(array.dtype)) for i, array in enumerate(arrays)]
+    first, *others = operands
+    alike = [other if function.mixed else cast(other, first.dtype) for other in others]
+    body = function.expression(first, *alike, **given)
+    value = evaluate(body, dict(zip(operands, arrays, strict=True)))
+    return np.asarray(value).astype(result, copy=False)
 
 
 def evaluate_each(expr: Expr, values: Mapping[Var, Value], count: int) -> np.ndarray:
@@ -173,7 +139,7 @@ class Formulas:
 def _operation(expr: Expr) -> Callable[..., Value]:
     """From the values of the children to that of the expression."""
     if isinstance(expr, Binary):
-        return _OPERATORS[expr.op]
+        return OPERATORS[expr.op].numpy
     stand_ins = tuple(Var(str(i), child.dtype) for i, child in enumerate(expr.children))
     one = expr.rebuild(stand_ins)
     return lambda *operands: evaluate(one, dict(zip(stand_ins, operands, strict=True)))

@@ -12,7 +12,7 @@ from operator import is_not
 from typing import Literal
 
 from retune.ir.nodes import Node, node
-from retune.ir.operators import COMPARISONS, RANK, SYMBOLS, TIGHT, BinaryOp, folded
+from retune.ir.operators import COMPARISONS, OPERATORS, TIGHT, BinaryOp, folded
 from retune.ir.storage import Storage
 
 Scope = Literal["global", "constant", "local", "private", "register"]
@@ -136,24 +136,23 @@ class Binary(Expr):
         return binary(self.op, *children)
 
     def __str__(self) -> str:
-        if self.op in ("min", "max", "pow"):
+        symbol, rank = OPERATORS[self.op].symbol, OPERATORS[self.op].rank
+        if not symbol:
             return f"{self.op}({self.a}, {self.b})"
-        symbol = SYMBOLS[self.op]
         gap = "" if self.op in ("mul", "div") else " "
-        rank = RANK[self.op]
-        left = _within(self.a, rank + (rank == RANK["lt"]))
+        left = _within(self.a, rank + (rank == OPERATORS["lt"].rank))
         return f"{left}{gap}{symbol}{gap}{_within(self.b, rank + 1)}"
 
 
 def _within(operand: Expr, rank: int) -> str:
     """The operand's text, in parentheses where it binds less tightly than `rank`."""
-    own = RANK.get(operand.op, TIGHT) if isinstance(operand, Binary) else TIGHT
+    own = OPERATORS[operand.op].rank if isinstance(operand, Binary) else TIGHT
     return f"({operand})" if own < rank else str(operand)
 
 
 @node
 class Call(Expr):
-    """A mathematical function of its arguments, by its numpy name; see `FUNCTIONS`."""
+    """A mathematical function of its arguments, by its numpy name; see `ir.functions`."""
 
     function: str
     args: tuple[Expr, ...]
@@ -250,12 +249,6 @@ class Load(Expr):
         return f"{self.buffer.name}[{', '.join(map(str, self.indices))}]"
 
 
-TESTS = frozenset({"isnan", "isinf"})
-FUNCTIONS = TESTS | {
-    "exp", "log", "sqrt", "abs", "floor", "ceil", "erf", "round", "fmod", "sin", "cos", "tan",
-    "sinh", "cosh", "tanh", "arcsin", "arccos", "arctan", "arcsinh", "arccosh", "arctanh", "fma",
-}  # fmt: skip
-"""Functions that a Call may name, by what evaluates and prints them; TESTS give truth values."""
 BITCAST = "bitcast"
 """The function of a Call that `bitcast` makes: its type is not that of its argument."""
 
@@ -386,13 +379,6 @@ def cast(value: Expr, dtype: str) -> Expr:
     if value.dtype == dtype:
         return value
     return const(value.value, dtype) if isinstance(value, Const) else Cast(value, dtype)
-
-
-def call(function: str, *args: Expr) -> Expr:
-    """`function(args)`. Raises: ValueError if the function is not one of FUNCTIONS."""
-    if function not in FUNCTIONS:
-        raise ValueError(f"call: {function!r} is not one of {', '.join(sorted(FUNCTIONS))}")
-    return Call(function, args, "bool" if function in TESTS else args[0].dtype)
 
 
 def bitcast(value: Expr, dtype: str) -> Expr:

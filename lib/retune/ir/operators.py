@@ -1,60 +1,76 @@
-"""Operators of scalar expressions: their names, how they are written, what numbers make of them.
+"""The operators of binary expressions: one entry each, see `OPERATORS`.
 
-Nothing here knows of trees.
+Nothing here knows of trees. Functions of any number of arguments are entries of `ir.functions`.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
 
 BinaryOp = Literal[
     "add", "sub", "mul", "div", "floordiv", "mod", "min", "max", "pow",
     "lt", "le", "eq", "ne", "and", "or",
     "bitand", "bitor", "bitxor", "shl", "shr",
 ]  # fmt: skip
-COMPARISONS = frozenset({"lt", "le", "eq", "ne", "and", "or"})
-BITWISE = frozenset({"bitand", "bitor", "bitxor", "shl", "shr"})
-"""Operators on the bits of integers; `shr` keeps the sign. Shifts are by less than the width."""
 
-SYMBOLS: Mapping[str, str] = {
-    "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%",
-    "lt": "<", "le": "<=", "eq": "==", "ne": "!=", "and": "and", "or": "or",
-    "bitand": "&", "bitor": "|", "bitxor": "^", "shl": "<<", "shr": ">>",
-}  # fmt: skip
-
-RANK: Mapping[str, int] = {
-    "or": 1, "and": 2, "lt": 3, "le": 3, "eq": 3, "ne": 3, "bitor": 4, "bitxor": 5, "bitand": 6,
-    "shl": 7, "shr": 7, "add": 8, "sub": 8, "mul": 9, "div": 9, "floordiv": 9, "mod": 9,
-}  # fmt: skip
-"""How tightly operators bind, as in Python."""
 TIGHT = 10
-"""How everything else does."""
+"""The rank of everything that is not a binary operator."""
 
-_FOLD: Mapping[str, Callable[[float, float], float]] = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "min": min,
-    "max": max,
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-    "eq": lambda a, b: a == b,
-    "ne": lambda a, b: a != b,
-    "and": lambda a, b: a and b,
-    "or": lambda a, b: a or b,
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One binary operator: how it is written, and what it means."""
+
+    symbol: str
+    """In Python's notation; empty for one that is written as a function of its name."""
+    rank: int
+    """How tightly it binds, as in Python."""
+    numpy: Callable[[Any, Any], Any]
+    opencl: str = ""
+    """Its symbol or its function in OpenCL C; the renderer composes the divisions that C lacks."""
+    fold: Callable[[Any, Any], float] | None = None
+    """The value of two literals; None for an operator whose literals stay as they are written."""
+
+
+OPERATORS: Mapping[BinaryOp, Operator] = {
+    "add": Operator("+", 8, np.add, "+", lambda a, b: a + b),
+    "sub": Operator("-", 8, np.subtract, "-", lambda a, b: a - b),
+    "mul": Operator("*", 9, np.multiply, "*", lambda a, b: a * b),
+    "div": Operator("/", 9, np.divide, "/"),
+    "floordiv": Operator("//", 9, np.floor_divide, "", lambda a, b: a // b),
+    "mod": Operator("%", 9, np.mod, "", lambda a, b: a % b),
+    "min": Operator("", TIGHT, np.minimum, "min", min),
+    "max": Operator("", TIGHT, np.maximum, "max", max),
+    "pow": Operator("", TIGHT, np.power, "pow"),
+    "lt": Operator("<", 3, np.less, "<", lambda a, b: a < b),
+    "le": Operator("<=", 3, np.less_equal, "<=", lambda a, b: a <= b),
+    "eq": Operator("==", 3, np.equal, "==", lambda a, b: a == b),
+    "ne": Operator("!=", 3, np.not_equal, "!=", lambda a, b: a != b),
+    "and": Operator("and", 2, np.logical_and, "&&", lambda a, b: a and b),
+    "or": Operator("or", 1, np.logical_or, "||", lambda a, b: a or b),
+    "bitand": Operator("&", 6, np.bitwise_and, "&"),
+    "bitor": Operator("|", 4, np.bitwise_or, "|"),
+    "bitxor": Operator("^", 5, np.bitwise_xor, "^"),
+    "shl": Operator("<<", 7, np.left_shift, "<<"),
+    "shr": Operator(">>", 7, np.right_shift, ">>"),
 }
-_DIVISIONS: Mapping[str, Callable[[float, float], float]] = {
-    "floordiv": lambda a, b: a // b,
-    "mod": lambda a, b: a % b,
-}
+"""`shr` keeps the sign. Shifts are by less than the width."""
+
+COMPARISONS = frozenset({"lt", "le", "eq", "ne", "and", "or"})
+"""Operators whose result is a truth value."""
+BITWISE = frozenset({"bitand", "bitor", "bitxor", "shl", "shr"})
+"""Operators on the bits of integers."""
+_DIVISIONS = frozenset({"floordiv", "mod"})
 
 
-def folded(op: str, a: float, b: float, *, floating: bool) -> float | None:
+def folded(op: BinaryOp, a: float, b: float, *, floating: bool) -> float | None:
     """What the operator makes of two literals; None for what stays as it is written.
 
     So do results in floating point: folding them could change rounding.
     """
-    if op in _DIVISIONS:
-        return None if floating or b == 0 else _DIVISIONS[op](a, b)
-    if op not in _FOLD or (floating and op not in COMPARISONS):
+    fold = OPERATORS[op].fold
+    if fold is None or (floating and op not in COMPARISONS) or (op in _DIVISIONS and b == 0):
         return None
-    return _FOLD[op](a, b)
+    return fold(a, b)

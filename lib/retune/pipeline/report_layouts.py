@@ -26,7 +26,7 @@ def report_layouts(request: TuneRequest, run: FinishedRun) -> ReportLayouts | No
 
 
 def _kept(run: FinishedRun, *, kept: bool) -> str:
-    ratio = run.settled.rows_ratio
+    ratio = run.constraints.nhwc_ratio
     if not run.layouts.plan.layouts.activations:
         return ""
     if not kept:

@@ -69,10 +69,11 @@ class Conditions:
         """Filter of a store: records of these conditions, and those that may be.
 
         Records of before this column say which device they are of, and nothing else. They count for
-        every condition of that device, but for layouts, which there were none of: nobody's
-        measurements are lost, and two records whose conditions are both known are never mixed.
+        every condition of that device, but for layouts and networks, of which there were none:
+        nobody's measurements are lost, and two records whose conditions are both known are never
+        mixed.
         """
-        unstated = [None] if self._is_nhwc else []
+        unstated = [None] if self._is_nhwc and self.place == ALONE else []
         return {"device": self.device, "conditions": [self.key, *unstated]}
 
     @property
@@ -80,9 +81,12 @@ class Conditions:
         return IOLayouts(self.layout_in, self.layout_out) == IOLayouts()
 
 
-def within(model_key: str) -> str:
-    """Place of a kernel that is timed while the whole network runs."""
-    return f"network:{model_key}"
+def within(model_key: str, layouts: str = "") -> str:
+    """Place of a kernel that is timed while the whole network runs.
+
+    `layouts` names a plan of layouts: with other copies around it, a kernel takes another time.
+    """
+    return f"network:{model_key}" + (f":{layouts}" if layouts else "")
 
 
 def constants_from(spec: DeviceSpec, spread_bytes: int) -> str:

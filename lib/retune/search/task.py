@@ -20,6 +20,7 @@ from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph
 from retune.graph.passes.indices import index_counts
 from retune.ir.expr import Call, walk
+from retune.ir.functions import FUNCTIONS
 from retune.ir.interp import run_dag
 from retune.ir.merge import merge_axes
 from retune.ir.stmt import Program, from_dag
@@ -30,8 +31,6 @@ from retune.search.packed import Packed, random_arrays
 from retune.targets.spaces import space_of
 from retune.targets.vta.space import space_of as packed_space
 
-_POSITIVE = frozenset({"log", "sqrt"})
-"""Functions whose argument must be positive for a finite result."""
 _TOLERANCE = 1e-4
 """Allowed deviation relative to the reference's range: the order of additions differs."""
 _TOLERANCE_OF_HALF = 2e-3
@@ -132,8 +131,9 @@ class Task:
         """Random inputs by type, and the outputs that numpy computes from them."""
         if self.packed is not None:
             return self._exact_workload(seed)
+        restricted = {entry.name for entry in FUNCTIONS.values() if entry.positive}
         positive = any(
-            isinstance(node, Call) and node.function in _POSITIVE
+            isinstance(node, Call) and node.function in restricted
             for stage in self.dag.stages
             if isinstance(stage.op, Compute)
             for node in walk(stage.op.body)

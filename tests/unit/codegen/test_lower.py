@@ -13,7 +13,8 @@ from retune.codegen.source import ProgramSource
 from retune.codegen.target import CPU
 from retune.core.errors import CodegenError
 from retune.core.target import GENERIC_CPU
-from retune.ir.expr import Expr, call, cast, maximum, select
+from retune.ir.expr import Expr, cast, maximum, select
+from retune.ir.functions import call
 from retune.ir.nodes import node
 from retune.ir.stmt import from_dag
 from retune.ir.te import Dag, compute, placeholder, reduce_axis

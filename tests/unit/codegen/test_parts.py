@@ -7,8 +7,9 @@ from retune.codegen.names import Identifiers
 from retune.codegen.opencl import renderer as opencl
 from retune.codegen.passes.sharing import shared_values
 from retune.codegen.registers import register_lanes
-from retune.ir.expr import Var, call, select
+from retune.ir.expr import Var, select
 from retune.ir.flat import FlatIndices, elements, flat_index
+from retune.ir.functions import call
 from retune.ir.stmt import For, blocks, from_dag, walk
 from retune.ir.storage import row_major
 from retune.ir.te import placeholder

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
-from retune.ir.expr import call
+from retune.ir.functions import call
 from retune.ir.merge import merge_axes
 from retune.ir.stmt import Program, from_dag
 from retune.ir.te import Dag, compute, placeholder, reduce_axis

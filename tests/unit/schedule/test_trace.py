@@ -159,6 +159,6 @@ def test_an_argument_that_is_no_data_is_refused():
 
 
 def _call():
-    from retune.ir.expr import call
+    from retune.ir.functions import call
 
     return call("exp", const(1.0, "float32"))

@@ -41,9 +41,11 @@ from retune.codegen.kernel import (
 from retune.codegen.opencl.intrinsics import function_lines, function_name, macro_name
 from retune.codegen.opencl.kernels import kernel_lines
 from retune.codegen.opencl.lookups import LOOKUP, lookup_lines
-from retune.codegen.opencl.rounding import ROUNDINGS, rounding_lines
+from retune.codegen.opencl.rounding import macro_of, rounding_lines
 from retune.codegen.opencl.types import type_name
 from retune.codegen.printing import Printer, Renderer
+from retune.ir.functions import FUNCTIONS, ScalarFunction
+from retune.ir.operators import OPERATORS
 
 _ALIGNMENT = 64
 """Bytes of a cache line: vectors of a private array that start on one do not cross it."""
@@ -61,32 +63,20 @@ _SPACE: Mapping[str, str] = {
 }  # fmt: skip
 """The qualifier of memory by a buffer's scope; registers and private arrays have none."""
 
-INFIX: Mapping[str, str] = {
-    "add": "+", "sub": "-", "mul": "*", "div": "/", "rem": "%",
-    "lt": "<", "le": "<=", "eq": "==", "ne": "!=", "and": "&&", "or": "||",
-    "bitand": "&", "bitor": "|", "bitxor": "^", "shl": "<<", "shr": ">>",
+_INFIX: Mapping[str, str] = {
+    **{op: entry.opencl for op, entry in OPERATORS.items() if entry.symbol and entry.opencl},
+    "rem": "%",
 }  # fmt: skip
-
-FUNCTION: Mapping[str, str] = {
-    "exp": "exp", "log": "log", "sqrt": "sqrt", "abs": "fabs", "fmod": "fmod",
-    "fma": "fma",
-    "erf": "erf", **{name: way.macro for name, way in ROUNDINGS.items()},
-    "sin": "sin", "cos": "cos", "tan": "tan",
-    "arcsin": "asin", "arccos": "acos", "arctan": "atan",
-    "sinh": "sinh", "cosh": "cosh", "tanh": "tanh",
-    "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh",
-    "min": "min", "max": "max", "pow": "pow",
-}  # fmt: skip
+_NAMED: Mapping[str, str] = {
+    op: entry.opencl for op, entry in OPERATORS.items() if not entry.symbol
+}
+"""Operators that are functions in OpenCL C."""
 
 _BITS: Mapping[str, tuple[str, str, str]] = {
     "float64": ("ulong", "0x7fffffffffffffffUL", "0x7ff0000000000000UL"),
     "float32": ("uint", "0x7fffffffu", "0x7f800000u"),
 }
 """Floats as bits: their type, the mask of all but the sign, and infinity."""
-
-_TEST: Mapping[str, str] = {"isnan": ">", "isinf": "=="}
-"""Function -> how the magnitude's bits compare with those of infinity."""
-
 
 _WORDS = """
     auto break case char const continue default do double else enum extern float for goto if inline
@@ -99,7 +89,12 @@ _WORDS = """
     tile0 tile1 tile2 tile3 tile4 tile5 tile6 tile7
 """
 RESERVED = frozenset(
-    (*_WORDS.split(), *FUNCTION.values(), *(way.function for way in ROUNDINGS.values()))
+    (
+        *_WORDS.split(),
+        *_NAMED.values(),
+        *(entry.opencl for entry in FUNCTIONS.values() if entry.opencl.isidentifier()),
+        *(macro_of(entry) for entry in FUNCTIONS.values() if entry.builtin),
+    )
 )
 """Words that OpenCL C or the generated code uses; no name of ours may be one of them."""
 
@@ -233,8 +228,8 @@ def _operation(value: Operation, to: Printer) -> str:
     """What a table says: that of operators, and the others below; or else a function."""
     op = value.op
     args = [to.text(arg) for arg in value.args]
-    if op in INFIX:
-        return f"({args[0]} {INFIX[op]} {args[1]})"
+    if op in _INFIX:
+        return f"({args[0]} {_INFIX[op]} {args[1]})"
     if op in _OTHERS:
         return _OTHERS[op](value, *args)
     if op in _FORMS:
@@ -242,8 +237,22 @@ def _operation(value: Operation, to: Printer) -> str:
     if op in _BETWEEN:
         text = _BETWEEN[op].join(args)
         return f"({text})" if op == "sum" else text
-    name = FUNCTION.get(op) or function_name(op, shape_of(value.args, value.lanes))
+    if op in FUNCTIONS and FUNCTIONS[op].opencl:
+        return _function(FUNCTIONS[op], value, args)
+    name = _NAMED.get(op) or function_name(op, shape_of(value.args, value.lanes))
     return f"{name}({', '.join(args)})"
+
+
+def _function(entry: ScalarFunction, value: Operation, args: Sequence[str]) -> str:
+    """What its entry says."""
+    if "{" not in entry.opencl:
+        name = macro_of(entry) if entry.builtin else entry.opencl
+        return f"{name}({', '.join(args)})"
+    first = value.args[0]
+    bits, magnitude, infinity = _BITS[first.dtype]
+    bits += str(first.lanes) if first.lanes > 1 else ""
+    texts = map(bare, args)
+    return entry.opencl.format(*texts, bits=bits, magnitude=magnitude, infinity=infinity)
 
 
 def _all(value: Operation, *args: str) -> str:
@@ -259,16 +268,19 @@ def _either(test: Value) -> bool:
     return isinstance(test, Operation) and test.op == "or"
 
 
+_FLOOR = macro_of(FUNCTIONS["floor"])
+
+
 def _floordiv(value: Operation, a: str, b: str) -> str:
     """Rounding toward negative infinity, as numpy's does."""
     if value.dtype.startswith("float"):
-        return f"{FUNCTION['floor']}({a} / {b})"
+        return f"{_FLOOR}({a} / {b})"
     return f"(({a} - {_mod(value, a, b)}) / ({b}))"
 
 
 def _mod(value: Operation, a: str, b: str) -> str:
     if value.dtype.startswith("float"):
-        return f"({a} - {FUNCTION['floor']}({a} / {b}) * {b})"
+        return f"({a} - {_FLOOR}({a} / {b}) * {b})"
     return f"((({a}) % ({b}) + ({b})) % ({b}))"
 
 
@@ -290,16 +302,9 @@ def _wide(value: Operation, *args: str) -> str:
     return f"({type_name(value.dtype, value.lanes)})({', '.join(args)})"
 
 
-def _special(value: Operation, text: str) -> str:
-    """`isnan` or `isinf` by the bits: compilers may assume that all results are valid."""
-    kind, mask, infinity = _BITS[value.args[0].dtype]
-    bits = f"as_{kind}{value.lanes if value.lanes > 1 else ''}({bare(text)})"
-    return f"(({bits} & {mask}) {_TEST[value.op]} {infinity})"
-
-
 _OTHERS: Mapping[str, Callable[..., str]] = {
     "all": _all, "floordiv": _floordiv, "mod": _mod, "convert": _convert, "bitcast": _bitcast,
-    "wrap": _wrap, "splat": _wide, "vector": _wide, "isnan": _special, "isinf": _special,
+    "wrap": _wrap, "splat": _wide, "vector": _wide,
 }  # fmt: skip
 """Operation -> its text by those of its arguments, where its type matters."""
 _FORMS: Mapping[str, str] = {

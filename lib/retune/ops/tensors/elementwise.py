@@ -11,7 +11,6 @@ from retune.ir.expr import (
     as_expr,
     binary,
     bitcast,
-    call,
     cast,
     const,
     equal,
@@ -20,6 +19,7 @@ from retune.ir.expr import (
     power,
     select,
 )
+from retune.ir.functions import call
 from retune.ir.te import Tensor, compute
 from retune.ops import Attrs
 from retune.ops.registry import number

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 from math import prod
 
-from retune.ir.expr import Expr, call, const, power
+from retune.ir.expr import Expr, const, power
+from retune.ir.functions import call
 from retune.ir.te import Reducer, Tensor, compute, reduce_axis
 from retune.ops.registry import integer, ints, number
 from retune.ops.tensors.convolution import padded
