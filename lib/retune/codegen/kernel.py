@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, ClassVar, cast
 
 from retune.core.dtypes import itemsize
-from retune.intrinsics import Shape
+from retune.intrinsics import Signature
 from retune.ir.nodes import Node, node
 
 VECTOR_LANES = (2, 4, 8, 16)
@@ -310,8 +310,8 @@ class If(Node):
 
 
 @node
-class Matrices(Node):
-    """Matrix registers from here on, numbered, of so many rows of so many bytes each."""
+class TileConfiguration(Node):
+    """Tile registers from here on, numbered, of so many rows of so many bytes each."""
 
     function: "Function"
     """Of what is done with them."""
@@ -319,8 +319,8 @@ class Matrices(Node):
 
 
 @node
-class OnMatrices(Node):
-    """A step on matrix registers, see `instructions.TILE_STEPS`."""
+class TileStep(Node):
+    """A step on tile registers, see `intrinsics.TILE_STEPS`."""
 
     function: "Function"
     step: str
@@ -328,7 +328,7 @@ class OnMatrices(Node):
     """The one that it changes or stores, and those that it reads."""
     at: At | None = None
     sizes: tuple[int, ...] = ()
-    """What follows as arguments: a pitch in memory, in elements; rows; bytes or words of a row."""
+    """What follows as arguments: a pitch in memory, in elements; rows; bytes or packs of a row."""
 
 
 @node
@@ -342,7 +342,7 @@ class Together(Node):
 
 Statement = (
     Declare | Registers | Array | Part | Assign | Store | Wait | Prefetch | Number | Loop | If
-    | Matrices | OnMatrices | Together
+    | TileConfiguration | TileStep | Together
 )  # fmt: skip
 
 
@@ -351,9 +351,9 @@ class Function(Node):
     """An intrinsic as a function, which comes before the kernel that calls it."""
 
     op: str
-    shape: Shape
-    way: str = ""
-    """In which of its ways it is computed."""
+    signature: Signature
+    implementation: str = ""
+    """Name of that one of its implementations."""
 
 
 @node

@@ -10,7 +10,7 @@ from retune.device.measure.local import LocalRunner
 from retune.device.opencl.launch_cost import NO_LAUNCHES, LaunchCost
 from retune.device.opening import is_absent, unraced
 from retune.pipeline.layout_manifest import LayoutManifest, LayoutTotal
-from retune.pipeline.manifest import Tuned, TuneRequest
+from retune.pipeline.manifest import TunedTasks, TuneRequest
 from retune.pipeline.network import open_network
 from retune.pipeline.results import TuneEvent
 from retune.pipeline.stage import run_once, stage_key
@@ -22,7 +22,7 @@ from retune.search.layout.search import FoundLayouts, LayoutSearch
 from retune.search.session import Session
 
 
-def stage_layout(request: TuneRequest, tuned: Tuned) -> LayoutManifest:
+def stage_layout(request: TuneRequest, tuned: TunedTasks) -> LayoutManifest:
     """The plan of layouts; every measurement behind it is in the store.
 
     For `auto` kernels and copies are measured and the cheapest plan is solved for. Any other layout
@@ -100,7 +100,7 @@ def _launching(session: Session) -> LaunchCost:
     return NO_LAUNCHES
 
 
-def _blocked(request: TuneRequest, tuned: Tuned | None) -> LayoutManifest:
+def _blocked(request: TuneRequest, tuned: TunedTasks | None) -> LayoutManifest:
     """All activations in blocks; for a tuned run kernels were measured so."""
     network = open_network(request).network
     layouts, trials = uniform_layout(network, BLOCKED), 0

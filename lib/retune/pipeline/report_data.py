@@ -10,7 +10,7 @@ from retune.bundle.runtime.offloaded import TITLE, OffloadedStep
 from retune.core.quantities import counted, flop_text, numbered
 from retune.core.target import model_of
 from retune.device.opening import is_simulated
-from retune.pipeline.manifest import KernelTime, TaskResult, TuneRequest
+from retune.pipeline.manifest import TaskResult, TuneRequest
 from retune.pipeline.report_layouts import report_layouts
 from retune.pipeline.results import FinishedRun
 from retune.pipeline.summary import (
@@ -23,13 +23,11 @@ from retune.pipeline.summary import (
 from retune.records.schema import BESIDE_SEARCH
 from retune.records.store import RecordStore
 from retune.report import (
-    Curve,
-    KernelShare,
-    LatencyBar,
-    QuantizedLayer,
+    KernelTime,
+    ReportCurve,
     ReportData,
     ReportTask,
-    Verification,
+    ReportVerification,
 )
 from retune.report.vta import queue_chart
 from retune.targets.vta.timing import simulate
@@ -51,23 +49,14 @@ def report_data(
         created=created.strftime("%Y-%m-%d %H:%M UTC"),
         tasks=tuple(_task(result, times.get(result.entry.key, ())) for result in results),
         curves=tuple(
-            Curve(task=result.entry.name, times_us=times[result.entry.key])
+            ReportCurve(task=result.entry.name, times_us=times[result.entry.key])
             for result in results
             if result.entry.key in times
         ),
         failures=run.searched.statuses,
-        latency=tuple(
-            LatencyBar(
-                name=row.name,
-                median_us=row.median_us,
-                p25_us=row.p25_us,
-                p75_us=row.p75_us,
-                runs=row.runs,
-            )
-            for row in run.bench.rows
-        ),
-        profile=_shares(run.bench.profile),
-        verification=Verification(
+        latency=run.bench.rows,
+        profile=_profile(run.bench.profile),
+        verification=ReportVerification(
             oracle=run.verified.oracle,
             samples=run.verified.samples,
             max_abs=run.verified.max_abs,
@@ -79,28 +68,16 @@ def report_data(
         facts=_facts(request, run, published),
         queues=_queues(run),
         integers=quality_text(run.quantized) if run.quantized else "",
-        layers=_layers(run),
+        layers=run.quantized.layers if run.quantized else (),
         layouts=report_layouts(request, run),
     )
 
 
-def _shares(rows: Sequence[KernelTime]) -> tuple[KernelShare, ...]:
-    """The rows; a task of several kernels has several."""
-    shares = [_share(row) for row in rows]
-    labels = numbered([share.label for share in shares])
-    return tuple(replace(s, label=label) for s, label in zip(shares, labels, strict=True))
-
-
-def _share(row: KernelTime) -> KernelShare:
-    simulated = row.kernel == TITLE
-    return KernelShare(
-        label=row.kernel if row.host and not simulated else row.label,
-        us=row.us,
-        flops=row.flops,
-        roofline=row.roofline,
-        host=row.host,
-        simulated=simulated,
-    )
+def _profile(rows: Sequence[KernelTime]) -> tuple[KernelTime, ...]:
+    """The rows as people know them: a host step by its ops, equal labels by their numbers."""
+    rows = [replace(row, simulated=row.kernel == TITLE) for row in rows]
+    names = [row.kernel if row.host and not row.simulated else row.label for row in rows]
+    return tuple(replace(r, label=n) for r, n in zip(rows, numbered(names), strict=True))
 
 
 def _queues(run: FinishedRun) -> tuple[str, str] | None:
@@ -143,13 +120,6 @@ def _task(result: TaskResult, times: Sequence[float | None]) -> ReportTask:
         failed=result.failed,
         default_us=result.default_us or (times[0] if times else None),
         best_us=result.best_us,
-    )
-
-
-def _layers(run: FinishedRun) -> tuple[QuantizedLayer, ...]:
-    return tuple(
-        QuantizedLayer(layer=row.layer, op=row.op, decibels=row.decibels, saturation=row.saturation)
-        for row in (run.quantized.layers if run.quantized else ())
     )
 
 

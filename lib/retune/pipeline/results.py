@@ -8,15 +8,15 @@ from retune.pipeline.manifest import (
     CompileManifest,
     Constraints,
     ImportManifest,
-    Latency,
     PublishedManifest,
     QuantizeManifest,
     Selection,
     TaskManifest,
     TaskResult,
-    Tuned,
+    TunedTasks,
     VerifyManifest,
 )
+from retune.report.data import Latency
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class FinishedRun:
 
     network: ImportManifest
     tasks: TaskManifest
-    searched: Tuned
+    searched: TunedTasks
     selection: Selection
     """What the tuned bundle was compiled from."""
     constraints: Constraints

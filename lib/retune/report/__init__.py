@@ -1,31 +1,31 @@
 """Self-contained HTML pages: of a run `render(ReportData(...))`, of a night `render_night`."""
 
 from retune.report.data import (
-    Curve,
-    KernelShare,
-    LatencyBar,
+    KernelTime,
+    Latency,
+    LayerQuality,
     LayoutStep,
-    QuantizedLayer,
+    ReportCurve,
     ReportData,
     ReportLayouts,
     ReportTask,
-    Verification,
+    ReportVerification,
 )
 from retune.report.html import render
 from retune.report.night import FleetRow, NightPage, render_night
 
 __all__ = [
-    "Curve",
     "FleetRow",
-    "KernelShare",
-    "LatencyBar",
+    "KernelTime",
+    "Latency",
+    "LayerQuality",
     "LayoutStep",
     "NightPage",
-    "QuantizedLayer",
+    "ReportCurve",
     "ReportData",
     "ReportLayouts",
     "ReportTask",
-    "Verification",
+    "ReportVerification",
     "render",
     "render_night",
 ]

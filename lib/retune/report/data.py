@@ -24,7 +24,7 @@ class ReportTask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
+class ReportCurve:
     """Measurements of one task in the order in which they were taken."""
 
     task: str
@@ -33,10 +33,11 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LatencyBar:
-    """Latency of one contestant; all were measured in turns."""
+class Latency:
+    """Latency of one contestant; all were measured interleaved."""
 
     name: str
+    """`untuned`, `tuned`, or the peer's name."""
     median_us: float
     p25_us: float
     p75_us: float
@@ -44,15 +45,17 @@ class LatencyBar:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KernelShare:
+class KernelTime:
     """Time of one launch or host step of the tuned bundle."""
 
     label: str
+    kernel: str = ""
     """Of a host step its ops."""
     us: float
     flops: int
+    bytes: int = 0
     roofline: float | None = None
-    """Share of what the machine's ceilings allow."""
+    """Share of what the machine's ceilings, measured in the same process, allow."""
     host: bool = False
     """True for a host step."""
     simulated: bool = False
@@ -60,7 +63,7 @@ class KernelShare:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verification:
+class ReportVerification:
     """How far the bundle's outputs are from the oracle's."""
 
     oracle: str
@@ -74,15 +77,15 @@ class Verification:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuantizedLayer:
+class LayerQuality:
     """What eight bits do to one layer."""
 
     layer: str
     op: str
     decibels: float
-    """Signal to noise."""
+    """Signal to noise of its sums."""
     saturation: float
-    """Part of what it reads that its codes cannot hold."""
+    """Part of the activations that it reads that lies outside the quantized range."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,23 +132,23 @@ class ReportData:
     """When, as text for people."""
     tasks: tuple[ReportTask, ...]
     """The costliest first."""
-    curves: tuple[Curve, ...]
+    curves: tuple[ReportCurve, ...]
     failures: tuple[tuple[str, int], ...]
     """Status or reason -> measurements, `ok` included; the most frequent first."""
-    latency: tuple[LatencyBar, ...]
+    latency: tuple[Latency, ...]
     """`tuned` and `untuned` are this program's; other names are peers'."""
     simulated: bool = False
     """Whether the device is one whose times are counted, and not measured."""
-    profile: tuple[KernelShare, ...]
+    profile: tuple[KernelTime, ...]
     """In order of execution."""
-    verification: Verification
+    verification: ReportVerification
     facts: tuple[tuple[str, str], ...]
     """Name -> value: the run's settings and the bundle's sizes."""
     queues: tuple[str, str] | None = None
     """The longest step of a simulated accelerator, and a picture of its queues over time (SVG)."""
     integers: str = ""
     """How far the network of integers is from the float one; empty for a network of floats."""
-    layers: tuple[QuantizedLayer, ...] = ()
+    layers: tuple[LayerQuality, ...] = ()
     """Those of integers, in the network's order."""
     layouts: ReportLayouts | None = None
     """The plan of layouts; None where none was made."""

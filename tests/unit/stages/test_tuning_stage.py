@@ -3,7 +3,7 @@
 import logging
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import replace
@@ -20,9 +20,9 @@ from retune.pipeline import finalists, open_runs, selection, tuning
 from retune.pipeline.manifest import (
     Constraints,
     ImportManifest,
-    SearchManifest,
     TaskManifest,
-    Tuned,
+    TunedTasks,
+    TuneManifest,
     TuneRequest,
 )
 from retune.pipeline.network import stage_extract, stage_import
@@ -31,6 +31,7 @@ from retune.pipeline.watch import watching
 from retune.records.conditions import within
 from retune.records.schema import Measurement
 from retune.records.store import RecordStore
+from retune.schedule.space import Candidate
 from tests.device.networks import write
 from tests.unit.search.fakes import FakeRunner, measured
 
@@ -94,7 +95,7 @@ def prepare(request: TuneRequest) -> tuple[ImportManifest, TaskManifest]:
     return network, stage_extract(request, network)
 
 
-Outcomes = dict[str, SearchManifest | Exception]
+Outcomes = dict[str, TuneManifest | Exception]
 
 
 def outcomes(
@@ -104,7 +105,7 @@ def outcomes(
     keys = [t.key for t in tasks.tasks if t.tunable and t.key != left_out]
     with ThreadPoolExecutor(len(keys)) as pool:
         found = {
-            key: pool.submit(copy_context().run, tuning.stage_search, request, network, tasks, key)
+            key: pool.submit(copy_context().run, tuning.stage_tune, request, network, tasks, key)
             for key in keys
         }
     errors = {key: search.exception() for key, search in found.items()}
@@ -114,13 +115,13 @@ def outcomes(
     return {key: errors[key] or search.result() for key, search in found.items()}  # pyright: ignore
 
 
-def tuned(request: TuneRequest) -> Tuned:
+def tuned(request: TuneRequest) -> TunedTasks:
     """What a process does that searches every task."""
     network, tasks = prepare(request)
-    return tuning.join_searches(request, network, tasks, outcomes(request, network, tasks))
+    return tuning.join_tuned(request, network, tasks, outcomes(request, network, tasks))
 
 
-def assert_each_trial_once(request: TuneRequest, done: Tuned) -> None:
+def assert_each_trial_once(request: TuneRequest, done: TunedTasks) -> None:
     rows = RecordStore(request.records).scan(columns=["run_id", "task_key", "config_hash", "trial"])
     assert len(rows) == request.trials == done.trials_done
     assert rows["run_id"].nunique() == 1
@@ -134,12 +135,12 @@ def test_tasks_are_searched_together_until_the_budget_is_spent(
 ):
     network, tasks = prepare(request_)
     found = outcomes(request_, network, tasks)
-    done = tuning.join_searches(request_, network, tasks, found)
+    done = tuning.join_tuned(request_, network, tasks, found)
     assert done.reason == "150 trials are done"
     assert not done.stopped and not done.failed
     assert [p.task_key for p in done.progress] == [t.key for t in tasks.tasks if t.tunable]
     for key, search in found.items():
-        assert isinstance(search, SearchManifest)
+        assert isinstance(search, TuneManifest)
         assert search.task_key == key and search.progress in done.progress
         assert dict(search.statuses) == {"ok": search.progress.trials}
     assert_each_trial_once(request_, done)
@@ -226,7 +227,7 @@ def test_a_task_that_fails_is_left_out_and_the_others_spend_the_budget(
     runners.broken = broken[:8]
     found = outcomes(request_, network, tasks)
     assert isinstance(found[broken], DeviceError)
-    done = tuning.join_searches(request_, network, tasks, found)
+    done = tuning.join_tuned(request_, network, tasks, found)
     assert done.trials_done == request_.trials
     assert done.failed == ((broken, "the measuring process failed:"),)
     assert broken not in {p.task_key for p in done.progress}
@@ -236,18 +237,18 @@ def test_a_task_that_fails_is_left_out_and_the_others_spend_the_budget(
     assert chosen == {t.key for t in tasks.tasks if t.tunable} - {broken}
 
     runners.broken = ""
-    retried = tuning.stage_search(request_, network, tasks, broken)
+    retried = tuning.stage_tune(request_, network, tasks, broken)
     assert retried.reason == "150 trials are done", "the others had all of them"
     found[broken] = retried
-    assert tuning.join_searches(request_, network, tasks, found).failed == ()
+    assert tuning.join_tuned(request_, network, tasks, found).failed == ()
 
 
 def test_a_run_all_of_whose_tasks_fail_fails(runners: Runners, request_: TuneRequest):
     network, tasks = prepare(request_)
     failed: Outcomes = {t.key: DeviceError(t.key) for t in tasks.tasks if t.tunable}
     with pytest.raises(DeviceError, match=next(iter(failed))):
-        tuning.join_searches(request_, network, tasks, failed)
-    done = tuning.join_searches(request_, network, tasks, {})
+        tuning.join_tuned(request_, network, tasks, failed)
+    done = tuning.join_tuned(request_, network, tasks, {})
     assert (done.trials_done, done.reason) == (0, "no task has anything left to try")
 
 
@@ -297,7 +298,7 @@ def test_a_task_that_was_searched_before_is_not_waited_for(
     run = tuning.run_id(request_, network, GENERIC_CPU)
     first, *others = (t.key for t in tasks.tasks if t.tunable)
     for key in others:
-        shutil.rmtree(Path(request_.work) / "tune" / tuning.search_key(run, key))
+        shutil.rmtree(Path(request_.work) / "tune" / tuning.tune_key(run, key))
     with caplog.at_level(logging.WARNING):
         found = outcomes(request_, network, tasks, left_out=first)
     assert found.keys() == set(others)
@@ -334,7 +335,9 @@ def test_no_trials_need_no_device_to_be_opened(runners: Runners, request_: TuneR
     assert not runners.opened
 
 
-def decided(request: TuneRequest, network: ImportManifest, done: Tuned) -> tuple[Constraints, str]:
+def decided(
+    request: TuneRequest, network: ImportManifest, done: TunedTasks
+) -> tuple[Constraints, str]:
     """The comparison, and what people are told of it."""
     events: list[TuneEvent] = []
     with watching(events.append):
@@ -401,6 +404,42 @@ def test_the_selection_is_the_winner_of_each_comparison(
         assert best.record_id == winner.record_id
         assert best.time_us == pytest.approx(1e6 * len(mine) / weights[winner.task_key])
         assert best.default_us == pytest.approx(1e6 / weights[winner.task_key])
+
+
+def test_a_later_run_starts_from_the_times_in_the_network(
+    runners: Runners, request_: TuneRequest, monkeypatch: pytest.MonkeyPatch
+):
+    """In the network the last finalist of each task is the fastest, whatever it took alone."""
+    compared: list[Mapping[str, Sequence[Candidate]]] = []
+
+    def fake(network, candidates, spec, device, seed, time_left) -> finalists.InNetwork:
+        compared.append(candidates)
+        samples = {key: [[1.0 / (1 + n)] for n in range(len(c))] for key, c in candidates.items()}
+        return finalists.InNetwork(
+            resolved=True,
+            leaders={key: len(c) - 1 for key, c in candidates.items()},
+            samples=samples,
+            iterations=1,
+            reference_us=900.0,
+        )
+
+    monkeypatch.setattr(finalists, "compare_in_network", fake)
+    monkeypatch.setattr(selection, "spec_of", lambda name: GENERIC_CPU)
+    network, tasks = prepare(request_)
+    first = tuning.stage_finalists(request_, network, tuned(request_))
+    chosen = selection.stage_choose(request_, tasks).best
+    assert {b.record_id for b in chosen} == {w.record_id for w in first.winners}
+    assert chosen and any(len(c) > 3 for c in compared[0].values())
+
+    later = replace(request_, campaign="later", trials=24)
+    tuning.stage_finalists(later, network, tuned(later))
+    before, after = compared
+    assert {k: after[k][1] for k in after} == {k: before[k][-1] for k in before}
+    assert all(len(after[key]) == len(set(after[key])) for key in after)
+
+    elsewhere = replace(tasks, model_key="another network")
+    alone = {b.task_key: b.time_us for b in selection.stage_choose(request_, elsewhere).best}
+    assert all(alone[b.task_key] != b.time_us for b in chosen), "their times do not compare"
 
 
 def test_without_a_comparison_the_best_record_of_each_task_is_selected(

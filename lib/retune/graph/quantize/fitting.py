@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from retune.core.target import DeviceSpec
 from retune.graph.quantize.settings import QuantizeSettings, WeightBits
-from retune.intrinsics import Shape, Way
+from retune.intrinsics import Implementation, Signature
 from retune.intrinsics.dot4 import DOT4
 
 
@@ -27,14 +27,15 @@ def fitted(settings: QuantizeSettings, spec: DeviceSpec) -> QuantizeSettings:
 
 def _is_plain(activations: str, spec: DeviceSpec) -> bool:
     """Whether the device has no instruction for products of such bytes."""
-    return _way(activations, "int8", spec) is DOT4.ways[-1]
+    return _best(activations, "int8", spec) is DOT4.implementations[-1]
 
 
 def _slots(settings: QuantizeSettings, weight: str, spec: DeviceSpec) -> float:
     """Time of one instruction on whole vectors, with what its operands need."""
-    way = _way(settings.activations or "uint8", weight, spec)
-    return way.slots + way.first_slots + way.second_slots
+    best = _best(settings.activations or "uint8", weight, spec)
+    return best.slots + best.first_slots + best.second_slots
 
 
-def _way(activations: str, weight: str, spec: DeviceSpec) -> Way:
-    return DOT4.way(Shape((activations, weight), max(1, spec.lanes_f32)), spec.instructions)
+def _best(activations: str, weight: str, spec: DeviceSpec) -> Implementation:
+    signature = Signature((activations, weight), max(1, spec.lanes_f32))
+    return DOT4.implementation(signature, spec.instructions)

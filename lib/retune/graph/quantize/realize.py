@@ -29,7 +29,7 @@ from retune.graph.quantize.arithmetic import (
 )
 from retune.graph.quantize.functions import table
 from retune.graph.quantize.settings import QuantizeSettings
-from retune.intrinsics.dot4 import WIDTH
+from retune.intrinsics.dot4 import PACK
 from retune.ops import Array, lookup
 from retune.ops.registry import ints, number
 
@@ -347,7 +347,7 @@ class _Realizer:
             total = self.build.add("add", (total, self.build.constant(f"{data}.zeros", less)))
         flat = np.ones((1, 1, *shape[2:]), np.float32)
         (mean,) = lookup(node.op).reference([flat], node.attrs)
-        (whole,) = lookup("depthwise_conv2d").reference([flat, ones[:1]], attrs)
+        (whole,) = lookup("depthwise_conv2d").reference([flat, ones[:1].astype(flat.dtype)], attrs)
         counts = np.rint(whole / np.where(mean > 0, mean, 1.0))
         return total, codes.scale / (counts.flat[0] if np.all(counts == counts.flat[0]) else counts)
 
@@ -391,7 +391,7 @@ class _Realizer:
         """
         value, attrs = self.integer(node.inputs[0]), dict(node.attrs)
         whole = weight.shape[1] == self.old.types[node.inputs[0]].shape[1]
-        missing = -weight.shape[1] % WIDTH
+        missing = -weight.shape[1] % PACK
         if missing and whole:
             none = [0] * weight.ndim
             pads = (*none, 0, missing, *none[2:])

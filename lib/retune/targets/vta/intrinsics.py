@@ -6,9 +6,13 @@ in each of `block` lanes, which read rows of the weights; `a` is the same for al
 an entry for each size of a block, as a template gives loops to it by extent.
 """
 
-from retune.intrinsics import Intrinsic, Operand, Shape, Way, register_intrinsic
-from retune.ir.expr import cast
-from retune.ir.te import Tensor, compute, placeholder, reduce_axis
+from retune.intrinsics import (
+    Implementation,
+    Intrinsic,
+    MatrixOperand,
+    Signature,
+    register_intrinsic,
+)
 from retune.targets.vta.config import VtaConfig
 
 _BLOCKS = tuple(1 << log for log in range(1, 9))
@@ -19,13 +23,7 @@ def gemm_name(config: VtaConfig) -> str:
     return f"vta.gemm{config.block}"
 
 
-def _pattern(block: int) -> Tensor:
-    k = reduce_axis("k", block)
-    a, b = placeholder("a", (block,), "int8"), placeholder("b", (block,), "int8")
-    return compute("y", (), lambda: cast(a[k], "int32") * cast(b[k], "int32"), [a, b], reduce=[k])
-
-
-def _text(_shape: Shape) -> list[str]:
+def _text(_: Signature) -> list[str]:
     """The instruction, whose loops and micro-ops `lower` finds."""
     return ["gemm"]
 
@@ -33,9 +31,11 @@ def _text(_shape: Shape) -> list[str]:
 def _entry(block: int) -> Intrinsic:
     return Intrinsic(
         name=f"vta.gemm{block}",
-        pattern=_pattern(block),
-        operands=(Operand("a", ("int8",), block), Operand("b", ("int8",), block)),
-        ways=(Way(name="core", takes=lambda shape: shape.lanes == block, text={"VTA": _text}),),
+        k=block,
+        operands=(MatrixOperand("a", ("int8",), block), MatrixOperand("b", ("int8",), block)),
+        implementations=(
+            Implementation(name="core", takes=lambda s: s.lanes == block, text={"VTA": _text}),
+        ),
     )
 
 
