@@ -6,7 +6,7 @@ Read `ActivationLayout`, then `LayoutAssignment`. All of this is plain data that
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NewType
+from typing import Literal, NewType, get_args
 
 ActivationLayout = NewType("ActivationLayout", str)
 """How an activation of shape [batch, height, width, channels] lies: `NHWC`, all channels of a pixel
@@ -19,9 +19,9 @@ NHWC = ActivationLayout("NHWC")
 BLOCKED = ActivationLayout("NCHW16c")
 """The blocked layout that can be asked for by name."""
 MEASURED = "auto"
-"""Stands for the layouts that take the least time, by measurements."""
-LAYOUTS = (MEASURED, "NHWC", "NCHW", "NCHW16c")
-"""What users choose from."""
+Layout = Literal["auto", "NHWC", "NCHW", "NCHW16c"]
+"""What users choose from; `auto` stands for those that take the least time, by measurements."""
+LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 SOLVER_REMOVED = (
     "there is one solver, which finds the layouts that take the least time; leave the option out"
 )

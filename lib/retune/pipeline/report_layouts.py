@@ -4,10 +4,10 @@ from collections import defaultdict
 
 from retune.core.layouts import IOLayouts
 from retune.pipeline.layouts import summary
-from retune.pipeline.manifest import TuneRequest
 from retune.pipeline.network import open_network
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import FinishedRun
-from retune.report import LayoutStep, ReportLayouts
+from retune.report.data import LayoutStep, ReportLayouts
 from retune.search.layout.assignment import copy_name, with_layouts
 
 

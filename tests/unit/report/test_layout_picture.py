@@ -4,7 +4,8 @@ from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 from retune.core.layouts import IOLayouts
-from retune.report import LayoutStep, ReportLayouts, render
+from retune.report.data import LayoutStep, ReportLayouts
+from retune.report.html import render
 from retune.report.layout_picture import layout_chart
 from tests.unit.report.sample import sample
 
