@@ -14,7 +14,7 @@ import pytest
 
 from retune.bundle.verify.bench import Benchmark, BenchOptions, Ratio
 from retune.core.errors import DeviceError
-from retune.core.layouts import ALL_NHWC, KeptLayouts, LayoutAssignment
+from retune.core.layouts import ALL_NHWC, KeptLayouts, LayoutAssignment, LayoutPlan
 from retune.core.target import GENERIC_CPU
 from retune.pipeline import chain, validation
 from retune.pipeline import selection as selecting
@@ -23,7 +23,7 @@ from retune.pipeline.finalists import InNetwork
 from retune.pipeline.manifest import CompileManifest, Constraints, Selection, VerifyManifest
 from retune.pipeline.network import open_network, stage_extract, stage_import
 from retune.pipeline.request import TuneRequest
-from retune.pipeline.selection import best_record, stated_errors
+from retune.pipeline.selection import best_record, network_place, stated_errors
 from retune.records import ranking
 from retune.records.quarantine import quarantined
 from retune.records.store import RecordStore
@@ -212,6 +212,14 @@ def test_layouts_stay_where_the_bundle_is_faster_with_them(
     assert constraints.nhwc_ratio == pytest.approx(ratio)
     assert done.layouts == constraints.layouts == (plan if ratio < 0.95 else ALL_NHWC)
     assert constraints.ratio == pytest.approx(0.9) and len(world.compared) == 2
+
+
+def test_the_place_of_a_time_is_the_network_and_its_layouts():
+    layouts = LayoutAssignment(activations={"image": KeptLayouts("NCHW16c")})
+    plain, timed = LayoutPlan(kernels_us={"conv": 7.0}), LayoutPlan(layouts=layouts)
+    nhwc = network_place("model", ALL_NHWC)
+    assert network_place("model", plain.layouts) == nhwc, "all in NHWC"
+    assert network_place("model", timed.layouts) == network_place("model", layouts) != nhwc
 
 
 # -- exactness -------------------------------------------------------------------------------------
