@@ -24,7 +24,6 @@ def plan(request: TuneRequest, json: Json = False) -> None:
     check_folder("RETUNE_CACHE", Path(request.work))
     store, model = record_store(Path(request.records)), request.model
     from retune.api import import_network
-    from retune.core.schema import plain
     from retune.device.opening import spec_of
     from retune.pipeline.layouts import totals_of
     from retune.search.conditions import network_conditions
@@ -41,7 +40,7 @@ def plan(request: TuneRequest, json: Json = False) -> None:
         )
     chosen, totals = found.problem.plan(found.layouts), totals_of(found, network)
     if json:
-        print_json({"plan": plain(chosen), "totals": plain(totals)})
+        print_json({"plan": chosen, "totals": totals})
         return
     print_table(_rows(chosen), f"layouts of {model} on {spec.model}")
     for total in totals:
