@@ -9,7 +9,7 @@ from retune.cli.main import run_command
 from retune.core.errors import LookupFailed, ModelError
 from retune.frontend.onnx.importer import import_model
 from retune.frontend.onnx.ops import names, versions_of
-from retune.frontend.onnx.support import Support, OperatorVersion, support_of, supported
+from retune.frontend.onnx.support import OperatorVersion, Support, support_of, supported
 from tests.unit.graph.networks import model, node
 
 

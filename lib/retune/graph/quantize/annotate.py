@@ -1,8 +1,8 @@
 """Which parts of a network compute with integers, and which values share a scale.
 
-Read `QuantizedRegion` first. A value is in integers if a region makes it; a scale is stated for each
-value that a region reads. Moves and maxima leave integers as they are, so that what they read and make
-has one scale, as all operands of a concatenation do.
+Read `QuantizedRegion` first. A value is in integers if a region makes it; a scale is stated for
+each value that a region reads. Moves and maxima leave integers as they are, so that what they read
+and make has one scale, as all operands of a concatenation do.
 """
 
 from collections.abc import Collection, Container, Mapping

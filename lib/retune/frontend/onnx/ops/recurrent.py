@@ -1,9 +1,9 @@
 """Recurrent layers: LSTM, GRU and RNN as steps of dense layers, unrolled at import.
 
 Read `RecurrentLayer` and `unrolled` first; what one step computes is in `recurrent_cells`. The
-products of the data with the input weights do not depend on the state: one dense layer makes them for all
-steps. What is left of a step is, for each gate, a dense layer of the state that takes in the gate's
-arithmetic as its epilogue.
+products of the data with the input weights do not depend on the state: one dense layer makes them
+for all steps. What is left of a step is, for each gate, a dense layer of the state that takes in
+the gate's arithmetic as its epilogue.
 
 What unrolling costs: a network with T steps in a layer has T times the nodes of one step (LSTM: 9
 groups, of which 4 only fetch the gates' rows; GRU 7; RNN 2), so that import, the passes, the memory
