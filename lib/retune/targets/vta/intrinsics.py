@@ -33,9 +33,7 @@ def _entry(block: int) -> Intrinsic:
         name=f"vta.gemm{block}",
         k=block,
         operands=(MatrixOperand("a", ("int8",), block), MatrixOperand("b", ("int8",), block)),
-        implementations=(
-            Implementation(name="core", takes=lambda s: s.lanes == block, text={"VTA": _text}),
-        ),
+        implementations=(Implementation("core", lambda s: s.lanes == block, {"VTA": _text}),),
     )
 
 
