@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Protocol
 
 from retune.device.measure.reference import Reference
-from retune.device.opencl.runtime import Device, Launch
+from retune.device.opencl.runtime import Device, PreparedKernel
 
 _LANES = 16
 _VECTOR_BYTES = 4 * _LANES
@@ -75,7 +75,7 @@ class Ceilings:
             return 2 * units, 1
         return 32 * units * _GPU_GROUP, _GPU_GROUP
 
-    def _copy(self, items: int, group: int, each: int, rounds: int) -> Launch:
+    def _copy(self, items: int, group: int, each: int, rounds: int) -> PreparedKernel:
         device = self._device
         bytes_each = 4 * _LANES * items * each
         program = device.build(_text(each, group > 1, rounds))
