@@ -9,10 +9,11 @@ from typing import Any, TypedDict, get_type_hints
 
 from retune.bundle.verify.compare import Verification
 from retune.bundle.versions import Version
+from retune.core.layouts import LayoutPlan
 from retune.core.schema import extended, json_schema
 from retune.core.target import DeviceSpec
 from retune.frontend.onnx.support import Support
-from retune.pipeline.layout_plan import LayoutPlan, LayoutTotal
+from retune.pipeline.layout_manifest import LayoutTotal
 from retune.pipeline.manifest import QuantizeManifest
 from retune.pipeline.running import RunRecord
 from retune.records.store import Summary
