@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from retune.codegen.lower import lower
-from retune.core.dtypes import TensorType
+from retune.core.dtypes import FLOAT32, INT32, TensorType
 from retune.device.measure.workload import Job, JobBuffer, Workload, make_candidate
 from retune.device.opencl.jobs import BuiltJob, build_jobs
 from retune.device.opencl.pool import ConstantPool, Window
@@ -55,7 +55,7 @@ def result(device: Device, built: BuiltJob, job: Job, workload: Workload) -> np.
     built.warm()
     built.bind(buffers, constants).time(3)
     (output,) = (spec for spec in job.buffers if spec.role == "output")
-    return device.read(buffers[output.name], TensorType((output.elements,), "float32"))
+    return device.read(buffers[output.name], TensorType((output.elements,), FLOAT32))
 
 
 def test_candidates_of_several_tasks_share_one_program(device: Device):
@@ -89,7 +89,7 @@ def test_spread_constants_change_the_later_runs_only(device: Device):
     (output,) = (spec for spec in job.buffers if spec.role == "output")
 
     def read() -> np.ndarray:
-        return device.read(buffers[output.name], TensorType((output.elements,), "float32"))
+        return device.read(buffers[output.name], TensorType((output.elements,), FLOAT32))
 
     bound = built.bind(buffers, constants, 2 * window.bytes)
     bound.time(2)
@@ -117,8 +117,8 @@ def test_windows_are_no_more_than_it_takes_to_leave_the_caches(device: Device):
 
 
 def test_constants_that_may_be_indices_do_not_move(device: Device):
-    numbers = JobBuffer(name="i", dtype="int32", elements=3, role="constant", packed=False)
-    weights = replace(numbers, name="w", dtype="float32")
+    numbers = JobBuffer(name="i", dtype=INT32, elements=3, role="constant", packed=False)
+    weights = replace(numbers, name="w", dtype=FLOAT32)
     job = Job(texts=(), options=(), launches=(), buffers=(weights, numbers), flops=0, bytes=0)
     window = Window.of(job)
     assert window == Window(offsets={"w": 0, "i": 512}, bytes=1024, movable=False)
@@ -126,7 +126,7 @@ def test_constants_that_may_be_indices_do_not_move(device: Device):
     buffer, windows = ConstantPool(device).place(window, arrays, 1 << 20)
     assert windows == 1
     np.testing.assert_array_equal(
-        device.read(device.part(buffer, 512, 12), TensorType((3,), "int32")), arrays["i"]
+        device.read(device.part(buffer, 512, 12), TensorType((3,), INT32)), arrays["i"]
     )
 
 

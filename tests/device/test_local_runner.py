@@ -15,6 +15,7 @@ import pytest
 
 from retune.codegen.opencl.kernels import solitary_kernel
 from retune.codegen.source import BufferSpec, KernelArg, KernelSource, ProgramSource
+from retune.core.dtypes import FLOAT32
 from retune.core.errors import InputError
 from retune.device.measure.local import LocalRunner, MeasureOptions, Workload
 from retune.device.measure.workload import measuring_conditions
@@ -86,9 +87,9 @@ def program(
     )
     pack = Reverse() if reverse else None
     buffers = (
-        BufferSpec(name="x", dtype="float32", elements=N, role="input"),
-        BufferSpec(name="w", dtype="float32", elements=N, role="constant", pack=pack),
-        BufferSpec(name="y", dtype="float32", elements=N, role="output"),
+        BufferSpec(name="x", dtype=FLOAT32, elements=N, role="input"),
+        BufferSpec(name="w", dtype=FLOAT32, elements=N, role="constant", pack=pack),
+        BufferSpec(name="y", dtype=FLOAT32, elements=N, role="output"),
     )
     return ProgramSource(kernels=(kernel,), buffers=buffers)
 

@@ -22,7 +22,7 @@ from retune.bundle.plan import (
 )
 from retune.codegen.lower import lower
 from retune.codegen.source import BufferSpec, KernelSource, ProgramSource
-from retune.core.dtypes import HALF
+from retune.core.dtypes import FLOAT16, DType
 from retune.core.errors import InputError
 from retune.core.keys import content_key
 from retune.core.target import DeviceSpec
@@ -147,7 +147,11 @@ def check_types(graph: Graph, spec: DeviceSpec) -> None:
         for value in filter(None, (*node.inputs, *node.outputs)):
             kind = graph.types[value]
             extension = spec.lacking(kind.dtype)
-            if extension and kind.elements and not (kind.dtype == HALF and moves_half(node, graph)):
+            if (
+                extension
+                and kind.elements
+                and not (kind.dtype == FLOAT16 and moves_half(node, graph))
+            ):
                 raise InputError(
                     f"{graph.name}: value '{value}' is {kind}; expected types that {spec.name} "
                     f"computes with, and it has no {extension}; convert the model to float32, or "
@@ -388,7 +392,7 @@ class _Parts:
         )
         return value
 
-    def _rows(self, place: View, dtype: str) -> str:
+    def _rows(self, place: View, dtype: DType) -> str:
         """What it is a view of: a value, or memory that is there for it alone."""
         if place.of in self.graph.types:
             return self._value(place.of)

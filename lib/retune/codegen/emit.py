@@ -31,9 +31,9 @@ from retune.codegen.kernel import (
     Prefetch,
     Registers,
     Statement,
-    Tile,
     Value,
     Wait,
+    tile_type,
 )
 from retune.codegen.names import Identifiers, identifier
 from retune.codegen.passes import gathers, streams
@@ -345,7 +345,7 @@ class KernelBody:
     def _ahead(self, read: Place) -> Iterator[Statement]:
         """What follows a read of a packed constant inside a reduction."""
         streamed = read.buffer.name in self._packed and streams.is_stream(read.buffer)
-        streamed = streamed and not Tile.parse(read.buffer.dtype)
+        streamed = streamed and not tile_type(read.buffer.dtype)
         reducing = any(loop.reduce for loop in self._loops)
         if not (streamed and self.frame.groups.prefetch and reducing):
             return

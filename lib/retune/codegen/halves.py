@@ -7,7 +7,7 @@ and rounding is what a store does.
 
 from dataclasses import replace
 
-from retune.core.dtypes import HALF, WIDE
+from retune.core.dtypes import FLOAT16, FLOAT32
 from retune.ir.expr import Buffer, Cast, Const, Expr, Load, Rewriter, cast, const
 from retune.ir.stmt import Block, Stmt, blocks, map_exprs, rewrite, touched
 
@@ -18,7 +18,7 @@ _STORED = ("global", "constant", "local")
 def in_floats(root: Stmt) -> tuple[Stmt, frozenset[str]]:
     """The nest with float32 in place of float16, and the names of the buffers in memory that keep
     it."""
-    halves = {b for block in blocks(root) for b in touched(block) if b.dtype == HALF}
+    halves = {b for block in blocks(root) for b in touched(block) if b.dtype == FLOAT16}
     if not halves:
         return root, frozenset()
 
@@ -30,7 +30,7 @@ def in_floats(root: Stmt) -> tuple[Stmt, frozenset[str]]:
 
 
 def _wide(buffer: Buffer) -> Buffer:
-    return replace(buffer, dtype=WIDE) if buffer.dtype == HALF else buffer
+    return replace(buffer, dtype=FLOAT32) if buffer.dtype == FLOAT16 else buffer
 
 
 class _Widening(Rewriter):
@@ -38,11 +38,11 @@ class _Widening(Rewriter):
 
     def rewritten(self, expr: Expr) -> Expr:
         match super().rewritten(expr):
-            case Const(value, "float16"):
-                return const(value, WIDE)
-            case Load(buffer, indices) if buffer.dtype == HALF:
+            case Const(value, dtype) if dtype == FLOAT16:
+                return const(value, FLOAT32)
+            case Load(buffer, indices) if buffer.dtype == FLOAT16:
                 return Load(_wide(buffer), indices)
-            case Cast(value, "float16"):
-                return cast(value, WIDE)
+            case Cast(value, dtype) if dtype == FLOAT16:
+                return cast(value, FLOAT32)
             case other:
                 return other

@@ -7,9 +7,10 @@ what each item has read, see `warps`.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from retune.codegen.kernel import Function, Value, element_of
+from retune.codegen.kernel import Function, Value
 from retune.codegen.tiles import read_as, tile_to_call
 from retune.codegen.warps import warp_to_call
+from retune.core.dtypes import packed
 from retune.core.errors import CodegenError
 from retune.intrinsics import Intrinsic, Match, Shape, intrinsic, intrinsics, match, mismatch
 from retune.ir.expr import Call, Expr, Var
@@ -48,7 +49,7 @@ def _call(found: Match) -> Expr:
     for number, (load, operand) in enumerate(zip(found.reads, found.entry.operands, strict=True)):
         index = found.word(number)
         assert index is not None
-        words.append(read_as(load, f"{load.dtype}x{operand.word}", index, operand.word))
+        words.append(read_as(load, packed(load.dtype, operand.word), index, operand.word))
     return Call(found.entry.name, tuple(words), found.block.buffer.dtype)
 
 
@@ -77,4 +78,4 @@ def used_functions(nest: Stmt, lanes: Mapping[Var, int], offered: Sequence[str])
 
 def shape_of(words: Sequence[Expr | Value], lanes: int = 1) -> Shape:
     """The shape of the function over these words, of which the first two tell the types."""
-    return Shape(tuple(element_of(word.dtype) for word in words[:2]), lanes)
+    return Shape(tuple(word.dtype.element for word in words[:2]), lanes)

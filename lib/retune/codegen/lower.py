@@ -32,7 +32,6 @@ from retune.codegen.target import LEAST_BASED, ONE_BASE, Groups, Target
 from retune.codegen.warps import with_exchange
 from retune.codegen.widths import check_sizes
 from retune.core.config import knob
-from retune.core.dtypes import itemsize
 from retune.core.errors import CodegenError
 from retune.intrinsics import intrinsic
 from retune.ir.evaluate import evaluate_int
@@ -229,7 +228,7 @@ def _kernel(
         global_size=(sizes[0] * x, sizes[1] * y, sizes[2] * z),
         local_size=local,
         flops=_flops(nest.root),
-        bytes=sum(elements(b) * itemsize(b.dtype) for b in _touched(nest.root)),
+        bytes=sum(elements(b) * b.dtype.itemsize for b in _touched(nest.root)),
     )
 
 

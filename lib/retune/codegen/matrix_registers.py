@@ -26,8 +26,8 @@ from retune.codegen.kernel import (
     Tile,
     Value,
     parts,
+    tile_type,
 )
-from retune.core.dtypes import itemsize
 from retune.core.errors import CodegenError
 from retune.intrinsics.tile8 import REGISTERS
 
@@ -66,7 +66,7 @@ class _Numbers:
         last = {n: i for i, s in enumerate(statements) for n in _names(s)}
         own: dict[str, int] = {}
         for i, statement in enumerate(statements):
-            if isinstance(statement, Declare) and Tile.parse(statement.name.dtype):
+            if isinstance(statement, Declare) and tile_type(statement.name.dtype):
                 own[statement.name.name] = last[statement.name.name]
             yield from self._one(statement)
             for name in [n for n, end in own.items() if end == i]:
@@ -75,17 +75,17 @@ class _Numbers:
 
     def _one(self, statement: Statement) -> Iterable[Statement]:
         match statement:
-            case Registers(names) if Tile.parse(names[0].dtype):
+            case Registers(names) if tile_type(names[0].dtype):
                 for name in names:
                     self._hold(name)
-            case Declare(name, Load() as load) if Tile.parse(name.dtype):
+            case Declare(name, Load() as load) if tile_type(name.dtype):
                 yield self._load(self._hold(name), load)
-            case Assign(targets, Literal()) if Tile.parse(targets[0].dtype):
+            case Assign(targets, Literal()) if tile_type(targets[0].dtype):
                 for name in targets:
                     yield OnMatrices(self.function, "ZERO", (self._held[name.name],))
-            case Assign((target,), Operation(args=args)) if kind := Tile.parse(target.dtype):
+            case Assign((target,), Operation(args=args)) if kind := tile_type(target.dtype):
                 yield from self._product(target, kind, args)
-            case Store(at, Name(dtype=dtype) as name) if kind := Tile.parse(dtype):
+            case Store(at, Name(dtype=dtype) as name) if kind := tile_type(dtype):
                 sizes = (kind.pitch, kind.rows)
                 yield OnMatrices(self.function, "STORE", (self._held[name.name],), at, sizes)
             case Loop(name, extent, unroll, notes, body):
@@ -113,14 +113,14 @@ class _Numbers:
                 self._free.append(self._held.pop(f"operand {number}"))
 
     def _load(self, register: int, load: Load) -> Statement:
-        kind = Tile.parse(load.dtype)
+        kind = tile_type(load.dtype)
         assert kind is not None, "its register holds a tile"
         sizes = (kind.pitch, *_shape(kind))
         return OnMatrices(self.function, "LOAD", (register,), load.at, sizes)
 
     def _hold(self, name: Name) -> int:
         """A register for that name."""
-        kind = Tile.parse(name.dtype)
+        kind = tile_type(name.dtype)
         assert kind is not None, "whoever asks has looked"
         shape = _shape(kind)
         if len(self.shapes) < REGISTERS:
@@ -136,9 +136,9 @@ class _Numbers:
 
 
 def _shape(kind: Tile) -> _Shape:
-    return kind.rows, kind.columns * itemsize(kind.dtype)
+    return kind.rows, kind.columns * kind.itemsize
 
 
 def _names(statement: Statement) -> set[str]:
     """The tiles that a statement touches."""
-    return {p.name for p in parts(statement) if isinstance(p, Name) and Tile.parse(p.dtype)}
+    return {p.name for p in parts(statement) if isinstance(p, Name) and tile_type(p.dtype)}

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from retune.codegen.kernel import Tile
+from retune.core.dtypes import DType
 from retune.core.errors import CodegenError
 from retune.intrinsics import Match, TileIndex
 from retune.ir.evaluate import evaluate_int
@@ -33,7 +34,7 @@ def tile_to_call(nest: Stmt, loop: For, match: Match) -> Stmt:
     return _Held(nest, loop, match).whole()
 
 
-def read_as(load: Load, dtype: str, index: Expr, width: int = 1) -> Load:
+def read_as(load: Load, dtype: DType, index: Expr, width: int = 1) -> Load:
     """What lies there by values of another type, of so many elements each."""
     size = const(-(-elements(load.buffer) // width))
     return Load(Buffer(load.buffer.name, (size,), dtype, load.buffer.scope), (index,))
@@ -70,9 +71,9 @@ class _Held:
         zero: dict[Var, Expr] = dict.fromkeys(own.values(), const(0))
         self._first = tuple(simplify(substitute(i, zero)) for i in block.indices)
         self._number = tuple(map(divided, self._first, units))
-        self._held = Buffer(f"{block.buffer.name}.tile", shape, str(kind), "register")
+        self._held = Buffer(f"{block.buffer.name}.tile", shape, kind, "register")
 
-    def _tile(self, dtype: str, indices: Sequence[Expr], place: TileIndex) -> Tile:
+    def _tile(self, dtype: DType, indices: Sequence[Expr], place: TileIndex) -> Tile:
         """The type of a tile that the pattern accesses so."""
         row, along = indices
         steps = polynomial(along).items()
@@ -121,7 +122,7 @@ class _Held:
             place = self._match.tile(number)
             assert place is not None, "whoever gives it to the instruction asks that first"
             kind = self._tile(load.dtype, self._match.wanted(number).indices, place)
-            yield read_as(load, str(kind), place.origin)
+            yield read_as(load, kind, place.origin)
 
 
 def _nested(loops: Sequence[For], block: Block, suffix: str) -> Stmt:

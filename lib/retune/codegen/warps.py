@@ -19,6 +19,7 @@ from dataclasses import replace
 
 from retune.codegen.kernel import Array, Function, Memory, Statement
 from retune.codegen.tiles import divided, read_as
+from retune.core.dtypes import INT32, packed
 from retune.intrinsics import Match, intrinsic, item_loops
 from retune.intrinsics.warp8 import SHARE, WORD
 from retune.ir.expr import Call, Const, Expr, Load, Select, Var, const, substitute
@@ -36,7 +37,7 @@ def with_exchange(
     way = next(w for w in intrinsic(function.op).ways if w.name == function.way)
     if not way.exchanged:
         return tuple(statements)
-    memory = Memory(EXCHANGE, "int32", "local")
+    memory = Memory(EXCHANGE, INT32, "local")
     return (Array(memory, way.exchanged * items), *statements)
 
 
@@ -95,4 +96,4 @@ def _channels(match: Match, items: tuple[Var, Var], column: Var) -> list[Expr]:
 
 def _word(load: Load, at: Expr, width: int) -> Load:
     """The word that starts at an element. Raises: CodegenError where none does."""
-    return read_as(load, f"{load.dtype}x{width}", divided(at, width), width)
+    return read_as(load, packed(load.dtype, width), divided(at, width), width)

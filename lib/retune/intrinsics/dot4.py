@@ -5,6 +5,7 @@
 `a` is uint8 or int8 and `b` int8 or int7; both are read by words of four bytes. All ways are exact.
 """
 
+from retune.core.dtypes import INT7, INT8, INT32, UINT8
 from retune.intrinsics.intrinsic import Intrinsic, Operand, Shape, Way, register_intrinsic
 from retune.ir.expr import cast
 from retune.ir.te import compute, placeholder, reduce_axis
@@ -17,7 +18,7 @@ _MOST_CALLS = 4
 
 
 def _unsigned(shape: Shape) -> bool:
-    return shape.dtypes[0] == "uint8"
+    return shape.dtypes[0] == UINT8
 
 
 def _vector(kind: str, lanes: int) -> str:
@@ -135,7 +136,7 @@ def _high(word: str, byte: int) -> str:
 
 
 _k = reduce_axis("k", WIDTH)
-_a, _b = placeholder("a", (WIDTH,), "uint8"), placeholder("b", (WIDTH,), "int8")
+_a, _b = placeholder("a", (WIDTH,), UINT8), placeholder("b", (WIDTH,), INT8)
 
 DOT4 = register_intrinsic(
     Intrinsic(
@@ -143,11 +144,11 @@ DOT4 = register_intrinsic(
         pattern=compute(
             "y",
             (),
-            lambda: cast(_a[_k.var], "int32") * cast(_b[_k.var], "int32"),
+            lambda: cast(_a[_k.var], INT32) * cast(_b[_k.var], INT32),
             [_a, _b],
             reduce=[_k],
         ),
-        operands=(Operand("a", ("uint8", "int8"), WIDTH), Operand("b", ("int8", "int7"), WIDTH)),
+        operands=(Operand("a", (UINT8, INT8), WIDTH), Operand("b", (INT8, INT7), WIDTH)),
         ways=(
             Way(
                 name="vnni",
@@ -156,7 +157,7 @@ DOT4 = register_intrinsic(
             ),
             Way(
                 name="avx2_narrow",
-                takes=lambda shape: shape.dtypes == ("uint8", "int7") and shape.lanes == 8,
+                takes=lambda shape: shape.dtypes == (UINT8, INT7) and shape.lanes == 8,
                 text={"OpenCL C": _avx2_narrow},
                 slots=2.0,
             ),

@@ -10,13 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from retune.core.dtypes import INT7, INT8, UINT8, DType
 from retune.core.errors import ScheduleError
 from retune.ir.te import Axis, Compute, Tensor
 
 TILE_STEPS = ("REGISTER", "CONFIGURE", "RELEASE", "ZERO", "LOAD", "DOT", "STORE")
 """What is done with matrix registers, see `tile8` for one that has them."""
 
-_LETTER = {"uint8": "u", "int8": "s", "int7": "n"}
+_LETTER = {UINT8: "u", INT8: "s", INT7: "n"}
 """Type -> its letter in a function's name: unsigned, signed, narrow."""
 
 
@@ -25,7 +26,7 @@ class Operand:
     """What the pattern reads under a name."""
 
     name: str
-    dtypes: tuple[str, ...]
+    dtypes: tuple[DType, ...]
     """The types that it may have, whatever the pattern's own."""
     word: int
     """Elements that lie side by side along the pattern's last axis and are read as one."""
@@ -35,7 +36,7 @@ class Operand:
 class Shape:
     """One function of an intrinsic: the types of its operands, and how many results it makes."""
 
-    dtypes: tuple[str, ...]
+    dtypes: tuple[DType, ...]
     lanes: int
 
     def __str__(self) -> str:
@@ -137,7 +138,7 @@ class Intrinsic:
 
     def shapes(self, way: Way) -> list[Shape]:
         """All that the way takes, of any types that the operands may have."""
-        kinds: list[tuple[str, ...]] = [()]
+        kinds: list[tuple[DType, ...]] = [()]
         for operand in self.operands:
             kinds = [(*kind, dtype) for kind in kinds for dtype in operand.dtypes]
         return [s for s in (Shape(k, n) for k in kinds for n in _LANES) if way.takes(s)]

@@ -7,6 +7,7 @@ for each column. A tile may have fewer rows and words. All ways are exact. A tex
 each step, see `intrinsic.TILE_STEPS`; numbers of registers come first.
 """
 
+from retune.core.dtypes import INT7, INT8, INT32, UINT8
 from retune.intrinsics.intrinsic import Intrinsic, Operand, Shape, Way, register_intrinsic
 from retune.ir.expr import Expr, cast
 from retune.ir.te import compute, placeholder, reduce_axis
@@ -33,7 +34,7 @@ def _amx(shape: Shape) -> list[str]:
 
     Source: Intel's Instruction Set Reference, LDTILECFG, TILELOADD, TDPBUSD, TILESTORED.
     """
-    dot = "tdpbusd" if shape.dtypes[0] == "uint8" else "tdpbssd"
+    dot = "tdpbusd" if shape.dtypes[0] == UINT8 else "tdpbssd"
     rows = ':: "r"({}), "r"((long)({})) : "memory"'
     return [
         "REGISTER(n)",
@@ -51,7 +52,7 @@ def _amx(shape: Shape) -> list[str]:
 
 def _plain(shape: Shape) -> list[str]:
     """Registers as arrays."""
-    a = "uchar" if shape.dtypes[0] == "uint8" else "char"
+    a = "uchar" if shape.dtypes[0] == UINT8 else "char"
     each = "for (int r = 0; r < rows; ++r)"
     sum_ = f"(({a}*)tile##a)[r * {_ROW_BYTES} + i] * ((char*)tile##b)[i / 4 * {_ROW_BYTES} + "
     return [
@@ -70,13 +71,13 @@ def _plain(shape: Shape) -> list[str]:
 
 
 _k, _q = reduce_axis("k", WORDS), reduce_axis("q", WORD)
-_a = placeholder("a", (ROWS, WORDS * WORD), "uint8")
-_b = placeholder("b", (WORDS, COLUMNS * WORD), "int8")
+_a = placeholder("a", (ROWS, WORDS * WORD), UINT8)
+_b = placeholder("b", (WORDS, COLUMNS * WORD), INT8)
 
 
 def _products(i: Expr, j: Expr) -> Expr:
     a, b = _a[i, _k.var * WORD + _q.var], _b[_k.var, j * WORD + _q.var]
-    return cast(a, "int32") * cast(b, "int32")
+    return cast(a, INT32) * cast(b, INT32)
 
 
 TILE8 = register_intrinsic(
@@ -86,8 +87,8 @@ TILE8 = register_intrinsic(
         order=("i", "k", "j", "q"),
         fewer=("i", "k"),
         operands=(
-            Operand("a", ("uint8", "int8"), WORD),
-            Operand("b", ("int8", "int7"), WORD),
+            Operand("a", (UINT8, INT8), WORD),
+            Operand("b", (INT8, INT7), WORD),
         ),
         ways=(
             Way(

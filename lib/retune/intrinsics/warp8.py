@@ -14,6 +14,7 @@ item's results (`y0`, `y1`: a pointer to four channels of each pixel), its words
 its words of `b` (`b0`, `b1`: four channels of each).
 """
 
+from retune.core.dtypes import INT7, INT8, INT32, UINT8
 from retune.intrinsics.intrinsic import Intrinsic, Operand, Shape, Warp, Way, register_intrinsic
 from retune.ir.expr import Expr, cast
 from retune.ir.te import compute, placeholder, reduce_axis
@@ -41,7 +42,7 @@ def _mma(shape: Shape) -> list[str]:
 
     Source: PTX ISA, Warp Level Matrix Instructions: mma.sync.m16n8k32, fragments of 8-bit types.
     """
-    kind = "u8" if shape.dtypes[0] == "uint8" else "s8"
+    kind = "u8" if shape.dtypes[0] == UINT8 else "s8"
     lines = ["int4 first = *y0, second = *y1;"]
     for low, high in ("xy", "zw"):
         sums = ", ".join(f'"+r"({name}.{part})' for part in (low, high) for name in _RESULTS)
@@ -63,7 +64,7 @@ def _exchange(shape: Shape) -> list[str]:
 
     For devices without warps: it shows that the others' shares are where they are looked for.
     """
-    kind = "uchar" if shape.dtypes[0] == "uint8" else "char"
+    kind = "uchar" if shape.dtypes[0] == UINT8 else "char"
     return [
         f"__local int* own = all + {_EXCHANGED} * item;",
         "barrier(CLK_LOCAL_MEM_FENCE);",
@@ -90,13 +91,13 @@ def _exchange(shape: Shape) -> list[str]:
 
 
 _k, _q = reduce_axis("k", WORDS), reduce_axis("q", WORD)
-_a = placeholder("a", (ROWS, STEP), "uint8")
-_b = placeholder("b", (WORDS, COLUMNS * WORD), "int8")
+_a = placeholder("a", (ROWS, STEP), UINT8)
+_b = placeholder("b", (WORDS, COLUMNS * WORD), INT8)
 
 
 def _products(j: Expr, i: Expr) -> Expr:
     a, b = _a[j, _k.var * WORD + _q.var], _b[_k.var, i * WORD + _q.var]
-    return cast(a, "int32") * cast(b, "int32")
+    return cast(a, INT32) * cast(b, INT32)
 
 
 WARP8 = register_intrinsic(
@@ -106,8 +107,8 @@ WARP8 = register_intrinsic(
         order=("j", "k", "i", "q"),
         warp=Warp(4, 8),
         operands=(
-            Operand("a", ("uint8", "int8"), SHARE * WORD),
-            Operand("b", ("int8", "int7"), WORD),
+            Operand("a", (UINT8, INT8), SHARE * WORD),
+            Operand("b", (INT8, INT7), WORD),
         ),
         ways=(
             Way(

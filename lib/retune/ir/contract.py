@@ -13,6 +13,7 @@ from math import prod
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from retune.core.dtypes import FLOAT32, FLOAT64
 from retune.ir.expr import Binary, Const, Expr, Load, Var
 from retune.ir.simplify import affine
 
@@ -70,7 +71,7 @@ def _factors(expr: Expr) -> Iterator[Expr]:
 
 def _view(load: Load, extents: Mapping[Var, int], arrays: Mapping[str, np.ndarray]) -> _View | None:
     array = arrays[load.buffer.name]
-    if str(array.dtype) not in ("float32", "float64"):
+    if array.dtype not in (FLOAT32, FLOAT64):
         return None
     steps: dict[Var, int] = {}
     start: list[slice] = []

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
-from retune.core.dtypes import numpy_dtype
+from retune.core.dtypes import BOOL, INT32, dtype_of
 from retune.ir.expr import BITCAST, Binary, Call, Cast, Const, Expr, Load, Select, Var, cast
 from retune.ir.functions import FUNCTIONS, ScalarFunction
 from retune.ir.operators import OPERATORS
@@ -33,7 +33,7 @@ def evaluate(expr: Expr, values: Mapping[Var, Value], fetch: Fetch = _no_memory)
         case Var():
             return values[expr]
         case Const(value, dtype):
-            return value if dtype in ("int32", "bool") else numpy_dtype(dtype).type(value)
+            return value if dtype in (INT32, BOOL) else dtype.numpy.type(value)
         case Binary(op, a, b):
             return OPERATORS[op].numpy(evaluate(a, values, fetch), evaluate(b, values, fetch))
         case Select(condition, then, otherwise):
@@ -46,7 +46,7 @@ def evaluate(expr: Expr, values: Mapping[Var, Value], fetch: Fetch = _no_memory)
                 np.asarray(evaluate(otherwise, values, fetch)),
             )
         case Cast(value, dtype):
-            return np.asarray(evaluate(value, values, fetch)).astype(numpy_dtype(dtype))
+            return np.asarray(evaluate(value, values, fetch)).astype(dtype.numpy)
         case Call(function, (value,), dtype) if function == BITCAST:
             return np.array(evaluate(value, values, fetch), value.dtype).view(dtype)
         case Call(function, args, _):
@@ -65,7 +65,7 @@ def apply(function: ScalarFunction, *arrays: np.ndarray, **attributes: float) ->
     if function.numpy is not None:
         return np.asarray(function.numpy(*arrays, **given)).astype(result, copy=False)
     assert function.expression is not None
-    operands = [Var(str(i), str(array.dtype)) for i, array in enumerate(arrays)]
+    operands = [Var(str(i), dtype_of(array)) for i, array in enumerate(arrays)]
     first, *others = operands
     alike = [other if function.mixed else cast(other, first.dtype) for other in others]
     body = function.expression(first, *alike, **given)

@@ -6,6 +6,7 @@ A cast of a whole input would be a copy of twice its size. Read `widened_as_read
 from collections.abc import Mapping
 from dataclasses import replace
 
+from retune.core.dtypes import FLOAT16
 from retune.ir.expr import Buffer, Cast, Expr, Load, cast, redirect
 from retune.ir.te import Compute, Concat, Dag, Tensor, remade
 
@@ -35,7 +36,7 @@ def _widened(stage: Tensor) -> Tensor | None:
     match stage.op:
         case Compute(axes=axes, body=Cast(Load() as read), reducer=None, inputs=(source,)):
             whole = read.indices == tuple(axis.var for axis in axes)
-            return source if whole and source.op is None and source.dtype == "float16" else None
+            return source if whole and source.op is None and source.dtype == FLOAT16 else None
         case _:
             return None
 

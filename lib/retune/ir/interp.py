@@ -11,7 +11,6 @@ from itertools import product
 
 import numpy as np
 
-from retune.core.dtypes import numpy_dtype
 from retune.core.errors import VerifyError
 from retune.ir.contract import contract
 from retune.ir.evaluate import Value, evaluate, evaluate_int
@@ -61,7 +60,7 @@ def _run_stage(stage: Tensor, values: Arrays) -> np.ndarray:
 
 def _run_compute(stage: Tensor, op: Compute, values: Arrays) -> np.ndarray:
     fetch = _Memory(values).fetch
-    rank, dtype = len(op.axes), numpy_dtype(stage.dtype)
+    rank, dtype = len(op.axes), stage.dtype.numpy
     env: dict[Var, Value] = {}
     for position, axis in enumerate(op.axes):
         shape = [1] * rank
@@ -121,7 +120,7 @@ def run_program(
 def poisoned(buffer: Buffer) -> np.ndarray:
     """An array for the buffer that shows where it is read before it is written."""
     shape = tuple(evaluate_int(e) for e in buffer.shape)
-    dtype = numpy_dtype(buffer.dtype)
+    dtype = buffer.dtype.numpy
     poison = np.nan if dtype.kind == "f" else (dtype.kind != "b" and np.iinfo(dtype.name).max)
     return np.full(shape, poison, dtype)
 

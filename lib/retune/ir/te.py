@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Literal
 
+from retune.core.dtypes import FLOAT32, DType, as_dtype
 from retune.core.keys import content_key
 from retune.ir.expr import (
     Binary,
@@ -70,7 +71,7 @@ class Tensor:
         return tuple(_extent(e) for e in self.buffer.shape)
 
     @property
-    def dtype(self) -> str:
+    def dtype(self) -> DType:
         """Element type."""
         return self.buffer.dtype
 
@@ -103,14 +104,14 @@ class Concat:
 
 
 def placeholder(
-    name: str, shape: Sequence[int], dtype: str = "float32", *, constant: bool = False
+    name: str, shape: Sequence[int], dtype: DType | str = FLOAT32, *, constant: bool = False
 ) -> Tensor:
     """An input: an array of that shape (integers) and element type that the caller provides.
 
     A constant one is known at compile time: schedules may pack it, or compute from it beforehand.
     """
     scope = "constant" if constant else "global"
-    return Tensor(Buffer(name, tuple(const(e) for e in shape), dtype, scope))
+    return Tensor(Buffer(name, tuple(const(e) for e in shape), as_dtype(dtype), scope))
 
 
 def reduce_axis(name: str, extent: int) -> Axis:
@@ -243,7 +244,7 @@ def body_flops(body: Expr) -> int:
     count = 0
     for node in walk(body):
         match node:
-            case Binary() if node.dtype.startswith("float"):
+            case Binary() if node.dtype.is_float:
                 count += 1
             case Call():
                 count += 1

@@ -7,6 +7,7 @@ schedules or OpenCL.
 
 from collections.abc import Callable, Iterator, Mapping
 
+from retune.core.dtypes import BOOL, INT32
 from retune.core.errors import VerifyError
 from retune.ir.expr import Binary, Buffer, Const, Expr, Var, loads, variables
 from retune.ir.selections import certain_loads
@@ -95,9 +96,9 @@ def check_types(program: Program) -> Iterator[str]:
     for block in blocks(program.body):
         if block.value.dtype != block.buffer.dtype:
             yield f"{block.name}: {block.value.dtype} stored in {block.buffer.dtype}"
-        if any(i.dtype != "int32" for i in block.indices):
+        if any(i.dtype != INT32 for i in block.indices):
             yield f"{block.name}: an index is not int32"
-        if block.guard is not None and block.guard.dtype != "bool":
+        if block.guard is not None and block.guard.dtype != BOOL:
             yield f"{block.name}: its guard is {block.guard.dtype}"
 
 

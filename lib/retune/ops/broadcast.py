@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from retune.core.dtypes import TensorType
+from retune.core.dtypes import BOOL, TensorType
 from retune.ops.registry import Array, Attrs, op, present
 from retune.ops.shapes import broadcast_type, common_shape, compare_type, require
 
@@ -92,7 +92,7 @@ def _compare(meaning: Binary) -> Callable[[Sequence[Array | None], Attrs], tuple
 def _infer_logic(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
     for entry in types:
         require(
-            entry is not None and entry.dtype == "bool",
+            entry is not None and entry.dtype == BOOL,
             lambda entry=entry: f"a logical operator: expected values of type bool, got {entry}",
         )
     return compare_type(types, attrs)
@@ -109,7 +109,7 @@ for _name, _meaning in LOGIC.items():
 def _infer_where(types: Sequence[TensorType | None], _: Attrs) -> tuple[TensorType, ...]:
     condition, then = present(types), present(types, 1)
     require(
-        condition.dtype == "bool",
+        condition.dtype == BOOL,
         lambda: f"where: expected a condition of type bool, got {condition}",
     )
     return (TensorType(common_shape(types), then.dtype),)

@@ -6,7 +6,7 @@ from typing import cast
 
 import numpy as np
 
-from retune.core.dtypes import DType, TensorType, itemsize
+from retune.core.dtypes import BOOL, DType, TensorType
 from retune.ops.registry import Array, Attrs, number, op, present
 from retune.ops.shapes import require, same_type
 
@@ -100,7 +100,7 @@ def _unary(meaning: Unary) -> Callable[[Sequence[Array | None], Attrs], tuple[Ar
 
 
 def _infer_predicate(types: Sequence[TensorType | None], _: Attrs) -> tuple[TensorType, ...]:
-    return (TensorType(present(types).shape, "bool"),)
+    return (TensorType(present(types).shape, BOOL),)
 
 
 def _predicate(
@@ -129,7 +129,7 @@ def cast_elements(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, 
 def _infer_bitcast(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
     data, to = present(types), cast("DType", attrs["to"])
     require(
-        itemsize(data.dtype) == itemsize(to) and "bool" not in (data.dtype, to),
+        data.dtype.itemsize == to.itemsize and BOOL not in (data.dtype, to),
         lambda: f"bitcast of {data} to {to}: expected numbers of the same size",
     )
     return (TensorType(data.shape, to),)

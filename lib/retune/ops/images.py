@@ -10,7 +10,7 @@ from math import prod
 
 import numpy as np
 
-from retune.core.dtypes import TensorType
+from retune.core.dtypes import INT32, TensorType
 from retune.ops.registry import Array, Attrs, integer, ints, op, present
 from retune.ops.shapes import channels, data_shape, require, spatial
 from retune.ops.windows import from_channels_first, to_channels_first
@@ -88,7 +88,7 @@ def _infer_resample(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[T
 
 
 def _check_tables(data: TensorType, places: TensorType, weights: TensorType) -> None:
-    fits = places.dtype == "int32" and weights.dtype == data.dtype
+    fits = places.dtype == INT32 and weights.dtype == data.dtype
     require(
         fits and places.shape == weights.shape,
         lambda: (

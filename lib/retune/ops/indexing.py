@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from retune.core.dtypes import TensorType
+from retune.core.dtypes import INT32, INT64, TensorType
 from retune.ops import host_numpy
 from retune.ops.host_numpy import COMBINED
 from retune.ops.registry import Array, Attrs, integer, op, present
 from retune.ops.shapes import require, same_type
 
-INDEX_TYPES = ("int32", "int64")
+INDEX_TYPES = (INT32, INT64)
 
 
 def _infer_elements(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -48,7 +48,7 @@ def _infer_writers(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Te
         len(positions.shape) == 2 and positions.dtype in INDEX_TYPES,
         lambda: f"last_writers: expected integer positions [batch, updates], got {positions}",
     )
-    return (TensorType((positions.shape[0], integer(attrs, "places")), "int32"),)
+    return (TensorType((positions.shape[0], integer(attrs, "places")), INT32),)
 
 
 @op("last_writers", kind="reduction", infer=_infer_writers)

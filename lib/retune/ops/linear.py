@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from retune.core.dtypes import DType, TensorType
+from retune.core.dtypes import INT7, INT8, INT32, UINT8, DType, TensorType
 from retune.ops.registry import Array, Attrs, op, present
 from retune.ops.shapes import common_shape, require
 
-BYTES = ("uint8", "int8", "int7")
+BYTES = (UINT8, INT8, INT7)
 
 
 def sum_type(left: TensorType, right: TensorType) -> DType:
@@ -20,7 +20,7 @@ def sum_type(left: TensorType, right: TensorType) -> DType:
         left.dtype == right.dtype or (left.dtype in BYTES and right.dtype in BYTES),
         lambda: f"products of {left} and {right}: expected one element type, or bytes in both",
     )
-    return "int32" if left.dtype in BYTES and right.dtype in BYTES else left.dtype
+    return INT32 if left.dtype in BYTES and right.dtype in BYTES else left.dtype
 
 
 def summed(left: Array, right: Array) -> Array:

@@ -5,7 +5,7 @@ from math import prod
 
 import numpy as np
 
-from retune.core.dtypes import TensorType
+from retune.core.dtypes import INT32, INT64, TensorType
 from retune.ops.registry import Array, Attrs, integer, ints, number, op, present
 from retune.ops.shapes import require
 
@@ -124,7 +124,7 @@ def strided_slice(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, 
 def _infer_gather(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
     data, indices, axis = present(types), present(types, 1), integer(attrs, "axis")
     require(
-        indices.dtype in ("int32", "int64") and axis < len(data.shape),
+        indices.dtype in (INT32, INT64) and axis < len(data.shape),
         lambda: f"gather from {data} along {axis}: expected integer indices, got {indices}",
     )
     shape = (*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :])

@@ -10,7 +10,7 @@ from math import prod
 
 import numpy as np
 
-from retune.core.dtypes import TensorType
+from retune.core.dtypes import INT32, TensorType
 from retune.ops.registry import Array, Attrs, ints, op, present
 from retune.ops.shapes import channels, data_shape, require, spatial, window_extent
 from retune.ops.windows import from_channels_first, pad_spatial, to_channels_first, windows
@@ -78,7 +78,7 @@ def _infer_index(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Tens
         pooled == top,
         lambda: f"positions of the maxima of {present(types)}: expected {pooled}, got {top}",
     )
-    return (TensorType(pooled.shape, "int32"),)
+    return (TensorType(pooled.shape, INT32),)
 
 
 @op("max_pool2d_index", kind="reduction", infer=_infer_index)

@@ -23,7 +23,7 @@ from typing import cast
 
 import numpy as np
 
-from retune.core.dtypes import DType, TensorType
+from retune.core.dtypes import INT32, DType, TensorType
 from retune.ops.linear import BYTES
 from retune.ops.registry import Array, Attrs, integer, number, op, present
 from retune.ops.shapes import common_shape, require
@@ -36,7 +36,7 @@ LIMIT = 2**15
 
 def _infer_requantize(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
     require(
-        3 <= len(types) <= 4 and all(t is not None and t.dtype == "int32" for t in types),
+        3 <= len(types) <= 4 and all(t is not None and t.dtype == INT32 for t in types),
         lambda: f"requantize of {', '.join(map(str, types))}: expected three or four of int32",
     )
     data = present(types)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from retune.core.dtypes import TensorType
+from retune.core.dtypes import INT64, TensorType
 from retune.ops.host_numpy import top_places
 from retune.ops.registry import Array, Attrs, integer, op, present
 from retune.ops.shapes import require, same_type
@@ -20,7 +20,7 @@ def _infer_extreme(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Te
         lambda: f"index of the largest or smallest of {data}: dimension {axis} has no elements",
     )
     kept = (1,) if attrs["keepdims"] else ()
-    return (TensorType((*data.shape[:axis], *kept, *data.shape[axis + 1 :]), "int64"),)
+    return (TensorType((*data.shape[:axis], *kept, *data.shape[axis + 1 :]), INT64),)
 
 
 def _extreme(
@@ -50,7 +50,7 @@ def _infer_top(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Tensor
         1 <= count <= data.shape[axis],
         lambda: f"the first {count} of {data} along dimension {axis}: there are not so many",
     )
-    return (TensorType((*data.shape[:axis], count, *data.shape[axis + 1 :]), "int64"),)
+    return (TensorType((*data.shape[:axis], count, *data.shape[axis + 1 :]), INT64),)
 
 
 @op("top_indices", kind="reduction", infer=_infer_top)

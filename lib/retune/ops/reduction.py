@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from retune.core.dtypes import TensorType
+from retune.core.dtypes import INT32, TensorType
 from retune.ops.linear import BYTES
 from retune.ops.registry import Array, Attrs, ints, op, present
 
@@ -33,7 +33,7 @@ def _infer(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType
 
 def _infer_sum(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
     (made,) = _infer(types, attrs)
-    return (TensorType(made.shape, "int32" if made.dtype in BYTES else made.dtype),)
+    return (TensorType(made.shape, INT32 if made.dtype in BYTES else made.dtype),)
 
 
 def _reduce(name: str) -> Callable[[Sequence[Array | None], Attrs], tuple[Array, ...]]:

@@ -17,6 +17,7 @@ from retune.bundle.runtime.simulated import (
 )
 from retune.bundle.verify.compare import verify
 from retune.codegen.source import BufferSpec, KernelArg, KernelSource, ProgramSource
+from retune.core.dtypes import FLOAT32
 from retune.core.target import GENERIC_CPU
 from retune.device.measure.workload import MeasureOptions, Workload
 from retune.device.simulated.runner import SimulatedRunner
@@ -38,9 +39,7 @@ def candidate(plan: NetworkPlan, position: int) -> ProgramSource:
         bytes=launch.bytes,
     )
     buffers = tuple(
-        BufferSpec(
-            name=n, dtype="float32", elements=32, role="input" if n != names[-1] else "output"
-        )
+        BufferSpec(name=n, dtype=FLOAT32, elements=32, role="input" if n != names[-1] else "output")
         for n in names
     )
     return ProgramSource(kernels=(kernel,), buffers=buffers)

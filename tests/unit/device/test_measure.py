@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from retune.codegen.source import BufferSpec, KernelArg, KernelSource, ProgramSource
+from retune.core.dtypes import FLOAT32
 from retune.core.errors import InputError, LookupFailed
 from retune.core.target import GENERIC_CPU
 from retune.device.measure.child import ChildLostError
@@ -52,9 +53,9 @@ def program(name: str = "k", elements: int = 4, text: str = "") -> ProgramSource
         bytes=48,
     )
     buffers = (
-        BufferSpec(name="x", dtype="float32", elements=elements, role="input"),
-        BufferSpec(name="w", dtype="float32", elements=4, role="constant", pack=Reverse()),
-        BufferSpec(name="y", dtype="float32", elements=4, role="output"),
+        BufferSpec(name="x", dtype=FLOAT32, elements=elements, role="input"),
+        BufferSpec(name="w", dtype=FLOAT32, elements=4, role="constant", pack=Reverse()),
+        BufferSpec(name="y", dtype=FLOAT32, elements=4, role="output"),
     )
     return ProgramSource(kernels=(kernel,), buffers=buffers)
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from retune.core.dtypes import INT32
 from retune.ir import contract as module
 from retune.ir.contract import contract
 from retune.ir.expr import select
@@ -49,7 +50,7 @@ def test_it_gives_what_the_loops_give(name: str, limit: int, monkeypatch: pytest
 
 
 def test_what_it_does_not_cover():
-    x, n = placeholder("x", (8,)), placeholder("n", (8,), "int32")
+    x, n = placeholder("x", (8,)), placeholder("n", (8,), INT32)
     k = reduce_axis("k", 4)
     bodies = {
         "a mask": lambda i: select(k.var < 2, x[i + k.var], x[i]),

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from retune.core.dtypes import FLOAT16, FLOAT32, INT32
 from retune.ir.expr import cast
 from retune.ir.halves import widened_as_read
 from retune.ir.interp import run_dag
@@ -11,7 +12,7 @@ from tests.oracle import inputs_for
 
 def widened(source: Tensor, name: str) -> Tensor:
     return compute(
-        name, source.shape, lambda *i: cast(source[i], "float32"), [source], axes=["i", "k"]
+        name, source.shape, lambda *i: cast(source[i], FLOAT32), [source], axes=["i", "k"]
     )
 
 
@@ -29,10 +30,10 @@ def assert_same(before: Dag, after: Dag) -> None:
 
 
 def test_readers_cast_what_they_read():
-    x = placeholder("x", (3, 5), "float16")
-    w = placeholder("w", (4, 5), "float16", constant=True)
+    x = placeholder("x", (3, 5), FLOAT16)
+    w = placeholder("w", (4, 5), FLOAT16, constant=True)
     y = product(widened(x, "v"), widened(w, "u"))
-    made = compute("z", (3, 4), lambda i, j: cast(y[i, j] * 2.0, "float16"), [y])
+    made = compute("z", (3, 4), lambda i, j: cast(y[i, j] * 2.0, FLOAT16), [y])
     dag = Dag((made,))
     found = widened_as_read(dag)
     assert [stage.name for stage in found.stages] == ["y", "z"]
@@ -41,7 +42,7 @@ def test_readers_cast_what_they_read():
 
 
 def test_one_input_may_be_read_by_several_and_twice():
-    x = placeholder("x", (3, 5), "float16")
+    x = placeholder("x", (3, 5), FLOAT16)
     v = widened(x, "v")
     y = product(v, v)
     z = compute("z", (3, 3), lambda i, j: y[i, j] + v[i, j], [y, v])
@@ -51,7 +52,7 @@ def test_one_input_may_be_read_by_several_and_twice():
 
 
 def test_outputs_joined_values_and_other_casts_stay():
-    x, n = placeholder("x", (3, 5), "float16"), placeholder("n", (3, 5), "int32")
+    x, n = placeholder("x", (3, 5), FLOAT16), placeholder("n", (3, 5), INT32)
     v, u = widened(x, "v"), widened(n, "u")
     whole = Tensor(placeholder("c", (6, 5)).buffer, Concat(0, (v, u)))
     y = compute("y", (6, 5), lambda i, k: whole[i, k] * 2.0, [whole])

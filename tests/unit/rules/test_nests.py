@@ -7,6 +7,7 @@ from math import prod
 import numpy as np
 import pytest
 
+from retune.core.dtypes import FLOAT16, FLOAT32, FLOAT64, INT8
 from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
 from retune.ir.evaluate import evaluate_int
 from retune.ir.stmt import For, from_dag
@@ -23,9 +24,7 @@ from retune.targets.tiling import GROUP, ITEM
 from tests.dags import byte_conv2d, conv2d
 
 SPECS = pytest.mark.parametrize("spec", [GENERIC_CPU, GENERIC_GPU], ids=["cpu", "gpu"])
-SIZES = pytest.mark.parametrize(
-    ("dtype", "share"), [("int8", 0.25), ("float16", 0.5), ("float64", 2.0)]
-)
+SIZES = pytest.mark.parametrize(("dtype", "share"), [(INT8, 0.25), (FLOAT16, 0.5), (FLOAT64, 2.0)])
 
 
 def sketches(dag: Dag, spec: DeviceSpec) -> list[Sketch]:
@@ -40,7 +39,7 @@ def multiplied(dtype: str) -> Dag:
 
 def twins(dtype: str, spec: DeviceSpec) -> list[tuple[Sketch, Sketch]]:
     """The sketches of a product of floats, and of the same product of another type."""
-    floats, others = (sketches(multiplied(d), spec) for d in ("float32", dtype))
+    floats, others = (sketches(multiplied(d), spec) for d in (FLOAT32, dtype))
     return list(zip(floats, others, strict=True))
 
 

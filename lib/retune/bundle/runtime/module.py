@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from statistics import median
-from typing import cast
 
 import numpy as np
 
@@ -362,4 +361,4 @@ def _profile(
 
 
 def _type(dtype: str, shape: tuple[int, ...]) -> TensorType:
-    return TensorType(shape, cast("DType", dtype))
+    return TensorType(shape, DType(dtype))

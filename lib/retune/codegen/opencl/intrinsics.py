@@ -4,12 +4,13 @@ macros such as `TILE8_US_1_LOAD`."""
 from collections.abc import Iterable, Sequence
 
 from retune.codegen.kernel import Function
+from retune.core.dtypes import INT7, INT8, UINT8
 from retune.intrinsics import TILE_STEPS, Intrinsic, Shape, Way, intrinsic, intrinsics
 
 LANGUAGE = "OpenCL C"
 """What the texts of ways are found under."""
 
-_WORDS = {"uint8": "uint", "int8": "int", "int7": "int"}
+_WORDS = {UINT8: "uint", INT8: "int", INT7: "int"}
 """Element type -> that of its words."""
 
 

@@ -44,6 +44,7 @@ from retune.codegen.opencl.lookups import LOOKUP, lookup_lines
 from retune.codegen.opencl.rounding import macro_of, rounding_lines
 from retune.codegen.opencl.types import type_name
 from retune.codegen.printing import Printer, Renderer
+from retune.core.dtypes import BOOL, FLOAT16, FLOAT32, FLOAT64, INT32, INT64, UINT8, UINT32, DType
 from retune.ir.functions import FUNCTIONS, ScalarFunction
 from retune.ir.operators import OPERATORS
 
@@ -73,8 +74,8 @@ _NAMED: Mapping[str, str] = {
 """Operators that are functions in OpenCL C."""
 
 _BITS: Mapping[str, tuple[str, str, str]] = {
-    "float64": ("ulong", "0x7fffffffffffffffUL", "0x7ff0000000000000UL"),
-    "float32": ("uint", "0x7fffffffu", "0x7f800000u"),
+    FLOAT64: ("ulong", "0x7fffffffffffffffUL", "0x7ff0000000000000UL"),
+    FLOAT32: ("uint", "0x7fffffffu", "0x7f800000u"),
 }
 """Floats as bits: their type, the mask of all but the sign, and infinity."""
 
@@ -99,19 +100,19 @@ RESERVED = frozenset(
 """Words that OpenCL C or the generated code uses; no name of ours may be one of them."""
 
 
-def literal(value: float | bool, dtype: str) -> str:
+def literal(value: float | bool, dtype: DType) -> str:
     """A literal that reads back as exactly the same value."""
-    if dtype == "bool":
+    if dtype == BOOL:
         return "1" if value else "0"
-    if dtype.endswith("x8"):
+    if dtype.elements > 4:
         return f"(uint2)({int(value)}u)"
-    if not dtype.startswith("float"):
-        if dtype == "int64":
+    if not dtype.is_float:
+        if dtype == INT64:
             return "LONG_MIN" if value == -(2**63) else f"{int(value)}L"
-        if dtype in ("uint32", "uint64"):
-            return f"{int(value)}{'u' if dtype == 'uint32' else 'UL'}"
-        return "INT_MIN" if value == -(2**31) and dtype == "int32" else str(int(value))
-    if dtype == "float32":
+        if dtype.is_unsigned and not dtype.is_narrow:
+            return f"{int(value)}{'u' if dtype == UINT32 else 'UL'}"
+        return "INT_MIN" if value == -(2**31) and dtype == INT32 else str(int(value))
+    if dtype == FLOAT32:
         return _float(value)
     if not isfinite(value):  # functions take arguments of one type alone
         return f"({type_name(dtype)}){_float(value)}"
@@ -171,7 +172,7 @@ def _pointer(at: At, to: Printer) -> str:
     return at.memory.name if index == "0" else f"{at.memory.name} + {index}"
 
 
-def _vector(memory: Memory, dtype: str, lanes: int = 1) -> str:
+def _vector(memory: Memory, dtype: DType, lanes: int = 1) -> str:
     """The type of a value, or of an aligned vector, in that memory."""
     return f"{_SPACE[memory.scope]} {type_name(dtype, lanes)}"
 
@@ -180,7 +181,7 @@ def _load(value: Load, to: Printer) -> str:
     at = value.at
     if at.memory.image is not None:
         return _texel(at, *at.memory.image, to)
-    if at.memory.dtype == "float16" and value.dtype == "float32":
+    if at.memory.dtype == FLOAT16 and value.dtype == FLOAT32:
         if at.lanes == 1:
             return f"vload_half({_index(at, to)}, {at.memory.name})"
         return f"vload{'a' * at.aligned}_half{at.lanes}(0, {_pointer(at, to)})"
@@ -213,7 +214,7 @@ def _grouped(at: At, to: Printer) -> str:
 
 def _looked_up(value: LookedUp, to: Printer) -> str:
     places, table = to.text(value.places), value.memory.name
-    if value.dtype == "uint8":
+    if value.dtype == UINT8:
         return f"{LOOKUP}({table}, {places})"
     return f"as_char16({LOOKUP}((__global const uchar*){table}, {places}))"
 
@@ -273,13 +274,13 @@ _FLOOR = macro_of(FUNCTIONS["floor"])
 
 def _floordiv(value: Operation, a: str, b: str) -> str:
     """Rounding toward negative infinity, as numpy's does."""
-    if value.dtype.startswith("float"):
+    if value.dtype.is_float:
         return f"{_FLOOR}({a} / {b})"
     return f"(({a} - {_mod(value, a, b)}) / ({b}))"
 
 
 def _mod(value: Operation, a: str, b: str) -> str:
-    if value.dtype.startswith("float"):
+    if value.dtype.is_float:
         return f"({a} - {_FLOOR}({a} / {b}) * {b})"
     return f"((({a}) % ({b}) + ({b})) % ({b}))"
 
@@ -340,7 +341,7 @@ def _array(s: Array, _to: Printer) -> list[str]:
     space = f"{_SPACE[s.memory.scope]} " if s.memory.scope in _SPACE else ""
     size = f"{s.memory.name}[{s.elements}]"
     kind, aligned = type_name(s.memory.dtype), f"__attribute__((aligned({_ALIGNMENT})))"
-    if s.memory.dtype == "float16":  # only pointers to them are of every device
+    if s.memory.dtype == FLOAT16:  # only pointers to them are of every device
         name = s.memory.name
         bits = f"{space}ushort {name}_bits[{s.elements}] {aligned};"
         return [bits, f"{space}{kind}* {name} = ({space}{kind}*){name}_bits;"]
@@ -365,7 +366,7 @@ def _assign(s: Assign, to: Printer) -> list[str]:
 
 def _store(s: Store, to: Printer) -> list[str]:
     at, value = s.at, _bare(s.value, to)
-    if s.value.dtype == "float32" and at.memory.dtype == "float16":
+    if s.value.dtype == FLOAT32 and at.memory.dtype == FLOAT16:
         if at.lanes == 1:
             return [f"vstore_half({value}, {_index(at, to)}, {at.memory.name});"]
         return [f"vstore{'a' * at.aligned}_half{at.lanes}({value}, 0, {_pointer(at, to)});"]

@@ -11,7 +11,7 @@ import numpy as np
 from retune.codegen.network.resident import WAYS
 from retune.codegen.opencl.intrinsics import function_name
 from retune.codegen.target import ONE_BASE
-from retune.core.dtypes import INTEGER_LIMITS, TensorType, numpy_dtype
+from retune.core.dtypes import INT32, DType, TensorType
 from retune.core.errors import DeviceError
 from retune.device.opencl import catalogue
 from retune.device.opencl.probing import (
@@ -59,7 +59,7 @@ def has_one_base(device: Device) -> bool:
     found: list[np.ndarray] = []
     for order in (buffers, [buffers[1], buffers[0], buffers[2]]):  # whichever is the lowest
         device.enqueue([device.prepare(program, "probe", order, (_WORDS, 1, 1), (1, 1, 1))])
-        found.append(device.read(buffers[2], TensorType((_WORDS,), "int32")))
+        found.append(device.read(buffers[2], TensorType((_WORDS,), INT32)))
     return bool(np.array_equal(found, [x - y, y - x]))
 
 
@@ -88,7 +88,7 @@ def has_tile(device: Device, entry: Intrinsic, way: Way, shape: Shape) -> bool:
     device.finish()
     by_row = b.reshape(len(b), columns, -1).transpose(0, 2, 1).reshape(-1, columns)
     expected = a.astype(np.int64) @ by_row.astype(np.int64)
-    return bool(np.array_equal(device.read(made, TensorType((rows, columns), "int32")), expected))
+    return bool(np.array_equal(device.read(made, TensorType((rows, columns), INT32)), expected))
 
 
 def _right(device: Device, entry: Intrinsic, way: Way, shape: Shape) -> bool:
@@ -108,12 +108,12 @@ def _right(device: Device, entry: Intrinsic, way: Way, shape: Shape) -> bool:
     launch = device.prepare(program, name, buffers, (_WORDS, 1, 1), (1, 1, 1))
     device.enqueue([launch])
     device.finish()
-    return bool(np.array_equal(device.read(buffers[-1], TensorType((size,), "int32")), expected))
+    return bool(np.array_equal(device.read(buffers[-1], TensorType((size,), INT32)), expected))
 
 
-def _bytes(dtype: str, count: int, rng: np.random.Generator) -> np.ndarray:
+def _bytes(dtype: DType, count: int, rng: np.random.Generator) -> np.ndarray:
     """Random bytes, every second one the least or the largest of its type."""
-    least, most = INTEGER_LIMITS[dtype]
-    found = rng.integers(least, most, count, numpy_dtype(dtype), endpoint=True)
-    ends = rng.choice(np.asarray([least, most], numpy_dtype(dtype)), count)
+    least, most = dtype.limits
+    found = rng.integers(least, most, count, dtype.numpy, endpoint=True)
+    ends = rng.choice(np.asarray([least, most], dtype.numpy), count)
     return np.where(rng.random(count) < 0.5, ends, found)

@@ -21,6 +21,7 @@ from retune.codegen.network.resident import WAYS
 from retune.codegen.opencl.intrinsics import LANGUAGE, function_lines, function_name
 from retune.codegen.source import KernelSource
 from retune.codegen.target import CPU, ONE_BASE
+from retune.core.dtypes import INT32, UINT8
 from retune.core.keys import content_key
 from retune.core.locking import own_file
 from retune.core.replacing import replacing
@@ -121,7 +122,7 @@ def program_of(entry: Intrinsic, way: Way) -> str:
     lines = function_lines(Function(entry.name, shape, way.name) for shape in shapes)
     for shape in shapes:
         name = function_name(entry.name, shape)
-        kinds = ["uint" if dtype == "uint8" else "int" for dtype in (*shape.dtypes, "int32")]
+        kinds = ["uint" if dtype == UINT8 else "int" for dtype in (*shape.dtypes, INT32)]
         given = [f"__global const {kind}* x{i}" for i, kind in enumerate(kinds)]
         n = shape.lanes
         read = [f"vload{n}(i, x{i_})" if n > 1 else f"x{i_}[i]" for i_ in range(len(kinds))]

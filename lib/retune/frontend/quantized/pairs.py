@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from retune.core.dtypes import INT8, INT32, UINT8
 from retune.graph.quantize.arithmetic import Codes, signed_bytes
 from retune.graph.quantize.given import GivenCodes, GivenWeights
 from retune.ops import Array
@@ -24,7 +25,7 @@ from retune.proto.file import initializer_names, initializers
 from retune.proto.scope import bodies_of
 
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
-_BYTES = ("uint8", "int8")
+_BYTES = (UINT8, INT8)
 _LEAST_READ = 2
 """Data and a scale."""
 _UINT8 = np.dtype(np.uint8)
@@ -140,7 +141,7 @@ class _Taking:
     def constant(self, node: onnx.NodeProto, codes: Array) -> None:
         """The node's output becomes a constant of floats."""
         scale, zero = self.scale_of(node)
-        if scale is None or codes.dtype.name not in (*_BYTES, "int32"):
+        if scale is None or codes.dtype.name not in (*_BYTES, INT32):
             return
         if zero.size not in (1, scale.size):
             return
@@ -223,7 +224,7 @@ class _Taking:
         if zero.dtype.name not in _BYTES or not 0 < float(scale.flat[0]) < inf:
             return None
         shift = 128 if zero.dtype == np.int8 else 0
-        return Codes(scale=float(scale.flat[0]), zero=int(zero.flat[0]) + shift, dtype="uint8")
+        return Codes(scale=float(scale.flat[0]), zero=int(zero.flat[0]) + shift, dtype=UINT8)
 
     def scale_of(
         self, node: onnx.NodeProto, usual: np.dtype[Any] = _UINT8

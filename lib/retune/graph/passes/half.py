@@ -6,7 +6,7 @@ sums is 1.0e-2 of the range from onnxruntime; like this 5.8e-4.) Elsewhere all v
 inputs and outputs of the network are of float32, too.
 """
 
-from retune.core.dtypes import HALF, WIDE, TensorType
+from retune.core.dtypes import FLOAT16, FLOAT32, TensorType
 from retune.graph.graph import Graph, GraphBuilder, Node
 from retune.ops import lookup
 
@@ -30,12 +30,12 @@ def moves_half(node: Node, graph: Graph) -> bool:
     """Whether it needs no arithmetic of float16: it moves data, or casts to float32 or from it."""
     if node.op == "cast":
         ends = (graph.types[value].dtype for value in (*node.inputs, *node.outputs))
-        return all(dtype in (HALF, WIDE) for dtype in ends)
+        return all(dtype in (FLOAT16, FLOAT32) for dtype in ends)
     return node.op == "identity" or lookup(node.op).kind == "injective"
 
 
 def _is_half(entry: TensorType) -> bool:
-    return entry.dtype == HALF
+    return entry.dtype == FLOAT16
 
 
 class _Widened:
@@ -49,8 +49,8 @@ class _Widened:
             self._wide[name] = self._widen(self._build.input(name, graph.types[name]))
         for name, array in graph.constants.items():
             half = _is_half(graph.types[name])
-            wide = array.astype(WIDE) if half else array
-            dtype = WIDE if half else graph.types[name].dtype
+            wide = array.astype(FLOAT32) if half else array
+            dtype = FLOAT32 if half else graph.types[name].dtype
             self._wide[name] = self._build.constant(self._name(name), wide, dtype)
 
     def finish(self) -> Graph:
@@ -62,7 +62,7 @@ class _Widened:
                 self._add(node)
         for name in self._old.outputs:
             if name not in self._build.types:
-                self._build.add("cast", [self._wide[name]], {"to": HALF}, outputs=[name])
+                self._build.add("cast", [self._wide[name]], {"to": FLOAT16}, outputs=[name])
         return self._build.finish(self._old.outputs)
 
     def _name(self, value: str) -> str:
@@ -75,10 +75,10 @@ class _Widened:
         if not _is_half(self._build.types[value]):
             return value
         name = self._build.fresh(f"{value}.wide")
-        return self._build.add("cast", [value], {"to": WIDE}, outputs=[name])
+        return self._build.add("cast", [value], {"to": FLOAT32}, outputs=[name])
 
     def _add(self, node: Node) -> None:
-        attrs = {key: WIDE if value == HALF else value for key, value in node.attrs.items()}
+        attrs = {key: FLOAT32 if value == FLOAT16 else value for key, value in node.attrs.items()}
         made = {value: self._name(value) for value in node.outputs}
         inputs = [self._wide[value] for value in node.inputs]
         self._build.add(node.op, inputs, attrs, outputs=made.values(), name=node.name)
@@ -95,4 +95,4 @@ class _Widened:
         if self._build.types.get(value) == self._old.types[value]:
             return value
         name = self._build.fresh(f"{value}.half")
-        return self._build.add("cast", [self._wide[value]], {"to": HALF}, outputs=[name])
+        return self._build.add("cast", [self._wide[value]], {"to": FLOAT16}, outputs=[name])

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from math import inf, pi, sqrt
 from typing import Literal
 
-from retune.core.dtypes import is_float, is_unsigned, itemsize
+from retune.core.dtypes import BOOL, FLOAT64, INT32
 from retune.ir.expr import (
     Expr,
     all_of,
@@ -62,9 +62,9 @@ def _hard_sigmoid(x: Expr, attrs: Attrs) -> Expr:
 
 
 def _absolute(x: Expr, _: Attrs) -> Expr:
-    if is_float(x.dtype):
+    if x.dtype.is_float:
         return call("abs", x)
-    if is_unsigned(x.dtype):
+    if x.dtype.is_unsigned:
         return x
     wide = _at_least_32_bits(x)
     return cast(maximum(wide, -wide), x.dtype)
@@ -72,16 +72,16 @@ def _absolute(x: Expr, _: Attrs) -> Expr:
 
 def _at_least_32_bits(x: Expr) -> Expr:
     """Narrow integers as int32, so that their arithmetic has one type in C too."""
-    return x if itemsize(x.dtype) >= 4 else cast(x, "int32")
+    return x if x.dtype.itemsize >= 4 else cast(x, INT32)
 
 
 def _sign(x: Expr, _: Attrs) -> Expr:
-    negative = x if is_unsigned(x.dtype) else select(x < 0, -1, x)
+    negative = x if x.dtype.is_unsigned else select(x < 0, -1, x)
     return select(x > 0, 1, negative)
 
 
 def _bitwise_not(x: Expr, _: Attrs) -> Expr:
-    ones = 2 ** (8 * itemsize(x.dtype)) - 1 if is_unsigned(x.dtype) else -1
+    ones = 2 ** (8 * x.dtype.itemsize) - 1 if x.dtype.is_unsigned else -1
     return binary("bitxor", x, ones)
 
 
@@ -136,9 +136,9 @@ UNARY: dict[str, Callable[[Expr, Attrs], Expr]] = {
 
 def divide(a: Expr, b: Expr) -> Expr:
     """Floats divide; integers divide toward zero, from the floor division of magnitudes."""
-    if is_float(a.dtype):
+    if a.dtype.is_float:
         return a / b
-    if is_unsigned(a.dtype):
+    if a.dtype.is_unsigned:
         return a // b
     left, right = _at_least_32_bits(a), _at_least_32_bits(b)
     quotient = maximum(left, -left) // maximum(right, -right)
@@ -162,7 +162,7 @@ def _quotient(a: Expr, b: Expr) -> Expr:
 
 def _mod(a: Expr, b: Expr) -> Expr:
     """The remainder with the divisor's sign."""
-    if not is_float(a.dtype):
+    if not a.dtype.is_float:
         return cast(_at_least_32_bits(a) % _at_least_32_bits(b), a.dtype)
     rest = call("fmod", a, b)
     other_side = all_of(binary("ne", rest, 0), binary("ne", rest < 0, b < 0))
@@ -171,9 +171,9 @@ def _mod(a: Expr, b: Expr) -> Expr:
 
 def _fmod(a: Expr, b: Expr) -> Expr:
     """The remainder with the dividend's sign, for integers from that of magnitudes."""
-    if is_float(a.dtype):
+    if a.dtype.is_float:
         return call("fmod", a, b)
-    if is_unsigned(a.dtype):
+    if a.dtype.is_unsigned:
         return a % b
     left, right = _at_least_32_bits(a), _at_least_32_bits(b)
     rest = maximum(left, -left) % maximum(right, -right)
@@ -182,8 +182,8 @@ def _fmod(a: Expr, b: Expr) -> Expr:
 
 def _shift(op: Literal["shl", "shr"], a: Expr, b: Expr) -> Expr:
     """By less than nothing or more than all bits there is the sign left, or nothing."""
-    inside, far = b < 8 * itemsize(a.dtype), const(0, a.dtype)
-    if not is_unsigned(a.dtype):
+    inside, far = b < 8 * a.dtype.itemsize, const(0, a.dtype)
+    if not a.dtype.is_unsigned:
         inside = all_of(b >= 0, inside)
         far = select(a < 0, -1, far) if op == "shr" else far
     return select(inside, binary(op, a, b), far)
@@ -191,10 +191,10 @@ def _shift(op: Literal["shl", "shr"], a: Expr, b: Expr) -> Expr:
 
 def _power(a: Expr, b: Expr) -> Expr:
     """Integer bases are raised as float64, which holds their powers exactly below 2**53."""
-    if is_float(a.dtype):
+    if a.dtype.is_float:
         return power(a, cast(b, a.dtype))
-    value = power(cast(a, "float64"), cast(b, "float64"))
-    whole = not is_float(b.dtype)
+    value = power(cast(a, FLOAT64), cast(b, FLOAT64))
+    whole = not b.dtype.is_float
     return cast(call("round", value) if whole else value, a.dtype)
 
 
@@ -277,9 +277,9 @@ def cast_elements(c: OpCall) -> Tensor:
 
     def body(*i: Expr) -> Expr:
         value = read(x, i, c.output.shape)
-        if to == "bool" and x.dtype != "bool":
+        if to == BOOL and x.dtype != BOOL:
             return binary("ne", value, as_expr(0, x.dtype))
-        if x.dtype == "bool" and to != "bool":
+        if x.dtype == BOOL and to != BOOL:
             return select(value, const(1, to), const(0, to))
         return cast(value, to)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from retune.core.dtypes import INT32
 from retune.ir.expr import Expr, cast, const, equal, maximum, minimum, select
 from retune.ir.te import Reducer, Tensor, compute, reduce_axis
 from retune.ops.registry import integer
@@ -15,7 +16,7 @@ def gather_elements(c: OpCall) -> Tensor:
     axis = integer(c.attrs, "axis")
 
     def body(*i: Expr) -> Expr:
-        which = cast(indices[i], "int32")
+        which = cast(indices[i], INT32)
         place = select(which < 0, which + x.shape[axis], which)
         return x[(*i[:axis], place, *i[axis + 1 :])]
 
@@ -29,7 +30,7 @@ def last_writers(c: OpCall) -> Tensor:
     u = reduce_axis("u", positions.shape[1])
 
     def body(b: Expr, p: Expr) -> Expr:
-        return select(equal(cast(positions[b, u], "int32"), p), u.var, -1)
+        return select(equal(cast(positions[b, u], INT32), p), u.var, -1)
 
     return compute(
         c.name("T_last_writers"), c.output.shape, body, [positions], reduce=[u], reducer="max"
@@ -68,7 +69,7 @@ def fold_rows(c: OpCall) -> Tensor:
 
     def step(b: Expr, p: Expr, r: Expr) -> Expr:
         neutral = {"sum": const(0, x.dtype), "prod": const(1, x.dtype)}.get(reducer, x[b, p, r])
-        meant = equal(cast(positions[b, u], "int32"), p)
+        meant = equal(cast(positions[b, u], INT32), p)
         return select(meant, updates[b, u, r], neutral)
 
     made = compute(

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from retune.core.dtypes import INT32
 from retune.ir import te
 from retune.ir.expr import Expr, cast, const, select
 from retune.ir.te import Tensor, compute
@@ -98,7 +99,7 @@ def gather(c: OpCall) -> Tensor:
     extent = x.shape[axis]
 
     def body(*i: Expr) -> Expr:
-        which = cast(indices[i[axis : axis + rank]], "int32")
+        which = cast(indices[i[axis : axis + rank]], INT32)
         place = select(which < 0, which + extent, which)
         return x[(*i[:axis], place, *i[axis + rank :])]
 

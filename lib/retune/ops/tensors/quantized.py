@@ -1,6 +1,6 @@
 """`requantize`, `add_codes` and `lookup_codes`, one stage each: see `graph.ops.quantized`."""
 
-from retune.core.dtypes import INTEGER_LIMITS
+from retune.core.dtypes import INT32
 from retune.ir.expr import Expr, binary, cast, const, maximum, minimum
 from retune.ir.te import Tensor, compute
 from retune.ops.quantized import LIMIT
@@ -31,8 +31,8 @@ def add_codes(c: OpCall) -> Tensor:
     def body(*i: Expr) -> Expr:
         a, b, of_a, of_b, offset = (read(tensor, i, shape) for tensor in c.inputs)
         # In this order each product and sum is one multiply-add of 16-bit integers, where there is.
-        first = cast(a, "int32") * _short(of_a, c) + offset
-        return _shifted(cast(b, "int32") * _short(of_b, c) + first, c)
+        first = cast(a, INT32) * _short(of_a, c) + offset
+        return _shifted(cast(b, INT32) * _short(of_b, c) + first, c)
 
     return compute(c.name("T_add_codes"), shape, body, list(c.inputs))
 
@@ -41,10 +41,10 @@ def add_codes(c: OpCall) -> Tensor:
 def lookup_codes(c: OpCall) -> Tensor:
     """T_lookup_codes(i...) = table[codes(i...) - least]."""
     codes, table = c.inputs
-    least = INTEGER_LIMITS[codes.dtype][0]
+    least = codes.dtype.limits[0]
 
     def body(*i: Expr) -> Expr:
-        place = cast(codes[i], "int32")
+        place = cast(codes[i], INT32)
         return table[(place - least if least else place,)]
 
     return compute(c.name("T_lookup_codes"), c.output.shape, body, [codes, table])
@@ -54,15 +54,15 @@ def _short(multiplier: Expr, c: OpCall) -> Expr:
     """The multiplier, of which compilers see how few bits it has."""
     if "bits" not in c.attrs:
         return multiplier
-    return binary("bitand", multiplier, const((1 << integer(c.attrs, "bits")) - 1, "int32"))
+    return binary("bitand", multiplier, const((1 << integer(c.attrs, "bits")) - 1, INT32))
 
 
 def _shifted(value: Expr, c: OpCall) -> Expr:
     """The end of both: shifted, limited, and as a byte."""
-    whole = binary("shr", value, const(integer(c.attrs, "shift"), "int32"))
+    whole = binary("shr", value, const(integer(c.attrs, "shift"), INT32))
     low, high = integer(c.attrs, "min"), integer(c.attrs, "max")
     return cast(_limited(whole, low, high), c.output.dtype)
 
 
 def _limited(value: Expr, low: int, high: int) -> Expr:
-    return minimum(maximum(value, const(low, "int32")), const(high, "int32"))
+    return minimum(maximum(value, const(low, INT32)), const(high, INT32))

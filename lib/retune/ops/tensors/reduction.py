@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
+from retune.core.dtypes import BOOL, INT32, INT64
 from retune.ir.expr import Expr, binary, cast, const, equal, select
 from retune.ir.te import Axis, Reducer, Tensor, compute, reduce_axis
 from retune.ops.registry import integer, ints
@@ -22,10 +23,10 @@ _REDUCERS: dict[str, Reducer] = {
 def reduce(c: OpCall) -> Tensor:
     """T_reduce(i...) combines x over the axes; a mean divides afterwards, truth is 0 or 1."""
     (data,) = c.inputs
-    mean, truth = c.op == "reduce_mean", data.dtype == "bool"
+    mean, truth = c.op == "reduce_mean", data.dtype == BOOL
     over = ints(c.attrs, "axes")
     stem = "reduce_total" if mean or truth else f"T_{c.op}"
-    number = "int32" if truth else c.output.dtype
+    number = INT32 if truth else c.output.dtype
     total = _over(c, stem, data, over, _REDUCERS[c.op], lambda x, _k, _i: cast(x, number))
     if not mean and not truth:
         return total
@@ -34,7 +35,7 @@ def reduce(c: OpCall) -> Tensor:
     def body(*i: Expr) -> Expr:
         if truth:
             return binary("ne", total[i], 0)
-        whole = not data.dtype.startswith("float")
+        whole = not data.dtype.is_float
         return divide(total[i], const(count, data.dtype)) if whole else total[i] * (1.0 / count)
 
     return compute(c.name(f"T_{c.op}"), c.output.shape, body, [total])
@@ -105,7 +106,7 @@ def extreme(c: OpCall) -> Tensor:
         lambda x, k, i: select(equal(x, best[i]), k, elsewhere),
         [best],
     )
-    return compute(c.name(f"T_{c.op}"), c.output.shape, lambda *i: cast(place[i], "int64"), [place])
+    return compute(c.name(f"T_{c.op}"), c.output.shape, lambda *i: cast(place[i], INT64), [place])
 
 
 @tensors_of("top_indices")
@@ -119,7 +120,7 @@ def top_indices(c: OpCall) -> Tensor:
         own, rival = data[i], data[_at(i, axis, other.var)]
         better = own < rival if largest else rival < own
         as_good = own <= rival if largest else rival <= own
-        return cast(select(other.var < i[axis], as_good, better), "int32")
+        return cast(select(other.var < i[axis], as_good, better), INT32)
 
     rank = compute(c.name("T_rank"), data.shape, before, [data], reduce=[other])
 
@@ -130,7 +131,7 @@ def top_indices(c: OpCall) -> Tensor:
         c.name("T_place"), c.output.shape, holder, [rank], reduce=[element], reducer="max"
     )
     return compute(
-        c.name("T_top_indices"), c.output.shape, lambda *i: cast(place[i], "int64"), [place]
+        c.name("T_top_indices"), c.output.shape, lambda *i: cast(place[i], INT64), [place]
     )
 
 

@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from retune.core.dtypes import TensorType, itemsize
+from retune.core.dtypes import FLOAT32, DType, TensorType
 from retune.core.errors import InputError
 from retune.core.keys import content_key
 from retune.core.layouts import ROWS
@@ -112,12 +112,12 @@ def block_of(layout: str, channels: int) -> int | None:
     return block if channels % block == 0 else None
 
 
-def may_lie_in_blocks(dtype: str) -> bool:
+def may_lie_in_blocks(dtype: DType) -> bool:
     """Whether images of that type are put into blocks: floats alone.
 
     Products of bytes read words of four channels in a row, which blocks may tear apart.
     """
-    return dtype == "float32"
+    return dtype == FLOAT32
 
 
 def layouts_for(spec: DeviceSpec, kind: TensorType) -> tuple[str, ...]:
@@ -135,8 +135,8 @@ def layouts_for(spec: DeviceSpec, kind: TensorType) -> tuple[str, ...]:
     found = [ROWS]
     if may_lie_in_blocks(kind.dtype):
         found += [f"NCHW{lanes}c"] if spec.device_class == "cpu" else [f"NCHW{lanes}c", "NCHW"]
-    if spec.device_class == "cpu" and channels * itemsize(kind.dtype) % CROWDED_BYTES == 0:
-        found.append(f"{ROWS}+{spec.cache_line_bytes // itemsize(kind.dtype)}")
+    if spec.device_class == "cpu" and channels * kind.dtype.itemsize % CROWDED_BYTES == 0:
+        found.append(f"{ROWS}+{spec.cache_line_bytes // kind.dtype.itemsize}")
     return tuple(found)
 
 

@@ -6,6 +6,7 @@ in each of `block` lanes, which read rows of the weights; `a` is the same for al
 an entry for each size of a block, as a template gives loops to it by extent.
 """
 
+from retune.core.dtypes import INT8, INT32
 from retune.intrinsics import Intrinsic, Operand, Shape, Way, register_intrinsic
 from retune.ir.expr import cast
 from retune.ir.te import Tensor, compute, placeholder, reduce_axis
@@ -21,8 +22,8 @@ def gemm_name(config: VtaConfig) -> str:
 
 def _pattern(block: int) -> Tensor:
     k = reduce_axis("k", block)
-    a, b = placeholder("a", (block,), "int8"), placeholder("b", (block,), "int8")
-    return compute("y", (), lambda: cast(a[k], "int32") * cast(b[k], "int32"), [a, b], reduce=[k])
+    a, b = placeholder("a", (block,), INT8), placeholder("b", (block,), INT8)
+    return compute("y", (), lambda: cast(a[k], INT32) * cast(b[k], INT32), [a, b], reduce=[k])
 
 
 def _text(_shape: Shape) -> list[str]:
@@ -34,7 +35,7 @@ def _entry(block: int) -> Intrinsic:
     return Intrinsic(
         name=f"vta.gemm{block}",
         pattern=_pattern(block),
-        operands=(Operand("a", ("int8",), block), Operand("b", ("int8",), block)),
+        operands=(Operand("a", (INT8,), block), Operand("b", (INT8,), block)),
         ways=(Way(name="core", takes=lambda shape: shape.lanes == block, text={"VTA": _text}),),
     )
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from retune.core.dtypes import BOOL, INT8, UINT8
 from retune.frontend.onnx.ops.elementwise import stated_type
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op
 
@@ -70,5 +71,5 @@ def bit_shift(node: OnnxNode, emit: Emitter) -> None:
 def bit_cast(node: OnnxNode, emit: Emitter) -> None:
     """The bits as another type of the same size; a bool is the byte 0 or 1."""
     to, own = stated_type(node, "to"), emit.type(node.inputs[0]).dtype
-    as_byte = "bool" in (to, own) and {to, own} <= {"bool", "int8", "uint8"}
+    as_byte = BOOL in (to, own) and {to, own} <= {BOOL, INT8, UINT8}
     emit.out("cast" if to == own or as_byte else "bitcast", node.inputs[0], to=to)
