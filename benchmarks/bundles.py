@@ -16,20 +16,19 @@ from benchmarks.networks import NETWORKS, folder_of
 from retune.bundle.format import read_bundle, write_bundle
 from retune.core.config import cache_root, records_root
 from retune.pipeline.calling import InProcess
-from retune.pipeline.delivery import stage_compile
-from retune.pipeline.manifest import CompileManifest, SettledManifest, TuneRequest
-from retune.pipeline.mending import stage_mend
+from retune.pipeline.chain import select
+from retune.pipeline.delivery import stage_compile, stage_verify
+from retune.pipeline.manifest import CompileManifest, Constraints, TuneRequest
 from retune.pipeline.network import stage_extract, stage_import
 from retune.pipeline.results import TuneEvent
-from retune.pipeline.selection import stage_select
-from retune.pipeline.summary import event_of
+from retune.pipeline.summary import validated
 from retune.pipeline.tuning import join_searches, stage_finalists, stage_search
 from retune.pipeline.watch import watching
 from retune.search.defaults import DEFAULT_MAX_ERROR
 
 
-def publish(request: TuneRequest) -> tuple[SettledManifest, CompileManifest]:
-    """The stages of a run up to its bundle; a line for the search, the race and the settlement."""
+def publish(request: TuneRequest) -> tuple[Constraints, CompileManifest]:
+    """The stages of a run up to its bundle; a line for each of the last three."""
     network = stage_import(request)
     tasks = stage_extract(request, network)
     keys = [entry.key for entry in tasks.tasks if entry.tunable]
@@ -38,9 +37,10 @@ def publish(request: TuneRequest) -> tuple[SettledManifest, CompileManifest]:
     say(request, f"{done.trials_done} trials in {done.seconds_done:.0f} s")
     with watching(lambda event: report(request, event)):
         finalists = stage_finalists(request, network, done)
-    settled = stage_mend(request, network, tasks, stage_select(request, tasks, finalists)).settled
-    report(request, event_of(settled))
-    return settled, stage_compile(request, network, tasks, settled.selection, "tuned")
+    selection, constraints = select(request, network, tasks, finalists, InProcess())
+    made = stage_compile(request, network, tasks, selection, "tuned")
+    say(request, validated(constraints, stage_verify(request, network, made)))
+    return constraints, made
 
 
 def report(request: TuneRequest, event: TuneEvent) -> None:

@@ -1,8 +1,9 @@
-"""Prefect tasks: which record each tuning task is compiled from, and its last check."""
+"""Prefect tasks: which record each tuning task is compiled from, and what its bundle says of it."""
 
-from retune.pipeline.mending import stage_mend
-from retune.pipeline.selection import stage_select
+from retune.pipeline.selection import stage_choose
+from retune.pipeline.validation import stage_compare, stage_validate
 from retune.prefect.stage_task import stage_task
 
-select = stage_task(stage_select, "select")
-mend = stage_task(stage_mend, "mend")
+choose = stage_task(stage_choose, "choose")
+validate = stage_task(stage_validate, "validate")
+compare = stage_task(stage_compare, "compare")

@@ -1,4 +1,4 @@
-"""Prefect tasks: the search for each tuning task, all at once, and the race of what they found."""
+"""Prefect tasks: the search for each tuning task, all at once, then their finalists compared."""
 
 from typing import Any
 
@@ -14,4 +14,4 @@ def _search_name(arguments: dict[str, Any]) -> str:
 
 
 search = stage_task(stage_search, "search", run_name=_search_name, timeout=None)
-race = stage_task(stage_finalists, "race")
+finalists = stage_task(stage_finalists, "finalists")

@@ -28,11 +28,11 @@ from retune.graph.passes.pipeline import optimise
 from retune.graph.quantize.recipe import Recipe, quantize, quantized
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
 from retune.ops.blocked import blocked_conv2d
-from retune.pipeline import delivery, settling
-from retune.pipeline.manifest import FinalistsManifest, TuneRequest
+from retune.pipeline import delivery, validation
+from retune.pipeline.manifest import TuneRequest
 from retune.pipeline.network import open_network, stage_extract, stage_import
 from retune.pipeline.results import TuneResult
-from retune.pipeline.selection import selected_candidates, stage_select
+from retune.pipeline.selection import selected_candidates, stage_choose
 from retune.records.schema import succeeded
 from retune.records.store import RecordStore
 from retune.search.extract import extract
@@ -62,7 +62,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> TuneResult:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RETUNE_CACHE", str(folder / "cache"))
         quick = BenchOptions(budget_s=0.1, min_rounds=2, settle_s=0.0)
-        patch.setattr(settling, "_COMPARE", quick)
+        patch.setattr(validation, "_COMPARE", quick)
         patch.setattr(delivery, "_BENCH_SECONDS", 0.1)
         return retune.api.tune_network(
             str(three_layers(folder / "three.onnx")),
@@ -145,7 +145,7 @@ def test_kernels_beside_it_have_the_best_schedules_that_are_known_for_the_device
     network = open_network(request).network
     beside, *_ = (task for task in network.tasks.values() if not task.searched and task.reduces)
     listed = stage_extract(request, stage_import(request))
-    before = stage_select(request, listed, FinalistsManifest())
+    before = stage_choose(request, listed)
     assert beside.key not in {best.task_key for best in before.best}
     store = RecordStore(tuned.records)
     settings = RunSettings(run_id="elsewhere", model="another", layout="NHWC")
@@ -156,7 +156,7 @@ def test_kernels_beside_it_have_the_best_schedules_that_are_known_for_the_device
         for candidate, time_us in ((slow, 9.0), (fast, 7.0)):
             measured = succeeded([time_us], max_abs_err=0.0, reference_us=1.0, build_s=0, run_s=0)
             store.append([session.record_of(beside, space, candidate, measured)])
-    after = stage_select(request, listed, FinalistsManifest())
+    after = stage_choose(request, listed)
     assert [best for best in after.best if best.task_key != beside.key] == list(before.best)
     assert selected_candidates(request, after)[beside.key] == fast
 

@@ -1,4 +1,4 @@
-"""Bundles that really run: the guilty record is found, and the better bundle is published."""
+"""Bundles that really run: the offending record is found, and the better bundle is published."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,20 +10,21 @@ import pytest
 from retune.bundle.versions import rollback
 from retune.device.opening import open_runner
 from retune.pipeline import publishing
+from retune.pipeline.calling import InProcess
+from retune.pipeline.chain import select
 from retune.pipeline.delivery import stage_compile, stage_verify
 from retune.pipeline.manifest import (
-    FinalistsManifest,
+    Constraints,
     ImportManifest,
     PublishedManifest,
     Selection,
     TaskManifest,
     TuneRequest,
 )
-from retune.pipeline.mending import stage_mend
 from retune.pipeline.network import open_network, stage_extract, stage_import
 from retune.pipeline.promotion import stage_promote
 from retune.pipeline.results import FinishedRun
-from retune.pipeline.selection import stage_select
+from retune.pipeline.selection import stage_choose
 from retune.records.quarantine import quarantined
 from retune.records.store import RecordStore
 from retune.search.session import RunSettings, Session, search_all
@@ -53,7 +54,7 @@ class Nights:
         session = Session(tasks, runner, RecordStore(self.request.records), settings)
         search_all(session)
         runner.close()
-        return stage_select(self.request, self.tasks, FinalistsManifest())
+        return stage_choose(self.request, self.tasks)
 
     def promote(self, selection: Selection, name: str = "night") -> PublishedManifest:
         """As the chain does with a selection."""
@@ -78,15 +79,15 @@ def test_a_record_that_is_wrong_in_its_bundle_never_wins_again(tmp_path: Path):
     assert not stage_verify(
         request, network, stage_compile(request, network, tasks, chosen, "tuned")
     ).passed
-    done = stage_mend(request, network, tasks, chosen)
-    (guilty,) = done.convicted
-    assert guilty.record_id in {best.record_id for best in chosen.best}
+    done, constraints = select(request, network, tasks, Constraints(), InProcess())
+    ((task_key, offending),) = constraints.denied
+    assert offending in {best.record_id for best in chosen.best}
     (entry,) = quarantined(Path(request.records))
-    assert entry.record_id == guilty.record_id
-    published = nights.promote(done.settled.selection)
+    assert entry.record_id == offending
+    published = nights.promote(done)
     assert published.promoted and published.current == 1
     again = nights.search("second", 8)
-    (innocent,) = [best for best in again.best if best.task_key == guilty.task_key]
+    (innocent,) = [best for best in again.best if best.task_key == task_key]
     record = RecordStore(request.records).named([innocent.record_id])[innocent.record_id]
     assert record.config_hash != entry.config_hash
 

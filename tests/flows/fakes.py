@@ -8,6 +8,7 @@ that were killed.
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,14 +23,12 @@ from retune.pipeline.manifest import (
     BenchManifest,
     BestRecord,
     CompileManifest,
-    FinalistsManifest,
+    Constraints,
     ImportManifest,
     Latency,
-    MendedManifest,
     PublishedManifest,
     SearchManifest,
     Selection,
-    SettledManifest,
     TaskEntry,
     TaskManifest,
     TaskProgress,
@@ -92,15 +91,14 @@ class FakeStages:
         tasks = self.stage_extract(request, network)
         found = {t.key: self.stage_search(request, network, tasks, t.key) for t in TASKS}
         searched = self.joined(request, network, tasks, found)
-        selection = selection or self.stage_select(
-            request, tasks, FinalistsManifest(), LayoutManifest()
-        )
+        selection = selection or self.stage_choose(request, tasks, Constraints())
         tuned = self.stage_compile(request, network, tasks, selection, "tuned")
         return FinishedRun(
             network=network,
             tasks=tasks,
             searched=searched,
-            settled=self.stage_mend(request, network, tasks, selection).settled,
+            selection=selection,
+            constraints=self.stage_compare(request, network, tasks, selection, Constraints()),
             tuned=tuned,
             verified=self.stage_verify(request, network, tuned),
             bench=self.stage_bench(request, network, tuned, tuned),
@@ -186,39 +184,49 @@ class FakeStages:
         network: ImportManifest,
         tuned: Tuned,
         layouts: LayoutManifest,
-    ) -> FinalistsManifest:
-        def body(_folder: Path) -> FinalistsManifest:
+    ) -> Constraints:
+        def body(_folder: Path) -> Constraints:
             ran(request, "finalists")
-            return FinalistsManifest(stopped=stopping())
+            return Constraints(stopped=stopping())
 
         key = stage_key("finalists", tuned.run_id)
-        return run_once(
-            FinalistsManifest, stage="finalists", key=key, work=work(request), body=body
-        )
+        return run_once(Constraints, stage="finalists", key=key, work=work(request), body=body)
 
-    def stage_select(
-        self,
-        request: TuneRequest,
-        tasks: TaskManifest,
-        finalists: FinalistsManifest,
-        layouts: LayoutManifest,
+    def stage_choose(
+        self, request: TuneRequest, tasks: TaskManifest, constraints: Constraints
     ) -> Selection:
         best = tuple(BestRecord(task_key=t.key, record_id="r", time_us=33.0) for t in tasks.tasks)
         return Selection(target="fake device", best=best)
 
-    def stage_mend(
+    def stage_validate(
         self,
         request: TuneRequest,
         network: ImportManifest,
         tasks: TaskManifest,
         selection: Selection,
-    ) -> MendedManifest:
-        def body(_folder: Path) -> MendedManifest:
-            ran(request, "mend")
-            return MendedManifest(settled=SettledManifest(selection=selection, ratio=0.5))
+        constraints: Constraints,
+    ) -> Constraints:
+        def body(_folder: Path) -> Constraints:
+            ran(request, "validate")
+            return constraints.content
 
-        key = stage_key("mend", network.key, selection)
-        return run_once(MendedManifest, stage="mend", key=key, work=work(request), body=body)
+        key = stage_key("validate", network.key, selection)
+        return run_once(Constraints, stage="validate", key=key, work=work(request), body=body)
+
+    def stage_compare(
+        self,
+        request: TuneRequest,
+        network: ImportManifest,
+        tasks: TaskManifest,
+        selection: Selection,
+        constraints: Constraints,
+    ) -> Constraints:
+        def body(_folder: Path) -> Constraints:
+            ran(request, "compare")
+            return replace(constraints.content, ratio=0.5)
+
+        key = stage_key("compare", network.key, selection)
+        return run_once(Constraints, stage="compare", key=key, work=work(request), body=body)
 
     def stage_compile(
         self,

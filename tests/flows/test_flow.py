@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BEFORE = ["import", "extract"]
 SEARCHES = [f"search-{task.key}" for task in TASKS]
 HELD = TASKS[1].key
-AFTER = ["finalists", "mend", "compile-untuned", "compile-tuned", "verify", "bench"]
+AFTER = ["finalists", "validate", "compare", "compile-untuned", "compile-tuned", "verify", "bench"]
 EVERY_STAGE = [*BEFORE, *SEARCHES, *AFTER]
 DEADLINE_S = 240.0
 

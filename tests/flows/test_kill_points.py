@@ -22,10 +22,10 @@ STAGES = [
     "tune",
     "layout",
     "finalists",
-    "settle",
-    "mend",
     "compile",
     "verify",
+    "validate",
+    "compare",
     "bench",
 ]
 APPENDS = ["1", "1+", "3", "3+"]

@@ -232,7 +232,7 @@ def test_a_scheduled_run_is_done_by_the_worker(
     assert {"retune", "model:network"} <= set(found.tags)
     assert (tmp_path / "out" / "module" / "module.json").is_file()
     names = lab.task_runs(run)
-    assert {"import", "extract", "race", "compile tuned", "verify", "report"} <= names.keys()
+    assert {"import", "extract", "finalists", "compile tuned", "verify", "report"} <= names.keys()
     assert any(name.startswith("search ") for name in names)
 
 

@@ -5,10 +5,10 @@ What a stage says is in `manifest`, how it runs once is in `stage`. `retune.api`
     stage_import(request) -> ImportManifest
     stage_extract(request, network) -> TaskManifest
     stage_search(request, network, tasks, task_key) -> SearchManifest
-    stage_finalists(request, network, tuned: Tuned) -> FinalistsManifest
-    stage_select(request, tasks, finalists) -> Selection
-    stage_settle(request, network, tasks, selection) -> SettledManifest
-    stage_mend(request, network, tasks, selection) -> MendedManifest, with what was settled
+    stage_finalists(request, network, tuned: Tuned) -> Constraints
+    stage_choose(request, tasks, constraints) -> Selection
+    stage_validate(request, network, tasks, selection, constraints) -> Constraints
+    stage_compare(request, network, tasks, selection, constraints) -> Constraints
     stage_compile(request, network, tasks, selection, variant) -> CompileManifest
     stage_verify(request, network, compiled) -> VerifyManifest
     stage_bench(request, network, untuned, tuned) -> BenchManifest

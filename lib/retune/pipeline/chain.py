@@ -11,18 +11,25 @@ from retune.device.opening import spec_of
 from retune.pipeline.calling import Caller
 from retune.pipeline.delivery import stage_bench, stage_compile, stage_report, stage_verify
 from retune.pipeline.layouts import stage_layout
-from retune.pipeline.manifest import ImportManifest, QuantizeManifest, TuneRequest
-from retune.pipeline.mending import stage_mend
+from retune.pipeline.manifest import (
+    Constraints,
+    ImportManifest,
+    QuantizeManifest,
+    Selection,
+    TaskManifest,
+    TuneRequest,
+)
 from retune.pipeline.network import stage_extract, stage_import
 from retune.pipeline.promotion import stage_promote
 from retune.pipeline.quantization import quantized_network, stage_quantize
 from retune.pipeline.request import check_request
-from retune.pipeline.results import FinishedRun, TuneResult
+from retune.pipeline.results import FinishedRun, TuneEvent, TuneResult
 from retune.pipeline.running import Run, recorded_run
-from retune.pipeline.selection import stage_select, untuned
+from retune.pipeline.selection import stage_choose, untuned
 from retune.pipeline.stage import Stage
-from retune.pipeline.summary import check_verified, event_of, summarize
+from retune.pipeline.summary import check_verified, event_of, summarize, validated
 from retune.pipeline.tuning import join_searches, run_id, stage_finalists, stage_search
+from retune.pipeline.validation import stage_compare, stage_validate
 from retune.pipeline.watch import tell
 
 P = ParamSpec("P")
@@ -64,14 +71,13 @@ def _chain(
     finalists = by.call(stage_finalists, request, network, searched, layouts)
     if finalists.stopped or searched.stopped or layouts.stopped:
         run.cut_short(searched.reason)
-    chosen = by.call(stage_select, request, tasks, finalists, layouts)
-    settled = by.call(stage_mend, request, network, tasks, chosen).settled
-    tell(event_of(settled))
-    nothing = untuned(request, settled.selection)
+    selection, constraints = select(request, network, tasks, finalists, by)
+    nothing = untuned(request, selection)
     plain = by.call(stage_compile, request, network, tasks, nothing, "untuned")
-    tuned = by.call(stage_compile, request, network, tasks, settled.selection, "tuned")
+    tuned = by.call(stage_compile, request, network, tasks, selection, "tuned")
     tell(event_of(tuned))
     verified = by.call(stage_verify, request, network, tuned)
+    tell(TuneEvent(stage="validate", text=validated(constraints, verified)))
     if request.publish == "always":  # otherwise what is published stays, and the result says why
         check_verified(tuned, verified)
     bench = by.call(stage_bench, request, network, plain, tuned)
@@ -79,7 +85,8 @@ def _chain(
         network=network,
         tasks=tasks,
         searched=searched,
-        settled=settled,
+        selection=selection,
+        constraints=constraints,
         tuned=tuned,
         verified=verified,
         bench=bench,
@@ -88,6 +95,28 @@ def _chain(
     )
     publish = stage_promote if request.publish == "faster" else stage_report
     return summarize(request, finished, by.call(publish, request, finished))
+
+
+def select(
+    request: TuneRequest,
+    network: ImportManifest,
+    tasks: TaskManifest,
+    constraints: Constraints,
+    by: Caller,
+) -> tuple[Selection, Constraints]:
+    """What is compiled: its bundle is right, exact enough, and no slower than default schedules.
+
+    Its outputs and its times add constraints, until they add none. A further constraint takes
+    away records, so this ends. What was compiled and verified is not so again.
+    """
+    while True:
+        selection = by.call(stage_choose, request, tasks, constraints)
+        found = by.call(stage_validate, request, network, tasks, selection, constraints)
+        if found.binding == constraints.binding:
+            found = by.call(stage_compare, request, network, tasks, selection, constraints)
+        if found.binding == constraints.binding:
+            return selection, found
+        constraints = found
 
 
 class _Recorded:

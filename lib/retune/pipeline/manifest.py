@@ -4,14 +4,14 @@ All of it is plain data (text, numbers, tuples), small, and goes to JSON and bac
 and records travel as files named in a manifest. Paths in a manifest are relative to its `folder`.
 
 The way: TuneRequest -> ImportManifest (-> QuantizeManifest) -> TaskManifest
--> SearchManifest (one for each task) -> Tuned -> FinalistsManifest -> Selection
--> SettledManifest -> MendedManifest -> CompileManifest (untuned, tuned)
--> VerifyManifest, BenchManifest -> PublishedManifest.
+-> SearchManifest (one for each task) -> Tuned -> Constraints -> Selection
+-> CompileManifest (untuned, tuned) -> VerifyManifest (-> Constraints -> Selection ...)
+-> BenchManifest -> PublishedManifest.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 from retune.graph.quantize.settings import QuantizeSettings
 from retune.pipeline.layout_plan import LayoutPlan
@@ -103,6 +103,11 @@ class Manifest:
     def file(self, relative: str) -> Path:
         """The path of one of the stage's files."""
         return Path(self.folder) / relative
+
+    @property
+    def content(self) -> Self:
+        """What the stage's body said: equal where that is, whenever it ran."""
+        return replace(self, stage="", key="", folder="", seconds=0.0, outputs=(), stopped=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,40 +268,50 @@ class Tuned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Winner:
-    """The contender of a task that was fastest in its network."""
-
-    task_key: str
-    record_id: str | None
-    """None: the default schedule, which no record is known of."""
-    time_us: float | None = None
-    """Of one run of the task in the network; None where only whole passes are timed."""
-    default_us: float | None = None
-    """The same of the default schedule, in the same passes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinalistsManifest(Manifest):
-    """The winner of each task among its fastest candidates and the default, in their network."""
-
-    winners: tuple[Winner, ...] = ()
-    """Tasks of which nothing but the default is known are missing; all, where no race was run."""
-    passes: int = 0
-    """Of the whole network."""
-    unraced: str = ""
-    """Why no race was run, so that records alone decide; empty where one was."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BestRecord:
     """The record that a task is compiled from."""
 
     task_key: str
     record_id: str
     time_us: float
-    """In its network if it was raced there, otherwise alone."""
+    """In its network if it was compared there, otherwise alone."""
     default_us: float | None = None
-    """Of the default schedule, if they were raced."""
+    """Of the default schedule in the network, if it was timed there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constraints(Manifest):
+    """What a selection has to comply with, by all that was compared and verified so far.
+
+    The in-network comparison of finalists makes the first ones. Bundles of a selection add to them.
+    """
+
+    winners: tuple[BestRecord, ...] = ()
+    """Fastest in the network, by an in-network comparison of the finalists."""
+    defaults: tuple[str, ...] = ()
+    """Tasks that keep their default schedule: it was the fastest, or their search failed."""
+    layouts: LayoutPlan = LayoutPlan()
+    denied: tuple[tuple[str, str], ...] = ()
+    """Task key, and a record of it that makes the network wrong. It is in quarantine."""
+    limits: tuple[tuple[str, float], ...] = ()
+    """Task key -> largest error, for tasks that may not have what the request allows: the network
+    as a whole deviated too far."""
+    given_back: tuple[str, ...] = ()
+    """Tasks that got their default schedule back, as the bundle was not faster without it."""
+    ratio: float | None = None
+    """Time of the bundle over that of default schedules, interleaved; None: both are the same."""
+    rows_ratio: float | None = None
+    """The same of the planned layouts over rows alone; None: they were not compared."""
+    iterations: int = 0
+    """Of the network, in the comparison of the finalists."""
+    uncompared: str = ""
+    """Why finalists were not compared, so that records alone decide; empty where they were."""
+
+    @property
+    def binding(self) -> tuple[object, ...]:
+        """What a selection follows from; the rest tells how that was found."""
+        kept = (self.winners, self.defaults, self.given_back)
+        return (*kept, self.layouts, self.denied, self.limits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,45 +321,8 @@ class Selection:
     target: str
     best: tuple[BestRecord, ...] = ()
     limits: tuple[tuple[str, float], ...] = ()
-    """Task key -> largest error, for tasks that may not have what the request allows: the network
-    as a whole deviated too far."""
+    """See `Constraints.limits`."""
     layouts: LayoutPlan = LayoutPlan()
-    """Where its images lie."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettledManifest(Manifest):
-    """The selection that is published: exact enough, and no slower than the default schedules."""
-
-    selection: Selection
-    given_back: tuple[str, ...] = ()
-    """Keys of tasks that got their default schedule back, as the bundle was faster so."""
-    ratio: float | None = None
-    """Time of the bundle over that of default schedules, in turns; None: both are the same."""
-    deviation: float = 0.0
-    """Of its outputs from the oracle's, as a part of their range."""
-    rows_ratio: float | None = None
-    """Time of the bundle with the planned layouts over the same in rows, in turns; None: they were
-    not compared."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Convicted:
-    """A record that was right alone and is not in its network."""
-
-    task_key: str
-    record_id: str
-    reason: str
-    """What the network does with it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MendedManifest(Manifest):
-    """The settled selection, without records that make the network wrong."""
-
-    settled: SettledManifest
-    convicted: tuple[Convicted, ...] = ()
-    """Those that are in quarantine since: mostly none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

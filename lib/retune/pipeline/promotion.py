@@ -36,7 +36,7 @@ from retune.pipeline.manifest import (
 )
 from retune.pipeline.publishing import conditions_today, keep_version
 from retune.pipeline.results import FinishedRun
-from retune.pipeline.settling import compare_bundles
+from retune.pipeline.validation import compare_bundles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,13 @@ from retune.device.opening import is_simulated
 from retune.pipeline.manifest import KernelTime, TaskResult, TuneRequest
 from retune.pipeline.report_layouts import report_layouts
 from retune.pipeline.results import FinishedRun
-from retune.pipeline.summary import accelerated, event_of, failed_tasks, quality_text, task_results
+from retune.pipeline.summary import (
+    accelerated,
+    failed_tasks,
+    quality_text,
+    task_results,
+    validated,
+)
 from retune.records.schema import BESIDE_SEARCH
 from retune.records.store import RecordStore
 from retune.report import (
@@ -162,7 +168,7 @@ def _facts(request: TuneRequest, run: FinishedRun, published: str) -> tuple[tupl
         "bundle": str(request.module),
         "kernels": f"{tuned.kernels} kernels, {tuned.launches} launches, {tuned.form}",
         "schedules": f"{tuned.from_records} from records, {tuned.from_defaults} default",
-        "last check": event_of(run.settled).text,
+        "validation": validated(run.constraints, run.verified),
         "errors of layers": f"{request.max_error:g} of the output's range allowed, "
         f"{tuned.largest_error} used",
         "weights": _size(tuned.weight_bytes),

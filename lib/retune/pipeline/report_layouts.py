@@ -27,7 +27,7 @@ def report_layouts(request: TuneRequest, run: FinishedRun) -> ReportLayouts | No
 
 
 def _kept(run: FinishedRun, *, kept: bool) -> str:
-    ratio = run.settled.rows_ratio
+    ratio = run.constraints.rows_ratio
     if not run.layouts.plan.images:
         return ""
     if not kept:

@@ -6,12 +6,12 @@ from retune.pipeline.layout_manifest import LayoutManifest
 from retune.pipeline.manifest import (
     BenchManifest,
     CompileManifest,
+    Constraints,
     ImportManifest,
     Latency,
     PublishedManifest,
     QuantizeManifest,
     Selection,
-    SettledManifest,
     TaskManifest,
     TaskResult,
     Tuned,
@@ -26,17 +26,15 @@ class FinishedRun:
     network: ImportManifest
     tasks: TaskManifest
     searched: Tuned
-    settled: SettledManifest
+    selection: Selection
+    """What the tuned bundle was compiled from."""
+    constraints: Constraints
+    """Those that it complies with."""
     tuned: CompileManifest
     verified: VerifyManifest
     bench: BenchManifest
     quantized: QuantizeManifest | None = None
     layouts: LayoutManifest = field(default_factory=LayoutManifest)
-
-    @property
-    def selection(self) -> Selection:
-        """What the tuned bundle was compiled from."""
-        return self.settled.selection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +80,7 @@ class TuneResult:
     largest_error: str = ""
     """What was used of it."""
     settled: str = ""
-    """What the last check came to."""
+    """What validating the selection came to."""
     published: PublishedManifest | None = None
     """Which bundle is published, and why that one."""
     failed: tuple[tuple[str, str], ...] = ()

@@ -1,124 +1,129 @@
-"""Stage select, and what a selection means: which candidate each task of the network is made of."""
+"""Stage choose, and what a selection means: which candidate each task of the network is made of."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
 from retune.core.errors import RecordError
+from retune.core.keys import content_key
 from retune.core.layouts import MEASURED
 from retune.core.target import DeviceSpec
 from retune.device.opening import spec_of
 from retune.device.simulated.accelerator import BASE
+from retune.pipeline.choose import choose, within_limit
 from retune.pipeline.layout_choice import choice_of
-from retune.pipeline.layout_manifest import UNPLANNED, LayoutManifest
-from retune.pipeline.layout_plan import ALL_IN_ROWS
-from retune.pipeline.manifest import (
-    BestRecord,
-    FinalistsManifest,
-    Selection,
-    TaskManifest,
-    TuneRequest,
-)
+from retune.pipeline.layout_plan import ALL_IN_ROWS, LayoutPlan
+from retune.pipeline.manifest import BestRecord, Constraints, Selection, TaskManifest, TuneRequest
 from retune.pipeline.network import open_network
-from retune.records.conditions import CONSTANTS
+from retune.records.conditions import CONSTANTS, Conditions, within
+from retune.records.ranking import top
 from retune.records.schema import TuningRecord
 from retune.records.store import RecordStore
 from retune.schedule.space import Candidate
 from retune.search.conditions import network_conditions
 from retune.search.extract import Network
-from retune.search.history import best_candidate, candidate_of
+from retune.search.history import candidate_of
 from retune.search.layout.laying import laid_out
+from retune.search.task import Task
+from retune.targets.cost.estimate import default_candidate
+
+_ATTEMPTS = 3
+"""Records of a task that are denied before it keeps its default schedule."""
+_ALTERNATIVES = 5
+"""Records of a task, beside the denied ones, that are tried in turn."""
 
 
-def stage_select(
-    request: TuneRequest,
-    tasks: TaskManifest,
-    finalists: FinalistsManifest,
-    layouts: LayoutManifest = UNPLANNED,
+def stage_choose(
+    request: TuneRequest, tasks: TaskManifest, constraints: Constraints | None = None
 ) -> Selection:
-    """The winner of each task; without one, the best record that today's spaces still know. Images
-    lie as the layouts say. So it is for the kernels beside an accelerator, which are not tasks.
+    """The best record of each task that complies with the constraints, by all that the store has.
 
-    A winner that came into quarantine since its race is none.
+    So it is for the kernels beside an accelerator, which are not tasks. Not cached: the store may
+    have other records, and quarantine others.
     """
-    winners = {winner.task_key: winner for winner in finalists.winners}
-    spec = spec_of(request.device)
-    store = RecordStore(request.records)
-    records = store.named([w.record_id for w in finalists.winners if w.record_id])
+    given = constraints or Constraints()
+    spec, store = spec_of(request.device), RecordStore(request.records)
     network = open_network(request).network
-    best: list[BestRecord] = []
-    for entry in tasks.tasks:
-        winner = winners.get(entry.key)
-        if not entry.tunable or (winner and winner.record_id is None):
-            continue
-        space = network.tasks[entry.key].space(spec)
-        record = records.get(winner.record_id or "") if winner else None
-        if not record or not record.measurement.ok or not candidate_of(record, space):
-            winner, record = None, _best_known(store, network, entry.key, spec)
-        if record:
-            best.append(best_record(entry.key, record, winner.default_us if winner else None))
-    if spec.accelerator:
-        best += _beside_accelerator(network, store)
-    return Selection(target=spec.fingerprint, best=tuple(best), layouts=layouts.plan.placement)
+    limits, denials = dict(given.limits), Counter(key for key, _ in given.denied)
+    kept = {*given.defaults, *given.given_back}
+    kept |= {key for key, count in denials.items() if count >= _ATTEMPTS}
+    chosen = {
+        key: task
+        for key, task in network.tasks.items()
+        if key not in kept and (task.tunable or (task.reduces and not task.searched))
+    }
+    devices = {key: spec if task.searched else spec_of(BASE) for key, task in chosen.items()}
+    spaces = {key: task.space(devices[key]) for key, task in chosen.items()}
+    if given.layouts != ALL_IN_ROWS:
+        spaces = {key: space.whole for key, space in spaces.items()}
+    conditions = {
+        key: _conditions(network, task, devices[key], tasks.model_key, given.layouts)
+        for key, task in chosen.items()
+    }
+    winners = {winner.record_id: winner for winner in given.winners}
+    known = list(store.named(list(winners)).values())
+    for key, space in spaces.items():
+        sketches = within_limit(space, limits.get(key))
+        for where in conditions[key]:
+            count = _ALTERNATIVES + denials[key]
+            known += top(store, key, where.comparable, count, sketches)
+    ordered = list(dict.fromkeys(where for each in conditions.values() for where in each))
+    denied = {record_id for _, record_id in given.denied}
+    found = choose(known, ordered, limits, spaces, denied, winners)
+    return Selection(
+        target=spec.fingerprint,
+        best=tuple(
+            winners.get(found[key].record_id) or best_record(found[key])
+            for key in chosen
+            if key in found
+        ),
+        limits=given.limits,
+        layouts=given.layouts,
+    )
 
 
-def _beside_accelerator(network: Network, store: RecordStore) -> list[BestRecord]:
-    """The best records for the kernels beside an accelerator, which are not searched there."""
-    tasks = network.tasks.items()
-    waiting = [key for key, task in tasks if not task.searched and task.reduces]
-    found = {key: _best_known(store, network, key, spec_of(BASE)) for key in waiting}
-    return [best_record(key, record) for key, record in found.items() if record is not None]
+def network_place(model_key: str, layouts: LayoutPlan) -> str:
+    """Where a kernel is timed in a network whose images lie so."""
+    named = "" if layouts == ALL_IN_ROWS else content_key(layouts.placement)
+    return within(model_key, named)
 
 
-def _best_known(
-    store: RecordStore, network: Network, key: str, spec: DeviceSpec
-) -> TuningRecord | None:
-    """The best record of a task that today's space still knows.
+def _conditions(
+    network: Network, task: Task, spec: DeviceSpec, model_key: str, layouts: LayoutPlan
+) -> list[Conditions]:
+    """Those whose records a task is chosen from: in the network, then alone.
 
     Of a task that is not searched on the device of the request, those of networks whose constants
     come from as far are looked at first, then any: there are no others, and times of different
     conditions are not compared.
     """
-    task = network.tasks[key]
-    conditions = network_conditions(spec, network.tasks.values())
-    places = [conditions.constants, *(() if task.searched else CONSTANTS)]
-    for place in dict.fromkeys(places):
-        where = replace(conditions, constants=place).comparable
-        found = best_candidate(store, key, where, task.space(spec))
-        if found is not None:
-            return found[1]
-    return None
+    alone = network_conditions(spec, network.tasks.values())
+    if not task.searched:
+        sources = dict.fromkeys((alone.constants, *CONSTANTS))
+        return [replace(alone, constants=source) for source in sources]
+    return [replace(alone, place=network_place(model_key, layouts)), alone]
 
 
-def best_record(task_key: str, record: TuningRecord, default_us: float | None = None) -> BestRecord:
-    """The record as a task's choice."""
+def best_record(record: TuningRecord) -> BestRecord:
+    """The record as its task's choice."""
     return BestRecord(
-        task_key=task_key,
+        task_key=record.task_key,
         record_id=record.record_id,
         time_us=record.measurement.median_us or 0.0,
-        default_us=default_us,
     )
 
 
 def selected_network(request: TuneRequest, selection: Selection) -> Network:
     """The request's network, whose tasks have the limits of the selection, and its images their
     layouts."""
-    limited = _limited(open_network(request).network, dict(selection.limits))
+    network, limits = open_network(request).network, dict(selection.limits)
+    lowered = {
+        key: replace(network.tasks[key], max_error=limit)
+        for key, limit in limits.items()
+        if limit < network.tasks[key].max_error
+    }
+    limited = replace(network, tasks={**network.tasks, **lowered})
     return laid_out(limited, choice_of(selection.layouts))
-
-
-def in_rows(request: TuneRequest, selection: Selection) -> Selection:
-    """All images in rows; tasks whose schedule is one for blocks have their best one in rows."""
-    spec, network = spec_of(request.device), open_network(request).network
-    store = RecordStore(request.records)
-    best: list[BestRecord] = []
-    for entry in selection.best:
-        task = network.tasks[entry.task_key]
-        record = store.named([entry.record_id]).get(entry.record_id)
-        if record is None or record.sketch in {s.name for s in task.space(spec).sketches}:
-            best.append(entry)
-        elif (plain := _best_known(store, network, entry.task_key, spec)) is not None:
-            best.append(best_record(entry.task_key, plain))
-    return replace(selection, best=tuple(best), layouts=ALL_IN_ROWS)
 
 
 def untuned(request: TuneRequest, selection: Selection) -> Selection:
@@ -151,28 +156,13 @@ def selected_candidates(request: TuneRequest, selection: Selection) -> dict[str,
     return found
 
 
-def more_exact(
-    request: TuneRequest, selection: Selection, limits: Mapping[str, float]
-) -> Selection:
-    """The selection with these largest errors of tasks, and the best records within them."""
+def stated_errors(request: TuneRequest, selection: Selection) -> Mapping[str, float]:
+    """The stated error of each task's strategy, where it has one."""
     spec = spec_of(request.device)
-    store = RecordStore(request.records)
-    network = _limited(open_network(request).network, limits)
-    best = {entry.task_key: entry for entry in selection.best if entry.task_key not in limits}
-    for key in limits:
-        device = spec if network.tasks[key].searched else spec_of(BASE)
-        record = _best_known(store, network, key, device)
-        if record is not None:
-            best[key] = best_record(key, record)
-    merged = {**dict(selection.limits), **limits}
-    return replace(selection, best=tuple(best.values()), limits=tuple(sorted(merged.items())))
-
-
-def _limited(network: Network, limits: Mapping[str, float]) -> Network:
-    """The network, of which only the tasks with lower limits are other ones."""
-    lowered = {
-        key: replace(task, max_error=limits[key])
-        for key, task in network.tasks.items()
-        if key in limits and limits[key] < task.max_error
-    }
-    return replace(network, tasks={**network.tasks, **lowered})
+    chosen = selected_candidates(request, selection)
+    found: dict[str, float] = {}
+    for key, task in selected_network(request, selection).tasks.items():
+        space = task.space(spec)
+        candidate = chosen.get(key) or default_candidate(space, spec)
+        found[key] = space.sketch(candidate.sketch).error
+    return {key: error for key, error in found.items() if error > 0}

@@ -7,10 +7,10 @@ from retune.core.quantities import counted, flop_text, time_text
 from retune.pipeline.manifest import (
     BestRecord,
     CompileManifest,
+    Constraints,
     ImportManifest,
     PublishedManifest,
     QuantizeManifest,
-    SettledManifest,
     TaskManifest,
     TaskResult,
     TuneRequest,
@@ -20,7 +20,7 @@ from retune.pipeline.results import FinishedRun, TuneEvent, TuneResult
 
 
 def event_of(
-    done: ImportManifest | QuantizeManifest | TaskManifest | SettledManifest | CompileManifest,
+    done: ImportManifest | QuantizeManifest | TaskManifest | CompileManifest,
 ) -> TuneEvent:
     """What those who watch are told of a stage that is done."""
     match done:
@@ -31,17 +31,6 @@ def event_of(
             return TuneEvent(stage="quantize", text=quality_text(done))
         case TaskManifest():
             return TuneEvent(stage="extract", text=counted(len(done.tasks), "task"))
-        case SettledManifest():
-            speed = (
-                f"{done.ratio:.3f}x the time of default schedules"
-                if done.ratio
-                else "default schedules"
-            )
-            text = f"{speed}, deviation {done.deviation:.1e} of the range"
-            if done.given_back:
-                back = counted(len(done.given_back), "task")
-                text += f", default schedules again for {back}"
-            return TuneEvent(stage="settle", text=text)
         case CompileManifest():
             text = f"{counted(done.kernels, 'kernel')}, {_launches(done.launches)}"
             if done.host_steps:
@@ -49,6 +38,17 @@ def event_of(
             if done.offloaded:
                 text += f", on the accelerator: {accelerated(done)}"
             return TuneEvent(stage="compile", text=text)
+
+
+def validated(constraints: Constraints, verified: VerifyManifest) -> str:
+    """What validating a selection came to, in a line."""
+    ratio = constraints.ratio
+    speed = f"{ratio:.3f}x the time of default schedules" if ratio else "default schedules"
+    text = f"{speed}, deviation {verified.max_rel:.1e} of the range"
+    if constraints.given_back:
+        back = counted(len(constraints.given_back), "task")
+        text += f", default schedules again for {back}"
+    return text
 
 
 def accelerated(compiled: CompileManifest) -> str:
@@ -88,7 +88,7 @@ def summarize(request: TuneRequest, run: FinishedRun, published: PublishedManife
         statuses=run.searched.statuses,
         max_error=request.max_error,
         largest_error=run.tuned.largest_error,
-        settled=event_of(run.settled).text,
+        settled=validated(run.constraints, run.verified),
         published=published,
         failed=failed_tasks(run),
     )
@@ -110,7 +110,7 @@ def task_results(run: FinishedRun) -> tuple[TaskResult, ...]:
 
 
 def _as_compiled(result: TaskResult, best: BestRecord | None) -> TaskResult:
-    """The task with the times of what was compiled and of the default schedule: of one race."""
+    """The task with the times of what was compiled and of its default: of one comparison."""
     if best is None:
         return replace(result, best_us=result.default_us or result.best_us)
     return replace(result, best_us=best.time_us, default_us=best.default_us or result.default_us)

@@ -1,6 +1,6 @@
-"""Stage tune: the search of each task, all of which share one session, and the race of their best.
+"""Stage tune: the search of each task, all in one session, and the comparison of their finalists.
 
-Records go to the store at once. Read `stage_search`; whose turn it is, is `search.turns`' business.
+Records go to the store at once. Read `stage_search`; `search.turns` schedules the tasks.
 """
 
 import logging
@@ -17,12 +17,14 @@ from retune.bundle.build import check_types
 from retune.core.errors import sentence
 from retune.core.keys import content_key
 from retune.core.layouts import BLOCKS, MEASURED
+from retune.core.quantities import counted
 from retune.core.target import DeviceSpec
 from retune.device.measure.workload import MeasureOptions, measuring_conditions
 from retune.device.opening import open_runner, spec_of
+from retune.pipeline.finalists import compare_finalists
 from retune.pipeline.layout_manifest import UNPLANNED, LayoutManifest
 from retune.pipeline.manifest import (
-    FinalistsManifest,
+    Constraints,
     ImportManifest,
     SearchManifest,
     TaskManifest,
@@ -30,11 +32,9 @@ from retune.pipeline.manifest import (
     TaskResult,
     Tuned,
     TuneRequest,
-    Winner,
 )
 from retune.pipeline.network import open_network
 from retune.pipeline.open_runs import Ledger, OpenRuns, RecordedTrials
-from retune.pipeline.racing import race_finalists
 from retune.pipeline.results import TuneEvent
 from retune.pipeline.stage import load, run_once, stage_folder, stage_key
 from retune.pipeline.watch import stopping, tell
@@ -46,9 +46,9 @@ from retune.search.turns import End
 
 _LOG = logging.getLogger("retune.pipeline")
 
-_RACE_SHARE = 0.15
-_RACE_SECONDS = 10.0
-"""Time for the race of the finalists, as a share of the budget, and at least so many seconds."""
+_COMPARISON_SHARE = 0.15
+_COMPARISON_SECONDS = 10.0
+"""Time for comparing finalists, as a share of the budget, and at least so many seconds."""
 _LAYOUT_SHARE = 0.12
 """What of the budget goes into layouts, where they are measured."""
 _NOTHING_LEFT = "nothing is left to try"
@@ -140,27 +140,28 @@ def searched_session(
 
 def stage_finalists(
     request: TuneRequest, network: ImportManifest, tuned: Tuned, layouts: LayoutManifest = UNPLANNED
-) -> FinalistsManifest:
+) -> Constraints:
     """The winner of each task, after their searches; every measurement is in the store. Images lie
     as the layouts say.
 
-    Tasks whose search failed have their default schedule. When those who watch wish it so, no race
-    begins, or it ends early, and the manifest is not stored.
+    Tasks whose search failed keep their default schedule. When those who watch wish it so, no
+    comparison begins, or it ends early, and the manifest is not stored.
     """
     failed = tuple(key for key, _ in tuned.failed)
-    key = stage_key("finalists", tuned.run_id, tuned.trials_done, failed, layouts.plan.placement)
+    placement = layouts.plan.placement
+    key = stage_key("finalists", tuned.run_id, tuned.trials_done, failed, placement)
 
-    def body(_: Path) -> FinalistsManifest:
+    def body(_: Path) -> Constraints:
         if request.trials == 0:
-            found = FinalistsManifest(unraced="nothing is measured")
+            found = Constraints(uncompared="nothing is measured")
         else:
-            found = _race(request, network, tuned, layouts)
-        defaults = tuple(Winner(task_key=key, record_id=None) for key in failed)
-        return replace(found, winners=found.winners + defaults, stopped=stopping())
+            found = _compare(request, network, tuned, layouts)
+        defaults = (*found.defaults, *failed)
+        return replace(found, defaults=defaults, layouts=placement, stopped=stopping())
 
     try:
         work = Path(request.work)
-        done = run_once(FinalistsManifest, stage="finalists", key=key, work=work, body=body)
+        done = run_once(Constraints, stage="finalists", key=key, work=work, body=body)
     finally:
         _OPEN.forget(tuned.run_id)
     text = "measuring has stopped" if done.stopped else _decided(done, tuned)
@@ -168,18 +169,15 @@ def stage_finalists(
     return done
 
 
-def _decided(done: FinalistsManifest, tuned: Tuned) -> str:
+def _decided(done: Constraints, tuned: Tuned) -> str:
     """What chose among the finalists, and for how many tasks."""
-    if done.unraced:
+    if done.uncompared:
         number = sum(known.best_us is not None for known in tuned.progress)
-        return f"records decide for {_tasks(number)}, as {done.unraced}"
-    number = len(done.winners) - len(tuned.failed)
+        return f"records decide for {counted(number, 'task')}, as {done.uncompared}"
+    number = len(done.winners) + len(done.defaults) - len(tuned.failed)
     verb = "has" if number == 1 else "have"
-    return f"{_tasks(number)} {verb} a winner, by {done.passes} passes of the network"
-
-
-def _tasks(number: int) -> str:
-    return f"{number} task{'s' * (number != 1)}"
+    iterations = counted(done.iterations, "iteration")
+    return f"{counted(number, 'task')} {verb} a winner, by {iterations} of the network"
 
 
 # -- the search of a task ------------------------------------------------------------------------
@@ -302,15 +300,15 @@ def _nothing_to_measure(request: TuneRequest, run: str, task_key: str) -> Search
     )
 
 
-# -- the race -------------------------------------------------------------------------------------
+# -- the comparison of the finalists --------------------------------------------------------------
 
 
-def _race(
+def _compare(
     request: TuneRequest, network: ImportManifest, tuned: Tuned, layouts: LayoutManifest
-) -> FinalistsManifest:
+) -> Constraints:
     if stopping():
-        return FinalistsManifest()
-    budget = max(_RACE_SECONDS, _race_share_s(request, tuned, layouts))
+        return Constraints()
+    budget = max(_COMPARISON_SECONDS, _comparison_s(request, tuned, layouts))
     without = [key for key, _ in tuned.failed]
 
     with searched_session(request, tuned, last=True) as session:
@@ -320,23 +318,23 @@ def _race(
             return perf_counter() - started < budget and not stopping()
 
         tell(TuneEvent(stage="finalists", text="finalists are built into the network"))
-        return race_finalists(
+        return compare_finalists(
             request, network, session, budget, time_left, layouts.plan, without=without
         )
 
 
-def _race_share_s(request: TuneRequest, tuned: Tuned, layouts: LayoutManifest) -> float:
+def _comparison_s(request: TuneRequest, tuned: Tuned, layouts: LayoutManifest) -> float:
     """What is left of the minutes, or as large a share of the time that the trials took."""
     if request.minutes is not None:
         return 60 * request.minutes - tuned.seconds_done - layouts.seconds
-    return tuned.seconds_done * _RACE_SHARE / (1 - _RACE_SHARE)
+    return tuned.seconds_done * _COMPARISON_SHARE / (1 - _COMPARISON_SHARE)
 
 
 def _search_s(request: TuneRequest) -> float | None:
-    """Seconds for searching; the rest is for layouts and for the race."""
+    """Seconds for searching; the rest is for layouts and for comparing the finalists."""
     if request.minutes is None:
         return None
-    return 60 * request.minutes * (1 - _RACE_SHARE - layout_share(request))
+    return 60 * request.minutes * (1 - _COMPARISON_SHARE - layout_share(request))
 
 
 def _search_trials(request: TuneRequest) -> int | None:

@@ -64,16 +64,21 @@ class Conditions:
         """Filter of a store: records of these conditions, and those that may be.
 
         Records of before this column say which device they are of, and nothing else. They count for
-        every condition of that device, but for layouts, which there were none of: nobody's
-        measurements are lost, and two records whose conditions are both known are never mixed.
+        every condition of that device, but for layouts and networks, of which there were none:
+        nobody's measurements are lost, and two records whose conditions are both known are never
+        mixed.
         """
-        laid = (self.layout_in, self.layout_out) != (ROWS, ROWS)
-        return {"device": self.device, "conditions": [self.key] if laid else [self.key, None]}
+        ends = (self.layout_in, self.layout_out)
+        plain = self.place == ALONE and ends == (ROWS, ROWS)
+        return {"device": self.device, "conditions": [self.key, None] if plain else [self.key]}
 
 
-def within(model_key: str) -> str:
-    """Place of a kernel that is timed while the whole network runs."""
-    return f"network:{model_key}"
+def within(model_key: str, layouts: str = "") -> str:
+    """Place of a kernel that is timed while the whole network runs.
+
+    `layouts` names a plan of layouts: with other copies around it, a kernel takes another time.
+    """
+    return f"network:{model_key}" + (f":{layouts}" if layouts else "")
 
 
 def constants_from(spec: DeviceSpec, spread_bytes: int) -> str:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from retune.device.measure.workload import MeasureOptions, Runner, measuring_conditions
-from retune.records.conditions import Conditions, group, within
+from retune.records.conditions import Conditions, group
 from retune.records.cost import measured_costs
 from retune.records.schema import Environment, Measurement, TuningRecord
 from retune.records.store import RecordStore
@@ -236,13 +236,13 @@ class Session:
         return state.key if state else None
 
     def record_in_place(
-        self, model_key: str, rows: Sequence[tuple[str, Candidate, Measurement]]
+        self, place: str, rows: Sequence[tuple[str, Candidate, Measurement]]
     ) -> list[TuningRecord]:
-        """The records of tasks' finalists that were timed inside their network; they are no trials.
+        """The records of tasks' finalists that were timed inside their network, the `place`.
 
-        They are in the store when the call returns.
+        They are in the store when the call returns. They do not count as trials.
         """
-        there = replace(self.conditions, place=within(model_key))
+        there = replace(self.conditions, place=place)
         made = [
             replace(
                 self._row(self._runs[key], candidate, measured), phase="final", conditions=there

@@ -19,15 +19,14 @@ from retune.bundle.verify.compare import Verification
 from retune.bundle.verify.examiner import Entrant, Original, Rival, Verdict
 from retune.core.errors import RecordError
 from retune.core.target import GENERIC_CPU, DeviceSpec
-from retune.pipeline import delivery, selection, settling
+from retune.pipeline import delivery, selection, validation
 from retune.pipeline.manifest import (
     BestRecord,
     CompileManifest,
-    FinalistsManifest,
+    Constraints,
     ImportManifest,
     Selection,
     TuneRequest,
-    Winner,
 )
 from retune.pipeline.network import open_network, stage_extract, stage_import
 from retune.records.ranking import best, top
@@ -98,10 +97,10 @@ def test_a_winner_is_selected_unless_its_record_is_gone(request_: TuneRequest):
     tasks = stage_extract(request_, network)
     (first, *_), winners = records, chosen(records)
     given = tuple(
-        Winner(task_key=w.task_key, record_id="no" if w.task_key == first else w.record_id)
-        for w in winners
+        replace(winner, record_id="no") if winner.task_key == first else winner
+        for winner in winners
     )
-    selected = selection.stage_select(request_, tasks, FinalistsManifest(winners=given)).best
+    selected = selection.stage_choose(request_, tasks, Constraints(winners=given)).best
     ids = {entry.task_key: entry.record_id for entry in selected}
     found = best(RecordStore(request_.records), first, HERE)
     assert found is not None and ids.pop(first) == found.record_id
@@ -185,12 +184,14 @@ class Delivered:
     def keys(self) -> dict[str, str]:
         """Of what is made anew where the device, the oracle or a peer is another one."""
         chosen, request = Selection(target=GENERIC_CPU.fingerprint), self.request
+        given = Constraints()
         network: ImportManifest = self.network
         return {
             "compile": delivery.stage_compile.key(request, network, self.tasks, chosen, "tuned"),
             "verify": delivery.stage_verify.key(request, network, self.tuned),
             "bench": delivery.stage_bench.key(request, network, self.untuned, self.tuned),
-            "settle": settling.stage_settle.key(request, network, self.tasks, chosen),
+            "validate": validation.stage_validate.key(request, network, self.tasks, chosen, given),
+            "compare": validation.stage_compare.key(request, network, self.tasks, chosen, given),
         }
 
 
@@ -281,7 +282,7 @@ def test_a_selection_is_of_the_device_that_it_is_made_on(
     delivered: Delivered, monkeypatch: pytest.MonkeyPatch
 ):
     def target() -> str:
-        found = selection.stage_select(delivered.request, delivered.tasks, FinalistsManifest())
+        found = selection.stage_choose(delivered.request, delivered.tasks)
         return found.target
 
     before = target()
@@ -292,7 +293,7 @@ def test_a_selection_is_of_the_device_that_it_is_made_on(
 @pytest.mark.parametrize(
     ("patched", "value", "changed"),
     [
-        ("oracle_version", lambda: "onnxruntime 99", {"verify", "settle"}),
+        ("oracle_version", lambda: "onnxruntime 99", {"verify", "validate", "compare"}),
         ("peer_versions", lambda names: dict.fromkeys(names, "99"), {"bench"}),
         ("peer_versions", lambda names: {}, {"bench"}),
     ],
@@ -305,7 +306,7 @@ def test_another_oracle_or_peer_is_asked_again(
     monkeypatch: pytest.MonkeyPatch,
 ):
     before = delivered.keys()
-    for module in (delivery, settling):
+    for module in (delivery, validation):
         if hasattr(module, patched):
             monkeypatch.setattr(module, patched, value)
     after = delivered.keys()

@@ -16,9 +16,9 @@ from retune.core.errors import DeviceError
 from retune.core.target import GENERIC_CPU
 from retune.device.measure.child import ChildLostError
 from retune.device.measure.workload import MeasureOptions
-from retune.pipeline import open_runs, racing, selection, tuning
+from retune.pipeline import finalists, open_runs, selection, tuning
 from retune.pipeline.manifest import (
-    FinalistsManifest,
+    Constraints,
     ImportManifest,
     SearchManifest,
     TaskManifest,
@@ -219,7 +219,7 @@ def test_a_task_that_fails_is_left_out_and_the_others_spend_the_budget(
     runners: Runners, request_: TuneRequest, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(selection, "spec_of", lambda name: GENERIC_CPU)
-    monkeypatch.setattr(racing, "race_in_place", first_of_each)
+    monkeypatch.setattr(finalists, "compare_in_network", first_of_each)
     network, tasks = prepare(request_)
     broken = next(t.key for t in tasks.tasks if t.tunable)
     tuned(replace(request_, trials=40))  # so that there are records of it, by another run
@@ -232,7 +232,7 @@ def test_a_task_that_fails_is_left_out_and_the_others_spend_the_budget(
     assert broken not in {p.task_key for p in done.progress}
 
     final = tuning.stage_finalists(request_, network, done)
-    chosen = {b.task_key for b in selection.stage_select(request_, tasks, final).best}
+    chosen = {b.task_key for b in selection.stage_choose(request_, tasks, final).best}
     assert chosen == {t.key for t in tasks.tasks if t.tunable} - {broken}
 
     runners.broken = ""
@@ -334,10 +334,8 @@ def test_no_trials_need_no_device_to_be_opened(runners: Runners, request_: TuneR
     assert not runners.opened
 
 
-def decided(
-    request: TuneRequest, network: ImportManifest, done: Tuned
-) -> tuple[FinalistsManifest, str]:
-    """The race, and what people are told of it."""
+def decided(request: TuneRequest, network: ImportManifest, done: Tuned) -> tuple[Constraints, str]:
+    """The comparison, and what people are told of it."""
     events: list[TuneEvent] = []
     with watching(events.append):
         final = tuning.stage_finalists(request, network, done)
@@ -347,55 +345,55 @@ def decided(
 def test_on_a_farm_people_are_told_that_records_decide(
     runners: Runners, request_: TuneRequest, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(racing, "unraced", lambda name: "farm:rk3399 is a farm's")
+    monkeypatch.setattr(finalists, "unraced", lambda name: "farm:rk3399 is a farm's")
     done = tuned(request_)
     network, tasks = prepare(request_)
     final, said = decided(request_, network, done)
-    assert not final.winners and not final.passes
+    assert not final.winners and not final.iterations
     number = sum(task.tunable for task in tasks.tasks)
     assert said == f"records decide for {number} tasks, as farm:rk3399 is a farm's"
 
 
-def first_of_each(network, contenders, spec, device, seed, time_left) -> racing.Raced:
-    """A race in which the fastest candidate beside the default schedule wins."""
-    return racing.Raced(
+def first_of_each(network, candidates, spec, device, seed, time_left) -> finalists.InNetwork:
+    """A comparison in which the fastest candidate beside the default schedule wins."""
+    return finalists.InNetwork(
         resolved=False,
-        leaders=dict.fromkeys(contenders, 1),
-        samples={key: [[1.0]] * len(found) for key, found in contenders.items()},
-        passes=1,
+        leaders=dict.fromkeys(candidates, 1),
+        samples={key: [[1.0]] * len(found) for key, found in candidates.items()},
+        iterations=1,
         reference_us=900.0,
     )
 
 
-def test_the_selection_is_the_winner_of_each_race(
+def test_the_selection_is_the_winner_of_each_comparison(
     runners: Runners, request_: TuneRequest, monkeypatch: pytest.MonkeyPatch
 ):
     """The last finalist of each task wins; its time in place is what people are told."""
-    raced: list[int] = []
+    counts: list[int] = []
 
-    def fake(network, contenders, spec, device, seed, time_left) -> racing.Raced:
-        raced.append(len(contenders))
-        samples = {key: [[1.0 + n] * 3 for n in range(len(c))] for key, c in contenders.items()}
-        leaders = {key: len(c) - 1 for key, c in contenders.items()}
-        return racing.Raced(
-            resolved=True, leaders=leaders, samples=samples, passes=3, reference_us=900.0
+    def fake(network, candidates, spec, device, seed, time_left) -> finalists.InNetwork:
+        counts.append(len(candidates))
+        samples = {key: [[1.0 + n] * 3 for n in range(len(c))] for key, c in candidates.items()}
+        leaders = {key: len(c) - 1 for key, c in candidates.items()}
+        return finalists.InNetwork(
+            resolved=True, leaders=leaders, samples=samples, iterations=3, reference_us=900.0
         )
 
-    monkeypatch.setattr(racing, "race_in_place", fake)
+    monkeypatch.setattr(finalists, "compare_in_network", fake)
     monkeypatch.setattr(selection, "spec_of", lambda name: GENERIC_CPU)
     done = tuned(request_)
     network, tasks = prepare(request_)
     trials = runners.measured
     final, said = decided(request_, network, done)
-    assert said == f"{len(final.winners)} tasks have a winner, by 3 passes of the network"
+    assert said == f"{len(final.winners)} tasks have a winner, by 3 iterations of the network"
     again = tuning.stage_finalists(request_, network, done)
     assert len(runners.opened) == 1
-    assert again == final and raced == [len(final.winners)] and runners.measured == trials
+    assert again == final and counts == [len(final.winners)] and runners.measured == trials
     assert len(final.winners) == sum(t.tunable for t in tasks.tasks)
 
     rows = RecordStore(request_.records).scan({"phase": "final"})
     assert set(rows["place"]) == {within(network.model_key)}
-    chosen = {b.task_key: b for b in selection.stage_select(request_, tasks, final).best}
+    chosen = {b.task_key: b for b in selection.stage_choose(request_, tasks, final).best}
     weights = {t.key: t.weight for t in tasks.tasks}
     for winner in final.winners:
         mine = rows[rows["task_key"] == winner.task_key]
@@ -405,19 +403,19 @@ def test_the_selection_is_the_winner_of_each_race(
         assert best.default_us == pytest.approx(1e6 / weights[winner.task_key])
 
 
-def test_without_a_race_the_best_record_of_each_task_is_selected(
+def test_without_a_comparison_the_best_record_of_each_task_is_selected(
     runners: Runners, request_: TuneRequest, monkeypatch: pytest.MonkeyPatch
 ):
-    def lost(*_: object) -> racing.Raced:
+    def lost(*_: object) -> finalists.InNetwork:
         raise ChildLostError("crash", "the process died of SIGSEGV")
 
-    monkeypatch.setattr(racing, "race_in_place", lost)
+    monkeypatch.setattr(finalists, "compare_in_network", lost)
     monkeypatch.setattr(selection, "spec_of", lambda name: GENERIC_CPU)
     done = tuned(request_)
     network, tasks = prepare(request_)
     final, said = decided(request_, network, done)
     assert not final.winners
     assert said.endswith("tasks, as the network cannot run with its finalists")
-    chosen = selection.stage_select(request_, tasks, final)
+    chosen = selection.stage_choose(request_, tasks, final)
     best = {entry.task_key: entry.best_us for entry in done.progress}
     assert {b.task_key: b.time_us for b in chosen.best} == pytest.approx(best)

@@ -1,4 +1,4 @@
-"""Which finalists are raced, and what becomes of those that lose the process they run in."""
+"""Which finalists are compared, and what becomes of those that lose the process they run in."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from retune.bundle.verify.racer import Passes
 from retune.core.errors import DeviceError
 from retune.core.target import GENERIC_CPU
 from retune.device.measure.child import ChildLostError
-from retune.pipeline import racing
+from retune.pipeline import finalists as comparing
 from retune.pipeline.manifest import ImportManifest, TuneRequest
 from retune.pipeline.network import import_network
 from retune.records.store import RecordStore
@@ -21,7 +21,7 @@ from tests.unit.search.fakes import FakeRunner, measured
 
 
 class FakeChild:
-    """Contender 1 of the first raced slot kills it; of the others the highest is fastest."""
+    """Finalist 1 of the first compared slot kills it; of the others the highest is fastest."""
 
     opened = 0
     deadly: tuple[int, int] | None = None
@@ -56,63 +56,63 @@ def child(monkeypatch: pytest.MonkeyPatch) -> type[FakeChild]:
     class Own(FakeChild):
         opened = 0
 
-    monkeypatch.setattr(racing, "ContestChild", Own)
+    monkeypatch.setattr(comparing, "ContestChild", Own)
     return Own
 
 
-def race(session: Session, folder: Path) -> tuple[list[str], racing.Raced]:
+def compared(session: Session, folder: Path) -> tuple[list[str], comparing.InNetwork]:
     network = import_network(str(write("bottleneck", folder))).network
-    finalists = racing.choose_finalists(session, 1e9)
-    contenders = {key: [f.candidate for f in found] for key, found in finalists.items()}
-    raced = racing.race_in_place(network, contenders, GENERIC_CPU, "pocl", 0, lambda: True)
-    return list(contenders), raced
+    finalists = comparing.choose_finalists(session, 1e9)
+    candidates = {key: [candidate for candidate, _ in found] for key, found in finalists.items()}
+    found = comparing.compare_in_network(network, candidates, GENERIC_CPU, "pocl", 0, lambda: True)
+    return list(candidates), found
 
 
 def test_the_default_comes_first_and_each_candidate_once(session: Session):
-    finalists = racing.choose_finalists(session, 1e9)
+    finalists = comparing.choose_finalists(session, 1e9)
     assert finalists.keys() == {run.task.key for run in session.runs}
     for run in session.runs:
-        chosen = [f.candidate for f in finalists[run.task.key]]
+        chosen = [candidate for candidate, _ in finalists[run.task.key]]
         assert chosen[0] == default_candidate(run.space, GENERIC_CPU)
-        assert len(set(chosen)) == len(chosen) <= 1 + racing.MOST
-    assert max(map(len, finalists.values())) == 1 + racing.MOST
+        assert len(set(chosen)) == len(chosen) <= 1 + comparing.MOST
+    assert max(map(len, finalists.values())) == 1 + comparing.MOST
 
 
 def test_without_time_each_task_has_its_best_and_its_default(session: Session):
-    finalists = racing.choose_finalists(session, 0.0)
+    finalists = comparing.choose_finalists(session, 0.0)
     assert {len(found) for found in finalists.values()} == {2}
 
 
 def test_the_fastest_in_place_wins(session: Session, child: type[FakeChild], tmp_path: Path):
-    keys, raced = race(session, tmp_path)
-    counts = {key: len(samples) for key, samples in raced.samples.items()}
-    assert raced.leaders == {key: count - 1 for key, count in counts.items()}
-    assert child.opened == 1 and raced.reference_us == 1000.0 and keys
+    keys, found = compared(session, tmp_path)
+    counts = {key: len(samples) for key, samples in found.samples.items()}
+    assert found.leaders == {key: count - 1 for key, count in counts.items()}
+    assert child.opened == 1 and found.reference_us == 1000.0 and keys
 
 
-def test_who_loses_the_process_twice_is_out_of_the_race(
+def test_who_loses_the_process_twice_is_out_of_the_compared(
     session: Session, child: type[FakeChild], tmp_path: Path
 ):
     network = import_network(str(write("bottleneck", tmp_path))).network
-    finalists = racing.choose_finalists(session, 1e9)
-    contenders = {key: [f.candidate for f in found] for key, found in finalists.items()}
-    plan = racing.build_contest(network, contenders, GENERIC_CPU, model_key="", notes={})
+    finalists = comparing.choose_finalists(session, 1e9)
+    candidates = {key: [candidate for candidate, _ in found] for key, found in finalists.items()}
+    plan = comparing.build_contest(network, candidates, GENERIC_CPU, model_key="", notes={})
     slot = next(i for i, s in enumerate(plan.slots) if len(s.contenders) > 2)
     victim, last = plan.slots[slot].task_key, len(plan.slots[slot].contenders) - 1
     child.deadly = (slot, last)
-    _, raced = race(session, tmp_path)
-    assert raced.leaders[victim] == last - 1, "the next best of that task"
+    _, found = compared(session, tmp_path)
+    assert found.leaders[victim] == last - 1, "the next best of that task"
     assert all(
-        leader == len(contenders[key]) - 1 for key, leader in raced.leaders.items() if key != victim
+        leader == len(candidates[key]) - 1 for key, leader in found.leaders.items() if key != victim
     )
 
 
-def test_where_the_defaults_lose_it_too_there_is_no_race(
+def test_where_the_defaults_lose_it_too_there_is_no_compared(
     session: Session, child: type[FakeChild], tmp_path: Path
 ):
     child.deadly = (0, 0)
     with pytest.raises(ChildLostError):
-        race(session, tmp_path)
+        compared(session, tmp_path)
 
 
 def test_on_a_simulated_device_finalists_are_chosen_by_their_records(
@@ -125,14 +125,14 @@ def test_on_a_simulated_device_finalists_are_chosen_by_their_records(
         parameters=0, flops=0, passes=(),
     )  # fmt: skip
     with caplog.at_level("INFO", logger="retune.pipeline"):
-        found = racing.race_finalists(request, network, session, 1e9, lambda: True)
+        found = comparing.compare_finalists(request, network, session, 1e9, lambda: True)
     assert found.winners == () and not child.opened
-    assert found.unraced == "board-a is simulated"
+    assert found.uncompared == "board-a is simulated"
     assert [(r.levelname, r.getMessage()) for r in caplog.records] == [
         ("INFO", "board-a is simulated: finalists are chosen by their records")
     ]
     with pytest.raises(DeviceError, match="is simulated: finalists are chosen by their records"):
-        racing.race_in_place(
+        comparing.compare_in_network(
             import_network(str(write("bottleneck", tmp_path))).network,
             {}, GENERIC_CPU, device, 0, lambda: True,
         )  # fmt: skip

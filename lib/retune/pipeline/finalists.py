@@ -1,0 +1,340 @@
+"""Finalists of all tasks, compared inside the network: which is the fastest where it will run?
+
+Read `compare_finalists`. A task's default schedule is always a finalist, so a winner is faster than
+it, in the network and in the same iterations, or it is the default.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Self
+
+import numpy as np
+
+from retune.bundle.build import ContestPlan, build_contest
+from retune.bundle.verify.racer import ContestChild, Passes
+from retune.core.errors import DeviceError
+from retune.core.target import DeviceSpec
+from retune.device.measure.child import ChildLostError
+from retune.device.opening import unraced
+from retune.pipeline.layout_choice import choice_of
+from retune.pipeline.layout_plan import ALL_IN_ROWS, LayoutPlan
+from retune.pipeline.manifest import BestRecord, Constraints, ImportManifest, TuneRequest
+from retune.pipeline.network import open_network
+from retune.pipeline.selection import best_record, network_place
+from retune.records.schema import Measurement, TuningRecord, succeeded
+from retune.schedule.space import Candidate
+from retune.search.comparison import Comparison
+from retune.search.extract import Network
+from retune.search.history import best_candidates
+from retune.search.layout.in_blocks import laid_candidates
+from retune.search.layout.laying import laid_out
+from retune.search.session import Session
+from retune.search.task import Task
+from retune.search.task_run import TaskRun
+from retune.targets.cost.estimate import default_candidate
+
+_LOG = logging.getLogger("retune.pipeline")
+
+MOST = 8
+"""Finalists of a task at most, beside its default schedule. No search time is so good that it
+shuts out the next ones: it may be a lucky one."""
+_BUILD_SHARE = 0.6
+"""Of the time for the comparison, what building all finalists may take; the best one of each task
+and its default are built whatever it takes."""
+_LEAST_ROUNDS = 6
+"""Rounds of iterations, whatever they take: fewer tell nothing apart."""
+_MEMORY_SHARE = 8
+"""Constants of all finalists take one in so many bytes of the device at most: PoCL allocates no
+more than a quarter at once, rounded down to a power of two."""
+
+Finalist = tuple[Candidate, TuningRecord | None]
+"""A candidate and its record; None for a default schedule that was never measured."""
+
+
+def compare_finalists(
+    request: TuneRequest,
+    network: ImportManifest,
+    session: Session,
+    budget_s: float,
+    time_left: Callable[[], bool],
+    layouts: LayoutPlan = ALL_IN_ROWS,
+    without: Collection[str] = (),
+) -> Constraints:
+    """The winner of each tuned task but those `without`, with images lying as the layouts say;
+    every finalist's times in the network are records afterwards.
+
+    A few rounds of iterations run; further ones while `time_left`. No winners on simulated devices
+    and boards of a farm, or where the network with its finalists cannot run: the log says why.
+    """
+    if why := unraced(request.device):
+        _LOG.info("%s: finalists are chosen by their records", why)
+        return Constraints(uncompared=why)
+    network_now, choice = open_network(request).network, choice_of(layouts)
+    laid = laid_candidates(network_now, choice, session.store, session.conditions, session.spec)
+    place = network_place(network.model_key, layouts)
+    finalists = choose_finalists(session, budget_s, without, laid, place)
+    if not finalists:
+        return Constraints(uncompared="nothing but default schedules is known")
+    candidates = {key: [candidate for candidate, _ in found] for key, found in finalists.items()}
+    laid_now = laid_out(network_now, choice)
+    try:
+        compared = compare_in_network(
+            laid_now, candidates, session.spec, request.device, request.seed, time_left
+        )
+    except DeviceError as error:
+        _LOG.warning("finalists are not compared in their network: %s", error)
+        return Constraints(uncompared="the network cannot run with its finalists")
+    return _winners(session, place, finalists, compared)
+
+
+def choose_finalists(
+    session: Session,
+    budget_s: float,
+    without: Collection[str] = (),
+    laid: Mapping[str, tuple[Candidate, TuningRecord]] = MappingProxyType({}),
+    place: str = "",
+) -> dict[str, list[Finalist]]:
+    """The default schedule, what is the fastest with images lying as planned, what was the fastest
+    at that `place` before, and the fastest candidates of each task, heaviest task first.
+
+    Breadth first: the best of each task, then the second best of each, as long as building them
+    takes no more than its share of `budget_s`, and their constants fit into one allocation.
+    """
+    runs = {run.task.key: run for run in session.runs}
+    known = {
+        key: _known(session, run, laid.get(key), place)
+        for key, run in runs.items()
+        if key not in without
+    }
+    known = {key: found for key, found in known.items() if len(found) > 1}
+    weights = {key: run.task.weight * (run.best_us or 0.0) for key, run in runs.items()}
+    order = sorted(known, key=lambda key: (-weights[key], key))
+    left_s = _BUILD_SHARE * budget_s
+    left_bytes = session.spec.global_memory_bytes // _MEMORY_SHARE
+    left_bytes -= sum(run.task.weight * run.task.constant_bytes for run in runs.values())
+    chosen = {key: known[key][:1] for key in order}
+    for rank in range(1, 1 + MOST):
+        for key in order:
+            if rank >= len(known[key]):
+                continue
+            entry, task = known[key][rank], runs[key].task
+            build_s = entry[1].measurement.build_s if entry[1] else 0.0
+            held = task.weight * _held_bytes(task, entry[1])
+            if held <= left_bytes and (rank == 1 or build_s < left_s):
+                chosen[key].append(entry)
+                left_s -= build_s
+                left_bytes -= held
+    return {key: found for key, found in chosen.items() if len(found) > 1}
+
+
+def _held_bytes(task: Task, record: TuningRecord | None) -> int:
+    """What a finalist's constants take at most: with its other buffers, if that is recorded."""
+    known = record.bytes if record and task.constant_bytes else None
+    return task.constant_bytes if known is None else known
+
+
+def _known(
+    session: Session, run: TaskRun, laid: tuple[Candidate, TuningRecord] | None, place: str
+) -> list[Finalist]:
+    """The default schedule, the fastest candidates in the planned layouts and in the network, then
+    others."""
+    alone, key = session.conditions, run.task.key
+    default = default_candidate(run.space, session.spec)
+    found = best_candidates(session.store, key, alone.comparable, run.space, 1 + MOST)
+    there = replace(alone, place=place or alone.place).comparable
+    before = best_candidates(session.store, key, there, run.space.whole if laid else run.space, 1)
+    first = ([laid] if laid and laid[0] not in (default, *dict(found)) else []) + before
+    records = dict([*first, *found])  # a record alone says what building took
+    others = [(c, r) for c, r in records.items() if c != default]
+    return [(default, records.get(default)), *others[:MOST]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InNetwork:
+    """What a comparison in a network came to, by task."""
+
+    resolved: bool
+    """True: samples are seconds of the task, all its calls together; False: of the network."""
+    leaders: Mapping[str, int]
+    samples: Mapping[str, Sequence[Sequence[float]]]
+    """Of each finalist, in order."""
+    iterations: int
+    reference_us: float
+    """Of the reference kernel around the iterations, in the middle."""
+
+
+def compare_in_network(
+    network: Network,
+    finalists: Mapping[str, Sequence[Candidate]],
+    spec: DeviceSpec,
+    device: str,
+    seed: int,
+    time_left: Callable[[], bool],
+) -> InNetwork:
+    """The comparison of these finalists, the default schedule first; a few rounds at least.
+
+    Raises: DeviceError where the network with all of them cannot be run, or is simulated.
+    """
+    if why := unraced(device):
+        raise DeviceError(f"{why}: finalists are chosen by their records")
+    plan = build_contest(network, finalists, spec, model_key="", notes={})
+    comparison = Comparison(
+        [len(found) for found in finalists.values()], np.random.default_rng(seed)
+    )
+    with _Iterations(device, plan, list(finalists)) as iterations:
+        rounds = 0
+        while not comparison.decided and (rounds < _LEAST_ROUNDS or time_left()):
+            for choices in comparison.round(resolved=iterations.resolved):
+                iterations.observe(comparison, choices)
+            rounds += 1
+        return InNetwork(
+            resolved=iterations.resolved,
+            leaders=dict(zip(finalists, comparison.leaders.tolist(), strict=True)),
+            samples=dict(zip(finalists, comparison.samples, strict=True)),
+            iterations=iterations.count,
+            reference_us=float(np.median(iterations.references)) if iterations.references else 0.0,
+        )
+
+
+class _Iterations:
+    """Iterations of a network by a child that is replaced when it is lost."""
+
+    def __init__(self, device: str, plan: ContestPlan, tasks: Sequence[str]) -> None:
+        self.references: list[float] = []
+        self.count = 0
+        self._device = device
+        self._plan = plan
+        self._tasks = len(tasks)
+        self._child: ContestChild | None = None
+        numbers = {key: number for number, key in enumerate(tasks)}
+        self._task_of = np.array(
+            [numbers.get(slot.task_key, self._tasks) for slot in plan.slots], np.int64
+        )
+        """Of each slot; one more than there are for those of other tasks."""
+
+    @property
+    def resolved(self) -> bool:
+        """Whether an iteration gives the time of each task."""
+        return self._opened().resolved
+
+    def observe(self, comparison: Comparison, choices: np.ndarray) -> None:
+        """One part of a round. Where the child is lost, each finalist is tried again alone."""
+        try:
+            found = self._run(choices)
+        except ChildLostError as lost:
+            _LOG.warning("an iteration of the finalists was lost (%s); each is tried alone", lost)
+            self._eliminate(comparison, choices)
+            return
+        self.references.append(found.reference_us)
+        comparison.observe(choices, self._by_task(found.seconds), resolved=self.resolved)
+
+    def _eliminate(self, comparison: Comparison, choices: np.ndarray) -> None:
+        """Finalists that lose the child among defaults as well cannot win.
+
+        Raises: ChildLostError if the defaults alone do.
+        """
+        self._close()
+        self._run(np.zeros((1, self._tasks), np.int64))
+        for task in range(self._tasks):
+            for finalist in sorted({int(c) for c in choices[:, task]} - {0}):
+                alone = np.zeros((1, self._tasks), np.int64)
+                alone[0, task] = finalist
+                try:
+                    self._run(alone)
+                except ChildLostError:
+                    self._close()
+                    comparison.eliminate(task, finalist)
+
+    def _run(self, choices: np.ndarray) -> Passes:
+        """int [iterations, tasks]; slots of other tasks have one finalist."""
+        wide = np.concatenate([choices, np.zeros((len(choices), 1), np.int64)], axis=1)
+        found = self._opened().run(wide[:, self._task_of])
+        self.count += len(choices)
+        return found
+
+    def _by_task(self, seconds: np.ndarray) -> np.ndarray:
+        """Seconds of all slots of each task; of the network where that is all that is known."""
+        if not self.resolved:
+            return seconds
+        total = np.zeros((self._tasks + 1, len(seconds)))
+        np.add.at(total, self._task_of, seconds.T)
+        return total[:-1].T
+
+    def _opened(self) -> ContestChild:
+        if self._child is None:
+            self._child = ContestChild(self._device, self._plan)
+        return self._child
+
+    def _close(self) -> None:
+        if self._child is not None:
+            self._child.close()
+            self._child = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+
+def _winners(
+    session: Session,
+    place: str,
+    finalists: Mapping[str, Sequence[Finalist]],
+    compared: InNetwork,
+) -> Constraints:
+    """The leaders by their records: of times in the network, or where these are not known alone.
+
+    A leader without a record is a default schedule.
+    """
+    records = {
+        (key, rank): record
+        for key, found in finalists.items()
+        for rank, (_, record) in enumerate(found)
+    }
+    if compared.resolved:
+        records |= _recorded(session, place, finalists, compared)
+    winners: list[BestRecord] = []
+    for key, leader in compared.leaders.items():
+        record, default = records[key, leader], records[key, 0]
+        if record is not None:
+            timed = default if compared.resolved else None
+            default_us = timed.measurement.median_us if timed else None
+            winners.append(replace(best_record(record), default_us=default_us))
+    named = {winner.task_key for winner in winners}
+    return Constraints(
+        winners=tuple(winners),
+        defaults=tuple(key for key in compared.leaders if key not in named),
+        iterations=compared.iterations,
+    )
+
+
+def _recorded(
+    session: Session,
+    place: str,
+    finalists: Mapping[str, Sequence[Finalist]],
+    compared: InNetwork,
+) -> dict[tuple[str, int], TuningRecord]:
+    """A record of the times of each finalist in the network that was timed."""
+    weights = {run.task.key: run.task.weight for run in session.runs}
+    measured = {
+        (key, rank): _measurement(samples, weights[key], compared.reference_us)
+        for key, every in compared.samples.items()
+        for rank, samples in enumerate(every)
+        if samples
+    }
+    rows = [(key, finalists[key][rank][0], m) for (key, rank), m in measured.items()]
+    return dict(zip(measured, session.record_in_place(place, rows), strict=True))
+
+
+def _measurement(samples: Sequence[float], weight: int, reference_us: float) -> Measurement:
+    """Times of one call of a task that the network calls `weight` times in an iteration."""
+    return succeeded(
+        [1e6 * seconds / weight for seconds in samples],
+        max_abs_err=None,
+        reference_us=reference_us,
+        build_s=0.0,
+        run_s=sum(samples),
+    )

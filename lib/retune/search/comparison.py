@@ -1,0 +1,108 @@
+"""The comparison of finalists inside their network: which runs next for each task, and which wins.
+
+An iteration runs the whole network with one finalist for each task. Where it gives the time of
+every task (`resolved`), all tasks change their finalists at once. Where only the time of the whole
+network is seen, one task after the other does, and the others run their leaders. Nothing here knows
+a device; read `Comparison`.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+QUANTILE = 0.25
+"""Of the samples of a finalist that stands for it: whatever disturbs an iteration only makes it
+longer, and the least of a few samples is a lucky one."""
+ROUNDS = 24
+"""Samples of a finalist at most."""
+_LEAST = 4
+"""Samples before a finalist is eliminated."""
+_TIE = 0.002
+"""Finalists that differ by less are equal."""
+
+
+class Comparison:
+    """The finalists of some tasks, by number, with what was measured of them."""
+
+    def __init__(self, finalists: Sequence[int], rng: np.random.Generator) -> None:
+        """So many finalists for each task, the default schedule first; at least one each.
+
+        Tasks come in the order in which they matter.
+        """
+        self.samples: list[list[list[float]]] = [[[] for _ in range(n)] for n in finalists]
+        """By task and finalist, in order: seconds of the task, or of the network with it."""
+        self._left = [list(range(n)) for n in finalists]
+        """Of each task, those that may still win."""
+        self._rng = rng
+
+    @property
+    def decided(self) -> bool:
+        """True if more iterations would not change the winners."""
+        return not any(self._open(task) for task in range(len(self.samples)))
+
+    @property
+    def leaders(self) -> np.ndarray:
+        """The finalist of each task that is ahead; the default where nothing is known. int [n]"""
+        return np.array([self._leader(task) for task in range(len(self.samples))], np.int64)
+
+    def standing(self, task: int) -> np.ndarray:
+        """What stands for each finalist of a task; infinite for one never seen. float64 [n]"""
+        return np.array(
+            [np.quantile(s, QUANTILE) if s else np.inf for s in self.samples[task]], np.float64
+        )
+
+    def round(self, *, resolved: bool) -> Iterator[np.ndarray]:
+        """Iterations in parts, each to be observed before the next. int [iterations, tasks]"""
+        if resolved:
+            yield self._together()
+            return
+        for task in range(len(self.samples)):
+            if self._open(task):
+                yield self._alone(task)
+
+    def observe(self, choices: np.ndarray, seconds: np.ndarray, *, resolved: bool) -> None:
+        """Takes in iterations: float64 [iterations, tasks], or [iterations, 1] of the network."""
+        varied = range(len(self.samples))
+        if not resolved:
+            varied = np.flatnonzero(np.ptp(choices, axis=0)).tolist() or [0]
+            seconds = np.broadcast_to(seconds, choices.shape)
+        for task in varied:
+            for chosen, value in zip(choices[:, task], seconds[:, task], strict=True):
+                self.samples[task][int(chosen)].append(float(value))
+            self._left[task] = self._may_win(task)
+
+    def eliminate(self, task: int, finalist: int) -> None:
+        """A finalist that failed cannot win any more; the default always may."""
+        if finalist:
+            self._left[task] = [c for c in self._left[task] if c != finalist]
+
+    def _together(self) -> np.ndarray:
+        """As many iterations as the task with most finalists needs; the others' go round again."""
+        count = max(len(left) for left in self._left)
+        columns = [np.resize(self._rng.permutation(left), count) for left in self._left]
+        return np.stack(columns, axis=1)
+
+    def _alone(self, task: int) -> np.ndarray:
+        order = self._rng.permutation(self._left[task])
+        choices = np.tile(self.leaders, (len(order), 1))
+        choices[:, task] = order
+        return choices
+
+    def _open(self, task: int) -> bool:
+        """Whether the winner of the task is not decided."""
+        left = self._left[task]
+        return len(left) > 1 and min(len(self.samples[task][c]) for c in left) < ROUNDS
+
+    def _leader(self, task: int) -> int:
+        left = self._left[task]
+        return left[int(np.argmin(self.standing(task)[left]))]
+
+    def _may_win(self, task: int) -> list[int]:
+        """The leader, and the finalists that are not certainly slower."""
+        left, samples = self._left[task], self.samples[task]
+        if min(len(samples[c]) for c in left) < _LEAST:
+            return left
+        leader = self._leader(task)
+        usual = (1.0 + _TIE) * float(np.median(samples[leader]))
+        standing = self.standing(task)
+        return [c for c in left if c == leader or standing[c] < usual]
