@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from retune.core.dtypes import INT8, INT32, UINT8
+from retune.core.dtypes import INT8, INT32, UINT8, DType, dtype_of
 from retune.graph.quantize.arithmetic import Codes, signed_bytes
 from retune.graph.quantize.given import GivenCodes, GivenWeights
 from retune.ops import Array
@@ -42,7 +42,7 @@ class Pairs:
     weights: GivenWeights
     sources: Mapping[str, str]
     """Value of the model -> the integers, of a type of their own, that it is made of."""
-    outputs: Mapping[str, tuple[str, str]]
+    outputs: Mapping[str, tuple[str, DType]]
     """Output of the model, in floats here -> the output that is its codes, and its type."""
 
     @property
@@ -82,7 +82,7 @@ class _Taking:
     renamed: dict[str, str] = field(default_factory=dict[str, str])
     """What a node read -> what it reads instead."""
     sources: dict[str, str] = field(default_factory=dict[str, str])
-    coded: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
+    coded: dict[str, tuple[str, DType]] = field(default_factory=dict[str, tuple[str, DType]])
     """Value whose codes are an output -> that output, and its type."""
     gone: set[str] = field(default_factory=set[str])
     """Outputs of nodes that are not there any more."""
@@ -200,7 +200,7 @@ class _Taking:
             return True
         if value in self.coded or value not in self.computed:
             return False
-        self.coded[value] = made, self.scale_of(quantizer)[1].dtype.name
+        self.coded[value] = made, dtype_of(self.scale_of(quantizer)[1])
         return True
 
     def type_of(self, quantizer: onnx.NodeProto) -> np.dtype[Any] | None:
