@@ -23,6 +23,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
+from retune.core.dtypes import DType
 from retune.core.errors import InputError, RecordError, RetuneError
 
 T = TypeVar("T")
@@ -60,7 +61,14 @@ _Path = tuple[str | int, ...]
 
 def plain(value: object) -> object:
     """The value as JSON has it: objects, lists, texts, numbers, truth values and None."""
-    return msgspec.to_builtins(value)
+    return msgspec.to_builtins(value, enc_hook=_name_of_type)
+
+
+def _name_of_type(value: object) -> str:
+    """An element type is its name."""
+    if not isinstance(value, DType):
+        raise TypeError(f"{type(value).__name__} has no form in JSON")
+    return str(value)
 
 
 def to_json(value: object) -> str:
@@ -183,6 +191,8 @@ _ARRAY_KINDS = "biufV"
 
 
 def _packed_array(value: object) -> object:
+    if isinstance(value, DType):
+        return str(value)
     if not isinstance(value, np.ndarray | np.generic):
         raise TypeError(f"pack: {type(value).__name__} has no form as a message")
     flat = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
