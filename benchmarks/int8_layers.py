@@ -32,7 +32,7 @@ from retune.frontend.models import load_model
 from retune.graph.passes.pipeline import optimise
 from retune.graph.quantize.recipe import quantize
 from retune.graph.quantize.settings import QuantizeSettings
-from retune.intrinsics import Shape, intrinsic
+from retune.intrinsics import Signature, intrinsic
 from retune.schedule.space import Candidate
 from retune.search.extract import extract
 from retune.search.task import Task
@@ -59,14 +59,15 @@ class Ceiling:
         """1e9 operations a second of all cores right now; None where the device has it not."""
         entry, spec = intrinsic(self.name), self.device.spec
         on_gpu = spec.device_class == "gpu"
-        lanes = 1 if entry.of_tiles else _GPU_LANES if on_gpu else spec.vector_lanes()
-        shape = Shape((UINT8, INT8), lanes)
-        way = entry.way(shape, spec.instructions)
-        if way is entry.ways[-1]:
+        on_tiles = entry.residence == "register tile"
+        lanes = 1 if on_tiles else _GPU_LANES if on_gpu else spec.vector_lanes()
+        signature = Signature((UINT8, INT8), lanes)
+        chosen = entry.implementation(signature, spec.instructions)
+        if chosen is entry.implementations[-1]:
             return None
-        function = Function(self.name, shape, way.name)
+        function = Function(self.name, signature, chosen.name)
         steps = _ITERATIONS >> 5 if on_gpu else _ITERATIONS
-        body, each = _tiles(function) if entry.of_tiles else _words(function, steps)
+        body, each = _tiles(function) if on_tiles else _words(function, steps)
         items, groups = _GPU_ITEMS if on_gpu else (1, 2)
         groups *= spec.compute_units
         program = self.device.build("\n".join([*function_lines([function]), *body]))
@@ -81,10 +82,9 @@ class Ceiling:
 
 def _words(f: Function, steps: int) -> tuple[list[str], int]:
     """A kernel of independent sums, and the operations of an item."""
-    assert f.shape is not None, "an intrinsic's function has a shape"
-    n = f.shape.lanes
+    n = f.signature.lanes
     sums = [f"y{i}" for i in range(_CHAINS)]
-    call = f"{function_name(f.op, f.shape)}(a, b, {{0}})"
+    call = f"{function_name(f.op, f.signature)}(a, b, {{0}})"
     lines = [
         "__kernel void ceiling(__global const int* x, __global int* y) {",
         f"  uint{n} a = as_uint{n}(vload{n}(0, x)); int{n} b = vload{n}(1, x);",

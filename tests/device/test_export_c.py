@@ -169,7 +169,11 @@ def test_files_may_have_equals_signs_in_their_names(
 def test_a_device_of_any_name_ends_no_sentence(small: NetworkPlan, tmp_path: Path) -> None:
     """What a bundle says of its device is text, and no format of printf."""
     kernel, text = next(iter(small.kernels.items()))
-    way = next(entry.full_name(entry.ways[0]) for entry in intrinsics() if len(entry.ways) > 1)
+    way = next(
+        entry.full_name(entry.implementations[0])
+        for entry in intrinsics()
+        if len(entry.implementations) > 1
+    )
     kernels = {**small.kernels, kernel: f"{text}\n// {way}\n"}
     device = replace(small.device, model="100% new %s%s%n")
     folder = export_c(replace(small, kernels=kernels, device=device), tmp_path / "c")

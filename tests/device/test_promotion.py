@@ -22,7 +22,7 @@ from retune.pipeline.manifest import (
     TuneRequest,
 )
 from retune.pipeline.network import open_network, stage_extract, stage_import
-from retune.pipeline.promotion import stage_promote
+from retune.pipeline.publishing import stage_promote
 from retune.pipeline.results import FinishedRun
 from retune.pipeline.selection import stage_choose
 from retune.records.quarantine import quarantined

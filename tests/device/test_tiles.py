@@ -5,9 +5,9 @@ import pytest
 from retune.codegen.lower import lower
 from retune.codegen.target import CPU
 from retune.core.dtypes import INT8, UINT8
-from retune.device.opencl.probe_child import has_tile
+from retune.device.opencl.probe_child import is_right
 from retune.device.opencl.runtime import Device, open_device
-from retune.intrinsics import Shape
+from retune.intrinsics import Signature
 from retune.intrinsics.tile8 import TILE8
 from tests.dags import byte_product
 from tests.oracle import assert_device_agrees
@@ -15,7 +15,7 @@ from tests.unit.codegen.test_tiles import tiled
 
 pytestmark = pytest.mark.device
 
-PLAIN = TILE8.ways[-1]
+PLAIN = TILE8.implementations[-1]
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +32,6 @@ def test_tiles(device: Device, first: str, rows: int, columns: int, high: int):
     assert_device_agrees(device, dag, program)
 
 
-@pytest.mark.parametrize("shape", TILE8.shapes(TILE8.ways[0]), ids=str)
-def test_what_a_probe_expects_is_what_loops_make(device: Device, shape: Shape):
-    assert has_tile(device, TILE8, PLAIN, shape)
+@pytest.mark.parametrize("signature", TILE8.signatures(TILE8.implementations[0]), ids=str)
+def test_what_a_probe_expects_is_what_loops_make(device: Device, signature: Signature):
+    assert is_right(device, TILE8, PLAIN, signature)

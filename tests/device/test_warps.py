@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from retune.core.target import GENERIC_GPU
-from retune.device.opencl.probe_child import has_tile
+from retune.device.opencl.probe_child import is_right
 from retune.device.opencl.runtime import Device, open_device
-from retune.intrinsics import Shape
+from retune.intrinsics import Signature
 from retune.intrinsics.warp8 import WARP8
 from retune.ir.stmt import from_dag
 from retune.targets.gpu.space import gpu_space
@@ -18,7 +18,7 @@ from tests.unit.rules.test_gpu_warps import SHAPES
 pytestmark = pytest.mark.device
 
 NVIDIA = replace(GENERIC_GPU, instructions=("warp8.mma",))
-EXCHANGE = WARP8.ways[-1]
+EXCHANGE = WARP8.implementations[-1]
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +34,6 @@ def test_sketches(device: Device, name: str):
         assert_device_agrees(device, SHAPES[name], sketch.instantiate(row))
 
 
-@pytest.mark.parametrize("shape", WARP8.shapes(WARP8.ways[0]), ids=str)
-def test_what_a_probe_expects_is_what_a_warp_makes(device: Device, shape: Shape):
-    assert has_tile(device, WARP8, EXCHANGE, shape)
+@pytest.mark.parametrize("signature", WARP8.signatures(WARP8.implementations[0]), ids=str)
+def test_what_a_probe_expects_is_what_a_warp_makes(device: Device, signature: Signature):
+    assert is_right(device, WARP8, EXCHANGE, signature)

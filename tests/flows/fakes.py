@@ -25,7 +25,6 @@ from retune.pipeline.manifest import (
     CompileManifest,
     Constraints,
     ImportManifest,
-    Latency,
     PublishedManifest,
     SearchManifest,
     Selection,
@@ -40,6 +39,7 @@ from retune.pipeline.manifest import (
 from retune.pipeline.results import FinishedRun, TuneEvent
 from retune.pipeline.stage import run_once, stage_key
 from retune.pipeline.watch import stopping, tell
+from retune.report.data import Latency
 
 TASKS = tuple(
     TaskEntry(

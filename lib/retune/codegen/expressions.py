@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from retune.codegen.addresses import Addresses, Instance, Place
 from retune.codegen.frame import Frame
-from retune.codegen.intrinsics import called, shape_of
+from retune.codegen.intrinsics import called, signature_of
 from retune.codegen.kernel import (
     Assign,
     At,
@@ -30,6 +30,7 @@ from retune.codegen.passes.sharing import shared_values
 from retune.codegen.widths import integer_type, sum_type
 from retune.core.dtypes import BOOL, FLOAT32, INT32, INT64, DType
 from retune.core.errors import CodegenError
+from retune.intrinsics import Intrinsic
 from retune.ir.expr import (
     Binary,
     Buffer,
@@ -87,7 +88,7 @@ class Expressions:
         old = target or self.load(place)
         entry = called(block.value)
         if entry is not None and entry.warp is not None:
-            return [*made, self._together(entry.name, old, instance)]
+            return [*made, self._together(entry, old, instance)]
         if place.lanes < lanes:
             value = self._across_lanes(instance, old, lanes, made)
         else:
@@ -95,12 +96,15 @@ class Expressions:
         made.append(Store(self._at(place), value) if target is None else Assign((target,), value))
         return made
 
-    def _together(self, name: str, first: Value, instance: Instance) -> Statement:
+    def _together(self, entry: Intrinsic, first: Value, instance: Instance) -> Statement:
         """The sums of an item, of which its call has all but the first, with what it adds."""
-        *words, second = (self.value(arg, instance) for arg in instance.block.value.children)
-        if not isinstance(first, Name) or not isinstance(second, Name):
+        values = [self.value(arg, instance) for arg in instance.block.value.children]
+        count = len(values) + 1 - entry.m
+        sums = tuple(v for v in (first, *values[count:]) if isinstance(v, Name))
+        if len(sums) != entry.m:
             raise CodegenError(f"{instance.block.name}: its sums are not in registers")
-        return Together(Function(name, shape_of(words)), (first, second), tuple(words))
+        packs = tuple(values[:count])
+        return Together(Function(entry.name, signature_of(packs)), sums, packs)
 
     def guard(self, instance: Instance, established: Sequence[Expr]) -> tuple[Value, ...] | None:
         """The tests under which an instance runs: none if it always does, None if it never does.

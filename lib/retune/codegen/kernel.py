@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self, cast
 
 from retune.core.dtypes import FLOAT32, INT7, INT8, INT32, UINT8, DType
-from retune.intrinsics import Shape
+from retune.intrinsics import Signature
 from retune.ir.nodes import Node, node
 
 VECTOR_LANES = (2, 4, 8, 16)
@@ -294,8 +294,8 @@ class If(Node):
 
 
 @node
-class Matrices(Node):
-    """Matrix registers from here on, numbered, of so many rows of so many bytes each."""
+class TileConfiguration(Node):
+    """Tile registers from here on, numbered, of so many rows of so many bytes each."""
 
     function: "Function"
     """Of what is done with them."""
@@ -303,8 +303,8 @@ class Matrices(Node):
 
 
 @node
-class OnMatrices(Node):
-    """A step on matrix registers, see `instructions.TILE_STEPS`."""
+class TileStep(Node):
+    """A step on tile registers, see `intrinsics.TILE_STEPS`."""
 
     function: "Function"
     step: str
@@ -312,7 +312,7 @@ class OnMatrices(Node):
     """The one that it changes or stores, and those that it reads."""
     at: At | None = None
     sizes: tuple[int, ...] = ()
-    """What follows as arguments: a pitch in memory, in elements; rows; bytes or words of a row."""
+    """What follows as arguments: a pitch in memory, in elements; rows; bytes or packs of a row."""
 
 
 @node
@@ -326,7 +326,7 @@ class Together(Node):
 
 Statement = (
     Declare | Registers | Array | Part | Assign | Store | Wait | Prefetch | Number | Loop | If
-    | Matrices | OnMatrices | Together
+    | TileConfiguration | TileStep | Together
 )  # fmt: skip
 
 
@@ -335,9 +335,9 @@ class Function(Node):
     """An intrinsic as a function, which comes before the kernel that calls it."""
 
     op: str
-    shape: Shape
-    way: str = ""
-    """In which of its ways it is computed."""
+    signature: Signature
+    implementation: str = ""
+    """Name of that one of its implementations."""
 
 
 @node

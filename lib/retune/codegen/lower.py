@@ -6,9 +6,13 @@ from math import prod
 
 from retune.codegen.copies import peel_borders, settle_choices
 from retune.codegen.emit import KernelBody
-from retune.codegen.intrinsics import intrinsics_to_calls, used_functions
+from retune.codegen.intrinsics import (
+    intrinsics_to_calls,
+    tile_registers,
+    used_functions,
+    with_exchange,
+)
 from retune.codegen.kernel import Kernel, Parameter
-from retune.codegen.matrix_registers import by_number
 from retune.codegen.names import identifier
 from retune.codegen.network.resident import WAYS
 from retune.codegen.network.tile_functions import tile_function
@@ -29,7 +33,6 @@ from retune.codegen.source import (
     Role,
 )
 from retune.codegen.target import LEAST_BASED, ONE_BASE, Groups, Target
-from retune.codegen.warps import with_exchange
 from retune.codegen.widths import check_sizes
 from retune.core.config import knob
 from retune.core.errors import CodegenError
@@ -204,10 +207,13 @@ def _kernel(
     local = (x, y, z)
     functions = used_functions(nest.calls, body.lanes, target.offers)
     for function in functions:
-        if intrinsic(function.op).of_tiles:
-            statements = by_number(statements, function)
-        elif intrinsic(function.op).warp is not None:
-            statements = with_exchange(statements, function, prod(local))
+        match intrinsic(function.op).residence:
+            case "register tile":
+                statements = tile_registers(statements, function)
+            case "warp":
+                statements = with_exchange(statements, function, prod(local))
+            case "vector lane":
+                pass
     kernel = Kernel(
         name=name,
         parameters=tuple(Parameter(body.frame.memory(b), b in written) for b in touched),

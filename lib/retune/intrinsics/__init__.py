@@ -1,18 +1,22 @@
-"""Instructions of devices as data: what each computes, which operands it takes, and its texts.
+"""Matrix instructions of devices as data: what each computes, on which operands, and its texts.
 
-Read `Intrinsic` in `intrinsic`; `dot4` is the entry to copy for another one in lanes, `tile8` for
-one on matrix registers, `warp8` for one that the items of a warp do together. `matching` says where
-a nest of loops is what an instruction computes. Importing this package registers all of them.
+Read `Intrinsic` in `intrinsic`. `dot4` is the entry to copy for an instruction in vector lanes,
+`tile8` for one on tile registers, `warp8` for one that a warp executes. `matching` says where a
+nest of loops is what an instruction computes. Importing this package registers all of them.
 """
 
 from retune.intrinsics import dot4, tile8, warp8
 from retune.intrinsics.intrinsic import (
+    FIRST,
+    SECOND,
     TILE_STEPS,
+    Fragment,
+    Implementation,
     Intrinsic,
-    Operand,
-    Shape,
+    MatrixOperand,
+    Residence,
+    Signature,
     Warp,
-    Way,
     build_options,
     intrinsic,
     intrinsics,
@@ -21,14 +25,18 @@ from retune.intrinsics.intrinsic import (
 from retune.intrinsics.matching import Match, TileIndex, item_loops, match, mismatch
 
 __all__ = [
+    "FIRST",
+    "SECOND",
     "TILE_STEPS",
+    "Fragment",
+    "Implementation",
     "Intrinsic",
     "Match",
-    "Operand",
-    "Shape",
+    "MatrixOperand",
+    "Residence",
+    "Signature",
     "TileIndex",
     "Warp",
-    "Way",
     "build_options",
     "dot4",
     "intrinsic",

@@ -1,61 +1,95 @@
-"""What an intrinsic is, and the registry of them.
+"""What a matrix instruction is, as data, and the registry of those that are known.
 
-An intrinsic is a pattern, a small tensor expression, that devices compute at once, and the ways in
-which they do: each way has its own text for each renderer, and says what it costs. Which ways a
-device has is probed: built, run and compared, see `device.probing`. Another intrinsic, or another
-way, is one entry; `tests/unit/intrinsics/test_toy.py` adds one.
+An `Intrinsic` declares what an instruction multiplies: its extents M, N and K, the types of its
+operands and of its accumulators, and its scope, which is where operands and accumulators are held.
+An `Implementation` is one instruction that computes it: its text for each renderer, what a device
+needs for it, and what it costs. Which implementations a device has is probed: built, run and
+compared, see `device.opencl.probing`.
+
+A new instruction is one entry; `tests/toy_instruction.py` registers one with 16-bit storage.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
+from typing import Literal
 
-from retune.core.dtypes import INT7, INT8, UINT8, DType
+from retune.core.dtypes import INT7, INT8, INT32, UINT8, DType
 from retune.core.errors import ScheduleError
-from retune.ir.te import Axis, Compute, Tensor
+from retune.ir.expr import Expr, Var, cast
+from retune.ir.te import Axis, Compute, Tensor, compute, placeholder, reduce_axis
 
 TILE_STEPS = ("REGISTER", "CONFIGURE", "RELEASE", "ZERO", "LOAD", "DOT", "STORE")
-"""What is done with matrix registers, see `tile8` for one that has them."""
+"""What is done with tile registers, see `tile8` for an entry that has them."""
+
+Residence = Literal["vector lane", "register tile", "warp"]
+"""Where an instruction holds its accumulators: one in each lane of a vector; all in a register of
+two dimensions; or spread over the registers of the work-items of a warp."""
+
+FIRST, SECOND = Var("item.first"), Var("item.second")
+"""The number of a work-item among those of its warp along local.0, and along local.1."""
 
 _LETTER = {UINT8: "u", INT8: "s", INT7: "n"}
-"""Type -> its letter in a function's name: unsigned, signed, narrow."""
+"""Type -> its letter in a function's name: unsigned, signed, narrow. Others have their names."""
+_LANES = (1, 2, 4, 8, 16)
 
 
 @dataclass(frozen=True, slots=True)
-class Operand:
-    """What the pattern reads under a name."""
+class Fragment:
+    """What each work-item of a warp reads of an operand, in terms of `FIRST` and `SECOND`.
+
+    An item reads for all items of its warp, and not what its own results are made of.
+    """
+
+    steps: tuple[Expr, ...]
+    """Along K, in packs: where each read of the item starts."""
+    row: Expr | None = None
+    """Which row of an item's share it reads; None: all of them, in vector lanes."""
+    owner: Expr | None = None
+    """The item, along the operand's own axis of items, whose share it reads; None: its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixOperand:
+    """An operand: M x K elements of the first one, and K x N of the second one.
+
+    Packs are elements that lie side by side along K: four bytes, or a pair of 16-bit floats. The
+    first operand has rows of packs. The second one has rows of N packs, one for each column.
+    """
 
     name: str
     dtypes: tuple[DType, ...]
-    """The types that it may have, whatever the pattern's own."""
-    word: int
-    """Elements that lie side by side along the pattern's last axis and are read as one."""
+    """The types that it may have in memory."""
+    pack: int
+    """Elements of a pack, or of several packs that are read as one."""
+    fragment: Fragment | None = None
+    """Of an instruction of warps: which of its elements each work-item reads."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Shape:
-    """One function of an intrinsic: the types of its operands, and how many results it makes."""
+class Signature:
+    """One function of an intrinsic: the types of its operands, and its vector lanes."""
 
     dtypes: tuple[DType, ...]
     lanes: int
 
     def __str__(self) -> str:
-        return f"{''.join(_LETTER[dtype] for dtype in self.dtypes)}_{self.lanes}"
+        return f"{''.join(_LETTER.get(dtype, dtype) for dtype in self.dtypes)}_{self.lanes}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
-    """One way in which devices compute an intrinsic."""
+class Implementation:
+    """One instruction that computes an intrinsic."""
 
     name: str
-    """Unique among the ways of its intrinsic, such as `avx2`."""
-    takes: Callable[[Shape], bool]
-    """Whether there is a text for that shape."""
-    text: Mapping[str, Callable[[Shape], Sequence[str]]]
-    """Renderer's name -> its text. Of an intrinsic in lanes: the body of a function of the words of
-    its operands, in the pattern's order, and the sum so far, called `sum`, which returns the new
-    one. Of one of tiles: what each of `TILE_STEPS` with its arguments is replaced by. Of one of
-    warps: the body of a function that adds to an item's results, see `warp8`."""
+    """Unique among the implementations of its intrinsic, such as `avx2`."""
+    takes: Callable[[Signature], bool]
+    """Whether there is a text for that signature."""
+    text: Mapping[str, Callable[[Signature], Sequence[str]]]
+    """Renderer's name -> its text. In vector lanes: the body of a function of a pack of each
+    operand and of the sum so far, called `sum`, which returns the new one. On register tiles: what
+    each of `TILE_STEPS` with its arguments is replaced by. Of a warp: the body of a function that
+    adds to an item's results, see `warp8`."""
     slots: float = 1.0
     """Time on a vector's results, or a tile's, in that of a multiply-add of a vector of float32."""
     first_slots: float = 0.0
@@ -64,27 +98,29 @@ class Way:
     """Time on the other operand, once for all functions that read it."""
     options: tuple[str, ...] = ()
     """Build options without which compilers do not know its text."""
+    permission: bool = False
+    """Whether a process has to ask its operating system before it may use the registers."""
     registers: int = 1
     """Registers that each operand takes while it is used."""
     vectors: float = 1.0
     """Vectors that are read for an operand."""
     exchanged: int = 0
-    """Of one of warps: integers in local memory by which each item tells the others what it read.
-    """
+    """Of a warp: integers in local memory by which each item tells the others what it read."""
+    tolerance: float = 0.0
+    """Largest error that its probe allows, relative to the largest result; 0: it is exact."""
 
 
 @dataclass(frozen=True, slots=True)
 class Warp:
-    """Items of a group that do an intrinsic together, each for results of its own.
+    """Work-items of a group that execute an instruction together, each for results of its own.
 
-    They are neighbours: the first ones along local.0, and those in turn along local.1. Each item
-    reads a share of the operands, not that which its own results are made of.
+    They are neighbours: the first ones along local.0, and those in turn along local.1.
     """
 
     first: int
-    """Items along local.0: they choose rows of the first operand, and none of the second."""
+    """Items along local.0, which have rows of the first operand."""
     second: int
-    """Items along local.1: they choose columns of the second operand, and none of the first."""
+    """Items along local.1, which have columns of the second operand."""
 
     @property
     def items(self) -> int:
@@ -92,27 +128,70 @@ class Warp:
         return self.first * self.second
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Intrinsic:
-    """What an instruction computes."""
+def _product(a: Expr, b: Expr, accumulator: str) -> Expr:
+    return cast(a, accumulator) * cast(b, accumulator)
 
-    name: str
-    pattern: Tensor
-    """A reduction; its axes are the loops that the instruction does. Of a single number, which it
-    does in each lane of a vector; or of two axes, a tile, which a matrix register holds. Then the
-    operands have two axes as well, of which the first one may be at any distance."""
-    operands: tuple[Operand, ...]
-    ways: tuple[Way, ...]
-    """The best first; the last one takes any shape and needs nothing, so that all devices have it.
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Intrinsic:
+    """What an instruction computes: y[m, n] += a[m, k] * b[k, n], in types of its own.
+
+    Of a warp, M and N are the share of one work-item.
     """
 
-    order: tuple[str, ...] = ()
-    """The pattern's axes by name as the loops are nested, from the outermost; as it has them
-    without. The last one is along words."""
+    name: str
+    m: int = 1
+    n: int = 1
+    k: int
+    operands: tuple[MatrixOperand, ...]
+    accumulator: str = INT32
+    """Type of the results."""
+    residence: Residence = "vector lane"
+    implementations: tuple[Implementation, ...]
+    """The best first; the last one takes any signature and needs nothing of a device."""
+
     fewer: tuple[str, ...] = ()
-    """Axes that may have fewer iterations than the pattern."""
+    """Which of `m` and `k` may be smaller than declared; `k` by whole packs."""
+    registers: int = 0
+    """Tile registers that there are, for accumulators and operands together."""
+    configuration: Callable[[Sequence[tuple[int, int]]], Sequence[int]] | None = None
+    """Bytes that configure tile registers of so many rows of so many bytes; None: they need no
+    configuration."""
     warp: Warp | None = None
-    """The items that do it together, the pattern being the share of one; None: each by itself."""
+    """The work-items of an instruction of warps."""
+    combine: Callable[[Expr, Expr, str], Expr] = _product
+    """What an element of each operand contributes to a result of the accumulator's type."""
+
+    @property
+    def pack(self) -> int:
+        """Elements that one result reads side by side."""
+        return min(operand.pack for operand in self.operands)
+
+    @cached_property
+    def pattern(self) -> Tensor:
+        """Its tensor expression. In vector lanes it is that of one lane."""
+        first, second = self.operands
+        pack, lane = self.pack, self.residence == "vector lane"
+        shapes = ((self.k,),) * 2 if lane else ((self.m, self.k), (self.k // pack, self.n * pack))
+        a, b = (
+            placeholder(operand.name, shape, operand.dtypes[0])
+            for operand, shape in zip((first, second), shapes, strict=True)
+        )
+        steps = reduce_axis("k", self.k if lane else self.k // pack)
+        near = [] if lane or pack == 1 else [reduce_axis("q", pack)]
+
+        def element(*at: Expr) -> Expr:
+            if lane:
+                return self.combine(a[steps.var], b[steps.var], self.accumulator)
+            i, j = at
+            along: Expr = steps.var
+            if near:
+                along, j = along * pack + near[0].var, j * pack + near[0].var
+            return self.combine(a[i, along], b[steps.var, j], self.accumulator)
+
+        shape = () if lane else (self.m, self.n)
+        names = () if lane else ("i", "j")
+        return compute("y", shape, element, [a, b], reduce=[steps, *near], axes=names)
 
     @property
     def op(self) -> Compute:
@@ -121,34 +200,40 @@ class Intrinsic:
         return self.pattern.op
 
     @property
-    def of_tiles(self) -> bool:
-        """Whether its results are tiles, which matrix registers hold."""
-        return bool(self.op.axes) and self.warp is None
-
-    @property
     def axes(self) -> tuple[Axis, ...]:
-        """The loops that it does, from the outermost."""
-        known = {axis.var.name: axis for axis in (*self.op.axes, *self.op.reduce_axes)}
-        return tuple(known[name] for name in self.order or known)
+        """The loops that it replaces, from the outermost: m, k, n, and those inside a pack."""
+        if not self.op.axes:
+            return self.op.reduce_axes
+        (rows, columns), (steps, *near) = self.op.axes, self.op.reduce_axes
+        return (rows, steps, columns, *near)
 
-    def way(self, shape: Shape, offered: Sequence[str]) -> Way:
-        """The best way for that shape among those that a device offers, as `full_name` has them."""
-        fits = (w for w in self.ways[:-1] if self.full_name(w) in offered and w.takes(shape))
-        return next(fits, self.ways[-1])
+    def least(self, axis: Axis) -> int:
+        """The fewest iterations that a loop over an axis may have."""
+        known = {"m": self.axes[0], "k": self.op.reduce_axes[0]}
+        return 2 if any(known[name] == axis for name in self.fewer) else axis.extent
 
-    def shapes(self, way: Way) -> list[Shape]:
-        """All that the way takes, of any types that the operands may have."""
+    def implementation(self, signature: Signature, offered: Sequence[str]) -> Implementation:
+        """The best one for a signature among those that a device offers, by their full names."""
+        *others, last = self.implementations
+        fits = (x for x in others if self.full_name(x) in offered and x.takes(signature))
+        return next(fits, last)
+
+    def implementation_named(self, name: str) -> Implementation:
+        """The implementation of that name."""
+        return next(x for x in self.implementations if x.name == name)
+
+    def signatures(self, implementation: Implementation) -> list[Signature]:
+        """All that an implementation takes, of any types that the operands may have."""
         kinds: list[tuple[DType, ...]] = [()]
         for operand in self.operands:
             kinds = [(*kind, dtype) for kind in kinds for dtype in operand.dtypes]
-        return [s for s in (Shape(k, n) for k in kinds for n in _LANES) if way.takes(s)]
+        every = (Signature(kind, lanes) for kind in kinds for lanes in _LANES)
+        return [signature for signature in every if implementation.takes(signature)]
 
-    def full_name(self, way: Way) -> str:
-        """The way's name among those of all intrinsics, such as `dot4.avx2`."""
-        return f"{self.name}.{way.name}"
+    def full_name(self, implementation: Implementation) -> str:
+        """The implementation's name among those of all intrinsics, such as `dot4.avx2`."""
+        return f"{self.name}.{implementation.name}"
 
-
-_LANES = (1, 2, 4, 8, 16)
 
 _KNOWN: dict[str, Intrinsic] = {}
 
@@ -169,13 +254,13 @@ def intrinsics() -> tuple[Intrinsic, ...]:
 
 @cache
 def build_options(offered: tuple[str, ...]) -> tuple[str, ...]:
-    """What the best ways among those that a device offers need of its compiler."""
+    """What the best implementations that a device offers need of its compiler."""
     found = [
         option
         for entry in intrinsics()
-        for way in entry.ways
-        if way.options and any(entry.way(s, offered) is way for s in entry.shapes(way))
-        for option in way.options
+        for x in entry.implementations
+        if x.options and any(entry.implementation(s, offered) is x for s in entry.signatures(x))
+        for option in x.options
     ]
     return tuple(dict.fromkeys(found))
 

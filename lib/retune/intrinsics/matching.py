@@ -2,13 +2,13 @@
 
 `match` takes a loop nest apart by the intrinsic's pattern: as many loops, of its extents, around
 one block, whose value is the pattern's with reads of its operands in place. `mismatch` says besides
-whether the elements of each word lie side by side, for buffers whose order is settled.
+whether the elements of each pack lie side by side, for buffers whose order is settled.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from retune.intrinsics.intrinsic import Intrinsic, Shape
+from retune.intrinsics.intrinsic import Intrinsic, Signature
 from retune.ir.expr import (
     Binary,
     Buffer,
@@ -43,18 +43,14 @@ class Match:
     reads: tuple[Load, ...]
     """Of the operands, in the intrinsic's order."""
 
-    @property
-    def along(self) -> Var:
-        """The innermost of its loops: the words are along it."""
-        return self.loops[self.entry.axes[-1].var]
-
-    def shape(self, lanes: int) -> Shape:
+    def signature(self, lanes: int = 1) -> Signature:
         """Of the function that computes it in so many lanes."""
-        return Shape(tuple(load.dtype for load in self.reads), lanes)
+        return Signature(tuple(load.dtype for load in self.reads), lanes)
 
-    def word(self, number: int) -> Expr | None:
-        """Number of the word that an operand's elements are in; None where they are not in one."""
-        return word_index(self.reads[number], self.along, self.entry.operands[number].word)
+    def pack(self, number: int) -> Expr | None:
+        """Number of the pack that an operand's elements are in; None where they are not in one."""
+        along = self.loops[self.entry.axes[-1].var]
+        return pack_index(self.reads[number], along, self.entry.operands[number].pack)
 
     def tile(self, number: int) -> "TileIndex | None":
         """Where the tile of an operand lies; None where it does not lie as the pattern's."""
@@ -81,12 +77,12 @@ class Match:
     def lies(self, number: int) -> bool:
         """Whether an operand lies as the intrinsic takes it."""
         if not self.entry.op.axes:
-            return self.word(number) is not None
-        place, word = self.tile(number), self.entry.operands[number].word
+            return self.pack(number) is not None
+        place, pack = self.tile(number), self.entry.operands[number].pack
         if place is None or self.entry.warp is None:
             return place is not None
         steps = (place.pitch, *polynomial(place.origin).values())
-        return all(step % word == 0 for step in steps)
+        return all(step % pack == 0 for step in steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +105,7 @@ def match(entry: Intrinsic, loop: For) -> Match | str:
         found = " x ".join(str(n.extent) for n in path)
         around = "" if isinstance(inner, Block) else " around more than that"
         what = " x ".join(
-            f"{'up to ' * (axis.var.name in entry.fewer)}{axis.extent}" for axis in entry.axes
+            f"{'up to ' * (entry.least(axis) < axis.extent)}{axis.extent}" for axis in entry.axes
         )
         return f"expected a nest of {what} steps around one block, got {found}{around}"
     if [n.reduce for n in path] != [axis in entry.op.reduce_axes for axis in entry.axes]:
@@ -125,7 +121,7 @@ def _sized(entry: Intrinsic, path: Sequence[For]) -> bool:
         return False
     for axis, loop in zip(entry.axes, path, strict=True):
         steps = int(loop.extent.value) if isinstance(loop.extent, Const) else 0
-        if not (1 < steps <= axis.extent if axis.var.name in entry.fewer else steps == axis.extent):
+        if not entry.least(axis) <= steps <= axis.extent:
             return False
     return True
 
@@ -144,10 +140,10 @@ def matching_block(entry: Intrinsic, block: Block, own: Sequence[Var]) -> Match 
             f"expected {entry.pattern.dtype} {op.reducer}s of {op.body} with {operands}; got "
             f"{block.reducer} of {block.value}{guard}"
         )
-    ways = [Match(entry, block, axes, tuple(b[o.name] for o in entry.operands)) for b in found]
-    if len(ways) == 1 or not entry.op.axes:  # words of either operand lie alike
-        return ways[0]
-    return next((way for way in ways if all(map(way.lies, range(len(way.reads))))), ways[0])
+    every = [Match(entry, block, axes, tuple(b[o.name] for o in entry.operands)) for b in found]
+    if len(every) == 1 or not entry.op.axes:  # packs of either operand lie alike
+        return every[0]
+    return next((one for one in every if all(map(one.lies, range(len(one.reads))))), every[0])
 
 
 _Bound = Mapping[str, Load]
@@ -157,7 +153,7 @@ _Bound = Mapping[str, Load]
 def _bindings(
     pattern: Expr, value: Expr, entry: Intrinsic, axes: Mapping[Var, Var], bound: _Bound
 ) -> Iterator[_Bound]:
-    """All ways in which a value is the pattern, its factors in either order."""
+    """What is read for each operand, wherever a value is the pattern, its factors in any order."""
     match pattern, value:
         case Load(buffer), Load():
             operand = next(o for o in entry.operands if o.name == buffer.name)
@@ -186,7 +182,7 @@ def _bindings(
 def _each(
     pairs: Sequence[tuple[Expr, Expr]], entry: Intrinsic, axes: Mapping[Var, Var], bound: _Bound
 ) -> Iterator[_Bound]:
-    """All ways in which each of these values is the pattern beside it."""
+    """The same of several values, each with the pattern beside it."""
     if not pairs:
         yield bound
         return
@@ -206,17 +202,17 @@ def mismatch(entry: Intrinsic, nest: Stmt, loop: For, unordered: Scope | None = 
         return problem
     for number, load in enumerate(found.reads):
         if load.buffer.scope != unordered and not found.lies(number):
-            width = entry.operands[number].word
+            width = entry.operands[number].pack
             if entry.op.axes:
                 return f"expected {load} in rows of neighbours at one distance, as {entry.op.body}"
             return (
-                f"the {width} elements of {load} must lie side by side in one word; split the "
+                f"the {width} elements of {load} must lie side by side in one pack; split the "
                 f"last axis by {width}, of an operand whose rows are multiples of {width}, or "
                 "pack a constant"
             )
         other = _touched_by_elements(entry, nest, loop, load.buffer)
         if other and load.buffer.scope != "local":
-            return f"{load.buffer} is read by words, but {other} of the same nest touches its bytes"
+            return f"{load.buffer} is read by packs, but {other} of the same nest touches its bytes"
     return ""
 
 
@@ -298,10 +294,10 @@ def _tile_index(
     return TileIndex(from_polynomial(rest), pitch)
 
 
-def word_index(load: Load, along: Var, width: int) -> Expr | None:
-    """Number of the word that holds `load` for each value of `along`; None where there is none.
+def pack_index(load: Load, along: Var, width: int) -> Expr | None:
+    """Number of the pack that holds `load` for each value of `along`; None where there is none.
 
-    There is one if `along` runs over adjacent elements and all else moves by whole words.
+    There is one if `along` runs over adjacent elements and all else moves by whole packs.
     """
     terms = polynomial(flat_index(load.buffer, load.indices))
     if terms.pop((along,), 0) != 1:

@@ -2,31 +2,33 @@
 
     y[i, j] += int32(a[i, 4*k + q]) * int32(b[k, 4*j + q])   for q in 0 to 3
 
-`a` is uint8 or int8, its rows anywhere at one distance; `b` int8 or int7, by words of four bytes
-for each column. A tile may have fewer rows and words. All ways are exact. A text is one macro for
-each step, see `intrinsic.TILE_STEPS`; numbers of registers come first.
+`a` is uint8 or int8, its rows anywhere at one distance; `b` int8 or int7, packed int8x4 for each
+column. A tile may have fewer rows, and fewer packs of a row. All implementations are exact. A text
+is one macro for each step, see `intrinsic.TILE_STEPS`; numbers of registers come first.
 """
 
-from retune.core.dtypes import INT7, INT8, INT32, UINT8
-from retune.intrinsics.intrinsic import Intrinsic, Operand, Shape, Way, register_intrinsic
-from retune.ir.expr import Expr, cast
-from retune.ir.te import compute, placeholder, reduce_axis
+from collections.abc import Sequence
+
+from retune.core.dtypes import INT7, INT8, UINT8
+from retune.intrinsics.intrinsic import (
+    Implementation,
+    Intrinsic,
+    MatrixOperand,
+    Signature,
+    register_intrinsic,
+)
 
 ROWS = 16
 """Rows of a tile at most."""
 COLUMNS = 16
 """Results of a row."""
-WORD = 4
+PACK = 4
 """Bytes that lie side by side for one column."""
-WORDS = 16
-"""Words of a row of `a` at most."""
-REGISTERS = 8
-"""Matrix registers: for results and operands together."""
 
-_ROW_BYTES = COLUMNS * WORD
+_ROW_BYTES = COLUMNS * PACK
 
 
-def _amx(shape: Shape) -> list[str]:
+def _amx(signature: Signature) -> list[str]:
     """As assembly, with registers by their number, which compilers need not know.
 
     Registers are configured for a kernel and released at its end. Nothing else uses them, so they
@@ -34,7 +36,7 @@ def _amx(shape: Shape) -> list[str]:
 
     Source: Intel's Instruction Set Reference, LDTILECFG, TILELOADD, TDPBUSD, TILESTORED.
     """
-    dot = "tdpbusd" if shape.dtypes[0] == UINT8 else "tdpbssd"
+    dot = "tdpbusd" if signature.dtypes[0] == UINT8 else "tdpbssd"
     rows = ':: "r"({}), "r"((long)({})) : "memory"'
     return [
         "REGISTER(n)",
@@ -50,9 +52,9 @@ def _amx(shape: Shape) -> list[str]:
     ]
 
 
-def _plain(shape: Shape) -> list[str]:
+def _plain(signature: Signature) -> list[str]:
     """Registers as arrays."""
-    a = "uchar" if shape.dtypes[0] == UINT8 else "char"
+    a = "uchar" if signature.dtypes[0] == UINT8 else "char"
     each = "for (int r = 0; r < rows; ++r)"
     sum_ = f"(({a}*)tile##a)[r * {_ROW_BYTES} + i] * ((char*)tile##b)[i / 4 * {_ROW_BYTES} + "
     return [
@@ -70,39 +72,42 @@ def _plain(shape: Shape) -> list[str]:
     ]
 
 
-_k, _q = reduce_axis("k", WORDS), reduce_axis("q", WORD)
-_a = placeholder("a", (ROWS, WORDS * WORD), UINT8)
-_b = placeholder("b", (WORDS, COLUMNS * WORD), INT8)
-
-
-def _products(i: Expr, j: Expr) -> Expr:
-    a, b = _a[i, _k.var * WORD + _q.var], _b[_k.var, j * WORD + _q.var]
-    return cast(a, INT32) * cast(b, INT32)
+def _palette(shapes: Sequence[tuple[int, int]]) -> list[int]:
+    """Source: Intel's Instruction Set Reference, LDTILECFG, palette 1."""
+    config = [1, *[0] * 63]
+    for register, (rows, size) in enumerate(shapes):
+        config[16 + 2 * register], config[48 + register] = size, rows
+    return config[: 48 + len(shapes)]
 
 
 TILE8 = register_intrinsic(
     Intrinsic(
         name="tile8",
-        pattern=compute("y", (ROWS, COLUMNS), _products, [_a, _b], reduce=[_k, _q]),
-        order=("i", "k", "j", "q"),
-        fewer=("i", "k"),
+        m=ROWS,
+        n=COLUMNS,
+        k=_ROW_BYTES,
+        fewer=("m", "k"),
         operands=(
-            Operand("a", (UINT8, INT8), WORD),
-            Operand("b", (INT8, INT7), WORD),
+            MatrixOperand("a", (UINT8, INT8), PACK),
+            MatrixOperand("b", (INT8, INT7), PACK),
         ),
-        ways=(
-            Way(
+        residence="register tile",
+        registers=8,
+        configuration=_palette,
+        implementations=(
+            Implementation(
                 name="amx",
-                takes=lambda shape: shape.lanes == 1,
+                takes=lambda s: s.lanes == 1,
                 text={"OpenCL C": _amx},
                 slots=32.0,
                 vectors=16.0,
+                permission=True,
             ),
-            Way(
+            Implementation(
                 name="plain",
-                takes=lambda _shape: True,
+                takes=lambda _: True,
                 text={"OpenCL C": _plain},
-                slots=8.0 * ROWS * WORDS,
+                slots=8.0 * ROWS * COLUMNS,
                 vectors=16.0,
             ),
         ),

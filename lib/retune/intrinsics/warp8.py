@@ -6,35 +6,39 @@ That is the share of one item: two pixels (rows of `a`) by four channels (column
 items of a warp are four along local.0, with pixels of their own, by eight along local.1, with
 channels of their own. Item (p, c), the number 4*c + p of its warp, reads for all of them
 
-- the words 2*p and 2*p + 1 of one pixel: of item c // 2 along local.0, its row c % 2;
-- the words 2*p and 2*p + 1 of its own four channels.
+- the packed int8x4 2*p and 2*p + 1 of one pixel: of item c // 2 along local.0, its row c % 2;
+- those of its own four channels.
 
-`a` is uint8 or int8, `b` int8 or int7. All ways are exact. A text is the body of a function of the
-item's results (`y0`, `y1`: a pointer to four channels of each pixel), its words of `a` (two), and
-its words of `b` (`b0`, `b1`: four channels of each).
+`a` is uint8 or int8, `b` int8 or int7. All implementations are exact. A text is the body of a
+function of the item's results (`y0`, `y1`: a pointer to four channels of each pixel), what it read
+of `a` (two packed int8x4), and of `b` (`b0`, `b1`: four channels of each).
 """
 
-from retune.core.dtypes import INT7, INT8, INT32, UINT8
-from retune.intrinsics.intrinsic import Intrinsic, Operand, Shape, Warp, Way, register_intrinsic
-from retune.ir.expr import Expr, cast
-from retune.ir.te import compute, placeholder, reduce_axis
+from retune.core.dtypes import INT7, INT8, UINT8
+from retune.intrinsics.intrinsic import (
+    FIRST,
+    SECOND,
+    Fragment,
+    Implementation,
+    Intrinsic,
+    MatrixOperand,
+    Signature,
+    Warp,
+    register_intrinsic,
+)
 
 ROWS = 2
 """Pixels of an item."""
 COLUMNS = 4
 """Its channels."""
-WORDS = 8
-"""Words of a step."""
-WORD = 4
+PACK = 4
 SHARE = 2
-"""Words of each row that an item reads."""
-STEP = WORDS * WORD
-"""Products that a step adds to each result."""
+"""Packs of each row that an item reads."""
 
 _EXCHANGED = SHARE + SHARE * COLUMNS
 
 
-def _mma(shape: Shape) -> list[str]:
+def _mma(signature: Signature) -> list[str]:
     """Two products of sixteen channels by eight pixels; of each row of channels two are an item's.
 
     Channels are the rows of the instruction's first matrix, pixels the columns of its second one.
@@ -42,7 +46,7 @@ def _mma(shape: Shape) -> list[str]:
 
     Source: PTX ISA, Warp Level Matrix Instructions: mma.sync.m16n8k32, fragments of 8-bit types.
     """
-    kind = "u8" if shape.dtypes[0] == UINT8 else "s8"
+    kind = "u8" if signature.dtypes[0] == UINT8 else "s8"
     lines = ["int4 first = *y0, second = *y1;"]
     for low, high in ("xy", "zw"):
         sums = ", ".join(f'"+r"({name}.{part})' for part in (low, high) for name in _RESULTS)
@@ -59,12 +63,12 @@ def _mma(shape: Shape) -> list[str]:
 _RESULTS = ("first", "second")
 
 
-def _exchange(shape: Shape) -> list[str]:
+def _exchange(signature: Signature) -> list[str]:
     """What each item read goes to local memory (`all`, by the items' numbers); the sums are plain.
 
     For devices without warps: it shows that the others' shares are where they are looked for.
     """
-    kind = "uchar" if shape.dtypes[0] == UINT8 else "char"
+    kind = "uchar" if signature.dtypes[0] == UINT8 else "char"
     return [
         f"__local int* own = all + {_EXCHANGED} * item;",
         "barrier(CLK_LOCAL_MEM_FENCE);",
@@ -90,36 +94,35 @@ def _exchange(shape: Shape) -> list[str]:
     ]
 
 
-_k, _q = reduce_axis("k", WORDS), reduce_axis("q", WORD)
-_a = placeholder("a", (ROWS, STEP), UINT8)
-_b = placeholder("b", (WORDS, COLUMNS * WORD), INT8)
-
-
-def _products(j: Expr, i: Expr) -> Expr:
-    a, b = _a[j, _k.var * WORD + _q.var], _b[_k.var, i * WORD + _q.var]
-    return cast(a, INT32) * cast(b, INT32)
-
-
 WARP8 = register_intrinsic(
     Intrinsic(
         name="warp8",
-        pattern=compute("y", (ROWS, COLUMNS), _products, [_a, _b], reduce=[_k, _q]),
-        order=("j", "k", "i", "q"),
-        warp=Warp(4, 8),
+        m=ROWS,
+        n=COLUMNS,
+        k=32,
         operands=(
-            Operand("a", (UINT8, INT8), SHARE * WORD),
-            Operand("b", (INT8, INT7), WORD),
-        ),
-        ways=(
-            Way(
-                name="mma",
-                takes=lambda shape: shape.lanes == 1,
-                text={"OpenCL C": _mma},
-                slots=12.0,
+            MatrixOperand(
+                "a",
+                (UINT8, INT8),
+                SHARE * PACK,
+                Fragment((FIRST * SHARE,), row=SECOND % ROWS, owner=SECOND // ROWS),
             ),
-            Way(
+            MatrixOperand(
+                "b",
+                (INT8, INT7),
+                PACK,
+                Fragment((FIRST * SHARE, FIRST * SHARE + 1)),
+            ),
+        ),
+        residence="warp",
+        warp=Warp(4, 8),
+        implementations=(
+            Implementation(
+                name="mma", takes=lambda s: s.lanes == 1, text={"OpenCL C": _mma}, slots=12.0
+            ),
+            Implementation(
                 name="exchange",
-                takes=lambda _shape: True,
+                takes=lambda _: True,
                 text={"OpenCL C": _exchange},
                 slots=1024.0,
                 exchanged=_EXCHANGED,

@@ -19,10 +19,11 @@ from retune.nightly.night import Measured, MemberResult, NightState, Processes, 
 from retune.nightly.planning import Standing, plan_minutes
 from retune.nightly.settings import NightlyConfig
 from retune.nightly.summary import nights_of
-from retune.pipeline.manifest import Latency, TuneRequest
+from retune.pipeline.manifest import TuneRequest
 from retune.pipeline.network import open_network, stage_extract, stage_import
 from retune.pipeline.results import TuneResult
 from retune.records.store import RecordStore
+from retune.report.data import Latency
 from retune.search.conditions import network_conditions, usual_options
 from retune.search.model.registry import registered
 

@@ -9,7 +9,7 @@ from typing import ParamSpec, TypeVar
 
 from retune.device.opening import spec_of
 from retune.pipeline.calling import Caller
-from retune.pipeline.delivery import stage_bench, stage_compile, stage_report, stage_verify
+from retune.pipeline.delivery import stage_bench, stage_compile, stage_verify
 from retune.pipeline.layouts import stage_layout
 from retune.pipeline.manifest import (
     Constraints,
@@ -20,7 +20,7 @@ from retune.pipeline.manifest import (
     TuneRequest,
 )
 from retune.pipeline.network import stage_extract, stage_import
-from retune.pipeline.promotion import stage_promote
+from retune.pipeline.publishing import stage_promote, stage_report
 from retune.pipeline.quantization import quantized_network, stage_quantize
 from retune.pipeline.request import check_request
 from retune.pipeline.results import FinishedRun, TuneEvent, TuneResult

@@ -1,4 +1,4 @@
-"""Stages compile, verify, bench and report: from chosen records to a published bundle."""
+"""Stages compile, verify and bench: from chosen records to a bundle, and what is known of it."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,6 @@ from retune.bundle.verify.bench import BenchOptions, Timing
 from retune.bundle.verify.examination import Entrant, Original, Rival
 from retune.bundle.verify.farm_examiner import open_examiner
 from retune.bundle.verify.peers import oracle_version, peer_versions
-from retune.bundle.versions import promote, prune
 from retune.core.schema import to_json
 from retune.device.opening import is_absent, playing, spec_of, unraced
 from retune.pipeline.manifest import (
@@ -22,20 +21,17 @@ from retune.pipeline.manifest import (
     CompileManifest,
     ImportManifest,
     KernelTime,
-    Latency,
-    PublishedManifest,
     Selection,
     TaskManifest,
     TuneRequest,
     Variant,
     VerifyManifest,
 )
-from retune.pipeline.publishing import keep_version
 from retune.pipeline.quantization import read_recipe
-from retune.pipeline.results import FinishedRun
 from retune.pipeline.selection import selected_candidates, selected_network
 from retune.pipeline.stage import Inputs, stage
 from retune.records.conditions import Conditions
+from retune.report.data import Latency
 from retune.search.conditions import network_conditions
 
 _MODULE = "module"
@@ -232,24 +228,4 @@ def latency_of(timing: Timing) -> Latency:
         p25_us=1e6 * timing.first_quartile_s,
         p75_us=1e6 * timing.third_quartile_s,
         runs=len(timing.times_s),
-    )
-
-
-def stage_report(request: TuneRequest, run: FinishedRun) -> PublishedManifest:
-    """Holds after the call: `out/module` is the tuned bundle and `out/report.html` the report.
-
-    Both are published in one step, as a version beside those before it; who asks for a run wants
-    its bundle, so it is not compared with theirs. Not cached: the folder is the user's.
-    """
-    why = "as asked for, without a comparison with what was published before"
-    version = keep_version(request, run, "ordered", why)
-    promote(Path(request.out), version.number)
-    prune(Path(request.out), request.keep)
-    return PublishedManifest(
-        module=str(request.module),
-        report=str(request.report),
-        promoted=True,
-        why=why,
-        number=version.number,
-        current=version.number,
     )

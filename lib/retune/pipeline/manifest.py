@@ -15,6 +15,7 @@ from typing import Literal, Self
 
 from retune.graph.quantize.settings import QuantizeSettings
 from retune.pipeline.layout_plan import LayoutPlan
+from retune.report.data import Latency, LayerQuality
 from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_MAX_ERROR, DEFAULT_TUNER
 
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
@@ -140,18 +141,6 @@ class ImportManifest(Manifest):
     """The passes that ran, in order, such as `fold-batch-norm: 53`."""
     recipe: str = ""
     """File of what makes integers of it; empty: the network is as its file has it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerQuality:
-    """What eight bits do to one layer."""
-
-    layer: str
-    op: str
-    decibels: float
-    """Signal to noise of its sums."""
-    saturation: float
-    """Part of the activations that it reads that lies outside the range of their codes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -370,18 +359,6 @@ class VerifyManifest(Manifest):
     passed: bool
     by_parts: bool = False
     """True: the outputs of some sample agree only up to jumps of host steps, and all parts do."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Latency:
-    """Times of one contestant, measured in turns with the others."""
-
-    name: str
-    """`untuned`, `tuned`, or the peer's name."""
-    median_us: float
-    p25_us: float
-    p75_us: float
-    runs: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

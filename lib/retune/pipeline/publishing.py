@@ -1,13 +1,19 @@
-"""A run's bundle and report as a version of the user's folder.
+"""Stages report and promote: bundle and report become a version, perhaps the published one.
 
-Read `keep_version`. Whether the version becomes the published one, others decide.
+Read `stage_report`, then `stage_promote` and `_decide`. The published bundle, the champion, is
+given up only for one that is right and faster beyond doubt, compared with it on the device of
+tonight.
 """
 
-from dataclasses import replace
+import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from retune.bundle.format import program_key, read_bundle, write_bundle
+from retune.bundle.runtime.module import BundleWarning
 from retune.bundle.versions import (
     MODULE,
     REPORT,
@@ -15,27 +21,221 @@ from retune.bundle.versions import (
     Verdict,
     Version,
     add_version,
+    current,
+    promote,
+    prune,
     restate,
     take_over,
     version_folder,
     versions,
 )
-from retune.core.errors import RecordError
+from retune.core.errors import DeviceError, RecordError, RetuneError
+from retune.core.keys import content_key
 from retune.device.measure.workload import MeasureOptions, measuring_conditions
 from retune.device.opening import spec_of
-from retune.pipeline.manifest import TuneRequest
+from retune.pipeline.delivery import latency_of, stage_verify
+from retune.pipeline.manifest import (
+    CompileManifest,
+    PublishedManifest,
+    TuneRequest,
+    VerifyManifest,
+)
 from retune.pipeline.report_data import report_data
 from retune.pipeline.results import FinishedRun
+from retune.pipeline.summary import deviation_text
+from retune.pipeline.validation import compare_bundles
+from retune.report.data import Latency
 
 
-def keep_version(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Decision:
+    """What becomes of a challenger."""
+
+    why: str
+    verdict: Verdict | None = None
+    """None: it is not kept."""
+    gain: Gain | None = None
+    champion: Latency | None = None
+    challenger: Latency | None = None
+
+    @property
+    def wins(self) -> bool:
+        """Whether it takes the champion's place."""
+        return self.verdict not in (None, "not faster")
+
+
+def stage_report(request: TuneRequest, run: FinishedRun) -> PublishedManifest:
+    """Holds after the call: `out/module` is the tuned bundle and `out/report.html` the report.
+
+    Both are published in one step, as a version beside those before it; who asks for a run wants
+    its bundle, so it is not compared with theirs. Not cached: the folder is the user's.
+    """
+    why = "as asked for, without a comparison with what was published before"
+    return _publish(request, run, _Decision(why=why, verdict="ordered"), None)
+
+
+def stage_promote(request: TuneRequest, run: FinishedRun) -> PublishedManifest:
+    """Holds after the call: what is published is right, and the faster of champion and challenger.
+
+    The run's bundle is kept as a version if it is right and another program than the champion. It
+    takes the champion's place in one step. Not cached: the folder is the user's, and times are
+    tonight's. Raises: DeviceError if the device fails both bundles.
+    """
+    take_over(Path(request.out))
+    champion = current(Path(request.out))
+    return _publish(request, run, _decide(request, run, champion), champion)
+
+
+def _publish(
+    request: TuneRequest, run: FinishedRun, decision: _Decision, champion: Version | None
+) -> PublishedManifest:
+    """The decision is carried out; not if another version than the champion is published now."""
+    out, why, promoted = Path(request.out), decision.why, False
+    number = champion.number if champion and run.verified.passed else None
+    if decision.verdict is not None:
+        version = _keep_version(request, run, decision.verdict, why, decision.gain)
+        number = version.number
+        if decision.wins:
+            over = champion.number if champion else None
+            promoted = promote(out, number, over=over)
+            why = why if promoted else f"{why}; but another version was published meanwhile"
+        prune(out, request.keep)
+    published = current(out)
+    return PublishedManifest(
+        module=str(request.module),
+        report=str(request.report),
+        promoted=promoted,
+        why=why,
+        number=number,
+        current=published and published.number,
+        champion=decision.champion,
+        challenger=decision.challenger,
+        ratio=(gain.ratio, gain.low, gain.high) if (gain := decision.gain) else None,
+    )
+
+
+def _decide(request: TuneRequest, run: FinishedRun, champion: Version | None) -> _Decision:
+    """Whether the run's bundle takes the champion's place, and why."""
+    stays = f"version {champion.number} stays" if champion else "nothing is published"
+    verified = run.verified
+    if not verified.passed:
+        return _Decision(why=f"{deviation_text(verified)}: {stays}")
+    if champion is None:
+        why = "right, and there is none to compare it with"
+        return _Decision(why=why, verdict="first")
+    if champion.model_key and champion.model_key != run.network.model_key:
+        why = f"right, and version {champion.number} is of another model"
+        return _Decision(why=why, verdict="first")
+    if program_key(run.tuned.file(run.tuned.module)) == champion.program:
+        _trust(request, champion, verified)
+        return _Decision(why=f"version {champion.number} is the same program: it stays")
+    return _compare(request, run, champion)
+
+
+def _compare(request: TuneRequest, run: FinishedRun, champion: Version) -> _Decision:
+    """Which of two right bundles is faster; a champion that is wrong tonight loses to any.
+
+    One that was verified under other conditions than tonight's is verified anew, and so is one
+    where the comparison fails: then one of the two does not run.
+    """
+    name, compiled = f"version {champion.number}", _as_compiled(request, run, champion)
+    if champion.conditions != _conditions_today(request):
+        found = _verified(request, run, compiled)
+        if isinstance(found, str):
+            fault = f"{found}; it was not verified on this device as it is today"
+            return _fallen(request, run, name, fault)
+        _trust(request, champion, found)
+    try:
+        with _any_driver():
+            times = compare_bundles(request, compiled, run.tuned)
+    except RetuneError:
+        found = _verified(request, run, compiled)
+        if isinstance(found, str):
+            return _fallen(request, run, name, found)
+        raise
+    ratio = times.ratio("tuned")
+    gain = Gain(over=champion.number, ratio=1 / ratio.ratio, low=1 / ratio.high, high=1 / ratio.low)
+    before, after = (latency_of(times.timing(name)) for name in ("untuned", "tuned"))
+    said = f"{gain.ratio:.3f}x the time of {name}, 95 % interval {gain.low:.3f} to {gain.high:.3f}"
+    faster = gain.high < 1.0
+    why = f"{said}: faster" if faster else f"{said}: not faster beyond the noise, {name} stays"
+    return _Decision(
+        why=why,
+        verdict="faster" if faster else "not faster",
+        gain=gain,
+        champion=before,
+        challenger=after,
+    )
+
+
+def _fallen(request: TuneRequest, run: FinishedRun, name: str, fault: str) -> _Decision:
+    """The champion loses; the challenger has run on the device after it. Raises: DeviceError."""
+    compare_bundles(request, replace(run.tuned, variant="untuned"), run.tuned)
+    return _Decision(why=f"right, and {name} is not: {fault}", verdict="only right one")
+
+
+def _as_compiled(request: TuneRequest, run: FinishedRun, champion: Version) -> CompileManifest:
+    """The champion as if tonight's run had compiled it, which verifying and timing it takes.
+
+    Its key says where it runs: what it was verified to under other conditions is not believed.
+    """
+    return replace(
+        run.tuned,
+        variant="untuned",
+        key=content_key(champion.program, _conditions_today(request)),
+        folder=str(version_folder(Path(request.out), champion.number)),
+        module=MODULE,
+        outputs=(),
+    )
+
+
+def _verified(
+    request: TuneRequest, run: FinishedRun, champion: CompileManifest
+) -> VerifyManifest | str:
+    """How far the champion is from the oracle tonight; why it is no champion, if it is none.
+
+    One that the device fails is tried twice: it may have been the device's fault.
+    """
+    fault = ""
+    for _ in range(2):
+        try:
+            with _any_driver():
+                found = stage_verify(request, run.network, champion)
+        except DeviceError as error:
+            fault = f"it does not run ({error})"
+            continue
+        except RetuneError as error:
+            return f"it cannot be loaded ({error})"
+        if found.passed:
+            return found
+        return f"it is {deviation_text(found)}"
+    return fault
+
+
+@contextmanager
+def _any_driver() -> Generator[None, None, None]:
+    """No warning of a champion that was compiled for another driver: that is known."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BundleWarning)
+        yield
+
+
+def _trust(request: TuneRequest, champion: Version, verified: VerifyManifest) -> None:
+    """The champion counts as verified under tonight's conditions."""
+    today = _conditions_today(request)
+    if champion.conditions != today:
+        known = replace(champion, conditions=today, deviation=verified.max_rel)
+        restate(Path(request.out), known)
+
+
+def _keep_version(
     request: TuneRequest,
     run: FinishedRun,
     verdict: Verdict,
     why: str,
     gain: Gain | None = None,
 ) -> Version:
-    """The version that the run's bundle is, which is not published by that.
+    """The run's bundle is a version of the user's folder, and not published yet.
 
     A program that is kept already is not kept twice: its version gets this report and verdict.
     """
@@ -44,7 +244,7 @@ def keep_version(
         model_key=run.network.model_key,
         target=run.tuned.target,
         program=program_key(source),
-        conditions=conditions_today(request),
+        conditions=_conditions_today(request),
         run=run.searched.run_id,
         deviation=run.verified.max_rel,
         gain=gain,
@@ -67,7 +267,7 @@ def keep_version(
     return add_version(out, make)
 
 
-def conditions_today(request: TuneRequest) -> str:
+def _conditions_today(request: TuneRequest) -> str:
     """Key of what a bundle's results and times depend on besides itself.
 
     Of the device, its driver and compiler, and of the machine's processor where that computes.

@@ -27,12 +27,12 @@ from retune.ops import Array
 from retune.ops.quantized import RESCALING
 from retune.pipeline.manifest import (
     ImportManifest,
-    LayerQuality,
     OutputQuality,
     QuantizeManifest,
     TuneRequest,
 )
 from retune.pipeline.stage import Inputs, stage
+from retune.report.data import LayerQuality
 
 RANDOM = "random"
 """In place of a path to samples: random ones."""

@@ -23,13 +23,11 @@ from retune.pipeline.summary import (
 from retune.records.schema import BESIDE_SEARCH
 from retune.records.store import RecordStore
 from retune.report import (
-    Curve,
     KernelShare,
-    LatencyBar,
-    QuantizedLayer,
+    ReportCurve,
     ReportData,
     ReportTask,
-    Verification,
+    ReportVerification,
 )
 from retune.report.vta import queue_chart
 from retune.targets.vta.timing import simulate
@@ -51,23 +49,14 @@ def report_data(
         created=created.strftime("%Y-%m-%d %H:%M UTC"),
         tasks=tuple(_task(result, times.get(result.entry.key, ())) for result in results),
         curves=tuple(
-            Curve(task=result.entry.name, times_us=times[result.entry.key])
+            ReportCurve(task=result.entry.name, times_us=times[result.entry.key])
             for result in results
             if result.entry.key in times
         ),
         failures=run.searched.statuses,
-        latency=tuple(
-            LatencyBar(
-                name=row.name,
-                median_us=row.median_us,
-                p25_us=row.p25_us,
-                p75_us=row.p75_us,
-                runs=row.runs,
-            )
-            for row in run.bench.rows
-        ),
+        latency=run.bench.rows,
         profile=_shares(run.bench.profile),
-        verification=Verification(
+        verification=ReportVerification(
             oracle=run.verified.oracle,
             samples=run.verified.samples,
             max_abs=run.verified.max_abs,
@@ -79,7 +68,7 @@ def report_data(
         facts=_facts(request, run, published),
         queues=_queues(run),
         integers=quality_text(run.quantized) if run.quantized else "",
-        layers=_layers(run),
+        layers=run.quantized.layers if run.quantized else (),
         layouts=report_layouts(request, run),
     )
 
@@ -143,13 +132,6 @@ def _task(result: TaskResult, times: Sequence[float | None]) -> ReportTask:
         failed=result.failed,
         default_us=result.default_us or (times[0] if times else None),
         best_us=result.best_us,
-    )
-
-
-def _layers(run: FinishedRun) -> tuple[QuantizedLayer, ...]:
-    return tuple(
-        QuantizedLayer(layer=row.layer, op=row.op, decibels=row.decibels, saturation=row.saturation)
-        for row in (run.quantized.layers if run.quantized else ())
     )
 
 

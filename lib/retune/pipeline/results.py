@@ -8,7 +8,6 @@ from retune.pipeline.manifest import (
     CompileManifest,
     Constraints,
     ImportManifest,
-    Latency,
     PublishedManifest,
     QuantizeManifest,
     Selection,
@@ -17,6 +16,7 @@ from retune.pipeline.manifest import (
     Tuned,
     VerifyManifest,
 )
+from retune.report.data import Latency
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from retune.core.quantities import time_text
-from retune.pipeline.manifest import Latency, TaskResult
+from retune.pipeline.manifest import TaskResult
 from retune.pipeline.results import TuneResult
+from retune.report.data import Latency
 
 if TYPE_CHECKING:
     from retune.search.model.registry import Metrics, ModelCard

@@ -60,6 +60,14 @@ def _launches(count: int) -> str:
     return "1 launch" if count == 1 else f"{count:,} launches"
 
 
+def deviation_text(verified: VerifyManifest) -> str:
+    """How far a bundle's outputs are from the oracle's."""
+    return (
+        f"{verified.max_rel:.1e} of the range from {verified.oracle}'s outputs, "
+        f"{verified.tolerance:.0e} is allowed"
+    )
+
+
 def check_verified(compiled: CompileManifest, verified: VerifyManifest) -> None:
     """Raises: VerifyError if the bundle's outputs are too far from the oracle's."""
     if not verified.passed:

@@ -41,6 +41,7 @@ from retune.pipeline.selection import (
     untuned,
 )
 from retune.pipeline.stage import Inputs, stage
+from retune.pipeline.summary import deviation_text
 from retune.records.quarantine import quarantine
 from retune.records.store import RecordStore
 from retune.targets.cost.estimate import default_candidate
@@ -187,10 +188,7 @@ class _Made:
                 continue
             if found.passed or found.max_rel <= self._explained(selection, keys):
                 return ""
-            return (
-                f"{name} is wrong: {found.max_rel:.1e} of the range from {found.oracle}'s "
-                f"outputs, {found.tolerance:.0e} is allowed"
-            )
+            return f"{name} is wrong: {deviation_text(found)}"
         return error
 
     def _explained(self, selection: Selection, keys: Collection[str]) -> float:

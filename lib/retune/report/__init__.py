@@ -1,31 +1,31 @@
 """Self-contained HTML pages: of a run `render(ReportData(...))`, of a night `render_night`."""
 
 from retune.report.data import (
-    Curve,
     KernelShare,
     LaidStep,
-    LatencyBar,
-    QuantizedLayer,
+    Latency,
+    LayerQuality,
+    ReportCurve,
     ReportData,
     ReportLayouts,
     ReportTask,
-    Verification,
+    ReportVerification,
 )
 from retune.report.html import render
 from retune.report.night import FleetRow, NightPage, render_night
 
 __all__ = [
-    "Curve",
     "FleetRow",
     "KernelShare",
     "LaidStep",
-    "LatencyBar",
+    "Latency",
+    "LayerQuality",
     "NightPage",
-    "QuantizedLayer",
+    "ReportCurve",
     "ReportData",
     "ReportLayouts",
     "ReportTask",
-    "Verification",
+    "ReportVerification",
     "render",
     "render_night",
 ]

@@ -22,7 +22,7 @@ class ReportTask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
+class ReportCurve:
     """Measurements of one task in the order in which they were taken."""
 
     task: str
@@ -31,10 +31,11 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LatencyBar:
-    """Latency of one contestant; all were measured in turns."""
+class Latency:
+    """Latency of one contestant; all were measured interleaved."""
 
     name: str
+    """`untuned`, `tuned`, or the peer's name."""
     median_us: float
     p25_us: float
     p75_us: float
@@ -58,7 +59,7 @@ class KernelShare:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verification:
+class ReportVerification:
     """How far the bundle's outputs are from the oracle's."""
 
     oracle: str
@@ -72,15 +73,15 @@ class Verification:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuantizedLayer:
+class LayerQuality:
     """What eight bits do to one layer."""
 
     layer: str
     op: str
     decibels: float
-    """Signal to noise."""
+    """Signal to noise of its sums."""
     saturation: float
-    """Part of what it reads that its codes cannot hold."""
+    """Part of the activations that it reads that lies outside the quantized range."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,23 +129,23 @@ class ReportData:
     """When, as text for people."""
     tasks: tuple[ReportTask, ...]
     """The costliest first."""
-    curves: tuple[Curve, ...]
+    curves: tuple[ReportCurve, ...]
     failures: tuple[tuple[str, int], ...]
     """Status or reason -> measurements, `ok` included; the most frequent first."""
-    latency: tuple[LatencyBar, ...]
+    latency: tuple[Latency, ...]
     """`tuned` and `untuned` are this program's; other names are peers'."""
     simulated: bool = False
     """Whether the device is one whose times are counted, and not measured."""
     profile: tuple[KernelShare, ...]
     """In order of execution."""
-    verification: Verification
+    verification: ReportVerification
     facts: tuple[tuple[str, str], ...]
     """Name -> value: the run's settings and the bundle's sizes."""
     queues: tuple[str, str] | None = None
     """The longest step of a simulated accelerator, and a picture of its queues over time (SVG)."""
     integers: str = ""
     """How far the network of integers is from the float one; empty for a network of floats."""
-    layers: tuple[QuantizedLayer, ...] = ()
+    layers: tuple[LayerQuality, ...] = ()
     """Those of integers, in the network's order."""
     layouts: ReportLayouts | None = None
     """The plan of layouts; None where none was made."""

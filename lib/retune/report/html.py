@@ -3,7 +3,7 @@
 Read `render`. It is a pure function of ReportData; the page's text lies in `report.html.j2`.
 """
 
-from retune.report.data import KernelShare, LaidStep, LatencyBar, ReportData, ReportTask
+from retune.report.data import KernelShare, LaidStep, Latency, ReportData, ReportTask
 from retune.report.layout_picture import layout_chart
 from retune.report.page import page, time_text
 from retune.report.svg import Bar, bar_chart, best_so_far, curve_chart
@@ -78,7 +78,7 @@ def _task_row(task: ReportTask, total_us: float) -> dict[str, object]:
     }
 
 
-def _latency_bar(row: LatencyBar, data: ReportData) -> Bar:
+def _latency_bar(row: Latency, data: ReportData) -> Bar:
     tuned = next((r.median_us for r in data.latency if r.name == "tuned"), None)
     text = time_text(row.median_us)
     if tuned and row.name != "tuned":

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from retune.core.errors import ScheduleError
 from retune.ir.stmt import Program
+from retune.schedule.packed import packed
 from retune.schedule.winograd import winograd
-from retune.schedule.words import words
 
 Form = Callable[[Program, str, Sequence[int]], tuple[Program, list[str]]]
 
-FORMS: Mapping[str, Form] = {"winograd": winograd, "words": words}
+FORMS: Mapping[str, Form] = {"winograd": winograd, "words": packed}
 """All of them, by the names that traces have for them."""
 
 

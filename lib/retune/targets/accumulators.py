@@ -9,12 +9,12 @@ WINDOW_LIMIT = 16
 
 
 def accumulate_in_registers(
-    s: Schedule, outer: Sequence[str], spatial: Sequence[str], lanes: int, word: str = ""
+    s: Schedule, outer: Sequence[str], spatial: Sequence[str], lanes: int, near: str = ""
 ) -> None:
     """The loops `outer` around the results' loops `spatial`, which are written out.
 
     Every result is then a named register (or, with more than one lane, a part of a vector along
-    the last of `spatial`) that stays where it is while `outer` runs. The loop `word`, if any, is
+    the last of `spatial`) that stays where it is while `outer` runs. The loop `near`, if any, is
     what a dot product does in each lane. Together they are the reduction's own loops; `lanes` has
     to divide the last one's extent.
 
@@ -29,7 +29,7 @@ def accumulate_in_registers(
     vector: list[str] = []
     if lanes > 1:
         last, *vector = s.split(last, [lanes])
-    s.reorder(*outer, *others, last, *vector, *([word] if word else []))
+    s.reorder(*outer, *others, last, *vector, *([near] if near else []))
     for loop in vector:
         s.vectorize(loop)
     for loop in (*others, last):

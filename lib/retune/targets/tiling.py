@@ -39,8 +39,8 @@ REGISTER = Level("register", ("unroll",))
 ROW = Level("row", ("serial",), fixed=True)
 """Rows of a tile that an instruction makes."""
 LANE = Level("lane", ("vectorize",), fixed=True)
-WORD = Level("word", ("intrinsic",))
-"""What an instruction does in each lane."""
+PACK = Level("pack", ("intrinsic",))
+"""What an instruction replaces in each lane."""
 
 CPU = (GROUP, BLOCK, REGISTER, ROW, LANE)
 """A core takes work-groups of one item, which stay in its caches by blocks."""
@@ -92,7 +92,9 @@ class Tiling:
         """The levels on which the axis has a loop, outermost first."""
         return [level for level, axes in self.nest.items() if axis in axes]
 
-    def apply(self, s: Schedule, leading: Sequence[str] = (), *, sampled: bool = True) -> "Tile":
+    def apply(
+        self, s: Schedule, leading: Sequence[str] = (), *, sampled: bool = True
+    ) -> "LoopNest":
         """The loops split and in the order of the nest, inside the loops `leading`.
 
         Sizes are sampled, or else all of one element, or unit.
@@ -102,7 +104,7 @@ class Tiling:
             level: [parts[axis.loop][level] for axis in axes] for level, axes in self.nest.items()
         }
         s.reorder(*leading, *(loop for level in loops.values() for loop in level))
-        return Tile(s, loops)
+        return LoopNest(s, loops)
 
     def _split(self, s: Schedule, axis: Axis, *, sampled: bool) -> dict[Level, str]:
         levels = self.levels_of(axis)
@@ -115,7 +117,7 @@ class Tiling:
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
+class LoopNest:
     """The loops of a tiling, by level."""
 
     s: Schedule

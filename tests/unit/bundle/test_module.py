@@ -16,7 +16,7 @@ from retune.codegen.opencl.intrinsics import function_lines
 from retune.core.dtypes import BOOL, FLOAT32, INT8, INT64, UINT8, TensorType
 from retune.core.errors import InputError, VerifyError
 from retune.core.target import GENERIC_CPU, DeviceSpec
-from retune.intrinsics import Shape
+from retune.intrinsics import Signature
 
 KERNELS: dict[str, Callable[..., None]] = {
     "add": lambda a, b, y: np.add(a, b, out=y),
@@ -262,7 +262,7 @@ def test_a_device_with_smaller_work_groups_is_refused(
 
 def test_a_device_without_an_instruction_of_the_kernels_is_refused(plan: NetworkPlan) -> None:
     """It would end the process at the first launch."""
-    shape = Shape((UINT8, INT8), 1)
+    shape = Signature((UINT8, INT8), 1)
     defined = "\n".join(function_lines([Function("tile8", shape, "amx")]))
     kernels = {name: f"{defined}\n{text}" for name, text in plan.kernels.items()}
     spec = replace(GENERIC_CPU, instructions=("dot4.vnni",))

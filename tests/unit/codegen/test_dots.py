@@ -103,7 +103,7 @@ def test_a_later_copy_of_an_operand_is_an_error():
     s.tensorize(s.split("y.k", [4])[1], "dot4")
     s.cache_read("x", "y.i", "private")
     assert_same_meaning(dag, s.program)
-    with pytest.raises(CodegenError, match=r"x.private is read by words, but x.private of the sa"):
+    with pytest.raises(CodegenError, match=r"x.private is read by packs, but x.private of the sa"):
         lower(s.program, CPU)
 
 
@@ -129,7 +129,7 @@ def test_bytes_that_the_nest_makes_are_refused():
     turned = compute("turned", (4, 8), lambda i, j: x[i, 7 - j], [x])
     s = Schedule(from_dag(product_of_bytes(turned, w), "net"))
     s.compute_at("turned", "y.i", "private")
-    with pytest.raises(ScheduleError, match=r"turned is read by words, but turned of the same"):
+    with pytest.raises(ScheduleError, match=r"turned is read by packs, but turned of the same"):
         s.tensorize(s.split("y.k", [4])[1], "dot4")
 
 

@@ -8,7 +8,13 @@ from retune.codegen.lower import lower
 from retune.codegen.target import CPU
 from retune.core.dtypes import INT8, INT32, UINT8
 from retune.core.errors import ScheduleError
-from retune.intrinsics import Intrinsic, Operand, Shape, Way, register_intrinsic
+from retune.intrinsics import (
+    Implementation,
+    Intrinsic,
+    MatrixOperand,
+    Signature,
+    register_intrinsic,
+)
 from retune.intrinsics.intrinsic import _KNOWN
 from retune.ir.expr import cast, maximum, minimum
 from retune.ir.stmt import from_dag
@@ -33,9 +39,9 @@ def _distance(a, b):
     return cast(maximum(a, b), INT32) - cast(minimum(a, b), INT32)
 
 
-def _text(shape: Shape) -> list[str]:
+def _text(signature: Signature) -> list[str]:
     """Byte after byte."""
-    lanes = shape.lanes if shape.lanes > 1 else ""
+    lanes = signature.lanes if signature.lanes > 1 else ""
     byte = f"convert_int{lanes}(({{0}} >> {{1}}) & 255)"
     a, b = ([byte.format(name, shift) for shift in (0, 8, 16, 24)] for name in "ab")
     sums = (f"convert_int{lanes}(abs_diff({x}, {y}))" for x, y in zip(a, b, strict=True))
@@ -44,13 +50,16 @@ def _text(shape: Shape) -> list[str]:
 
 @pytest.fixture
 def toy() -> Iterator[Intrinsic]:
-    k = reduce_axis("k", 4)
-    a, b = (placeholder(name, (4,), UINT8) for name in "ab")
-    pattern = compute("y", (), lambda: _distance(a[k.var], b[k.var]), [a, b], reduce=[k])
-    plain = Way(name="plain", takes=lambda _: True, text={"OpenCL C": _text})
-    operands = (Operand("a", (UINT8,), 4), Operand("b", (UINT8,), 4))
+    plain = Implementation(name="plain", takes=lambda _: True, text={"OpenCL C": _text})
+    operands = (MatrixOperand("a", (UINT8,), 4), MatrixOperand("b", (UINT8,), 4))
     yield register_intrinsic(
-        Intrinsic(name="sad4", pattern=pattern, operands=operands, ways=(plain,))
+        Intrinsic(
+            name="sad4",
+            k=4,
+            operands=operands,
+            combine=lambda a, b, _: _distance(a, b),
+            implementations=(plain,),
+        )
     )
     del _KNOWN["sad4"]
 
@@ -89,8 +98,8 @@ def test_it_is_not_known_without_its_entry():
 def test_a_device_uses_the_best_way_that_it_offers():
     from retune.intrinsics.dot4 import DOT4
 
-    us = Shape((UINT8, INT8), 8)
-    assert DOT4.way(us, ("dot4.avx2", "dot4.vnni")).name == "vnni"
-    assert DOT4.way(us, ("dot4.avx2",)).name == "avx2"
-    assert DOT4.way(us, ()).name == "plain"
-    assert DOT4.way(Shape((INT8, INT8), 8), ("dot4.vnni",)).name == "plain"
+    us = Signature((UINT8, INT8), 8)
+    assert DOT4.implementation(us, ("dot4.avx2", "dot4.vnni")).name == "vnni"
+    assert DOT4.implementation(us, ("dot4.avx2",)).name == "avx2"
+    assert DOT4.implementation(us, ()).name == "plain"
+    assert DOT4.implementation(Signature((INT8, INT8), 8), ("dot4.vnni",)).name == "plain"

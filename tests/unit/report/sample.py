@@ -3,12 +3,12 @@
 import numpy as np
 
 from retune.report import (
-    Curve,
     KernelShare,
-    LatencyBar,
+    Latency,
+    ReportCurve,
     ReportData,
     ReportTask,
-    Verification,
+    ReportVerification,
 )
 
 
@@ -40,7 +40,7 @@ def sample(tasks: int = 12, seed: int = 0) -> ReportData:
                 best_us=min(right) if right else None,
             )
         )
-        curves.append(Curve(task=entries[-1].name, times_us=tuple(times)))
+        curves.append(ReportCurve(task=entries[-1].name, times_us=tuple(times)))
     return ReportData(
         network="light_squeezenet",
         target="cpu with <two> cores | PoCL 3.0",
@@ -49,14 +49,14 @@ def sample(tasks: int = 12, seed: int = 0) -> ReportData:
         curves=tuple(curves),
         failures=(("ok", 510), ("wrong_result", 12), ("compile_error", 9), ("timeout", 3)),
         latency=(
-            LatencyBar(name="untuned", median_us=31_500, p25_us=31_000, p75_us=33_000, runs=50),
-            LatencyBar(name="tuned", median_us=5_120, p25_us=5_050, p75_us=5_400, runs=50),
-            LatencyBar(name="onnxruntime", median_us=6_900, p25_us=6_700, p75_us=7_600, runs=50),
+            Latency(name="untuned", median_us=31_500, p25_us=31_000, p75_us=33_000, runs=50),
+            Latency(name="tuned", median_us=5_120, p25_us=5_050, p75_us=5_400, runs=50),
+            Latency(name="onnxruntime", median_us=6_900, p25_us=6_700, p75_us=7_600, runs=50),
         ),
         profile=tuple(
             KernelShare(label=e.name, us=e.best_us or 3.0, flops=e.flops) for e in entries
         ),
-        verification=Verification(
+        verification=ReportVerification(
             oracle="onnxruntime",
             samples=2,
             max_abs=3.1e-6,

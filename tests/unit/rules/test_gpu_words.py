@@ -18,7 +18,7 @@ from retune.targets.cost.estimate import default_candidate, estimate
 from retune.targets.cost.nests import across, kernels, on
 from retune.targets.devices import target_of
 from retune.targets.gpu.space import gpu_space
-from retune.targets.tiling import ITEM, WORD
+from retune.targets.tiling import ITEM, PACK
 from tests.dags import byte_conv2d, byte_product, conv2d, dense
 from tests.oracle import assert_items_agree, assert_same_meaning
 
@@ -134,5 +134,5 @@ def test_groups_of_words_leave_room_for_others():
     for sketch in space.sketches:
         rows = sketch.sample(256, np.random.default_rng(0))
         for kernel in kernels(sketch, rows):
-            if any(on(nest.loops, WORD) for nest in kernel):
+            if any(on(nest.loops, PACK) for nest in kernel):
                 assert across(kernel, ITEM).max() <= 256, sketch.name

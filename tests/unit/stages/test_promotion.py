@@ -14,7 +14,7 @@ from retune.bundle.verify.bench import Benchmark, Ratio, known_times
 from retune.bundle.versions import current, rollback, version_folder
 from retune.core.errors import DeviceError, RecordError
 from retune.core.target import GENERIC_CPU, DeviceSpec
-from retune.pipeline import delivery, promotion, publishing
+from retune.pipeline import publishing
 from retune.pipeline.manifest import CompileManifest, PublishedManifest, TuneRequest, VerifyManifest
 from retune.pipeline.results import FinishedRun
 from tests.unit.bundle.test_versions import old_publication, plan_named
@@ -65,7 +65,7 @@ class World:
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World()
     for name in ("compare_bundles", "stage_verify"):
-        monkeypatch.setattr(promotion, name, getattr(made, name))
+        monkeypatch.setattr(publishing, name, getattr(made, name))
     monkeypatch.setattr(publishing, "spec_of", lambda name: made.spec)
     monkeypatch.setattr(publishing, "_report", lambda request, run, why: f"why: {why}".encode())
     return made
@@ -95,7 +95,7 @@ def run_of(
 
 
 def night(request: TuneRequest, name: str, **changes) -> PublishedManifest:
-    return promotion.stage_promote(request, run_of(request, name, **changes))
+    return publishing.stage_promote(request, run_of(request, name, **changes))
 
 
 def published(request: TuneRequest) -> str:
@@ -260,7 +260,7 @@ def test_what_was_published_meanwhile_is_not_replaced(request_: TuneRequest, wor
     night(request_, "one")
 
     def meanwhile() -> Ratio:
-        delivery.stage_report(request_, run_of(request_, "ordered"))
+        publishing.stage_report(request_, run_of(request_, "ordered"))
         return FASTER
 
     world.compare = meanwhile
@@ -279,22 +279,22 @@ def test_what_an_older_retune_published_is_the_champion(request_: TuneRequest, w
 
 def test_an_ordered_run_is_published_whatever_was_before(request_: TuneRequest, world: World):
     night(request_, "one")
-    done = delivery.stage_report(request_, run_of(request_, "two"))
+    done = publishing.stage_report(request_, run_of(request_, "two"))
     assert (done.module, done.report) == (str(request_.module), str(request_.report))
     assert published(request_) == "two" and not world.compared
     version = current(Path(request_.out))
     assert version is not None and (version.number, version.verdict) == (2, "ordered")
-    delivery.stage_report(request_, run_of(request_, "two"))
+    publishing.stage_report(request_, run_of(request_, "two"))
     assert len(versions.versions(Path(request_.out))) == 2, "the same program is kept once"
     rollback(Path(request_.out))
-    delivery.stage_report(request_, run_of(request_, "two"))
+    publishing.stage_report(request_, run_of(request_, "two"))
     assert published(request_) == "two"
 
 
 def test_a_damaged_version_of_the_same_program_is_written_anew(request_: TuneRequest):
-    delivery.stage_report(request_, run_of(request_, "one"))
+    publishing.stage_report(request_, run_of(request_, "one"))
     (version_folder(Path(request_.out), 1) / "module" / "kernels.cl").write_text("changed")
-    delivery.stage_report(request_, run_of(request_, "one"))
+    publishing.stage_report(request_, run_of(request_, "one"))
     assert published(request_) == "one"
     version = current(Path(request_.out))
     assert version is not None and version.number == 2

@@ -3,7 +3,7 @@
 import logging
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import replace
@@ -31,6 +31,7 @@ from retune.pipeline.watch import watching
 from retune.records.conditions import within
 from retune.records.schema import Measurement
 from retune.records.store import RecordStore
+from retune.schedule.space import Candidate
 from tests.device.networks import write
 from tests.unit.search.fakes import FakeRunner, measured
 
@@ -401,6 +402,42 @@ def test_the_selection_is_the_winner_of_each_comparison(
         assert best.record_id == winner.record_id
         assert best.time_us == pytest.approx(1e6 * len(mine) / weights[winner.task_key])
         assert best.default_us == pytest.approx(1e6 / weights[winner.task_key])
+
+
+def test_a_later_run_starts_from_the_times_in_the_network(
+    runners: Runners, request_: TuneRequest, monkeypatch: pytest.MonkeyPatch
+):
+    """In the network the last finalist of each task is the fastest, whatever it took alone."""
+    compared: list[Mapping[str, Sequence[Candidate]]] = []
+
+    def fake(network, candidates, spec, device, seed, time_left) -> finalists.InNetwork:
+        compared.append(candidates)
+        samples = {key: [[1.0 / (1 + n)] for n in range(len(c))] for key, c in candidates.items()}
+        return finalists.InNetwork(
+            resolved=True,
+            leaders={key: len(c) - 1 for key, c in candidates.items()},
+            samples=samples,
+            iterations=1,
+            reference_us=900.0,
+        )
+
+    monkeypatch.setattr(finalists, "compare_in_network", fake)
+    monkeypatch.setattr(selection, "spec_of", lambda name: GENERIC_CPU)
+    network, tasks = prepare(request_)
+    first = tuning.stage_finalists(request_, network, tuned(request_))
+    chosen = selection.stage_choose(request_, tasks).best
+    assert {b.record_id for b in chosen} == {w.record_id for w in first.winners}
+    assert chosen and any(len(c) > 3 for c in compared[0].values())
+
+    later = replace(request_, campaign="later", trials=24)
+    tuning.stage_finalists(later, network, tuned(later))
+    before, after = compared
+    assert {k: after[k][1] for k in after} == {k: before[k][-1] for k in before}
+    assert all(len(after[key]) == len(set(after[key])) for key in after)
+
+    elsewhere = replace(tasks, model_key="another network")
+    alone = {b.task_key: b.time_us for b in selection.stage_choose(request_, elsewhere).best}
+    assert all(alone[b.task_key] != b.time_us for b in chosen), "their times do not compare"
 
 
 def test_without_a_comparison_the_best_record_of_each_task_is_selected(

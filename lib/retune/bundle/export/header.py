@@ -12,10 +12,10 @@ from retune.bundle.runtime.executor import is_solitary, text_of
 from retune.bundle.runtime.placement import Placement
 from retune.codegen.kernel import CHANNELS
 from retune.codegen.network.persistent import comment
-from retune.codegen.opencl.intrinsics import ways_in
+from retune.codegen.opencl.intrinsics import implementations_in
 from retune.core.dtypes import numpy_dtype
 from retune.device.opencl import declarations
-from retune.device.opencl.permissions import MATRIX_WAYS
+from retune.device.opencl.permissions import asking_implementations
 
 MARK = "/* A network that retune exported."
 """What the header begins with: a folder that has one may be replaced."""
@@ -89,11 +89,11 @@ const char *network_problem(void);
 
 def _constants(plan: NetworkPlan, peak_bytes: int, kernel_bytes: int) -> Iterator[str]:
     text = text_of(plan)
-    ways = ways_in(text)
+    used = implementations_in(text)
     numbers = {
         "NETWORK_IS_FOR_CPU": int(plan.device.device_class == "cpu"),
         "NETWORK_IS_SOLITARY": int(is_solitary(plan)),
-        "NEEDS_MATRIX_REGISTERS": int(not ways.isdisjoint(MATRIX_WAYS)),
+        "NEEDS_MATRIX_REGISTERS": int(not used.isdisjoint(asking_implementations())),
         "KERNEL_BYTES": kernel_bytes,
         "PEAK_BYTES": f"{peak_bytes}UL",
         "LARGEST_WORK_GROUP": max((prod(step.local_size) for step in plan.launches), default=1),
@@ -108,7 +108,7 @@ def _constants(plan: NetworkPlan, peak_bytes: int, kernel_bytes: int) -> Iterato
         "NETWORK_NAME": plan.name,
         "NETWORK_DEVICE": plan.device.model,
         "BUILD_OPTIONS": " ".join(plan.options),
-        "INSTRUCTIONS": ", ".join(sorted(ways)),
+        "INSTRUCTIONS": ", ".join(sorted(used)),
         "VECTORS_FOR_DRIVER": declarations.DRIVER,
     }
     yield "enum form { PERSISTENT, ONE_THREAD, QUEUED };"

@@ -32,7 +32,7 @@ from retune.bundle.runtime.allocations import Allocations, allocate
 from retune.bundle.runtime.executor import make_executor, settle
 from retune.bundle.runtime.hosting import HostRun, prepare_parts
 from retune.bundle.runtime.inputs import InputCheck
-from retune.codegen.opencl.intrinsics import ways_in
+from retune.codegen.opencl.intrinsics import implementations_in
 from retune.core.dtypes import DType, TensorType
 from retune.core.errors import InputError
 from retune.core.target import DeviceSpec
@@ -304,7 +304,7 @@ def _check_device(plan: NetworkPlan, spec: DeviceSpec) -> None:
                 f"{spec.max_work_group} on {spec.name}; got {prod(launch.local_size)}; "
                 "tune the model for this device"
             )
-    needed = {way for text in plan.kernels.values() for way in ways_in(text)}
+    needed = {name for text in plan.kernels.values() for name in implementations_in(text)}
     if lacking := sorted(needed - {*spec.instructions}):
         raise InputError(
             f"bundle {plan.name}: it was compiled with {', '.join(lacking)}, which {spec.name} "

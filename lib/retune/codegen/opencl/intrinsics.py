@@ -1,22 +1,21 @@
-"""Intrinsics in OpenCL C: a function for each shape, such as `dot4_us_8`, with its way's body, or
-macros such as `TILE8_US_1_LOAD`."""
+"""Intrinsics in OpenCL C: a function for each signature, such as `dot4_us_8`, or macros such as
+`TILE8_US_1_LOAD` of steps on tile registers, which are named by literal numbers."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
+from retune.codegen.intrinsics import EXCHANGE
 from retune.codegen.kernel import Function
-from retune.core.dtypes import INT7, INT8, UINT8
-from retune.intrinsics import TILE_STEPS, Intrinsic, Shape, Way, intrinsic, intrinsics
+from retune.codegen.opencl.types import type_name
+from retune.core.dtypes import DType, packed
+from retune.intrinsics import TILE_STEPS, Intrinsic, MatrixOperand, Signature, intrinsic, intrinsics
 
 LANGUAGE = "OpenCL C"
-"""What the texts of ways are found under."""
-
-_WORDS = {UINT8: "uint", INT8: "int", INT7: "int"}
-"""Element type -> that of its words."""
+"""What the texts of implementations are found under."""
 
 
-def function_name(op: str, shape: Shape) -> str:
+def function_name(op: str, signature: Signature) -> str:
     """The name of the function."""
-    return f"{op}_{shape}"
+    return f"{op}_{signature}"
 
 
 def function_lines(functions: Iterable[Function]) -> list[str]:
@@ -24,67 +23,74 @@ def function_lines(functions: Iterable[Function]) -> list[str]:
     return [line for function in functions for line in (*_definition(function), "")]
 
 
-def ways_in(text: str) -> frozenset[str]:
-    """The full names of the ways that a program's text defines, as they head their definitions."""
-    names = {entry.full_name(way) for entry in intrinsics() for way in entry.ways[:-1]}
+def implementations_in(text: str) -> frozenset[str]:
+    """The full names of the implementations that a program's text defines."""
+    names = {e.full_name(x) for e in intrinsics() for x in e.implementations[:-1]}
     return frozenset(name for name in names if f"\n// {name}\n" in text)
 
 
 def macro_name(function: Function, step: str) -> str:
-    """The name of a step on matrix registers."""
-    return f"{function_name(function.op, function.shape).upper()}_{step}"
-
-
-def _macros(f: Function, way: str, texts: Sequence[str]) -> list[str]:
-    """Macros, as registers are named by literal numbers."""
-    lines = [f"#define {macro_name(f, text)}" for text in texts]
-    return [f"#ifndef {macro_name(f, TILE_STEPS[0])}", f"// {way}", *lines, "#endif"]
-
-
-def _of_warps(f: Function, way: Way, entry: Intrinsic) -> list[str]:
-    """A function that takes the places of sums, and a macro that takes them by their names.
-
-    The words of the second operand are lanes of vectors, one vector for each of an item's words.
-    """
-    assert entry.warp is not None, "whoever asks has looked"
-    name = function_name(f.op, f.shape)
-    sums, words = ["y0", "y1"], ["a", "b0", "b1"]
-    given = [*(f"int4* {y}" for y in sums), "const uint2 a", "const int4 b0", "const int4 b1"]
-    passed = [*(f"&{y}" for y in sums), *words]
-    inline = "__attribute__((always_inline)) " if way.exchanged else ""  # PoCL: for its barriers
-    if way.exchanged:
-        given += ["__local int* all", "const int item"]
-        first, second = entry.warp.first, entry.warp.items
-        item = f"get_local_id(0) + {first} * get_local_id(1) + {second} * get_local_id(2)"
-        passed += ["exchange", item]
-    return [
-        f"#ifndef {name.upper()}",
-        f"// {entry.full_name(way)}",
-        f"static {inline}void {name}({', '.join(given)}) {{",
-        *(f"  {line}" for line in way.text[LANGUAGE](f.shape)),
-        "}",
-        f"#define {name.upper()}({', '.join([*sums, *words])}) {name}({', '.join(passed)})",
-        "#endif",
-    ]
+    """The name of a step on tile registers."""
+    return f"{function_name(function.op, function.signature).upper()}_{step}"
 
 
 def _definition(f: Function) -> list[str]:
     entry = intrinsic(f.op)
-    way = next(way for way in entry.ways if way.name == f.way)
-    if entry.of_tiles:
-        return _macros(f, entry.full_name(way), way.text[LANGUAGE](f.shape))
-    if entry.warp is not None:
-        return _of_warps(f, way, entry)
-    lanes = "" if f.shape.lanes == 1 else f.shape.lanes
-    name = function_name(f.op, f.shape)
-    operands = zip(entry.operands, f.shape.dtypes, strict=True)
-    arguments = [f"const {_WORDS[dtype]}{lanes} {operand.name}" for operand, dtype in operands]
-    return [
-        f"#ifndef {name.upper()}",
-        f"#define {name.upper()}",
-        f"// {entry.full_name(way)}",
-        f"static int{lanes} {name}({', '.join(arguments)}, const int{lanes} sum) {{",
-        *(f"  {line}" for line in way.text[LANGUAGE](f.shape)),
-        "}",
-        "#endif",
-    ]
+    chosen = entry.implementation_named(f.implementation)
+    name, text = function_name(f.op, f.signature), chosen.text[LANGUAGE](f.signature)
+    body, full = (*(f"  {line}" for line in text), "}"), f"// {entry.full_name(chosen)}"
+    match entry.residence:
+        case "register tile":
+            lines = [f"#define {macro_name(f, line)}" for line in text]
+            return [f"#ifndef {macro_name(f, TILE_STEPS[0])}", full, *lines, "#endif"]
+        case "vector lane":
+            lanes = f.signature.lanes
+            result = type_name(entry.accumulator, lanes)
+            operands = zip(entry.operands, f.signature.dtypes, strict=True)
+            given = [f"const {_packs(o, dtype, lanes)} {o.name}" for o, dtype in operands]
+            head = f"static {result} {name}({', '.join(given)}, const {result} sum) {{"
+            return [
+                f"#ifndef {name.upper()}",
+                f"#define {name.upper()}",
+                full,
+                head,
+                *body,
+                "#endif",
+            ]
+        case "warp":
+            given, taken, passed = _warp_arguments(f, entry, exchanged=chosen.exchanged > 0)
+            inline = "__attribute__((always_inline)) " if chosen.exchanged else ""  # for PoCL
+            head = f"static {inline}void {name}({given}) {{"
+            macro = f"#define {name.upper()}({taken}) {name}({passed})"
+            return [f"#ifndef {name.upper()}", full, head, *body, macro, "#endif"]
+
+
+def _packs(operand: MatrixOperand, dtype: DType, lanes: int) -> str:
+    """The type of packs of an operand in so many lanes."""
+    return type_name(packed(dtype, operand.pack), lanes)
+
+
+def _warp_arguments(f: Function, entry: Intrinsic, *, exchanged: bool) -> tuple[str, str, str]:
+    """What a function of a warp is given, what its macro takes, and what that passes on.
+
+    The function takes the places of sums, and the macro takes them by their names. Packs of which
+    an item reads all rows are lanes of vectors.
+    """
+    assert entry.warp is not None, "it is one of a warp"
+    sums = [f"y{n}" for n in range(entry.m)]
+    given, packs = [f"{type_name(entry.accumulator, entry.n)}* {y}" for y in sums], list[str]()
+    for operand, dtype in zip(entry.operands, f.signature.dtypes, strict=True):
+        fragment = operand.fragment
+        assert fragment is not None, "it is one of a warp"
+        single = len(fragment.steps) == 1
+        names = [operand.name + ("" if single else str(n)) for n in range(len(fragment.steps))]
+        lanes = entry.n if fragment.row is None else 1
+        given += [f"const {_packs(operand, dtype, lanes)} {name}" for name in names]
+        packs += names
+    passed = [*(f"&{y}" for y in sums), *packs]
+    if exchanged:
+        given += ["__local int* all", "const int item"]
+        first, items = entry.warp.first, entry.warp.items
+        item = f"get_local_id(0) + {first} * get_local_id(1) + {items} * get_local_id(2)"
+        passed += [EXCHANGE, item]
+    return ", ".join(given), ", ".join([*sums, *packs]), ", ".join(passed)

@@ -10,7 +10,7 @@ from textwrap import wrap
 
 import numpy as np
 
-from retune.codegen.intrinsics import shape_of
+from retune.codegen.intrinsics import signature_of
 from retune.codegen.kernel import (
     CHANNELS,
     Array,
@@ -24,16 +24,16 @@ from retune.codegen.kernel import (
     Load,
     LookedUp,
     Loop,
-    Matrices,
     Memory,
     Name,
     Number,
-    OnMatrices,
     Operation,
     Part,
     Prefetch,
     Registers,
     Store,
+    TileConfiguration,
+    TileStep,
     Together,
     Value,
     Wait,
@@ -45,6 +45,7 @@ from retune.codegen.opencl.rounding import macro_of, rounding_lines
 from retune.codegen.opencl.types import type_name
 from retune.codegen.printing import Printer, Renderer
 from retune.core.dtypes import BOOL, FLOAT16, FLOAT32, FLOAT64, INT32, INT64, UINT8, UINT32, DType
+from retune.intrinsics import intrinsic
 from retune.ir.functions import FUNCTIONS, ScalarFunction
 from retune.ir.operators import OPERATORS
 
@@ -240,7 +241,7 @@ def _operation(value: Operation, to: Printer) -> str:
         return f"({text})" if op == "sum" else text
     if op in FUNCTIONS and FUNCTIONS[op].opencl:
         return _function(FUNCTIONS[op], value, args)
-    name = _NAMED.get(op) or function_name(op, shape_of(value.args, value.lanes))
+    name = _NAMED.get(op) or function_name(op, signature_of(value.args, value.lanes))
     return f"{name}({', '.join(args)})"
 
 
@@ -405,12 +406,13 @@ def _loop(s: Loop, to: Printer) -> list[str]:
     ]
 
 
-def _matrices(s: Matrices, _to: Printer) -> list[str]:
-    """Their configuration; source: Intel's Instruction Set Reference, LDTILECFG, palette 1."""
-    config = [1, *[0] * 63]
-    for register, (rows, size) in enumerate(s.shapes):
-        config[16 + 2 * register], config[48 + register] = size, rows
-    numbers = ", ".join(map(str, config[: 48 + len(s.shapes)]))
+def _tile_configuration(s: TileConfiguration, _to: Printer) -> list[str]:
+    """What configures them, where they need that, and their declarations."""
+    registers = [f"{macro_name(s.function, 'REGISTER')}({n});" for n in range(len(s.shapes))]
+    configuration = intrinsic(s.function.op).configuration
+    if configuration is None:
+        return registers
+    numbers = ", ".join(map(str, configuration(s.shapes)))
     return [
         *wrap(
             f"const uchar {_CONFIGURATION}[64] __attribute__((aligned(64))) = {{{numbers}}};",
@@ -418,19 +420,19 @@ def _matrices(s: Matrices, _to: Printer) -> list[str]:
             subsequent_indent="    ",
         ),
         f"{macro_name(s.function, 'CONFIGURE')}({_CONFIGURATION});",
-        *(f"{macro_name(s.function, 'REGISTER')}({n});" for n in range(len(s.shapes))),
+        *registers,
     ]
 
 
-def _on_matrices(s: OnMatrices, to: Printer) -> list[str]:
+def _tile_step(s: TileStep, to: Printer) -> list[str]:
     at = [] if s.at is None else [_pointer(s.at, to)]
     arguments = ", ".join(map(str, (*s.registers, *at, *s.sizes)))
     return [f"{macro_name(s.function, s.step)}({arguments});"]
 
 
 def _together(s: Together, to: Printer) -> list[str]:
-    """A macro's call: whether it needs memory by which to exchange is the way's business."""
-    name = function_name(s.function.op, s.function.shape).upper()
+    """A macro's call: whether it needs memory by which to exchange is up to the implementation."""
+    name = function_name(s.function.op, s.function.signature).upper()
     arguments = [*(target.name for target in s.targets), *(_bare(v, to) for v in s.values)]
     return [f"{name}({', '.join(arguments)});"]
 
@@ -497,8 +499,8 @@ OPENCL = Renderer(
         Number: _number,
         Loop: _loop,
         If: _if,
-        Matrices: _matrices,
-        OnMatrices: _on_matrices,
+        TileConfiguration: _tile_configuration,
+        TileStep: _tile_step,
         Together: _together,
     },
     kernel=_kernel,

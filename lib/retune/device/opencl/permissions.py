@@ -12,9 +12,7 @@ import sys
 
 from retune.core.errors import DeviceError
 from retune.core.target import DeviceSpec
-
-MATRIX_WAYS = ("tile8.amx",)
-"""Ways of intrinsics that need the permission, by their full names."""
+from retune.intrinsics import intrinsics
 
 _ARCH_PRCTL = 158
 _ARCH_REQ_XCOMP_PERM = 0x1023
@@ -36,6 +34,12 @@ def ask_for_matrix_registers() -> bool:
     return asked == 0
 
 
+def asking_implementations() -> frozenset[str]:
+    """The full names of the implementations of intrinsics that need the permission."""
+    every = ((entry, one) for entry in intrinsics() for one in entry.implementations)
+    return frozenset(entry.full_name(one) for entry, one in every if one.permission)
+
+
 def require_registers(spec: DeviceSpec) -> None:
     """This process may use the registers of a CPU device.
 
@@ -43,7 +47,7 @@ def require_registers(spec: DeviceSpec) -> None:
     """
     if spec.device_class != "cpu" or ask_for_matrix_registers():
         return
-    if needs := [name for name in spec.instructions if name in MATRIX_WAYS]:
+    if needs := sorted(asking_implementations().intersection(spec.instructions)):
         raise DeviceError(
             f"{spec.name} offers {', '.join(needs)}, and this process may not use matrix "
             "registers; does a thread of it have a small alternate signal stack, or a filter "

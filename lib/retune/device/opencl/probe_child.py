@@ -1,40 +1,34 @@
-"""The process that tries the ways of intrinsics on a device, see `probing`."""
+"""The process that tries the implementations of intrinsics on a device, see `probing`."""
 
 import logging
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from math import prod
+from typing import cast
 
 import numpy as np
 
 from retune.codegen.network.resident import WAYS
-from retune.codegen.opencl.intrinsics import function_name
 from retune.codegen.target import ONE_BASE
 from retune.core.dtypes import INT32, DType, TensorType
 from retune.core.errors import DeviceError
 from retune.device.opencl import catalogue
-from retune.device.opencl.probing import (
-    BASED_PROGRAM,
-    operand_shapes,
-    program_of,
-    tile_kernel,
-    ways,
-)
+from retune.device.opencl.probing import BASED_PROGRAM, implementations, probe_of
 from retune.device.opencl.runtime import Device
 from retune.device.opencl.staying import groups_stay
-from retune.intrinsics import Intrinsic, Shape, Way
+from retune.intrinsics import Implementation, Intrinsic, Signature
+from retune.ir.interp import run_dag
 
 _LOG = logging.getLogger(__name__)
 _WORDS = 256
-"""Of each operand, for a shape."""
+"""Elements of each buffer."""
 
 
 def main(device: str, names: Sequence[str]) -> None:
-    """The process that tries: a line for each of the ways, in order, as soon as it is known."""
+    """The process that tries: a line for each of the names, in order, as soon as it is known."""
     spec, handle = catalogue.find_bare(device)
     opened = Device(handle, spec)
-    trials = {name: partial(_has_way, opened, entry, way) for name, entry, way in ways()}
+    trials = {name: partial(_has, opened, entry, one) for name, entry, one in implementations()}
     trials |= {ONE_BASE: partial(has_one_base, opened)}
     trials |= {name: partial(groups_stay, opened, name) for name in WAYS}
     for name, trial in trials.items():
@@ -63,57 +57,37 @@ def has_one_base(device: Device) -> bool:
     return bool(np.array_equal(found, [x - y, y - x]))
 
 
-def _has_way(device: Device, entry: Intrinsic, way: Way) -> bool:
-    """Whether the way's functions can be built, and give what the pattern means."""
-    right = has_tile if entry.op.axes else _right
-    return all(right(device, entry, way, shape) for shape in entry.shapes(way))
+def _has(device: Device, entry: Intrinsic, one: Implementation) -> bool:
+    return all(is_right(device, entry, one, signature) for signature in entry.signatures(one))
 
 
-def has_tile(device: Device, entry: Intrinsic, way: Way, shape: Shape) -> bool:
-    """Whether the way's product of two tiles can be built, and is what the pattern means."""
+def is_right(
+    device: Device, entry: Intrinsic, implementation: Implementation, signature: Signature
+) -> bool:
+    """Whether the implementation can be built, and makes what the pattern means."""
     rng = np.random.default_rng(0)
-    kernel = tile_kernel(entry, way, shape)
-    sizes = operand_shapes(entry)
-    a, b = (
-        _bytes(dtype, prod(size), rng).reshape(size)
-        for dtype, size in zip(shape.dtypes, sizes, strict=True)
-    )
-    rows, columns = len(a), b.size // a.shape[1]
-    made = device.upload(np.zeros((rows, columns), np.int32))
-    buffers = [device.upload(a), device.upload(b), made]
-    program = device.build(kernel.text, options=way.options)
-    device.enqueue(
-        [device.prepare(program, kernel.name, buffers, kernel.global_size, kernel.local_size)]
-    )
-    device.finish()
-    by_row = b.reshape(len(b), columns, -1).transpose(0, 2, 1).reshape(-1, columns)
-    expected = a.astype(np.int64) @ by_row.astype(np.int64)
-    return bool(np.array_equal(device.read(made, TensorType((rows, columns), INT32)), expected))
-
-
-def _right(device: Device, entry: Intrinsic, way: Way, shape: Shape) -> bool:
-    rng = np.random.default_rng(0)
-    size = _WORDS * shape.lanes
-    operands = [
-        _bytes(dtype, size * operand.word, rng)
-        for dtype, operand in zip(shape.dtypes, entry.operands, strict=True)
-    ]
-    total = rng.integers(-(2**20), 2**20, size, np.int32)
-    products = np.prod([o.astype(np.int64) for o in operands], axis=0)
-    expected = total + products.reshape(size, -1).sum(axis=1)
-    arrays = [*operands, total, np.zeros(size, np.int32)]
-    buffers = [device.upload(array) for array in arrays]
-    program = device.build(program_of(entry, way), options=way.options)
-    name = f"probe_{function_name(entry.name, shape)}"
-    launch = device.prepare(program, name, buffers, (_WORDS, 1, 1), (1, 1, 1))
+    probe = probe_of(entry, implementation, signature)
+    (made,) = probe.dag.outputs
+    inputs = {t.name: _random(t.dtype, t.shape, rng) for t in probe.dag.placeholders}
+    result = TensorType(made.shape, cast("DType", made.dtype))
+    arrays = {**inputs, made.name: np.zeros(made.shape, made.dtype.numpy)}
+    buffers = {name: device.upload(array) for name, array in arrays.items()}
+    kernel = probe.kernel
+    program = device.build(kernel.text, options=implementation.options)
+    used = [buffers[arg.buffer] for arg in kernel.args]
+    launch = device.prepare(program, kernel.name, used, kernel.global_size, kernel.local_size)
     device.enqueue([launch])
     device.finish()
-    return bool(np.array_equal(device.read(buffers[-1], TensorType((size,), INT32)), expected))
+    expected = run_dag(probe.dag, inputs)[made.name]
+    error = np.abs(device.read(buffers[made.name], result) - expected.astype(np.float64))
+    return bool(error.max() <= implementation.tolerance * np.abs(expected).max())
 
 
-def _bytes(dtype: DType, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Random bytes, every second one the least or the largest of its type."""
+def _random(dtype: DType, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    """Random values; of integers, every second one is the least or the largest of its type."""
+    if dtype.is_float:
+        return rng.standard_normal(shape).astype(dtype.numpy)
     least, most = dtype.limits
-    found = rng.integers(least, most, count, dtype.numpy, endpoint=True)
-    ends = rng.choice(np.asarray([least, most], dtype.numpy), count)
-    return np.where(rng.random(count) < 0.5, ends, found)
+    found = rng.integers(least, most, shape, dtype.numpy, endpoint=True)
+    ends = rng.choice(np.asarray([least, most], dtype.numpy), shape)
+    return np.where(rng.random(shape) < 0.5, ends, found)

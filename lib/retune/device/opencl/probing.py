@@ -1,11 +1,11 @@
-"""What a device offers beside OpenCL's own: ways of intrinsics, launches from one address, and
-groups that may stay.
+"""What a device offers beside OpenCL's own: implementations of intrinsics, launches from one
+address, and groups that may stay.
 
 Each is built there, run, and compared.
 
 No name and no version is asked. A process of its own does it, as an instruction that is not there
 may end it; what it found is kept for the machine, by the device and by the texts that were tried.
-Read `offered`.
+Read `offered`, and `probe_of` for the kernel that tries an implementation.
 """
 
 import json
@@ -13,7 +13,7 @@ import logging
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from retune.codegen.kernel import Function
 from retune.codegen.lower import lower
@@ -21,15 +21,14 @@ from retune.codegen.network.resident import WAYS
 from retune.codegen.opencl.intrinsics import LANGUAGE, function_lines, function_name
 from retune.codegen.source import KernelSource
 from retune.codegen.target import CPU, ONE_BASE
-from retune.core.dtypes import INT32, UINT8
 from retune.core.keys import content_key
 from retune.core.locking import own_file
 from retune.core.replacing import replacing
 from retune.core.target import DeviceSpec
-from retune.intrinsics import Intrinsic, Shape, Way, intrinsics
-from retune.ir.expr import Expr, Load, const, redirect
+from retune.intrinsics import Implementation, Intrinsic, Signature, intrinsics
+from retune.ir.expr import Expr, Load, Var, const, redirect
 from retune.ir.stmt import from_dag
-from retune.ir.te import Axis, Dag, Tensor, placeholder
+from retune.ir.te import Axis, Compute, Dag, Tensor, placeholder, reduce_axis
 from retune.schedule.schedule import Schedule
 
 BASED_PROGRAM = """
@@ -45,20 +44,25 @@ __kernel void probe(__global uchar* base, const probe_at at)
 
 _LOG = logging.getLogger(__name__)
 _DEADLINE_S = 120.0
+_VERSION = 1
+"""Of the kernels that try implementations: what an earlier version found is probed again."""
+_ROWS, _STEPS = 64, 2
+"""Sums in each vector lane that a probe makes, and calls for each of them."""
 _BOOT = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from retune.device.opencl.probe_child import main; main(sys.argv[2], json.loads(sys.argv[3]))"
+    "import json, sys; from importlib import import_module; sys.path[:] = json.loads(sys.argv[1]); "
+    "[import_module(name) for name in json.loads(sys.argv[2])]; "
+    "from retune.device.opencl.probe_child import main; main(sys.argv[3], json.loads(sys.argv[4]))"
 )
 
 
 def offered(spec: DeviceSpec) -> tuple[str, ...]:
-    """The ways that the device has, by their full names, the best of each intrinsic first; then
-    `ONE_BASE`, where kernels reach all memory from one address, and of `resident.WAYS` those by
-    which groups may stay for a whole run.
+    """The implementations that the device has, by their full names, the best of each intrinsic
+    first; then `ONE_BASE`, where kernels reach all memory from one address, and of `resident.WAYS`
+    those by which groups may stay for a whole run.
 
     Probes it if this machine has not done so yet, which takes a second or two.
     """
-    names = [*(name for name, _, _ in ways()), ONE_BASE]
+    names = [*(name for name, _, _ in implementations()), ONE_BASE]
     if spec.device_class != "cpu":  # where `persistent` does the same for groups of one item
         names += WAYS
     path = own_file("instructions", ".json", spec.fingerprint, spec.host, _texts())
@@ -76,28 +80,36 @@ def offered(spec: DeviceSpec) -> tuple[str, ...]:
     return tuple(name for name in names if name in known)
 
 
-def ways() -> Iterator[tuple[str, Intrinsic, Way]]:
-    """All but those that need no probe."""
+def implementations() -> Iterator[tuple[str, Intrinsic, Implementation]]:
+    """All but those that need no probe, with their full names."""
     for entry in intrinsics():
-        for way in entry.ways[:-1]:
-            if LANGUAGE in way.text:
-                yield entry.full_name(way), entry, way
+        for one in entry.implementations[:-1]:
+            if LANGUAGE in one.text:
+                yield entry.full_name(one), entry, one
 
 
 def _texts() -> str:
     """A digest of all that is tried."""
-    tried = [(program_of(entry, way), way.options) for _, entry, way in ways()]
-    return content_key(*tried, BASED_PROGRAM, *(way.text for way in WAYS.values()))
+    tried = [
+        ([*function_lines(Function(e.name, s, x.name) for s in e.signatures(x))], x.options)
+        for _, e, x in implementations()
+    ]
+    return content_key(_VERSION, *tried, BASED_PROGRAM, *(way.text for way in WAYS.values()))
 
 
 def _probe(device: str, names: Sequence[str]) -> list[str]:
-    """Those of the ways that work. One that ends the process, or hangs, does not."""
+    """Those that work. One that ends the process, or hangs, does not."""
+    modules = json.dumps(sorted({one.text[LANGUAGE].__module__ for _, _, one in implementations()}))
     left, found = list(names), list[str]()
     while left:
-        command = [sys.executable, "-c", _BOOT, json.dumps(sys.path), device, json.dumps(left)]
+        arguments = [json.dumps(sys.path), modules, device, json.dumps(left)]
         try:
             done = subprocess.run(
-                command, capture_output=True, text=True, timeout=_DEADLINE_S, check=False
+                [sys.executable, "-c", _BOOT, *arguments],
+                capture_output=True,
+                text=True,
+                timeout=_DEADLINE_S,
+                check=False,
             )
             lines, why = done.stdout.splitlines(), f"exit code {done.returncode}: {done.stderr}"
         except subprocess.TimeoutExpired as error:
@@ -111,72 +123,74 @@ def _probe(device: str, names: Sequence[str]) -> list[str]:
     return found
 
 
-def program_of(entry: Intrinsic, way: Way) -> str:
-    """The way's functions, and for each of them a kernel that calls it once in each item.
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What an implementation is tried with."""
 
-    Of tiles, kernels of one product each, see `tile_kernel`.
-    """
-    if entry.op.axes:
-        return "\n".join(tile_kernel(entry, way, shape).text for shape in entry.shapes(way))
-    shapes = entry.shapes(way)
-    lines = function_lines(Function(entry.name, shape, way.name) for shape in shapes)
-    for shape in shapes:
-        name = function_name(entry.name, shape)
-        kinds = ["uint" if dtype == UINT8 else "int" for dtype in (*shape.dtypes, INT32)]
-        given = [f"__global const {kind}* x{i}" for i, kind in enumerate(kinds)]
-        n = shape.lanes
-        read = [f"vload{n}(i, x{i_})" if n > 1 else f"x{i_}[i]" for i_ in range(len(kinds))]
-        call = f"{name}({', '.join(read)})"
-        lines += [
-            f"__kernel void probe_{name}({', '.join(given)}, __global int* y) {{",
-            "  const size_t i = get_global_id(0);",
-            f"  vstore{n}({call}, i, y);" if n > 1 else f"  y[i] = {call};",
-            "}",
-        ]
-    return "\n".join([*lines, ""])
+    dag: Dag
+    """What its kernel computes, of operands `a` and `b`."""
+    kernel: KernelSource
 
 
-def tile_kernel(entry: Intrinsic, way: Way, shape: Shape) -> KernelSource:
-    """A kernel of the pattern alone, on operands of these types: it makes one tile, or that of a
-    whole warp."""
-    typed = {o.name: dtype for o, dtype in zip(entry.operands, shape.dtypes, strict=True)}
+def probe_of(entry: Intrinsic, implementation: Implementation, signature: Signature) -> Probe:
+    """A kernel of the pattern alone, on operands of these types: sums in vector lanes, one tile, or
+    that of a whole warp."""
+    dag = _sums(entry, signature)
+    (made,) = dag.outputs
+    s = Schedule(from_dag(dag, f"probe_{function_name(entry.name, signature)}"))
+    if entry.residence == "vector lane":
+        s.tensorize(_in_lanes(s, made.name), entry.name)
+    else:
+        if entry.warp is not None:
+            _bind_items(s, entry, made.name)
+        own = [axis.var for axis in (*entry.op.axes, *entry.op.reduce_axes)]
+        loops = dict(zip(own, s.loops(made.name)[-len(own) :], strict=True))
+        s.reorder(*(loops[axis.var] for axis in entry.axes))
+        s.tensorize(loops[entry.axes[0].var], entry.name)
+    target = replace(CPU, offers=(entry.full_name(implementation),))
+    return Probe(dag, lower(s.program, target).kernels[0])
+
+
+def _sums(entry: Intrinsic, signature: Signature) -> Dag:
+    """The pattern on operands of these types, for all items of a warp, or for rows of lanes."""
+    op, outer, steps = entry.op, tuple[Axis, ...](), tuple[Axis, ...]()
+    items = (entry.warp.first, entry.warp.second) if entry.warp else (1, 1)
+    axes = tuple(Axis(x.var, x.extent * n) for x, n in zip(op.axes, items, strict=False))
+    shapes = [
+        tuple(extent * (n if dim == number else 1) for dim, extent in enumerate(tensor.shape))
+        for number, (tensor, n) in enumerate(zip(op.inputs, items, strict=True))
+    ]
+    if entry.residence == "vector lane":
+        axes = outer = (Axis(Var("i"), _ROWS), Axis(Var("l"), signature.lanes))
+        steps = (reduce_axis("t", _STEPS),)
+        shapes = [(_ROWS, _STEPS, signature.lanes, entry.k)] * 2
     inputs = {
-        tensor.name: placeholder(tensor.name, size, typed[tensor.name])
-        for tensor, size in zip(entry.op.inputs, operand_shapes(entry), strict=True)
+        tensor.name: placeholder(tensor.name, shape, dtype)
+        for tensor, shape, dtype in zip(op.inputs, shapes, signature.dtypes, strict=True)
     }
 
-    def swapped(load: Load) -> Expr:
-        return Load(inputs[load.buffer.name].buffer, load.indices)
+    def read(load: Load) -> Expr:
+        at = (outer[0].var, steps[0].var, outer[1].var, *load.indices) if outer else load.indices
+        return Load(inputs[load.buffer.name].buffer, at)
 
-    sizes = [axis.extent * n for axis, n in zip(entry.op.axes, _items(entry), strict=True)]
-    op = replace(
-        entry.op,
-        axes=tuple(Axis(a.var, n) for a, n in zip(entry.op.axes, sizes, strict=True)),
-        body=redirect(entry.op.body, swapped),
-        inputs=(*inputs.values(),),
+    made = Compute(
+        axes, (*steps, *op.reduce_axes), redirect(op.body, read), op.reducer, (*inputs.values(),)
     )
-    made = Tensor(replace(entry.pattern.buffer, shape=tuple(map(const, sizes))), op)
-    s = Schedule(from_dag(Dag((made,)), f"probe_{function_name(entry.name, shape)}"))
-    if entry.warp is not None:
-        _bind_items(s, entry, made.name)
-    own = [axis.var for axis in (*op.axes, *op.reduce_axes)]
-    axes = dict(zip(own, s.loops(made.name)[-len(own) :], strict=True))
-    s.reorder(*(axes[axis.var] for axis in entry.axes))
-    s.tensorize(axes[entry.axes[0].var], entry.name)
-    target = replace(CPU, offers=(entry.full_name(way),))
-    return lower(s.program, target).kernels[0]
+    shape = tuple(const(axis.extent) for axis in axes)
+    return Dag((Tensor(replace(entry.pattern.buffer, shape=shape), made),))
 
 
-def operand_shapes(entry: Intrinsic) -> list[tuple[int, int]]:
-    """The shapes of what `tile_kernel` multiplies: rows and steps, steps and columns."""
-    (rows, deep), (steps, wide) = (tensor.shape for tensor in entry.op.inputs)
-    first, second = _items(entry)
-    return [(rows * first, deep), (steps, wide * second)]
-
-
-def _items(entry: Intrinsic) -> tuple[int, int]:
-    """Items that have rows of their own, and columns."""
-    return (entry.warp.first, entry.warp.second) if entry.warp else (1, 1)
+def _in_lanes(s: Schedule, name: str) -> str:
+    """A group for each row, its sums in registers; gives the loop that the instruction replaces."""
+    row, lane = s.loops(s.cache_write(name))
+    s.compute_at(name, row)
+    s.bind(row, "group.0")
+    own, step, near = s.loops(name)[-3:]
+    s.reorder(step, own, near)
+    if s.loop(lane).extent != const(1):
+        s.vectorize(lane)
+        s.vectorize(own)
+    return near
 
 
 def _bind_items(s: Schedule, entry: Intrinsic, name: str) -> None:

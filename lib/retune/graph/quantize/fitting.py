@@ -5,7 +5,7 @@ from dataclasses import replace
 from retune.core.dtypes import INT7, INT8, UINT8, DType
 from retune.core.target import DeviceSpec
 from retune.graph.quantize.settings import QuantizeSettings, WeightBits
-from retune.intrinsics import Shape, Way
+from retune.intrinsics import Implementation, Signature
 from retune.intrinsics.dot4 import DOT4
 
 
@@ -28,15 +28,15 @@ def fitted(settings: QuantizeSettings, spec: DeviceSpec) -> QuantizeSettings:
 
 def _is_plain(activations: str, spec: DeviceSpec) -> bool:
     """Whether the device has no instruction for products of such bytes."""
-    return _way(activations, INT8, spec) is DOT4.ways[-1]
+    return _best(activations, INT8, spec) is DOT4.implementations[-1]
 
 
 def _slots(settings: QuantizeSettings, weight: str, spec: DeviceSpec) -> float:
     """Time of one instruction on whole vectors, with what its operands need."""
-    way = _way(settings.activations or UINT8, weight, spec)
-    return way.slots + way.first_slots + way.second_slots
+    best = _best(settings.activations or UINT8, weight, spec)
+    return best.slots + best.first_slots + best.second_slots
 
 
-def _way(activations: str, weight: str, spec: DeviceSpec) -> Way:
-    shape = Shape((DType(activations), DType(weight)), max(1, spec.lanes_f32))
-    return DOT4.way(shape, spec.instructions)
+def _best(activations: str, weight: str, spec: DeviceSpec) -> Implementation:
+    signature = Signature((DType(activations), DType(weight)), max(1, spec.lanes_f32))
+    return DOT4.implementation(signature, spec.instructions)

@@ -30,7 +30,7 @@ from retune.graph.quantize.arithmetic import (
 )
 from retune.graph.quantize.functions import table
 from retune.graph.quantize.settings import QuantizeSettings
-from retune.intrinsics.dot4 import WIDTH
+from retune.intrinsics.dot4 import PACK
 from retune.ops import Array, lookup
 from retune.ops.registry import ints, number
 
@@ -392,7 +392,7 @@ class _Realizer:
         """
         value, attrs = self.integer(node.inputs[0]), dict(node.attrs)
         whole = weight.shape[1] == self.old.types[node.inputs[0]].shape[1]
-        missing = -weight.shape[1] % WIDTH
+        missing = -weight.shape[1] % PACK
         if missing and whole:
             none = [0] * weight.ndim
             pads = (*none, 0, missing, *none[2:])

@@ -13,12 +13,12 @@ from functools import reduce
 import numpy as np
 
 from retune.core.target import DeviceSpec
-from retune.intrinsics.warp8 import WARP8
+from retune.intrinsics import intrinsic
 from retune.ir.expr import Expr, Load
 from retune.ir.stmt import For
 from retune.schedule.access import Operand
 from retune.targets.cost.nests import Array, Kernel, Nest, across, moving, off, on
-from retune.targets.tiling import BLOCK, GROUP, ITEM, LANE, WORD
+from retune.targets.tiling import BLOCK, GROUP, ITEM, LANE, PACK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +82,9 @@ def gpu_cycles(kernel: Kernel, spec: DeviceSpec, unit: Unit = _H200) -> Array:
     warps = np.ceil(items / unit.warp)
     one = np.ones_like(items)
     own, depth, traffic, held = 0.0 * one, 0.0 * one, 0.0 * one, one
-    words = _by_words(kernel)
+    packed = _in_packs(kernel)
     for nest in kernel:
-        issue = _issue(nest, items, warps, _slots(nest, spec) if words else 1.0, unit)
+        issue = _issue(nest, items, warps, _slots(nest, spec) if packed else 1.0, unit)
         own = own + issue
         depth = depth + issue * unit.issues / warps + _waits(nest, unit)
         traffic = traffic + _bytes(nest, unit)
@@ -94,19 +94,19 @@ def gpu_cycles(kernel: Kernel, spec: DeviceSpec, unit: Unit = _H200) -> Array:
     units = float(max(1, spec.compute_units))
     resident = np.minimum(_resident(kernel, held, warps, spec, unit), np.ceil(groups / units))
     rounds = np.ceil(groups / (units * resident))
-    if words:
+    if packed:
         own = own * _unevenness(resident * warps, unit)
     memory = traffic / (unit.l2_bytes * np.minimum(units, groups))
     return unit.launch + rounds * (resident * own + depth) + memory
 
 
-def _by_words(kernel: Kernel) -> bool:
+def _in_packs(kernel: Kernel) -> bool:
     """Whether it multiplies bytes, which the figures of `Unit` were not fitted to.
 
     The rate of the instruction, its epilogue and the shares of schedulers are counted there, and
     lie in the fitted figures elsewhere.
     """
-    return any(on(nest.loops, WORD) for nest in kernel)
+    return any(on(nest.loops, PACK) for nest in kernel)
 
 
 def _unevenness(warps: Array, unit: Unit) -> Array:
@@ -120,8 +120,8 @@ def _unevenness(warps: Array, unit: Unit) -> Array:
 def _slots(nest: Nest, spec: DeviceSpec) -> float:
     """Instructions for each iteration of a nest, beside its reads: an epilogue on integers is a
     dozen of them."""
-    if (way := nest.way(spec)) is not None:
-        return way.slots
+    if (chosen := nest.implementation(spec)) is not None:
+        return chosen.slots
     block = nest.accesses.block
     return max(1.0, _operators(block.value)) if block.reducer is None else 1.0
 
@@ -165,12 +165,12 @@ def _issue(nest: Nest, items: Array, warps: Array, slots: float, unit: Unit) -> 
         return issued / nest.lanes * unit.fetch_instructions / unit.issues
     tile = nest.size(nest.copies)
     reads = sum((_read(nest, o, unit) for o in nest.accesses.operands), 0.0 * nest.one)
-    return issued / nest.words / tile * np.maximum((slots * tile + reads) / unit.issues, reads)
+    return issued / nest.packs / tile * np.maximum((slots * tile + reads) / unit.issues, reads)
 
 
 def _of_warps(nest: Nest) -> bool:
     """Whether the items of a warp read for each other: whole sectors of every operand."""
-    return any(loop.intrinsic == WARP8.name for loop in nest.loops)
+    return any(n.intrinsic and intrinsic(n.intrinsic).warp for n in nest.loops)
 
 
 def _read(nest: Nest, operand: Operand, unit: Unit) -> Array:

@@ -12,13 +12,13 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from retune.core.target import DeviceSpec
-from retune.intrinsics import Match, Way, intrinsic, match
+from retune.intrinsics import Implementation, Match, intrinsic, match
 from retune.ir.evaluate import Formulas
 from retune.ir.expr import Buffer, Var, const
 from retune.ir.stmt import For, blocks, is_compile_time
 from retune.schedule.access import Accesses, Operand
 from retune.schedule.space import Sketch
-from retune.targets.tiling import LANE, REGISTER, VIRTUAL, WORD, Level
+from retune.targets.tiling import LANE, PACK, REGISTER, VIRTUAL, Level
 
 Array = np.ndarray
 
@@ -120,16 +120,17 @@ class Nest:
         return self.size(on(self.loops, LANE))
 
     @cached_property
-    def words(self) -> Array:
-        """Iterations that an instruction does at once in a lane."""
-        return self.size(on(self.loops, WORD))
+    def packs(self) -> Array:
+        """Iterations that an instruction replaces in a lane."""
+        return self.size(on(self.loops, PACK))
 
-    def way(self, spec: DeviceSpec) -> Way | None:
-        """How the device does the block's intrinsic; None for a block of none."""
+    def implementation(self, spec: DeviceSpec) -> Implementation | None:
+        """How the device computes the block's intrinsic; None for a block of none."""
         for loop in [n for n in self.loops if n.intrinsic]:
             found = match(intrinsic(loop.intrinsic), loop)
             if isinstance(found, Match):
-                return found.entry.way(found.shape(int(self.lanes[0])), spec.instructions)
+                signature = found.signature(int(self.lanes[0]))
+                return found.entry.implementation(signature, spec.instructions)
         return None
 
 

@@ -7,16 +7,16 @@ from retune.schedule.access import Operand
 from retune.targets.cost.conflicts import WAY_BYTES, crowded
 from retune.targets.cost.core import Core
 from retune.targets.cost.nests import Array, Nest, off, on
-from retune.targets.tiling import BLOCK, GROUP, LANE, REGISTER, WORD
+from retune.targets.tiling import BLOCK, GROUP, LANE, PACK, REGISTER
 
 
 def tile_cycles(nest: Nest, spec: DeviceSpec, core: Core) -> Array:
     """Cycles of one core for all iterations of such a reduction."""
     reduce = nest.accesses.steps
-    depth, written = nest.size(off(reduce, LANE, WORD)), on(nest.accesses.results, REGISTER)
+    depth, written = nest.size(off(reduce, LANE, PACK)), on(nest.accesses.results, REGISTER)
     tile = nest.size(written)
-    steps = nest.work / nest.lanes / nest.words / tile * (1.0 + core.start_steps / depth)
-    steps = steps * (1.0 + core.entry_steps / nest.size(off(reduce, WORD)[-1:]))
+    steps = nest.work / nest.lanes / nest.packs / tile * (1.0 + core.start_steps / depth)
+    steps = steps * (1.0 + core.entry_steps / nest.size(off(reduce, PACK)[-1:]))
     cycles = steps * _step_cycles(nest, tile, nest.size(written[-1:]), spec, core)
     return cycles * core.handed_over if nest.handed_over else cycles
 
@@ -28,9 +28,9 @@ def _step_cycles(nest: Nest, tile: Array, rows: Array, spec: DeviceSpec, core: C
     for each pixel, `rows` vectors), and the way of both from the caches beyond.
     """
     pixels, slots, vectors = tile / rows, tile, 1.0
-    if (way := nest.way(spec)) is not None:
-        slots = tile * way.slots + pixels * way.first_slots + rows * way.second_slots
-        vectors = way.vectors
+    if (chosen := nest.implementation(spec)) is not None:
+        slots = tile * chosen.slots + pixels * chosen.first_slots + rows * chosen.second_slots
+        vectors = chosen.vectors
     arithmetic = np.maximum(slots, core.latency_chains) / core.pipes
     near = core.load_slack * vectors * (pixels + rows) / core.loads
     far = rows * vectors * _weight_cycles(nest, spec, core)

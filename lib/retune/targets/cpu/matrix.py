@@ -1,26 +1,25 @@
-"""Tiles on matrix registers on CPU devices: contractions of bytes, sixteen by sixteen results each.
+"""Tiles on tile registers on CPU devices: contractions by an instruction that makes a tile at once.
 
-An instruction multiplies up to sixteen rows of sixty-four bytes with as many for each of sixteen
-channels. A few tiles side by side share what they read; their sums go to an array of the
-work-item's own, where the epilogue takes them row by row. Rules: `matrix_tile` says where it pays,
-`schedule_matrix` does it.
+AMX multiplies up to sixteen rows of sixty-four bytes with as many for each of sixteen channels. A
+few tiles side by side share what they read; their sums go to an array of the work-item's own, where
+the epilogue takes them row by row. Rules: `matrix_tile` says where it pays, `schedule_matrix` does
+it.
 """
 
 from dataclasses import dataclass
 
 from retune.core.target import DeviceSpec
-from retune.intrinsics.tile8 import COLUMNS, REGISTERS, ROWS, TILE8, WORD, WORDS
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Expr, Var, const, minimum
 from retune.schedule.access import Accesses
 from retune.schedule.schedule import Schedule
 from retune.targets.cpu.tile import bind_tile
 from retune.targets.fusion import accesses, pack_operands, results_of
+from retune.targets.instructions import Instruction, find_instruction
 from retune.targets.tiling import BLOCK, CPU, GROUP, LANE, REGISTER, ROW, Axis, Tiling, extent_of
-from retune.targets.words import products_of_words
 
 _LEAST_ROWS = 4
-_LEAST_WORDS = 4
+_LEAST_PACKS = 4
 """Smaller tiles are no better than vectors."""
 _MOST_TILES = 4
 """Tiles along one axis at most."""
@@ -30,9 +29,10 @@ _MOST_TILES = 4
 class MatrixTile:
     """The structural choices of one sketch."""
 
+    instruction: Instruction
     rows: int
     """Of a tile; neighbouring pixels."""
-    words: int
+    packs: int
     """Of each of its rows."""
     strips: bool = False
     """Whether a block goes through its pixels for each tile of channels, or the other way round."""
@@ -43,23 +43,24 @@ class MatrixTile:
     def name(self) -> str:
         """Name of the sketch."""
         order = "channels_slow" if self.channels_slow else "pixels_slow"
-        return f"cpu.v{COLUMNS}.matrix.{order}{'.strips' * self.strips}"
+        return f"cpu.v{self.instruction.entry.n}.matrix.{order}{'.strips' * self.strips}"
 
 
 def matrix_tile(stage: Accesses, spec: DeviceSpec) -> MatrixTile | None:
     """The tiles for a reduction; None where the device has none, or it does not come in tiles."""
-    products = products_of_words(stage, TILE8)
-    if products is None or TILE8.way(products.shape(1), spec.instructions) is TILE8.ways[-1]:
+    instruction = find_instruction(stage, spec, "register tile")
+    if instruction is None:
         return None
+    entry = instruction.entry
     pixels = [loop for loop in stage.results[:-1] if evaluate_int(loop.extent) > 1]
     channels = stage.group or evaluate_int(stage.results[-1].extent)
-    depth = evaluate_int(stage.steps[-1].extent) // WORD
-    words = max(n for n in range(1, WORDS + 1) if depth % n == 0)
-    if not pixels or channels < COLUMNS or words < _LEAST_WORDS:
+    depth = evaluate_int(stage.steps[-1].extent) // entry.pack
+    packs = max(n for n in range(1, entry.k // entry.pack + 1) if depth % n == 0)
+    if not pixels or channels < entry.n or packs < _LEAST_PACKS:
         return None
     length = evaluate_int(pixels[-1].extent)
-    rows = -(-length // -(-length // ROWS))
-    return MatrixTile(rows, words) if rows >= _LEAST_ROWS else None
+    rows = -(-length // -(-length // entry.m))
+    return MatrixTile(instruction, rows, packs) if rows >= _LEAST_ROWS else None
 
 
 def schedule_matrix(s: Schedule, name: str, plan: MatrixTile, *, sampled: bool) -> None:
@@ -74,7 +75,7 @@ def schedule_matrix(s: Schedule, name: str, plan: MatrixTile, *, sampled: bool) 
         group, last = s.split(last, [stage.group])
         leading.append(group)
     pixels = [*(Axis(n, _MOST_TILES) for n in above), Axis(rows, _MOST_TILES, plan.rows)]
-    channels = Axis(last, _MOST_TILES, COLUMNS)
+    channels = Axis(last, _MOST_TILES, plan.instruction.entry.n)
     nest = {
         GROUP: [*pixels, channels],
         BLOCK: [channels, *pixels] if plan.strips else [*pixels, channels],
@@ -92,17 +93,18 @@ def schedule_matrix(s: Schedule, name: str, plan: MatrixTile, *, sampled: bool) 
         s.unroll(row, plan.rows)
     tile.run(REGISTER, LANE)
     if sampled:
-        used = registers(extent_of(s, above), s.loop(columns).extent)
-        s.require(used <= const(REGISTERS), "more tiles than matrix registers")
+        most = plan.instruction.entry.registers
+        used = registers(extent_of(s, above), s.loop(columns).extent, most)
+        s.require(used <= const(most), "more tiles than tile registers")
     pack_operands(s, name)
 
 
-def registers(rows: Expr, columns: Expr) -> Expr:
-    """Matrix registers that so many tiles take: for sums, a tile of data, and those of weights.
+def registers(rows: Expr, columns: Expr, most: int) -> Expr:
+    """Tile registers that so many tiles take: for sums, a tile of data, and those of weights.
 
     These are held for the next row of tiles, if there is one.
     """
-    return rows * columns + 1 + minimum(columns, 1 + (rows - 1) * REGISTERS)
+    return rows * columns + 1 + minimum(columns, 1 + (rows - 1) * most)
 
 
 def _order(s: Schedule, name: str, plan: MatrixTile) -> None:
@@ -111,11 +113,12 @@ def _order(s: Schedule, name: str, plan: MatrixTile) -> None:
     *steps, deep = [n for n in loops if s.loop(n).reduce]
     axes = [i.name for i in s.block(name).indices if isinstance(i, Var)]
     *spatial, rows, channels = [n for n in loops if n in axes]
-    deep, words, word = s.split(deep, [plan.words, WORD])
+    entry = plan.instruction.entry
+    deep, packs, *near = s.split(deep, [plan.packs, *([entry.pack] if entry.pack > 1 else [])])
     rows, row = s.split(rows, [plan.rows])
-    channels, channel = s.split(channels, [COLUMNS])
+    channels, channel = s.split(channels, [entry.n])
     written = [*spatial, rows, channels]
-    s.reorder(*steps, deep, *written, row, words, channel, word)
+    s.reorder(*steps, deep, *written, row, packs, channel, *near)
     for loop in written:
         s.unroll(loop)
-    s.tensorize(row, "tile8")
+    s.tensorize(row, entry.name)

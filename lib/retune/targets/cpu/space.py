@@ -35,8 +35,8 @@ from retune.targets.fusion import (
     padding_of,
     untouched,
 )
+from retune.targets.instructions import find_instruction
 from retune.targets.row_programs import Fused, find_row_program, fused_rows
-from retune.targets.words import word_way
 
 Structure = RegisterTile | MatrixTile | Rows | SlidingWindow | Neighbours | Fused
 """What is done to the heaviest reduction."""
@@ -90,16 +90,16 @@ def _register_tiles(
     window = prod(evaluate_int(loop.extent) for loop in stage.steps) <= WINDOW_LIMIT
     several = sum(evaluate_int(loop.extent) > 1 for loop in stage.results) > 1
     for width in widths:
-        words = word_way(stage, spec, width)
+        packed = find_instruction(stage, spec, "vector lane", width)
         # A window's few steps cost less than a copy of the data; a deep sum may go either way. A
-        # mask would stand between a word and its bytes.
+        # mask would stand between a pack and its elements.
         masks = [True] if window else [False, True]
         for unrolled, slow, masked in product(
             [False, True] if window else [False],
             [False, True] if several else [False],
-            masks if can_mask and not words else [False],
+            masks if can_mask and not packed else [False],
         ):
-            yield RegisterTile(width, unrolled, slow, masked, words)
+            yield RegisterTile(width, unrolled, slow, masked, packed)
 
 
 def _channels(stage: Accesses) -> int:

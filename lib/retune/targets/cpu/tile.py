@@ -11,14 +11,23 @@ from dataclasses import dataclass
 from math import prod
 
 from retune.core.target import DeviceSpec
-from retune.intrinsics import Way
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Const, Expr, Var, const
 from retune.schedule.schedule import Schedule
 from retune.targets.accumulators import accumulate_in_registers
 from retune.targets.fusion import accesses, pack_operands, results_of
-from retune.targets.tiling import BLOCK, CPU, GROUP, LANE, REGISTER, Axis, Tile, Tiling, extent_of
-from retune.targets.words import split_word
+from retune.targets.instructions import Instruction, split_pack
+from retune.targets.tiling import (
+    BLOCK,
+    CPU,
+    GROUP,
+    LANE,
+    REGISTER,
+    Axis,
+    LoopNest,
+    Tiling,
+    extent_of,
+)
 
 _LEAST_TILE = 6
 """Accumulators of a register tile at least, where the shape allows: fewer wait on each other."""
@@ -38,14 +47,14 @@ class RegisterTile:
     """True: work-groups walk the pixels of one channel tile before the next one."""
     masked: bool = False
     """True: padding is a mask on the reduction; False: padded data is written out first."""
-    words: Way | None = None
-    """How words of four bytes are multiplied and added at once; None: elements are."""
+    packed: Instruction | None = None
+    """What multiplies packs and adds their products up in each lane; None: elements are."""
 
     @property
     def name(self) -> str:
         """Name of the sketch."""
         order = "channels_slow" if self.channels_slow else "pixels_slow"
-        extras = [n for n, has in (("masked", self.masked), ("words", self.words)) if has]
+        extras = [n for n, has in (("masked", self.masked), ("words", self.packed)) if has]
         steps = "window" if self.window else "loops"
         return ".".join([f"cpu.v{self.lanes}", steps, order, *extras])
 
@@ -71,7 +80,7 @@ def schedule_register_tile(
     order_reduction(s, name, plan, sampled=sampled)
     tile.run(LANE, REGISTER)
     if sampled:
-        limit_registers(s, tile[REGISTER], spec, plan.words)
+        limit_registers(s, tile[REGISTER], spec, plan.packed)
     pack_operands(s, name)
 
 
@@ -86,7 +95,7 @@ def _tiling(pixels: list[Axis], channels: Axis) -> Tiling:
     return Tiling(CPU, nest | lanes, [*pixels, channels])
 
 
-def bind_tile(s: Schedule, leading: Sequence[str], tile: Tile, *, channels_slow: bool) -> None:
+def bind_tile(s: Schedule, leading: Sequence[str], tile: LoopNest, *, channels_slow: bool) -> None:
     """Outer loops become work-groups; the fastest axis is the one that shares most."""
     *pixels, channels = tile[GROUP]
     front = [n for n in leading if evaluate_int(s.loop(n).extent) > 1]
@@ -104,7 +113,7 @@ def order_reduction(s: Schedule, name: str, plan: RegisterTile, *, sampled: bool
     """Reduce loops outside the register tile; the tile's loops written out, lanes last."""
     block_loops = s.loops(name)
     reduce = [n for n in block_loops if s.loop(n).reduce]
-    word = split_word(s, reduce) if plan.words else ""
+    inside = split_pack(s, reduce, plan.packed.entry.pack) if plan.packed else ""
     axes = [i.name for i in s.block(name).indices if isinstance(i, Var)]
     spatial = [n for n in block_loops if n in axes]
     order = list(reduce)
@@ -123,13 +132,13 @@ def order_reduction(s: Schedule, name: str, plan: RegisterTile, *, sampled: bool
         hint = s.sample_categorical(f"unroll.{name}", hints)
         s.require(s.loop(order[-1]).extent % hint <= 0, "unrolling would leave a rest")
         s.unroll(order[-1], hint)
-    accumulate_in_registers(s, order, spatial, plan.lanes, word)
-    if word:
-        s.tensorize(word, "dot4")
+    accumulate_in_registers(s, order, spatial, plan.lanes, inside)
+    if plan.packed:
+        s.tensorize(inside, plan.packed.entry.name)
 
 
 def limit_registers(
-    s: Schedule, tile: Sequence[str], spec: DeviceSpec, words: Way | None = None
+    s: Schedule, tile: Sequence[str], spec: DeviceSpec, packed: Instruction | None = None
 ) -> None:
     """Accumulators, one row of weights and a broadcast fit the registers; enough hide latency.
 
@@ -138,7 +147,7 @@ def limit_registers(
     *inner, channels = tile
     vectors, size = s.loop(channels).extent, extent_of(s, [channels, *inner])
     registers = max(spec.vector_registers, 8)
-    each = words.registers if words else 1
+    each = packed.implementation.registers if packed else 1
     s.require(size + vectors * each + each <= registers, "the register tile spills")
     largest = prod(_largest(s, s.loop(n).extent) for n in tile)
     column = (registers - each) // (1 + each)  # accumulators that fit where each has its weights

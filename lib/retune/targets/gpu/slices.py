@@ -26,7 +26,7 @@ from retune.targets.gpu.tile import (
     share,
     steps_of,
 )
-from retune.targets.tiling import GROUP, ITEM, LANE, REGISTER, VIRTUAL, Tile
+from retune.targets.tiling import GROUP, ITEM, LANE, REGISTER, VIRTUAL, LoopNest
 
 _SLICES = (2, 4, 8, 16, 32)
 _SHARED_SLICES = (2, 4, 8)
@@ -47,7 +47,7 @@ def slice_over_groups(s: Schedule, name: str, structure: Contraction) -> str:
     Gives the new stage, which makes the partial sums; `name` adds them up in a kernel of its own.
     The number of slices is sampled. Raises: ScheduleError if none divides the axis.
     """
-    deepest = steps_of(s, name, words=structure.words)[-1]
+    deepest = steps_of(s, name, structure)[-1]
     extent = evaluate_int(s.loop(deepest).extent)
     least = _LEAST_OF_SHORT if structure.fetch and structure.fetch.short else 1
     sizes = [extent // n for n in _SLICES if extent % n == 0 and extent // n >= least]
@@ -91,7 +91,7 @@ def schedule_shared(s: Schedule, name: str, structure: Contraction, spec: Device
     if stage.group is not None or len(stage.block.indices) < 2:
         raise ScheduleError(f"slices of {name}: expected pixels and channels in one group")
     orders = stage.orders()
-    deepest = steps_of(s, name, words=structure.words)[-1]
+    deepest = steps_of(s, name, structure)[-1]
     slices = s.sample_categorical(f"slices.{name}", _SHARED_SLICES)
     depth = s.sample_categorical(f"depth.{name}", depths(s, deepest, structure))
     _, sliced, _ = s.split(deepest, [slices, depth])
@@ -111,7 +111,7 @@ def schedule_shared(s: Schedule, name: str, structure: Contraction, spec: Device
         s.vectorize(loop)
     tile.run(LANE)
     share(s, results, tile, 1)
-    limit(s, tile, sizes.most_items, spec, words=structure.words)
+    limit(s, tile, sizes.most_items, spec, packed=structure.packed is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ def _cut(
 
 def _items(
     s: Schedule, stored: str, groups: Sequence[str], sizes: _Sizes, structure: Contraction
-) -> Tile:
+) -> LoopNest:
     """The partial sums of a group's tile by slices, columns and channels, which run as items."""
     slices, *axes = [i.name for i in s.block(stored).indices if isinstance(i, Var)]
     channels = axes[-1]
@@ -183,7 +183,7 @@ def _items(
         GROUP: groups, VIRTUAL: [virtual], ITEM: [slices, column, item], REGISTER: registers,
         LANE: lanes,
     }  # fmt: skip
-    tile = Tile(s, loops)
+    tile = LoopNest(s, loops)
     s.reorder(*units, *tile[VIRTUAL], *tile[ITEM], *registers, *lanes)
     tile.run(VIRTUAL, ITEM)
     return tile

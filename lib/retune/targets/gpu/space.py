@@ -16,7 +16,7 @@ from math import prod
 
 from retune.core.errors import ScheduleError
 from retune.core.target import DeviceSpec
-from retune.intrinsics.dot4 import WIDTH
+from retune.intrinsics import Intrinsic
 from retune.ir.evaluate import evaluate_int
 from retune.ir.stmt import Program
 from retune.schedule.access import Accesses
@@ -51,8 +51,8 @@ from retune.targets.gpu.tile import (
     short_depths,
 )
 from retune.targets.gpu.warp import WarpTile, schedule_warp, warp_tiles
+from retune.targets.instructions import find_instruction, in_packs
 from retune.targets.row_programs import Fused, find_row_program, fused_rows
-from retune.targets.words import by_words, word_way
 
 Tiled = Contraction | Window
 Structure = Tiled | WarpTile | Rows | Fused | None
@@ -105,10 +105,11 @@ def _structures(program: Program, spec: DeviceSpec) -> Iterator[Structure]:
     lanes = _LANES if stage.channels % _LANES == 0 else 1
     if stage.contracts:
         yield from warp_tiles(stage, spec)
-        if word_way(stage, spec, lanes) is None:
+        packed = find_instruction(stage, spec, "vector lane", lanes)
+        if packed is None:
             yield from _through_images(_contractions(stage, lanes, spec), stage, spec)
         else:
-            yield from _by_words(stage, lanes, spec)
+            yield from _in_packs(stage, lanes, spec, packed.entry)
         return
     held = [False, True] if padding_of(program, anchor) else [False]
     windows = (Window(lanes=n, held=h) for n in dict.fromkeys((lanes, 1)) for h in held)
@@ -150,13 +151,15 @@ def _through_images(
         yield structure
 
 
-def _by_words(stage: Accesses, lanes: int, spec: DeviceSpec) -> Iterator[Contraction]:
-    """The same tiles over words; items copy sixteen bytes at once, which are four of them."""
+def _in_packs(
+    stage: Accesses, lanes: int, spec: DeviceSpec, packed: Intrinsic
+) -> Iterator[Contraction]:
+    """The same tiles over packs; items copy sixteen bytes at once, which are four of them."""
     for found in _contractions(stage, lanes, spec):
         fetch = found.fetch
         if fetch is None or not fetch.short:
-            wide = fetch and replace(fetch, width=fetch.width * WIDTH)
-            yield replace(found, fetch=wide, words=True)
+            wide = fetch and replace(fetch, width=fetch.width * packed.pack)
+            yield replace(found, fetch=wide, packed=packed)
 
 
 def schedule_gpu(s: Schedule, structure: Structure, spec: DeviceSpec) -> None:
@@ -175,8 +178,8 @@ def schedule_gpu(s: Schedule, structure: Structure, spec: DeviceSpec) -> None:
 def _masks(structure: Structure) -> bool:
     """Whether padding becomes a mask: operands are read where they are, at each position."""
     match structure:
-        case Contraction(fetch=fetch, words=words):
-            return fetch is None and not words  # a mask would stand between a word and its bytes
+        case Contraction(fetch=fetch, packed=packed):
+            return fetch is None and not packed  # a mask would part a pack from its elements
         case WarpTile():
             return True
         case Window(held=held):
@@ -186,8 +189,8 @@ def _masks(structure: Structure) -> bool:
 
 
 def _anchor(s: Schedule, name: str, structure: Structure, spec: DeviceSpec) -> None:
-    if isinstance(structure, Contraction) and structure.words:
-        by_words(s, name)
+    if isinstance(structure, Contraction) and structure.packed:
+        in_packs(s, name, structure.packed.pack)
     match structure:
         case Fused():
             program = find_row_program(s.program)

@@ -14,7 +14,7 @@ from typing import Literal
 
 from retune.core.errors import ScheduleError
 from retune.core.target import MOST_GROUPS, DeviceSpec
-from retune.intrinsics.dot4 import DOT4, WIDTH
+from retune.intrinsics import Intrinsic
 from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Buffer, Const, Load, Var, const, variables
 from retune.ir.stmt import PEEL, For, blocks
@@ -32,7 +32,7 @@ from retune.targets.tiling import (
     REGISTER,
     VIRTUAL,
     Axis,
-    Tile,
+    LoopNest,
     Tiling,
     extent_of,
 )
@@ -50,8 +50,8 @@ _REGISTER_FILE = 48 << 10
 _LEAST_ITEMS = 32
 """Work-items of a group: at least a warp where the shape allows, at most what hides latency."""
 _MOST_ITEMS = 512
-_MOST_ITEMS_OF_WORDS = 256
-"""The same for words of bytes, whose groups compute less between two waits for what they fetch, so
+_MOST_ITEMS_OF_PACKS = 256
+"""The same for packed int8x4, whose groups compute less between two waits for what they fetch, so
 that several are to share a unit (H100, resnet50: 0.61 to 0.62 of float32's time; 0.67 to 0.69 with
 512)."""
 _DEPTHS = (1, 2, 3, 4, 7, 8, 16, 32, 64)
@@ -88,8 +88,8 @@ class Contraction:
     slices: Literal["groups", "items"] | None = None
     """Who takes slices of the reduction: work-groups, whose sums a second kernel adds up, or the
     items of a group, which add them up in local memory."""
-    words: bool = False
-    """True: words of four bytes are multiplied and added at once."""
+    packed: Intrinsic | None = None
+    """What multiplies packs and adds their products up in each lane; None: elements are."""
     image: bool = False
     """True: constant operands are read through images."""
 
@@ -100,9 +100,9 @@ class Contraction:
         halo = ["halo"] if self.fetch and self.fetch.halo else []
         halo += ["short"] if self.fetch and self.fetch.short else []
         slices = {"groups": ["sliced"], "items": ["shared"], None: []}[self.slices]
-        words = ["words"] if self.words else []
+        packed = ["words"] if self.packed else []
         image = ["image"] if self.image else []
-        return ".".join(["gpu", f"v{self.lanes}", where, *halo, *slices, *words, *image])
+        return ".".join(["gpu", f"v{self.lanes}", where, *halo, *slices, *packed, *image])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,8 +154,8 @@ def schedule_tile(
             _split_depth(s, name, structure)
             accumulate(s, name, structure, tile, orders)
     tile.run(REGISTER, LANE)
-    words = isinstance(structure, Contraction) and structure.words
-    limit(s, tile, most_items, spec, words=words)
+    packed = isinstance(structure, Contraction) and structure.packed is not None
+    limit(s, tile, most_items, spec, packed=packed)
 
 
 def _tiling(pixels: Sequence[str], channels: str, lanes: int) -> Tiling:
@@ -171,7 +171,7 @@ def _tiling(pixels: Sequence[str], channels: str, lanes: int) -> Tiling:
     return Tiling(GPU, nest | ({LANE: [made]} if lanes > 1 else {}), [*images, made])
 
 
-def bind_groups(s: Schedule, tile: Tile, leading: Sequence[str]) -> None:
+def bind_groups(s: Schedule, tile: LoopNest, leading: Sequence[str]) -> None:
     """Channels along axis 0, pixels along the others; leading axes join the outermost one.
 
     Axis 0 takes all where leading axes alone come near what the others may have.
@@ -190,7 +190,7 @@ def bind_groups(s: Schedule, tile: Tile, leading: Sequence[str]) -> None:
         s.bind(loop, f"group.{number + 1}")
 
 
-def _hold_padded(s: Schedule, name: str, tile: Tile) -> None:
+def _hold_padded(s: Schedule, name: str, tile: LoopNest) -> None:
     """What the window of an item's results covers is in its registers, each element read once.
 
     Raises: ScheduleError where the operands are not padded.
@@ -231,7 +231,7 @@ def most_items_of(s: Schedule, pixels: Sequence[str], channels: str, lanes: int)
 def depths(s: Schedule, deepest: str, structure: Contraction) -> list[int]:
     """Steps of the deepest reduce loop between two fetches. Raises: ScheduleError for none."""
     unit = structure.fetch.width if structure.fetch else 1
-    unit = max(1, unit // WIDTH) if structure.words else unit
+    unit = max(1, unit // structure.packed.pack) if structure.packed else unit
     sizes = [n for n in _DEPTHS if n % unit == 0 and _may_divide(s, deepest, n)]
     if not sizes:
         raise ScheduleError(f"no depth of a fetch divides the {s.loop(deepest).extent} steps")
@@ -243,7 +243,7 @@ def _split_depth(s: Schedule, name: str, structure: Contraction) -> None:
 
     A short fetch at the end is apart from the others, which so have no tests.
     """
-    deepest = steps_of(s, name, words=structure.words)[-1]
+    deepest = steps_of(s, name, structure)[-1]
     short = structure.fetch is not None and structure.fetch.short
     sizes = short_depths(s.loop(deepest)) if short else depths(s, deepest, structure)
     depth = s.sample_categorical(f"depth.{name}", sizes)
@@ -252,10 +252,10 @@ def _split_depth(s: Schedule, name: str, structure: Contraction) -> None:
         s.annotate(outer, PEEL, "ends")
 
 
-def steps_of(s: Schedule, name: str, *, words: bool) -> list[str]:
-    """The reduce loops, without that over the bytes of words."""
+def steps_of(s: Schedule, name: str, structure: Contraction) -> list[str]:
+    """The reduce loops, without that over the elements of a pack."""
     found = [n for n in s.loops(name) if s.loop(n).reduce]
-    return found[:-1] if words else found
+    return found[:-1] if structure.packed else found
 
 
 def short_depths(loop: For) -> list[int]:
@@ -271,27 +271,27 @@ def accumulate(
     s: Schedule,
     name: str,
     structure: Contraction,
-    tile: Tile,
+    tile: LoopNest,
     orders: Mapping[str, tuple[int, ...]],
 ) -> None:
     """The reduction of one item: outer reduce loops, fetches, inner ones, then registers.
 
     Its last two reduce loops are steps with a fetch each, and the steps between.
     """
-    *window, outer, inner = steps_of(s, name, words=structure.words)
-    word = s.loops(name)[-1] if structure.words else ""
+    *window, outer, inner = steps_of(s, name, structure)
+    near = s.loops(name)[-1] if structure.packed else ""
     spatial = [i.name for i in s.block(name).indices if isinstance(i, Var)]
     spatial = [n for n in spatial if n in s.loops(name)]
     fetch = structure.fetch
     loops = [outer, *window] if fetch and fetch.halo else [*window, outer]
-    accumulate_in_registers(s, [*loops, inner], spatial, structure.lanes, word)
+    accumulate_in_registers(s, [*loops, inner], spatial, structure.lanes, near)
     hint = s.sample_categorical(f"unroll.{name}", [1, 2, 4, 8])
     s.require(s.loop(inner).extent % hint <= 0, "unrolling would leave a rest")
     accumulators = tile.size(VIRTUAL, REGISTER, LANE)
     s.require(accumulators * hint <= _MOST_UNROLLED, "the unrolled code is too long")
     s.unroll(inner, hint)
-    if word:
-        s.tensorize(word, DOT4.name)
+    if structure.packed:
+        s.tensorize(near, structure.packed.name)
     if fetch:
         _fetch_operands(s, name, outer, fetch, tile, orders)
 
@@ -307,7 +307,7 @@ def _fetch_operands(
     name: str,
     at: str,
     fetch: Fetch,
-    tile: Tile,
+    tile: LoopNest,
     orders: Mapping[str, tuple[int, ...]],
 ) -> None:
     """What a group reads of each operand is copied at the loop `at`, by all of its items."""
@@ -359,7 +359,7 @@ def _stage(s: Schedule, buffer: Buffer, at: str) -> str:
     return s.cache_read(buffer.name, at, "local")
 
 
-def share(s: Schedule, loops: Sequence[str], tile: Tile, lanes: int) -> None:
+def share(s: Schedule, loops: Sequence[str], tile: LoopNest, lanes: int) -> None:
     """The loops of a copy spread over all items, neighbours side by side, `lanes` elements each.
 
     The last loop's extent is a multiple of `lanes`; items past the end of the copy do nothing.
@@ -378,13 +378,13 @@ def share(s: Schedule, loops: Sequence[str], tile: Tile, lanes: int) -> None:
 
 
 def limit(
-    s: Schedule, tile: Tile, most_items: int, spec: DeviceSpec, *, words: bool = False
+    s: Schedule, tile: LoopNest, most_items: int, spec: DeviceSpec, *, packed: bool = False
 ) -> None:
     """A group has items enough to hide latency, if there are any; their registers do not spill."""
     items, accumulators = tile.size(ITEM), tile.size(VIRTUAL, REGISTER, LANE)
     least = min(_LEAST_ITEMS, most_items, spec.max_work_group)
     s.require(const(least) <= items, "too few items in a group")
-    most = _MOST_ITEMS_OF_WORDS if words else _MOST_ITEMS
+    most = _MOST_ITEMS_OF_PACKS if packed else _MOST_ITEMS
     s.require(items <= most, "too many items in a group")
     s.require(items * accumulators <= _REGISTER_FILE, "the group's registers spill")
     s.require(accumulators <= _MOST_ACCUMULATORS, "an item's registers spill")

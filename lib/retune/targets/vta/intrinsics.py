@@ -6,10 +6,14 @@ in each of `block` lanes, which read rows of the weights; `a` is the same for al
 an entry for each size of a block, as a template gives loops to it by extent.
 """
 
-from retune.core.dtypes import INT8, INT32
-from retune.intrinsics import Intrinsic, Operand, Shape, Way, register_intrinsic
-from retune.ir.expr import cast
-from retune.ir.te import Tensor, compute, placeholder, reduce_axis
+from retune.core.dtypes import INT8
+from retune.intrinsics import (
+    Implementation,
+    Intrinsic,
+    MatrixOperand,
+    Signature,
+    register_intrinsic,
+)
 from retune.targets.vta.config import VtaConfig
 
 _BLOCKS = tuple(1 << log for log in range(1, 9))
@@ -20,13 +24,7 @@ def gemm_name(config: VtaConfig) -> str:
     return f"vta.gemm{config.block}"
 
 
-def _pattern(block: int) -> Tensor:
-    k = reduce_axis("k", block)
-    a, b = placeholder("a", (block,), INT8), placeholder("b", (block,), INT8)
-    return compute("y", (), lambda: cast(a[k], INT32) * cast(b[k], INT32), [a, b], reduce=[k])
-
-
-def _text(_shape: Shape) -> list[str]:
+def _text(_: Signature) -> list[str]:
     """The instruction, whose loops and micro-ops `lower` finds."""
     return ["gemm"]
 
@@ -34,9 +32,11 @@ def _text(_shape: Shape) -> list[str]:
 def _entry(block: int) -> Intrinsic:
     return Intrinsic(
         name=f"vta.gemm{block}",
-        pattern=_pattern(block),
-        operands=(Operand("a", (INT8,), block), Operand("b", (INT8,), block)),
-        ways=(Way(name="core", takes=lambda shape: shape.lanes == block, text={"VTA": _text}),),
+        k=block,
+        operands=(MatrixOperand("a", (INT8,), block), MatrixOperand("b", (INT8,), block)),
+        implementations=(
+            Implementation(name="core", takes=lambda s: s.lanes == block, text={"VTA": _text}),
+        ),
     )
 
 

@@ -20,7 +20,7 @@ from retune.frontend.onnx.ops.linear import dense_rows
 from retune.frontend.onnx.ops.registry import Emitter
 from retune.frontend.onnx.ops.windows import Call
 from retune.graph.quantize.arithmetic import signed_bytes
-from retune.intrinsics.dot4 import WIDTH
+from retune.intrinsics.dot4 import PACK
 from retune.ops import Array, lookup
 from retune.ops.registry import ints
 
@@ -156,5 +156,5 @@ def _times(emit: Emitter, zero: str, sums: Array) -> str:
 
 def _in_words(weight: Array) -> Array:
     """The weight with as many zeros along its second axis as fill the last word."""
-    missing = -weight.shape[1] % WIDTH
+    missing = -weight.shape[1] % PACK
     return np.pad(weight, [(0, missing if d == 1 else 0) for d in range(weight.ndim)])

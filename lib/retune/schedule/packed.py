@@ -1,7 +1,8 @@
-"""The form of a reduction that takes its last steps by words of several elements.
+"""The form of a reduction that takes its last steps by packs of several elements.
 
-`words` sets the elements of a word apart in the reduction, and lays a constant operand out so that
-those of a word lie side by side, in a stage of its own that can be evaluated at compile time:
+`packed` sets the elements of a pack apart in the reduction, and lays a constant operand out so that
+those of a pack lie side by side, in a stage of its own that can be evaluated at compile time.
+Traces have it under the name `words`:
 
     y[i, f] += x[i, k] * w[k, f]   ->   y.w[k.0, f*4 + k.1] = w[k.0*4 + k.1, f]
                                         y[i, f] += x[i, k.0*4 + k.1] * y.w[k.0, f*4 + k.1]
@@ -16,10 +17,10 @@ from retune.ir.stmt import Block, For, Program, Stmt, over, rewrite
 from retune.schedule.stages import replace_root, root_nest
 
 
-def words(program: Program, name: str, sizes: Sequence[int]) -> tuple[Program, list[str]]:
-    """The stage by words of `sizes[0]` elements, and the stages that lay its constants out.
+def packed(program: Program, name: str, sizes: Sequence[int]) -> tuple[Program, list[str]]:
+    """The stage by packs of `sizes[0]` elements, and the stages that lay its constants out.
 
-    Raises: ScheduleError unless words divide its last steps, which choose rows of its constants.
+    Raises: ScheduleError unless packs divide its last steps, which choose rows of its constants.
     """
     root, block, path = root_nest(program, name)
     if len(sizes) != 1 or sizes[0] < 1:
@@ -32,11 +33,11 @@ def words(program: Program, name: str, sizes: Sequence[int]) -> tuple[Program, l
         raise ScheduleError(f"words({name}): expected steps that {size} divides, got {found}")
     far, near = (Var(f"{last.var.name}.{i}") for i in range(2))
     count = int(last.extent.value) // size
-    made: list[_Laid] = []
+    made: list[_PackedOperand] = []
     value = block.value
     for load in dict.fromkeys(loads(block.value)):
         if load.buffer.scope == "constant" and last.var in load.indices:
-            laid = _Laid.out(block, load, last.var, size)
+            laid = _PackedOperand.out(block, load, last.var, size)
             made.append(laid)
             value = redirect(value, lambda e, x=laid: x.read(far, near) if e == x.load else None)
     value = substitute(value, {last.var: far * size + near})
@@ -55,19 +56,19 @@ def words(program: Program, name: str, sizes: Sequence[int]) -> tuple[Program, l
 
 
 @dataclass(frozen=True, slots=True)
-class _Laid:
-    """A constant operand, and how it is laid out, words of its rows side by side."""
+class _PackedOperand:
+    """A constant operand, and how it is laid out, packs of its rows side by side."""
 
     load: Load
     row: int
-    """The dimension along which words are."""
+    """The dimension along which packs are."""
     column: int
     """That of neighbouring results."""
     size: int
     made: Buffer
 
     @staticmethod
-    def out(block: Block, load: Load, step: Var, size: int) -> "_Laid":
+    def out(block: Block, load: Load, step: Var, size: int) -> "_PackedOperand":
         """Raises: ScheduleError unless the steps and the results' last axis have a dimension."""
         places = [
             [d for d, i in enumerate(load.indices) if i == v] for v in (step, block.indices[-1])
@@ -83,17 +84,17 @@ class _Laid:
         shape = (*others, extents[row] // size, extents[column] * size)
         name = f"{block.name}.{load.buffer.name}"
         made = Buffer(name, tuple(const(e) for e in shape), load.dtype)
-        return _Laid(load, row, column, size, made)
+        return _PackedOperand(load, row, column, size, made)
 
     def nest(self) -> Stmt:
         """What lays it out."""
         axes = [Var(f"{self.made.name}.{d}") for d in range(len(self.made.shape))]
-        *others, word, last = axes
+        *others, pack, last = axes
         read = iter(others)
         indices: list[Expr] = []
         for d in range(len(self.load.indices)):
             if d == self.row:
-                indices.append(word * self.size + last % self.size)
+                indices.append(pack * self.size + last % self.size)
             else:
                 indices.append(last // self.size if d == self.column else next(read))
         source = Load(self.load.buffer, tuple(indices))

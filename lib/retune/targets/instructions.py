@@ -1,0 +1,69 @@
+"""Matrix instructions that a device has for a reduction: rules ask for a shape, not for a name."""
+
+from dataclasses import dataclass
+
+from retune.core.target import DeviceSpec
+from retune.intrinsics import Implementation, Intrinsic, Match, Residence, intrinsics
+from retune.intrinsics.matching import matching_block
+from retune.ir.evaluate import evaluate_int
+from retune.schedule.access import Accesses
+from retune.schedule.schedule import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """An intrinsic, and the implementation by which a device computes it."""
+
+    entry: Intrinsic
+    implementation: Implementation
+
+
+def find_instruction(
+    stage: Accesses, spec: DeviceSpec, residence: Residence, lanes: int = 1
+) -> Instruction | None:
+    """The first registered instruction of the device that adds up the stage's last steps.
+
+    None where the device has none, or the stage does not come in packs.
+    """
+    for entry in intrinsics():
+        if entry.residence == residence and (found := _contraction(stage, entry)):
+            chosen = entry.implementation(found.signature(lanes), spec.instructions)
+            if chosen is not entry.implementations[-1]:
+                return Instruction(entry, chosen)
+    return None
+
+
+def _contraction(stage: Accesses, entry: Intrinsic) -> Match | None:
+    """The stage as what an intrinsic adds up along its last steps.
+
+    None where the elements of a pack do not lie side by side. Constants are packed: theirs may lie
+    anywhere.
+    """
+    if not stage.steps or evaluate_int(stage.steps[-1].extent) % entry.pack:
+        return None
+    along = stage.steps[-1].var
+    found = matching_block(entry, stage.block, [along] * len(entry.axes))
+    apart = any(
+        operand.last != frozenset({along})
+        or not operand.adjacent
+        or not operand.rows_of(entry.pack)
+        for operand in stage.operands
+        if not operand.constant
+    )
+    return found if isinstance(found, Match) and not apart else None
+
+
+def in_packs(s: Schedule, name: str, pack: int) -> None:
+    """The stage restated by packs; its constants are laid out for them at compile time."""
+    for made in s.restate(name, "words", [pack]):
+        s.precompute(made)
+
+
+def split_pack(s: Schedule, reduce: list[str], pack: int) -> str:
+    """The loop over the elements of a pack, off the last of the reduce loops, which then steps
+    packs.
+
+    Raises: ScheduleError where packs do not divide it.
+    """
+    reduce[-1], near = s.split(reduce[-1], [pack])
+    return near
