@@ -6,8 +6,8 @@ import pytest
 from retune.core.dtypes import FLOAT16, FLOAT32, TensorType
 from retune.graph.evaluate import random_inputs, run_graph
 from retune.graph.graph import Graph, GraphBuilder
-from retune.graph.passes.half import widen_half
 from retune.graph.passes.pipeline import optimise
+from retune.graph.passes.storage import in_compute_types
 from retune.search.extract import extract
 from tests.external.on_device import compile_network
 from tests.unit.graph.networks import random_network
@@ -40,7 +40,7 @@ def halved(graph: Graph) -> Graph:
 def assert_agrees(seed: int) -> None:
     graph = halved(random_network(seed))
     inputs = random_inputs(graph, seed)
-    meant = run_graph(widen_half(graph), inputs)
+    meant = run_graph(in_compute_types(graph), inputs)
     for profile in PROFILES:
         network = extract(optimise(graph, half=True))
         found = compile_network(network, device=f"profile:{profile}@pocl").run(inputs)

@@ -29,9 +29,9 @@ from retune.core.target import DeviceSpec
 from retune.device.opencl.resident import way_of
 from retune.graph.fuse import Group
 from retune.graph.graph import Graph
-from retune.graph.passes.half import moves_half
 from retune.graph.passes.indices import index_counts
 from retune.graph.passes.joins import inclusions_of
+from retune.graph.passes.storage import only_moves
 from retune.ir.stmt import Program
 from retune.ir.storage import Storage
 from retune.ir.views import view
@@ -150,7 +150,7 @@ def check_types(graph: Graph, spec: DeviceSpec) -> None:
             if (
                 extension
                 and kind.elements
-                and not (kind.dtype == FLOAT16 and moves_half(node, graph))
+                and not (kind.dtype == FLOAT16 and only_moves(node, graph))
             ):
                 raise InputError(
                     f"{graph.name}: value '{value}' is {kind}; expected types that {spec.name} "

@@ -184,8 +184,8 @@ class Expressions:
 
     def _assigned(self, instance: Instance, lanes: int) -> Value:
         """What a block without a reducer stores."""
-        value, dtype = self.value(instance.block.value, instance), instance.block.buffer.dtype
-        if instance.block.value.dtype == BOOL:
+        value, dtype = self.value(instance.block.value, instance), instance.block.value.dtype
+        if dtype == BOOL:
             one, zero = Literal(True, BOOL), Literal(False, BOOL)
             value = Operation("choose", (value, one, zero), BOOL, value.lanes)
         return _splat(value, dtype, lanes)
@@ -194,7 +194,7 @@ class Expressions:
         block, value = instance.block, instance.block.value
         if block.reducer is None:
             return self._assigned(instance, lanes)
-        if block.reducer == "sum" and _is_product(value) and block.buffer.dtype == FLOAT32:
+        if block.reducer == "sum" and _is_product(value) and value.dtype == FLOAT32:
             assert isinstance(value, Binary)
             a, b = (self._wide(e, instance, lanes) for e in (value.a, value.b))
             return Operation("fma", (a, b, old), FLOAT32, lanes)
@@ -206,13 +206,13 @@ class Expressions:
     def _combined(self, block: Block, a: Value, b: Value, lanes: int) -> Value:
         """Two values of a reduction as one."""
         assert block.reducer is not None
-        return Operation(_REDUCER[block.reducer], (a, b), block.buffer.dtype, lanes)
+        return Operation(_REDUCER[block.reducer], (a, b), block.value.dtype, lanes)
 
     def _across_lanes(
         self, instance: Instance, old: Value, lanes: int, made: list[Statement]
     ) -> Value:
         """The lanes of the value combined by halves, and with `old`; `made` gets the halves."""
-        block, dtype = instance.block, instance.block.buffer.dtype
+        block, dtype = instance.block, instance.block.value.dtype
         value = self._wide(block.value, instance, lanes)
         while lanes > 1:
             name = Name(self._frame.names.fresh("lanes"), dtype, lanes)
@@ -261,7 +261,7 @@ class Expressions:
 
     def load(self, read: Place) -> Value:
         """What is read from memory."""
-        return Read(self._at(read), read.buffer.dtype)
+        return Read(self._at(read), read.buffer.dtype.compute)
 
     def _at(self, place: Place) -> At:
         """The place in memory; vectors are accessed whole where that helps the target."""

@@ -32,7 +32,7 @@ from retune.codegen.kernel import (
 from retune.codegen.names import Identifiers
 from retune.codegen.target import Groups
 from retune.codegen.widths import integer_type, sum_type
-from retune.core.dtypes import FLOAT16, INT32, INT64, DType
+from retune.core.dtypes import INT32, INT64, DType
 from retune.ir.expr import Buffer, Expr, Var, loads, variables
 from retune.ir.flat import FlatIndices
 from retune.ir.simplify import Monomial, Polynomial, Range
@@ -63,8 +63,6 @@ class Frame:
     """Lanes of each register or private buffer; 0 for an array."""
     images: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     """Which constants are images, and of how many texels and rows."""
-    halves: frozenset[str] = frozenset()
-    """Names of the buffers that are of float16 in memory, and of float32 here."""
     ranges: dict[Var, Range] = field(default_factory=dict[Var, Range])
     """Of the loop variables met so far."""
     settled: dict[object, Expr] = field(default_factory=dict[object, Expr])
@@ -90,7 +88,7 @@ class Frame:
         known = self._parts.get(key)
         if known is None:
             name = self.names.of(buffer.name, part)
-            known = self._parts[key] = Name(name, buffer.dtype, self.registers[buffer])
+            known = self._parts[key] = Name(name, buffer.dtype.compute, self.registers[buffer])
         return known
 
     def memory(self, buffer: Buffer) -> Memory:
@@ -102,7 +100,7 @@ class Frame:
         return known
 
     def _memory_of(self, buffer: Buffer) -> Memory:
-        dtype = FLOAT16 if buffer.name in self.halves else buffer.dtype
+        dtype = buffer.dtype.compute if buffer.scope == "private" else buffer.dtype
         if buffer.scope == "local" or tile_type(dtype):  # others touch element after element
             dtype = dtype.element
         image = self.images.get(buffer.name) if buffer.scope == "constant" else None

@@ -45,7 +45,7 @@ def vectorizable(block: Block, var: Var, flat: FlatIndices, *, reduce: bool) -> 
         return False
     if block.guard is not None and var in variables(block.guard):
         return False
-    if block.buffer.dtype.is_narrow and block.reducer not in (None, *_EXTREMES):
+    if block.value.dtype.is_narrow and block.reducer not in (None, *_EXTREMES):
         return False
     return _lanes_only_in_loads(block.value, var)
 

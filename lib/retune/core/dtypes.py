@@ -26,7 +26,7 @@ class DType(str):
     itself or a wider one: loads convert to it, and stores convert back.
     """
 
-    __slots__ = ("_compute", "bits", "element", "elements", "kind", "tolerance")
+    __slots__ = ("bits", "compute", "element", "elements", "kind", "tolerance")
     kind: Kind
     bits: int
     """Of the values; in memory an element takes whole bytes, see `itemsize`."""
@@ -36,7 +36,8 @@ class DType(str):
     """The type of what is packed in it; itself unless it is a word of several."""
     elements: int
     """Elements in one word."""
-    _compute: str
+    compute: "DType"
+    """The type of expressions that read such elements."""
 
     def __new__(cls, name: str) -> "DType":  # noqa: PYI034  # an entry of the table
         """The entry of that name. Raises: ValueError if there is none."""
@@ -50,16 +51,11 @@ class DType(str):
         """A type of several such elements, which has that name and no entry."""
         made = str.__new__(cls, name)
         made.kind, made.bits, made.tolerance = element.kind, element.bits, element.tolerance
-        made.element, made.elements, made._compute = element, 1, ""
+        made.element, made.elements, made.compute = element, 1, made
         return made
 
     def __reduce__(self) -> tuple[type["DType"], tuple[Any, ...]]:
         return DType, (str(self),)
-
-    @property
-    def compute(self) -> "DType":
-        """The type of expressions that read such elements."""
-        return _ENTRIES.get(self._compute, self)
 
     @property
     def is_float(self) -> bool:
@@ -105,21 +101,26 @@ _ENTRIES: dict[str, DType] = {}
 
 
 def _entry(
-    name: str, kind: Kind, bits: int, *, compute: str = "", tolerance: float = _DEFAULT_TOLERANCE
+    name: str,
+    kind: Kind,
+    bits: int,
+    *,
+    compute: DType | None = None,
+    tolerance: float = _DEFAULT_TOLERANCE,
 ) -> DType:
     entry = str.__new__(DType, name)
     entry.kind, entry.bits, entry.tolerance = kind, bits, tolerance
     entry.element, entry.elements = entry, 1
-    entry._compute = compute  # pyright: ignore[reportPrivateUsage]
+    entry.compute = compute or entry
     return _ENTRIES.setdefault(name, entry)
 
 
 FLOAT32 = _entry("float32", "float", 32)
 FLOAT64 = _entry("float64", "float", 64)
-FLOAT16 = _entry("float16", "float", 16, compute="float32", tolerance=2e-3)
-BFLOAT16 = _entry("bfloat16", "float", 16, compute="float32", tolerance=1.6e-2)
-FLOAT8_E4M3FN = _entry("float8_e4m3fn", "float", 8, compute="float32", tolerance=1.25e-1)
-FLOAT8_E5M2 = _entry("float8_e5m2", "float", 8, compute="float32", tolerance=2.5e-1)
+FLOAT16 = _entry("float16", "float", 16, compute=FLOAT32, tolerance=2e-3)
+BFLOAT16 = _entry("bfloat16", "float", 16, compute=FLOAT32, tolerance=1.6e-2)
+FLOAT8_E4M3FN = _entry("float8_e4m3fn", "float", 8, compute=FLOAT32, tolerance=1.25e-1)
+FLOAT8_E5M2 = _entry("float8_e5m2", "float", 8, compute=FLOAT32, tolerance=2.5e-1)
 INT64 = _entry("int64", "int", 64)
 INT32 = _entry("int32", "int", 32)
 INT16 = _entry("int16", "int", 16)
@@ -127,12 +128,12 @@ INT8 = _entry("int8", "int", 8)
 INT7 = _entry("int7", "int", 7)
 """An int8 in memory, of -64 to 64, which is what quantizers to seven bits make. Only constants
 have that type; some instructions for products of bytes ask for it."""
-INT4 = _entry("int4", "int", 4, compute="int8")
+INT4 = _entry("int4", "int", 4, compute=INT8)
 UINT64 = _entry("uint64", "uint", 64)
 UINT32 = _entry("uint32", "uint", 32)
 UINT16 = _entry("uint16", "uint", 16)
 UINT8 = _entry("uint8", "uint", 8)
-UINT4 = _entry("uint4", "uint", 4, compute="uint8")
+UINT4 = _entry("uint4", "uint", 4, compute=UINT8)
 BOOL = _entry("bool", "bool", 1)
 """One byte in memory, 0 or 1."""
 

@@ -53,7 +53,9 @@ def evaluate(expr: Expr, values: Mapping[Var, Value], fetch: Fetch = _no_memory)
             arrays = (np.asarray(evaluate(a, values, fetch)) for a in args)
             return apply(FUNCTIONS[function], *arrays)
         case Load(_, indices):
-            return fetch(expr, tuple(evaluate(i, values, fetch) for i in indices))
+            read = fetch(expr, tuple(evaluate(i, values, fetch) for i in indices))
+            stored = expr.buffer.dtype is not expr.dtype
+            return np.asarray(read).astype(expr.dtype.numpy) if stored else read
         case _:
             raise TypeError(f"evaluate: unexpected {type(expr).__name__}")
 
@@ -65,11 +67,12 @@ def apply(function: ScalarFunction, *arrays: np.ndarray, **attributes: float) ->
     if function.numpy is not None:
         return np.asarray(function.numpy(*arrays, **given)).astype(result, copy=False)
     assert function.expression is not None
-    operands = [Var(str(i), dtype_of(array)) for i, array in enumerate(arrays)]
+    operands = [Var(str(i), dtype_of(array).compute) for i, array in enumerate(arrays)]
+    held = [array.astype(o.dtype.numpy) for o, array in zip(operands, arrays, strict=True)]
     first, *others = operands
     alike = [other if function.mixed else cast(other, first.dtype) for other in others]
     body = function.expression(first, *alike, **given)
-    value = evaluate(body, dict(zip(operands, arrays, strict=True)))
+    value = evaluate(body, dict(zip(operands, held, strict=True)))
     return np.asarray(value).astype(result, copy=False)
 
 

@@ -228,14 +228,14 @@ class Buffer(Node):
 
 @node
 class Load(Expr):
-    """`buffer[indices]`, one index for each dimension."""
+    """`buffer[indices]` in the compute type, one index for each dimension."""
 
     buffer: Buffer
     indices: tuple[Expr, ...]
     dtype: DType = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "dtype", self.buffer.dtype)
+        object.__setattr__(self, "dtype", self.buffer.dtype.compute)
 
     @property
     def children(self) -> tuple[Expr, ...]:
@@ -253,8 +253,8 @@ BITCAST = "bitcast"
 
 
 def const(value: float | bool, dtype: DType | str = INT32) -> Const:
-    """A literal; integers and booleans are stored as such, whatever number they came as."""
-    kind = as_dtype(dtype)
+    """A literal of the compute type; integers and booleans are held as such."""
+    kind = as_dtype(dtype).compute
     if kind is INT32 and 0 <= value < len(_SMALL):
         return _SMALL[int(value)]
     if kind is BOOL:
@@ -375,8 +375,11 @@ def select(condition: Operand, then: Operand, otherwise: Operand) -> Expr:
 
 
 def cast(value: Expr, dtype: DType | str) -> Expr:
-    """The value as another type; the value itself where it has that type already."""
-    kind = as_dtype(dtype)
+    """The value as another type, or as the compute type of one that is only stored.
+
+    The value itself where it has that type already.
+    """
+    kind = as_dtype(dtype).compute
     if value.dtype is kind:
         return value
     return const(value.value, kind) if isinstance(value, Const) else Cast(value, kind)
@@ -461,6 +464,24 @@ class Redirection(Rewriter):
 def redirect(expr: Expr, change: Callable[[Load], Expr | None]) -> Expr:
     """`Redirection` of one expression."""
     return Redirection(change)(expr)
+
+
+def converted(value: Expr, stored: Buffer) -> Expr:
+    """The value with the conversions of its loads, and of its store in that buffer, stated.
+
+    Those between memory of one type are left out: they change nothing.
+    """
+    own = stored.dtype
+    if own is not own.compute:
+        read = [load.buffer.dtype for load in loads(value) if load.dtype is value.dtype]
+        if any(dtype is not own for dtype in read):
+            return Cast(value, own)
+
+    def convert(load: Load) -> Expr | None:
+        plain = load.buffer.dtype in (load.dtype, own)
+        return None if plain else Cast(load, load.dtype)
+
+    return redirect(value, convert)
 
 
 def variables(expr: Expr) -> frozenset[Var]:

@@ -60,7 +60,7 @@ def _run_stage(stage: Tensor, values: Arrays) -> np.ndarray:
 
 def _run_compute(stage: Tensor, op: Compute, values: Arrays) -> np.ndarray:
     fetch = _Memory(values).fetch
-    rank, dtype = len(op.axes), stage.dtype.numpy
+    rank, dtype = len(op.axes), stage.dtype.compute.numpy
     env: dict[Var, Value] = {}
     for position, axis in enumerate(op.axes):
         shape = [1] * rank
@@ -68,17 +68,17 @@ def _run_compute(stage: Tensor, op: Compute, values: Arrays) -> np.ndarray:
         env[axis.var] = np.arange(axis.extent).reshape(shape)
     if op.reducer is None:
         result = evaluate(op.body, env, fetch)
-        return np.array(np.broadcast_to(np.asarray(result, dtype), stage.shape))
+        return np.array(np.broadcast_to(np.asarray(result, stage.dtype.numpy), stage.shape))
     if op.reducer == "sum":
         out_axes = {a.var: a.extent for a in op.axes}
         sums = contract(op.body, out_axes, {a.var: a.extent for a in op.reduce_axes}, values)
         if sums is not None:
-            return np.asarray(sums, dtype)
+            return np.asarray(sums, dtype).astype(stage.dtype.numpy, copy=False)
     out = np.full(stage.shape, identity(op.reducer, stage.dtype).value, dtype)
     for point in product(*(range(a.extent) for a in op.reduce_axes)):
         env |= dict(zip((a.var for a in op.reduce_axes), point, strict=True))
         COMBINE[op.reducer](out, np.asarray(evaluate(op.body, env, fetch), dtype), out=out)
-    return out
+    return out.astype(stage.dtype.numpy, copy=False)
 
 
 class _Memory:
@@ -120,9 +120,9 @@ def run_program(
 def poisoned(buffer: Buffer) -> np.ndarray:
     """An array for the buffer that shows where it is read before it is written."""
     shape = tuple(evaluate_int(e) for e in buffer.shape)
-    dtype = buffer.dtype.numpy
-    poison = np.nan if dtype.kind == "f" else (dtype.kind != "b" and np.iinfo(dtype.name).max)
-    return np.full(shape, poison, dtype)
+    dtype = buffer.dtype
+    poison = np.nan if dtype.is_float else (dtype.is_integer and dtype.limits[1])
+    return np.full(shape, poison, dtype.numpy)
 
 
 class Runner:

@@ -21,6 +21,7 @@ from retune.ir.expr import (
     Substitution,
     Var,
     const,
+    converted,
     loads,
     substitute,
     variables,
@@ -455,6 +456,6 @@ def show_stmt(stmt: Stmt, depth: int = 0) -> list[str]:
             sign = {None: "=", "sum": "+=", "prod": "*="}.get(stmt.reducer, f"{stmt.reducer}=")
             target = f"{stmt.buffer.name}[{', '.join(map(str, stmt.indices))}]"
             guard = f"  # where {stmt.guard}" if stmt.guard is not None else ""
-            return [f"{pad}{target} {sign} {stmt.value}{guard}"]
+            return [f"{pad}{target} {sign} {converted(stmt.value, stmt.buffer)}{guard}"]
         case Barrier():
             return [f"{pad}barrier"]

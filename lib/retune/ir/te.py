@@ -17,7 +17,7 @@ known here.
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Literal
 
@@ -36,6 +36,7 @@ from retune.ir.expr import (
     Var,
     as_expr,
     const,
+    converted,
     loads,
     substitute,
     walk,
@@ -112,6 +113,14 @@ def placeholder(
     """
     scope = "constant" if constant else "global"
     return Tensor(Buffer(name, tuple(const(e) for e in shape), as_dtype(dtype), scope))
+
+
+def stored(tensor: Tensor, dtype: DType) -> Tensor:
+    """The tensor with its elements in memory as that type, whose compute type they have."""
+    if tensor.dtype is dtype:
+        return tensor
+    assert dtype.compute is tensor.dtype, f"{tensor.name}: {tensor.dtype} stored as {dtype}"
+    return Tensor(replace(tensor.buffer, dtype=dtype), tensor.op)
 
 
 def reduce_axis(name: str, extent: int) -> Axis:
@@ -281,7 +290,7 @@ def _line(tensor: Tensor, names: dict[Buffer, Buffer], canonical: bool) -> str:
         case Compute() as op:
             axes = (*op.axes, *op.reduce_axes)
             renamed = {a.var: Var(f"i{p}") if canonical else a.var for p, a in enumerate(axes)}
-            body = _rename(substitute(op.body, dict(renamed)), names)
+            body = converted(_rename(substitute(op.body, dict(renamed)), names), own)
             left = f"{own.name}({', '.join(renamed[a.var].name for a in op.axes)})"
             sign = {None: "=", "sum": "+="}.get(op.reducer, f"{op.reducer}=")
             over = f" over {[a.extent for a in op.reduce_axes]}" if canonical else ""

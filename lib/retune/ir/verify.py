@@ -94,7 +94,7 @@ def check_ranks(program: Program) -> Iterator[str]:
 def check_types(program: Program) -> Iterator[str]:
     """Values have the type of their buffer, indices are int32, guards are bool."""
     for block in blocks(program.body):
-        if block.value.dtype != block.buffer.dtype:
+        if block.value.dtype is not block.buffer.dtype.compute:
             yield f"{block.name}: {block.value.dtype} stored in {block.buffer.dtype}"
         if any(i.dtype != INT32 for i in block.indices):
             yield f"{block.name}: an index is not int32"

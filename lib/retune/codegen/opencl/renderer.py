@@ -5,6 +5,7 @@ Nothing here decides what to compute. Read `OPENCL` at the end, the table.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import isfinite, isinf, isnan
 from textwrap import wrap
 
@@ -37,6 +38,7 @@ from retune.codegen.kernel import (
     Together,
     Value,
     Wait,
+    parts,
 )
 from retune.codegen.opencl.intrinsics import function_lines, function_name, macro_name
 from retune.codegen.opencl.kernels import kernel_lines
@@ -44,7 +46,19 @@ from retune.codegen.opencl.lookups import LOOKUP, lookup_lines
 from retune.codegen.opencl.rounding import macro_of, rounding_lines
 from retune.codegen.opencl.types import type_name
 from retune.codegen.printing import Printer, Renderer
-from retune.core.dtypes import BOOL, FLOAT16, FLOAT32, FLOAT64, INT32, INT64, UINT8, UINT32, DType
+from retune.core.dtypes import (
+    BFLOAT16,
+    BOOL,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    INT4,
+    INT32,
+    INT64,
+    UINT8,
+    UINT32,
+    DType,
+)
 from retune.intrinsics import intrinsic
 from retune.ir.functions import FUNCTIONS, ScalarFunction
 from retune.ir.operators import OPERATORS
@@ -182,16 +196,19 @@ def _load(value: Load, to: Printer) -> str:
     at = value.at
     if at.memory.image is not None:
         return _texel(at, *at.memory.image, to)
-    if at.memory.dtype == FLOAT16 and value.dtype == FLOAT32:
-        if at.lanes == 1:
-            return f"vload_half({_index(at, to)}, {at.memory.name})"
-        return f"vload{'a' * at.aligned}_half{at.lanes}(0, {_pointer(at, to)})"
+    if (storage := STORAGE.get(at.memory.dtype)) is not None:
+        return storage.load(at, to)
+    return _read(at, value.dtype, to)
+
+
+def _read(at: At, dtype: DType, to: Printer) -> str:
+    """Elements, or words of them, as they lie in memory."""
     array, pointer = at.memory.name, _pointer(at, to)
-    if value.dtype != at.memory.dtype:  # a word, which starts on a multiple of its size
-        array = f"((const {_vector(at.memory, value.dtype)}*){array})"
+    if dtype.elements > 1 and dtype != at.memory.dtype:  # a word starts on a multiple of its size
+        array = f"((const {_vector(at.memory, dtype)}*){array})"
         pointer = f"{array} + {_index(at, to)}"
     if at.aligned:
-        return f"*(const {_vector(at.memory, value.dtype, at.lanes)}*)({pointer})"
+        return f"*(const {_vector(at.memory, dtype, at.lanes)}*)({pointer})"
     return f"vload{at.lanes}(0, {pointer})" if at.lanes > 1 else f"{array}[{_index(at, to)}]"
 
 
@@ -367,10 +384,13 @@ def _assign(s: Assign, to: Printer) -> list[str]:
 
 def _store(s: Store, to: Printer) -> list[str]:
     at, value = s.at, _bare(s.value, to)
-    if s.value.dtype == FLOAT32 and at.memory.dtype == FLOAT16:
-        if at.lanes == 1:
-            return [f"vstore_half({value}, {_index(at, to)}, {at.memory.name});"]
-        return [f"vstore{'a' * at.aligned}_half{at.lanes}({value}, 0, {_pointer(at, to)});"]
+    if (storage := STORAGE.get(at.memory.dtype)) is not None:
+        return storage.store(at, value, to)
+    return _written(at, value, to)
+
+
+def _written(at: At, value: str, to: Printer) -> list[str]:
+    """Elements set to a value of the type that lies in memory."""
     if at.aligned:
         vector = _vector(at.memory, at.memory.dtype, at.lanes)
         return [f"*({vector}*)({_pointer(at, to)}) = {value};"]
@@ -443,6 +463,86 @@ def _if(s: If, to: Printer) -> list[str]:
     return [f"if ({tests}) {{", *to.inside(s.then), "}", *otherwise]
 
 
+# -- types that are only stored ----------------------------------------------------------------
+
+
+def _load_half(at: At, to: Printer) -> str:
+    if at.lanes == 1:
+        return f"vload_half({_index(at, to)}, {at.memory.name})"
+    return f"vload{'a' * at.aligned}_half{at.lanes}(0, {_pointer(at, to)})"
+
+
+def _store_half(at: At, value: str, to: Printer) -> list[str]:
+    if at.lanes == 1:
+        return [f"vstore_half({value}, {_index(at, to)}, {at.memory.name});"]
+    return [f"vstore{'a' * at.aligned}_half{at.lanes}({value}, 0, {_pointer(at, to)});"]
+
+
+def _load_bfloat16(at: At, to: Printer) -> str:
+    """The upper half of a float32."""
+    lanes = str(at.lanes) if at.lanes > 1 else ""
+    return f"as_float{lanes}(convert_uint{lanes}({_read(at, at.memory.dtype, to)}) << 16)"
+
+
+def _store_bfloat16(at: At, value: str, to: Printer) -> list[str]:
+    return _written(at, f"TO_BFLOAT16_{at.lanes}({value})", to)
+
+
+def _bfloat16_lines(lanes: int) -> list[str]:
+    """A float32 as bfloat16, to the nearest, halves to even; a NaN stays one."""
+    name, n = f"TO_BFLOAT16_{lanes}", str(lanes) if lanes > 1 else ""
+    return [
+        f"#ifndef {name}",
+        f"#define {name} to_bfloat16_{lanes}",
+        f"static ushort{n} {name}(const float{n} value) {{",
+        f"  const uint{n} bits = as_uint{n}(value);",
+        f"  const uint{n} rounded = bits + 0x7fffu + ((bits >> 16) & 1u);",
+        f"  const uint{n} nan = bits | 0x400000u;",
+        f"  return convert_ushort{n}(((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded) >> 16);",
+        "}",
+        "#endif",
+        "",
+    ]
+
+
+def _load_int4(at: At, to: Printer) -> str:
+    """The lower half of a byte with its sign; numpy leaves the upper half empty."""
+    read = f"({_read(at, at.memory.dtype, to)} << 4)"
+    return f"({read if at.lanes > 1 else f'(char){read}'} >> 4)"
+
+
+def _store_int4(at: At, value: str, to: Printer) -> list[str]:
+    return _written(at, f"({value}) & {'(char)' * (at.lanes > 1)}15", to)
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """How what lies in memory is converted to the compute type and back."""
+
+    load: Callable[[At, Printer], str]
+    """Elements as values of the compute type."""
+    store: Callable[[At, str, Printer], list[str]]
+    """Elements set to the text of such a value."""
+    lines: Callable[[int], list[str]] | None = None
+    """What stands before kernels that store vectors of so many lanes."""
+
+
+STORAGE: Mapping[DType, Storage] = {
+    FLOAT16: Storage(_load_half, _store_half),
+    BFLOAT16: Storage(_load_bfloat16, _store_bfloat16, _bfloat16_lines),
+    INT4: Storage(_load_int4, _store_int4),
+}
+"""The others lie in memory as they are computed with."""
+
+
+def _storage_lines(kernel: Kernel) -> list[str]:
+    """The conversions that the kernel's stores need."""
+    stores = [part.at for part in parts(kernel.body) if isinstance(part, Store)]
+    used = dict.fromkeys((at.memory.dtype, at.lanes) for at in stores)
+    makers = [(STORAGE[dtype].lines, lanes) for dtype, lanes in used if dtype in STORAGE]
+    return [line for lines, lanes in makers if lines is not None for line in lines(lanes)]
+
+
 # -- kernels -----------------------------------------------------------------------------------
 
 _AHEAD = "AHEAD"
@@ -466,7 +566,12 @@ _FETCHES = (
 def _kernel(kernel: Kernel, body: list[str]) -> list[str]:
     """What it calls, what it computes as a comment, and its functions."""
     fetches = _FETCHES if kernel.fetches else ()
-    functions = [*rounding_lines(body), *lookup_lines(body), *function_lines(kernel.functions)]
+    functions = [
+        *_storage_lines(kernel),
+        *rounding_lines(body),
+        *lookup_lines(body),
+        *function_lines(kernel.functions),
+    ]
     comment = [part for line in kernel.comment for part in _comment_lines(line)]
     return [*fetches, *functions, *comment, *kernel_lines(kernel, body)]
 

@@ -53,7 +53,7 @@ def padded_neighbours(program: Program, block: Block, lanes: int) -> Block | Non
     if not made or block.value != operand.load or not _slides(stage, operand):
         return None
     read, results = (evaluate_int(b.shape[-1]) for b in (operand.load.buffer, block.buffer))
-    size = operand.load.dtype.itemsize * read
+    size = operand.load.buffer.dtype.itemsize * read
     few = 0 < read - results < _MOST_NEIGHBOURS and size <= _MOST_BYTES
     return made[0] if few and lanes >= _LEAST_LANES and results % lanes == 0 else None
 
