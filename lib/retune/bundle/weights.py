@@ -16,12 +16,14 @@ from typing import BinaryIO, cast
 import numpy as np
 
 from retune.bundle.manifest import Json, Malformed, child, text, wholes
+from retune.core.dtypes import BFLOAT16
 
 _NUMPY: dict[str, str] = {
     "F64": "<f8",
     "F32": "<f4",
     "F16": "<f2",
     "I64": "<i8",
+    "BF16": "bfloat16",
     "I32": "<i4",
     "I16": "<i2",
     "I8": "|i1",
@@ -105,7 +107,7 @@ def _view(data: memoryview, name: str, entry: dict[str, Json]) -> np.ndarray:
     kind = text(entry, "dtype")
     if kind not in _NUMPY:
         raise Malformed(f"weight {name}: expected one of {', '.join(_NUMPY)}; got {kind}")
-    dtype = np.dtype(_NUMPY[kind])
+    dtype = BFLOAT16.numpy if kind == "BF16" else np.dtype(_NUMPY[kind])
     shape, span = wholes(entry, "shape"), wholes(entry, "data_offsets")
     if len(span) != 2:
         raise Malformed(f"weight {name}: data_offsets: expected two numbers; got {len(span)}")

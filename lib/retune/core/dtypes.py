@@ -137,8 +137,9 @@ UINT4 = _entry("uint4", "uint", 4, compute=UINT8)
 BOOL = _entry("bool", "bool", 1)
 """One byte in memory, 0 or 1."""
 
-DTYPES = tuple(_ENTRIES.values())
-"""Element types that a value of a graph may have."""
+_KERNELS_ONLY = (FLOAT8_E4M3FN, FLOAT8_E5M2, INT4, UINT4)
+DTYPES = tuple(dtype for dtype in _ENTRIES.values() if dtype not in _KERNELS_ONLY)
+"""Element types that a value of a graph may have: files of weights hold them all."""
 NUMPY_DTYPES = tuple(dtype for dtype in DTYPES if dtype is not INT7)
 """Those that arrays have."""
 

@@ -128,7 +128,7 @@ class Warp:
         return self.first * self.second
 
 
-def _product(a: Expr, b: Expr, accumulator: str) -> Expr:
+def _product(a: Expr, b: Expr, accumulator: DType) -> Expr:
     return cast(a, accumulator) * cast(b, accumulator)
 
 
@@ -144,7 +144,7 @@ class Intrinsic:
     n: int = 1
     k: int
     operands: tuple[MatrixOperand, ...]
-    accumulator: str = INT32
+    accumulator: DType = INT32
     """Type of the results."""
     residence: Residence = "vector lane"
     implementations: tuple[Implementation, ...]

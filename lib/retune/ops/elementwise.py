@@ -6,7 +6,7 @@ from typing import cast
 
 import numpy as np
 
-from retune.core.dtypes import BOOL, DType, TensorType
+from retune.core.dtypes import BOOL, DType, TensorType, numpy_dtype
 from retune.ops.registry import Array, Attrs, number, op, present
 from retune.ops.shapes import require, same_type
 
@@ -123,7 +123,7 @@ def _infer_cast(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Tenso
 def cast_elements(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
     """The elements as another type (`to`), truncated toward zero for integers."""
     with np.errstate(invalid="ignore", over="ignore"):
-        return (present(arrays).astype(str(attrs["to"])),)
+        return (present(arrays).astype(numpy_dtype(str(attrs["to"]))),)
 
 
 def _infer_bitcast(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -138,4 +138,4 @@ def _infer_bitcast(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Te
 @op("bitcast", kind="elementwise", infer=_infer_bitcast)
 def bitcast(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
     """The elements' bits as elements of another type (`to`) of the same size."""
-    return (np.array(present(arrays)).view(str(attrs["to"])),)
+    return (np.array(present(arrays)).view(numpy_dtype(str(attrs["to"]))),)

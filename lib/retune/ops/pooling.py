@@ -47,7 +47,7 @@ def max_pool2d(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...
     """The largest element of each window; padding never wins."""
     layout = str(attrs["layout"])
     data = to_channels_first(present(arrays), layout)
-    lowest = -np.inf if data.dtype.kind == "f" else np.iinfo(data.dtype).min
+    lowest = -np.inf if dtype_of(data).is_float else np.iinfo(data.dtype).min
     padded = pad_spatial(data, ints(attrs, "pads"), lowest)
     view = windows(padded, ints(attrs, "kernel"), ints(attrs, "strides"), ints(attrs, "dilations"))
     return (from_channels_first(_over_taps(view, attrs, np.maximum), layout),)

@@ -57,10 +57,8 @@ _WORST = {"reduce_max": -np.inf, "reduce_min": np.inf}
 
 def _worst(dtype: np.dtype[Any], limit: float) -> float:
     """The value of that type nearest to the limit."""
-    if dtype.kind in "fb":
-        return limit if dtype.kind == "f" else limit > 0
-    limits = np.iinfo(dtype)
-    return limits.max if limit > 0 else limits.min
+    kind = DType(dtype.name)
+    return limit if kind.is_float else kind.limits[limit > 0]
 
 
 for _name in REDUCTIONS:

@@ -182,20 +182,15 @@ def initializer_names(graph: onnx.GraphProto) -> set[str]:
 def tensor_array(tensor: onnx.TensorProto, folder: Path, where: str) -> Array:
     """The tensor's contents in its own shape and type; `folder` holds what lies outside the file.
 
-    bfloat16 comes as float32, which has each of its values, and so do integers of fewer than eight
-    bits as those of eight.
+    Integers of fewer than eight bits come as those of eight.
     Raises: ModelError naming `where` for data that are damaged, unsafe to open, or of unknown type.
     """
     if tensor.data_type in NARROW:
         return _narrow_array(tensor, folder, where)
-    brief = tensor.data_type == onnx.TensorProto.BFLOAT16
-    dtype = "bfloat16" if brief else element_type(tensor.data_type, where)
+    dtype = element_type(tensor.data_type, where)
     if external_data_helper.uses_external_data(tensor):
-        # the upper half of a float32 is a bfloat16
-        array = _external_array(tensor, folder, where, np.dtype("<u2" if brief else dtype))
-        return (array.astype(np.uint32) << 16).view(np.float32) if brief else array
-    array = _own_array(tensor, where)
-    return array.astype(np.float32) if brief else array
+        return _external_array(tensor, folder, where, dtype.numpy)
+    return _own_array(tensor, where)
 
 
 def _own_array(tensor: onnx.TensorProto, where: str) -> Array:

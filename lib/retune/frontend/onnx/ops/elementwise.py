@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from retune.core.dtypes import (
+    BFLOAT16,
     BOOL,
     FLOAT16,
     FLOAT32,
@@ -182,9 +183,9 @@ CAST_TYPES: dict[int, DType] = {
     11: FLOAT64,
     12: UINT32,
     13: UINT64,
-    16: FLOAT32,
+    16: BFLOAT16,
 }
-"""ONNX element type number -> ours; bfloat16 is computed in float32, not rounded in between."""
+"""ONNX element type number -> ours."""
 
 
 def stated_type(node: OnnxNode, key: str) -> DType:
