@@ -3,9 +3,9 @@
     python -m benchmarks.bundles --out build/tuned --minutes 2 zoo:resnet18_v1 light:inception_v1
 
 What `retune tune` publishes, less its comparison with peers and the report: the search, the
-race of the finalists, and the last check. `benchmarks.networks --bundles tuned=build/tuned` then
-measures all of them in one run. Start with an empty store (`--records`) to know what the minutes
-are worth.
+comparison of the finalists, and the validation. `benchmarks.networks --bundles tuned=build/tuned`
+then measures all of them in one run. Start with an empty store (`--records`) to know what the
+minutes are worth.
 """
 
 import time
@@ -22,7 +22,7 @@ from retune.pipeline.manifest import CompileManifest, Constraints, TuneRequest
 from retune.pipeline.network import stage_extract, stage_import
 from retune.pipeline.results import TuneEvent
 from retune.pipeline.summary import validated
-from retune.pipeline.tuning import join_searches, stage_finalists, stage_search
+from retune.pipeline.tuning import join_tuned, stage_finalists, stage_tune
 from retune.pipeline.watch import watching
 from retune.search.defaults import DEFAULT_MAX_ERROR
 
@@ -32,8 +32,8 @@ def publish(request: TuneRequest) -> tuple[Constraints, CompileManifest]:
     network = stage_import(request)
     tasks = stage_extract(request, network)
     keys = [entry.key for entry in tasks.tasks if entry.tunable]
-    found = InProcess().together(stage_search, [(request, network, tasks, key) for key in keys])
-    done = join_searches(request, network, tasks, dict(zip(keys, found, strict=True)))
+    found = InProcess().together(stage_tune, [(request, network, tasks, key) for key in keys])
+    done = join_tuned(request, network, tasks, dict(zip(keys, found, strict=True)))
     say(request, f"{done.trials_done} trials in {done.seconds_done:.0f} s")
     with watching(lambda event: report(request, event)):
         finalists = stage_finalists(request, network, done)

@@ -25,7 +25,7 @@ from retune.bundle.runtime.module import Module
 from retune.bundle.verify.bench import BenchOptions, compare_times
 from retune.bundle.verify.by_parts import parts_of
 from retune.bundle.verify.compare import verify
-from retune.bundle.verify.contest import open_contest
+from retune.bundle.verify.in_network import open_finalists
 from retune.bundle.verify.peers import open_peer
 from retune.core.errors import RetuneError
 from retune.device.opencl.runtime import Device, open_device
@@ -94,11 +94,11 @@ def plan_of(network: ImportedNetwork, device: Device) -> NetworkPlan:
 def heaviest(plan: NetworkPlan, module: Module, device: Device) -> list[Facts]:
     """The kernels that take the largest parts of the network's time, taken in their places.
 
-    Where the device has no clock for that (`bundle.contest`), or the host has steps of its own,
-    each step by itself.
+    Where the device has no clock for that (`bundle.verify.in_network`), or the host has steps of
+    its own, each step by itself.
     """
     profile = [(step.kernel, step.flops, step.median_s) for step in module.profile(repeat=3)]
-    contest = None if plan.hosts else open_contest(alone(plan), device)
+    contest = None if plan.hosts else open_finalists(alone(plan), device)
     if contest is not None and contest.resolved:
         times = contest.times(np.zeros((_PASSES, len(plan.launches)), np.int64))
         medians = np.median(times, axis=0).tolist()

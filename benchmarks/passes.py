@@ -3,9 +3,9 @@
     python -m benchmarks.passes zoo:resnet50_v1 light:squeezenet zoo:mobilenet
 
 Each network with default schedules, or a bundle of `--bundles DIR`, in turns: passes of the
-program that tells the time of every step (`codegen.contest`), and whole launches of the bundle,
-which has no clock. Prints the sum of the steps' medians, the median of the launches, and their
-ratio.
+program that tells the time of every step (`codegen.network.in_network`), and whole launches of the
+bundle, which has no clock. Prints the sum of the steps' medians, the median of the launches, and
+their ratio.
 """
 
 from pathlib import Path
@@ -15,12 +15,12 @@ import numpy as np
 from benchmarks.command import parser_of
 from benchmarks.networks import folder_of
 from retune.api import import_network
-from retune.bundle.build import ContestPlan, Slot, build_plan
+from retune.bundle.build import FinalistsPlan, Slot, build_plan
 from retune.bundle.format import read_bundle
 from retune.bundle.plan import NetworkPlan
 from retune.bundle.runtime.module import Module
 from retune.bundle.verify.bench import BenchOptions, compare_times
-from retune.bundle.verify.contest import open_contest
+from retune.bundle.verify.in_network import open_finalists
 from retune.device.opencl.runtime import Device, open_device
 
 NETWORKS = ("zoo:resnet50_v1", "light:squeezenet", "zoo:mobilenet")
@@ -28,18 +28,18 @@ _PASSES = 20
 """At once; the launches then have a turn."""
 
 
-def alone(plan: NetworkPlan) -> ContestPlan:
-    """The plan as a contest in which each launch is a slot without a rival."""
+def alone(plan: NetworkPlan) -> FinalistsPlan:
+    """The plan with a slot for each launch, of one finalist."""
     slots = [
-        Slot(task_key="", label=launch.label, contenders=(range(i, i + 1),))
+        Slot(task_key="", label=launch.label, finalists=(range(i, i + 1),))
         for i, launch in enumerate(plan.launches)
     ]
-    return ContestPlan(plan=plan, slots=tuple(slots))
+    return FinalistsPlan(plan=plan, slots=tuple(slots))
 
 
 def measure(plan: NetworkPlan, device: Device, seconds: float) -> tuple[float, float]:
     """Milliseconds: the sum over the steps of a pass, and a launch of the whole bundle."""
-    contest, module = open_contest(alone(plan), device), Module(plan, device)
+    contest, module = open_finalists(alone(plan), device), Module(plan, device)
     choices = np.zeros((_PASSES, len(plan.launches)), np.int64)
     module.run(module.random_inputs())
     launch = module.runner(0, len(plan.launches))

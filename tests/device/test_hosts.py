@@ -8,14 +8,14 @@ import numpy as np
 import onnx
 import pytest
 
-from retune.bundle.build import build_contest, build_plan
+from retune.bundle.build import build_finalists, build_plan
 from retune.bundle.format import pack_zip, write_bundle
 from retune.bundle.plan import Form, NetworkPlan
 from retune.bundle.runtime.forms import best_form
 from retune.bundle.runtime.module import Module
 from retune.bundle.verify.by_parts import parts_of
 from retune.bundle.verify.compare import compare, verify
-from retune.bundle.verify.contest import open_contest
+from retune.bundle.verify.in_network import open_finalists
 from retune.bundle.verify.peers import Predict, numpy_peer, open_peer, open_reference
 from retune.cli.commands.bench import bench
 from retune.cli.commands.verify import verify as check
@@ -212,8 +212,8 @@ def test_the_form_is_found_by_whole_calls(tmp_path: Path, device: Device):
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_device_s_part_is_raced(name: str, tmp_path: Path, device: Device):
     network = network_of(NETWORKS[name](tmp_path))
-    plan = build_contest(network, {}, device.spec, model_key="", notes={})
-    contest = open_contest(plan, device)
+    plan = build_finalists(network, {}, device.spec, model_key="", notes={})
+    contest = open_finalists(plan, device)
     assert contest.resolved
     seconds = contest.times(np.zeros((2, len(plan.slots)), np.int64))
     assert seconds.shape == (2, len(plan.slots)) and (seconds.sum(axis=1) > 0).all()

@@ -26,12 +26,12 @@ from retune.pipeline.manifest import (
     Constraints,
     ImportManifest,
     PublishedManifest,
-    SearchManifest,
     Selection,
     TaskEntry,
     TaskManifest,
     TaskProgress,
-    Tuned,
+    TunedTasks,
+    TuneManifest,
     TuneRequest,
     ValueInfo,
     VerifyManifest,
@@ -74,7 +74,7 @@ class FakeStages:
             monkeypatch.setattr(chain, name, getattr(self, name))
         monkeypatch.setattr(chain, "spec_of", lambda name: GENERIC_CPU)
         monkeypatch.setattr(chain, "run_id", lambda *_: "run")
-        monkeypatch.setattr(chain, "join_searches", self.joined)
+        monkeypatch.setattr(chain, "join_tuned", self.joined)
 
     def as_tasks(self) -> None:
         """Each of these stages has a Prefect task."""
@@ -82,14 +82,14 @@ class FakeStages:
 
         for name in (name for name in dir(self) if name.startswith("stage_")):
             short = name.removeprefix("stage_")
-            named = (lambda given: f"search {given['task_key']}") if short == "search" else None
+            named = (lambda given: f"tune {given['task_key']}") if short == "tune" else None
             stage_task(getattr(self, name), short, run_name=named)
 
     def finished(self, request: TuneRequest, selection: Selection | None = None) -> FinishedRun:
         """The manifests of a run, with that selection or its own."""
         network = self.stage_import(request)
         tasks = self.stage_extract(request, network)
-        found = {t.key: self.stage_search(request, network, tasks, t.key) for t in TASKS}
+        found = {t.key: self.stage_tune(request, network, tasks, t.key) for t in TASKS}
         searched = self.joined(request, network, tasks, found)
         selection = selection or self.stage_choose(request, tasks, Constraints())
         tuned = self.stage_compile(request, network, tasks, selection, "tuned")
@@ -132,10 +132,10 @@ class FakeStages:
         key = stage_key("extract", network.key)
         return run_once(TaskManifest, stage="extract", key=key, work=work(request), body=body)
 
-    def stage_search(
+    def stage_tune(
         self, request: TuneRequest, network: ImportManifest, tasks: TaskManifest, task_key: str
-    ) -> SearchManifest:
-        def body(_folder: Path) -> SearchManifest:
+    ) -> TuneManifest:
+        def body(_folder: Path) -> TuneManifest:
             if self.passing_failures:
                 self.passing_failures -= 1
                 raise DeviceError("pocl: expected an answer, got none; try again")
@@ -145,7 +145,7 @@ class FakeStages:
             while task_key == self.held and not stopping():
                 time.sleep(0.01)
             ran(request, f"search-{task_key}")
-            return SearchManifest(
+            return TuneManifest(
                 run_id="run",
                 target="fake device",
                 progress=TaskProgress(task_key=task_key, trials=3, failed=1, best_us=33.0),
@@ -157,17 +157,17 @@ class FakeStages:
             )
 
         key = stage_key("tune", tasks.key, request.seed, task_key)
-        return run_once(SearchManifest, stage="tune", key=key, work=work(request), body=body)
+        return run_once(TuneManifest, stage="tune", key=key, work=work(request), body=body)
 
     def joined(
         self,
         request: TuneRequest,
         network: ImportManifest,
         tasks: TaskManifest,
-        found: Mapping[str, SearchManifest | Exception],
-    ) -> Tuned:
-        searches = [each for each in found.values() if isinstance(each, SearchManifest)]
-        return Tuned(
+        found: Mapping[str, TuneManifest | Exception],
+    ) -> TunedTasks:
+        searches = [each for each in found.values() if isinstance(each, TuneManifest)]
+        return TunedTasks(
             run_id="run",
             target="fake device",
             progress=tuple(search.progress for search in searches),
@@ -182,7 +182,7 @@ class FakeStages:
         self,
         request: TuneRequest,
         network: ImportManifest,
-        tuned: Tuned,
+        tuned: TunedTasks,
         layouts: LayoutManifest,
     ) -> Constraints:
         def body(_folder: Path) -> Constraints:

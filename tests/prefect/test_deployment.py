@@ -233,7 +233,7 @@ def test_a_scheduled_run_is_done_by_the_worker(
     assert (tmp_path / "out" / "module" / "module.json").is_file()
     names = lab.task_runs(run)
     assert {"import", "extract", "finalists", "compile tuned", "verify", "report"} <= names.keys()
-    assert any(name.startswith("search ") for name in names)
+    assert any(name.startswith("tune ") for name in names)
 
 
 def test_a_schedule_makes_the_runs(

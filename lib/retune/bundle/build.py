@@ -55,15 +55,15 @@ class Slot:
     task_key: str
     label: str
     """Name of the group."""
-    contenders: tuple[range, ...]
-    """The plan's launches of each contender of the task, in their order; none is empty."""
+    finalists: tuple[range, ...]
+    """The plan's launches of each finalist of the task, in their order; none is empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ContestPlan:
-    """A plan whose launches are those of all contenders: one of each slot runs in a pass.
+class FinalistsPlan:
+    """A plan whose launches are those of all finalists: one of each slot runs in an iteration.
 
-    Host steps have no contenders, and no part in a pass: what they make stays as it is.
+    Host steps have no finalists, and no part in an iteration: what they make stays as it is.
     """
 
     plan: NetworkPlan
@@ -84,23 +84,23 @@ def build_plan(
     Raises: InputError if the device has no arithmetic for an element type of the network.
     """
     alone = {key: (candidate,) for key, candidate in chosen.items()}
-    return build_contest(network, alone, spec, model_key=model_key, notes=notes).plan
+    return build_finalists(network, alone, spec, model_key=model_key, notes=notes).plan
 
 
-def build_contest(
+def build_finalists(
     network: Network,
-    contenders: Mapping[str, Sequence[Candidate]],
+    finalists: Mapping[str, Sequence[Candidate]],
     spec: DeviceSpec,
     *,
     model_key: str,
     notes: Mapping[str, str],
-) -> ContestPlan:
-    """The plan of a network with some contenders for each task; without any, the default schedule.
+) -> FinalistsPlan:
+    """The plan of a network with some finalists for each task; without any, the default schedule.
 
     Raises: InputError if the device has no arithmetic for an element type of the network.
     """
     check_types(network.graph, spec)
-    sources = _Sources(contenders, spec)
+    sources = _Sources(finalists, spec)
     parts = _Parts(network.graph, find_views(network, spec))
     slots: list[Slot] = []
     for placed in network.groups:
@@ -114,7 +114,7 @@ def build_contest(
         made = sources.of(task, parts.storages(placed, task))
         ranges = tuple(parts.launch(placed, task, source, i) for i, source in enumerate(made))
         if all(ranges):
-            slots.append(Slot(task_key=task.key, label=placed.group.name, contenders=ranges))
+            slots.append(Slot(task_key=task.key, label=placed.group.name, finalists=ranges))
     parts.interface()
     plan = NetworkPlan(
         name=network.graph.name,
@@ -133,7 +133,7 @@ def build_contest(
         hosts=tuple(parts.hosts),
         counts=index_counts(network.graph),
     )
-    return ContestPlan(plan=plan, slots=tuple(slots))
+    return FinalistsPlan(plan=plan, slots=tuple(slots))
 
 
 def check_types(graph: Graph, spec: DeviceSpec) -> None:
@@ -160,10 +160,10 @@ def check_types(graph: Graph, spec: DeviceSpec) -> None:
 
 
 class _Sources:
-    """OpenCL programs of tasks' contenders, made once for all groups whose values lie alike."""
+    """OpenCL programs of tasks' finalists, made once for all groups whose values lie alike."""
 
-    def __init__(self, contenders: Mapping[str, Sequence[Candidate]], spec: DeviceSpec) -> None:
-        self._contenders = contenders
+    def __init__(self, finalists: Mapping[str, Sequence[Candidate]], spec: DeviceSpec) -> None:
+        self._finalists = finalists
         self._spec = spec
         self._target = target_of(spec)
         self._programs: dict[str, list[Program]] = {}
@@ -175,7 +175,7 @@ class _Sources:
         return {LARGEST_ERROR_NOTE: _largest(tuple(self._errors.values()))}
 
     def of(self, task: Task, storages: Mapping[str, Storage]) -> list[ProgramSource]:
-        """The programs of its contenders, those inputs and outputs lying as the storages say."""
+        """The programs of its finalists, those inputs and outputs lying as the storages say."""
         key = (task.key, frozenset(storages.items()))
         if key not in self._made:
             programs = [view(program, storages) for program in self._programs_of(task)]
@@ -183,15 +183,15 @@ class _Sources:
         return self._made[key]
 
     def first(self, task: Task) -> Candidate:
-        """The first contender, or the default schedule."""
-        given = self._contenders.get(task.key)
+        """The first finalist, or the default schedule."""
+        given = self._finalists.get(task.key)
         return given[0] if given else default_candidate(task.space(self._spec), self._spec)
 
     def _programs_of(self, task: Task) -> list[Program]:
         """Programs under different names, from which those of their kernels derive."""
         if task.key not in self._programs:
             space = task.space(self._spec)
-            given = self._contenders.get(task.key) or [default_candidate(space, self._spec)]
+            given = self._finalists.get(task.key) or [default_candidate(space, self._spec)]
             programs = [space.instantiate(candidate) for candidate in given]
             self._programs[task.key] = [
                 replace(program, name=f"{program.name}_{number}") if number else program
@@ -283,11 +283,11 @@ class _Parts:
         )
 
     def launch(
-        self, placed: PlacedGroup, task: Task, source: ProgramSource, contender: int
+        self, placed: PlacedGroup, task: Task, source: ProgramSource, finalist: int
     ) -> range:
-        """The launches of one contender of a group are added; their numbers."""
+        """The launches of one finalist of a group are added; their numbers."""
         group, first = placed.group, len(self.launches)
-        own = f"{group.name}#{contender}" if contender else group.name
+        own = f"{group.name}#{finalist}" if finalist else group.name
         bound = bound_values(placed, task)
         names = {s.name: self._bind(s, bound, own) for s in source.buffers}
         for kernel in self._needed(placed, source):

@@ -9,7 +9,6 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from retune.core.dtypes import itemsize
 from retune.core.keys import content_key
 
 Role = Literal["input", "constant", "output", "scratch"]
@@ -70,7 +69,7 @@ class BufferSpec:
     @property
     def bytes(self) -> int:
         """Its size."""
-        return self.elements * itemsize(self.dtype)
+        return self.elements * self.dtype.itemsize
 
     @property
     def sources(self) -> tuple[str, ...]:

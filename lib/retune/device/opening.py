@@ -124,7 +124,7 @@ def is_absent(name: str) -> bool:
 
 
 def unraced(name: str) -> str:
-    """Why finalists are not raced inside their network there, so that records decide.
+    """Why finalists are not compared inside their network there, so that records decide.
 
     Empty where they are. Raises: InputError as `board_of`.
     """

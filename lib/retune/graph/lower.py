@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from retune.core.errors import ModelError
 from retune.graph.graph import Graph
 from retune.ir.te import Dag, Tensor, placeholder, stored
-from retune.ops.tensors import Names, OpCall, rule_of
+from retune.ops.registry import Names, OpCall, expression_of
 
 _ROLES: Mapping[str, str] = {
     "conv2d": "weight",
@@ -52,7 +52,7 @@ def group_tensors(graph: Graph, params: Collection[str] = ()) -> GroupTensors:
     inputs = dict(values)
     for node in graph.nodes:
         output = node.outputs[0]
-        made = rule_of(node.op)(
+        made = expression_of(node.op)(
             OpCall(
                 op=node.op,
                 inputs=[values[value] for value in node.inputs],

@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 
 from retune.core.errors import ModelError
 from retune.graph.graph import Graph, Node
-from retune.ops import Array
+from retune.ops import OPS, Array, lookup
 from retune.ops.registry import integer, ints, number
 from retune.proto.file import value_info
 
@@ -63,12 +63,18 @@ Rule = Callable[[Node, Sequence[str], str, NodeWriter], object]
 
 def write_node(node: Node, inputs: Sequence[str], output: str, to: NodeWriter) -> None:
     """The node under other names. Raises: ModelError for an op without an ONNX form here."""
-    if node.op not in RULES:
+    form = lookup(node.op).onnx
+    plain = form is not None and form.since <= OPSET
+    rule = RULES.get(node.op) or (_named(form.name, *form.attrs) if form and plain else None)
+    if rule is None:
+        known = sorted(
+            {*RULES, *(e.name for e in OPS.values() if e.onnx and e.onnx.since <= OPSET)}
+        )
         raise ModelError(
             f"node '{node.name}': '{node.op}' has no form in ONNX here; expected one of "
-            f"{', '.join(sorted(RULES))}"
+            f"{', '.join(known)}"
         )
-    RULES[node.op](node, inputs, output, to)
+    rule(node, inputs, output, to)
 
 
 def _named(op: str, *keys: str) -> Rule:
@@ -204,19 +210,8 @@ def _softmax(node: Node, inputs: Sequence[str], output: str, to: NodeWriter) -> 
 
 
 RULES: Mapping[str, Rule] = {
-    **{op: _named(op.title()) for op in ("relu", "sigmoid", "tanh", "exp", "erf", "sqrt", "abs")},
-    **{op: _named(op.title()) for op in ("log", "floor", "ceil", "identity", "reciprocal", "add")},
-    "hard_swish": _named("HardSwish"),
-    "hard_sigmoid": _named("HardSigmoid", "alpha", "beta"),
-    "leaky_relu": _named("LeakyRelu", "alpha"),
-    "elu": _named("Elu", "alpha"),
-    "softplus": _named("Softplus"),
-    "negative": _named("Neg"),
-    "subtract": _named("Sub"),
-    "multiply": _named("Mul"),
+    "identity": _named("Identity"),
     "quotient": _named("Div"),
-    "divide": _named("Div"),
-    "power": _named("Pow"),
     "matmul": _named("MatMul"),
     "maximum": _named("Max"),
     "minimum": _named("Min"),

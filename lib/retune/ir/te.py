@@ -116,10 +116,9 @@ def placeholder(
 
 
 def stored(tensor: Tensor, dtype: DType) -> Tensor:
-    """The tensor with its elements in memory as that type, whose compute type they have."""
-    if tensor.dtype is dtype:
+    """The tensor with its elements in memory as that type, if they have its compute type."""
+    if dtype.compute is not tensor.dtype or dtype is tensor.dtype:
         return tensor
-    assert dtype.compute is tensor.dtype, f"{tensor.name}: {tensor.dtype} stored as {dtype}"
     return Tensor(replace(tensor.buffer, dtype=dtype), tensor.op)
 
 

@@ -2,7 +2,6 @@
 
 from retune.ops import (
     blocked,
-    broadcast,
     convolution,
     elementwise,
     host,
@@ -13,7 +12,6 @@ from retune.ops import (
     normalisation,
     pooling,
     quantized,
-    ranking,
     reduction,
 )
 from retune.ops.registry import OPS, Array, Attrs, AttrValue, OpDef, OpKind, lookup
@@ -26,7 +24,6 @@ __all__ = [
     "OpDef",
     "OpKind",
     "blocked",
-    "broadcast",
     "convolution",
     "elementwise",
     "host",
@@ -38,6 +35,5 @@ __all__ = [
     "normalisation",
     "pooling",
     "quantized",
-    "ranking",
     "reduction",
 ]

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from retune.core.dtypes import INT8, INT32, TensorType
-from retune.ops.convolution import conv2d, conv_transpose, transposed_extents
-from retune.ops.registry import Array, Attrs, integer, ints, op, present
+from retune.core.dtypes import INT8, INT32, Array, TensorType
+from retune.ir.expr import Expr, const, select
+from retune.ir.te import Tensor
+from retune.ops.convolution import data_index, split_axes, transposed_extents
+from retune.ops.registry import Attrs, OpCall, OpDef, integer, ints, lookup, op, present, register
 from retune.ops.shapes import channels, data_shape, require, spatial, window_extent
-from retune.ops.windows import from_channels_first, to_channels_first
 
 OFFLOADED = "offload"
 """The kind of ops that an accelerator runs by itself, each with all that follows its sums."""
@@ -44,10 +45,25 @@ def _infer_pack(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Tenso
 
 
 @op("pack_blocks", kind="injective", infer=_infer_pack)
-def pack_blocks(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
-    """Images in the layout of the attribute, in blocks of `batch` images and `block` channels."""
-    data = to_channels_first(present(arrays), str(attrs["layout"]))
-    return (in_blocks(data, integer(attrs, "batch"), integer(attrs, "block")),)
+def pack_blocks(c: OpCall) -> Tensor:
+    """T_pack_blocks(bo, co, yy, xx, bi, ci) = data[bo*b + bi, yy, xx, co*c + ci]."""
+    (data,) = c.inputs
+    layout, batch, block = (
+        str(c.attrs["layout"]),
+        integer(c.attrs, "batch"),
+        integer(c.attrs, "block"),
+    )
+    count = channels(data.shape, layout)
+
+    def body(*i: Expr) -> Expr:
+        bo, co, yy, xx, bi, ci = i
+        image, channel = bo * batch + bi, co * block + ci
+        inside = data[data_index(image, (yy, xx), channel, layout)]
+        if count == blocks(count, block) * block:
+            return inside
+        return select(channel < count, inside, const(0, data.dtype))
+
+    return c.stage(body, axes=("bo", "co", "yy", "xx", "bi", "ci"))
 
 
 def in_blocks(data: Array, batch: int, block: int) -> Array:
@@ -88,10 +104,16 @@ def _infer_unpack(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Ten
 
 
 @op("unpack_blocks", kind="injective", infer=_infer_unpack)
-def unpack_blocks(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
-    """The first `channels` channels of images in blocks, in the layout of the attribute."""
-    data, count = present(arrays), integer(attrs, "channels")
-    return (from_channels_first(out_of_blocks(data)[:, :count], str(attrs["layout"])),)
+def unpack_blocks(c: OpCall) -> Tensor:
+    """T_unpack_blocks(nn, yy, xx, cc) = data[nn // b, cc // c, yy, xx, nn % b, cc % c]."""
+    (data,) = c.inputs
+    layout, (batch, block) = str(c.attrs["layout"]), data.shape[4:]
+
+    def body(*i: Expr) -> Expr:
+        image, (yy, xx), channel = split_axes(i, layout)
+        return data[image // batch, channel // block, yy, xx, image % batch, channel % block]
+
+    return c.stage(body)
 
 
 def out_of_blocks(data: Array) -> Array:
@@ -140,7 +162,6 @@ def _extents(extents: Sequence[int], taps: Sequence[int], attrs: Attrs) -> tuple
     )
 
 
-@op(BLOCKED_CONV, kind=OFFLOADED, infer=_infer_conv)
 def blocked_conv2d(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
     """int8(clip((convolution + bias) >> shift)), and the sum with another image, if there is one.
 
@@ -150,8 +171,8 @@ def blocked_conv2d(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array,
     data, weight, bias, *rest = (present(arrays, i) for i in range(len(arrays)))
     batch, block = data.shape[4:]
     plain = out_of_blocks(data), out_of_blocks(weight)
-    call = conv_transpose if is_transposed(attrs) else conv2d
-    (total,) = call(plain, {**attrs, **_PLAIN})
+    convolution = lookup("conv_transpose" if is_transposed(attrs) else "conv2d")
+    (total,) = convolution.reference(plain, {**attrs, **_PLAIN})
     sums = in_blocks(total, batch, block) + bias.reshape(len(bias), 1, 1, -1, block)
     found = np.clip(sums >> integer(attrs, "shift"), integer(attrs, "min"), integer(attrs, "max"))
     for other in rest:
@@ -160,3 +181,14 @@ def blocked_conv2d(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array,
         low, high = integer(attrs, "sum_min"), integer(attrs, "sum_max")
         found = np.clip(both >> integer(attrs, "sum_shift"), low, high)
     return (found.astype(np.int8),)
+
+
+register(
+    OpDef(
+        name=BLOCKED_CONV,
+        kind=OFFLOADED,
+        infer=_infer_conv,
+        numpy=blocked_conv2d,
+        doc=blocked_conv2d.__doc__ or "",
+    )
+)

@@ -4,20 +4,20 @@ Attributes: strides, dilations (one each dimension), pads (begins..., ends...), 
 Kernels: [O, I/groups, taps...] for channels-first data, [taps..., I/groups, O] for channels-last.
 `depthwise_conv2d` is the case groups == channels > 1: its channels-last kernel is [KH, KW, C, M];
 output channel c*M+m reads input channel c. Bytes are summed in int32; the border around them is
-`border`, which is their zero point: 0 where the attribute is left out.
+`border`, which is their zero point: 0 where the attribute is left out. Data with pads is copied to
+a stage `PaddedInput` first.
 
 `conv_transpose` is channels-first, with the kernel of the convolution that it is of zeros between
 the data, its taps reversed: [O, I/groups, taps...]; pads are what is cut off its result.
 """
 
 from collections.abc import Sequence
-from math import prod
-
-import numpy as np
 
 from retune.core.dtypes import TensorType
-from retune.ops.linear import BYTES, sum_type, summed
-from retune.ops.registry import Array, Attrs, integer, ints, op, present
+from retune.ir.expr import Expr, all_of, const, equal, select
+from retune.ir.te import Axis, Tensor, compute, reduce_axis
+from retune.ops.linear import product, sum_type
+from retune.ops.registry import Attrs, Names, OpCall, integer, ints, op, present
 from retune.ops.shapes import (
     CHANNELS_LAST,
     channels,
@@ -26,7 +26,83 @@ from retune.ops.shapes import (
     spatial,
     window_extent,
 )
-from retune.ops.windows import from_channels_first, pad_spatial, to_channels_first, windows
+
+SPATIAL = {1: "x", 2: "yx", 3: "zyx"}
+"""Letters of the spatial axes, by their number."""
+
+
+def padded(
+    data: Tensor, pads: Sequence[int], name: Names, value: float = 0.0, stem: str = "PaddedInput"
+) -> Tensor:
+    """The data with a border; pads = (begins..., ends...) over all dimensions, negative crop.
+
+    The data itself if there is nothing to pad.
+    """
+    rank = len(data.shape)
+    begins, ends = pads[:rank], pads[rank:]
+    if not any(pads):
+        return data
+    shape = [b + e + n for b, e, n in zip(begins, ends, data.shape, strict=True)]
+
+    def body(*i: Expr) -> Expr:
+        tests: list[Expr] = []
+        for axis, begin, end, extent in zip(i, begins, ends, data.shape, strict=True):
+            if begin > 0:
+                tests.append(axis >= begin)
+            if end > 0:
+                tests.append(axis < begin + extent)
+        inside = data[tuple(axis - begin for axis, begin in zip(i, begins, strict=True))]
+        return select(all_of(*tests), inside, const(value, data.dtype))
+
+    return compute(name(stem), shape, body, [data])
+
+
+def spatial_pads(pads: Sequence[int], layout: str) -> tuple[int, ...]:
+    """Pads of the spatial dimensions as pads of all."""
+    half = len(pads) // 2
+    begins, ends = pads[:half], pads[half:]
+    if layout in CHANNELS_LAST:
+        return (0, *begins, 0, 0, *ends, 0)
+    return (0, 0, *begins, 0, 0, *ends)
+
+
+def data_axes(count: int, layout: str, channel: str = "ff") -> list[str]:
+    """Names of a data tensor's axes: nn, yy, xx, ff, or nn, ff, yy, xx."""
+    places = [2 * letter for letter in SPATIAL[count]]
+    return ["nn", *places, channel] if layout in CHANNELS_LAST else ["nn", channel, *places]
+
+
+def window_axes(kernel: Sequence[int]) -> tuple[list[Axis], list[Expr]]:
+    """Reduce axes ry, rx over the taps, and each tap's number; a single tap needs no axis."""
+    axes = [
+        reduce_axis(f"r{letter}", extent)
+        for letter, extent in zip(SPATIAL[len(kernel)], kernel, strict=True)
+    ]
+    taps: list[Expr] = [const(0) if a.extent == 1 else a.var for a in axes]
+    return [a for a in axes if a.extent > 1], taps
+
+
+def split_axes(i: Sequence[Expr], layout: str) -> tuple[Expr, list[Expr], Expr]:
+    """Batch, positions and channel of a data index."""
+    if layout in CHANNELS_LAST:
+        return i[0], list(i[1:-1]), i[-1]
+    return i[0], list(i[2:]), i[1]
+
+
+def data_index(batch: Expr, places: Sequence[Expr], channel: Expr, layout: str) -> tuple[Expr, ...]:
+    """The index of a data tensor in that layout; the inverse of `split_axes`."""
+    if layout in CHANNELS_LAST:
+        return (batch, *places, channel)
+    return (batch, channel, *places)
+
+
+def window_places(c: OpCall, places: Sequence[Expr], taps: Sequence[Expr]) -> list[Expr]:
+    """The positions in the padded data that the taps of a window read."""
+    strides, dilations = ints(c.attrs, "strides"), ints(c.attrs, "dilations")
+    return [
+        place * s + tap * d
+        for place, tap, s, d in zip(places, taps, strides, dilations, strict=True)
+    ]
 
 
 def _infer_conv(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -91,56 +167,52 @@ def _convolved(
     return TensorType(shape, sum_type(data, kernel))
 
 
-@op("conv2d", kind="heavy", infer=_infer_conv)
-def conv2d(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
-    """Convolution (cross-correlation) in groups, by im2col and a matrix product."""
-    layout = str(attrs["layout"])
-    data = to_channels_first(present(arrays), layout)
-    kernel = present(arrays, 1)
-    if layout in CHANNELS_LAST:
-        kernel = np.moveaxis(kernel, (-1, -2), (0, 1))
-    return (from_channels_first(_im2col(data, kernel, attrs), layout),)
+@op("conv2d", "conv3d", kind="heavy", infer=_infer_conv)
+def conv(c: OpCall) -> Tensor:
+    """conv2d_nhwc(nn, yy, xx, ff) += data[nn, yy + ry, xx + rx, rc] * w[ry, rx, rc, ff]."""
+    data, weight = c.inputs
+    layout, groups = str(c.attrs["layout"]), integer(c.attrs, "groups")
+    last = layout in CHANNELS_LAST
+    taps_shape = weight.shape[:-2] if last else weight.shape[2:]
+    depth = weight.shape[-2] if last else weight.shape[1]
+    made = channels(c.output.shape, layout) // groups
+    source = padded(data, spatial_pads(ints(c.attrs, "pads"), layout), c.name, border(c.attrs))
+    reduced, taps = window_axes(taps_shape)
+    rc = reduce_axis("rc", depth)
+    order = [*reduced, rc] if last else [rc, *reduced]
 
+    def body(*i: Expr) -> Expr:
+        batch, places, channel = split_axes(i, layout)
+        own = rc.var if groups == 1 else channel // made * depth + rc.var
+        at = data_index(batch, window_places(c, places, taps), own, layout)
+        tap = (*taps, rc.var, channel) if last else (channel, rc.var, *taps)
+        return product(source[at], weight[tap], c)
 
-op("conv3d", kind="heavy", infer=_infer_conv)(conv2d)
-
-
-def _im2col(data: Array, kernel: Array, attrs: Attrs) -> Array:
-    groups, strides = integer(attrs, "groups"), ints(attrs, "strides")
-    taps = kernel.shape[2:]
-    padded = pad_spatial(data, ints(attrs, "pads"), border(attrs))
-    view = windows(padded, taps, strides, ints(attrs, "dilations"))
-    batch, made = data.shape[0], kernel.shape[0]
-    extents = view.shape[2 + len(taps) :]
-    depth = kernel.shape[1] * prod(taps)
-    columns = view.reshape(batch, groups, depth, prod(extents))
-    rows = np.ascontiguousarray(kernel).reshape(groups, made // groups, depth)
-    return summed(rows, columns).reshape(batch, made, *extents)
+    stem, axes = f"{c.op}_{layout.lower()}", data_axes(len(taps), layout)
+    return c.stage(body, [source, weight], stem=stem, reduce=order, axes=axes)
 
 
 @op("depthwise_conv2d", kind="heavy", infer=_infer_depthwise)
-def depthwise_conv2d(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
-    """Each channel convolved with its own M kernels, tap by tap."""
-    layout = str(attrs["layout"])
-    data = to_channels_first(present(arrays), layout)
-    kernel = present(arrays, 1)
-    count = data.shape[1]
-    if layout in CHANNELS_LAST:
-        kernel = np.moveaxis(kernel, (-2, -1), (0, 1))
-    else:
-        kernel = kernel.reshape(count, -1, *kernel.shape[2:])
-    padded = pad_spatial(data, ints(attrs, "pads"), border(attrs))
-    taps = kernel.shape[2:]
-    view = windows(padded, taps, ints(attrs, "strides"), ints(attrs, "dilations"))
-    multiple = kernel.shape[1]
-    dtype = np.int32 if {data.dtype.name, kernel.dtype.name} <= {*BYTES} else data.dtype
-    kernel = kernel.astype(dtype)
-    total = np.zeros((data.shape[0], count, multiple, *view.shape[4:]), dtype)
-    for tap in np.ndindex(*taps):
-        weight = kernel[(slice(None), slice(None), *tap)][:, :, None, None]
-        total += view[(slice(None), slice(None), *tap)][:, :, None] * weight
-    flat = total.reshape(data.shape[0], count * multiple, *view.shape[4:])
-    return (from_channels_first(flat, layout),)
+def depthwise(c: OpCall) -> Tensor:
+    """depthwise_conv2d(nn, yy, xx, cc) += data[nn, yy + ry, xx + rx, cc] * w[ry, rx, cc, 0]."""
+    data, weight = c.inputs
+    layout = str(c.attrs["layout"])
+    last = layout in CHANNELS_LAST
+    taps_shape = weight.shape[:-2] if last else weight.shape[2:]
+    multiple = channels(c.output.shape, layout) // channels(data.shape, layout)
+    source = padded(data, spatial_pads(ints(c.attrs, "pads"), layout), c.name, border(c.attrs))
+    reduced, taps = window_axes(taps_shape)
+    reduced = reduced or [reduce_axis("ry", 1)]
+
+    def body(*i: Expr) -> Expr:
+        batch, places, channel = split_axes(i, layout)
+        own = channel // multiple
+        at = data_index(batch, window_places(c, places, taps), own, layout)
+        tap = (*taps, own, channel % multiple) if last else (channel, const(0), *taps)
+        return product(source[at], weight[tap], c)
+
+    stem, axes = f"{c.op}_{layout.lower()}", data_axes(len(taps), layout, "cc")
+    return c.stage(body, [source, weight], stem=stem, reduce=reduced, axes=axes)
 
 
 def _infer_transposed(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -184,31 +256,48 @@ def transposed_extents(
 
 
 @op("conv_transpose", kind="heavy", infer=_infer_transposed)
-def conv_transpose(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
-    """The transpose of a convolution in groups: each element adds to all that its window sees.
+def conv_transpose(c: OpCall) -> Tensor:
+    """conv_transpose(nn, ff, yy, xx) += SpreadInput[nn, rc, yy + ry, xx + rx] * w[ff, rc, ...].
 
-    Between the data, as around them, lies `border`.
+    Each element adds to all that its window sees: the window is turned around, over data with
+    `border` between and around them. Graph passes take the op apart before it is cut into kernels.
     """
-    data, kernel, groups = present(arrays), present(arrays, 1), integer(attrs, "groups")
-    whole_numbers, zero = data.dtype.name in BYTES, border(attrs)
-    strides, dilations = ints(attrs, "strides"), ints(attrs, "dilations")
-    (batch, inner, *extents), (made, depth, *taps) = data.shape, kernel.shape
-    wide = np.dtype(np.float64) if whole_numbers else data.dtype  # exact below 2**53
-    rows = kernel.reshape(groups, made // groups, depth, prod(taps)).transpose(0, 1, 3, 2)
-    rows = rows.reshape(groups, -1, depth).astype(wide)
-    flat = data.reshape(batch, groups, inner // groups, prod(extents)).astype(wide)
-    each = np.matmul(rows, flat - wide.type(zero)).reshape(batch, made, *taps, *extents)
-    free = {**attrs, "pads": (0,) * (2 * len(taps))}
-    whole = np.zeros((batch, made, *transposed_extents(extents, taps, free)), each.dtype)
-    for tap in np.ndindex(*taps):
-        places = (
-            slice(t * d, t * d + (e - 1) * s + 1, s)
-            for t, d, e, s in zip(tap, dilations, extents, strides, strict=True)
-        )
-        whole[(slice(None), slice(None), *places)] += each[(slice(None), slice(None), *tap)]
-    result = pad_spatial(whole, tuple(-pad for pad in ints(attrs, "pads")))
-    if not whole_numbers:
-        return (result,)
-    sides = [1] * len(taps)
-    around = zero * kernel.reshape(made, -1).astype(np.float64).sum(axis=1).reshape(-1, *sides)
-    return ((result + around).astype(np.int64).astype(np.int32),)
+    data, weight = c.inputs
+    groups, dilations = integer(c.attrs, "groups"), ints(c.attrs, "dilations")
+    (made, depth, *sizes), pads = weight.shape, ints(c.attrs, "pads")
+    around = [(size - 1) * d for size, d in zip(sizes, dilations, strict=True)] * 2
+    wide = [own - pad for own, pad in zip(around, pads, strict=True)]
+    source = _spread(c, data, wide)
+    rc = reduce_axis("rc", depth)
+    reduced, taps = window_axes(sizes)
+
+    def body(*i: Expr) -> Expr:
+        batch, channel, *places = i
+        own = rc.var if groups == 1 else channel // (made // groups) * depth + rc.var
+        at = [p + t * d for p, t, d in zip(places, taps, dilations, strict=True)]
+        back = [size - 1 - t for size, t in zip(sizes, taps, strict=True)]
+        return product(source[(batch, own, *at)], weight[(channel, rc.var, *back)], c)
+
+    axes = data_axes(len(sizes), "NCHW")
+    return c.stage(body, [source, weight], stem=c.op, reduce=[rc, *reduced], axes=axes)
+
+
+def _spread(c: OpCall, data: Tensor, wide: Sequence[int]) -> Tensor:
+    """The data a stride apart, with so much around them (begins..., ends...)."""
+    strides, extents = ints(c.attrs, "strides"), data.shape[2:]
+    whole = [(e - 1) * s + 1 for e, s in zip(extents, strides, strict=True)]
+    begins, ends = wide[: len(whole)], wide[len(whole) :]
+    shape = [b + n + e for b, n, e in zip(begins, whole, ends, strict=True)]
+
+    def body(*i: Expr) -> Expr:
+        batch, channel, *places = i
+        inside = [place - begin for place, begin in zip(places, begins, strict=True)]
+        tests: list[Expr] = []
+        for at, size, stride in zip(inside, whole, strides, strict=True):
+            tests += [at >= 0, at < size]
+            tests += [equal(at % stride, 0)] if stride > 1 else []
+        read = [at // stride for at, stride in zip(inside, strides, strict=True)]
+        between = const(border(c.attrs), data.dtype)
+        return select(all_of(*tests), data[(batch, channel, *read)], between)
+
+    return c.stage(body, [data], stem="SpreadInput", shape=(*data.shape[:2], *shape))

@@ -1,141 +1,123 @@
-"""Ops of one input that map each element on its own."""
+"""Ops that map elements on their own: of one input, and of several whose shapes broadcast.
 
-from collections.abc import Callable, Sequence
-from math import pi, sqrt
-from typing import cast
+A function of scalars is one entry in `ir.functions`; `operator_of` makes the operator of it. What
+is here besides is not one function of numbers: a choice, and conversions.
+"""
 
-import numpy as np
+from collections.abc import Sequence
+from typing import cast as cast_type
 
-from retune.core.dtypes import BOOL, DType, TensorType, numpy_dtype
-from retune.ops.registry import Array, Attrs, number, op, present
-from retune.ops.shapes import require, same_type
-
-Unary = Callable[[Array, Attrs], Array]
-
-
-def _sigmoid(x: Array) -> Array:
-    return 0.5 * (np.tanh(0.5 * x) + 1)
-
-
-def _elu(x: Array, alpha: float) -> Array:
-    return np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))
-
-
-def _hard_sigmoid(x: Array, attrs: Attrs) -> Array:
-    return np.clip(number(attrs, "alpha") * x + number(attrs, "beta"), 0, 1)
-
-
-def _erf(x: Array) -> Array:
-    from math import erf
-
-    return np.vectorize(erf, otypes=[np.float64])(x) if x.size else x
+from retune.core.dtypes import BOOL, DType, TensorType
+from retune.ir.expr import Expr, as_expr, binary, bitcast, cast, const, select
+from retune.ir.functions import FUNCTIONS, ScalarFunction, call
+from retune.ir.te import Tensor
+from retune.ops.registry import (
+    OPS,
+    SOURCES,
+    Attrs,
+    OnnxForm,
+    OpCall,
+    OpDef,
+    number,
+    op,
+    present,
+    register,
+)
+from retune.ops.shapes import broadcast_type, common_shape, compare_type, require, same_type
 
 
-def _softplus(x: Array) -> Array:
-    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+def operator_of(entry: ScalarFunction) -> OpDef:
+    """T_op(i...) = f(a[i...], b[i...], attributes), dimensions of extent 1 read at 0."""
+
+    def expression(c: OpCall) -> Tensor:
+        def element(*i: Expr) -> Expr:
+            first, *more = (c.read(tensor, i) for tensor in c.inputs)
+            others = (value if entry.mixed else cast(value, first.dtype) for value in more)
+            return call(entry.name, first, *others, **numbers)
+
+        numbers = {key: number(c.attrs, key) for key in entry.attributes}
+        return c.stage(element)
+
+    infer = same_type if entry.arity == 1 else broadcast_type
+    doc = "One element in, one out." if entry.arity == 1 else "Inputs with numpy's broadcasting."
+    return OpDef(
+        name=entry.op,
+        kind="elementwise" if entry.arity == 1 else "broadcast",
+        infer=_infer_logic if entry.logical else compare_type if entry.predicate else infer,
+        expression=expression,
+        onnx=OnnxForm(entry.onnx, entry.onnx_since, entry.attributes) if entry.onnx else None,
+        doc=doc,
+    )
 
 
-def _gelu_tanh(x: Array) -> Array:
-    return 0.5 * x * (1 + np.tanh(sqrt(2 / pi) * (x + 0.044715 * x * x * x)))
+def _infer_logic(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    for entry in types:
+        require(
+            entry is not None and entry.dtype == BOOL,
+            lambda entry=entry: f"a logical operator: expected values of type bool, got {entry}",
+        )
+    return compare_type(types, attrs)
 
 
-UNARY: dict[str, Unary] = {
-    "relu": lambda x, _: np.maximum(x, 0),
-    "clip": lambda x, a: np.clip(x, number(a, "min"), number(a, "max")),
-    "sigmoid": lambda x, _: _sigmoid(x),
-    "tanh": lambda x, _: np.tanh(x),
-    "leaky_relu": lambda x, a: np.where(x < 0, number(a, "alpha") * x, x),
-    "elu": lambda x, a: _elu(x, number(a, "alpha")),
-    "selu": lambda x, a: number(a, "gamma") * _elu(x, number(a, "alpha")),
-    "hard_sigmoid": _hard_sigmoid,
-    "hard_swish": lambda x, _: x * np.clip(x / 6 + 0.5, 0, 1),
-    "gelu": lambda x, _: 0.5 * x * (1 + _erf(x * sqrt(0.5))),
-    "gelu_tanh": lambda x, _: _gelu_tanh(x),
-    "swish": lambda x, a: x / (1 + np.exp(-number(a, "alpha") * x)),
-    "mish": lambda x, _: x * np.tanh(_softplus(x)),
-    "exp": lambda x, _: np.exp(x),
-    "log": lambda x, _: np.log(x),
-    "sqrt": lambda x, _: np.sqrt(x),
-    "abs": lambda x, _: np.abs(x),
-    "negative": lambda x, _: -x,
-    "floor": lambda x, _: np.floor(x),
-    "ceil": lambda x, _: np.ceil(x),
-    "round": lambda x, _: np.rint(x),
-    "reciprocal": lambda x, _: np.reciprocal(x),
-    "softplus": lambda x, _: _softplus(x),
-    "softsign": lambda x, _: x / (1 + np.abs(x)),
-    "erf": lambda x, _: _erf(x),
-    "sin": lambda x, _: np.sin(x),
-    "cos": lambda x, _: np.cos(x),
-    "tan": lambda x, _: np.tan(x),
-    "arcsin": lambda x, _: np.arcsin(x),
-    "arccos": lambda x, _: np.arccos(x),
-    "arctan": lambda x, _: np.arctan(x),
-    "sinh": lambda x, _: np.sinh(x),
-    "cosh": lambda x, _: np.cosh(x),
-    "arcsinh": lambda x, _: np.arcsinh(x),
-    "arccosh": lambda x, _: np.arccosh(x),
-    "arctanh": lambda x, _: np.arctanh(x),
-    "sign": lambda x, _: np.sign(x),
-    "bitwise_not": lambda x, _: np.invert(x),
-    "identity": lambda x, _: x,
-}
-"""Name -> meaning. The result has the input's element type. `round` takes halves to even."""
-
-PREDICATES: dict[str, Callable[[Array], Array]] = {
-    "is_nan": np.isnan,
-    "is_inf": np.isinf,
-    "logical_not": np.logical_not,
-}
-"""Name -> meaning; the result is a truth value."""
+def _register_functions() -> None:
+    """Every scalar function is an operator, those too that came to be after this import."""
+    for entry in FUNCTIONS.values():
+        if entry.op and entry.op not in OPS:
+            register(operator_of(entry))
 
 
-def _unary(meaning: Unary) -> Callable[[Sequence[Array | None], Attrs], tuple[Array, ...]]:
-    def reference(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
-        data = present(arrays)
-        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-            return (np.asarray(meaning(data, attrs)).astype(data.dtype, copy=False),)
-
-    return reference
+_register_functions()
+SOURCES.append(_register_functions)
 
 
-def _infer_predicate(types: Sequence[TensorType | None], _: Attrs) -> tuple[TensorType, ...]:
-    return (TensorType(present(types).shape, BOOL),)
+def _infer_where(types: Sequence[TensorType | None], _: Attrs) -> tuple[TensorType, ...]:
+    condition, then = present(types), present(types, 1)
+    require(
+        condition.dtype == BOOL,
+        lambda: f"where: expected a condition of type bool, got {condition}",
+    )
+    return (TensorType(common_shape(types), then.dtype),)
 
 
-def _predicate(
-    meaning: Callable[[Array], Array],
-) -> Callable[[Sequence[Array | None], Attrs], tuple[Array, ...]]:
-    return lambda arrays, _: (np.asarray(meaning(present(arrays))),)
+@op("where", kind="broadcast", infer=_infer_where, onnx=OnnxForm("Where"))
+def where(c: OpCall) -> Tensor:
+    """Elements of the second or third input by the first."""
+    return c.stage(lambda *i: select(*(c.read(tensor, i) for tensor in c.inputs)))
 
 
-for _name, _meaning in UNARY.items():
-    op(_name, kind="elementwise", infer=same_type)(_unary(_meaning))
-for _name, _meaning in PREDICATES.items():
-    op(_name, kind="elementwise", infer=_infer_predicate)(_predicate(_meaning))
+def _infer_to(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    return (TensorType(present(types).shape, cast_type("DType", attrs["to"])),)
 
 
-def _infer_cast(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
-    return (TensorType(present(types).shape, cast("DType", attrs["to"])),)
+@op("cast", kind="elementwise", infer=_infer_to)
+def cast_elements(c: OpCall) -> Tensor:
+    """The elements as another type, truncated toward zero for integers; all but zero is true."""
+    (x,) = c.inputs
+    to = c.output.dtype
 
+    def body(*i: Expr) -> Expr:
+        value = c.read(x, i)
+        if to == BOOL and x.dtype != BOOL:
+            return binary("ne", value, as_expr(0, x.dtype))
+        if x.dtype == BOOL and to != BOOL:
+            return select(value, const(1, to), const(0, to))
+        return cast(value, to)
 
-@op("cast", kind="elementwise", infer=_infer_cast)
-def cast_elements(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
-    """The elements as another type (`to`), truncated toward zero for integers."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        return (present(arrays).astype(numpy_dtype(str(attrs["to"]))),)
+    return c.stage(body)
 
 
 def _infer_bitcast(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
-    data, to = present(types), cast("DType", attrs["to"])
+    (data,), (made,) = types, _infer_to(types, attrs)
     require(
-        data.dtype.itemsize == to.itemsize and BOOL not in (data.dtype, to),
-        lambda: f"bitcast of {data} to {to}: expected numbers of the same size",
+        data is not None
+        and data.dtype.itemsize == made.dtype.itemsize
+        and BOOL not in (data.dtype, made.dtype),
+        lambda: f"bitcast of {data} to {made.dtype}: expected numbers of the same size",
     )
-    return (TensorType(data.shape, to),)
+    return (made,)
 
 
 @op("bitcast", kind="elementwise", infer=_infer_bitcast)
-def bitcast(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
+def bitcast_elements(c: OpCall) -> Tensor:
     """The elements' bits as elements of another type (`to`) of the same size."""
-    return (np.array(present(arrays)).view(numpy_dtype(str(attrs["to"]))),)
+    return c.stage(lambda *i: bitcast(c.read(c.inputs[0], i), c.output.dtype))

@@ -15,7 +15,7 @@ import numpy as np
 
 from retune.core.dtypes import UNKNOWN, TensorType
 from retune.core.errors import ModelError
-from retune.ops.registry import Array, Attrs, op, present
+from retune.ops.registry import Array, Attrs, OpDef, present, register
 
 if TYPE_CHECKING:
     import onnx
@@ -236,8 +236,10 @@ def _infer(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType
     return step.types
 
 
-@op(HOST, kind="host", infer=_infer)
 def host(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
     """What the ONNX model in `model` makes of its inputs, by `onnx.reference`."""
     step = step_of(attrs)
     return step.run([present(arrays, index) for index in range(len(arrays))])
+
+
+register(OpDef(name=HOST, kind="host", infer=_infer, numpy=host, doc=host.__doc__ or ""))

@@ -5,15 +5,20 @@ element-wise ops that follow are computed together with them. Places are int32 i
 inside of the data.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import reduce
 from math import prod
 
-import numpy as np
-
 from retune.core.dtypes import INT32, TensorType
-from retune.ops.registry import Array, Attrs, integer, ints, op, present
+from retune.ir.expr import Expr, Load, const, maximum, minimum, select
+from retune.ir.te import Tensor, reduce_axis
+from retune.ops.convolution import data_axes, data_index, split_axes
+from retune.ops.registry import Attrs, OpCall, integer, ints, op, present
 from retune.ops.shapes import channels, data_shape, require, spatial
-from retune.ops.windows import from_channels_first, to_channels_first
+
+_WRITTEN_TAPS = 16
+"""Taps that are written out: then the op runs at memory speed, with what precedes and follows. More
+of them are a reduction."""
 
 
 def _infer_repeat(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -27,12 +32,11 @@ def _infer_repeat(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Ten
 
 
 @op("repeat", kind="reduction", infer=_infer_repeat)
-def repeat(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
-    """Each element as often as `repeats` says of the dimension, one beside the other."""
-    data = present(arrays)
-    for axis, times in enumerate(ints(attrs, "repeats")):
-        data = np.repeat(data, times, axis) if times > 1 else data
-    return (data,)
+def repeat(c: OpCall) -> Tensor:
+    """T_repeat(i...) = x[i // repeats...]."""
+    (x,) = c.inputs
+    repeats = ints(c.attrs, "repeats")
+    return c.stage(lambda *i: x[tuple(a // times for a, times in zip(i, repeats, strict=True))])
 
 
 def _infer_extend(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -61,16 +65,33 @@ def extent_reach(extent: int, mode: str) -> int | None:
 
 
 @op("extend", kind="reduction", infer=_infer_extend)
-def extend(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
-    """The data and, past its edges, the same again; pads = (begins..., ends...), `mode` says how.
+def extend(c: OpCall) -> Tensor:
+    """T_extend(i...) = x[i - begins, folded back into the data...]."""
+    (x,) = c.inputs
+    rank, pads, mode = len(x.shape), ints(c.attrs, "pads"), str(c.attrs["mode"])
 
-    edge: the last element. reflect: mirrored at it. wrap: from the other side.
-    """
-    data, pads = present(arrays), ints(attrs, "pads")
-    widths = list(zip(pads[: data.ndim], pads[data.ndim :], strict=True))
-    mode = str(attrs["mode"])
-    assert mode in ("edge", "reflect", "wrap")
-    return (np.pad(data, widths, mode=mode),)
+    def body(*i: Expr) -> Expr:
+        return x[
+            tuple(_folded(i[d], pads[d], pads[d + rank], x.shape[d], mode) for d in range(rank))
+        ]
+
+    return c.stage(body)
+
+
+def _folded(axis: Expr, begin: int, end: int, extent: int, mode: str) -> Expr:
+    """The element of the data that an element of its continuation shows."""
+    inside, last = axis - begin, extent - 1
+    before, behind = {
+        "edge": (const(0), const(last)),
+        "reflect": (const(begin) - axis, const(2 * last + begin) - axis),
+        "wrap": (inside + extent, inside - extent),
+    }[mode]
+    place = inside
+    if end:
+        place = select(axis < begin + extent, place, behind)
+    if begin:
+        place = select(axis >= begin, place, before)
+    return place
 
 
 def _infer_resample(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -99,22 +120,24 @@ def _check_tables(data: TensorType, places: TensorType, weights: TensorType) -> 
 
 
 @op("resample", kind="reduction", infer=_infer_resample)
-def resample(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
-    """Along each of `axes`, weighted sums of a few elements.
+def resample(c: OpCall) -> Tensor:
+    """T_resample(.., i, ..) = sum over k of x[.., places[i, k], ..] * weights[i, k], each axis."""
+    value = c.inputs[0]
+    for position, axis in enumerate(ints(c.attrs, "axes")):
+        places, weights = c.inputs[1 + 2 * position], c.inputs[2 + 2 * position]
+        value = _along(c, value, axis, places, weights)
+    return value
 
-    Inputs: the data, then for each axis places int32 [n, taps] and weights [n, taps]; element i of
-    the result is the sum over k of weights[i, k] * data[places[i, k]].
-    """
-    data = present(arrays)
-    for position, axis in enumerate(ints(attrs, "axes")):
-        places, weights = present(arrays, 1 + 2 * position), present(arrays, 2 + 2 * position)
-        sides = [-1 if d == axis else 1 for d in range(data.ndim)]
-        shape = (*data.shape[:axis], len(places), *data.shape[axis + 1 :])
-        total = np.zeros(shape, data.dtype)
-        for k in range(places.shape[1]):
-            total += np.take(data, places[:, k], axis, mode="clip") * weights[:, k].reshape(sides)
-        data = total
-    return (data,)
+
+def _along(c: OpCall, x: Tensor, axis: int, places: Tensor, weights: Tensor) -> Tensor:
+    made, taps = places.shape
+    shape = (*x.shape[:axis], made, *x.shape[axis + 1 :])
+
+    def tap(i: Sequence[Expr], k: Expr) -> Expr:
+        place = _place(places[i[axis], k], x.shape[axis], taps)
+        return x[(*i[:axis], place, *i[axis + 1 :])] * weights[i[axis], k]
+
+    return _summed(c, shape, taps, tap, [x, places, weights])
 
 
 def _infer_sample(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -133,24 +156,41 @@ def _infer_sample(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Ten
 
 
 @op("sample", kind="reduction", infer=_infer_sample)
-def sample(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
-    """For each point, and in all channels, a weighted sum of a few positions.
+def sample(c: OpCall) -> Tensor:
+    """T_sample(n, p, c) = sum over k of x[n, places[n, p, k], c] * weights[n, p, k]."""
+    x, places, weights = c.inputs
+    axis, taps = integer(c.attrs, "axis"), places.shape[2]
 
-    Inputs: data [n, c, positions] (axis 2) or [n, positions, c] (axis 1), places int32 and weights
-    [n or 1, points, taps]. The points take the place of the positions.
-    """
-    data, places, weights = (present(arrays, index) for index in range(3))
-    axis = integer(attrs, "axis")
-    places = np.clip(places, 0, data.shape[axis] - 1)
-    other = 3 - axis
-    shape = [*data.shape]
-    shape[axis] = places.shape[1]
-    total = np.zeros(shape, data.dtype)
-    for k in range(places.shape[2]):
-        at = np.broadcast_to(np.expand_dims(places[:, :, k], other), shape)
-        values = np.take_along_axis(data, at, axis)
-        total += values * np.expand_dims(weights[:, :, k], other)
-    return (total,)
+    def tap(i: Sequence[Expr], k: Expr) -> Expr:
+        row = const(0) if places.shape[0] == 1 else i[0]
+        place = _place(places[row, i[axis], k], x.shape[axis], taps)
+        at = (*i[:axis], place, *i[axis + 1 :])
+        return x[at] * weights[row, i[axis], k]
+
+    return _summed(c, c.output.shape, taps, tap, c.inputs)
+
+
+def _place(place: Load, extent: int, taps: int) -> Expr:
+    """The place; inside of the data whatever it holds, where tuning may fill it at random."""
+    return place if taps <= _WRITTEN_TAPS else minimum(maximum(place, 0), extent - 1)
+
+
+def _summed(
+    c: OpCall,
+    shape: Sequence[int],
+    taps: int,
+    tap: Callable[[Sequence[Expr], Expr], Expr],
+    inputs: Sequence[Tensor],
+) -> Tensor:
+    """The sum of `tap(axes, k)` over k: written out, or as a reduction where it is long."""
+    if taps > _WRITTEN_TAPS:
+        k = reduce_axis("k", taps)
+        return c.stage(lambda *i: tap(i, k.var), inputs, shape=shape, reduce=[k])
+
+    def body(*i: Expr) -> Expr:
+        return reduce(lambda total, term: total + term, (tap(i, const(k)) for k in range(taps)))
+
+    return c.stage(body, inputs, shape=shape)
 
 
 def _infer_unpack(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -176,25 +216,23 @@ def _infer_unpack(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Ten
 
 
 @op("depth_to_space", kind="reduction", infer=_infer_unpack)
-def depth_to_space(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
-    """Channels become blocks of positions, of which `extents` are left from `begins` on.
+def depth_to_space(c: OpCall) -> Tensor:
+    """T_depth_to_space(nn, yy, xx, cc) = x[nn, y // by, x // bx, the channel of y % by, x % bx]."""
+    (x,) = c.inputs
+    layout, blocks = str(c.attrs["layout"]), ints(c.attrs, "blocks")
+    groups, begins = integer(c.attrs, "groups"), ints(c.attrs, "begins")
+    each = channels(c.output.shape, layout) // groups
 
-    Channels are (group, position in the block, channel of the group): one group is the order that
-    ONNX calls DCR, a group for each resulting channel is CRD.
-    """
-    layout, blocks, groups = str(attrs["layout"]), ints(attrs, "blocks"), integer(attrs, "groups")
-    data = to_channels_first(present(arrays), layout)
-    batch, packed, *extents = data.shape
-    rank, each = len(blocks), packed // (prod(blocks) * groups)
-    parts = data.reshape(batch, groups, *blocks, each, *extents)
-    pairs = [axis for d in range(rank) for axis in (3 + rank + d, 2 + d)]
-    moved = parts.transpose(0, 1, 2 + rank, *pairs)
-    whole = moved.reshape(
-        batch, groups * each, *(e * b for e, b in zip(extents, blocks, strict=True))
-    )
-    kept = tuple(
-        slice(begin, begin + count)
-        for begin, count in zip(ints(attrs, "begins"), ints(attrs, "extents"), strict=True)
-    )
-    result = np.ascontiguousarray(whole[(slice(None), slice(None), *kept)])
-    return (from_channels_first(result, layout),)
+    def body(*i: Expr) -> Expr:
+        batch, places, channel = split_axes(i, layout)
+        within: Expr = const(0)
+        for place, begin, block in zip(places, begins, blocks, strict=True):
+            within = within * block + (place + begin) % block
+        group = channel // each if groups > 1 else const(0)
+        own = channel % each if groups > 1 else channel
+        packed = group * (prod(blocks) * each) + within * each + own
+        whole = [(p + b) // s for p, b, s in zip(places, begins, blocks, strict=True)]
+        return x[data_index(batch, whole, packed, layout)]
+
+    axes = data_axes(len(blocks), layout, "cc")
+    return c.stage(body, axes=axes)

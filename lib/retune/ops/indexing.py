@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from retune.core.dtypes import INT32, INT64, TensorType
+from retune.core.dtypes import INT32, INT64, Array, TensorType
+from retune.ir.expr import Expr, cast, const, equal, maximum, minimum, select
+from retune.ir.te import Reducer, Tensor, reduce_axis
 from retune.ops import host_numpy
-from retune.ops.host_numpy import COMBINED
-from retune.ops.registry import Array, Attrs, integer, op, present
+from retune.ops.registry import Attrs, OpCall, integer, op, present
 from retune.ops.shapes import require, same_type
 
 INDEX_TYPES = (INT32, INT64)
@@ -35,11 +36,23 @@ def _infer_elements(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[T
     return (TensorType(indices.shape, data.dtype),)
 
 
-@op("gather_elements", kind="injective", infer=_infer_elements)
-def gather_elements(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
-    """The element that each index names along `axis`, in its own line; negative from the end."""
+def _elements(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
     data, indices = present(arrays), present(arrays, 1)
     return (host_numpy.gather_elements(data, indices, integer(attrs, "axis")),)
+
+
+@op("gather_elements", kind="injective", infer=_infer_elements, numpy=_elements)
+def gather_elements(c: OpCall) -> Tensor:
+    """T_gather_elements(i...) = x[i..., indices[i...], i...]; negative ones from the end."""
+    x, indices = c.inputs
+    axis = integer(c.attrs, "axis")
+
+    def body(*i: Expr) -> Expr:
+        which = cast(indices[i], INT32)
+        place = select(which < 0, which + x.shape[axis], which)
+        return x[(*i[:axis], place, *i[axis + 1 :])]
+
+    return c.stage(body)
 
 
 def _infer_writers(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -51,9 +64,7 @@ def _infer_writers(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Te
     return (TensorType((positions.shape[0], integer(attrs, "places")), INT32),)
 
 
-@op("last_writers", kind="reduction", infer=_infer_writers)
-def last_writers(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
-    """For each of `places`, the number of the last position that names it; -1 without one."""
+def _last_writers(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
     positions, places = present(arrays), integer(attrs, "places")
     batches, updates = np.nonzero((positions >= 0) & (positions < places))
     writers = np.full((positions.shape[0], places), -1, np.int32)
@@ -61,11 +72,26 @@ def last_writers(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, .
     return (writers,)
 
 
-COMBINE: dict[str, Callable[[Array, Array], Array]] = {
-    "none": lambda _, update: update,
-    **COMBINED,
+@op("last_writers", kind="reduction", infer=_infer_writers, numpy=_last_writers)
+def last_writers(c: OpCall) -> Tensor:
+    """T_last_writers(b, p) = the largest u with positions[b, u] = p, or -1."""
+    (positions,) = c.inputs
+    u = reduce_axis("u", positions.shape[1])
+
+    def body(b: Expr, p: Expr) -> Expr:
+        return select(equal(cast(positions[b, u], INT32), p), u.var, -1)
+
+    return c.stage(body, reduce=[u], reducer="max")
+
+
+COMBINE: dict[str, tuple[Callable[[Expr, Expr], Expr], Reducer]] = {
+    "none": (lambda _, update: update, "max"),
+    "add": (lambda a, b: a + b, "sum"),
+    "mul": (lambda a, b: a * b, "prod"),
+    "max": (maximum, "max"),
+    "min": (minimum, "min"),
 }
-"""Reduction -> what becomes of an element and its update."""
+"""Reduction -> how a place and its update combine, and how updates of one place do."""
 
 
 def _rows(data: TensorType, updates: TensorType, index: TensorType, extent: int) -> bool:
@@ -84,12 +110,16 @@ def _infer_write(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Tens
 
 
 @op("write_rows", kind="injective", infer=_infer_write)
-def write_rows(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
-    """The data with each place's row combined with its writer's, where it has one (from 0 on)."""
-    data, updates, writers = present(arrays), present(arrays, 1), present(arrays, 2)
-    rows = np.take_along_axis(updates, np.maximum(writers, 0)[..., None], axis=1)
-    changed = COMBINE[str(attrs["reduction"])](data, rows)
-    return (np.where((writers >= 0)[..., None], changed, data),)
+def write_rows(c: OpCall) -> Tensor:
+    """T_write_rows(b, p, r) = x[b, p, r] with updates[b, writers[b, p], r], where there is one."""
+    x, updates, writers = c.inputs
+    combine, _ = COMBINE[str(c.attrs["reduction"])]
+
+    def body(b: Expr, p: Expr, r: Expr) -> Expr:
+        old, writer = x[b, p, r], writers[b, p]
+        return select(writer < 0, old, combine(old, updates[b, writer, r]))
+
+    return c.stage(body)
 
 
 def _infer_fold(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -102,12 +132,25 @@ def _infer_fold(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Tenso
     return same_type(types, attrs)
 
 
-@op("fold_rows", kind="reduction", infer=_infer_fold)
-def fold_rows(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
-    """The data with each place's row combined with all updates whose position names it."""
+def _fold_rows(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
     data, positions, updates = present(arrays), present(arrays, 1), present(arrays, 2)
-    combine, result = COMBINE[str(attrs["reduction"])], data.copy()
+    combine, result = host_numpy.COMBINED[str(attrs["reduction"])], data.copy()
     batches, numbers = np.nonzero((positions >= 0) & (positions < data.shape[1]))
-    assert isinstance(combine, np.ufunc)
     combine.at(result, (batches, positions[batches, numbers]), updates[batches, numbers])
     return (result,)
+
+
+@op("fold_rows", kind="reduction", infer=_infer_fold, numpy=_fold_rows)
+def fold_rows(c: OpCall) -> Tensor:
+    """Stages: all updates of a place as one, and that with the place's own row."""
+    x, positions, updates = c.inputs
+    combine, reducer = COMBINE[str(c.attrs["reduction"])]
+    u = reduce_axis("u", positions.shape[1])
+
+    def step(b: Expr, p: Expr, r: Expr) -> Expr:
+        neutral = {"sum": const(0, x.dtype), "prod": const(1, x.dtype)}.get(reducer, x[b, p, r])
+        meant = equal(cast(positions[b, u], INT32), p)
+        return select(meant, updates[b, u, r], neutral)
+
+    made = c.stage(step, stem="T_fold_updates", reduce=[u], reducer=reducer)
+    return c.stage(lambda b, p, r: combine(x[b, p, r], made[b, p, r]), [x, made])

@@ -5,10 +5,10 @@ Products of bytes, each operand uint8 or int8, are summed in int32.
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from retune.core.dtypes import INT7, INT8, INT32, UINT8, DType, TensorType
-from retune.ops.registry import Array, Attrs, op, present
+from retune.ir.expr import Expr, Load, cast, const
+from retune.ir.te import Tensor, reduce_axis
+from retune.ops.registry import Attrs, OpCall, op, present
 from retune.ops.shapes import common_shape, require
 
 BYTES = (UINT8, INT8, INT7)
@@ -23,15 +23,10 @@ def sum_type(left: TensorType, right: TensorType) -> DType:
     return INT32 if left.dtype in BYTES and right.dtype in BYTES else left.dtype
 
 
-def summed(left: Array, right: Array) -> Array:
-    """The matrix product; integers are multiplied as float64, which is exact and much faster.
-
-    Sums of bytes stay below 2**53 in magnitude; other integers wrap, so they stay as they are.
-    """
-    if left.dtype.name not in BYTES or right.dtype.name not in BYTES:
-        return np.matmul(left, right)
-    wide = np.matmul(left.astype(np.float64), right.astype(np.float64))
-    return wide.astype(np.int64).astype(np.int32)
+def product(a: Load, b: Load, c: OpCall) -> Expr:
+    """The product of two elements in the type of the output."""
+    dtype = c.output.dtype
+    return a * b if a.dtype == dtype else cast(a, dtype) * cast(b, dtype)
 
 
 def _infer_dense(types: Sequence[TensorType | None], _: Attrs) -> tuple[TensorType, ...]:
@@ -44,9 +39,11 @@ def _infer_dense(types: Sequence[TensorType | None], _: Attrs) -> tuple[TensorTy
 
 
 @op("dense", kind="heavy", infer=_infer_dense)
-def dense(arrays: Sequence[Array | None], _: Attrs) -> tuple[Array, ...]:
-    """data [n, k] times the transpose of weight [m, k]."""
-    return (summed(present(arrays), present(arrays, 1).T),)
+def dense(c: OpCall) -> Tensor:
+    """T_dense(i, j) += data[i, k] * weight[j, k]."""
+    data, weight = c.inputs
+    k = reduce_axis("k", data.shape[1])
+    return c.stage(lambda i, j: product(data[i, k], weight[j, k], c), reduce=[k])
 
 
 def _infer_matmul(types: Sequence[TensorType | None], _: Attrs) -> tuple[TensorType, ...]:
@@ -60,6 +57,19 @@ def _infer_matmul(types: Sequence[TensorType | None], _: Attrs) -> tuple[TensorT
 
 
 @op("matmul", kind="heavy", infer=_infer_matmul)
-def matmul(arrays: Sequence[Array | None], _: Attrs) -> tuple[Array, ...]:
-    """Matrix product over the last two dimensions; the others broadcast."""
-    return (summed(present(arrays), present(arrays, 1)),)
+def matmul(c: OpCall) -> Tensor:
+    """T_matmul(b..., i, j) += a[b..., i, k] * w[b..., k, j]; batch extents of 1 broadcast."""
+    left, right = c.inputs
+    k = reduce_axis("k", left.shape[-1])
+    rank = len(c.output.shape)
+
+    def batch(tensor: Tensor, axes: Sequence[Expr]) -> list[Expr]:
+        own = tensor.shape[:-2]
+        outer = axes[rank - 2 - len(own) : rank - 2]
+        return [const(0) if e == 1 else a for a, e in zip(outer, own, strict=True)]
+
+    def body(*axes: Expr) -> Expr:
+        a = left[(*batch(left, axes), axes[-2], k.var)]
+        return product(a, right[(*batch(right, axes), k.var, axes[-1])], c)
+
+    return c.stage(body, reduce=[k], axes=[*(f"b{d}" for d in range(rank - 2)), "i", "j"])

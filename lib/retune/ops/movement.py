@@ -1,12 +1,16 @@
-"""Ops that move elements and compute nothing."""
+"""Ops that move elements and compute nothing: each output element is one input element."""
 
 from collections.abc import Sequence
 from math import prod
 
 import numpy as np
 
-from retune.core.dtypes import INT32, INT64, TensorType
-from retune.ops.registry import Array, Attrs, integer, ints, number, op, present
+from retune.core.dtypes import INT32, INT64, Array, TensorType
+from retune.ir import te
+from retune.ir.expr import Expr, cast, const, select
+from retune.ir.te import Tensor
+from retune.ops.convolution import padded
+from retune.ops.registry import Attrs, OpCall, integer, ints, number, op, present
 from retune.ops.shapes import require
 
 
@@ -20,9 +24,11 @@ def _infer_transpose(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[
 
 
 @op("transpose", kind="injective", infer=_infer_transpose)
-def transpose(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
-    """Dimension d of the result is dimension perm[d] of the input."""
-    return (np.ascontiguousarray(present(arrays).transpose(ints(attrs, "perm"))),)
+def transpose(c: OpCall) -> Tensor:
+    """T_transpose(i...) = x[i in the input's order]."""
+    (x,) = c.inputs
+    perm = ints(c.attrs, "perm")
+    return c.stage(lambda *i: x[tuple(i[perm.index(d)] for d in range(len(perm)))])
 
 
 def _infer_reshape(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -37,10 +43,43 @@ def _infer_reshape(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Te
     return (TensorType(shape, data.dtype),)
 
 
-@op("reshape", kind="injective", infer=_infer_reshape)
-def reshape(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
-    """The same elements in the same order under another shape."""
+def _reshaped(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
     return (present(arrays).reshape(ints(attrs, "shape")),)
+
+
+@op("reshape", kind="injective", infer=_infer_reshape, numpy=_reshaped)
+def reshape(c: OpCall) -> Tensor:
+    """T_reshape(i...) = x at the same flat position."""
+    (x,) = c.inputs
+    made = c.output.shape
+
+    def body(*i: Expr) -> Expr:
+        axes = [axis for axis, n in zip(i, made, strict=True) if n != 1]
+        if [n for n in x.shape if n != 1] == [n for n in made if n != 1]:
+            own = iter(axes)
+            return x[tuple(const(0) if n == 1 else next(own) for n in x.shape)]
+        return x[_unflatten(_flatten(i, made), x.shape)]
+
+    return c.stage(body)
+
+
+def _flatten(axes: Sequence[Expr], shape: Sequence[int]) -> Expr:
+    flat: Expr = const(0)
+    for axis, extent in zip(axes, shape, strict=True):
+        flat = flat * extent + (const(0) if extent == 1 else axis)
+    return flat
+
+
+def _unflatten(flat: Expr, shape: Sequence[int]) -> tuple[Expr, ...]:
+    index: list[Expr] = []
+    stride = 1
+    for position in reversed(range(len(shape))):
+        extent = shape[position]
+        whole = flat // stride
+        outermost = all(e == 1 for e in shape[:position])
+        index.append(const(0) if extent == 1 else whole if outermost else whole % extent)
+        stride *= extent
+    return tuple(reversed(index))
 
 
 def _infer_concat(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -62,10 +101,16 @@ def _infer_concat(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Ten
 
 
 @op("concat", kind="injective", infer=_infer_concat)
-def concat(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
-    """The inputs side by side along `axis`."""
-    parts = [present(arrays, index) for index in range(len(arrays))]
-    return (np.concatenate(parts, axis=integer(attrs, "axis")),)
+def concat(c: OpCall) -> Tensor:
+    """The inputs side by side; an input that is there twice is copied first."""
+    parts: list[Tensor] = []
+    for part in c.inputs:
+        parts.append(_copy(c, part) if part in parts else part)
+    return te.concat(c.name("T_concat"), parts, integer(c.attrs, "axis"))
+
+
+def _copy(c: OpCall, x: Tensor) -> Tensor:
+    return c.stage(lambda *i: x[i], [x], stem="T_copy", shape=x.shape)
 
 
 def _infer_pad(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -80,17 +125,10 @@ def _infer_pad(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Tensor
 
 
 @op("pad", kind="injective", infer=_infer_pad)
-def pad(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
-    """The input with a border of `value`; pads = (begins..., ends...), negative ones crop."""
-    data, pads = present(arrays), ints(attrs, "pads")
-    sides = list(zip(pads[: data.ndim], pads[data.ndim :], strict=True))
-    kept = tuple(
-        slice(max(0, -low), extent - max(0, -high))
-        for (low, high), extent in zip(sides, data.shape, strict=True)
-    )
-    widths = [(max(0, low), max(0, high)) for low, high in sides]
-    value = np.asarray(number(attrs, "value")).astype(data.dtype)
-    return (np.pad(data[kept], widths, constant_values=value),)
+def pad(c: OpCall) -> Tensor:
+    """T_pad(i...) = x where there is data, else the value."""
+    (x,) = c.inputs
+    return padded(x, ints(c.attrs, "pads"), c.name, number(c.attrs, "value"), "T_pad")
 
 
 def _infer_slice(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -109,16 +147,15 @@ def _infer_slice(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Tens
 
 
 @op("slice", kind="injective", infer=_infer_slice)
-def strided_slice(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
-    """Element i of a dimension is element begins + i * steps; `extents` is the result's shape."""
-    data = present(arrays)
-    picks = [
-        begin + step * np.arange(extent)
-        for begin, step, extent in zip(
-            ints(attrs, "begins"), ints(attrs, "steps"), ints(attrs, "extents"), strict=True
-        )
-    ]
-    return (np.ascontiguousarray(data[np.ix_(*picks)]) if picks else data,)
+def strided_slice(c: OpCall) -> Tensor:
+    """T_slice(i...) = x[begins + i * steps]."""
+    (x,) = c.inputs
+    begins, steps = ints(c.attrs, "begins"), ints(c.attrs, "steps")
+
+    def body(*i: Expr) -> Expr:
+        return x[tuple(a * s + b for a, b, s in zip(i, begins, steps, strict=True))]
+
+    return c.stage(body)
 
 
 def _infer_gather(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -131,10 +168,23 @@ def _infer_gather(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Ten
     return (TensorType(shape, data.dtype),)
 
 
-@op("gather", kind="injective", infer=_infer_gather)
-def gather(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
-    """The input's slices along `axis` that the indices name; negative ones count from the end."""
+def _taken(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
     return (np.take(present(arrays), present(arrays, 1), axis=integer(attrs, "axis")),)
+
+
+@op("gather", kind="injective", infer=_infer_gather, numpy=_taken)
+def gather(c: OpCall) -> Tensor:
+    """T_gather(a..., i..., b...) = x[a..., indices[i...], b...]; negative ones from the end."""
+    x, indices = c.inputs
+    axis, rank = integer(c.attrs, "axis"), len(indices.shape)
+    extent = x.shape[axis]
+
+    def body(*i: Expr) -> Expr:
+        which = cast(indices[i[axis : axis + rank]], INT32)
+        place = select(which < 0, which + extent, which)
+        return x[(*i[:axis], place, *i[axis + rank :])]
+
+    return c.stage(body)
 
 
 def _infer_broadcast(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -147,6 +197,7 @@ def _infer_broadcast(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[
 
 
 @op("broadcast_to", kind="injective", infer=_infer_broadcast)
-def broadcast_to(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
-    """The input repeated along its extents of 1 until it has `shape`."""
-    return (np.ascontiguousarray(np.broadcast_to(present(arrays), ints(attrs, "shape"))),)
+def broadcast_to(c: OpCall) -> Tensor:
+    """T_broadcast(i...) = x[i...], dimensions of extent 1 read at 0."""
+    (x,) = c.inputs
+    return c.stage(lambda *i: c.read(x, i))

@@ -5,15 +5,25 @@ in the ends, so extents always round down) and, for averages, `counted`: how far
 the padding counts as elements of a window (all zeros: the divisor is the data inside the window).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 
-import numpy as np
-
 from retune.core.dtypes import INT32, TensorType
-from retune.ops.registry import Array, Attrs, ints, op, present
+from retune.ir.expr import Expr, all_of, cast, ceildiv, const, equal, maximum, minimum, select
+from retune.ir.stmt import identity
+from retune.ir.te import Axis, Reducer, Tensor, reduce_axis
+from retune.ops.convolution import (
+    SPATIAL,
+    data_axes,
+    data_index,
+    padded,
+    spatial_pads,
+    split_axes,
+    window_axes,
+    window_places,
+)
+from retune.ops.registry import Attrs, OpCall, ints, op, present
 from retune.ops.shapes import channels, data_shape, require, spatial, window_extent
-from retune.ops.windows import from_channels_first, pad_spatial, to_channels_first, windows
 
 
 def _infer_pool(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -42,33 +52,72 @@ def _infer_global(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Ten
     return (TensorType(data_shape(data.shape[0], count, extents, layout), data.dtype),)
 
 
-@op("max_pool2d", kind="reduction", infer=_infer_pool)
-def max_pool2d(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
-    """The largest element of each window; padding never wins."""
-    layout = str(attrs["layout"])
-    data = to_channels_first(present(arrays), layout)
-    lowest = -np.inf if dtype_of(data).is_float else np.iinfo(data.dtype).min
-    padded = pad_spatial(data, ints(attrs, "pads"), lowest)
-    view = windows(padded, ints(attrs, "kernel"), ints(attrs, "strides"), ints(attrs, "dilations"))
-    return (from_channels_first(_over_taps(view, attrs, np.maximum), layout),)
+@op("max_pool2d", "max_pool3d", kind="reduction", infer=_infer_pool)
+def max_pool(c: OpCall) -> Tensor:
+    """max_pool2d(nn, yy, xx, cc) max= data[nn, yy + ry, xx + rx, cc]."""
+    # The start value of the maximum, so that lowering can leave padding out.
+    return _window(c, c.op, "max", identity("max", c.output.dtype).value)
 
 
-@op("avg_pool2d", kind="reduction", infer=_infer_pool)
-def avg_pool2d(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
-    """The mean of each window over the elements that count."""
-    layout, pads, counted = str(attrs["layout"]), ints(attrs, "pads"), ints(attrs, "counted")
-    data = to_channels_first(present(arrays), layout)
-    steps = ints(attrs, "kernel"), ints(attrs, "strides"), ints(attrs, "dilations")
-    total = _over_taps(windows(pad_spatial(data, pads), *steps), attrs, np.add)
-    ones = pad_spatial(np.ones((1, 1, *data.shape[2:]), data.dtype), counted, 1.0)
-    rest = tuple(p - c for p, c in zip(pads, counted, strict=True))
-    divisor = _over_taps(windows(pad_spatial(ones, rest), *steps), attrs, np.add)
-    mean = (total / np.maximum(divisor, 1)).astype(data.dtype, copy=False)
-    return (from_channels_first(mean, layout),)
+@op("avg_pool2d", "avg_pool3d", kind="reduction", infer=_infer_pool)
+def avg_pool(c: OpCall) -> Tensor:
+    """pool_sum(...) += data[...]; avg_pool2d(...) = pool_sum[...] / elements that count."""
+    total = _window(c, "pool_sum", "sum", 0.0)
+    layout = str(c.attrs["layout"])
+    pads, counted = ints(c.attrs, "pads"), ints(c.attrs, "counted")
+    whole = prod(ints(c.attrs, "kernel"))
+
+    def body(*i: Expr) -> Expr:
+        if pads == counted:
+            return total[i] * (1.0 / whole)
+        return total[i] / cast(_count(c, split_axes(i, layout)[1]), c.output.dtype)
+
+    axes = data_axes(len(ints(c.attrs, "kernel")), layout, "cc")
+    return c.stage(body, [total], stem=c.op, axes=axes)
 
 
-op("max_pool3d", kind="reduction", infer=_infer_pool)(max_pool2d)
-op("avg_pool3d", kind="reduction", infer=_infer_pool)(avg_pool2d)
+def _count(c: OpCall, places: list[Expr]) -> Expr:
+    """Taps of the window at `places` that lie on the data or on padding that counts."""
+    kernel, pads, counted = (ints(c.attrs, key) for key in ("kernel", "pads", "counted"))
+    strides, dilations = ints(c.attrs, "strides"), ints(c.attrs, "dilations")
+    extents = spatial(c.inputs[0].shape, str(c.attrs["layout"]))
+    rank = len(kernel)
+    total: Expr = const(1)
+    for d, place in enumerate(places):
+        start = place * strides[d] - pads[d]
+        first = maximum(ceildiv(const(-counted[d]) - start, dilations[d]), 0)
+        end = const(extents[d] + counted[d + rank])
+        last = minimum(ceildiv(end - start, dilations[d]), kernel[d])
+        total = total * (last - first)
+    return maximum(total, 1)
+
+
+def _window(c: OpCall, stem: str, reducer: Reducer, border: float) -> Tensor:
+    layout = str(c.attrs["layout"])
+    kernel = ints(c.attrs, "kernel")
+    pads = spatial_pads(ints(c.attrs, "pads"), layout)
+    source = padded(c.inputs[0], pads, c.name, border)
+    reduced, taps = window_axes(kernel)
+
+    def body(*i: Expr) -> Expr:
+        batch, places, channel = split_axes(i, layout)
+        return source[data_index(batch, window_places(c, places, taps), channel, layout)]
+
+    return _reduced(c, stem, body, [source], reduced, reducer)
+
+
+def _reduced(
+    c: OpCall,
+    stem: str,
+    body: Callable[..., Expr],
+    inputs: Sequence[Tensor],
+    over: Sequence[Axis],
+    reducer: Reducer,
+) -> Tensor:
+    """A stage of the output's shape that combines the body over a window; one tap has an axis."""
+    axes = data_axes(len(c.output.shape) - 2, str(c.attrs["layout"]), "cc")
+    taps = over or [reduce_axis("ry", 1)]
+    return c.stage(body, inputs, stem=stem, reduce=taps, reducer=reducer, axes=axes)
 
 
 def _infer_index(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -81,52 +130,57 @@ def _infer_index(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Tens
     return (TensorType(pooled.shape, INT32),)
 
 
-@op("max_pool2d_index", kind="reduction", infer=_infer_index)
-def max_pool2d_index(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
-    """Where in its channel the first element of each window lies that equals the window's maximum.
+@op("max_pool2d_index", "max_pool3d_index", kind="reduction", infer=_infer_index)
+def max_pool_index(c: OpCall) -> Tensor:
+    """The position in its channel of the first element of each window that is the maximum.
 
     Inputs: the data, and the maxima of its windows. Positions count the last dimension first.
-    """
-    layout, pads = str(attrs["layout"]), ints(attrs, "pads")
-    data, top = (to_channels_first(present(arrays, index), layout) for index in range(2))
-    steps = ints(attrs, "kernel"), ints(attrs, "strides"), ints(attrs, "dilations")
-    none = np.iinfo(np.int32).max
-    numbers = np.arange(prod(data.shape[2:]), dtype=np.int32).reshape(1, 1, *data.shape[2:])
-    places = windows(pad_spatial(numbers, pads, none), *steps)
-    rank = len(steps[0])
-    same = windows(pad_spatial(data, pads), *steps) == np.expand_dims(
-        top, tuple(range(2, 2 + rank))
-    )
-    found = _over_taps(np.where(same, places, none), attrs, np.minimum)
-    return (from_channels_first(found, layout),)
+    max_pool2d_index(nn, yy, xx, cc) min= position of data[..] where it is top[nn, yy, xx, cc]."""
+    data, top = c.inputs
+    layout, kernel, pads = str(c.attrs["layout"]), ints(c.attrs, "kernel"), ints(c.attrs, "pads")
+    extents, rank = spatial(data.shape, layout), len(kernel)
+    source = padded(data, spatial_pads(pads, layout), c.name)
+    reduced, taps = window_axes(kernel)
 
+    def body(*i: Expr) -> Expr:
+        batch, places, channel = split_axes(i, layout)
+        at = window_places(c, places, taps)
+        tests = [equal(source[data_index(batch, at, channel, layout)], top[i])]
+        flat: Expr = const(0)
+        for d, extent in enumerate(extents):
+            own = at[d] - pads[d]
+            tests += [own >= 0] if pads[d] > 0 else []
+            tests += [own < extent] if pads[d + rank] > 0 else []
+            flat = flat * extent + own
+        return select(all_of(*tests), flat, identity("min", c.output.dtype))
 
-op("max_pool3d_index", kind="reduction", infer=_infer_index)(max_pool2d_index)
-
-
-def _over_taps(view: Array, attrs: Attrs, combine: np.ufunc) -> Array:
-    kernel = ints(attrs, "kernel")
-    taps = [view[(slice(None), slice(None), *tap)] for tap in np.ndindex(*kernel)]
-    total = taps[0].copy()
-    for tap in taps[1:]:
-        combine(total, tap, out=total)
-    return total
+    return _reduced(c, c.op, body, [source, top], reduced, "min")
 
 
 @op("global_avg_pool", kind="reduction", infer=_infer_global)
-def global_avg_pool(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
-    """The mean over all spatial positions, extents kept as 1."""
-    data = present(arrays)
-    return (data.mean(axis=_spatial_axes(data, attrs), keepdims=True, dtype=data.dtype),)
+def global_avg_pool(c: OpCall) -> Tensor:
+    """pool_sum(...) += data[nn, ry, rx, cc]; global_avg_pool(...) = pool_sum[...] / positions."""
+    total = _whole(c, "pool_sum", "sum")
+    positions = prod(spatial(c.inputs[0].shape, str(c.attrs["layout"])))
+    axes = data_axes(len(c.output.shape) - 2, str(c.attrs["layout"]), "cc")
+    return c.stage(lambda *i: total[i] * (1.0 / positions), [total], stem=c.op, axes=axes)
 
 
 @op("global_max_pool", kind="reduction", infer=_infer_global)
-def global_max_pool(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
-    """The largest element over all spatial positions, extents kept as 1."""
-    data = present(arrays)
-    return (data.max(axis=_spatial_axes(data, attrs), keepdims=True),)
+def global_max_pool(c: OpCall) -> Tensor:
+    """global_max_pool(nn, 0, 0, cc) max= data[nn, ry, rx, cc]."""
+    return _whole(c, c.op, "max")
 
 
-def _spatial_axes(data: Array, attrs: Attrs) -> tuple[int, ...]:
-    first = 2 if str(attrs["layout"]).startswith("NC") else 1
-    return tuple(range(first, first + data.ndim - 2))
+def _whole(c: OpCall, stem: str, reducer: Reducer) -> Tensor:
+    (data,) = c.inputs
+    layout = str(c.attrs["layout"])
+    extents = spatial(data.shape, layout)
+    letters = SPATIAL[len(extents)]
+    over = [reduce_axis(f"r{letter}", e) for letter, e in zip(letters, extents, strict=True)]
+
+    def body(*i: Expr) -> Expr:
+        batch, _, channel = split_axes(i, layout)
+        return data[data_index(batch, [axis.var for axis in over], channel, layout)]
+
+    return _reduced(c, stem, body, [data], over, reducer)

@@ -19,13 +19,13 @@ A function of bytes is a table of 256 elements: that of the lowest code first.
 """
 
 from collections.abc import Sequence
-from typing import cast
-
-import numpy as np
+from typing import cast as cast_type
 
 from retune.core.dtypes import INT32, DType, TensorType
+from retune.ir.expr import Expr, binary, cast, const, maximum, minimum
+from retune.ir.te import Tensor
 from retune.ops.linear import BYTES
-from retune.ops.registry import Array, Attrs, integer, number, op, present
+from retune.ops.registry import Attrs, OpCall, integer, op, present
 from retune.ops.shapes import common_shape, require
 
 RESCALING = ("requantize", "add_codes", "lookup_codes")
@@ -44,17 +44,21 @@ def _infer_requantize(types: Sequence[TensorType | None], attrs: Attrs) -> tuple
         common_shape(types) == data.shape,
         lambda: f"requantize of {data}: expected operands that broadcast to it",
     )
-    return (TensorType(data.shape, cast("DType", attrs["to"])),)
+    return (TensorType(data.shape, cast_type("DType", attrs["to"])),)
 
 
 @op("requantize", kind="broadcast", infer=_infer_requantize)
-def requantize(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
-    """Inputs x, pre, offset and, if there is one, the multiplier."""
-    x, pre, offset, *multiplier = (present(arrays, i) for i in range(len(arrays)))
-    near = np.clip(x >> pre, -LIMIT, LIMIT - 1)
-    for factor in multiplier:
-        near = near * factor
-    return (_limited((near + offset) >> np.int32(integer(attrs, "shift")), attrs),)
+def requantize(c: OpCall) -> Tensor:
+    """T_requantize(i...) = uint8(clip((clip(x >> pre) * multiplier + offset) >> shift))."""
+
+    def body(*i: Expr) -> Expr:
+        x, pre, offset, *multiplier = (c.read(tensor, i) for tensor in c.inputs)
+        near = _limited(binary("shr", x, pre), -LIMIT, LIMIT - 1)
+        for factor in multiplier:
+            near = near * _short(factor, c)
+        return _shifted(near + offset, c)
+
+    return c.stage(body)
 
 
 def _infer_added(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -63,15 +67,20 @@ def _infer_added(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Tens
         a.shape == b.shape and a.dtype in BYTES and b.dtype in BYTES,
         lambda: f"add_codes of {a} and {b}: expected bytes of one shape",
     )
-    return (TensorType(a.shape, cast("DType", attrs["to"])),)
+    return (TensorType(a.shape, cast_type("DType", attrs["to"])),)
 
 
 @op("add_codes", kind="broadcast", infer=_infer_added)
-def add_codes(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
-    """Inputs a, b, multiplier_a, multiplier_b, offset."""
-    a, b, of_a, of_b, offset = (present(arrays, i) for i in range(len(arrays)))
-    whole = a.astype(np.int32) * of_a + b.astype(np.int32) * of_b + offset
-    return (_limited(whole >> np.int32(integer(attrs, "shift")), attrs),)
+def add_codes(c: OpCall) -> Tensor:
+    """T_add_codes(i...) = uint8(clip((a * multiplier + b * multiplier + offset) >> shift))."""
+
+    def body(*i: Expr) -> Expr:
+        a, b, of_a, of_b, offset = (c.read(tensor, i) for tensor in c.inputs)
+        # In this order each product and sum is one multiply-add of 16-bit integers, where there is.
+        first = cast(a, INT32) * _short(of_a, c) + offset
+        return _shifted(cast(b, INT32) * _short(of_b, c) + first, c)
+
+    return c.stage(body)
 
 
 def _infer_lookup(types: Sequence[TensorType | None], _: Attrs) -> tuple[TensorType, ...]:
@@ -84,11 +93,31 @@ def _infer_lookup(types: Sequence[TensorType | None], _: Attrs) -> tuple[TensorT
 
 
 @op("lookup_codes", kind="table", infer=_infer_lookup)
-def lookup_codes(arrays: Sequence[Array | None], _: Attrs) -> tuple[Array, ...]:
-    """The table's element for each code."""
-    codes, table = present(arrays), present(arrays, 1)
-    return (table[codes.astype(np.int32) - np.iinfo(codes.dtype).min],)
+def lookup_codes(c: OpCall) -> Tensor:
+    """T_lookup_codes(i...) = table[codes(i...) - least]."""
+    codes, table = c.inputs
+    least = codes.dtype.limits[0]
+
+    def body(*i: Expr) -> Expr:
+        place = cast(codes[i], INT32)
+        return table[(place - least if least else place,)]
+
+    return c.stage(body)
 
 
-def _limited(whole: Array, attrs: Attrs) -> Array:
-    return np.clip(whole, number(attrs, "min"), number(attrs, "max")).astype(str(attrs["to"]))
+def _short(multiplier: Expr, c: OpCall) -> Expr:
+    """The multiplier, of which compilers see how few bits it has."""
+    if "bits" not in c.attrs:
+        return multiplier
+    return binary("bitand", multiplier, const((1 << integer(c.attrs, "bits")) - 1, INT32))
+
+
+def _shifted(value: Expr, c: OpCall) -> Expr:
+    """The end of both: shifted, limited, and as a byte."""
+    whole = binary("shr", value, const(integer(c.attrs, "shift"), INT32))
+    low, high = integer(c.attrs, "min"), integer(c.attrs, "max")
+    return cast(_limited(whole, low, high), c.output.dtype)
+
+
+def _limited(value: Expr, low: int, high: int) -> Expr:
+    return minimum(maximum(value, const(low, INT32)), const(high, INT32))

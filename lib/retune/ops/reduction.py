@@ -1,25 +1,31 @@
-"""Reductions over axes. Attributes: axes (ascending, not negative), keepdims.
+"""Reductions over axes, and what is found or added up along one axis.
 
-Sums of bytes are taken, and made, in int32.
+Attributes of reductions: axes (ascending, not negative), keepdims. Sums of bytes are taken, and
+made, in int32; a mean of integers is rounded toward zero. Attributes of ops along one axis: `axis`,
+not negative. What a NaN is ranked as is not specified.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
 
 import numpy as np
 
-from retune.core.dtypes import INT32, TensorType
+from retune.core.dtypes import BOOL, INT32, INT64, Array, TensorType
+from retune.ir.expr import Expr, binary, cast, const, equal, select
+from retune.ir.functions import call
+from retune.ir.te import Axis, Reducer, Tensor, reduce_axis
+from retune.ops.host_numpy import top_places
 from retune.ops.linear import BYTES
-from retune.ops.registry import Array, Attrs, ints, op, present
+from retune.ops.registry import Attrs, OpCall, integer, ints, op, present
+from retune.ops.shapes import require, same_type
 
-REDUCTIONS: dict[str, Callable[..., Array]] = {
-    "reduce_mean": np.mean,
-    "reduce_sum": np.sum,
-    "reduce_prod": np.prod,
-    "reduce_max": np.max,
-    "reduce_min": np.min,
+_REDUCERS: dict[str, Reducer] = {
+    "reduce_mean": "sum",
+    "reduce_sum": "sum",
+    "reduce_prod": "prod",
+    "reduce_max": "max",
+    "reduce_min": "min",
 }
-"""Name -> numpy function. A mean of integers is rounded toward zero."""
 
 
 def _infer(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -36,31 +42,194 @@ def _infer_sum(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Tensor
     return (TensorType(made.shape, INT32 if made.dtype in BYTES else made.dtype),)
 
 
-def _reduce(name: str) -> Callable[[Sequence[Array | None], Attrs], tuple[Array, ...]]:
-    function = REDUCTIONS[name]
+def reduce(c: OpCall) -> Tensor:
+    """T_reduce(i...) combines x over the axes; a mean divides afterwards, truth is 0 or 1."""
+    (data,) = c.inputs
+    mean, truth = c.op == "reduce_mean", data.dtype == BOOL
+    over = ints(c.attrs, "axes")
+    stem = "reduce_total" if mean or truth else f"T_{c.op}"
+    number = INT32 if truth else c.output.dtype
+    total = _over(c, stem, data, over, _REDUCERS[c.op], lambda x, _k, _i: cast(x, number))
+    if not mean and not truth:
+        return total
+    count = prod(data.shape[d] for d in over)
 
-    def reference(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
-        data = present(arrays)
-        options: dict[str, Any] = {"axis": ints(attrs, "axes"), "keepdims": bool(attrs["keepdims"])}
-        if not data.size and name in _WORST:
-            options["initial"] = _worst(data.dtype, _WORST[name])
-        dtype = np.int32 if name == "reduce_sum" and data.dtype.name in BYTES else data.dtype
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return (np.asarray(function(data, **options), dtype),)
+    def body(*i: Expr) -> Expr:
+        if truth:
+            return binary("ne", total[i], 0)
+        whole = not data.dtype.is_float
+        return (
+            call("divide", total[i], const(count, data.dtype))
+            if whole
+            else total[i] * (1.0 / count)
+        )
 
-    return reference
-
-
-_WORST = {"reduce_max": -np.inf, "reduce_min": np.inf}
-"""Name -> the result over no elements, for floats."""
+    return c.stage(body, [total])
 
 
-def _worst(dtype: np.dtype[Any], limit: float) -> float:
-    """The value of that type nearest to the limit."""
-    kind = DType(dtype.name)
-    return limit if kind.is_float else kind.limits[limit > 0]
+for _name in _REDUCERS:
+    op(_name, kind="reduction", infer=_infer_sum if _name == "reduce_sum" else _infer)(reduce)
 
 
-for _name in REDUCTIONS:
-    _types = _infer_sum if _name == "reduce_sum" else _infer
-    op(_name, kind="reduction", infer=_types)(_reduce(_name))
+Step = Callable[[Expr, Expr, tuple[Expr, ...]], Expr]
+"""From an element, its index along the (last) axis and the output's indices to what combines."""
+
+
+def _over(
+    c: OpCall,
+    stem: str,
+    data: Tensor,
+    over: Sequence[int],
+    reducer: Reducer,
+    step: Step,
+    others: Sequence[Tensor] = (),
+) -> Tensor:
+    """A stage of the output's shape that combines `step` of the elements over the axes."""
+    axes = {d: reduce_axis(f"k{d}", data.shape[d]) for d in over}
+    keep = bool(c.attrs["keepdims"])
+
+    def body(*i: Expr) -> Expr:
+        last = axes[over[-1]].var if over else const(0)
+        return step(data[_element(i, axes, len(data.shape), keep=keep)], last, i)
+
+    inputs, reduced = [data, *others], list(axes.values())
+    return c.stage(body, inputs, stem=stem, reduce=reduced, reducer=reducer)
+
+
+def _element(
+    i: Sequence[Expr], axes: Mapping[int, Axis], rank: int, *, keep: bool
+) -> tuple[Expr, ...]:
+    """The indices of the data, from those of the output and of the reduced axes."""
+    left = iter(i)
+    index: list[Expr] = []
+    for d in range(rank):
+        if d not in axes:
+            index.append(next(left))
+            continue
+        index.append(axes[d].var)
+        if keep:
+            next(left)
+    return tuple(index)
+
+
+def _infer_extreme(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    data, axis = present(types), integer(attrs, "axis")
+    require(
+        0 <= axis < len(data.shape) and data.shape[axis] > 0,
+        lambda: f"index of the largest or smallest of {data}: dimension {axis} has no elements",
+    )
+    kept = (1,) if attrs["keepdims"] else ()
+    return (TensorType((*data.shape[:axis], *kept, *data.shape[axis + 1 :]), INT64),)
+
+
+@op("argmax", "argmin", kind="reduction", infer=_infer_extreme)
+def extreme(c: OpCall) -> Tensor:
+    """Where the largest or smallest element is along the axis, the first or `last` of equal ones.
+
+    Stages: the extreme value, the position that has it, and that as int64.
+    """
+    (data,) = c.inputs
+    axis, last = integer(c.attrs, "axis"), bool(c.attrs["last"])
+    best = _over(
+        c, "T_best", data, [axis], "max" if c.op == "argmax" else "min", lambda x, _k, _i: x
+    )
+    elsewhere = 0 if last else data.shape[axis] - 1
+    place = _over(
+        c,
+        "T_place",
+        data,
+        [axis],
+        "max" if last else "min",
+        lambda x, k, i: select(equal(x, best[i]), k, elsewhere),
+        [best],
+    )
+    return c.stage(lambda *i: cast(place[i], INT64), [place])
+
+
+def _infer_top(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
+    data, axis, count = present(types), integer(attrs, "axis"), integer(attrs, "count")
+    require(
+        1 <= count <= data.shape[axis],
+        lambda: f"the first {count} of {data} along dimension {axis}: there are not so many",
+    )
+    return (TensorType((*data.shape[:axis], count, *data.shape[axis + 1 :]), INT64),)
+
+
+def _top_indices(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
+    count, axis = integer(attrs, "count"), integer(attrs, "axis")
+    return (top_places(present(arrays), count, axis, largest=bool(attrs["largest"])),)
+
+
+@op("top_indices", kind="reduction", infer=_infer_top, numpy=_top_indices)
+def top_indices(c: OpCall) -> Tensor:
+    """Where the `count` largest (or smallest) elements are, in order; the first of equal ones.
+
+    Stages: how many elements come before each one, and which has as many before it.
+    """
+    (data,) = c.inputs
+    axis, largest = integer(c.attrs, "axis"), bool(c.attrs["largest"])
+    other, element = reduce_axis("j", data.shape[axis]), reduce_axis("j", data.shape[axis])
+
+    def before(*i: Expr) -> Expr:
+        own, rival = data[i], data[_at(i, axis, other.var)]
+        better = own < rival if largest else rival < own
+        as_good = own <= rival if largest else rival <= own
+        return cast(select(other.var < i[axis], as_good, better), INT32)
+
+    rank = c.stage(before, [data], stem="T_rank", shape=data.shape, reduce=[other])
+
+    def holder(*i: Expr) -> Expr:
+        return select(equal(rank[_at(i, axis, element.var)], i[axis]), element.var, 0)
+
+    place = c.stage(holder, [rank], stem="T_place", reduce=[element], reducer="max")
+    return c.stage(lambda *i: cast(place[i], INT64), [place])
+
+
+def _at(i: Sequence[Expr], axis: int, index: Expr) -> tuple[Expr, ...]:
+    """The indices with another one along the axis."""
+    return (*i[:axis], index, *i[axis + 1 :])
+
+
+_RUNNING: dict[str, tuple[Reducer, int]] = {
+    "cumulative_sum": ("sum", 0),
+    "cumulative_product": ("prod", 1),
+}
+"""Op -> how elements combine, and what changes nothing."""
+
+
+def _accumulated(arrays: Sequence[Array | None], attrs: Attrs, combine: np.ufunc) -> Array:
+    """The running sums or products, in as many steps as there are elements."""
+    data, axis = present(arrays), integer(attrs, "axis")
+    data = np.flip(data, axis) if attrs["reverse"] else data
+    made = combine.accumulate(data, axis=axis, dtype=data.dtype)
+    if attrs["exclusive"]:
+        first = np.full_like(np.take(data, [0], axis), combine.identity)
+        made = np.concatenate([first, np.delete(made, -1, axis)], axis)
+    return np.ascontiguousarray(np.flip(made, axis) if attrs["reverse"] else made)
+
+
+@op(
+    "cumulative_sum",
+    kind="reduction",
+    infer=same_type,
+    numpy=lambda arrays, attrs: (_accumulated(arrays, attrs, np.add),),
+)
+@op(
+    "cumulative_product",
+    kind="reduction",
+    infer=same_type,
+    numpy=lambda arrays, attrs: (_accumulated(arrays, attrs, np.multiply),),
+)
+def cumulative(c: OpCall) -> Tensor:
+    """T_cumulative(i...) combines x over the axis where the element counts for i."""
+    (data,) = c.inputs
+    axis = integer(c.attrs, "axis")
+    reducer, neutral = _RUNNING[c.op]
+    k = reduce_axis("k", data.shape[axis])
+
+    def body(*i: Expr) -> Expr:
+        first, then = (i[axis], k.var) if c.attrs["reverse"] else (k.var, i[axis])
+        counts = first < then if c.attrs["exclusive"] else first <= then
+        return select(counts, data[_at(i, axis, k.var)], const(neutral, data.dtype))
+
+    return c.stage(body, reduce=[k], reducer=reducer)

@@ -1,19 +1,28 @@
-"""The registry of ops: for each one its shape rule and its meaning in numpy.
+"""The registry of operators: what each one makes of types, as a tensor expression, and in ONNX.
 
-`OpDef` says what an op is, `op` registers one, `lookup` finds one. An op's attributes are plain
-values that were made canonical by the importer (positive axes, complete shapes, explicit pads).
+`OpDef` says what an operator is, `op` registers one, `lookup` finds one. The attributes of an
+operator are plain values that the importer made canonical (positive axes, complete shapes, explicit
+pads). The numpy meaning follows from the tensor expression, by the interpreter; where that takes
+too long, an operator has a `numpy` of its own, which tests hold against the expression.
 """
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal, TypeAlias, cast
 
-from retune.core.dtypes import Array, TensorType
+import numpy as np
+
+from retune.core.dtypes import Array, TensorType, dtype_of
 from retune.core.errors import LookupFailed, ModelError
+from retune.ir.expr import Expr, Load, const
+from retune.ir.interp import run_dag
+from retune.ir.te import Axis, Dag, Reducer, Tensor, compute, placeholder, stored
 
 AttrValue: TypeAlias = bool | int | float | str | bytes | tuple[int, ...] | tuple[float, ...]
 Attrs: TypeAlias = Mapping[str, AttrValue]
+
 OpKind = Literal[
     "elementwise", "broadcast", "table", "reduction", "heavy", "injective", "opaque", "host",
     "offload",
@@ -23,21 +32,118 @@ have nothing to do with it. `host`: never, as it runs in numpy between the kerne
 have several outputs, and outputs of unknown extents. `offload`: never, an accelerator runs it."""
 
 Infer: TypeAlias = Callable[[Sequence[TensorType | None], Attrs], tuple[TensorType, ...]]
-Reference: TypeAlias = Callable[[Sequence[Array | None], Attrs], tuple[Array, ...]]
+Numpy: TypeAlias = Callable[[Sequence[Array | None], Attrs], tuple[Array, ...]]
+
+_KEPT_PROGRAMS = 4096
+"""Tensor programs of operators that are kept ready: importing folds thousands of small nodes."""
+
+
+class Names:
+    """Gives each stage of one DAG a name of its own: `T_add`, `T_add_1`, ..."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def __call__(self, stem: str) -> str:
+        name, count = stem, 0
+        while name in self._taken:
+            count += 1
+            name = f"{stem}_{count}"
+        self._taken.add(name)
+        return name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OpCall:
+    """One op to be expressed: its input tensors, attributes and output type."""
+
+    op: str
+    inputs: Sequence[Tensor]
+    attrs: Attrs
+    output: TensorType
+    name: Names
+
+    def stage(
+        self,
+        body: Callable[..., Expr],
+        inputs: Sequence[Tensor] | None = None,
+        *,
+        stem: str = "",
+        shape: Sequence[int] | None = None,
+        reduce: Sequence[Axis] = (),
+        reducer: Reducer = "sum",
+        axes: Sequence[str] = (),
+    ) -> Tensor:
+        """A compute `T_<op>` of the output's shape over the op's inputs, but for what is given."""
+        return compute(
+            self.name(stem or f"T_{self.op}"),
+            self.output.shape if shape is None else shape,
+            body,
+            self.inputs if inputs is None else inputs,
+            reduce=reduce,
+            reducer=reducer,
+            axes=axes,
+        )
+
+    def read(self, tensor: Tensor, axes: Sequence[Expr]) -> Load:
+        """The element that broadcasting pairs with element `axes` of the output."""
+        return read(tensor, axes, self.output.shape)
+
+
+Expression: TypeAlias = Callable[[OpCall], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxForm:
+    """An ONNX operator that means the same: inputs and attributes are those of our operator."""
+
+    name: str
+    since: int = 1
+    """The oldest operator set in which that holds."""
+    attrs: Mapping[str, float] = field(default_factory=dict[str, float])
+    """The attributes, with ONNX's defaults."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OpDef:
-    """One op: what it makes of types (`infer`) and of arrays (`reference`)."""
+    """One operator: what it makes of types (`infer`) and of tensors (`expression`)."""
 
     name: str
     kind: OpKind
     infer: Infer
-    reference: Reference
-    doc: str
+    expression: Expression | None = None
+    """None for what no kernel of ours computes: such an op has a `numpy`."""
+    numpy: Numpy | None = None
+    """The meaning over arrays, where the interpreter would take too long for it."""
+    onnx: OnnxForm | None = None
+    doc: str = ""
+
+    def reference(self, arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
+        """What the op makes of the arrays, by numpy. Raises: ModelError for a missing input."""
+        if self.numpy is not None:
+            return self.numpy(arrays, attrs)
+        given = [np.asarray(present(arrays, index)) for index in range(len(arrays))]
+        types = tuple(TensorType(a.shape, dtype_of(a)) for a in given)
+        program = _program(self, types, tuple(sorted(attrs.items())))
+        values = run_dag(program, {f"in{i}": array for i, array in enumerate(given)})
+        return (values[program.outputs[0].name],)
+
+
+@lru_cache(maxsize=_KEPT_PROGRAMS)
+def _program(
+    definition: OpDef, types: tuple[TensorType, ...], attrs: tuple[tuple[str, AttrValue], ...]
+) -> Dag:
+    """The op over inputs of these types, as a tensor program."""
+    assert definition.expression is not None, f"op {definition.name} has no meaning"
+    inputs = [placeholder(f"in{i}", t.shape, t.dtype) for i, t in enumerate(types)]
+    (output,) = definition.infer(types, dict(attrs))
+    call = OpCall(op=definition.name, inputs=inputs, attrs=dict(attrs), output=output, name=Names())
+    return Dag((stored(definition.expression(call), output.dtype),))
 
 
 OPS: dict[str, OpDef] = {}
+SOURCES: list[Callable[[], None]] = []
+"""What registers operators that came to be by other registries, when one is asked for."""
 
 
 def register(definition: OpDef) -> OpDef:
@@ -48,26 +154,69 @@ def register(definition: OpDef) -> OpDef:
     return definition
 
 
-def op(name: str, *, kind: OpKind, infer: Infer) -> Callable[[Reference], Reference]:
-    """Decorator: the function is the numpy meaning of op `name`, its docstring the op's."""
+def op(
+    *names: str,
+    kind: OpKind,
+    infer: Infer,
+    numpy: Numpy | None = None,
+    onnx: OnnxForm | None = None,
+) -> Callable[[Expression], Expression]:
+    """Decorator: the function expresses these ops as tensors, its docstring is theirs."""
 
-    def wrap(reference: Reference) -> Reference:
-        register(
-            OpDef(
-                name=name, kind=kind, infer=infer, reference=reference, doc=reference.__doc__ or ""
+    def wrap(expression: Expression) -> Expression:
+        for name in names:
+            register(
+                OpDef(
+                    name=name,
+                    kind=kind,
+                    infer=infer,
+                    expression=expression,
+                    numpy=numpy,
+                    onnx=onnx,
+                    doc=expression.__doc__ or "",
+                )
             )
-        )
-        return reference
+        return expression
 
     return wrap
 
 
 def lookup(name: str) -> OpDef:
     """The op of that name. Raises: LookupFailed naming close ones."""
+    if name not in OPS:
+        _refresh()
     if name in OPS:
         return OPS[name]
     close = difflib.get_close_matches(name, OPS, n=3)
     raise LookupFailed(f"op '{name}' is not known; close names: {', '.join(close) or 'none'}")
+
+
+def expression_of(name: str) -> Expression:
+    """What expresses the op as tensors. Raises: LookupFailed naming close ones."""
+    found = lookup(name).expression
+    if found is not None:
+        return found
+    close = difflib.get_close_matches(name, (o.name for o in OPS.values() if o.expression), n=3)
+    raise LookupFailed(f"op '{name}' has no tensor expression; close: {', '.join(close) or 'none'}")
+
+
+def _refresh() -> None:
+    for register_new in SOURCES:
+        register_new()
+
+
+def forms_of(onnx_name: str) -> list[OpDef]:
+    """The ops that are an ONNX operator of that name."""
+    _refresh()
+    return [entry for entry in OPS.values() if entry.onnx and entry.onnx.name == onnx_name]
+
+
+def read(tensor: Tensor, axes: Sequence[Expr], shape: Sequence[int]) -> Load:
+    """The element that broadcasting pairs with element `axes` of an output of that shape."""
+    if tensor.shape == tuple(shape):
+        return tensor[tuple(axes)]
+    own = axes[len(axes) - len(tensor.shape) :]
+    return tensor[tuple(const(0) if e == 1 else a for a, e in zip(own, tensor.shape, strict=True))]
 
 
 def ints(attrs: Attrs, key: str) -> tuple[int, ...]:

@@ -4,8 +4,8 @@ What a stage says is in `manifest`, how it runs once is in `stage`. `retune.api`
 
     stage_import(request) -> ImportManifest
     stage_extract(request, network) -> TaskManifest
-    stage_search(request, network, tasks, task_key) -> SearchManifest
-    stage_finalists(request, network, tuned: Tuned) -> Constraints
+    stage_tune(request, network, tasks, task_key) -> TuneManifest
+    stage_finalists(request, network, tuned: TunedTasks) -> Constraints
     stage_choose(request, tasks, constraints) -> Selection
     stage_validate(request, network, tasks, selection, constraints) -> Constraints
     stage_compare(request, network, tasks, selection, constraints) -> Constraints

@@ -1,4 +1,4 @@
-"""Who of many is to blame, by as few trials as may be: each one compiles a network and verifies it.
+"""Which of many make a network wrong, by few trials: each one compiles a network and verifies it.
 
 Read `bisect`. This file knows neither networks nor records.
 """
@@ -13,21 +13,21 @@ def bisect(keys: Sequence[str], passes: Callable[[frozenset[str]], bool]) -> tup
     does not pass either, every key found is needed: with any one of them the others that are left
     fail. Where several fail only together, the last of them is found.
 
-    The shortest failing run of first keys ends with a guilty one, and is found by halving. It is
-    left out, and the rest is tried. For g guilty keys out of n that takes at most
+    The shortest failing run of first keys ends with an offending one, and is found by halving. It
+    is left out, and the rest is tried. For g offending keys out of n that takes at most
     1 + g (1 + ceil(log2 n)) trials.
     """
     if not passes(frozenset()):
         return ()
     right: tuple[str, ...] = ()
-    rest, guilty = tuple(keys), list[str]()
+    rest, offending = tuple(keys), list[str]()
     while rest:
         first = _shortest_failing(rest, lambda some, right=right: passes(frozenset(right + some)))
-        guilty.append(rest[first - 1])
+        offending.append(rest[first - 1])
         right, rest = right + rest[: first - 1], rest[first:]
         if rest and passes(frozenset(right + rest)):
             break
-    return tuple(guilty)
+    return tuple(offending)
 
 
 def _shortest_failing(keys: tuple[str, ...], passes: Callable[[tuple[str, ...]], bool]) -> int:

@@ -24,11 +24,11 @@ from retune.pipeline.publishing import stage_promote, stage_report
 from retune.pipeline.quantization import quantized_network, stage_quantize
 from retune.pipeline.request import check_request
 from retune.pipeline.results import FinishedRun, TuneEvent, TuneResult
-from retune.pipeline.running import Run, recorded_run
+from retune.pipeline.running import RecordedRun, recorded_run
 from retune.pipeline.selection import stage_choose, untuned
 from retune.pipeline.stage import Stage
 from retune.pipeline.summary import check_verified, event_of, summarize, validated
-from retune.pipeline.tuning import join_searches, run_id, stage_finalists, stage_search
+from retune.pipeline.tuning import join_tuned, run_id, stage_finalists, stage_tune
 from retune.pipeline.validation import stage_compare, stage_validate
 from retune.pipeline.watch import tell
 
@@ -60,13 +60,13 @@ def _chain(
     network: ImportManifest,
     quantized: QuantizeManifest | None,
     by: Caller,
-    run: Run,
+    run: RecordedRun,
 ) -> TuneResult:
     tasks = by.call(stage_extract, request, network)
     tell(event_of(tasks))
     keys = [entry.key for entry in tasks.tasks if entry.tunable]
-    found = by.together(stage_search, [(request, network, tasks, key) for key in keys])
-    searched = join_searches(request, network, tasks, dict(zip(keys, found, strict=True)))
+    found = by.together(stage_tune, [(request, network, tasks, key) for key in keys])
+    searched = join_tuned(request, network, tasks, dict(zip(keys, found, strict=True)))
     layouts = by.call(stage_layout, request, searched)
     finalists = by.call(stage_finalists, request, network, searched, layouts)
     if finalists.stopped or searched.stopped or layouts.stopped:
@@ -122,7 +122,7 @@ def select(
 class _Recorded:
     """A Caller of whose stages the run's record knows."""
 
-    def __init__(self, by: Caller, run: Run) -> None:
+    def __init__(self, by: Caller, run: RecordedRun) -> None:
         self._by = by
         self._run = run
 

@@ -20,7 +20,6 @@ from retune.pipeline.manifest import (
     BenchManifest,
     CompileManifest,
     ImportManifest,
-    KernelTime,
     Selection,
     TaskManifest,
     TuneRequest,
@@ -31,7 +30,7 @@ from retune.pipeline.quantization import read_recipe
 from retune.pipeline.selection import selected_candidates, selected_network
 from retune.pipeline.stage import Inputs, stage
 from retune.records.conditions import Conditions
-from retune.report.data import Latency
+from retune.report.data import KernelTime, Latency
 from retune.search.conditions import network_conditions
 
 _MODULE = "module"

@@ -12,8 +12,8 @@ from typing import Self
 
 import numpy as np
 
-from retune.bundle.build import ContestPlan, build_contest
-from retune.bundle.verify.racer import ContestChild, Passes
+from retune.bundle.build import FinalistsPlan, build_finalists
+from retune.bundle.verify.in_network_child import FinalistsChild, Iterations
 from retune.core.errors import DeviceError
 from retune.core.target import DeviceSpec
 from retune.device.measure.child import ChildLostError
@@ -179,11 +179,11 @@ def compare_in_network(
     """
     if why := unraced(device):
         raise DeviceError(f"{why}: finalists are chosen by their records")
-    plan = build_contest(network, finalists, spec, model_key="", notes={})
+    plan = build_finalists(network, finalists, spec, model_key="", notes={})
     comparison = Comparison(
         [len(found) for found in finalists.values()], np.random.default_rng(seed)
     )
-    with _Iterations(device, plan, list(finalists)) as iterations:
+    with _Network(device, plan, list(finalists)) as iterations:
         rounds = 0
         while not comparison.decided and (rounds < _LEAST_ROUNDS or time_left()):
             for choices in comparison.round(resolved=iterations.resolved):
@@ -198,16 +198,16 @@ def compare_in_network(
         )
 
 
-class _Iterations:
+class _Network:
     """Iterations of a network by a child that is replaced when it is lost."""
 
-    def __init__(self, device: str, plan: ContestPlan, tasks: Sequence[str]) -> None:
+    def __init__(self, device: str, plan: FinalistsPlan, tasks: Sequence[str]) -> None:
         self.references: list[float] = []
         self.count = 0
         self._device = device
         self._plan = plan
         self._tasks = len(tasks)
-        self._child: ContestChild | None = None
+        self._child: FinalistsChild | None = None
         numbers = {key: number for number, key in enumerate(tasks)}
         self._task_of = np.array(
             [numbers.get(slot.task_key, self._tasks) for slot in plan.slots], np.int64
@@ -247,7 +247,7 @@ class _Iterations:
                     self._close()
                     comparison.eliminate(task, finalist)
 
-    def _run(self, choices: np.ndarray) -> Passes:
+    def _run(self, choices: np.ndarray) -> Iterations:
         """int [iterations, tasks]; slots of other tasks have one finalist."""
         wide = np.concatenate([choices, np.zeros((len(choices), 1), np.int64)], axis=1)
         found = self._opened().run(wide[:, self._task_of])
@@ -262,9 +262,9 @@ class _Iterations:
         np.add.at(total, self._task_of, seconds.T)
         return total[:-1].T
 
-    def _opened(self) -> ContestChild:
+    def _opened(self) -> FinalistsChild:
         if self._child is None:
-            self._child = ContestChild(self._device, self._plan)
+            self._child = FinalistsChild(self._device, self._plan)
         return self._child
 
     def _close(self) -> None:

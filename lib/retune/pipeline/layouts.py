@@ -12,7 +12,7 @@ from retune.device.opencl.launch_cost import NO_LAUNCHES, LaunchCost
 from retune.device.opening import is_absent, unraced
 from retune.pipeline.layout_manifest import LayoutManifest
 from retune.pipeline.layout_plan import LaidImage, LaidKernel, LayoutPlan, LayoutTotal
-from retune.pipeline.manifest import Tuned, TuneRequest
+from retune.pipeline.manifest import TunedTasks, TuneRequest
 from retune.pipeline.network import open_network
 from retune.pipeline.results import TuneEvent
 from retune.pipeline.stage import run_once, stage_key
@@ -26,7 +26,7 @@ from retune.search.layout.search import FoundLayouts, LayoutSearch
 from retune.search.session import Session
 
 
-def stage_layout(request: TuneRequest, tuned: Tuned) -> LayoutManifest:
+def stage_layout(request: TuneRequest, tuned: TunedTasks) -> LayoutManifest:
     """The plan of layouts; every measurement behind it is in the store.
 
     For `auto` kernels and copies are measured and the cheapest plan is solved for; any other layout
@@ -157,7 +157,7 @@ def _launching(session: Session) -> LaunchCost:
     return NO_LAUNCHES
 
 
-def _in_blocks(request: TuneRequest, tuned: Tuned | None) -> LayoutManifest:
+def _in_blocks(request: TuneRequest, tuned: TunedTasks | None) -> LayoutManifest:
     """All images in blocks; for a tuned run kernels were measured so."""
     network = open_network(request).network
     choice, trials = uniform(network, BLOCKS), 0

@@ -4,7 +4,7 @@ All of it is plain data (text, numbers, tuples), small, and goes to JSON and bac
 and records travel as files named in a manifest. Paths in a manifest are relative to its `folder`.
 
 The way: TuneRequest -> ImportManifest (-> QuantizeManifest) -> TaskManifest
--> SearchManifest (one for each task) -> Tuned -> Constraints -> Selection
+-> TuneManifest (one for each task) -> TunedTasks -> Constraints -> Selection
 -> CompileManifest (untuned, tuned) -> VerifyManifest (-> Constraints -> Selection ...)
 -> BenchManifest -> PublishedManifest.
 """
@@ -15,7 +15,7 @@ from typing import Literal, Self
 
 from retune.graph.quantize.settings import QuantizeSettings
 from retune.pipeline.layout_plan import LayoutPlan
-from retune.report.data import Latency, LayerQuality
+from retune.report.data import KernelTime, Latency, LayerQuality
 from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_MAX_ERROR, DEFAULT_TUNER
 
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
@@ -212,7 +212,7 @@ class TaskProgress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchManifest(Manifest):
+class TuneManifest(Manifest):
     """The search of one task in a run. Its records are in the store."""
 
     run_id: str
@@ -235,7 +235,7 @@ class SearchManifest(Manifest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tuned:
+class TunedTasks:
     """What the searches of all tasks came to."""
 
     run_id: str
@@ -359,22 +359,6 @@ class VerifyManifest(Manifest):
     passed: bool
     by_parts: bool = False
     """True: the outputs of some sample agree only up to jumps of host steps, and all parts do."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelTime:
-    """Time of one launch or host step of the tuned bundle."""
-
-    label: str
-    kernel: str
-    """Of a host step its ops."""
-    us: float
-    flops: int
-    bytes: int
-    roofline: float | None = None
-    """Share of what the machine's ceilings, measured in the same process, allow."""
-    host: bool = False
-    """True for a host step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ _SPENT = "seconds_done"
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenSession:
     session: Session
     users: int = 0
     closed: bool = False
@@ -31,7 +31,7 @@ class OpenRuns:
     """The sessions of the runs that this process searches, by run id. For any threads."""
 
     def __init__(self) -> None:
-        self._runs: dict[str, _Open] = {}
+        self._runs: dict[str, _OpenSession] = {}
         self._lock = threading.Lock()
 
     @contextmanager
@@ -40,7 +40,7 @@ class OpenRuns:
         with self._lock:
             entry = self._runs.get(run)
             if entry is None or entry.closed:
-                self._runs[run] = entry = _Open(make())
+                self._runs[run] = entry = _OpenSession(make())
             entry.users += 1
         try:
             yield entry.session
@@ -63,9 +63,9 @@ class OpenRuns:
         with self._lock:
             entry = self._runs.get(run)
             if entry is None or (entry.closed and not last):
-                self._runs[run] = entry = _Open(make())
+                self._runs[run] = entry = _OpenSession(make())
         try:
-            entry.session.settle()
+            entry.session.finish()
             yield entry.session
         finally:
             if not entry.closed:

@@ -10,7 +10,7 @@ from retune.bundle.runtime.offloaded import TITLE, OffloadedStep
 from retune.core.quantities import counted, flop_text, numbered
 from retune.core.target import model_of
 from retune.device.opening import is_simulated
-from retune.pipeline.manifest import KernelTime, TaskResult, TuneRequest
+from retune.pipeline.manifest import TaskResult, TuneRequest
 from retune.pipeline.report_layouts import report_layouts
 from retune.pipeline.results import FinishedRun
 from retune.pipeline.summary import (
@@ -23,7 +23,7 @@ from retune.pipeline.summary import (
 from retune.records.schema import BESIDE_SEARCH
 from retune.records.store import RecordStore
 from retune.report import (
-    KernelShare,
+    KernelTime,
     ReportCurve,
     ReportData,
     ReportTask,
@@ -55,7 +55,7 @@ def report_data(
         ),
         failures=run.searched.statuses,
         latency=run.bench.rows,
-        profile=_shares(run.bench.profile),
+        profile=_profile(run.bench.profile),
         verification=ReportVerification(
             oracle=run.verified.oracle,
             samples=run.verified.samples,
@@ -73,23 +73,11 @@ def report_data(
     )
 
 
-def _shares(rows: Sequence[KernelTime]) -> tuple[KernelShare, ...]:
-    """The rows; a task of several kernels has several."""
-    shares = [_share(row) for row in rows]
-    labels = numbered([share.label for share in shares])
-    return tuple(replace(s, label=label) for s, label in zip(shares, labels, strict=True))
-
-
-def _share(row: KernelTime) -> KernelShare:
-    simulated = row.kernel == TITLE
-    return KernelShare(
-        label=row.kernel if row.host and not simulated else row.label,
-        us=row.us,
-        flops=row.flops,
-        roofline=row.roofline,
-        host=row.host,
-        simulated=simulated,
-    )
+def _profile(rows: Sequence[KernelTime]) -> tuple[KernelTime, ...]:
+    """The rows as people know them: a host step by its ops, equal labels by their numbers."""
+    rows = [replace(row, simulated=row.kernel == TITLE) for row in rows]
+    names = [row.kernel if row.host and not row.simulated else row.label for row in rows]
+    return tuple(replace(r, label=n) for r, n in zip(rows, numbered(names), strict=True))
 
 
 def _queues(run: FinishedRun) -> tuple[str, str] | None:

@@ -13,7 +13,7 @@ from retune.pipeline.manifest import (
     Selection,
     TaskManifest,
     TaskResult,
-    Tuned,
+    TunedTasks,
     VerifyManifest,
 )
 from retune.report.data import Latency
@@ -25,7 +25,7 @@ class FinishedRun:
 
     network: ImportManifest
     tasks: TaskManifest
-    searched: Tuned
+    searched: TunedTasks
     selection: Selection
     """What the tuned bundle was compiled from."""
     constraints: Constraints

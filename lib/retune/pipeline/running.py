@@ -63,7 +63,7 @@ class RunRecord:
         return "died" if self.state == "running" and not is_alive(self.holder) else self.state
 
 
-class Run:
+class RecordedRun:
     """The run that this process has. `recorded_run` makes it."""
 
     def __init__(self, record: RunRecord, held: ExitStack, *, wait: bool) -> None:
@@ -117,17 +117,17 @@ class Run:
         _write(self._record)
 
 
-_CURRENT: ContextVar[Run | None] = ContextVar("retune_run", default=None)
+_CURRENT: ContextVar[RecordedRun | None] = ContextVar("retune_run", default=None)
 
 
 @contextmanager
-def recorded_run(request: TuneRequest, *, wait: bool = True) -> Generator[Run]:
+def recorded_run(request: TuneRequest, *, wait: bool = True) -> Generator[RecordedRun]:
     """The run of that request, from its import to its report; its record follows what happens.
 
     Runs that publish to the same folder exclude each other, and so do runs that share records, from
-    `Run.claim` on: the call waits for the other one, and says on the log who has it, or raises
-    BusyError without `wait`. Where the caller's own context has this run already, as a flow has it
-    that was started for it, the context is a part of that run. The request is one that
+    `RecordedRun.claim` on: the call waits for the other one, and says on the log who has it, or
+    raises BusyError without `wait`. Where the caller's own context has this run already, as a flow
+    has it that was started for it, the context is a part of that run. The request is one that
     `check_request` has passed.
     """
     name = run_name(request)
@@ -139,7 +139,7 @@ def recorded_run(request: TuneRequest, *, wait: bool = True) -> Generator[Run]:
     doing = f"{out}: a run that publishes there is carried out"
     with ExitStack() as held:
         held.enter_context(exclusive_once(machine_lock("out", out), doing, wait=wait))
-        run = Run(_begun(name, request), held, wait=wait)
+        run = RecordedRun(_begun(name, request), held, wait=wait)
         _CURRENT.set(run)
         try:
             yield run

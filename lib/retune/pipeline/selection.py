@@ -60,15 +60,15 @@ def stage_choose(
         key: _conditions(network, task, devices[key], tasks.model_key, given.layouts)
         for key, task in chosen.items()
     }
-    winners = {winner.record_id: winner for winner in given.winners}
-    known = list(store.named(list(winners)).values())
-    for key, space in spaces.items():
-        sketches = within_limit(space, limits.get(key))
-        for where in conditions[key]:
-            count = _ALTERNATIVES + denials[key]
-            known += top(store, key, where.comparable, count, sketches)
     ordered = list(dict.fromkeys(where for each in conditions.values() for where in each))
     denied = {record_id for _, record_id in given.denied}
+    winners = {winner.record_id: winner for winner in given.winners}
+    known = list(store.named(list(winners)).values())
+    won = choose(known, ordered, limits, spaces, denied, winners)
+    for key in spaces.keys() - won.keys():  # no other record of the rest matters
+        sketches, count = within_limit(spaces[key], limits.get(key)), _ALTERNATIVES + denials[key]
+        for where in conditions[key]:
+            known += top(store, key, where.comparable, count, sketches)
     found = choose(known, ordered, limits, spaces, denied, winners)
     return Selection(
         target=spec.fingerprint,

@@ -1,6 +1,6 @@
 """Stage tune: the search of each task, all in one session, and the comparison of their finalists.
 
-Records go to the store at once. Read `stage_search`; `search.turns` schedules the tasks.
+Records go to the store at once. Read `stage_tune`; `search.scheduling` says which task is next.
 """
 
 import logging
@@ -26,11 +26,11 @@ from retune.pipeline.layout_manifest import UNPLANNED, LayoutManifest
 from retune.pipeline.manifest import (
     Constraints,
     ImportManifest,
-    SearchManifest,
     TaskManifest,
     TaskProgress,
     TaskResult,
-    Tuned,
+    TunedTasks,
+    TuneManifest,
     TuneRequest,
 )
 from retune.pipeline.network import open_network
@@ -40,9 +40,9 @@ from retune.pipeline.stage import load, run_once, stage_folder, stage_key
 from retune.pipeline.watch import stopping, tell
 from retune.records.store import RecordStore
 from retune.search.conditions import usual_batch, usual_options
+from retune.search.scheduling import End
 from retune.search.session import RunSettings, Session
 from retune.search.task_run import TaskRun
-from retune.search.turns import End
 
 _LOG = logging.getLogger("retune.pipeline")
 
@@ -66,54 +66,54 @@ def run_id(request: TuneRequest, network: ImportManifest, spec: DeviceSpec) -> s
     return content_key(network.model_key, conditions.key, search, budget, where, request.campaign)
 
 
-def search_key(run: str, task_key: str) -> str:
+def tune_key(run: str, task_key: str) -> str:
     """The key of the search of a task in a run."""
     return stage_key("tune", run, task_key)
 
 
-def stage_search(
+def stage_tune(
     request: TuneRequest, network: ImportManifest, tasks: TaskManifest, task_key: str
-) -> SearchManifest:
+) -> TuneManifest:
     """The search of one task, by a thread of its own; every batch is in the store when it ends.
 
     The searches of a run's tasks go on together: nothing is measured before all of them are there
-    (or a minute after the first one is), and the request's allocator says whose turn it is. One
+    (or a minute after the first one is), and the request's allocator says which one is next. One
     that fails ends alone. When those who watch wish it so (`watch.stopping`), all end after the
     batch in flight, and are not stored: the same request goes on.
     """
     run = run_id(request, network, spec_of(request.device))
-    work, key = Path(request.work), search_key(run, task_key)
+    work, key = Path(request.work), tune_key(run, task_key)
 
-    def body(_: Path) -> SearchManifest:
+    def body(_: Path) -> TuneManifest:
         if request.trials == 0:
             return _nothing_to_measure(request, run, task_key)
         return _search(request, run, tasks, task_key)
 
-    found = load(SearchManifest, stage_folder(work, "tune", key))
+    found = load(TuneManifest, stage_folder(work, "tune", key))
     if found is not None and not _is_recorded(found, _RECORDED.of(request.records, run)):
         _LOG.warning("%s: records of task %s are gone; measuring again", request.records, task_key)
         shutil.rmtree(found.folder)
-    return run_once(SearchManifest, stage="tune", key=key, work=work, body=body)
+    return run_once(TuneManifest, stage="tune", key=key, work=work, body=body)
 
 
-def join_searches(
+def join_tuned(
     request: TuneRequest,
     network: ImportManifest,
     tasks: TaskManifest,
-    outcomes: Mapping[str, SearchManifest | Exception],
-) -> Tuned:
+    outcomes: Mapping[str, TuneManifest | Exception],
+) -> TunedTasks:
     """What the searches of all tasks came to, by task: a manifest, or why it failed for good.
 
     Raises: what the first task's search raised, if all of them failed.
     """
-    done = [o for t in tasks.tasks if isinstance(o := outcomes.get(t.key), SearchManifest)]
-    failed = [(k, o) for k, o in outcomes.items() if not isinstance(o, SearchManifest)]
+    done = [o for t in tasks.tasks if isinstance(o := outcomes.get(t.key), TuneManifest)]
+    failed = [(k, o) for k, o in outcomes.items() if not isinstance(o, TuneManifest)]
     if failed and not done:
         raise failed[0][1]
     statuses = sum((Counter(dict(search.statuses)) for search in done), Counter[str]())
     reasons = [search.reason for search in done if search.reason != _NOTHING_LEFT]
     spec = spec_of(request.device)
-    return Tuned(
+    return TunedTasks(
         run_id=run_id(request, network, spec),
         target=spec.fingerprint,
         progress=tuple(search.progress for search in done),
@@ -132,14 +132,17 @@ def layout_share(request: TuneRequest) -> float:
 
 
 def searched_session(
-    request: TuneRequest, tuned: Tuned, *, last: bool = False
+    request: TuneRequest, tuned: TunedTasks, *, last: bool = False
 ) -> AbstractContextManager[Session]:
     """The session of a run whose searches have ended; the `last` one to ask for it closes it."""
     return _OPEN.searched(tuned.run_id, lambda: _open_session(request, tuned.run_id), last=last)
 
 
 def stage_finalists(
-    request: TuneRequest, network: ImportManifest, tuned: Tuned, layouts: LayoutManifest = UNPLANNED
+    request: TuneRequest,
+    network: ImportManifest,
+    tuned: TunedTasks,
+    layouts: LayoutManifest = UNPLANNED,
 ) -> Constraints:
     """The winner of each task, after their searches; every measurement is in the store. Images lie
     as the layouts say.
@@ -149,7 +152,8 @@ def stage_finalists(
     """
     failed = tuple(key for key, _ in tuned.failed)
     placement = layouts.plan.placement
-    key = stage_key("finalists", tuned.run_id, tuned.trials_done, failed, placement)
+    found = (tuned.run_id, tuned.trials_done, failed, placement)
+    key = stage_key("finalists", "constraints", *found)  # older ones held winners only
 
     def body(_: Path) -> Constraints:
         if request.trials == 0:
@@ -169,7 +173,7 @@ def stage_finalists(
     return done
 
 
-def _decided(done: Constraints, tuned: Tuned) -> str:
+def _decided(done: Constraints, tuned: TunedTasks) -> str:
     """What chose among the finalists, and for how many tasks."""
     if done.uncompared:
         number = sum(known.best_us is not None for known in tuned.progress)
@@ -183,7 +187,7 @@ def _decided(done: Constraints, tuned: Tuned) -> str:
 # -- the search of a task ------------------------------------------------------------------------
 
 
-def _search(request: TuneRequest, run: str, tasks: TaskManifest, task_key: str) -> SearchManifest:
+def _search(request: TuneRequest, run: str, tasks: TaskManifest, task_key: str) -> TuneManifest:
     ledger = Ledger(Path(request.work), run)
 
     def make() -> Session:
@@ -199,7 +203,7 @@ def _search(request: TuneRequest, run: str, tasks: TaskManifest, task_key: str) 
 
         end = session.search(task_key, report, stopping)
         (mine,) = (entry for entry in session.runs if entry.task.key == task_key)
-        return SearchManifest(
+        return TuneManifest(
             run_id=run,
             target=session.spec.fingerprint,
             progress=_progress_of(mine),
@@ -240,12 +244,12 @@ def _open_session(request: TuneRequest, run: str, ended: Collection[str] = ()) -
 def _ended(request: TuneRequest, run: str, tasks: TaskManifest) -> list[str]:
     """The tasks whose search has ended, in whichever process."""
     work, recorded = Path(request.work), _RECORDED.of(request.records, run)
-    folders = [stage_folder(work, "tune", search_key(run, t.key)) for t in tasks.tasks]
-    found = [load(SearchManifest, folder) for folder in folders]
+    folders = [stage_folder(work, "tune", tune_key(run, t.key)) for t in tasks.tasks]
+    found = [load(TuneManifest, folder) for folder in folders]
     return [one.task_key for one in found if one and _is_recorded(one, recorded)]
 
 
-def _is_recorded(search: SearchManifest, recorded: Mapping[str, int]) -> bool:
+def _is_recorded(search: TuneManifest, recorded: Mapping[str, int]) -> bool:
     """Whether the store has what was measured when the search ended, of this task and of all."""
     mine, all_tasks = recorded.get(search.task_key, 0), sum(recorded.values())
     return mine >= search.progress.trials and all_tasks >= search.trials_done
@@ -288,8 +292,8 @@ def _standing(request: TuneRequest, session: Session, tasks: TaskManifest, text:
     )
 
 
-def _nothing_to_measure(request: TuneRequest, run: str, task_key: str) -> SearchManifest:
-    return SearchManifest(
+def _nothing_to_measure(request: TuneRequest, run: str, task_key: str) -> TuneManifest:
+    return TuneManifest(
         run_id=run,
         target=spec_of(request.device).fingerprint,
         progress=TaskProgress(task_key=task_key, trials=0, failed=0, best_us=None),
@@ -304,7 +308,7 @@ def _nothing_to_measure(request: TuneRequest, run: str, task_key: str) -> Search
 
 
 def _compare(
-    request: TuneRequest, network: ImportManifest, tuned: Tuned, layouts: LayoutManifest
+    request: TuneRequest, network: ImportManifest, tuned: TunedTasks, layouts: LayoutManifest
 ) -> Constraints:
     if stopping():
         return Constraints()
@@ -323,7 +327,7 @@ def _compare(
         )
 
 
-def _comparison_s(request: TuneRequest, tuned: Tuned, layouts: LayoutManifest) -> float:
+def _comparison_s(request: TuneRequest, tuned: TunedTasks, layouts: LayoutManifest) -> float:
     """What is left of the minutes, or as large a share of the time that the trials took."""
     if request.minutes is not None:
         return 60 * request.minutes - tuned.seconds_done - layouts.seconds

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -24,7 +23,7 @@ from retune.core.schema import from_json, to_json
 from retune.records.schema import TuningRecord
 
 FILE = "quarantine.json"
-"""Beside the folder of the records. Whoever deletes it, or an entry, acquits."""
+"""Beside the folder of the records. Deleting it, or an entry, allows the configuration again."""
 NAMING = ("task_key", "config_hash", "device")
 """Columns that say which configuration a record is of, and where it ran."""
 JUDGED = ("status", "error", "median_us")
@@ -36,7 +35,7 @@ class Quarantined:
     """One configuration of a task that is not to be used on a device."""
 
     record_id: str
-    """The record that was found guilty; others of the configuration share its fate."""
+    """The offending record; others of the configuration share its fate."""
     task_key: str
     config_hash: str
     device: str
@@ -101,29 +100,16 @@ def as_wrong(table: pa.Table, entries: Sequence[Quarantined]) -> pa.Table:
 
     It has the columns NAMING and JUDGED.
     """
-    reasons = {entry.named: f"quarantined: {entry.reason}" for entry in entries}
-    hashes = pa.array([entry.config_hash for entry in entries], pa.string())
-    perhaps = pc.and_(
-        pc.is_in(table.column("config_hash"), hashes), pc.equal(table.column("status"), "ok")
-    )
-    places = np.flatnonzero(perhaps.to_numpy(zero_copy_only=False))
-    rows = table.select(NAMING).take(pa.array(places)).to_pylist()
-    guilty = {
-        int(place): reasons[name]
-        for place, row in zip(places, rows, strict=True)
-        if (name := (row["task_key"], row["config_hash"], row["device"])) in reasons
-    }
-    if not guilty:
-        return table
-    mask = np.zeros(table.num_rows, bool)
-    mask[list(guilty)] = True
-    instead = ("wrong_result", pa.array(list(guilty.values()), pa.string()), None)
+    names = pa.array(["\n".join(entry.named) for entry in entries], pa.string())
+    reasons = pa.array([f"quarantined: {entry.reason}" for entry in entries], pa.string())
+    of_rows = pc.binary_join_element_wise(*(table.column(name) for name in NAMING), "\n")
+    which = pc.index_in(of_rows, names)
+    right = pc.fill_null(pc.equal(table.column("status"), "ok"), False)
+    denied = pc.and_(pc.is_valid(which), right)
+    instead = (pa.scalar("wrong_result"), pc.take(reasons, which), pa.scalar(None, pa.float64()))
     for name, value in zip(JUDGED, instead, strict=True):
-        field = table.schema.field(name)
-        column = table.column(name).combine_chunks()
-        values = (
-            value if isinstance(value, pa.Array) else pa.array([value] * len(guilty), field.type)
+        changed = pc.if_else(denied, value, table.column(name))
+        table = table.set_column(
+            table.schema.get_field_index(name), table.schema.field(name), changed
         )
-        changed = pc.replace_with_mask(column, pa.array(mask), values)
-        table = table.set_column(table.schema.get_field_index(name), field, changed)
     return table

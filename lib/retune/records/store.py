@@ -112,10 +112,10 @@ class RecordStore:
         """What `scan` gives, as an arrow table; all columns are those of READ_SCHEMA."""
         wanted, given = list(columns or READ_SCHEMA.names), filters or {}
         _check_names([*wanted, *given])
-        guilty = quarantined(self.root)
-        late = {name: given[name] for name in given if guilty and name in JUDGED}
+        denied = quarantined(self.root)
+        late = {name: given[name] for name in given if denied and name in JUDGED}
         condition = _condition({name: given[name] for name in given if name not in late})
-        judged = (*NAMING, *JUDGED) if guilty else ()
+        judged = (*NAMING, *JUDGED) if denied else ()
         read = list(dict.fromkeys([*wanted, "record_id", *judged]))
         try:
             fragments = list(self._open().values())
@@ -123,8 +123,8 @@ class RecordStore:
         except _UNREADABLE:
             table = self._readable(condition, read)
         table = _once(table)
-        if guilty:
-            table = as_wrong(table, guilty)
+        if denied:
+            table = as_wrong(table, denied)
         return (table.filter(_condition(late)) if late else table).select(wanted)
 
     def named(self, record_ids: Sequence[str]) -> dict[str, TuningRecord]:

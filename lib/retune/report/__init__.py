@@ -1,7 +1,7 @@
 """Self-contained HTML pages: of a run `render(ReportData(...))`, of a night `render_night`."""
 
 from retune.report.data import (
-    KernelShare,
+    KernelTime,
     LaidStep,
     Latency,
     LayerQuality,
@@ -16,7 +16,7 @@ from retune.report.night import FleetRow, NightPage, render_night
 
 __all__ = [
     "FleetRow",
-    "KernelShare",
+    "KernelTime",
     "LaidStep",
     "Latency",
     "LayerQuality",

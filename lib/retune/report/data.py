@@ -43,15 +43,17 @@ class Latency:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KernelShare:
+class KernelTime:
     """Time of one launch or host step of the tuned bundle."""
 
     label: str
+    kernel: str = ""
     """Of a host step its ops."""
     us: float
     flops: int
+    bytes: int = 0
     roofline: float | None = None
-    """Share of what the machine's ceilings allow."""
+    """Share of what the machine's ceilings, measured in the same process, allow."""
     host: bool = False
     """True for a host step."""
     simulated: bool = False
@@ -136,7 +138,7 @@ class ReportData:
     """`tuned` and `untuned` are this program's; other names are peers'."""
     simulated: bool = False
     """Whether the device is one whose times are counted, and not measured."""
-    profile: tuple[KernelShare, ...]
+    profile: tuple[KernelTime, ...]
     """In order of execution."""
     verification: ReportVerification
     facts: tuple[tuple[str, str], ...]

@@ -3,7 +3,7 @@
 Read `render`. It is a pure function of ReportData; the page's text lies in `report.html.j2`.
 """
 
-from retune.report.data import KernelShare, LaidStep, Latency, ReportData, ReportTask
+from retune.report.data import KernelTime, LaidStep, Latency, ReportData, ReportTask
 from retune.report.layout_picture import layout_chart
 from retune.report.page import page, time_text
 from retune.report.svg import Bar, bar_chart, best_so_far, curve_chart
@@ -122,7 +122,7 @@ def _profile_bars(data: ReportData) -> list[Bar]:
     ]
 
 
-def _profile_text(kernel: KernelShare, total: float) -> str:
+def _profile_text(kernel: KernelTime, total: float) -> str:
     parts = [time_text(kernel.us), f"{100 * kernel.us / total:.1f} %"]
     if kernel.simulated:
         parts.append("on the accelerator, simulated")

@@ -1,6 +1,6 @@
-"""Dividing a budget over the tasks: which task's turn it is.
+"""Dividing a budget over the tasks: which task is measured next.
 
-An allocator is a pure function of the tasks' states, so a continued run takes the same turns.
+An allocator is a pure function of the tasks' states, so a continued run measures the same.
 """
 
 import math
@@ -42,7 +42,7 @@ class TaskState:
 
 
 Allocator = Callable[[Sequence[TaskState], float], TaskState | None]
-"""(states in the network's order, share of the budget spent) -> whose turn it is, if anyone's."""
+"""(states in the network's order, share of the budget spent) -> the next task, if there is one."""
 
 
 def next_task(name: str, states: Sequence[TaskState], spent: float) -> TaskState | None:
@@ -66,8 +66,8 @@ def check_allocator(name: str) -> None:
 
 def sequential(states: Sequence[TaskState], spent: float) -> TaskState | None:
     """Task after task, each with an equal share of the budget."""
-    turn = min(int(spent * len(states)), len(states) - 1)
-    return next((s for s in [*states[turn:], *states[:turn]] if not s.done), None)
+    first = min(int(spent * len(states)), len(states) - 1)
+    return next((s for s in [*states[first:], *states[:first]] if not s.done), None)
 
 
 def round_robin(states: Sequence[TaskState], spent: float) -> TaskState | None:

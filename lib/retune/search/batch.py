@@ -43,13 +43,6 @@ def make_batch(
     return Batch(candidates=candidates, features=features, programs=tuple(programs))
 
 
-def measure_batch(
-    runner: Runner, workload_key: str, batch: Batch, options: MeasureOptions
-) -> Sequence[Measurement]:
-    """A row for each candidate. The runner knows the workload."""
-    return measure_programs(runner, workload_key, batch.programs, options)
-
-
 def measure_programs(
     runner: Runner,
     workload_key: str,

@@ -2,7 +2,7 @@
 
 A session reads what its run has measured when it is made, and numbers its trials from there. Two
 sessions of one run at the same time would propose the same candidates under the same numbers, even
-if they measured in turns.
+if they never measured at once.
 """
 
 from contextlib import AbstractContextManager

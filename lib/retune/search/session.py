@@ -1,8 +1,8 @@
 """Session: a run's tasks on one device, searched by a worker each, recorded, and learned from.
 
 A run is named by its run id. What it has done is what the store holds under that id: a run that was
-killed goes on where it stopped, and proposes what it would have proposed. Whose turn it is, and
-what each proposal knows, is the business of `turns`. Open first: `Session.search`.
+killed goes on where it stopped, and proposes what it would have proposed. `scheduling` says which
+task is measured next, and what each proposal knows. Open first: `Session.search`.
 """
 
 import threading
@@ -24,7 +24,7 @@ from retune.records.schema import Environment, Measurement, TuningRecord
 from retune.records.store import RecordStore
 from retune.schedule.space import Candidate, Candidates, Space
 from retune.search.allocate import ROUND, check_allocator, next_task
-from retune.search.batch import Batch, make_batch, measure_batch
+from retune.search.batch import Batch, make_batch, measure_programs
 from retune.search.conditions import network_options
 from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_TUNER
 from retune.search.history import HISTORY_COLUMNS, History, history_of, split_run
@@ -32,10 +32,10 @@ from retune.search.model.features import VERSION
 from retune.search.model.learning import Learner, Lesson, ModelScorer
 from retune.search.model.offline import offline_model
 from retune.search.model.transfer import experience
+from retune.search.scheduling import GRACE_S, Budget, End, Stop, TaskScheduler
 from retune.search.task import Task
 from retune.search.task_run import TaskRun
 from retune.search.tuners import Setting, make_tuner
-from retune.search.turns import GRACE_S, Budget, End, Stop, Turns
 from retune.targets.cost.estimate import default_candidate
 from retune.targets.devices import target_of
 from retune.targets.spaces import strategy
@@ -120,7 +120,7 @@ class Session:
         """Held whenever what is known of the tasks is read, or changed."""
         self._reporting = threading.Lock()
         awaited = {task.key for task in tuned} - set(ended)
-        self._turns = self._new_turns(awaited, grace_s, clock)
+        self._scheduler = self._new_scheduler(awaited, grace_s, clock)
         self._prepared: set[str] = set()
         mine = {**self.conditions.comparable, "task_key": [task.key for task in tuned]}
         rows = store.scan(mine, HISTORY_COLUMNS)
@@ -138,25 +138,25 @@ class Session:
     def trials(self) -> int:
         """Measurements of this run so far, earlier processes' included."""
         with self._changed:
-            return self._turns.done
+            return self._scheduler.done
 
     @property
     def seconds(self) -> float:
         """Time spent on searching so far, earlier processes' included."""
         with self._changed:
-            return self._turns.seconds
+            return self._scheduler.seconds
 
     @property
     def spent(self) -> float:
         """Share of the budget that is gone, from 0 to 1."""
         with self._changed:
-            return self._turns.spent
+            return self._scheduler.spent
 
     @property
     def runs(self) -> tuple[TaskRun, ...]:
-        """Every tuned task, with what is known of it: all that was recorded but turns in flight.
+        """Every tuned task, with what is known of it: all that was recorded but batches in flight.
 
-        In a session in which nobody has searched, the last batch in the store is such a turn.
+        In a session in which nobody has searched, the last batch in the store is in flight.
         """
         return tuple(self._runs.values())
 
@@ -168,19 +168,19 @@ class Session:
     def next_key(self) -> str | None:
         """Key of the task that is measured next; None if none has anything left to try."""
         with self._changed:
-            return self._turns.upcoming or self._choose(list(self._runs), self._turns.spent)
+            return self._scheduler.upcoming or self._choose(list(self._runs), self._scheduler.spent)
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         """All that the store had of this run is known. For a session in which nobody searches:
         otherwise its last batch becomes known when the next one was proposed."""
-        self._turns.settle()
+        self._scheduler.finish()
 
     # -- searching -------------------------------------------------------------------------------
 
     def search(self, task_key: str, report: Report = quiet, stop: Stop = never) -> End:
-        """The task has had all of its turns when the call returns; why there are no more.
+        """The task has had all of its batches when the call returns; why there are no more.
 
-        Blocks while it is the turn of others, so every task needs a thread of its own. What one
+        Blocks while other tasks have the devices, so every task needs a thread of its own. What one
         task's worker raises ends that worker alone: the others go on without the task, which may
         be searched again. When `stop` says so, nothing more is begun; what devices have taken in is
         measured and recorded.
@@ -188,27 +188,27 @@ class Session:
         On one device, the run's proposals follow from its seed and from the outcomes alone; with
         several, also from which of them is done first.
         """
-        run, turns = self._runs[task_key], self._turns
-        with turns.worker(task_key):
-            while (turn := turns.take(task_key, stop)) is not None:
+        run, scheduler = self._runs[task_key], self._scheduler
+        with scheduler.worker(task_key):
+            while (granted := scheduler.take(task_key, stop)) is not None:
                 with self.runner.working():
-                    batch = self._propose(run, turn.most)
-                    turns.proposed(turn, len(batch))
-                if not len(batch) or not turns.enter(turn, stop):
+                    batch = self._propose(run, granted.most)
+                    scheduler.proposed(granted, len(batch))
+                if not len(batch) or not scheduler.enter(granted, stop):
                     continue
                 measured = self._measure(run, batch)
-                turns.measured(turn)
+                scheduler.measured(granted)
                 with self.runner.working():
-                    learn = self._record(run, batch, measured, turn.first)
-                turns.recorded(turn, learn)
+                    learn = self._record(run, batch, measured, granted.first)
+                scheduler.recorded(granted, learn)
                 known = False
                 while not known:
-                    turns.wait_to_know(turn)
+                    scheduler.wait_to_know(granted)
                     with self.runner.working():
-                        known = turns.know(turn)
+                        known = scheduler.know(granted)
                 with self.runner.working(), self._reporting:
                     report(self._line(run), self.known_trials)
-            return turns.end()
+            return scheduler.end()
 
     @property
     def known_trials(self) -> int:
@@ -221,15 +221,15 @@ class Session:
 
         Not beside a search. Raises: ScheduleError for a candidate that is not of the task's space.
         """
-        self.settle()
+        self.finish()
         run = self._runs[task_key]
         batch = self._batch(run, run.space.locate(candidates))
         measured = self._measure(run, batch)
-        self._record(run, batch, measured, self._turns.number(len(batch)))()
+        self._record(run, batch, measured, self._scheduler.number(len(batch)))()
         return measured
 
     def _choose(self, available: Collection[str], spent: float) -> str | None:
-        """Whose turn it is; the others count as done, but tasks are still compared with them."""
+        """The next task; unavailable ones count as done, but tasks are still compared with them."""
         states = [run.state for run in self._runs.values()]
         states = [s if s.key in available else replace(s, done=True) for s in states]
         state = next_task(self.settings.allocator, states, spent)
@@ -301,7 +301,7 @@ class Session:
 
     def _measure(self, run: TaskRun, batch: Batch) -> Sequence[Measurement]:
         workload_key = run.task.workload_key(self.settings.seed)
-        return measure_batch(self.runner, workload_key, batch, self.settings.options)
+        return measure_programs(self.runner, workload_key, batch.programs, self.settings.options)
 
     def _record(
         self, run: TaskRun, batch: Batch, measurements: Sequence[Measurement], first: int
@@ -342,11 +342,11 @@ class Session:
 
     # -- opening -------------------------------------------------------------------------------
 
-    def _new_turns(
+    def _new_scheduler(
         self, awaited: Collection[str], grace_s: float, clock: Callable[[], float]
-    ) -> Turns:
+    ) -> TaskScheduler:
         settings = self.settings
-        return Turns(
+        return TaskScheduler(
             self._choose,
             lambda key: self._runs[key].state.done,
             Budget(trials=settings.trials, seconds=settings.seconds, batch=settings.batch),
@@ -365,16 +365,16 @@ class Session:
         """
         lessons: list[tuple[str, Callable[[], None]]] = []
         first = 0
-        for key, turn in groupby(own["task_key"].tolist()):
-            after = first + len(list(turn))
+        for key, rows in groupby(own["task_key"].tolist()):
+            after = first + len(list(rows))
             lessons.append((key, self._lesson(self._runs[key], own.iloc[first:after])))
             first = after
         numbers = [int(number) for number in own["trial"].tolist()]
-        self._turns.recall(len(numbers), max(numbers, default=-1) + 1, self.settings.spent_s)
+        self._scheduler.recall(len(numbers), max(numbers, default=-1) + 1, self.settings.spent_s)
         for _, learn in lessons[:-1]:
             learn()
         if lessons:
-            self._turns.leave_over(*lessons[-1])
+            self._scheduler.leave_over(*lessons[-1])
 
     def _lesson(self, run: TaskRun, rows: "Table") -> Callable[[], None]:
         """Makes a recorded batch known."""

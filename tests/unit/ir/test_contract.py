@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from retune.core.dtypes import INT32
+from retune.core.dtypes import INT8, INT32, UINT8
 from retune.ir import contract as module
 from retune.ir.contract import contract
-from retune.ir.expr import select
+from retune.ir.expr import Expr, Var, cast, select
 from retune.ir.interp import run_dag, run_program
 from retune.ir.stmt import from_dag
 from retune.ir.te import Compute, Dag, compute, placeholder, reduce_axis
@@ -54,7 +54,7 @@ def test_what_it_does_not_cover():
     k = reduce_axis("k", 4)
     bodies = {
         "a mask": lambda i: select(k.var < 2, x[i + k.var], x[i]),
-        "backwards": lambda i: x[i - k.var + 3],
+        "backwards": lambda i: x[i - k.var],
         "outside": lambda i: x[i * 2 + k.var],
         "integers": lambda i: n[i + k.var],
         "an axis left out": lambda i: x[i] * 2.0,
@@ -71,3 +71,26 @@ def test_constants_scale():
     (found,) = contracted(Dag((stage,)))
     values = inputs_for(Dag((stage,)))["x"]
     np.testing.assert_allclose(found, [1.5 * values[i : i + 3].sum() for i in range(4)], rtol=1e-6)
+
+
+def test_an_operand_may_be_read_backwards():
+    x, w, k = placeholder("x", (6,)), placeholder("w", (3,)), reduce_axis("k", 3)
+    stage = compute("y", (4,), lambda i: x[i + k.var] * w[2 - k.var], [x, w], reduce=[k])
+    (found,) = contracted(Dag((stage,)))
+    values = inputs_for(Dag((stage,)))
+    np.testing.assert_allclose(found, np.convolve(values["x"], values["w"], "valid"), rtol=1e-5)
+
+
+def test_groups_and_bytes_are_covered():
+    """Channels that an index divides are two axes; products of bytes are added up exactly."""
+    x, w = placeholder("x", (2, 6), INT8), placeholder("w", (4, 3), UINT8)
+    k = reduce_axis("k", 3)
+
+    def body(b: Var, c: Var) -> Expr:
+        return cast(x[b, c // 2 * 3 + k.var], INT32) * cast(w[c, k.var], INT32)
+
+    dag = Dag((compute("y", (2, 4), body, [x, w], reduce=[k]),))
+    assert len(contracted(dag)) == 1
+    inputs = inputs_for(dag)
+    expected = run_program(from_dag(dag), inputs)["y"]
+    np.testing.assert_array_equal(run_dag(dag, inputs)["y"], expected)

@@ -25,17 +25,17 @@ HERE = {"device": DEVICE}
 
 
 @pytest.fixture
-def guilty() -> TuningRecord:
+def denied() -> TuningRecord:
     """The fastest record of its task."""
     return record(0)
 
 
 @pytest.fixture
-def filled(store: Path, guilty: TuningRecord) -> Path:
+def filled(store: Path, denied: TuningRecord) -> Path:
     """A store with that record in quarantine."""
     broken = replace(failed("timeout", "hang"), timestamp=DAY)
-    RecordStore(store).append([guilty, record(1), record(2), record(3, measurement=broken)])
-    quarantine(store, [guilty], "wrong in its network")
+    RecordStore(store).append([denied, record(1), record(2), record(3, measurement=broken)])
+    quarantine(store, [denied], "wrong in its network")
     return store
 
 
@@ -48,7 +48,7 @@ def test_a_record_in_quarantine_is_never_the_best(filled: Path):
 
 
 def test_nor_is_another_record_of_its_configuration(filled: Path):
-    """A race measures it anew, under another id, in another run, and faster than ever."""
+    """A comparison measures it anew, under another id, in another run, and faster than ever."""
     again = replace(record(0), record_id="other", run_id="later", phase="final", attempt=1)
     RecordStore(filled).append([again])
     found = top(RecordStore(filled), "task-a", HERE, 9)
@@ -63,13 +63,13 @@ def test_other_tasks_and_devices_know_nothing_of_it(filled: Path):
         assert found is not None and found.decisions[0] == 0
 
 
-def test_its_row_says_why(filled: Path, guilty: TuningRecord):
-    found = RecordStore(filled).named([guilty.record_id])[guilty.record_id].measurement
+def test_its_row_says_why(filled: Path, denied: TuningRecord):
+    found = RecordStore(filled).named([denied.record_id])[denied.record_id].measurement
     assert (found.status, found.median_us) == ("wrong_result", None)
     assert found.error == "quarantined: wrong in its network"
-    assert found.run_times_us == pytest.approx(guilty.measurement.run_times_us)
+    assert found.run_times_us == pytest.approx(denied.measurement.run_times_us)
     (entry,) = quarantined(filled)
-    assert entry.record_id == guilty.record_id and entry.reason == "wrong in its network"
+    assert entry.record_id == denied.record_id and entry.reason == "wrong in its network"
 
 
 COUNTS: dict[str, Callable[[Path], int]] = {
@@ -100,7 +100,7 @@ def test_an_exported_table_says_so_too(filled: Path, tmp_path: Path):
     assert pd.read_csv(tmp_path / "all.csv")["status"].value_counts()["wrong_result"] == 1
 
 
-def test_no_row_changes_and_acquitting_gives_it_back(filled: Path, guilty: TuningRecord):
+def test_no_row_changes_and_without_the_entry_it_is_allowed(filled: Path, denied: TuningRecord):
     store = RecordStore(filled)
     store.append([record(5)])
     assert store.compact(DAY.date().replace(year=2027)) == 1
@@ -108,15 +108,15 @@ def test_no_row_changes_and_acquitting_gives_it_back(filled: Path, guilty: Tunin
     assert pq.read_table(path)["status"].to_pylist().count("ok") == 4
     (filled / FILE).unlink()
     found = best(store, "task-a", HERE)
-    assert found is not None and found.record_id == guilty.record_id
+    assert found is not None and found.record_id == denied.record_id
 
 
-def test_it_is_put_in_once(filled: Path, guilty: TuningRecord):
-    quarantine(filled, [guilty, record(1), record(1)], "again")
+def test_it_is_put_in_once(filled: Path, denied: TuningRecord):
+    quarantine(filled, [denied, record(1), record(1)], "again")
     assert [e.reason for e in quarantined(filled)] == ["wrong in its network", "again"]
 
 
-def test_a_damaged_file_acquits_nobody(filled: Path):
+def test_a_damaged_file_allows_nothing(filled: Path):
     (filled / FILE).write_text("{")
     with pytest.raises(RecordError, match=r"quarantine\.json: expected the configurations"):
         records.load(filled)
@@ -124,10 +124,10 @@ def test_a_damaged_file_acquits_nobody(filled: Path):
 
 @given(
     rows=st.lists(st.tuples(*[st.sampled_from("ab")] * 3, st.booleans()), min_size=1, max_size=12),
-    guilty=st.lists(st.tuples(*[st.sampled_from("ab")] * 3), min_size=1, max_size=3, unique=True),
+    denied=st.lists(st.tuples(*[st.sampled_from("ab")] * 3), min_size=1, max_size=3, unique=True),
 )
 def test_right_records_of_exactly_these_configurations_are_wrong(
-    rows: list[tuple[str, str, str, bool]], guilty: list[tuple[str, str, str]]
+    rows: list[tuple[str, str, str, bool]], denied: list[tuple[str, str, str]]
 ):
     table = to_table(
         [
@@ -141,12 +141,12 @@ def test_right_records_of_exactly_these_configurations_are_wrong(
     )
     entries = [
         Quarantined(record_id="", task_key=t, config_hash=c, device=d, reason=f"{t}{c}{d}", when="")
-        for t, c, d in guilty
+        for t, c, d in denied
     ]
     found = as_wrong(table, entries)
     assert found.schema == table.schema
     for row, before, (*name, right) in zip(found.to_pylist(), table.to_pylist(), rows, strict=True):
-        if right and tuple(name) in guilty:
+        if right and tuple(name) in denied:
             assert row["status"] == "wrong_result" and row["median_us"] is None
             assert row["error"] == f"quarantined: {''.join(name)}"
         else:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from retune.report import (
-    KernelShare,
+    KernelTime,
     Latency,
     ReportCurve,
     ReportData,
@@ -54,7 +54,7 @@ def sample(tasks: int = 12, seed: int = 0) -> ReportData:
             Latency(name="onnxruntime", median_us=6_900, p25_us=6_700, p75_us=7_600, runs=50),
         ),
         profile=tuple(
-            KernelShare(label=e.name, us=e.best_us or 3.0, flops=e.flops) for e in entries
+            KernelTime(label=e.name, us=e.best_us or 3.0, flops=e.flops) for e in entries
         ),
         verification=ReportVerification(
             oracle="onnxruntime",

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from retune.report import KernelShare, render
+from retune.report import KernelTime, render
 from retune.report.svg import Bar, bar_chart, best_so_far, curve_chart
 from tests.unit.report.sample import sample
 
@@ -75,7 +75,7 @@ def test_run_without_measurements_renders():
 def test_host_steps_are_marked():
     data = sample(tasks=2)
     assert "on the host" not in render(data)
-    step = KernelShare(label="NonMaxSuppression, Gather", us=120.0, flops=0, host=True)
+    step = KernelTime(label="NonMaxSuppression, Gather", us=120.0, flops=0, host=True)
     parts = replace(data.verification, by_parts=True)
     page = render(replace(data, profile=(*data.profile, step), verification=parts))
     assert "NonMaxSuppression, Gather" in page

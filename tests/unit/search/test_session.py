@@ -117,7 +117,7 @@ def test_another_process_goes_on_with_the_run(store: Path):
     first = searched(store, 10)
     second = open_session(store, given=settings(trials=24))
     assert second.trials == 10
-    second.settle()
+    second.finish()
     assert [run.state for run in second.runs] == [run.state for run in first.runs]
     assert search_all(open_session(store, given=settings(trials=24))) == "trials"
     found = rows(store)
@@ -190,7 +190,7 @@ def test_another_run_measures_nothing_again_and_starts_with_the_best(store: Path
 def test_failures_are_rows_with_their_message(store: Path):
     session = searched(store, 8, FakeRunner(wrong))
     again = open_session(store)
-    again.settle()
+    again.finish()
     for each in (session, again):
         assert statuses(each) == {"wrong_result": 8}
         assert sum(run.failures for run in each.runs) == 8
@@ -333,7 +333,7 @@ def drifting(source: ProgramSource) -> Measurement:
 
 def test_search_and_store_agree_on_what_is_fastest(store: Path):
     session, again = searched(store, 40, FakeRunner(drifting)), open_session(store)
-    again.settle()
+    again.finish()
     for run in [*session.runs, *again.runs]:
         found = best(RecordStore(store), run.task.key, HERE)
         assert found is not None

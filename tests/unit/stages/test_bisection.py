@@ -37,11 +37,11 @@ def culprits(draw: st.DrawFn) -> tuple[list[str], set[str]]:
 
 @given(culprits())
 def test_exactly_the_culprits_are_found(case: tuple[list[str], set[str]]):
-    keys, guilty = case
-    network = Network([{key} for key in guilty])
+    keys, offending = case
+    network = Network([{key} for key in offending])
     found = bisect(keys, network.passes)
-    assert set(found) == guilty and len(found) == len(guilty)
-    assert network.trials <= 1 + len(guilty) * (1 + ceil(log2(len(keys))))
+    assert set(found) == offending and len(found) == len(offending)
+    assert network.trials <= 1 + len(offending) * (1 + ceil(log2(len(keys))))
 
 
 @st.composite
@@ -64,17 +64,17 @@ def test_of_those_that_fail_together_no_more_are_found_than_needed(
     assert network.trials <= 1 + len(found) * (1 + ceil(log2(len(keys))))
 
 
-def test_where_nothing_passes_nobody_is_guilty():
+def test_where_nothing_passes_none_offends():
     network = Network([set()])
     assert bisect(names(9), network.passes) == ()
     assert network.trials == 1
 
 
-@pytest.mark.parametrize(("guilty", "trials"), [("k0", 8), ("k40", 8), ("k63", 7)])
-def test_one_of_64_takes_eight_trials(guilty: str, trials: int):
+@pytest.mark.parametrize(("offending", "trials"), [("k0", 8), ("k40", 8), ("k63", 7)])
+def test_one_of_64_takes_eight_trials(offending: str, trials: int):
     """One without any, six of halving, and one of the rest, if there is a rest."""
-    network = Network([{guilty}])
-    assert bisect(names(64), network.passes) == (guilty,)
+    network = Network([{offending}])
+    assert bisect(names(64), network.passes) == (offending,)
     assert network.trials == trials
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from retune.bundle.verify.racer import Passes
+from retune.bundle.verify.in_network_child import Iterations
 from retune.core.errors import DeviceError
 from retune.core.target import GENERIC_CPU
 from retune.device.measure.child import ChildLostError
@@ -31,10 +31,10 @@ class FakeChild:
         self.resolved = True
         self.slots = len(plan.slots)
 
-    def run(self, choices: np.ndarray) -> Passes:
+    def run(self, choices: np.ndarray) -> Iterations:
         if self.deadly is not None and (choices[:, self.deadly[0]] == self.deadly[1]).any():
             raise ChildLostError("crash", "the process died of SIGSEGV")
-        return Passes(seconds=1.0 / (1.0 + choices), reference_us=1000.0)
+        return Iterations(seconds=1.0 / (1.0 + choices), reference_us=1000.0)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -42,7 +42,7 @@ class FakeChild:
 
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
-    folder = tmp_path_factory.mktemp("racing")
+    folder = tmp_path_factory.mktemp("finalists")
     network = import_network(str(write("bottleneck", folder))).network
     tasks = [t for t in network.tasks.values() if t.tunable]
     settings = RunSettings(run_id="run", model="m", layout="NHWC", trials=120)
@@ -56,7 +56,7 @@ def child(monkeypatch: pytest.MonkeyPatch) -> type[FakeChild]:
     class Own(FakeChild):
         opened = 0
 
-    monkeypatch.setattr(comparing, "ContestChild", Own)
+    monkeypatch.setattr(comparing, "FinalistsChild", Own)
     return Own
 
 
@@ -96,9 +96,9 @@ def test_who_loses_the_process_twice_is_out_of_the_compared(
     network = import_network(str(write("bottleneck", tmp_path))).network
     finalists = comparing.choose_finalists(session, 1e9)
     candidates = {key: [candidate for candidate, _ in found] for key, found in finalists.items()}
-    plan = comparing.build_contest(network, candidates, GENERIC_CPU, model_key="", notes={})
-    slot = next(i for i, s in enumerate(plan.slots) if len(s.contenders) > 2)
-    victim, last = plan.slots[slot].task_key, len(plan.slots[slot].contenders) - 1
+    plan = comparing.build_finalists(network, candidates, GENERIC_CPU, model_key="", notes={})
+    slot = next(i for i, s in enumerate(plan.slots) if len(s.finalists) > 2)
+    victim, last = plan.slots[slot].task_key, len(plan.slots[slot].finalists) - 1
     child.deadly = (slot, last)
     _, found = compared(session, tmp_path)
     assert found.leaders[victim] == last - 1, "the next best of that task"

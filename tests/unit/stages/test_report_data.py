@@ -6,14 +6,14 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from retune.pipeline.manifest import BestRecord, KernelTime, Selection, TuneRequest
+from retune.pipeline.manifest import BestRecord, Selection, TuneRequest
 from retune.pipeline.report_data import report_data
 from retune.pipeline.results import FinishedRun
 from retune.pipeline.rows import result_data
 from retune.pipeline.summary import summarize
 from retune.records.schema import TuningRecord, failed, succeeded
 from retune.records.store import RecordStore
-from retune.report import render
+from retune.report import KernelTime, render
 from tests.flows.fakes import FakeStages
 from tests.unit.records import test_store
 

@@ -20,9 +20,9 @@ from retune.pipeline import finalists, open_runs, selection, tuning
 from retune.pipeline.manifest import (
     Constraints,
     ImportManifest,
-    SearchManifest,
     TaskManifest,
-    Tuned,
+    TunedTasks,
+    TuneManifest,
     TuneRequest,
 )
 from retune.pipeline.network import stage_extract, stage_import
@@ -95,7 +95,7 @@ def prepare(request: TuneRequest) -> tuple[ImportManifest, TaskManifest]:
     return network, stage_extract(request, network)
 
 
-Outcomes = dict[str, SearchManifest | Exception]
+Outcomes = dict[str, TuneManifest | Exception]
 
 
 def outcomes(
@@ -105,7 +105,7 @@ def outcomes(
     keys = [t.key for t in tasks.tasks if t.tunable and t.key != left_out]
     with ThreadPoolExecutor(len(keys)) as pool:
         found = {
-            key: pool.submit(copy_context().run, tuning.stage_search, request, network, tasks, key)
+            key: pool.submit(copy_context().run, tuning.stage_tune, request, network, tasks, key)
             for key in keys
         }
     errors = {key: search.exception() for key, search in found.items()}
@@ -115,13 +115,13 @@ def outcomes(
     return {key: errors[key] or search.result() for key, search in found.items()}  # pyright: ignore
 
 
-def tuned(request: TuneRequest) -> Tuned:
+def tuned(request: TuneRequest) -> TunedTasks:
     """What a process does that searches every task."""
     network, tasks = prepare(request)
-    return tuning.join_searches(request, network, tasks, outcomes(request, network, tasks))
+    return tuning.join_tuned(request, network, tasks, outcomes(request, network, tasks))
 
 
-def assert_each_trial_once(request: TuneRequest, done: Tuned) -> None:
+def assert_each_trial_once(request: TuneRequest, done: TunedTasks) -> None:
     rows = RecordStore(request.records).scan(columns=["run_id", "task_key", "config_hash", "trial"])
     assert len(rows) == request.trials == done.trials_done
     assert rows["run_id"].nunique() == 1
@@ -135,12 +135,12 @@ def test_tasks_are_searched_together_until_the_budget_is_spent(
 ):
     network, tasks = prepare(request_)
     found = outcomes(request_, network, tasks)
-    done = tuning.join_searches(request_, network, tasks, found)
+    done = tuning.join_tuned(request_, network, tasks, found)
     assert done.reason == "150 trials are done"
     assert not done.stopped and not done.failed
     assert [p.task_key for p in done.progress] == [t.key for t in tasks.tasks if t.tunable]
     for key, search in found.items():
-        assert isinstance(search, SearchManifest)
+        assert isinstance(search, TuneManifest)
         assert search.task_key == key and search.progress in done.progress
         assert dict(search.statuses) == {"ok": search.progress.trials}
     assert_each_trial_once(request_, done)
@@ -227,7 +227,7 @@ def test_a_task_that_fails_is_left_out_and_the_others_spend_the_budget(
     runners.broken = broken[:8]
     found = outcomes(request_, network, tasks)
     assert isinstance(found[broken], DeviceError)
-    done = tuning.join_searches(request_, network, tasks, found)
+    done = tuning.join_tuned(request_, network, tasks, found)
     assert done.trials_done == request_.trials
     assert done.failed == ((broken, "the measuring process failed:"),)
     assert broken not in {p.task_key for p in done.progress}
@@ -237,18 +237,18 @@ def test_a_task_that_fails_is_left_out_and_the_others_spend_the_budget(
     assert chosen == {t.key for t in tasks.tasks if t.tunable} - {broken}
 
     runners.broken = ""
-    retried = tuning.stage_search(request_, network, tasks, broken)
+    retried = tuning.stage_tune(request_, network, tasks, broken)
     assert retried.reason == "150 trials are done", "the others had all of them"
     found[broken] = retried
-    assert tuning.join_searches(request_, network, tasks, found).failed == ()
+    assert tuning.join_tuned(request_, network, tasks, found).failed == ()
 
 
 def test_a_run_all_of_whose_tasks_fail_fails(runners: Runners, request_: TuneRequest):
     network, tasks = prepare(request_)
     failed: Outcomes = {t.key: DeviceError(t.key) for t in tasks.tasks if t.tunable}
     with pytest.raises(DeviceError, match=next(iter(failed))):
-        tuning.join_searches(request_, network, tasks, failed)
-    done = tuning.join_searches(request_, network, tasks, {})
+        tuning.join_tuned(request_, network, tasks, failed)
+    done = tuning.join_tuned(request_, network, tasks, {})
     assert (done.trials_done, done.reason) == (0, "no task has anything left to try")
 
 
@@ -298,7 +298,7 @@ def test_a_task_that_was_searched_before_is_not_waited_for(
     run = tuning.run_id(request_, network, GENERIC_CPU)
     first, *others = (t.key for t in tasks.tasks if t.tunable)
     for key in others:
-        shutil.rmtree(Path(request_.work) / "tune" / tuning.search_key(run, key))
+        shutil.rmtree(Path(request_.work) / "tune" / tuning.tune_key(run, key))
     with caplog.at_level(logging.WARNING):
         found = outcomes(request_, network, tasks, left_out=first)
     assert found.keys() == set(others)
@@ -335,7 +335,9 @@ def test_no_trials_need_no_device_to_be_opened(runners: Runners, request_: TuneR
     assert not runners.opened
 
 
-def decided(request: TuneRequest, network: ImportManifest, done: Tuned) -> tuple[Constraints, str]:
+def decided(
+    request: TuneRequest, network: ImportManifest, done: TunedTasks
+) -> tuple[Constraints, str]:
     """The comparison, and what people are told of it."""
     events: list[TuneEvent] = []
     with watching(events.append):

@@ -62,7 +62,7 @@ class Patience:
     What is known beforehand is how many kernels are to be compiled and how much arithmetic a call
     is; once a bundle was loaded, also what a call takes here, and comparisons have a budget. Each
     deadline is an allowance and the time of so many kernels, calls and pauses; what is allowed is
-    as generous as it is for the finalists' race (`racer`).
+    as generous as it is for the finalists (`in_network_child`).
     """
 
     open_s: float = 120.0

@@ -53,7 +53,7 @@ Tuner = Annotated[
     str, typer.Option(help="How candidates are proposed: evolutionary, xgb, ga, random, grid.")
 ]
 Allocator = Annotated[
-    str, typer.Option(help="Whose turn it is: gradient, round-robin, sequential.")
+    str, typer.Option(help="Task scheduler: gradient, round-robin or sequential.")
 ]
 Patience = Annotated[
     int, typer.Option(help="End a task after so many trials without gain; 0: never.")

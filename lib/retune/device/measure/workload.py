@@ -11,7 +11,6 @@ import numpy as np
 
 from retune.codegen.opencl.kernels import defines_group
 from retune.codegen.source import ProgramSource
-from retune.core.dtypes import itemsize
 from retune.core.errors import InputError
 from retune.core.target import DeviceSpec
 from retune.records.conditions import Conditions, constants_from
@@ -216,7 +215,7 @@ class JobBuffer:
     @property
     def bytes(self) -> int:
         """Its size."""
-        return self.elements * itemsize(self.dtype)
+        return self.elements * self.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

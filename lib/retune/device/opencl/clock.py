@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 
-from retune.codegen.network.contest import CLOCK
+from retune.codegen.network.in_network import CLOCK
 from retune.core.dtypes import INT64, TensorType
 from retune.device.opencl.runtime import Buffer, BuildFailed, Device, Launch, LaunchFailed
 

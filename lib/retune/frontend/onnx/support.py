@@ -18,7 +18,7 @@ from onnx.reference.op_run import RuntimeImplementationError
 from retune.core.dtypes import DTYPES, FLOAT32, FLOAT64
 from retune.core.errors import LookupFailed
 from retune.frontend.onnx.functions import schema_function
-from retune.frontend.onnx.ops.registry import CLAIMS, HANDLERS
+from retune.frontend.onnx.ops.registry import CLAIMS, Claim, versions_of
 from retune.proto.file import OLDEST_OPSET
 
 Way = Literal["kernels", "folded", "function", "host"]
@@ -124,7 +124,7 @@ def _support(name: str, schemas: Sequence[_Schema]) -> Support:
     """`schemas` are all versions of one operator, oldest first."""
     until = schemas[-1].since_version - 1 if schemas[-1].deprecated else None
     stated = [schema for schema in schemas if not schema.deprecated]
-    changes = {max(v, OLDEST_OPSET) for v in (*HANDLERS.get(name, ()), *map(_since, stated))}
+    changes = {max(v, OLDEST_OPSET) for v in (*versions_of(name), *map(_since, stated))}
     versions: list[Version] = []
     for opset in sorted(change for change in changes if change >= _since(schemas[0])):
         known = [schema for schema in stated if schema.since_version <= opset]
@@ -140,9 +140,10 @@ def _same(before: Version, after: Version) -> bool:
 
 def _version(name: str, schema: _Schema, opset: int) -> Version | None:
     """How the operator is imported in that operator set; None if it is not."""
-    newest = max((since for since in HANDLERS.get(name, ()) if since <= opset), default=None)
+    handlers = versions_of(name)
+    newest = max((since for since in handlers if since <= opset), default=None)
     if newest is not None:
-        claim, doc = CLAIMS[name, newest], HANDLERS[name][newest].__doc__
+        claim, doc = CLAIMS.get((name, newest), Claim()), handlers[newest].__doc__
         way: Way = "folded" if claim.folded else "kernels"
         return Version(since=opset, way=way, meaning=_first_line(doc), limits=claim.limits)
     if schema.has_function or schema.has_context_dependent_function:

@@ -348,7 +348,7 @@ class _Realizer:
             total = self.build.add("add", (total, self.build.constant(f"{data}.zeros", less)))
         flat = np.ones((1, 1, *shape[2:]), np.float32)
         (mean,) = lookup(node.op).reference([flat], node.attrs)
-        (whole,) = lookup("depthwise_conv2d").reference([flat, ones[:1]], attrs)
+        (whole,) = lookup("depthwise_conv2d").reference([flat, ones[:1].astype(flat.dtype)], attrs)
         counts = np.rint(whole / np.where(mean > 0, mean, 1.0))
         return total, codes.scale / (counts.flat[0] if np.all(counts == counts.flat[0]) else counts)
 

@@ -6,7 +6,6 @@ from retune.frontend.onnx.ops import (
     elementwise,
     indexing,
     linear,
-    logic,
     movement,
     normalisation,
     padding,
@@ -32,7 +31,9 @@ from retune.frontend.onnx.ops.registry import (
     NotConstant,
     OnnxNode,
     handler_of,
+    names,
     onnx_op,
+    versions_of,
 )
 from retune.frontend.onnx.ops.values import Values
 
@@ -49,8 +50,8 @@ __all__ = [
     "handler_of",
     "indexing",
     "linear",
-    "logic",
     "movement",
+    "names",
     "normalisation",
     "onnx_op",
     "padding",
@@ -67,5 +68,6 @@ __all__ = [
     "signals",
     "standardisation",
     "transposed",
+    "versions_of",
     "windows",
 ]

@@ -1,8 +1,7 @@
-"""Element-wise ops of one and of several inputs."""
+"""Element-wise ops whose form differs from ours; the others stand beside their definitions."""
 
 from functools import reduce
 from math import inf
-from typing import Any
 
 import numpy as np
 
@@ -25,76 +24,8 @@ from retune.core.dtypes import (
 from retune.core.errors import ModelError
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op
 
-UNARY: dict[str, str] = {
-    "Relu": "relu",
-    "Sigmoid": "sigmoid",
-    "Tanh": "tanh",
-    "Exp": "exp",
-    "Log": "log",
-    "Sqrt": "sqrt",
-    "Abs": "abs",
-    "Neg": "negative",
-    "Floor": "floor",
-    "Ceil": "ceil",
-    "Round": "round",
-    "Reciprocal": "reciprocal",
-    "Softplus": "softplus",
-    "Softsign": "softsign",
-    "Erf": "erf",
-    "HardSwish": "hard_swish",
-    "Sin": "sin",
-    "Cos": "cos",
-    "Tan": "tan",
-    "Asin": "arcsin",
-    "Acos": "arccos",
-    "Atan": "arctan",
-    "Sinh": "sinh",
-    "Cosh": "cosh",
-    "Asinh": "arcsinh",
-    "Acosh": "arccosh",
-    "Atanh": "arctanh",
-    "Sign": "sign",
-    "Mish": "mish",
-}
-"""ONNX op -> graph op, where neither has attributes."""
-
-UNARY_ATTRS: dict[str, tuple[str, dict[str, float]]] = {
-    "LeakyRelu": ("leaky_relu", {"alpha": 0.01}),
-    "Elu": ("elu", {"alpha": 1.0}),
-    "Selu": ("selu", {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875}),
-    "HardSigmoid": ("hard_sigmoid", {"alpha": 0.2, "beta": 0.5}),
-    "Swish": ("swish", {"alpha": 1.0}),
-}
-"""ONNX op -> graph op and its attributes' defaults."""
-
-BINARY: dict[str, str] = {
-    "Add": "add",
-    "Sub": "subtract",
-    "Mul": "multiply",
-    "Div": "divide",
-    "Pow": "power",
-    "Equal": "equal",
-    "Less": "less",
-    "Greater": "greater",
-}
-"""ONNX op -> graph op."""
-
 CHAINS: dict[str, str] = {"Sum": "add", "Mean": "add", "Min": "minimum", "Max": "maximum"}
 """ONNX op of many inputs -> the graph op that chains them."""
-
-
-@onnx_op(*UNARY)
-def unary(node: OnnxNode, emit: Emitter) -> None:
-    """One element in, one out."""
-    emit.out(UNARY[node.op_type], node.inputs[0])
-
-
-@onnx_op(*UNARY_ATTRS)
-def unary_with_attributes(node: OnnxNode, emit: Emitter) -> None:
-    """One element in, one out, with float attributes."""
-    op, defaults = UNARY_ATTRS[node.op_type]
-    attrs: dict[str, Any] = {key: node.number(key, value) for key, value in defaults.items()}
-    emit.out(op, node.inputs[0], **attrs)
 
 
 GELU = {"none": "gelu", "tanh": "gelu_tanh"}
@@ -108,24 +39,6 @@ def gelu(node: OnnxNode, emit: Emitter) -> None:
     if form not in GELU:
         raise ModelError(f"approximate '{form}' is not known; expected one of {', '.join(GELU)}")
     emit.out(GELU[form], node.inputs[0])
-
-
-@onnx_op(*BINARY)
-def binary(node: OnnxNode, emit: Emitter) -> None:
-    """Two inputs with numpy's broadcasting."""
-    emit.out(BINARY[node.op_type], node.inputs[0], node.inputs[1])
-
-
-@onnx_op("PRelu")
-def prelu(node: OnnxNode, emit: Emitter) -> None:
-    """x, or slope * x where x is negative; the slope broadcasts to x."""
-    emit.out("prelu", node.inputs[0], node.inputs[1])
-
-
-@onnx_op("Where")
-def where(node: OnnxNode, emit: Emitter) -> None:
-    """Elements of the second or third input by the first."""
-    emit.out("where", *node.inputs)
 
 
 @onnx_op(*CHAINS)
@@ -216,3 +129,40 @@ def dropout(node: OnnxNode, emit: Emitter) -> None:
         dtype = BOOL if node.opset >= 10 else emit.type(node.inputs[0]).dtype
         emit.build.constant(node.outputs[1], np.ones(emit.shape(node.inputs[0]), dtype))
     emit.out("identity", node.inputs[0])
+
+
+@onnx_op("IsInf", since=10)
+def is_inf(node: OnnxNode, emit: Emitter) -> None:
+    """Infinities of the signs asked for."""
+    data = node.inputs[0]
+    negative, positive = node.integer("detect_negative", 1), node.integer("detect_positive", 1)
+    if negative and positive:
+        return emit.out("is_inf", data)
+    if not negative and not positive:
+        emit.build.constant(node.outputs[0], np.zeros(emit.shape(data), np.bool_))
+        return None
+    side = emit.temp("greater" if positive else "less", data, emit.scalar(0, data, "zero"))
+    return emit.out("logical_and", emit.temp("is_inf", data), side)
+
+
+@onnx_op("Mod", since=10)
+def mod(node: OnnxNode, emit: Emitter) -> None:
+    """The remainder with the divisor's sign, with fmod with the dividend's."""
+    emit.out("fmod" if node.integer("fmod", 0) else "mod", node.inputs[0], node.inputs[1])
+
+
+@onnx_op("BitShift", since=11)
+def bit_shift(node: OnnxNode, emit: Emitter) -> None:
+    """To the left or the right."""
+    direction = node.text("direction", "")
+    if direction not in ("LEFT", "RIGHT"):
+        raise emit.refuse(f"the direction '{direction}'", "expected LEFT or RIGHT")
+    emit.out(f"shift_{direction.lower()}", node.inputs[0], node.inputs[1])
+
+
+@onnx_op("BitCast", since=26)
+def bit_cast(node: OnnxNode, emit: Emitter) -> None:
+    """The bits as another type of the same size; a bool is the byte 0 or 1."""
+    to, own = stated_type(node, "to"), emit.type(node.inputs[0]).dtype
+    as_byte = BOOL in (to, own) and {to, own} <= {BOOL, INT8, UINT8}
+    emit.out("cast" if to == own or as_byte else "bitcast", node.inputs[0], to=to)

@@ -15,7 +15,8 @@ from retune.core.dtypes import DType, TensorType
 from retune.core.errors import ModelError
 from retune.frontend.onnx.ops.values import Values
 from retune.graph.graph import GraphBuilder
-from retune.ops import Array
+from retune.ops import OPS, Array, OpDef
+from retune.ops.registry import forms_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,9 +243,35 @@ def onnx_op(
     return wrap
 
 
+def names() -> set[str]:
+    """The ONNX ops that have a handler, or that are a graph op of ours."""
+    return {*HANDLERS, *(entry.onnx.name for entry in OPS.values() if entry.onnx)}
+
+
+def versions_of(op_type: str) -> Mapping[int, Handler]:
+    """The handlers of an ONNX op by the opset from which each is right; most ops have no other
+    meaning than a graph op, and need no handler of their own."""
+    plain = {entry.onnx.since: _same_op(entry) for entry in forms_of(op_type) if entry.onnx}
+    return {**plain, **HANDLERS.get(op_type, {})}
+
+
+def _same_op(definition: OpDef) -> Handler:
+    """The handler of the ONNX op that means what ours does."""
+    attributes = definition.onnx.attrs if definition.onnx else {}
+
+    def handler(node: OnnxNode, emit: Emitter) -> None:
+        attrs: dict[str, Any] = {
+            key: node.number(key, default) for key, default in attributes.items()
+        }
+        emit.out(definition.name, *node.inputs, **attrs)
+
+    handler.__doc__ = definition.doc
+    return handler
+
+
 def handler_of(op_type: str, opset: int) -> Handler | None:
     """The newest handler that is not newer than `opset`, or None."""
-    versions = HANDLERS.get(op_type, {})
+    versions = versions_of(op_type)
     fitting = [since for since in versions if since <= opset]
     return versions[max(fitting)] if fitting else None
 

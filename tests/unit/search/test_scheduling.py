@@ -1,4 +1,4 @@
-"""Whose turn it is, what each proposal knows, and when all is over; tasks are only names here."""
+"""Whose batch it is, what each proposal knows, and when all is over; tasks are only names here."""
 
 import threading
 from collections.abc import Callable, Collection
@@ -6,17 +6,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
+from retune.search.scheduling import Budget, End, ScheduledBatch, TaskScheduler
 from retune.search.session import never
-from retune.search.turns import Budget, End, Turn, Turns
 
 DEADLINE_S = 60.0
 BATCH = 4
 
-Act = Callable[[Turn], None]
+Act = Callable[[ScheduledBatch], None]
 
 
 class Search:
-    """Tasks that take turns by how often they had one; a device that does what `during` says."""
+    """Tasks that take batches by how often they had one; a device that does what `during` says."""
 
     def __init__(
         self,
@@ -33,13 +33,13 @@ class Search:
         self.granted: list[str] = []
         self.known: list[tuple[str, int]] = []
         self.knowledge: list[int] = []
-        """Turns that were known at each grant."""
+        """TaskScheduler that were known at each grant."""
         self.recorded: list[int] = []
         """First trial numbers, in order."""
         self.left = dict.fromkeys(names, supply)
-        self.during: Act = lambda turn: None
+        self.during: Act = lambda batch: None
         self.stop = never
-        self.turns = Turns(
+        self.batches = TaskScheduler(
             self._choose,
             lambda key: not self.left[key],
             budget or Budget(trials=40, batch=BATCH),
@@ -62,25 +62,25 @@ class Search:
 
     def work(self, key: str) -> End:
         """What a task's worker does."""
-        turns = self.turns
-        with turns.worker(key):
-            while (turn := turns.take(key, self.stop)) is not None:
-                trials = min(turn.most, self.left[key])
+        batches = self.batches
+        with batches.worker(key):
+            while (batch := batches.take(key, self.stop)) is not None:
+                trials = min(batch.most, self.left[key])
                 self.left[key] -= trials
-                turns.proposed(turn, trials)
-                if not trials or not turns.enter(turn, self.stop):
+                batches.proposed(batch, trials)
+                if not trials or not batches.enter(batch, self.stop):
                     continue
-                self.during(turn)
-                turns.measured(turn)
-                self.recorded.append(turn.first)
-                turns.recorded(turn, self._learning(turn))
-                turns.wait_to_know(turn)
-                while not turns.know(turn):
-                    turns.wait_to_know(turn)
-            return turns.end()
+                self.during(batch)
+                batches.measured(batch)
+                self.recorded.append(batch.first)
+                batches.recorded(batch, self._learning(batch))
+                batches.wait_to_know(batch)
+                while not batches.know(batch):
+                    batches.wait_to_know(batch)
+            return batches.end()
 
-    def _learning(self, turn: Turn) -> Callable[[], None]:
-        return lambda: self.known.append((turn.key, turn.first))
+    def _learning(self, batch: ScheduledBatch) -> Callable[[], None]:
+        return lambda: self.known.append((batch.key, batch.first))
 
     def run(self) -> list[End | BaseException]:
         """How each task's worker ended."""
@@ -107,30 +107,30 @@ def test_a_task_alone_knows_all_of_its_turns():
 
 def test_what_is_left_over_is_known_once_the_next_turn_is_proposed():
     search = Search("a", "b")
-    search.turns.recall(done=8, following=8, spent_s=3.0)
-    search.turns.leave_over("a", lambda: search.known.append(("a", 4)))
+    search.batches.recall(done=8, following=8, spent_s=3.0)
+    search.batches.leave_over("a", lambda: search.known.append(("a", 4)))
     assert search.run() == ["trials"] * 2
     assert search.granted == ["b", "a", "b", "a", "b", "a", "b", "a"]
     assert search.knowledge == [0, 1, 2, 3, 4, 5, 6, 7]
     assert search.known[:2] == [("a", 4), ("b", 8)]
-    assert search.turns.done == 40 and search.turns.seconds == 3.0
+    assert search.batches.done == 40 and search.batches.seconds == 3.0
 
 
 def test_what_is_left_over_is_known_when_nobody_searches():
     search = Search("a", "b")
-    search.turns.recall(done=8, following=8, spent_s=0.0)
-    search.turns.leave_over("a", lambda: search.known.append(("a", 4)))
-    search.turns.settle()
-    search.turns.settle()
+    search.batches.recall(done=8, following=8, spent_s=0.0)
+    search.batches.leave_over("a", lambda: search.known.append(("a", 4)))
+    search.batches.finish()
+    search.batches.finish()
     assert search.known == [("a", 4)]
 
 
 @pytest.mark.parametrize("left_over", [False, True])
 def test_a_budget_that_was_spent_before_gives_no_turn(left_over: bool):
     search = Search("a", "b")
-    search.turns.recall(done=40, following=40, spent_s=0.0)
+    search.batches.recall(done=40, following=40, spent_s=0.0)
     if left_over:
-        search.turns.leave_over("a", lambda: search.known.append(("a", 36)))
+        search.batches.leave_over("a", lambda: search.known.append(("a", 36)))
     assert search.run() == ["trials"] * 2
     assert not search.granted
     assert search.known == [("a", 36)] * left_over
@@ -139,7 +139,7 @@ def test_a_budget_that_was_spent_before_gives_no_turn(left_over: bool):
 def test_the_last_turn_is_no_larger_than_the_budget():
     search = Search("a", "b", budget=Budget(trials=10, batch=BATCH))
     search.run()
-    assert search.turns.done == 10
+    assert search.batches.done == 10
     assert search.recorded == [0, 4, 8]
 
 
@@ -147,14 +147,14 @@ def test_a_task_with_nothing_left_ends_and_the_others_go_on():
     search = Search("a", "b")
     search.left["a"] = 6
     assert search.run() == ["nothing left", "trials"]
-    assert search.turns.done == 40
+    assert search.batches.done == 40
     assert search.left == {"a": 0, "b": 1000 - 34}
 
 
 def test_all_ends_when_no_task_has_anything_left():
     search = Search("a", "b", supply=6)
     assert search.run() == ["nothing left"] * 2
-    assert search.turns.done == 12
+    assert search.batches.done == 12
 
 
 def test_nobody_begins_before_all_are_there():
@@ -177,7 +177,7 @@ def test_who_does_not_come_in_time_is_not_waited_for(caplog: pytest.LogCaptureFi
 
 def test_who_fails_before_the_beginning_is_not_waited_for():
     search = Search("a", "b")
-    with pytest.raises(ZeroDivisionError), search.turns.worker("b"):
+    with pytest.raises(ZeroDivisionError), search.batches.worker("b"):
         raise ZeroDivisionError
     assert search.work("a") == "trials"
     assert search.granted == ["a"] * 10
@@ -186,8 +186,8 @@ def test_who_fails_before_the_beginning_is_not_waited_for():
 def test_a_worker_that_fails_is_left_out_and_the_others_spend_the_budget():
     search = Search("a", "b", "c")
 
-    def fail(turn: Turn) -> None:
-        if turn.key == "b":
+    def fail(batch: ScheduledBatch) -> None:
+        if batch.key == "b":
             raise ZeroDivisionError
 
     search.during = fail
@@ -195,15 +195,15 @@ def test_a_worker_that_fails_is_left_out_and_the_others_spend_the_budget():
     assert isinstance(ends[1], ZeroDivisionError)
     assert (ends[0], ends[2]) == ("trials", "trials")
     assert search.granted.count("b") == 1
-    assert search.turns.done == 40
+    assert search.batches.done == 40
     assert len(set(search.recorded)) == len(search.recorded) == 10
 
 
 def test_a_worker_that_failed_may_come_again():
     search, came_again = Search("a", "b"), list[Future[End]]()
 
-    def fail_once(turn: Turn) -> None:
-        if turn.key == "b" and not came_again:
+    def fail_once(batch: ScheduledBatch) -> None:
+        if batch.key == "b" and not came_again:
             came_again.append(pool.submit(search.work, "b"))  # it waits for this one to be gone
             raise ZeroDivisionError
 
@@ -213,15 +213,15 @@ def test_a_worker_that_failed_may_come_again():
         assert isinstance(failing.exception(DEADLINE_S), ZeroDivisionError)
         assert first.result(DEADLINE_S) == came_again[0].result(DEADLINE_S) == "trials"
     assert search.granted.count("b") > 1
-    assert search.turns.done == 40
+    assert search.batches.done == 40
 
 
 def test_a_stop_lets_the_batch_in_flight_end_and_drops_the_one_that_waits():
     search, stopped = Search("a", "b"), threading.Event()
     search.stop = stopped.is_set
 
-    def stop_at_the_third(turn: Turn) -> None:
-        if turn.first == 2 * BATCH:
+    def stop_at_the_third(batch: ScheduledBatch) -> None:
+        if batch.first == 2 * BATCH:
             stopped.set()
 
     search.during = stop_at_the_third
@@ -247,24 +247,24 @@ def test_what_waits_when_the_time_is_over_is_not_measured():
     now = [0.0]
     search = Search("a", "b", budget=Budget(seconds=10.0, batch=BATCH), clock=lambda: now[0])
 
-    def take_four(turn: Turn) -> None:
+    def take_four(batch: ScheduledBatch) -> None:
         now[0] += 4.0
 
     search.during = take_four
     assert search.run() == ["time"] * 2
     assert search.recorded == [0, 4, 8]
-    assert search.turns.seconds == 12.0
+    assert search.batches.seconds == 12.0
     now[0] += 100.0
-    assert search.turns.seconds == 12.0, "nobody searches"
+    assert search.batches.seconds == 12.0, "nobody searches"
 
 
 def test_a_device_that_builds_ahead_has_two_batches_and_they_are_recorded_in_order():
     search, both = Search("a", "b", "c", ahead=True), threading.Barrier(2)
     later_is_done = [threading.Event() for _ in range(10)]
 
-    def late_and_early(turn: Turn) -> None:
+    def late_and_early(batch: ScheduledBatch) -> None:
         """The earlier one of two is done after the later one."""
-        number = turn.first // BATCH
+        number = batch.first // BATCH
         both.wait(DEADLINE_S)
         if number % 2:
             later_is_done[number].set()
@@ -279,7 +279,7 @@ def test_a_device_that_builds_ahead_has_two_batches_and_they_are_recorded_in_ord
 
 def test_two_devices_measure_at_the_same_time_and_each_trial_has_its_number():
     search, both = Search("a", "b", "c", devices=2), threading.Barrier(2)
-    search.during = lambda turn: both.wait(DEADLINE_S)  # ends only if another one is measured too
+    search.during = lambda batch: both.wait(DEADLINE_S)  # ends only if another one is measured too
     assert search.run() == ["trials"] * 3
     assert sorted(search.recorded) == list(range(0, 40, BATCH))
     assert sorted(first for _, first in search.known) == list(range(0, 40, BATCH))
@@ -291,7 +291,7 @@ def test_a_device_that_comes_in_mid_run_takes_part():
         "a", "b", "c", budget=Budget(trials=11 * BATCH, batch=BATCH), present=lambda: there[0]
     )
 
-    def during(turn: Turn) -> None:
+    def during(batch: ScheduledBatch) -> None:
         if there[0] == 1:
             there[0] = 2
         else:

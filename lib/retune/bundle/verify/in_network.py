@@ -1,8 +1,9 @@
-"""A whole network with contenders for its steps, on a device: how long does each take in its place?
+"""A whole network with finalists for its steps, on a device: how long does each take in it?
 
-Read `open_contest`, then `Contest.times`. On CPUs with a clock that kernels can read one kernel
-runs the network, and every pass tells the time of every slot (`codegen.contest`). Elsewhere whole
-passes are timed, and contenders are told apart by what they do to the network's time.
+Read `open_finalists`, then `FinalistsRunner.times`. On CPUs with a clock that kernels can read, one
+kernel runs the network, and every iteration gives the time of every slot (see
+`codegen.network.in_network`). Elsewhere whole iterations are timed, and finalists are told apart by
+what they do to the network's time.
 """
 
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from retune.bundle.build import ContestPlan
+from retune.bundle.build import FinalistsPlan
 from retune.bundle.plan import BufferRole, NetworkPlan, made_by_hosts, storage_roots
 from retune.bundle.runtime.allocations import Allocations, allocate
 from retune.bundle.runtime.executor import (
@@ -23,40 +24,40 @@ from retune.bundle.runtime.executor import (
 from retune.bundle.runtime.hazards import Touched, waits
 from retune.bundle.runtime.module import random_inputs
 from retune.bundle.runtime.placement import touched
-from retune.codegen.network import contest, persistent
-from retune.codegen.network.contest import contest_text
+from retune.codegen.network import in_network, persistent
+from retune.codegen.network.in_network import in_network_text
 from retune.core.dtypes import TensorType
 from retune.device.opencl.clock import clock_hz
 from retune.device.opencl.persistent import can_persist
 from retune.device.opencl.runtime import Device, Launch
 
 _CALLS = 2
-"""Times that a pass runs; the last one counts: the others bring the caches to what they will be."""
+"""Times that an iteration runs; the last one counts: the others fill the caches."""
 
 
-class Contest(Protocol):
-    """Runs the network with one contender in each slot, as often as it is asked to."""
+class FinalistsRunner(Protocol):
+    """Runs the network with one finalist in each slot, as often as it is asked to."""
 
     @property
     def resolved(self) -> bool:
-        """True: the time of each slot is known. False: only that of a whole pass."""
+        """True: the time of each slot is known. False: only that of a whole iteration."""
         ...
 
     def times(self, choices: np.ndarray) -> np.ndarray:
-        """Seconds of some passes; `choices` says which contender serves each slot.
+        """Seconds of some iterations; `choices` says which finalist serves each slot.
 
-        int [passes, slots] -> float64 [passes, slots if resolved else 1]. The slots of a pass add
+        int [iterations, slots] -> float64 [iterations, slots if resolved else 1]. The slots add
         up to the time from its start to its end.
         """
         ...
 
     def outputs(self) -> dict[str, np.ndarray]:
-        """The network's outputs of the last pass, on `random_inputs`, less those of host steps."""
+        """The network's outputs of the last iteration, on `random_inputs`; not of host steps."""
         ...
 
 
-def open_contest(plan: ContestPlan, device: Device) -> Contest:
-    """The contest on the device, compiled and run once, on random inputs. Raises: BuildFailed.
+def open_finalists(plan: FinalistsPlan, device: Device) -> FinalistsRunner:
+    """The network on the device, compiled and run once, on random inputs. Raises: BuildFailed.
 
     Host steps do not run: launches find zeros where one would have left its results, which are
     valid indices, and take as long for the device as any other numbers.
@@ -89,13 +90,13 @@ class _Resident:
     resolved = True
 
     def __init__(
-        self, plan: ContestPlan, memory: Allocations, device: Device, hertz: float
+        self, plan: FinalistsPlan, memory: Allocations, device: Device, hertz: float
     ) -> None:
         network = plan.plan
         threads = max(1, device.spec.compute_units)
         rows = steps_of(network, memory.placement, [()] * len(network.launches))
         slots = _slots(plan, memory)
-        text = contest_text(callees_of(network), rows, slots, len(memory.bases), threads)
+        text = in_network_text(callees_of(network), rows, slots, len(memory.bases), threads)
         options = (*network.options, persistent.BUILD_OPTION)
         program = device.build("\n".join([text_of(network), text]), options=options)
         self._plan = network
@@ -108,7 +109,7 @@ class _Resident:
         state = device.allocate(persistent.state_bytes(len(rows), threads))
         self._launch = device.prepare(
             program,
-            contest.NAME,
+            in_network.NAME,
             [*memory.bases, state, self._times, self._choice],
             (persistent.workers(threads), 1, 1),
             (1, 1, 1),
@@ -119,7 +120,7 @@ class _Resident:
         found = np.zeros(choices.shape)
         clock = np.zeros(self._times.bytes // 8, np.int64)
         for row, chosen in zip(found, choices.tolist(), strict=True):
-            ranges = [s.contenders[c] for s, c in zip(self._slots, chosen, strict=True)]
+            ranges = [s.finalists[c] for s, c in zip(self._slots, chosen, strict=True)]
             bounds = np.array([(r.start, r.stop) for r in ranges], np.int32)
             self._device.write(self._choice, bounds)
             for _ in range(_CALLS):
@@ -134,11 +135,11 @@ class _Resident:
         return _outputs(self._plan, self._memory, self._device)
 
 
-def _slots(plan: ContestPlan, memory: Allocations) -> list[contest.Slot]:
-    """What each slot waits for, whoever serves it."""
+def _slots(plan: FinalistsPlan, memory: Allocations) -> list[in_network.Waits]:
+    """What each slot waits for, whichever finalist serves it."""
     each = touched(plan.plan, memory.placement)
-    joined = [_together([each[i] for rows in s.contenders for i in rows]) for s in plan.slots]
-    return [contest.Slot(waits=before) for before in waits(joined)]
+    joined = [_together([each[i] for rows in s.finalists for i in rows]) for s in plan.slots]
+    return list(waits(joined))
 
 
 def _together(parts: Sequence[Touched]) -> Touched:
@@ -150,11 +151,11 @@ def _together(parts: Sequence[Touched]) -> Touched:
 
 
 class _Alternating:
-    """Whole passes of ordinary launches."""
+    """Whole iterations of ordinary launches."""
 
     resolved = False
 
-    def __init__(self, plan: ContestPlan, memory: Allocations, device: Device) -> None:
+    def __init__(self, plan: FinalistsPlan, memory: Allocations, device: Device) -> None:
         self._plan = plan.plan
         self._memory = memory
         self._device = device
@@ -166,7 +167,7 @@ class _Alternating:
     def times(self, choices: np.ndarray) -> np.ndarray:
         found = np.zeros((len(choices), 1))
         for row, chosen in zip(found, choices.tolist(), strict=True):
-            launches = self._pass(chosen)
+            launches = self._iteration(chosen)
             self._device.enqueue(launches)
             row[0] = self._device.time_kernels(launches)
         return found
@@ -174,6 +175,6 @@ class _Alternating:
     def outputs(self) -> dict[str, np.ndarray]:
         return _outputs(self._plan, self._memory, self._device)
 
-    def _pass(self, chosen: Sequence[int]) -> list[Launch]:
-        ranges = [s.contenders[c] for s, c in zip(self._slots, chosen, strict=True)]
+    def _iteration(self, chosen: Sequence[int]) -> list[Launch]:
+        ranges = [s.finalists[c] for s, c in zip(self._slots, chosen, strict=True)]
         return [self._launches[i] for rows in ranges for i in rows]

@@ -1,4 +1,4 @@
-"""A network with contenders for its steps: outputs are right whoever serves, and times add up."""
+"""A network with finalists for its steps: outputs are right whoever serves, and times add up."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from retune.bundle.build import ContestPlan, build_contest
+from retune.bundle.build import FinalistsPlan, build_finalists
 from retune.bundle.runtime.module import Module, random_inputs
 from retune.bundle.verify.compare import compare
-from retune.bundle.verify.contest import Contest, open_contest
+from retune.bundle.verify.in_network import FinalistsRunner, open_finalists
+from retune.bundle.verify.in_network_child import FinalistsChild
 from retune.bundle.verify.peers import open_peer
-from retune.bundle.verify.racer import ContestChild
 from retune.device.opencl.clock import clock_hz
 from retune.device.opencl.runtime import Device, open_device
 from retune.pipeline.network import import_network
@@ -38,14 +38,14 @@ def some_candidates(space: Space, device: Device) -> tuple[Candidate, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def contest_plan(name: str, folder: Path, device: Device) -> ContestPlan:
+def finalists_plan(name: str, folder: Path, device: Device) -> FinalistsPlan:
     network = import_network(str(write(name, folder))).network
-    contenders = {
+    finalists = {
         key: some_candidates(task.space(device.spec), device)
         for key, task in network.tasks.items()
         if task.tunable
     }
-    return build_contest(network, contenders, device.spec, model_key="", notes={})
+    return build_finalists(network, finalists, device.spec, model_key="", notes={})
 
 
 def outputs_of(name: str, folder: Path, device: Device) -> dict[str, np.ndarray]:
@@ -56,62 +56,62 @@ def outputs_of(name: str, folder: Path, device: Device) -> dict[str, np.ndarray]
     return dict(open_peer("onnxruntime", path)(random_inputs(types)))
 
 
-def random_choices(plan: ContestPlan, passes: int) -> np.ndarray:
+def random_choices(plan: FinalistsPlan, iterations: int) -> np.ndarray:
     rng = np.random.default_rng(1)
-    columns = [rng.integers(0, len(slot.contenders), passes) for slot in plan.slots]
+    columns = [rng.integers(0, len(slot.finalists), iterations) for slot in plan.slots]
     return np.stack(columns, axis=1)
 
 
-def assert_right(contest: Contest, expected: dict[str, np.ndarray]) -> None:
-    for name, array in contest.outputs().items():
+def assert_right(runner: FinalistsRunner, expected: dict[str, np.ndarray]) -> None:
+    for name, array in runner.outputs().items():
         found = compare(name, array, expected[name])
         assert found.max_rel_range < 1e-5, found
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_whoever_serves_the_outputs_are_right(name: str, tmp_path: Path, device: Device):
-    plan = contest_plan(name, tmp_path, device)
-    assert max(len(slot.contenders) for slot in plan.slots) > 1
+    plan = finalists_plan(name, tmp_path, device)
+    assert max(len(slot.finalists) for slot in plan.slots) > 1
     expected = outputs_of(name, tmp_path, device)
-    contest = open_contest(plan, device)
-    assert contest.resolved
+    runner = open_finalists(plan, device)
+    assert runner.resolved
     for choice in random_choices(plan, 6):
-        seconds = contest.times(choice[None])
+        seconds = runner.times(choice[None])
         assert seconds.shape == (1, len(plan.slots))
         assert (seconds >= 0).all() and seconds.sum() > 0
-        assert_right(contest, expected)
+        assert_right(runner, expected)
 
 
 def test_without_a_clock_whole_passes_are_timed(
     tmp_path: Path, device: Device, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("retune.bundle.verify.contest.clock_hz", lambda device: None)
-    plan = contest_plan("bottleneck", tmp_path, device)
-    contest = open_contest(plan, device)
-    assert not contest.resolved
+    monkeypatch.setattr("retune.bundle.verify.in_network.clock_hz", lambda device: None)
+    plan = finalists_plan("bottleneck", tmp_path, device)
+    runner = open_finalists(plan, device)
+    assert not runner.resolved
     expected = outputs_of("bottleneck", tmp_path, device)
     for choice in random_choices(plan, 3):
-        seconds = contest.times(choice[None])
+        seconds = runner.times(choice[None])
         assert seconds.shape == (1, 1) and seconds > 0
-        assert_right(contest, expected)
+        assert_right(runner, expected)
 
 
 def test_a_child_runs_passes(tmp_path: Path, device: Device):
-    plan = contest_plan("bottleneck", tmp_path, device)
-    with ContestChild("pocl", plan) as child:
+    plan = finalists_plan("bottleneck", tmp_path, device)
+    with FinalistsChild("pocl", plan) as child:
         assert child.resolved and child.spec == device.spec
         found = child.run(random_choices(plan, 3))
     assert found.seconds.shape == (3, len(plan.slots))
     assert found.reference_us > 0
 
 
-def test_a_plan_of_one_contender_each_is_the_bundles_plan(tmp_path: Path, device: Device):
+def test_a_plan_of_one_finalist_each_is_the_bundles_plan(tmp_path: Path, device: Device):
     network = import_network(str(write("odd_concatenations", tmp_path))).network
-    contest = build_contest(network, {}, device.spec, model_key="", notes={})
-    assert [rows for slot in contest.slots for rows in slot.contenders[0]] == list(
-        range(len(contest.plan.launches))
+    runner = build_finalists(network, {}, device.spec, model_key="", notes={})
+    assert [rows for slot in runner.slots for rows in slot.finalists[0]] == list(
+        range(len(runner.plan.launches))
     )
-    assert Module(contest.plan, device).outputs
+    assert Module(runner.plan, device).outputs
 
 
 def test_a_processor_has_a_clock_that_kernels_read(device: Device):

@@ -1,13 +1,12 @@
-"""One kernel that runs a network with a list of contenders for each of its steps, and a clock.
+"""One kernel that runs a network with a list of finalists for each of its steps, and a clock.
 
-What `persistent` is to a bundle, this is to a race: the same workers take the same groups in the
-same order, but which contender serves a slot is read from a buffer at each launch, and whoever
-completes a row writes down when. A contender so meets the caches, the neighbours and the waiting
-that it will have in its network. Read `contest_text`.
+What `persistent` is to a bundle, this is to an in-network comparison: the same workers take the
+same groups in the same order, but which finalist serves a slot is read from a buffer at each
+launch, and the worker that completes a row writes down when. A finalist so meets the caches, the
+neighbours and the waiting that it will have in its network. Read `in_network_text`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from textwrap import indent
 
 from retune.codegen.network.persistent import (
@@ -28,15 +27,16 @@ CLOCK = "__builtin_readcyclecounter()"
 for CPUs are made of. `device.clock` finds out whether it works."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slot:
-    """A place in the network: the slots that must be complete before whoever serves it starts."""
-
-    waits: tuple[int, ...]
+Waits = Sequence[int]
+"""The slots of the network that must be complete before a slot starts."""
 
 
-def contest_text(
-    callees: Sequence[Callee], rows: Sequence[Step], slots: Sequence[Slot], bases: int, threads: int
+def in_network_text(
+    callees: Sequence[Callee],
+    rows: Sequence[Step],
+    slots: Sequence[Waits],
+    bases: int,
+    threads: int,
 ) -> str:
     """OpenCL C of the kernel; the callees' own texts go before it.
 
@@ -45,7 +45,7 @@ def contest_text(
     launch the times hold the clock at its start, then for each row that ran when it was complete.
     What the rows say of waiting does not count. The counters are as for `persistent`.
     """
-    width = max((len(slot.waits) for slot in slots), default=0)
+    width = max((len(slot) for slot in slots), default=0)
     pointers = base_names(bases)
     given = [
         *(f"__global char* {name}" for name in pointers),
@@ -58,13 +58,13 @@ def contest_text(
     return "\n".join([*tables, *support_lines(threads), *kernel, ""])
 
 
-def _waits(slots: Sequence[Slot], width: int) -> list[str]:
+def _waits(slots: Sequence[Waits], width: int) -> list[str]:
     lines = [
         "// Of each slot: the slots to wait for (-1: no more).",
         f"__constant int waits[{len(slots)}][{max(1, width)}] = {{",
     ]
     for slot in slots:
-        row = (*slot.waits, *(-1,) * (max(1, width) - len(slot.waits)))
+        row = (*slot, *(-1,) * (max(1, width) - len(slot)))
         lines.append(f"  {{{', '.join(map(str, row))}}},")
     return [*lines, "};", ""]
 

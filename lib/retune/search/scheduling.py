@@ -1,19 +1,19 @@
-"""Turns: whose batch is proposed next, and when its results are known to other proposals.
+"""Task scheduling: whose batch is proposed next, and when its results are known to other proposals.
 
-Each task has a worker: a thread that carries out the task's turns. A turn is granted, proposed,
-measured, recorded, and at last known: its task's tuner and the model have taken it in. One turn
+Each task has a worker: a thread that carries out the task's batches. A batch is granted, proposed,
+measured, recorded, and at last known: its task's tuner and the model have taken it in. One batch
 more than there are devices is in flight, so while one is measured another one is got ready:
 
-    turn n      proposed | measured ......... | recorded | known
-    turn n + 1             proposed | waits   | measured ......... | recorded | known
-    turn n + 2                                             proposed | waits   | measured ...
+    batch n      proposed | measured ......... | recorded | known
+    batch n + 1             proposed | waits   | measured ......... | recorded | known
+    batch n + 2                                             proposed | waits   | measured ...
 
-A turn is known once the next one was proposed, however quick it was. So on one device each
-proposal knows all turns but the last one before it, whatever the threads' timing, and so it does in
-a run that was killed: its last turn is in flight again, already recorded. Several devices end
-their turns in no fixed order, and each is known as soon as nobody proposes.
+A batch is known once the next one was proposed, however quick it was. So on one device each
+proposal knows all batches but the last one before it, whatever the threads' timing, and so it does
+in a run that was killed: its last batch is in flight again, already recorded. Several devices end
+their batches in no fixed order, and each is known as soon as nobody proposes.
 
-Open first: `Turns.take`.
+Open first: `TaskScheduler.take`.
 """
 
 import logging
@@ -28,7 +28,7 @@ from typing import Literal
 _LOG = logging.getLogger(__name__)
 
 GRACE_S = 60.0
-"""How long the workers who are there wait for those who are not, before the first turn."""
+"""How long the workers who are there wait for those who are not, before the first batch."""
 _GLANCE_S = 0.5
 """While they wait, they ask so often whether to stop."""
 
@@ -37,7 +37,7 @@ End = Literal["trials", "time", "stopped", "nothing left"]
 Stop = Callable[[], bool]
 """Asked before each batch: True if nothing more is to be measured."""
 Choose = Callable[[Collection[str], float], str | None]
-"""(tasks that may have a turn, share of the budget that is spent) -> whose turn it is."""
+"""(tasks that may have a batch, share of the budget that is spent) -> the next task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +49,11 @@ class Budget:
     seconds: float | None = None
     """Time for searching; None: no limit."""
     batch: int
-    """Candidates of one turn at most."""
+    """Candidates of one batch at most."""
 
 
 class Phase(IntEnum):
-    """How far a turn is."""
+    """How far a batch is."""
 
     PROPOSING = 1
     WAITING = 2
@@ -63,7 +63,7 @@ class Phase(IntEnum):
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
-class Turn:
+class ScheduledBatch:
     """A batch of one task, until its results are known."""
 
     key: str
@@ -81,8 +81,8 @@ class Turn:
     """Of a process that was killed: no worker carries it out."""
 
 
-class Turns:
-    """The turns of one search. Shared by its workers; `changed` is held whenever a task is read."""
+class TaskScheduler:
+    """Grants the batches of a run to its workers; `changed` is held whenever a task is read."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Turns:
     ) -> None:
         """`finished` says of a task whether it has nothing left to try.
 
-        No turn is granted before the `awaited` tasks all have a worker, or had `grace_s` to find
+        No batch is granted before the `awaited` tasks all have a worker, or had `grace_s` to find
         one. `devices` says how many there are now, and `places` how many batches they take in.
         """
         self._choose = choose
@@ -113,7 +113,7 @@ class Turns:
         self._grace_s = grace_s
         self._clock = clock
         self._workers: set[str] = set()
-        self._flight: list[Turn] = []
+        self._flight: list[ScheduledBatch] = []
         """In the order of the grants."""
         self._deadline: float | None = None
         """When those who are missing are waited for no longer; None: nobody has come yet."""
@@ -132,13 +132,13 @@ class Turns:
         self._done, self._next, self._spent_s = done, following, spent_s
 
     def leave_over(self, key: str, learn: Callable[[], None]) -> None:
-        """The last turn that an earlier process recorded: in flight until the next is proposed."""
+        """The last batch that an earlier process recorded: in flight until the next is proposed."""
         self._flight.append(
-            Turn(key=key, most=0, phase=Phase.RECORDED, learn=learn, left_over=True)
+            ScheduledBatch(key=key, most=0, phase=Phase.RECORDED, learn=learn, left_over=True)
         )
 
-    def settle(self) -> None:
-        """What an earlier process recorded last is known too: nothing is searched here any more."""
+    def finish(self) -> None:
+        """What an earlier process recorded last is known too: nothing is tuned here any more."""
         with self._changed:
             assert not self._workers, "workers make it known themselves"
             self._learn_left_over()
@@ -156,7 +156,7 @@ class Turns:
 
     @property
     def upcoming(self) -> str | None:
-        """The task of the turn in flight that is measured next, if there is one."""
+        """The task of the batch in flight that is measured next, if there is one."""
         return next((t.key for t in self._flight if t.phase <= Phase.WAITING), None)
 
     @property
@@ -167,7 +167,7 @@ class Turns:
         return self.seconds / self._budget.seconds if self._budget.seconds else 0.0
 
     def number(self, trials: int) -> int:
-        """The first of so many trial numbers, which nobody else gets. These are in no turn."""
+        """The first of so many trial numbers, which nobody else gets. These are in no batch."""
         with self._changed:
             first = self._next
             self._next += trials
@@ -178,7 +178,7 @@ class Turns:
 
     @contextmanager
     def worker(self, key: str) -> Generator[None]:
-        """The caller carries out the task's turns. What it leaves unfinished is no turn any more.
+        """The caller carries out the task's batches. What it leaves unfinished is dropped.
 
         So a worker that fails hinders nobody; it may come again.
         """
@@ -202,8 +202,8 @@ class Turns:
                     self._spent_s, self._since = self.seconds, None
                 self._advance()
 
-    def take(self, key: str, stop: Stop) -> Turn | None:
-        """The task's next turn, when it is granted; None when it gets no further one.
+    def take(self, key: str, stop: Stop) -> ScheduledBatch | None:
+        """The task's next batch, when it is granted; None when it gets no further one.
 
         Then all that was recorded is known, unless it is only this task that has nothing left.
         """
@@ -222,64 +222,64 @@ class Turns:
                 else:
                     return mine
 
-    def proposed(self, turn: Turn, trials: int) -> None:
-        """So many candidates wait to be measured; without any the turn is over."""
+    def proposed(self, batch: ScheduledBatch, trials: int) -> None:
+        """So many candidates wait to be measured; without any the batch is over."""
         with self._changed:
-            turn.trials, turn.phase = trials, Phase.WAITING
+            batch.trials, batch.phase = trials, Phase.WAITING
             if not trials:
-                self._flight.remove(turn)
+                self._flight.remove(batch)
             self._advance()
 
-    def enter(self, turn: Turn, stop: Stop) -> bool:
+    def enter(self, batch: ScheduledBatch, stop: Stop) -> bool:
         """A device may have the batch; False if nothing is to be measured any more.
 
-        The turn is over then: a run that goes on later proposes the same again.
+        The batch is over then: a run that goes on later proposes the same again.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._may_enter(turn))
+            self._changed.wait_for(lambda: self._may_enter(batch))
             self._stopped = self._stopped or stop()
             if self._stopped or self._late:
-                self._drop(turn)
+                self._drop(batch)
                 return False
-            turn.phase = Phase.MEASURING
-            turn.first, self._next = self._next, self._next + turn.trials
+            batch.phase = Phase.MEASURING
+            batch.first, self._next = self._next, self._next + batch.trials
             self._changed.notify_all()
             return True
 
-    def measured(self, turn: Turn) -> None:
-        """The device is free. The turn may be recorded when the call returns.
+    def measured(self, batch: ScheduledBatch) -> None:
+        """The device is free. The batch may be recorded when the call returns.
 
-        On one device turns are recorded in their order, so that a killed run lacks the last ones.
+        On one device batches are recorded in their order, so that a killed run lacks the last ones.
         """
         with self._changed:
-            turn.phase = Phase.MEASURED
+            batch.phase = Phase.MEASURED
             self._changed.notify_all()
             if self._ordered:
-                self._changed.wait_for(lambda: self._is_next_to_record(turn))
+                self._changed.wait_for(lambda: self._is_next_to_record(batch))
 
-    def recorded(self, turn: Turn, learn: Callable[[], None]) -> None:
+    def recorded(self, batch: ScheduledBatch, learn: Callable[[], None]) -> None:
         """The results are in the store; `learn` makes them known when it is time."""
         with self._changed:
-            turn.phase, turn.learn = Phase.RECORDED, learn
-            self._done += turn.trials
+            batch.phase, batch.learn = Phase.RECORDED, learn
+            self._done += batch.trials
             self._advance()
 
-    def wait_to_know(self, turn: Turn) -> None:
-        """The results may be made known: the next turn is proposed, or there is none."""
+    def wait_to_know(self, batch: ScheduledBatch) -> None:
+        """The results may be made known: the next batch is proposed, or there is none."""
         with self._changed:
-            self._changed.wait_for(lambda: self._next_to_know() is turn)
+            self._changed.wait_for(lambda: self._next_to_know() is batch)
 
-    def know(self, turn: Turn) -> bool:
-        """The results are known and the turn is over; False if another one is proposed first."""
+    def know(self, batch: ScheduledBatch) -> bool:
+        """The results are known and the batch is over; False if another one is proposed first."""
         with self._changed:
-            if self._next_to_know() is not turn:
+            if self._next_to_know() is not batch:
                 return False
-            self._learn(turn)
+            self._learn(batch)
             self._advance()
             return True
 
     def end(self) -> End:
-        """Why a worker who got None from `take` gets no further turn."""
+        """Why a worker who got None from `take` gets no further batch."""
         with self._changed:
             return self._ended() or "nothing left"
 
@@ -295,7 +295,7 @@ class Turns:
         return self._budget.seconds is not None and self.seconds >= self._budget.seconds
 
     def _over(self) -> End | None:
-        """Why no further turn is granted, as long as those in flight do not fail."""
+        """Why no further batch is granted, as long as those in flight do not fail."""
         if self._budget.trials is not None and self._done + self._flying >= self._budget.trials:
             return "trials"
         if self._late:
@@ -303,11 +303,11 @@ class Turns:
         return "stopped" if self._stopped else None
 
     def _ended(self) -> End | None:
-        """Why the search is over for all; None while turns are in flight, or could be."""
+        """Why the search is over for all; None while batches are in flight, or could be."""
         return None if self._flight else self._over()
 
     def _has_nothing_left(self, key: str) -> bool:
-        idle = all(turn.key != key for turn in self._flight)
+        idle = all(batch.key != key for batch in self._flight)
         return idle and self._finished(key)
 
     def _gathering(self) -> bool:
@@ -316,7 +316,7 @@ class Turns:
         return bool(self._missing) and in_time and not self._stopped
 
     def _begin(self) -> None:
-        """The first turn is granted, if all are there or were waited for long enough."""
+        """The first batch is granted, if all are there or were waited for long enough."""
         if self._begun or self._gathering():
             return
         if self._missing and not self._stopped:
@@ -330,7 +330,7 @@ class Turns:
         self._advance()
 
     def _advance(self) -> None:
-        """The next turn is granted if it may be; who waits for any of it looks again."""
+        """The next batch is granted if it may be; who waits for any of it looks again."""
         self._grant()
         while self._learn_left_over():
             self._grant()
@@ -339,17 +339,17 @@ class Turns:
     def _grant(self) -> None:
         if not self._begun or self._proposing or len(self._flight) >= self._depth or self._over():
             return
-        flying = {turn.key for turn in self._flight}
+        flying = {batch.key for batch in self._flight}
         key = self._choose([k for k in self._workers if k not in flying], self.spent)
         if key is not None:
             most = self._budget.batch
             if self._budget.trials is not None:
                 most = min(most, self._budget.trials - self._done - self._flying)
-            self._flight.append(Turn(key=key, most=most))
+            self._flight.append(ScheduledBatch(key=key, most=most))
 
     @property
     def _depth(self) -> int:
-        """Turns in flight at most."""
+        """TaskScheduler in flight at most."""
         return max(self._devices() + 1, self._places())
 
     @property
@@ -358,23 +358,23 @@ class Turns:
 
     @property
     def _proposing(self) -> bool:
-        return any(turn.phase == Phase.PROPOSING for turn in self._flight)
+        return any(batch.phase == Phase.PROPOSING for batch in self._flight)
 
-    def _drop(self, turn: Turn) -> None:
-        self._flight.remove(turn)
+    def _drop(self, batch: ScheduledBatch) -> None:
+        self._flight.remove(batch)
         self._advance()
 
-    def _may_enter(self, turn: Turn) -> bool:
+    def _may_enter(self, batch: ScheduledBatch) -> bool:
         """First come, first served."""
         inside = sum(t.phase == Phase.MEASURING for t in self._flight)
         waiting = next(t for t in self._flight if t.phase == Phase.WAITING)
-        return inside < self._places() and waiting is turn
+        return inside < self._places() and waiting is batch
 
-    def _is_next_to_record(self, turn: Turn) -> bool:
-        return next(t for t in self._flight if t.phase < Phase.RECORDED) is turn
+    def _is_next_to_record(self, batch: ScheduledBatch) -> bool:
+        return next(t for t in self._flight if t.phase < Phase.RECORDED) is batch
 
-    def _next_to_know(self) -> Turn | None:
-        """The turn that is made known now; None while the next one is not proposed yet."""
+    def _next_to_know(self) -> ScheduledBatch | None:
+        """The batch that is made known now; None while the next one is not proposed yet."""
         if self._proposing:
             return None
         flight = self._flight[:1] if self._ordered else self._flight
@@ -382,14 +382,14 @@ class Turns:
 
     def _learn_left_over(self) -> bool:
         """What an earlier process recorded last is known, if it is time."""
-        turn = self._next_to_know()
+        batch = self._next_to_know()
         idle = not self._begun and bool(self._workers)
-        if turn is None or not turn.left_over or idle:
+        if batch is None or not batch.left_over or idle:
             return False
-        self._learn(turn)
+        self._learn(batch)
         return True
 
-    def _learn(self, turn: Turn) -> None:
-        assert turn.learn is not None, "it is recorded"
-        self._flight.remove(turn)
-        turn.learn()
+    def _learn(self, batch: ScheduledBatch) -> None:
+        assert batch.learn is not None, "it is recorded"
+        self._flight.remove(batch)
+        batch.learn()

@@ -1,0 +1,130 @@
+"""The process in which finalists run in their network: each was right alone, and may still hang.
+
+Read `FinalistsChild`; `main` is what its process runs.
+"""
+
+from dataclasses import dataclass
+from typing import Self, TypeVar
+
+import numpy as np
+
+from retune.bundle.build import FinalistsPlan
+from retune.bundle.verify.in_network import FinalistsRunner, open_finalists
+from retune.core.errors import DeviceError
+from retune.core.target import DeviceSpec
+from retune.device.measure.child import Child
+from retune.device.measure.lease import lease
+from retune.device.measure.messages import Refused
+from retune.device.measure.reference import Reference
+from retune.device.measure.worker import serve
+from retune.device.opencl.runtime import BuildFailed, Device, LaunchFailed
+from retune.device.opening import open_device
+
+T = TypeVar("T")
+
+_OPEN_S = 120.0
+_OPEN_KERNEL_S = 10.0
+"""Seconds that loading the network may take, and more for each kernel."""
+_RUN_S = 60.0
+_SLOWER = 20.0
+"""Seconds that iterations may take, and so many times what the slowest one before promises."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Iterations:
+    """Times of some iterations of a network, and of the reference kernel around them."""
+
+    seconds: np.ndarray
+    """As `FinalistsRunner.times` gives them."""
+    reference_us: float
+
+
+class FinalistsChild:
+    """A network with its finalists in a process of its own, on a device that is leased while it
+    computes."""
+
+    def __init__(self, device: str, plan: FinalistsPlan) -> None:
+        """The network is compiled, and has run once, when the call returns.
+
+        Raises: ChildLostError if it takes too long or its process dies; DeviceError if the device
+        refuses it.
+        """
+        self._child = Child(device, entry=__name__)
+        self._slowest_s = 0.0
+        deadline = _OPEN_S + _OPEN_KERNEL_S * len(plan.plan.kernels)
+        try:
+            self.resolved = self._ask(plan, deadline, bool)
+            """Whether iterations give the time of each slot."""
+        except BaseException:  # an interrupt, too, while another process has the device
+            self._child.close()
+            raise
+
+    @property
+    def spec(self) -> DeviceSpec:
+        """The device."""
+        return self._child.spec
+
+    def run(self, choices: np.ndarray) -> Iterations:
+        """Iterations with these finalists; int [iterations, slots].
+
+        Raises: ChildLostError if they take too long or the process dies; DeviceError if the device
+        refuses them.
+        """
+        deadline = _RUN_S + _SLOWER * len(choices) * self._slowest_s
+        found = self._ask(choices, deadline, Iterations)
+        self._slowest_s = max(self._slowest_s, float(found.seconds.sum(axis=1).max()))
+        return found
+
+    def _ask(self, request: object, deadline: float, expected: type[T]) -> T:
+        with lease(self.spec):
+            found = self._child.request(request, deadline)
+        if isinstance(found, Refused):
+            raise DeviceError(f"the network with its finalists cannot run: {found.error}")
+        assert isinstance(found, expected)
+        return found
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._child.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Handler:
+    """The child's side."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._runner: FinalistsRunner | None = None
+        self._reference: Reference | None = None
+
+    def handle(self, request: object) -> object:
+        """Carries out one request: a plan is opened, or its iterations are run."""
+        try:
+            match request:
+                case FinalistsPlan():
+                    self._runner = open_finalists(request, self._device)
+                    self._reference = Reference(self._device)
+                    return self._runner.resolved
+                case np.ndarray():
+                    return self._run(request)
+                case _:
+                    raise DeviceError(f"expected a plan or choices of finalists, got {request}")
+        except (BuildFailed, LaunchFailed, MemoryError) as error:
+            return Refused(status="launch_error", error=str(error) or "out of memory")
+
+    def _run(self, choices: np.ndarray) -> Iterations:
+        assert self._runner is not None and self._reference is not None
+        before = self._reference.time_us()
+        seconds = self._runner.times(choices)
+        after = self._reference.time_us()
+        return Iterations(seconds=seconds, reference_us=(before + after) / 2)
+
+
+def main(channel: int, lifeline: int, device: str) -> None:
+    """Serves a FinalistsChild until it closes the `channel`, or is gone."""
+    serve(channel, lifeline, device, _Handler, open_device)
