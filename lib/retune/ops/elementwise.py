@@ -7,13 +7,16 @@ is here besides is not one function of numbers: a choice, and conversions.
 from collections.abc import Sequence
 from typing import cast as cast_type
 
-from retune.core.dtypes import BOOL, DType, TensorType
+import numpy as np
+
+from retune.core.dtypes import BOOL, DType, TensorType, numpy_dtype
 from retune.ir.expr import Expr, as_expr, binary, bitcast, cast, const, select
 from retune.ir.functions import FUNCTIONS, ScalarFunction, call
 from retune.ir.te import Tensor
 from retune.ops.registry import (
     OPS,
     SOURCES,
+    Array,
     Attrs,
     OnnxForm,
     OpCall,
@@ -117,7 +120,11 @@ def _infer_bitcast(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Te
     return (made,)
 
 
-@op("bitcast", kind="elementwise", infer=_infer_bitcast)
+def _bits(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
+    return (np.array(present(arrays)).view(numpy_dtype(str(attrs["to"]))),)
+
+
+@op("bitcast", kind="elementwise", infer=_infer_bitcast, numpy=_bits)
 def bitcast_elements(c: OpCall) -> Tensor:
     """The elements' bits as elements of another type (`to`) of the same size."""
     return c.stage(lambda *i: bitcast(c.read(c.inputs[0], i), c.output.dtype))
