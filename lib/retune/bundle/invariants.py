@@ -21,7 +21,7 @@ from retune.bundle.runtime.offloaded import OffloadedStep
 from retune.codegen.opencl.kernels import image_arguments
 from retune.codegen.passes.images import fits_image
 from retune.codegen.target import unknown_options
-from retune.core.dtypes import DTYPES, UNKNOWN
+from retune.core.dtypes import DTYPES, UNKNOWN, numpy_dtype
 from retune.core.errors import ModelError
 from retune.device.remote.names import is_farm
 from retune.ir.storage import Storage
@@ -140,7 +140,7 @@ def check_weights(plan: NetworkPlan) -> None:
         )
     for name, entry in sizes.items():
         array = plan.weights[name]
-        if array.dtype != entry.dtype.numpy or array.size != entry.elements:
+        if array.dtype != numpy_dtype(entry.dtype) or array.size != entry.elements:
             expected = f"{entry.elements} elements of {entry.dtype}"
             raise broken_plan(plan, f"weight {name}", expected, f"{array.size} of {array.dtype}")
 

@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 
 from retune.bundle.runtime.offloaded import OffloadedStep, open_offloaded
+from retune.core.dtypes import itemsize
 from retune.core.errors import VerifyError
 from retune.core.target import DeviceSpec
 from retune.ir.storage import Storage
@@ -60,7 +61,7 @@ class PlanBuffer:
     @property
     def bytes(self) -> int:
         """Size of the value in memory, without alignment."""
-        return self.elements * self.dtype.itemsize
+        return self.elements * itemsize(self.dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

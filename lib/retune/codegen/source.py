@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from retune.core.dtypes import itemsize
 from retune.core.keys import content_key
 
 Role = Literal["input", "constant", "output", "scratch"]
@@ -69,7 +70,7 @@ class BufferSpec:
     @property
     def bytes(self) -> int:
         """Its size."""
-        return self.elements * self.dtype.itemsize
+        return self.elements * itemsize(self.dtype)
 
     @property
     def sources(self) -> tuple[str, ...]:

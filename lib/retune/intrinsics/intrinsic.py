@@ -159,7 +159,7 @@ class Intrinsic:
     configuration."""
     warp: Warp | None = None
     """The work-items of an instruction of warps."""
-    combine: Callable[[Expr, Expr, str], Expr] = _product
+    combine: Callable[[Expr, Expr, DType], Expr] = _product
     """What an element of each operand contributes to a result of the accumulator's type."""
 
     @property

@@ -13,6 +13,7 @@ from retune.bundle.runtime.placement import Placement
 from retune.codegen.kernel import CHANNELS
 from retune.codegen.network.persistent import comment
 from retune.codegen.opencl.intrinsics import implementations_in
+from retune.core.dtypes import numpy_dtype
 from retune.device.opencl import declarations
 from retune.device.opencl.permissions import asking_implementations
 
@@ -163,7 +164,7 @@ def _values(
     rows: list[str] = []
     for name in names:
         entry = plan.buffer(name)
-        kind, shape = _quoted(entry.dtype.numpy.str), _quoted(str(entry.shape))
+        kind, shape = _quoted(numpy_dtype(entry.dtype).str), _quoted(str(entry.shape))
         place = _place(name, placement)
         rows.append(f"{{{_quoted(name)}, {kind}, {shape}, {entry.bytes}, {place}}}")
     yield from _table(f"struct value {table}", rows, '{"", "", "", 0, {0, 0, 0}}')

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from retune.core.dtypes import TensorType
+from retune.core.dtypes import TensorType, numpy_dtype
 from retune.core.errors import DeviceError, InputError
 from retune.core.target import DeviceSpec
 from retune.device.measure.messages import (
@@ -158,7 +158,7 @@ class Worker:
         """Packed by the parent, or as the workload has them."""
         arrays = {**self._workload.inputs, **request.constants}
         return {
-            spec.name: arrays[spec.name].astype(spec.dtype.numpy, copy=False)
+            spec.name: arrays[spec.name].astype(numpy_dtype(spec.dtype), copy=False)
             for spec in job.buffers
             if spec.role == "constant"
         }
@@ -168,7 +168,7 @@ class Worker:
         if spec.role in {"output", "scratch"}:
             return self._device.random(spec.dtype, spec.elements, _SEED)
         if spec.name not in self._uploaded:
-            array = self._workload.inputs[spec.name].astype(spec.dtype.numpy, copy=False)
+            array = self._workload.inputs[spec.name].astype(numpy_dtype(spec.dtype), copy=False)
             self._uploaded[spec.name] = self._device.upload(array)
         return self._uploaded[spec.name]
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from retune.codegen.opencl.kernels import defines_group
 from retune.codegen.source import ProgramSource
+from retune.core.dtypes import itemsize
 from retune.core.errors import InputError
 from retune.core.target import DeviceSpec
 from retune.records.conditions import Conditions, constants_from
@@ -215,7 +216,7 @@ class JobBuffer:
     @property
     def bytes(self) -> int:
         """Its size."""
-        return self.elements * self.dtype.itemsize
+        return self.elements * itemsize(self.dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

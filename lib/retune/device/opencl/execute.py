@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from retune.codegen.source import BufferSpec, ProgramSource
-from retune.core.dtypes import TensorType
+from retune.core.dtypes import TensorType, numpy_dtype
 from retune.core.errors import InputError
 from retune.device.measure.workload import job_launches
 from retune.device.opencl.launching import prepare_launches
@@ -42,7 +42,7 @@ def _fill(device: Device, spec: BufferSpec, arrays: Mapping[str, np.ndarray]) ->
     """The given arrays as the kernels read them; zeros where they write."""
     if spec.role not in ("input", "constant"):
         return device.allocate(spec.bytes)
-    given = [np.asarray(arrays[name], spec.dtype.numpy) for name in spec.sources]
+    given = [np.asarray(arrays[name], numpy_dtype(spec.dtype)) for name in spec.sources]
     array = given[0] if spec.pack is None else spec.pack.apply(*given)
     if array.size != spec.elements:
         raise InputError(

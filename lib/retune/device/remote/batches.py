@@ -18,7 +18,7 @@ from retune.codegen.opencl.kernels import image_arguments
 from retune.codegen.passes.images import fits_image
 from retune.codegen.source import BufferSpec, KernelSource, ProgramSource, Role
 from retune.codegen.target import ALLOWED_OPTIONS, unknown_options
-from retune.core.dtypes import DTYPES
+from retune.core.dtypes import DTYPES, itemsize, numpy_dtype
 from retune.core.schema import to_json
 from retune.device.measure.vitals import Vitals
 from retune.device.measure.workload import MeasureOptions, Workload, make_candidate
@@ -372,7 +372,7 @@ def _kernels_of(
             raise RefusedError(
                 f"buffer {spec.name!r}: expected elements, got {spec.dtype} {spec.elements}"
             )
-    total = sum(spec.elements * spec.dtype.itemsize for spec in program.buffers)
+    total = sum(spec.elements * itemsize(spec.dtype) for spec in program.buffers)
     _at_most("bytes of a program's buffers", total, limits.buffer_bytes)
     buffers = tuple(_buffer(spec, arrays) for spec in program.buffers)
     return ProgramSource(kernels=program.kernels, buffers=buffers, options=program.options)
@@ -405,7 +405,7 @@ def _buffer(spec: _Buffer, arrays: Mapping[str, np.ndarray]) -> BufferSpec:
     pack = None
     if spec.packed:
         array = arrays.get(spec.packed)
-        if array is None or array.size != spec.elements or array.dtype != spec.dtype.numpy:
+        if array is None or array.size != spec.elements or array.dtype != numpy_dtype(spec.dtype):
             raise RefusedError(
                 f"buffer {spec.name!r}: expected its packed array, got none that fits"
             )
