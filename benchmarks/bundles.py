@@ -18,8 +18,9 @@ from retune.core.config import cache_root, records_root
 from retune.pipeline.calling import InProcess
 from retune.pipeline.chain import select
 from retune.pipeline.delivery import stage_compile, stage_verify
-from retune.pipeline.manifest import CompileManifest, Constraints, TuneRequest
+from retune.pipeline.manifest import CompileManifest, Constraints
 from retune.pipeline.network import stage_extract, stage_import
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import TuneEvent
 from retune.pipeline.summary import validated
 from retune.pipeline.tuning import join_tuned, stage_finalists, stage_tune

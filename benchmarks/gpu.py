@@ -24,7 +24,7 @@ from retune.bundle.verify.compare import verify
 from retune.bundle.verify.peers import open_peer
 from retune.core.config import cache_root, records_root
 from retune.device.measure.ceilings import Ceilings
-from retune.pipeline.manifest import TuneRequest
+from retune.pipeline.request import TuneRequest
 from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.search.extract import Network
 from retune.search.task import Task

@@ -18,8 +18,15 @@ import tasks
 from flows.retrain_cost_model import retrain_cost_model
 from flows.tune_network import parameters_of, tune_network
 from retune.core.errors import RetuneError, sentence
+from retune.core.names import slug
 from retune.core.replacing import replacing
-from retune.nightly.config import load_config
+from retune.nightly.config import (
+    DeviceConfig,
+    ModelConfig,
+    NightlyConfig,
+    NotifyConfig,
+    load_config,
+)
 from retune.nightly.members import (
     earlier_nights,
     new_records,
@@ -30,13 +37,12 @@ from retune.nightly.members import (
 )
 from retune.nightly.night import Night, NightState, night_name, nights_since, run_night
 from retune.nightly.notify import check_environment, notifiers, send, wanted
-from retune.nightly.settings import DeviceConfig, ModelConfig, NightlyConfig
 from retune.nightly.summary import night_markdown, night_page, notice_of, summarize_night
 from retune.nightly.window import is_open, seconds_left
 from retune.pipeline.results import TuneResult
 from retune.pipeline.upkeep import stage_compact
 from retune.prefect.cancelling import RunCancelled, raise_if_cancelled
-from retune.prefect.flow_run import HOOKS, flow_run, name_of_run, outcome, slug
+from retune.prefect.flow_run import HOOKS, flow_run, name_of_run, outcome
 from retune.prefect.notices import block_notifier
 from retune.prefect.stage_task import AsTasks
 from retune.search.model.registry import ModelCard
@@ -64,12 +70,12 @@ def nightly(config: str, campaign: str = "") -> NightState | State[NightState]:
         campaign: The night's name in place of its date: any number of nights may be one campaign.
     """
     settings = load_config(Path(config))
-    check_environment(settings.notify, os.environ)
-    name = night_name(settings.window, now(), campaign)
+    check_environment(settings.notify or NotifyConfig(), os.environ)
+    name = night_name(settings.hours, now(), campaign)
     try:
         with (
             flow_run(tags=[f"night:{name}"]),
-            run_night(settings.work, name, processes_of_this_machine(), now) as night,
+            run_night(Path(settings.work), name, processes_of_this_machine(), now) as night,
         ):
             _plan(settings, night)
             for member in night.to_do():
@@ -89,8 +95,8 @@ def _plan(config: NightlyConfig, night: Night) -> None:
     minutes = {key: known.minutes for key in keys if (known := night.state.member(key))}
     broken: dict[tuple[str, str], str] = {}
     if night.unplanned(keys):
-        left = min(seconds_left(config.window, now()), 1e9)
-        made = AsTasks(tasks.TASKS).call(stage_plan, str(config.file), night.name, left)
+        left = min(seconds_left(config.hours, now()), 1e9)
+        made = AsTasks(tasks.TASKS).call(stage_plan, config.file, night.name, left)
         minutes = {(model, device): share for model, device, share in made.minutes} | minutes
         broken = {(model, device): why for model, device, why in made.broken}
     night.plan({key: minutes.get(key, 0.0) for key in keys})
@@ -101,7 +107,7 @@ def _plan(config: NightlyConfig, night: Night) -> None:
 def _tune(config: NightlyConfig, night: Night, key: tuple[str, str]) -> None:
     """The member's run is done, or the night says why not."""
     raise_if_cancelled()
-    if not is_open(config.window, now()):
+    if not is_open(config.hours, now()):
         night.skip(key, "the window closed before its turn")
         return
     model, device = _member(config, key)
@@ -129,7 +135,7 @@ def _retrain(config: NightlyConfig, night: Night) -> None:
     if not config.retrain.due(nights, new_records(config.records)):
         return
     raise_if_cancelled()
-    found = outcome(retrain_cost_model, {"records": str(config.records)})
+    found = outcome(retrain_cost_model, {"records": config.records})
     if isinstance(found, ModelCard):
         better = f"it beats {found.beats}" if found.in_use else "it is no better, and not used"
         night.note(RETRAIN, f"model {found.name} of {found.rows:,} records: {better}")
@@ -141,7 +147,7 @@ def _compact(config: NightlyConfig, night: Night) -> None:
     """The files of finished days are joined."""
     raise_if_cancelled()
     try:
-        gone = AsTasks(tasks.TASKS).call(stage_compact, str(config.records))
+        gone = AsTasks(tasks.TASKS).call(stage_compact, config.records)
     except RetuneError as error:
         night.note(COMPACT, str(error), failed=True)
     else:
@@ -155,7 +161,8 @@ def _tell(config: NightlyConfig, state: NightState) -> None:
         stream.write(night_page(summary, config.timezone).encode())
     create_markdown_artifact(key=slug("night"), markdown=night_markdown(summary))
     notice = notice_of(summary)
-    if wanted(config.notify, notice):
-        block = config.notify.email_block
+    notify = config.notify or NotifyConfig()
+    if wanted(notify, notice):
+        block = notify.email_block
         others = [block_notifier(block)] if block else []
-        send(notice, notifiers(config.notify, os.environ, others))
+        send(notice, notifiers(notify, os.environ, others))

@@ -5,29 +5,29 @@ it for one tensor expression or task, and `compile_network` puts such results in
 Importing this module imports neither OpenCL nor Prefect.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from typing import Any, ParamSpec
 
 from retune.bundle.build import build_plan
 from retune.bundle.runtime.module import Module
 from retune.bundle.verify.bench import compare_times
-from retune.core.config import cache_root, records_root
 from retune.core.errors import InputError
 from retune.core.keys import content_key
 from retune.device.opencl.runtime import Device
 from retune.device.opening import open_device
-from retune.graph.quantize.settings import QuantizeSettings
 from retune.pipeline.calling import InProcess
 from retune.pipeline.chain import run_chain
-from retune.pipeline.manifest import TuneRequest
 from retune.pipeline.network import ImportedNetwork, import_network
+from retune.pipeline.request import TuneRequest, option, options, refuse_earlier, request
 from retune.pipeline.results import TuneResult
 from retune.pipeline.watch import Progress, watching
-from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_MAX_ERROR, DEFAULT_TUNER
 from retune.search.program import Tuned, measure, space_for, tune
 from retune.search.session import Stop
 from retune.search.task import Task
+
+P = ParamSpec("P")
 
 __all__ = [
     "ImportedNetwork",
@@ -79,59 +79,50 @@ def compile_network(
     return Module(plan, opened)
 
 
-def tune_network(
-    model: str | Path,
-    out: Path | str,
-    *,
-    device: str = "pocl",
-    trials: int | None = None,
-    minutes: float | None = None,
-    tuner: str = DEFAULT_TUNER,
-    allocator: str = DEFAULT_ALLOCATOR,
-    patience: int = 0,
-    seed: int = 0,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
-    records: Path | str | None = None,
-    layout: str = "NHWC",
-    max_error: float = DEFAULT_MAX_ERROR,
-    quantize: QuantizeSettings | None = None,
-    calibration: Path | str = "",
-    accuracy_drop: float | None = None,
-    progress: Progress | None = None,
-    stop: Stop | None = None,
-) -> TuneResult:
+@request
+class _Call(TuneRequest):
+    """A request, and what this process has to do with it."""
+
+    progress: Progress | None = option("Called with each event", default=None)
+    stop: Stop | None = option("Asked between batches whether to measure no more", default=None)
+
+
+def _arguments_of(
+    kind: Callable[P, _Call],
+) -> Callable[[Callable[[_Call], TuneResult]], Callable[P, TuneResult]]:
+    """Decorates a function of a request: it takes the arguments that make the request."""
+
+    def decorate(body: Callable[[_Call], TuneResult]) -> Callable[P, TuneResult]:
+        def called(*args: P.args, **kwargs: P.kwargs) -> TuneResult:
+            refuse_earlier(kwargs)
+            return body(kind(*args, **kwargs))
+
+        known = options()
+        helps = "\n".join(f"        {name}: {each.help}" for name, each in known.items())
+        called.__name__ = called.__qualname__ = body.__name__
+        called.__doc__ = f"{body.__doc__}\n    Args:\n{helps}\n"
+        parameters = [
+            each.replace(annotation=known[name].given) if name in known else each
+            for name, each in inspect.signature(kind).parameters.items()
+        ]
+        made: Any = called
+        made.__signature__ = inspect.Signature(parameters, return_annotation=TuneResult)
+        return called
+
+    return decorate
+
+
+@_arguments_of(_Call)
+def tune_network(call: _Call) -> TuneResult:
     """Tunes a network and publishes `out/module` and `out/report.html`.
 
-    Measures until `trials` are done or `minutes` are over; without either, until no task has
-    anything left to try. `records` is the store's folder (default: the one that RETUNE_RECORDS
-    names); `shapes` binds inputs whose shape the model leaves open. `max_error` is the
-    largest error of a layer, as a part of its output's range (0: only direct convolutions). With
-    `quantize` the network becomes one of integers first, by samples of the file or folder
-    `calibration`, or `random` ones. The other options are those of `retune tune`, see TuneRequest.
+    Doing the same again, or after a kill, redoes nothing that was finished. `progress` is called
+    with each event (default: the logger `retune.progress`). When `stop` returns true, no further
+    batch is measured, and the bundle is made of what was found.
 
-    Doing the same again, or after a kill, redoes nothing that was finished. `progress` is told
-    of each event (default: the logger `retune.progress`). When `stop` says so, no further batch is
-    measured, and the bundle is made of what was found. Raises: InputError
-    for a model, option or folder that cannot be used, VerifyError if the bundle is wrong.
+    Raises: InputError for a model, option or folder that cannot be used, VerifyError if the bundle
+    is wrong.
     """
-    request = TuneRequest(
-        model=str(model),
-        out=str(out),
-        records=str(records or records_root()),
-        work=str(cache_root()),
-        device=device,
-        trials=trials,
-        minutes=minutes,
-        tuner=tuner,
-        allocator=allocator,
-        patience=patience,
-        seed=seed,
-        shapes=tuple(sorted((shapes or {}).items())),
-        layout=layout,
-        max_error=max_error,
-        quantize=quantize,
-        calibration=str(calibration),
-        accuracy_drop=accuracy_drop,
-    )
-    with watching(progress, stop):
-        return run_chain(request, InProcess())
+    values = {each.name: getattr(call, each.name) for each in fields(TuneRequest)}
+    with watching(call.progress, call.stop):
+        return run_chain(TuneRequest(**values), InProcess())

@@ -8,7 +8,7 @@ import pytest
 
 from retune.cli.live import network_text, standing_line, standing_rows
 from retune.cli.progress import LINE_INTERVAL_S, ProgressHandler
-from retune.pipeline.manifest import TaskResult
+from retune.core.results import TaskResult
 from retune.pipeline.results import TuneEvent
 from retune.pipeline.watch import LOGGER
 from tests.flows.fakes import TASKS

@@ -66,7 +66,10 @@ def test_a_bundle_of_integers_is_exact(place: Path, capfd: pytest.CaptureFixture
         (["--random-calibration", "--ranges", "guess"], "method 'guess' is not known"),
         (["--random-calibration", "--skip", "#one"], "--skip #one: expected # and a number"),
         (["--random-calibration", "--calibration", "x"], "expected one of them, got both"),
-        (["--random-calibration", "--accuracy-drop", "200"], "points from 0 to 100, got 200"),
+        (
+            ["--random-calibration", "--accuracy-drop", "200"],
+            "a number of at most 100, got 200",
+        ),
         (["--scheme", "int4", "--random-calibration"], "int4: expected none, int8, power2"),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 
 from retune.cli.main import run_command
 from retune.core.errors import DeviceError
-from retune.pipeline.manifest import TuneRequest
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.running import recorded_run
 
 

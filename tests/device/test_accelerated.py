@@ -29,8 +29,8 @@ from retune.graph.quantize.recipe import Recipe, quantize, quantized
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
 from retune.ops.blocked import blocked_conv2d
 from retune.pipeline import delivery, validation
-from retune.pipeline.manifest import TuneRequest
 from retune.pipeline.network import open_network, stage_extract, stage_import
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import TuneResult
 from retune.pipeline.selection import selected_candidates, stage_choose
 from retune.records.schema import succeeded

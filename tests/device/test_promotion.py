@@ -19,10 +19,10 @@ from retune.pipeline.manifest import (
     PublishedManifest,
     Selection,
     TaskManifest,
-    TuneRequest,
 )
 from retune.pipeline.network import open_network, stage_extract, stage_import
 from retune.pipeline.publishing import stage_promote
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import FinishedRun
 from retune.pipeline.selection import stage_choose
 from retune.records.quarantine import quarantined

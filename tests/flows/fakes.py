@@ -16,6 +16,7 @@ import pytest
 from retune.bundle.format import FORMAT, MANIFEST
 from retune.core.errors import DeviceError, InputError
 from retune.core.replacing import replacing
+from retune.core.results import Latency, TaskEntry
 from retune.core.target import GENERIC_CPU
 from retune.pipeline import chain
 from retune.pipeline.layout_manifest import LayoutManifest
@@ -27,19 +28,17 @@ from retune.pipeline.manifest import (
     ImportManifest,
     PublishedManifest,
     Selection,
-    TaskEntry,
     TaskManifest,
     TaskProgress,
     TunedTasks,
     TuneManifest,
-    TuneRequest,
     ValueInfo,
     VerifyManifest,
 )
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import FinishedRun, TuneEvent
 from retune.pipeline.stage import run_once, stage_key
 from retune.pipeline.watch import stopping, tell
-from retune.report.data import Latency
 
 TASKS = tuple(
     TaskEntry(

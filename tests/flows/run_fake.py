@@ -20,7 +20,7 @@ def main() -> None:
     stages = FakeStages(held=held)
     from retune.cli.interrupt import ctrl_c_ends_measuring
     from retune.cli.progress import progress_on_stderr
-    from retune.pipeline.manifest import TuneRequest
+    from retune.pipeline.request import TuneRequest
     from retune.pipeline.results import TuneResult
     from retune.prefect.launch import run_flow
 

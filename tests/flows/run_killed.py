@@ -14,7 +14,7 @@ from typing import Any
 from retune.pipeline import stage
 from retune.pipeline.calling import InProcess
 from retune.pipeline.chain import run_chain
-from retune.pipeline.manifest import TuneRequest
+from retune.pipeline.request import TuneRequest
 from retune.records.store import RecordStore
 
 TRIALS = 24

@@ -8,7 +8,7 @@ import pytest
 from retune.core.errors import InputError, RetuneError
 from retune.pipeline.calling import InProcess
 from retune.pipeline.chain import run_chain
-from retune.pipeline.manifest import TuneRequest
+from retune.pipeline.request import TuneRequest
 from tests.flows.fakes import TASKS, FakeStages, runs
 
 

@@ -8,7 +8,8 @@ from uuid import UUID
 import pytest
 
 from retune.core.errors import DeviceError, InputError
-from retune.pipeline.manifest import TaskManifest, TuneRequest
+from retune.pipeline.manifest import TaskManifest
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.stage import Inputs, stage
 from retune.pipeline.watch import stopping
 from retune.prefect.server import prefect_api

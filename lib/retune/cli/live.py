@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from retune.cli.console import cell
-from retune.pipeline.manifest import TaskResult
+from retune.core.results import TaskResult
 from retune.pipeline.results import TuneEvent
 
 if TYPE_CHECKING:

@@ -69,7 +69,7 @@ def options(
         ),
     ] = False,
 ) -> None:
-    """Tunes neural networks for OpenCL devices: an ONNX file in, a fast bundle out."""
+    """Tune neural networks for OpenCL devices: from an ONNX file to a fast bundle."""
 
 
 app.command("devices")(devices.devices)

@@ -1,6 +1,7 @@
 """Options that several commands share, and the words of their errors."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,16 +9,16 @@ import typer
 
 from retune.core.config import records_root
 from retune.core.errors import InputError
-from retune.core.layouts import LAYOUTS, SOLVER_REMOVED
+from retune.core.names import is_built_in
 
 if TYPE_CHECKING:
-    from retune.bundle.trust import Trust
+    from retune.bundle.plan import NetworkPlan
     from retune.records.store import RecordStore
 
-MODEL_HELP = "An ONNX file, zoo:NAME or light:NAME."
-Model = Annotated[str, typer.Argument(help=MODEL_HELP)]
+MODEL_HELP = "Model: an ONNX file, zoo:NAME or light:NAME."
 Module = Annotated[
-    Path, typer.Argument(metavar="bundle", help="A bundle's folder, such as OUT/module, or a zip.")
+    Path,
+    typer.Argument(metavar="bundle", help="Bundle: a folder, such as OUT/module, or a zip file."),
 ]
 
 
@@ -28,28 +29,24 @@ def place(text: str) -> Path:
     return Path(text)
 
 
-ShapeList = Annotated[
-    list[str] | None,
-    typer.Option("--shape", help="Bind an input's shape: name=1,3,224,224. Repeatable."),
-]
-Layout = Annotated[
-    str,
-    typer.Option(help="How images lie: NHWC, NCHW, NCHW16c, or auto: what measuring finds."),
-]
 Trusted = Annotated[
     list[Path] | None,
     typer.Option(
-        "--trust", help="Run what the owner of this public key has signed, only. Repeatable."
+        "--trust",
+        help="Public key whose owner must have signed the bundle. Repeatable. Default: none.",
     ),
 ]
 Digest = Annotated[
-    str, typer.Option(help="Run the bundle with this digest only.", show_default=False)
+    str, typer.Option(help="Digest that the bundle must have. Default: any.", show_default=False)
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print data instead of tables.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 Records = Annotated[
     Path | None,
     typer.Option(
-        help="The record store.", parser=place, metavar="PATH", show_default="artifacts/records"
+        help="Record store, a folder.",
+        parser=place,
+        metavar="PATH",
+        show_default="artifacts/records",
     ),
 ]
 
@@ -67,26 +64,9 @@ def parse_shapes(values: Sequence[str] | None) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def parse_layout(value: str) -> str:
-    """The layout as LAYOUTS spells it. Raises: InputError."""
-    for layout in LAYOUTS:
-        if layout.upper() == value.upper():
-            return layout
-    raise InputError(f"--layout {value}: expected {', '.join(LAYOUTS)}; got {value!r}")
-
-
-def _refuse_solver(value: str) -> None:
-    if value:
-        raise InputError(f"--layout-solver {value}: {SOLVER_REMOVED}")
-
-
-LayoutSolver = Annotated[str, typer.Option(hidden=True, callback=_refuse_solver)]
-"""An option of earlier versions."""
-
-
 def check_model(model: str) -> None:
     """Raises: InputError if `model` is a path at which there is no file."""
-    if model.startswith(("zoo:", "light:")) or Path(model).is_file():
+    if is_built_in(model) or Path(model).is_file():
         return
     kind = "a folder" if model and Path(model).is_dir() else "no file"
     raise InputError(
@@ -94,11 +74,21 @@ def check_model(model: str) -> None:
     )
 
 
-def trust_of(keys: Sequence[Path] | None, digest: str) -> "Trust":
-    """What --trust and --digest ask of a bundle."""
-    from retune.bundle.trust import Trust
+@contextmanager
+def opened_bundle(
+    module: Path, keys: Sequence[Path] | None, digest: str
+) -> "Generator[tuple[Path, NetworkPlan]]":
+    """The bundle that --trust and --digest admit, as a folder and as a plan, for the context.
 
-    return Trust(digest=digest.strip().lower(), keys=tuple(keys or ()))
+    Raises: InputError if there is none, or another one.
+    """
+    check_module(module)
+    from retune.bundle.format import read_bundle
+    from retune.bundle.trust import Trust, admitted
+
+    trust = Trust(digest=digest.strip().lower(), keys=tuple(keys or ()))
+    with admitted(module, trust) as bundle:
+        yield bundle, read_bundle(bundle)
 
 
 def check_module(module: Path) -> None:
@@ -120,11 +110,6 @@ def record_store(records: Path | None) -> "RecordStore":
     from retune.records.store import RecordStore
 
     return RecordStore(root)
-
-
-def sorted_shapes(shapes: Mapping[str, tuple[int, ...]]) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """The shapes as plain data in a fixed order."""
-    return tuple(sorted(shapes.items()))
 
 
 def _parse_dimensions(value: str, numbers: str) -> tuple[int, ...]:

@@ -1,8 +1,11 @@
 """How the values between convolutions lie, by the names that users choose from."""
 
-LAYOUTS = ("auto", "NHWC", "NCHW", "NCHW16c")
+from typing import Literal, get_args
+
+Layout = Literal["auto", "NHWC", "NCHW", "NCHW16c"]
 """What measuring finds for each image; or all of them as pixels of all channels, planes of one
 channel, or planes of pixels of 16 channels."""
+LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 ROWS = "rows"
 """How data lie that lie as they are written down, the last axis side by side."""
 BLOCKS = "NCHW16c"

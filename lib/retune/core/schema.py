@@ -20,10 +20,8 @@ from pathlib import Path
 from typing import Annotated, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import msgspec
-import numpy as np
 from msgspec import Meta
 
-from retune.core.dtypes import DType
 from retune.core.errors import InputError, RecordError, RetuneError
 
 T = TypeVar("T")
@@ -65,8 +63,8 @@ def plain(value: object) -> object:
 
 
 def _name_of_type(value: object) -> str:
-    """An element type is its name."""
-    if not isinstance(value, DType):
+    """An element type, which is a text of a type of its own, is its name."""
+    if not isinstance(value, str):
         raise TypeError(f"{type(value).__name__} has no form in JSON")
     return str(value)
 
@@ -191,8 +189,10 @@ _ARRAY_KINDS = "biufV"
 
 
 def _packed_array(value: object) -> object:
-    if isinstance(value, DType):
+    if isinstance(value, str):
         return str(value)
+    import numpy as np
+
     if not isinstance(value, np.ndarray | np.generic):
         raise TypeError(f"pack: {type(value).__name__} has no form as a message")
     flat = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
@@ -201,6 +201,8 @@ def _packed_array(value: object) -> object:
 
 
 def _unpacked_array(kind: type, data: object) -> object:
+    import numpy as np
+
     if kind is not np.ndarray:
         raise TypeError(f"unpack: {kind} has no form as a message")
     name, shape, pieces = msgspec.convert(data, tuple[str, tuple[Count, ...], list[bytes]])
@@ -228,7 +230,8 @@ def _sentence(kind: object, data: object, where: str, style: str, message: str) 
     stated, steps = (found[1], found[2]) if found else (message, "")
     asked, got, path = _resolve(kind, data, steps)
     if missing := re.search(r"missing required field `(.*)`", stated):
-        return f"{_place(where, (*path, missing[1]), style)}: expected a value, got nothing"
+        add = _then("add the key" if style == "toml" else "")
+        return f"{_place(where, (*path, missing[1]), style)}: expected a value, got nothing{add}"
     place = _place(where, path, style)
     if stated.startswith("Invalid enum value"):
         choices = tuple(map(str, get_args(asked)))
@@ -243,8 +246,9 @@ def _sentence(kind: object, data: object, where: str, style: str, message: str) 
 
 def _noun(kinds: str, style: str, limit: str) -> str:
     """Such as `a number above 0`."""
-    nouns = {**_NOUNS, "object": "a table"} if style == "toml" else _NOUNS
-    names = [nouns.get(kind, kind) for kind in kinds.split(" | ")]
+    toml = style == "toml"  # it has no null
+    nouns = {**_NOUNS, "object": "a table"} if toml else _NOUNS
+    names = [nouns.get(k, k) for k in kinds.split(" | ") if not (toml and k == "null")]
     noun = " or ".join(names)
     if not limit:
         return noun

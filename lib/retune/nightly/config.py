@@ -1,59 +1,247 @@
-"""Reading the configuration of nights: `load_config`. `examples/nightly.toml` shows every key.
+"""The configuration of nights: `load_config` reads it. `examples/nightly.toml` shows every key.
 
-A file is checked whole when it is loaded, models and devices included, so that a mistake is known
-before night.
+Each class is a table of the file, and the file is checked whole when it is loaded, models and
+devices included, so that a mistake is known before night. Keys for how networks are tuned are the
+fields of a request, for the whole file or for one model.
 """
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields, replace
+import tomllib
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field, make_dataclass, replace
 from datetime import time
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from retune.core.config import cache_root, records_root
 from retune.core.errors import InputError
 from retune.core.files import check_folder
-from retune.core.layouts import LAYOUTS
+from retune.core.names import check_name, is_built_in, model_name, slug
+from retune.core.schema import (
+    Above0,
+    AtLeast0,
+    Count,
+    Meta,
+    Positive,
+    Text,
+    did_you_mean,
+    read_toml,
+)
 from retune.device.simulated.board import SIMULATED
 from retune.frontend.models import check_model
-from retune.graph.quantize.settings import POWER2, QuantizeSettings
-from retune.nightly.settings import (
-    EVENTS,
-    VARIABLE,
-    WEBHOOK_TIMEOUT_S,
-    DeviceConfig,
-    Event,
-    ModelConfig,
-    NightlyConfig,
-    NotifyConfig,
-    RetrainConfig,
-    SearchOptions,
-    WebhookConfig,
-    check_name,
-    slug,
-)
-from retune.nightly.tables import Table, is_number, read_toml
-from retune.nightly.window import Window, daily, firing_times, parse_window
-from retune.pipeline.manifest import Shapes
+from retune.nightly.window import TimeWindow, daily, firing_times, parse_window
 from retune.pipeline.quantization import RANDOM, check_settings
-from retune.search.allocate import ALLOCATORS
-from retune.search.tuners import TUNERS
+from retune.pipeline.request import SCHEMES, TuneRequest, options, refuse_earlier
 
 T = TypeVar("T")
 
 DeviceCheck = Callable[[str], object]
 """Raises InputError, which says what devices there are, if there is none of that name."""
 
-DEFAULT_MINUTES = 60.0
+Event = Literal["failure", "promotion", "always"]
+"""What somebody wants to hear of; `always` is every night."""
+
+VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+"""A variable of the environment in a text: `${NAME}`."""
+
+OWN_KEYS = ("model", "out", "records", "work", "device", "minutes", "shapes")
+"""Fields of a request that are keys of one of the tables, declared there."""
+DECIDED = ("trials", "publish", "campaign")
+"""Fields of a request that are no keys: a night measures for its minutes, publishes what is faster,
+and is a campaign of its own."""
+OPTION_KEYS = tuple(name for name in options() if name not in (*OWN_KEYS, *DECIDED))
+"""Fields of a request that are keys of the whole file and of a model."""
+
 _DEFAULT_START = time(22)
-_SCHEMES: Mapping[str, QuantizeSettings | None] = {
-    "none": None, "int8": QuantizeSettings(), "power2": POWER2,
-}  # fmt: skip
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _SECRET_HEADERS = ("authorization", "proxy-authorization", "cookie", "x-api-key")
+
+
+def _with_options(kind: type[T]) -> type[T]:
+    """Decorates a table: the options of a request are keys too, None where they are left out."""
+    forms: dict[str, Any] = {"quantize": Literal[tuple(SCHEMES)]}
+    known = options()
+    keys = [(n, forms.get(n, known[n].hint) | None, field(default=None)) for n in OPTION_KEYS]
+    made = make_dataclass(kind.__name__, keys, bases=(kind,), frozen=True, kw_only=True)
+    made.__doc__ = kind.__doc__
+    return cast("type[T]", made)
+
+
+def _given(table: object) -> dict[str, Any]:
+    """The options that a table has."""
+    found = {name: getattr(table, name, None) for name in OPTION_KEYS}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MinuteBounds:
+    """The least and the most minutes of a night."""
+
+    least: AtLeast0 = 0.0
+    most: Above0 | None = None
+
+
+@_with_options
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """A network of the fleet."""
+
+    model: Text
+    """A path, `zoo:NAME` or `light:NAME`."""
+    name: str = ""
+    """Of its folder; no other network has it. By default the model's or file's own."""
+    devices: Annotated[tuple[Text, ...], Meta(min_length=1)] | None = None
+    """Names of devices; by default all."""
+    runs_per_day: Above0 = 1.0
+    """How often it runs, on each device: what a microsecond of it is worth."""
+    shapes: dict[str, tuple[Positive, ...] | Positive] = field(default_factory=dict)
+    minutes: Above0 | MinuteBounds | None = None
+    """A night, on each device; a number is exactly so many."""
+
+    @property
+    def bounds(self) -> MinuteBounds:
+        """The least and the most minutes of a night, on each device."""
+        match self.minutes:
+            case None:
+                return MinuteBounds()
+            case MinuteBounds():
+                return self.minutes
+            case fixed:
+                return MinuteBounds(least=fixed, most=fixed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceConfig:
+    """A device that networks are tuned for."""
+
+    name: Text
+    """Of its folders and records of nights."""
+    device: str = ""
+    """What `retune tune --device` takes; by default the name."""
+    minutes: Above0 | None = None
+    """Most minutes of measuring on it a night, over all networks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetrainConfig:
+    """When the cost model is trained again."""
+
+    every: Count = 1
+    """Nights; 0: never."""
+    minimum_records: Count = 1000
+    """Fewer new records than this since the last training do not make a better model."""
+
+    def due(self, nights: int, records: int) -> bool:
+        """After so many nights and new records since the last training, this night included."""
+        return 0 < self.every <= nights and records >= self.minimum_records
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookConfig:
+    """An address that gets a POST request. `${NAME}` stands for a variable of the environment."""
+
+    url: Text
+    headers: dict[str, Any] = field(default_factory=dict)
+    timeout_s: Above0 = 10.0
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """Names of the variables that address and headers need, each once."""
+        texts = (self.url, *self.headers.values())
+        return tuple(dict.fromkeys(name for text in texts for name in VARIABLE.findall(text)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotifyConfig:
+    """Who is told of a night, and when."""
+
+    on: Annotated[tuple[Event, ...], Meta(min_length=1)] = ("failure", "promotion")
+    webhook: WebhookConfig | None = None
+    command: tuple[Text, ...] = ()
+    """A program and its arguments; it reads the text."""
+    email_block: str = ""
+    """Name of a Prefect block that sends e-mail."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowConfig:
+    """The hours of a night: texts such as `22:00`, or times as TOML writes them."""
+
+    start: Any
+    end: Any
+    timezone: Text = "UTC"
+
+
+@_with_options
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NightlyConfig:
+    """A checked configuration. Its paths are absolute, or relative to the folder of the process."""
+
+    file: str = ""
+    """Where it was read from: no key of the file."""
+    out: Text
+    records: str = ""
+    work: str = ""
+    minutes: Above0 = 60.0
+    """Of measuring a night, over all networks and devices: each gets a share."""
+    window: WindowConfig | None = None
+    """Nothing is begun outside. None: at any time."""
+    cron: str = ""
+    """When a night is started, by the clock of `timezone`; by default when the window opens."""
+    model: tuple[ModelConfig, ...] = ()
+    device: tuple[DeviceConfig, ...] = ()
+    retrain: RetrainConfig = RetrainConfig()
+    notify: NotifyConfig | None = None
+
+    @property
+    def hours(self) -> TimeWindow | None:
+        """The window, by its clock. Raises: InputError saying what of it is wrong."""
+        window = self.window
+        return window and parse_window(window.start, window.end, window.timezone)
+
+    @property
+    def schedule(self) -> str:
+        """The cron expression that starts nights."""
+        return self.cron or daily(self.hours.start if self.hours else _DEFAULT_START)
+
+    @property
+    def timezone(self) -> str:
+        """Of the window and of the schedule."""
+        return self.window.timezone if self.window else "UTC"
+
+    @property
+    def pairs(self) -> tuple[tuple[ModelConfig, DeviceConfig], ...]:
+        """Every network with each of its devices, in the file's order."""
+        devices = {device.name: device for device in self.device}
+        return tuple(
+            (model, devices[name]) for model in self.model for name in model.devices or devices
+        )
+
+    def request(
+        self, model: ModelConfig, device: DeviceConfig, *, minutes: float, campaign: str
+    ) -> TuneRequest:
+        """What a night asks for: a bundle that is published if it is the faster one.
+
+        What the file says of quantized networks is not for those that stay in floats.
+        """
+        of_all, own = _given(self), _given(model)
+        if SCHEMES[(of_all | own).get("quantize", "none")] is None:
+            of_all = {n: v for n, v in of_all.items() if n not in ("calibration", "accuracy_drop")}
+        return TuneRequest(
+            model=model.model,
+            out=Path(self.out) / model.name / device.name,
+            records=self.records,
+            work=self.work,
+            device=device.device,
+            minutes=minutes,
+            publish="faster",
+            shapes=model.shapes,
+            campaign=campaign,
+            **(of_all | own),
+        )
 
 
 def check_device(name: str) -> None:
@@ -61,16 +249,6 @@ def check_device(name: str) -> None:
     from retune.device.opening import spec_of
 
     spec_of(name)
-
-
-_OPTION_KEYS = tuple(each.name for each in fields(SearchOptions))
-_KEYS = (
-    *("out", "records", "work", "minutes", "window", "cron", "keep", *_OPTION_KEYS),
-    *("model", "device", "retrain", "notify"),
-)
-_MODEL_KEYS = (
-    *("model", "name", "runs_per_day", "shapes", "devices", "minutes", *_OPTION_KEYS),
-)  # fmt: skip
 
 
 def load_config(path: Path, device_check: DeviceCheck = check_device) -> NightlyConfig:
@@ -81,249 +259,153 @@ def load_config(path: Path, device_check: DeviceCheck = check_device) -> Nightly
 
     Raises: InputError naming file, table, key, what was expected, and what was found.
     """
-    top = read_toml(path, _KEYS)
-    folder = path.absolute().parent
-    defaults = _read_options(top, SearchOptions(), folder)
-    devices = _read_devices(top, folder, device_check)
-    models = _read_models(top, folder, devices, defaults)
-    window = _read_window(top)
-    config = NightlyConfig(
-        file=path,
-        out=_read_folder(top, "out", folder),
-        records=_read_folder(top, "records", folder) if "records" in top else records_root(),
-        work=_read_folder(top, "work", folder) if "work" in top else cache_root(),
-        minutes=top.number("minutes", DEFAULT_MINUTES),
-        window=window,
-        cron=_read_cron(top, window),
-        keep=top.count("keep", 10),
-        models=models,
-        devices=devices,
-        retrain=_read_retrain(top),
-        notify=_read_notify(top),
+    try:
+        read = read_toml(NightlyConfig, path)
+    except InputError:
+        _refuse_earlier(path)
+        raise
+    where, folder = str(path), path.absolute().parent
+    if read.file:
+        raise InputError(f"{where}: file: expected another key, got one that is not read")
+    for key in ("model", "device"):
+        if not getattr(read, key):
+            expected = f"at least one table that begins with [[{key}]]"
+            raise InputError(f"{where}: {key}: expected {expected}, got none")
+    config = replace(
+        _placed(read, folder),
+        file=where,
+        out=str((folder / read.out).resolve()),
+        records=str((folder / read.records).resolve() if read.records else records_root()),
+        work=str((folder / read.work).resolve() if read.work else cache_root()),
+        model=tuple(_model(_placed(model, folder), folder) for model in read.model),
+        device=tuple(_device(device, folder) for device in read.device),
     )
+    for key in ("out", "records", "work"):
+        if getattr(read, key):
+            _within(where, partial(check_folder, f"{key}:", Path(getattr(config, key))))
+    _check_devices(config, device_check)
+    _check_models(config)
+    _check_hours(config)
     _check_minutes(config)
+    _check_notify(config)
     return config
 
 
-def _read_folder(top: Table, key: str, folder: Path) -> Path:
-    """A folder that could be written to just now."""
-    path = (folder / top.text(key)).resolve()
-    _within(top.where, lambda: check_folder(f"{key}:", path))
-    return path
+def _refuse_earlier(path: Path) -> None:
+    """Raises: InputError if a key of earlier versions is the mistake."""
+    with suppress(OSError, ValueError):
+        top = tomllib.loads(path.read_text(encoding="utf-8"))
+        models = top.get("model")
+        tables = models if isinstance(models, list) else []  # pyright: ignore[reportUnknownVariableType]
+        for table in (top, *cast("list[Any]", tables)):
+            if isinstance(table, dict):
+                _within(str(path), partial(refuse_earlier, cast("dict[str, Any]", table)))
 
 
-def _read_options(table: Table, defaults: SearchOptions, folder: Path) -> SearchOptions:
-    """The options of the whole file or of one model; what is missing is as in `defaults`."""
-    return SearchOptions(
-        tuner=table.choice("tuner", tuple(TUNERS), defaults.tuner),
-        allocator=table.choice("allocator", tuple(ALLOCATORS), defaults.allocator),
-        patience=table.count("patience", defaults.patience),
-        seed=table.count("seed", defaults.seed),
-        max_error=table.number("max_error", defaults.max_error, least=0),
-        layout=table.choice("layout", LAYOUTS, defaults.layout),
-        samples=table.count("samples", defaults.samples, least=1),
-        quantize=_read_quantize(table, defaults.quantize),
-        calibration=_read_calibration(table, defaults.calibration, folder),
-        accuracy_drop=table.number("accuracy_drop", least=0)
-        if "accuracy_drop" in table
-        else defaults.accuracy_drop,
-    )
+def _placed(table: T, folder: Path) -> T:
+    """The table with samples that are relative to the configuration's folder."""
+    samples = _given(table).get("calibration")
+    if samples in (None, RANDOM):
+        return table
+    changed: Any = {"calibration": str((folder / samples).resolve())}
+    return replace(cast("Any", table), **changed)
 
 
-def _read_quantize(table: Table, default: QuantizeSettings | None) -> QuantizeSettings | None:
-    if "quantize" not in table:
-        return default
-    return _SCHEMES[table.choice("quantize", tuple(_SCHEMES), "none")]
+def _model(model: ModelConfig, folder: Path) -> ModelConfig:
+    name = model.name or model_name(model.model)
+    path = model.model if is_built_in(model.model) else str((folder / model.model).resolve())
+    return replace(model, model=path, name=name)
 
 
-def _read_calibration(table: Table, default: str, folder: Path) -> str:
-    """A file or folder of samples, relative to the configuration, or the word for random ones."""
-    given = table.text("calibration", default)
-    return given if given in (default, RANDOM) else str((folder / given).resolve())
+def _device(device: DeviceConfig, folder: Path) -> DeviceConfig:
+    """With its own name; the file of a simulated one is relative to the configuration."""
+    given = device.device or device.name
+    file = given.removeprefix(SIMULATED)
+    return replace(device, device=given if file == given else f"{SIMULATED}{folder / file}")
 
 
-def _device_of(table: Table, folder: Path) -> str:
-    """The device's own name; the file of a simulated one is relative to the configuration."""
-    given = table.text("device", table.text("name"))
-    path = given.removeprefix(SIMULATED)
-    return f"{SIMULATED}{folder / path}" if path != given else given
+def _check_devices(config: NightlyConfig, device_check: DeviceCheck) -> None:
+    for number, device in enumerate(config.device, 1):
+        where = f"{config.file}: device {number}"
+        _within(f"{where}: name", partial(check_name, device.name))
+        key = "name" if device.device == device.name else "device"
+        _within(f"{where}: {key}", partial(device_check, device.device))
+    _check_distinct(config.file, "device", (device.name for device in config.device))
 
 
-def _read_devices(top: Table, folder: Path, device_check: DeviceCheck) -> tuple[DeviceConfig, ...]:
-    tables = top.tables("device", ("name", "device", "minutes"))
-    for table in tables:
-        _within(f"{table.where}: name", partial(check_name, table.text("name")))
-        key = "device" if "device" in table else "name"
-        _within(f"{table.where}: {key}", partial(device_check, _device_of(table, folder)))
-    _check_distinct((table, table.text("name")) for table in tables)
-    return tuple(
-        DeviceConfig(
-            name=table.text("name"),
-            device=_device_of(table, folder),
-            most_minutes=table.number("minutes") if "minutes" in table else None,
-        )
-        for table in tables
-    )
-
-
-def _read_models(
-    top: Table, folder: Path, devices: tuple[DeviceConfig, ...], defaults: SearchOptions
-) -> tuple[ModelConfig, ...]:
-    tables = top.tables("model", _MODEL_KEYS)
-    names = tuple(device.name for device in devices)
-    models = tuple(_read_model(table, folder, names, defaults) for table in tables)
-    _check_distinct((table, model.name) for table, model in zip(tables, models, strict=True))
-    return models
-
-
-def _read_model(
-    table: Table, folder: Path, devices: tuple[str, ...], defaults: SearchOptions
-) -> ModelConfig:
-    given = table.text("model")
-    named = given.startswith(("zoo:", "light:"))
-    model = given if named else str((folder / given).resolve())
-    name = table.text("name", given.partition(":")[2] if named else Path(given).stem)
-    _within(f"{table.where}: name", lambda: check_name(name))
-    shapes = _read_shapes(table)
-    _within(f"{table.where}: model", lambda: check_model(model, dict(shapes)))
-    chosen = table.texts("devices", devices)
-    for device in chosen:
-        if device not in devices:
-            expected = f"names of [[device]] tables, which are {', '.join(devices)}"
-            raise table.wrong("devices", expected, device, devices)
-    if len(set(chosen)) < len(chosen):
-        raise table.wrong("devices", "each device once", list(chosen))
-    least, most = _read_minutes(table)
-    options = _read_options(table, defaults, folder)
-    if options.quantize is None:  # what is said for all networks is not for those of floats
-        stated = {"calibration", "accuracy_drop"} & {*table}
-        kept = {} if stated else {"calibration": "", "accuracy_drop": None}
-        options = replace(options, **kept)
-    _within(table.where, lambda: check_settings(**_quantization(options)))
-    return ModelConfig(
-        name=name,
-        model=model,
-        devices=chosen,
-        runs_per_day=table.number("runs_per_day", 1.0),
-        shapes=shapes,
-        least_minutes=least,
-        most_minutes=most,
-        options=options,
-    )
-
-
-def _quantization(options: SearchOptions) -> dict[str, Any]:
-    names = ("quantize", "calibration", "accuracy_drop")
-    return {name: getattr(options, name) for name in names}
-
-
-def _read_shapes(table: Table) -> Shapes:
-    """`{ data = [1, 3, 224, 224], batch = 1 }`"""
-    shapes: dict[str, tuple[int, ...]] = {}
-    inner = table.table("shapes", None)
-    for name in inner:
-        value = inner[name]
-        extents = cast(list[object], value) if isinstance(value, list) else [value]
-        sizes = tuple(extent for extent in extents if type(extent) is int and extent > 0)
-        if len(sizes) != len(extents):
-            raise inner.wrong(name, "a shape such as [1, 3, 224, 224], or one extent", value)
-        shapes[name] = sizes
-    return tuple(sorted(shapes.items()))
-
-
-def _read_minutes(table: Table) -> tuple[float, float | None]:
-    """`minutes = 5`, or `minutes = { least = 2, most = 20 }`: the least and the most."""
-    if "minutes" not in table:
-        return 0.0, None
-    if is_number(table["minutes"]):
-        fixed = table.number("minutes")
-        return fixed, fixed
-    inner = table.table("minutes", ("least", "most"))
-    least = inner.number("least", 0.0, least=0)
-    most = inner.number("most") if "most" in inner else None
-    if most is not None and most < least:
-        raise inner.wrong("most", f"at least as many as `least`, which is {least:g}", most)
-    return least, most
-
-
-def _read_window(top: Table) -> Window | None:
-    if "window" not in top:
-        return None
-    table = top.table("window", ("start", "end", "timezone"))
-    start, end, zone = table.clock("start"), table.clock("end"), table.text("timezone", "UTC")
-    return _within(table.where, lambda: parse_window(start, end, zone))
-
-
-def _read_cron(top: Table, window: Window | None) -> str:
-    """When nights are started: by default when the window opens. Always while it is open."""
-    expression = top.text("cron", daily(window.start if window else _DEFAULT_START))
-    times = _within(top.where, lambda: firing_times(expression))
-    for clock in times:
-        if window is not None and not window.shows(clock):
-            expected = (
-                f"times within the window from {window.start:%H:%M} to {window.end:%H:%M}, as "
-                "nothing is begun outside"
+def _check_models(config: NightlyConfig) -> None:
+    names = [device.name for device in config.device]
+    for number, model in enumerate(config.model, 1):
+        where = f"{config.file}: model {number}"
+        _within(f"{where}: name", partial(check_name, model.name))
+        shapes = {name: (s,) if isinstance(s, int) else s for name, s in model.shapes.items()}
+        _within(f"{where}: model", partial(check_model, model.model, shapes))
+        chosen = model.devices or ()
+        for device in chosen:
+            if device not in names:
+                raise InputError(
+                    f"{where}: devices: expected names of [[device]] tables, which are "
+                    f"{', '.join(names)}, got {device!r}{did_you_mean(device, names)}"
+                )
+        if len(set(chosen)) < len(chosen):
+            got = ", ".join(chosen)
+            raise InputError(f"{where}: devices: expected each device once, got {got}")
+        if (most := model.bounds.most) is not None and most < model.bounds.least:
+            raise InputError(
+                f"{where}: minutes: most: expected at least as many as `least`, which is "
+                f"{model.bounds.least:g}, got {most:g}"
             )
-            raise top.wrong("cron", expected, f"{expression} ({clock:%H:%M})")
-    return expression
+        asked = config.request(model, config.device[0], minutes=1.0, campaign="")
+        settings = asked.quantize, asked.calibration, asked.accuracy_drop
+        _within(where, partial(check_settings, *settings))
+    _check_distinct(config.file, "model", (model.name for model in config.model))
 
 
-def _read_retrain(top: Table) -> RetrainConfig:
-    table = top.table("retrain", ("every", "minimum_records"))
-    default = RetrainConfig()
-    return RetrainConfig(
-        every=table.count("every", default.every),
-        minimum_records=table.count("minimum_records", default.minimum_records),
-    )
+def _check_hours(config: NightlyConfig) -> None:
+    """Nights start while the window is open, as nothing is begun outside."""
+    hours = _within(f"{config.file}: window", lambda: config.hours)
+    expression = config.schedule
+    for clock in _within(config.file, partial(firing_times, expression)):
+        if hours is not None and not hours.shows(clock):
+            raise InputError(
+                f"{config.file}: cron: expected times within the window from {hours.start:%H:%M} "
+                f"to {hours.end:%H:%M}, as nothing is begun outside, got {expression!r} "
+                f"({clock:%H:%M})"
+            )
 
 
-def _read_notify(top: Table) -> NotifyConfig:
-    if "notify" not in top:
-        return NotifyConfig()
-    table = top.table("notify", ("on", "webhook", "command", "email_block"))
-    on = table.texts("on", NotifyConfig().on)
-    for event in on:
-        if event not in EVENTS:
-            raise table.wrong("on", f"events among {', '.join(EVENTS)}", event, EVENTS)
-    block = table.text("email_block", "")
+def _check_notify(config: NightlyConfig) -> None:
+    notify, where = config.notify, f"{config.file}: notify"
+    if notify is None:
+        return
+    block = notify.email_block
     if block != slug(block):
-        expected = "the name of a Prefect block: lower-case letters, digits and dashes"
-        raise table.wrong("email_block", expected, block)
-    config = NotifyConfig(
-        on=cast(tuple[Event, ...], on),
-        webhook=_read_webhook(table) if "webhook" in table else None,
-        command=table.texts("command", ()),
-        email_block=block,
-    )
-    if not (config.webhook or config.command or config.email_block):
-        raise InputError(f"{table.where}: expected webhook, command or email_block, got none")
-    return config
+        raise InputError(
+            f"{where}: email_block: expected the name of a Prefect block: lower-case letters, "
+            f"digits and dashes, got {block!r}"
+        )
+    if notify.webhook is not None:
+        _check_webhook(notify.webhook, f"{where}: webhook")
+    if not (notify.webhook or notify.command or block):
+        raise InputError(f"{where}: expected webhook, command or email_block, got none")
 
 
-def _read_webhook(notify: Table) -> WebhookConfig:
+def _check_webhook(webhook: WebhookConfig, where: str) -> None:
     """Address and headers are never shown: somebody may have written a secret there."""
-    table = notify.table("webhook", ("url", "headers", "timeout_s"))
-    url = table.text("url")
-    if not url.startswith(("https://", "http://", "${")):
+    if not webhook.url.startswith(("https://", "http://", "${")):
         expected = "an address that begins with https:// or http://"
-        raise InputError(f"{table.where}: url: expected {expected}, got another text")
-    _check_variables(f"{table.where}: url", url)
-    headers = table.table("headers", None)
-    pairs: list[tuple[str, str]] = []
-    for name in headers:
-        value = headers[name]
-        where = f"{headers.where}: {name}"
+        raise InputError(f"{where}: url: expected {expected}, got another text")
+    _check_variables(f"{where}: url", webhook.url)
+    for name, value in webhook.headers.items():
+        header = f"{where}: headers: {name}"
         if not _TOKEN.fullmatch(name) or not isinstance(value, str) or not value.isprintable():
-            raise InputError(f"{where}: expected the name of a header and one line of text")
-        _check_variables(where, value)
+            raise InputError(f"{header}: expected the name of a header and one line of text")
+        _check_variables(header, value)
         if name.lower() in _SECRET_HEADERS and not VARIABLE.search(value):
             raise InputError(
-                f"{where}: expected a variable of the environment such as "
+                f"{header}: expected a variable of the environment such as "
                 '"Bearer ${NIGHTLY_TOKEN}", got a text; this file is no place for secrets'
             )
-        pairs.append((name, value))
-    timeout_s = table.number("timeout_s", WEBHOOK_TIMEOUT_S)
-    return WebhookConfig(url=url, headers=tuple(pairs), timeout_s=timeout_s)
 
 
 def _check_variables(where: str, text: str) -> None:
@@ -333,34 +415,38 @@ def _check_variables(where: str, text: str) -> None:
 
 def _check_minutes(config: NightlyConfig) -> None:
     """The minutes that are promised to networks and devices can all be had in one night."""
-    least = sum(model.least_minutes for model, _ in config.pairs)
+    least = sum(model.bounds.least for model, _ in config.pairs)
     if least > config.minutes:
         raise InputError(
             f"{config.file}: minutes: expected at least {least:g}, which [[model]] tables ask for "
             f"on all their devices, got {config.minutes:g}"
         )
-    night = config.window.minutes if config.window else math.inf
-    if config.minutes > night * len(config.devices):
+    night = config.hours.minutes if config.hours else math.inf
+    if config.minutes > night * len(config.device):
         raise InputError(
             f"{config.file}: minutes: expected at most {night:g} for each of "
-            f"{len(config.devices)} devices, as the window is no longer, got {config.minutes:g}"
+            f"{len(config.device)} devices, as the window is no longer, got {config.minutes:g}"
         )
-    for device in config.devices:
-        asked = sum(model.least_minutes for model, on in config.pairs if on == device)
-        most = min(night, device.most_minutes or night)
+    for number, device in enumerate(config.device, 1):
+        asked = sum(model.bounds.least for model, on in config.pairs if on == device)
+        most = min(night, device.minutes or night)
         if asked > most:
             raise InputError(
-                f"{config.file}: [[device]] {device.name}: minutes: expected at least {asked:g}, "
-                f"which [[model]] tables ask for on it, got {most:g}"
+                f"{config.file}: device {number}: minutes: expected at least {asked:g}, "
+                f"which [[model]] tables ask for on {device.name}, got {most:g}"
             )
 
 
-def _check_distinct(named: Iterable[tuple[Table, str]]) -> None:
+def _check_distinct(file: str, key: str, names: Iterable[str]) -> None:
     """No two names are the same, nor become the same key of an artifact."""
     seen: dict[str, str] = {}
-    for table, name in named:
+    for number, name in enumerate(names, 1):
         if slug(name) in seen:
-            raise table.wrong("name", f"another name than {seen[slug(name)]!r} above it", name)
+            other = seen[slug(name)]
+            raise InputError(
+                f"{file}: {key} {number}: name: expected another name than {other!r} above it, "
+                f"got {name!r}"
+            )
         seen[slug(name)] = name
 
 

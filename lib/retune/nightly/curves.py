@@ -23,7 +23,7 @@ from statistics import median
 
 import numpy as np
 
-from retune.pipeline.manifest import TaskEntry
+from retune.core.results import TaskEntry
 from retune.records.conditions import Conditions
 from retune.records.cost import COST_COLUMNS, recorded_costs
 from retune.records.schema import BESIDE_SEARCH

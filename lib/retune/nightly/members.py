@@ -12,18 +12,17 @@ from pathlib import Path
 from retune.core.errors import RetuneError
 from retune.core.locking import exclusive
 from retune.core.processes import Holder, is_alive, this_process
+from retune.core.results import Latency
 from retune.device.opening import spec_of
-from retune.nightly.config import load_config
+from retune.nightly.config import NightlyConfig, load_config
 from retune.nightly.fleet import Key
 from retune.nightly.night import Measured, MemberResult, NightState, Processes, read_nights
 from retune.nightly.planning import Standing, plan_minutes
-from retune.nightly.settings import NightlyConfig
 from retune.nightly.summary import nights_of
-from retune.pipeline.manifest import TuneRequest
 from retune.pipeline.network import open_network, stage_extract, stage_import
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import TuneResult
 from retune.records.store import RecordStore
-from retune.report.data import Latency
 from retune.search.conditions import network_conditions, usual_options
 from retune.search.model.registry import registered
 
@@ -103,12 +102,12 @@ def _measured(row: Latency | None) -> Measured | None:
 
 def earlier_nights(config: NightlyConfig, name: str) -> list[NightState]:
     """The nights of the same work folder but the one of that name, the oldest first."""
-    return [night for night in read_nights(config.work) if night.name != name]
+    return [night for night in read_nights(Path(config.work)) if night.name != name]
 
 
-def new_records(records: Path) -> int:
+def new_records(records: str) -> int:
     """How many records are newer than those that the newest cost model was trained on."""
-    cards = registered(records)
+    cards = registered(Path(records))
     measured = RecordStore(records).scan(columns=["timestamp"])["timestamp"]
     if not cards:
         return len(measured)
@@ -119,7 +118,7 @@ def new_records(records: Path) -> int:
 
 def page_of(config: NightlyConfig, name: str) -> Path:
     """Where the page of the night of that name lies."""
-    return config.out / "nights" / f"{name}.html"
+    return Path(config.out) / "nights" / f"{name}.html"
 
 
 def processes_of_this_machine() -> Processes:

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Literal
 
 from retune.core.errors import InputError, RecordError
+from retune.core.names import check_name
 from retune.core.replacing import replacing
 from retune.core.schema import from_json, to_json
 from retune.nightly.fleet import Key
-from retune.nightly.settings import check_name
-from retune.nightly.window import Window, night_of
+from retune.nightly.window import TimeWindow, night_of
 
 FOLDER = "nights"
 STATE = "night.json"
@@ -156,7 +156,7 @@ class NightState:
         return next((each for each in self.members if each.key == key), None)
 
 
-def night_name(window: Window | None, now: datetime, campaign: str = "") -> str:
+def night_name(window: TimeWindow | None, now: datetime, campaign: str = "") -> str:
     """The campaign's name, or the date on which the night's window opened, also after midnight.
 
     While the window is closed it is the date of its next opening. Raises: InputError for a campaign

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from retune.core.errors import InputError, RetuneError
-from retune.nightly.settings import VARIABLE, Event, NotifyConfig, WebhookConfig
+from retune.nightly.config import VARIABLE, Event, NotifyConfig, WebhookConfig
 from retune.pipeline.rows import Row
 
 _LOG = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ def webhook_notifier(
     Redirections are not followed: the headers are meant for this address alone.
     """
     url = _filled(config.url, environment)
-    headers = {name: _filled(value, environment) for name, value in config.headers}
+    headers = {name: _filled(value, environment) for name, value in config.headers.items()}
 
     def post(notice: Notice) -> None:
         body = {

@@ -5,10 +5,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from retune.core.results import TaskEntry
+from retune.nightly.config import NightlyConfig
 from retune.nightly.curves import Curve, estimated_us, outlook_of, pace_of, read_curves
 from retune.nightly.fleet import Key, Member, allocate
-from retune.nightly.settings import NightlyConfig
-from retune.pipeline.manifest import TaskEntry
 from retune.records.conditions import Conditions
 from retune.records.store import RecordStore
 
@@ -39,8 +39,7 @@ def plan_minutes(
     """
     members = fleet_members(config, standings, store)
     limits = {
-        device.name: min(device.most_minutes or math.inf, seconds_left / 60)
-        for device in config.devices
+        device.name: min(device.minutes or math.inf, seconds_left / 60) for device in config.device
     }
     return allocate(members, config.minutes if minutes is None else minutes, limits)
 
@@ -66,8 +65,8 @@ def fleet_members(
                 latency_us=standings[key].latency_us or estimated_us(curves[key], pace),
                 runs_per_day=model.runs_per_day,
                 outlook=outlook_of(curves[key], pace),
-                least_minutes=model.least_minutes,
-                most_minutes=model.most_minutes,
+                least_minutes=model.bounds.least,
+                most_minutes=model.bounds.most,
             )
         )
     return members

@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
+from retune.nightly.config import Event
 from retune.nightly.fleet import Key
 from retune.nightly.night import Measured, MemberResult, MemberState, NightState, Note
 from retune.nightly.notify import Notice
-from retune.nightly.settings import Event
 from retune.pipeline.rows import Row
-from retune.report import FleetRow, NightPage, render_night
-from retune.report.page import time_text
+from retune.report.page import page, time_text
+from retune.report.svg import curve_chart
 
 _NONE = "–"
 
@@ -182,19 +182,24 @@ def night_markdown(summary: NightSummary) -> str:
 def night_page(summary: NightSummary, timezone: str = "UTC") -> str:
     """The summary as a page that needs nothing else; moments by the clock of the time zone."""
     done = [member.result for member in summary.members if member.result]
-    return render_night(
-        NightPage(
-            name=summary.name,
-            when=f"{_shown(summary.begun, timezone)} to {_shown(summary.ended, timezone)}",
-            headline=(
-                ("new bundles", str(summary.promoted)),
-                ("failures", str(summary.failed)),
-                ("minutes of measuring", f"{sum(result.minutes for result in done):.1f}"),
-                ("trials", f"{sum(result.trials for result in done):,}"),
-            ),
-            rows=tuple(_fleet_row(member) for member in summary.members),
-            notes=tuple((note.step, note.text, not note.failed) for note in summary.notes),
-        )
+    curves = [
+        {"member": member, "svg": curve_chart(member.nights_us, "night")}
+        for member in summary.members
+        if any(member.nights_us)
+    ]
+    return page(
+        "night.html.j2",
+        name=summary.name,
+        when=f"{_shown(summary.begun, timezone)} to {_shown(summary.ended, timezone)}",
+        headline=(
+            ("new bundles", str(summary.promoted)),
+            ("failures", str(summary.failed)),
+            ("minutes of measuring", f"{sum(result.minutes for result in done):.1f}"),
+            ("trials", f"{sum(result.trials for result in done):,}"),
+        ),
+        members=[(member, _row(member)) for member in summary.members],
+        notes=summary.notes,
+        curves=curves,
     )
 
 
@@ -266,28 +271,6 @@ def _ratio(result: MemberResult | None) -> str:
     if result.ratio_low is None or result.ratio_high is None:
         return f"{result.ratio:.3f}"
     return f"{result.ratio:.3f} ({result.ratio_low:.3f} to {result.ratio_high:.3f})"
-
-
-def _fleet_row(member: MemberSummary) -> FleetRow:
-    result = member.result
-    return FleetRow(
-        model=member.state.model,
-        device=member.state.device,
-        good=not member.failed,
-        outcome=member.outcome,
-        reason=member.reason,
-        failures=result.failures if result else (),
-        minutes_planned=member.state.minutes,
-        minutes=result.minutes if result else None,
-        trials=result.trials if result else None,
-        statuses=", ".join(f"{n} {status}" for status, n in (result or _NOTHING).statuses),
-        champion=_interval(result.champion if result else None),
-        challenger=_interval(result.challenger if result else None),
-        ratio=_ratio(result),
-        gain=member.gain,
-        nights_us=member.nights_us,
-        report=result.report if result else "",
-    )
 
 
 def _result_data(result: MemberResult) -> Row:

@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo, available_timezones
 from cronsim import CronSim, CronSimError
 
 from retune.core.errors import InputError
-from retune.nightly.tables import did_you_mean
+from retune.core.schema import did_you_mean
 
 _DAY = timedelta(days=1)
 _EARLIER = (-2, -1, 0, 1, 2)
@@ -36,7 +36,7 @@ _ANY_MOMENT = datetime(2026, 1, 1)  # noqa: DTZ001 - only the expression is look
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class TimeWindow:
     """From `start` to `end` by the clock of a time zone; to the next day's, if that is earlier."""
 
     start: time
@@ -73,8 +73,8 @@ class Opening:
     end: datetime
 
 
-def parse_window(start: str, end: str, timezone: str) -> Window:
-    """The window of two times (`22:00`) and a time zone's name.
+def parse_window(start: object, end: object, timezone: str) -> TimeWindow:
+    """The window of two times (`22:00`, or as TOML writes them) and a time zone's name.
 
     Raises: InputError that says which of them is wrong, and what was expected.
     """
@@ -82,21 +82,21 @@ def parse_window(start: str, end: str, timezone: str) -> Window:
     if first == last:
         raise InputError(f"end: expected another time than start, got {end} for both")
     _check_timezone(timezone)
-    return Window(start=first, end=last, timezone=timezone)
+    return TimeWindow(start=first, end=last, timezone=timezone)
 
 
-def opening_of(window: Window, now: datetime) -> Opening | None:
+def opening_of(window: TimeWindow, now: datetime) -> Opening | None:
     """The night that is on at that moment; None while the window is closed."""
     moment = now.astimezone(UTC)
     return next((o for o in _openings(window, moment) if o.start <= moment < o.end), None)
 
 
-def is_open(window: Window | None, now: datetime) -> bool:
+def is_open(window: TimeWindow | None, now: datetime) -> bool:
     """True if something may be begun."""
     return window is None or opening_of(window, now) is not None
 
 
-def seconds_left(window: Window | None, now: datetime) -> float:
+def seconds_left(window: TimeWindow | None, now: datetime) -> float:
     """Until it closes; 0 while it is closed. Infinite without a window."""
     if window is None:
         return math.inf
@@ -104,14 +104,14 @@ def seconds_left(window: Window | None, now: datetime) -> float:
     return (on.end - now.astimezone(UTC)).total_seconds() if on else 0.0
 
 
-def next_opening(window: Window | None, now: datetime) -> datetime:
+def next_opening(window: TimeWindow | None, now: datetime) -> datetime:
     """The first moment, from now on, at which it is open: now, if it is."""
     if window is None or opening_of(window, now) is not None:
         return now.astimezone(UTC)
     return _coming(window, now).start
 
 
-def night_of(window: Window | None, now: datetime) -> date:
+def night_of(window: TimeWindow | None, now: datetime) -> date:
     """The date that names the night: that on which its window opened, also after midnight.
 
     While it is closed that of the next opening; without a window the date in UTC.
@@ -165,12 +165,12 @@ def _is_plain(parsed: CronSim | None) -> bool:
     )
 
 
-def _coming(window: Window, now: datetime) -> Opening:
+def _coming(window: TimeWindow, now: datetime) -> Opening:
     moment = now.astimezone(UTC)
     return next(each for each in _openings(window, moment) if each.start >= moment)
 
 
-def _openings(window: Window, now: datetime) -> list[Opening]:
+def _openings(window: TimeWindow, now: datetime) -> list[Opening]:
     """The openings around a moment, in order; a day on which the clock skips all of it has none."""
     today = now.astimezone(window.zone).date()
     found: list[Opening] = []
@@ -206,20 +206,20 @@ def _check_timezone(name: str) -> None:
     try:
         ZoneInfo(name)
     except (KeyError, ValueError, OSError):  # an unknown name, no name of a file, a folder
-        near = did_you_mean(name, available_timezones())
+        near = did_you_mean(name, sorted(available_timezones()))
         raise InputError(
             f"timezone: expected a name of the time zone database, such as Europe/Berlin or UTC, "
             f"got {name!r}{near}"
         ) from None
 
 
-def _parse_time(what: str, text: str) -> time:
+def _parse_time(what: str, given: object) -> time:
     try:
-        value = time.fromisoformat(text)
+        value = time.fromisoformat(str(given)) if isinstance(given, str | time) else None
     except ValueError:
         value = None
     if value is None or value.tzinfo is not None or value.second or value.microsecond:
-        raise InputError(f'{what}: expected a time of the clock such as "22:00", got {text!r}')
+        raise InputError(f'{what}: expected a time of the clock such as "22:00", got {given!r}')
     return value
 
 

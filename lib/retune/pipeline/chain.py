@@ -17,12 +17,11 @@ from retune.pipeline.manifest import (
     QuantizeManifest,
     Selection,
     TaskManifest,
-    TuneRequest,
 )
 from retune.pipeline.network import stage_extract, stage_import
 from retune.pipeline.publishing import stage_promote, stage_report
 from retune.pipeline.quantization import quantized_network, stage_quantize
-from retune.pipeline.request import check_request
+from retune.pipeline.request import TuneRequest, check_request
 from retune.pipeline.results import FinishedRun, TuneEvent, TuneResult
 from retune.pipeline.running import RecordedRun, recorded_run
 from retune.pipeline.selection import stage_choose, untuned

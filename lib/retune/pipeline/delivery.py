@@ -14,6 +14,7 @@ from retune.bundle.verify.bench import BenchOptions, Timing
 from retune.bundle.verify.examination import Entrant, Original, Rival
 from retune.bundle.verify.farm_examiner import open_examiner
 from retune.bundle.verify.peers import oracle_version, peer_versions
+from retune.core.results import KernelTime, Latency
 from retune.core.schema import to_json
 from retune.device.opening import is_absent, playing, spec_of, unraced
 from retune.pipeline.manifest import (
@@ -22,15 +23,14 @@ from retune.pipeline.manifest import (
     ImportManifest,
     Selection,
     TaskManifest,
-    TuneRequest,
     Variant,
     VerifyManifest,
 )
 from retune.pipeline.quantization import read_recipe
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.selection import selected_candidates, selected_network
 from retune.pipeline.stage import Inputs, stage
 from retune.records.conditions import Conditions
-from retune.report.data import KernelTime, Latency
 from retune.search.conditions import network_conditions
 
 _MODULE = "module"

@@ -20,8 +20,9 @@ from retune.device.measure.child import ChildLostError
 from retune.device.opening import unraced
 from retune.pipeline.layout_choice import choice_of
 from retune.pipeline.layout_plan import ALL_IN_ROWS, LayoutPlan
-from retune.pipeline.manifest import BestRecord, Constraints, ImportManifest, TuneRequest
+from retune.pipeline.manifest import BestRecord, Constraints, ImportManifest
 from retune.pipeline.network import open_network
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.selection import best_record, network_place
 from retune.records.schema import Measurement, TuningRecord, succeeded
 from retune.schedule.space import Candidate

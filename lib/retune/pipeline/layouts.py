@@ -12,8 +12,9 @@ from retune.device.opencl.launch_cost import NO_LAUNCHES, LaunchCost
 from retune.device.opening import is_absent, unraced
 from retune.pipeline.layout_manifest import LayoutManifest
 from retune.pipeline.layout_plan import LaidImage, LaidKernel, LayoutPlan, LayoutTotal
-from retune.pipeline.manifest import TunedTasks, TuneRequest
+from retune.pipeline.manifest import TunedTasks
 from retune.pipeline.network import open_network
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import TuneEvent
 from retune.pipeline.stage import run_once, stage_key
 from retune.pipeline.tuning import layout_share, searched_session

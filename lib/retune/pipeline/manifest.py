@@ -1,4 +1,4 @@
-"""What the stages of a tuning run say to each other: a request, and one manifest for each stage.
+"""What the stages of a tuning run say to each other: one manifest for each stage.
 
 All of it is plain data (text, numbers, tuples), small, and goes to JSON and back. Arrays, graphs
 and records travel as files named in a manifest. Paths in a manifest are relative to its `folder`.
@@ -13,68 +13,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Self
 
-from retune.graph.quantize.settings import QuantizeSettings
+from retune.core.results import (
+    KernelTime,
+    Latency,
+    LayerQuality,
+    OutputDeviation,
+    TaskEntry,
+    TaskResult,
+)
 from retune.pipeline.layout_plan import LayoutPlan
-from retune.report.data import KernelTime, Latency, LayerQuality
-from retune.search.defaults import DEFAULT_ALLOCATOR, DEFAULT_MAX_ERROR, DEFAULT_TUNER
-
-Shapes = tuple[tuple[str, tuple[int, ...]], ...]
-"""Bindings of input names to shapes, sorted by name."""
 
 Variant = Literal["untuned", "tuned"]
-Publish = Literal["always", "faster"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TuneRequest:
-    """What the user asked for. Every field is part of what the run means."""
-
-    model: str
-    """A path, `zoo:NAME` or `light:NAME`."""
-    out: str
-    """Folder for the bundle (`module`) and the report (`report.html`)."""
-    records: str
-    """Root of the record store."""
-    work: str
-    """Root of the stages' outputs."""
-    device: str = "pocl"
-    trials: int | None = None
-    """Measurements over all tasks; 0: compile with what is known. None: as `minutes` allow."""
-    minutes: float | None = None
-    """Time for measuring, in minutes. None: until `trials` are done."""
-    tuner: str = DEFAULT_TUNER
-    allocator: str = DEFAULT_ALLOCATOR
-    patience: int = 0
-    """Trials without a gain after which a task gets no further ones; 0: no limit."""
-    seed: int = 0
-    shapes: Shapes = ()
-    layout: str = "NHWC"
-    max_error: float = DEFAULT_MAX_ERROR
-    """Largest error of a layer, as a part of its output's range; 0: only direct convolutions."""
-    samples: int = 2
-    """Inputs on which the bundle is compared with the oracle."""
-    publish: Publish = "always"
-    """Whether the bundle is published as it is, or only if it is faster than the one that is."""
-    keep: int = 10
-    """Versions that are kept beside the published one and its predecessor."""
-    quantize: QuantizeSettings | None = None
-    """How the network is quantized first; None: it is tuned as it is."""
-    calibration: str = ""
-    """Samples for that: an .npz file, a folder of them, or `random`."""
-    accuracy_drop: float | None = None
-    """Points of agreement that may be lost; the noisiest layers stay in floats until it is so."""
-    campaign: str = ""
-    """The same request of another campaign is another run: it searches on from the store."""
-
-    @property
-    def module(self) -> Path:
-        """Where the bundle will lie."""
-        return Path(self.out) / "module"
-
-    @property
-    def report(self) -> Path:
-        """Where the report will lie."""
-        return Path(self.out) / "report.html"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,23 +123,6 @@ class QuantizeManifest(Manifest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskEntry:
-    """One tuning task: a fused group, and how often the network runs it."""
-
-    key: str
-    name: str
-    op: str
-    weight: int
-    flops: int
-    """Arithmetic operations of one run."""
-    input_shapes: tuple[tuple[int, ...], ...]
-    output_shape: tuple[int, ...]
-    epilogue: tuple[str, ...] = ()
-    tunable: bool = True
-    """False: data movement or a chain with one sensible schedule."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskManifest(Manifest):
     """The tasks of the network."""
 
@@ -209,6 +141,16 @@ class TaskProgress:
     """Best time of one run known to the store; None: none was ever right."""
     default_us: float | None = None
     """Time of the default schedule, if it was measured."""
+
+    def of(self, entry: TaskEntry) -> TaskResult:
+        """The task with what its search knows of it."""
+        return TaskResult(
+            entry=entry,
+            trials=self.trials,
+            failed=self.failed,
+            best_us=self.best_us,
+            default_us=self.default_us,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,19 +288,8 @@ class CompileManifest(Manifest):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyManifest(Manifest):
+class VerifyManifest(Manifest, OutputDeviation):
     """How far the bundle's outputs are from the oracle's."""
-
-    oracle: str
-    samples: int
-    max_abs: float
-    max_rel: float
-    """Largest deviation divided by the range of that output."""
-    tolerance: float
-    """What `max_rel` was compared with."""
-    passed: bool
-    by_parts: bool = False
-    """True: the outputs of some sample agree only up to jumps of host steps, and all parts do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -397,33 +328,3 @@ class PublishedManifest(Manifest):
     """Of this run's bundle."""
     ratio: tuple[float, float, float] | None = None
     """Time of the challenger over the champion's, and the bounds of the 95 % interval."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskResult:
-    """A task with what is known of it, during a run or at its end."""
-
-    entry: TaskEntry
-    trials: int = 0
-    failed: int = 0
-    best_us: float | None = None
-    """Of the fastest candidate; at the end, of the one that was compiled, as its record says."""
-    default_us: float | None = None
-
-    @classmethod
-    def of(cls, entry: TaskEntry, progress: TaskProgress | None) -> "TaskResult":
-        """The task with what its search knows of it; nothing if it was not tuned."""
-        if progress is None:
-            return cls(entry=entry)
-        return cls(
-            entry=entry,
-            trials=progress.trials,
-            failed=progress.failed,
-            best_us=progress.best_us,
-            default_us=progress.default_us,
-        )
-
-    @property
-    def gflops(self) -> float | None:
-        """Rate of the best candidate, in 1e9 operations for each second."""
-        return self.entry.flops / self.best_us / 1e3 if self.best_us else None

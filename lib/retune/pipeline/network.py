@@ -10,25 +10,21 @@ from retune.core.config import cache_root
 from retune.core.errors import InputError
 from retune.core.keys import file_key
 from retune.core.layouts import LAYOUTS
+from retune.core.results import TaskEntry
 from retune.device.opening import spec_of
 from retune.device.simulated.accelerator import config_of
 from retune.frontend.models import resolve_model
 from retune.frontend.onnx.importer import load_file
 from retune.graph.passes.pipeline import Layout, optimise, passes_for
 from retune.graph.quantize.recipe import quantized
-from retune.pipeline.manifest import (
-    ImportManifest,
-    TaskEntry,
-    TaskManifest,
-    TuneRequest,
-    ValueInfo,
-)
+from retune.pipeline.manifest import ImportManifest, TaskManifest, ValueInfo
 from retune.pipeline.quantization import (
     accelerator_inputs,
     quantized_network,
     read_recipe,
     stage_quantize,
 )
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.stage import Inputs, stage
 from retune.proto.file import external_files
 from retune.search.defaults import DEFAULT_MAX_ERROR

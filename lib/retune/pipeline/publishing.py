@@ -31,20 +31,16 @@ from retune.bundle.versions import (
 )
 from retune.core.errors import DeviceError, RecordError, RetuneError
 from retune.core.keys import content_key
+from retune.core.results import Latency
 from retune.device.measure.workload import MeasureOptions, measuring_conditions
 from retune.device.opening import spec_of
 from retune.pipeline.delivery import latency_of, stage_verify
-from retune.pipeline.manifest import (
-    CompileManifest,
-    PublishedManifest,
-    TuneRequest,
-    VerifyManifest,
-)
+from retune.pipeline.manifest import CompileManifest, PublishedManifest, VerifyManifest
 from retune.pipeline.report_data import report_data
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import FinishedRun
 from retune.pipeline.summary import deviation_text
 from retune.pipeline.validation import compare_bundles
-from retune.report.data import Latency
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

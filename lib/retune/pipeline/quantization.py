@@ -12,6 +12,7 @@ from pathlib import Path
 from retune.core.errors import InputError
 from retune.core.keys import file_key
 from retune.core.replacing import replacing
+from retune.core.results import LayerQuality
 from retune.core.schema import from_json, to_json
 from retune.device.opening import spec_of
 from retune.device.simulated.accelerator import config_of, is_accelerator
@@ -25,14 +26,9 @@ from retune.graph.quantize.samples import held_out, load_samples, random_samples
 from retune.graph.quantize.settings import QuantizeSettings
 from retune.ops import Array
 from retune.ops.quantized import RESCALING
-from retune.pipeline.manifest import (
-    ImportManifest,
-    OutputQuality,
-    QuantizeManifest,
-    TuneRequest,
-)
+from retune.pipeline.manifest import ImportManifest, OutputQuality, QuantizeManifest
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.stage import Inputs, stage
-from retune.report.data import LayerQuality
 
 RANDOM = "random"
 """In place of a path to samples: random ones."""

@@ -7,11 +7,13 @@ from pathlib import Path
 
 from retune.bundle.format import read_bundle
 from retune.bundle.runtime.offloaded import TITLE, OffloadedStep
+from retune.core.names import is_built_in
 from retune.core.quantities import counted, flop_text, numbered
+from retune.core.results import KernelTime, TaskResult
 from retune.core.target import model_of
 from retune.device.opening import is_simulated
-from retune.pipeline.manifest import TaskResult, TuneRequest
 from retune.pipeline.report_layouts import report_layouts
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import FinishedRun
 from retune.pipeline.summary import (
     accelerated,
@@ -22,18 +24,9 @@ from retune.pipeline.summary import (
 )
 from retune.records.schema import BESIDE_SEARCH
 from retune.records.store import RecordStore
-from retune.report import (
-    KernelTime,
-    ReportCurve,
-    ReportData,
-    ReportTask,
-    ReportVerification,
-)
+from retune.report.data import ReportCurve, ReportData
 from retune.report.vta import queue_chart
 from retune.targets.vta.timing import simulate
-
-BUILT = ("zoo:", "light:")
-"""Before names of networks that have no file of the user's, after which they could be called."""
 
 
 def report_data(
@@ -44,7 +37,7 @@ def report_data(
     times = measured_times(Path(request.records), run.searched.run_id)
     return ReportData(
         simulated=is_simulated(request.device),
-        network=request.model if request.model.startswith(BUILT) else run.network.name,
+        network=request.model if is_built_in(request.model) else run.network.name,
         target=model_of(run.searched.target),
         created=created.strftime("%Y-%m-%d %H:%M UTC"),
         tasks=tuple(_task(result, times.get(result.entry.key, ())) for result in results),
@@ -56,15 +49,7 @@ def report_data(
         failures=run.searched.statuses,
         latency=run.bench.rows,
         profile=_profile(run.bench.profile),
-        verification=ReportVerification(
-            oracle=run.verified.oracle,
-            samples=run.verified.samples,
-            max_abs=run.verified.max_abs,
-            max_rel=run.verified.max_rel,
-            tolerance=run.verified.tolerance,
-            passed=run.verified.passed,
-            by_parts=run.verified.by_parts,
-        ),
+        verification=run.verified,
         facts=_facts(request, run, published),
         queues=_queues(run),
         integers=quality_text(run.quantized) if run.quantized else "",
@@ -74,10 +59,10 @@ def report_data(
 
 
 def _profile(rows: Sequence[KernelTime]) -> tuple[KernelTime, ...]:
-    """The rows as people know them: a host step by its ops, equal labels by their numbers."""
-    rows = [replace(row, simulated=row.kernel == TITLE) for row in rows]
-    names = [row.kernel if row.host and not row.simulated else row.label for row in rows]
-    return tuple(replace(r, label=n) for r, n in zip(rows, numbered(names), strict=True))
+    """The rows by the labels that people see; a task of several kernels has several."""
+    shown = [replace(row, simulated=row.kernel == TITLE) for row in rows]
+    labels = numbered([r.kernel if r.host and not r.simulated else r.label for r in shown])
+    return tuple(replace(row, label=label) for row, label in zip(shown, labels, strict=True))
 
 
 def _queues(run: FinishedRun) -> tuple[str, str] | None:
@@ -107,20 +92,9 @@ def measured_times(root: Path, run_id: str) -> dict[str, tuple[float | None, ...
     return {key: tuple(values) for key, values in times.items()}
 
 
-def _task(result: TaskResult, times: Sequence[float | None]) -> ReportTask:
+def _task(result: TaskResult, times: Sequence[float | None]) -> TaskResult:
     """A run measures the default schedule of each task first."""
-    entry = result.entry
-    return ReportTask(
-        name=entry.name,
-        op=" + ".join((entry.op, *entry.epilogue)),
-        output_shape=entry.output_shape,
-        weight=entry.weight,
-        flops=entry.flops,
-        trials=result.trials,
-        failed=result.failed,
-        default_us=result.default_us or (times[0] if times else None),
-        best_us=result.best_us,
-    )
+    return replace(result, default_us=result.default_us or (times[0] if times else None))
 
 
 def _facts(request: TuneRequest, run: FinishedRun, published: str) -> tuple[tuple[str, str], ...]:

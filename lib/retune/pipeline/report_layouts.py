@@ -4,10 +4,10 @@ from collections import defaultdict
 
 from retune.pipeline.layout_choice import choice_of
 from retune.pipeline.layouts import summary
-from retune.pipeline.manifest import TuneRequest
 from retune.pipeline.network import open_network
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import FinishedRun
-from retune.report import LaidStep, ReportLayouts
+from retune.report.data import LaidStep, ReportLayouts
 from retune.search.layout.laying import copy_name, laid_out
 from retune.search.layout.layouts import TRANSFORM
 

@@ -1,44 +1,317 @@
-"""What can be known to be wrong with a request before anything is done for it."""
+"""A tuning run's request, declared once: TuneRequest.
 
-from math import isfinite
+Its fields are the options of `retune tune`, the parameters of the flow, the keys of a nightly file
+and the arguments of `retune.tune_network`, with types, limits, defaults and help texts. Read
+`TuneRequest`, and `options` for those who make a surface of it. Importing this file costs nothing.
+"""
+
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
 
-from retune.bundle.versions import check_publishable
+from retune.core.config import cache_root, records_root
 from retune.core.errors import InputError
-from retune.core.files import check_file, check_folder
-from retune.device.opening import is_absent
-from retune.pipeline.manifest import TuneRequest
-from retune.pipeline.quantization import check_quantization
-from retune.search.allocate import check_allocator
-from retune.search.tuners import check_tuner
+from retune.core.layouts import LAYOUTS, SOLVER_REMOVED, Layout
+from retune.core.schema import Above0, AtLeast0, Count, Meta, Positive
+from retune.graph.quantize.settings import POWER2, QuantizeSettings
+from retune.search.defaults import (
+    DEFAULT_ALLOCATOR,
+    DEFAULT_MAX_ERROR,
+    DEFAULT_TUNER,
+    TaskSchedulerName,
+    TunerName,
+)
+
+T = TypeVar("T")
+S = TypeVar("S")
+
+Shapes = tuple[tuple[str, tuple[int, ...]], ...]
+"""Bindings of input names to shapes, sorted by name."""
+ShapesGiven = Mapping[str, Sequence[int] | int] | Shapes
+Publish = Literal["always", "faster"]
+SCHEMES: Mapping[str, QuantizeSettings | None] = {
+    "none": None, "int8": QuantizeSettings(), "power2": POWER2,
+}  # fmt: skip
+"""Settings of quantization that have a name."""
+
+DEFAULT_MINUTES = 10.0
+"""Measuring time where neither trials nor minutes are given."""
+
+RENAMED: Mapping[str, str] = {"allocator": "task_scheduler"}
+"""Earlier name of a field -> its name. Stored requests with the earlier one stay readable."""
+
+REMOVED: Mapping[str, str] = {"layout_solver": SOLVER_REMOVED}
+"""Field of earlier versions -> what to do without it."""
+EARLIER = (*RENAMED, *REMOVED)
+
+_HELP, _CONVERTER = "help", "converter"
+
+
+@overload
+def option(text: str, *, converter: Callable[[S], T], kw_only: bool = ...) -> T: ...
+@overload
+def option(text: str, *, converter: Callable[[S], T], default: S) -> T: ...
+@overload
+def option(text: str, *, default: T) -> T: ...
+def option(text: str, *, converter: Callable[[Any], object] | None = None, **given: Any) -> Any:
+    """A field of a request: its help begins with what it sets. Choices follow from a Literal.
+
+    `converter` makes the value of what callers may write.
+    """
+    return field(metadata={_HELP: text, _CONVERTER: converter}, **given)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(option, field))
+def request(kind: type[T]) -> type[T]:
+    """The class as a frozen dataclass whose constructor takes what converters take."""
+    return dataclass(frozen=True, slots=True, kw_only=True)(kind)
+
+
+def _text(value: str | Path) -> str:
+    return str(value)
+
+
+def _records(value: str | Path | None) -> str:
+    return str(value or records_root())
+
+
+def _work(value: str | Path | None) -> str:
+    return str(value or cache_root())
+
+
+def _shapes(value: ShapesGiven | None) -> Shapes:
+    value = value or ()
+    pairs = value.items() if isinstance(value, Mapping) else value
+    return tuple(sorted((name, (s,) if isinstance(s, int) else tuple(s)) for name, s in pairs))
+
+
+def _layout(value: str) -> Layout:
+    """As LAYOUTS spells it; what it does not know is refused by `check_request`."""
+    for known in LAYOUTS:
+        if known.upper() == value.upper():
+            return known
+    return cast("Layout", value)
+
+
+def _settings(value: QuantizeSettings | Mapping[str, Any] | str | None) -> QuantizeSettings | None:
+    if isinstance(value, str):
+        if value not in SCHEMES:
+            raise InputError(f"quantize: expected one of {', '.join(SCHEMES)}, got {value!r}")
+        return SCHEMES[value]
+    return QuantizeSettings(**value) if isinstance(value, Mapping) else value
+
+
+@request
+class TuneRequest:
+    """What the user asked for. Every field is part of what the run means."""
+
+    model: str = option(
+        "Model: an ONNX file, zoo:NAME or light:NAME", converter=_text, kw_only=False
+    )
+    out: str = option(
+        "Output folder, for the bundle (module) and the report (report.html)",
+        converter=_text,
+        kw_only=False,
+    )
+    records: str = option(
+        "Record store, a folder; by default the one that RETUNE_RECORDS names",
+        converter=_records,
+        default=None,
+    )
+    work: str = option(
+        "Work folder, for outputs of stages; by default the one that RETUNE_CACHE names",
+        converter=_work,
+        default=None,
+    )
+    device: str = option(
+        "Device: one of `retune devices`, or farm:KEY for boards of a farm", default="pocl"
+    )
+    trials: Count | None = option(
+        "Number of measurements, over all tasks; 0 compiles with existing records. By default "
+        "`minutes` limit the measurements",
+        default=None,
+    )
+    minutes: Above0 | None = option(
+        f"Measuring time, in minutes; by default {DEFAULT_MINUTES:g}, or no limit if `trials` are "
+        "given",
+        default=None,
+    )
+    tuner: TunerName = option("Tuner that proposes candidates", default=DEFAULT_TUNER)
+    task_scheduler: TaskSchedulerName = option(
+        "Task scheduling: how the next task to measure is chosen", default=DEFAULT_ALLOCATOR
+    )
+    patience: Count = option(
+        "Early stopping: trials without a gain after which a task ends; 0: never", default=0
+    )
+    seed: Count = option("Random seed: the same one proposes the same candidates", default=0)
+    shapes: Shapes = option(
+        "Input shapes that the model leaves open, by input or symbol",
+        converter=_shapes,
+        default=None,
+    )
+    layout: Layout = option(
+        "Activation layout of the network; auto: the fastest by measurement for each activation",
+        converter=_layout,
+        default="NHWC",
+    )
+    max_error: AtLeast0 = option(
+        "Largest error of a layer, as a part of its output's range; 0: only direct convolutions",
+        default=DEFAULT_MAX_ERROR,
+    )
+    samples: Positive = option(
+        "Number of inputs on which the bundle is compared with the oracle", default=2
+    )
+    publish: Publish = option(
+        "Publishing: replace the published bundle always, or only if the new one is faster",
+        default="always",
+    )
+    keep: Count = option(
+        "Number of versions kept beside the published one and its predecessor", default=10
+    )
+    quantize: QuantizeSettings | None = option(
+        f"Quantization scheme: {', '.join(SCHEMES)}; by default none",
+        converter=_settings,
+        default=None,
+    )
+    calibration: str = option(
+        "Calibration samples: an .npz file, a folder of them, or random",
+        converter=_text,
+        default="",
+    )
+    accuracy_drop: Annotated[float, Meta(ge=0, le=100)] | None = option(
+        "Accuracy drop allowed, in points of agreement: the noisiest layers stay in floats until "
+        "it is met",
+        default=None,
+    )
+    campaign: str = option(
+        "Campaign name: another name searches on where the same request is done already",
+        default="",
+    )
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            if (convert := each.metadata.get(_CONVERTER)) is not None:
+                object.__setattr__(self, each.name, convert(getattr(self, each.name)))
+        if self.trials is None and self.minutes is None:
+            object.__setattr__(self, "minutes", DEFAULT_MINUTES)
+
+    @property
+    def module(self) -> Path:
+        """Where the bundle will lie."""
+        return Path(self.out) / "module"
+
+    @property
+    def report(self) -> Path:
+        """Where the report will lie."""
+        return Path(self.out) / "report.html"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """A field of TuneRequest, for those who make an option, a parameter or a key of it."""
+
+    name: str
+    help: str
+    """One sentence, with the choices."""
+    hint: Any
+    """Type with its limits, as the field has it."""
+    given: Any
+    """Type of what callers may give, which the field's converter takes."""
+    choices: tuple[str, ...]
+    default: Any
+    """`...` where a value is required."""
+
+    @property
+    def kind(self) -> Any:
+        """The type below limits and beside None."""
+        return _bare(self.hint)
+
+
+def options() -> dict[str, Option]:
+    """The fields of a request by name, in the order in which they are declared."""
+    hints = get_type_hints(TuneRequest, include_extras=True)
+    return {each.name: _option(each, hints[each.name]) for each in fields(TuneRequest)}
+
+
+def _option(each: Field[Any], hint: Any) -> Option:
+    kind = _bare(hint)
+    choices = get_args(kind) if get_origin(kind) is Literal else ()
+    text, convert = each.metadata[_HELP], each.metadata[_CONVERTER]
+    return Option(
+        name=each.name,
+        help=f"{text} ({', '.join(choices)})." if choices else f"{text}.",
+        hint=hint,
+        given=get_type_hints(convert)["value"] if convert else hint,
+        choices=choices,
+        default=... if each.default is MISSING else each.default,
+    )
+
+
+def _bare(hint: Any) -> Any:
+    if get_origin(hint) is Annotated:
+        return _bare(get_args(hint)[0])
+    if get_origin(hint) in (Union, types.UnionType):
+        (kind,) = (each for each in get_args(hint) if each is not type(None))
+        return _bare(kind)
+    return hint
+
+
+def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a stored request, by the names that its fields have now."""
+    return {RENAMED.get(name, name): value for name, value in values.items()}
+
+
+def refuse_earlier(values: Mapping[str, Any], written: Callable[[str], str] = str) -> None:
+    """Raises: InputError for an option of earlier versions. `written` spells names of options."""
+    for old, value in values.items():
+        if value is None:
+            continue
+        if old in RENAMED:
+            new = written(RENAMED[old])
+            raise InputError(
+                f"{written(old)} {value}: expected the new name of this option; write {new} {value}"
+            )
+        if old in REMOVED:
+            raise InputError(f"{written(old)} {value}: {REMOVED[old]}")
+
+
+def check_values(request: TuneRequest) -> None:
+    """Each value is of its field's type and within its limits. Raises: InputError."""
+    from retune.core.schema import from_plain
+
+    for name, each in options().items():
+        if each.kind is not QuantizeSettings:
+            from_plain(each.hint, getattr(request, name), where=name)
 
 
 def check_request(request: TuneRequest) -> None:
-    """Its numbers are in range, its names known, and its folders can be written to.
+    """Its values are within limits, its names known, and its folders can be written to.
 
     The model and the device are looked up by the first stages. Raises: InputError.
     """
+    from retune.bundle.versions import check_publishable
+    from retune.core.files import check_file, check_folder
+    from retune.device.opening import is_absent
+    from retune.pipeline.quantization import check_quantization
+
     if is_absent(request.device):
         _check_absent(request)
-    if request.trials is not None and request.trials < 0:
-        raise InputError(f"trials: expected 0 or more, got {request.trials}")
-    if request.minutes is not None and not (isfinite(request.minutes) and request.minutes > 0):
-        raise InputError(
-            f"minutes: expected more than 0, got {request.minutes:g}; trials 0 measures nothing"
-        )
-    if not (isfinite(request.max_error) and request.max_error >= 0):
-        raise InputError(
-            f"max_error: expected 0 or more, as a part of the output's range, got "
-            f"{request.max_error:g}; 0 allows direct convolutions only"
-        )
-    for name in ("seed", "patience"):
-        if getattr(request, name) < 0:
-            raise InputError(f"{name}: expected 0 or more, got {getattr(request, name)}")
-    if request.publish not in ("always", "faster"):
-        raise InputError(f"publish: expected always or faster, got {request.publish!r}")
-    check_tuner(request.tuner)
     check_quantization(request)
-    check_allocator(request.allocator)
+    check_values(request)
     for what, folder in (
         ("out", request.out),
         ("records", request.records),

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from retune.core.results import Latency, TaskResult
 from retune.pipeline.layout_manifest import LayoutManifest
 from retune.pipeline.manifest import (
     BenchManifest,
@@ -12,11 +13,9 @@ from retune.pipeline.manifest import (
     QuantizeManifest,
     Selection,
     TaskManifest,
-    TaskResult,
     TunedTasks,
     VerifyManifest,
 )
-from retune.report.data import Latency
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

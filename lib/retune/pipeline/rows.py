@@ -5,9 +5,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from retune.core.quantities import time_text
-from retune.pipeline.manifest import TaskResult
+from retune.core.results import Latency, TaskResult
 from retune.pipeline.results import TuneResult
-from retune.report.data import Latency
 
 if TYPE_CHECKING:
     from retune.search.model.registry import Metrics, ModelCard

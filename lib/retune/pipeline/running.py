@@ -5,6 +5,7 @@ folder, says what was asked for, who runs it and how far it is, so that the run 
 started again. What was made is not there but in the stages' manifests and in the record store.
 """
 
+import json
 import logging
 import re
 from collections.abc import Generator
@@ -17,10 +18,11 @@ from typing import Literal
 from retune.core.errors import LookupFailed, RecordError, RunStopped, sentence
 from retune.core.keys import content_key
 from retune.core.locking import exclusive_once, machine_lock
+from retune.core.names import is_built_in, model_name
 from retune.core.processes import Holder, is_alive, now, this_process
 from retune.core.replacing import replacing
 from retune.core.schema import from_json, to_json
-from retune.pipeline.manifest import TuneRequest
+from retune.pipeline.request import TuneRequest, renamed
 from retune.search.owner import own_run
 
 State = Literal["running", "finished", "failed", "stopped"]
@@ -154,11 +156,11 @@ def recorded_run(request: TuneRequest, *, wait: bool = True) -> Generator[Record
 
 def run_name(request: TuneRequest) -> str:
     """`MODEL-KEY`: the same request from the same folder has the same name, as nothing else has."""
-    built_in = request.model.startswith(("zoo:", "light:"))
-    stem = request.model.partition(":")[2] if built_in else Path(request.model).stem
+    built_in = is_built_in(request.model)
     paths = ("out", "records", "work") if built_in else ("model", "out", "records", "work")
     whole = {name: str(Path(getattr(request, name)).resolve()) for name in paths}
-    return f"{_readable(stem)}-{content_key(replace(request, **whole))[:_KEY_DIGITS]}"
+    key = content_key(replace(request, **whole))[:_KEY_DIGITS]
+    return f"{_readable(model_name(request.model))}-{key}"
 
 
 def runs(work: Path) -> tuple[RunRecord, ...]:
@@ -216,8 +218,11 @@ def _write(record: RunRecord) -> None:
 
 def _read(path: Path) -> RunRecord | None:
     try:
-        record = from_json(RunRecord, path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, RecordError) as error:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(stored, dict) and isinstance(stored.get("request"), dict):
+            stored["request"] = renamed(stored["request"])
+        record = from_json(RunRecord, json.dumps(stored))
+    except (OSError, ValueError, RecursionError, RecordError) as error:
         _LOG.warning("%s: the record of a run cannot be read (%s); left out", path, error)
         return None
     return replace(record, name=path.parent.name)

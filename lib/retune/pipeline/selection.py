@@ -13,8 +13,9 @@ from retune.device.simulated.accelerator import BASE
 from retune.pipeline.choose import choose, within_limit
 from retune.pipeline.layout_choice import choice_of
 from retune.pipeline.layout_plan import ALL_IN_ROWS, LayoutPlan
-from retune.pipeline.manifest import BestRecord, Constraints, Selection, TaskManifest, TuneRequest
+from retune.pipeline.manifest import BestRecord, Constraints, Selection, TaskManifest
 from retune.pipeline.network import open_network
+from retune.pipeline.request import TuneRequest
 from retune.records.conditions import CONSTANTS, Conditions, within
 from retune.records.ranking import top
 from retune.records.schema import TuningRecord

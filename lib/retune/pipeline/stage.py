@@ -20,7 +20,8 @@ from retune.core.keys import CODE_VERSION, content_key
 from retune.core.locking import exclusive
 from retune.core.replacing import remove_leftovers, whole_folder
 from retune.core.schema import from_json, to_json
-from retune.pipeline.manifest import Manifest, OutputFile, TuneRequest
+from retune.pipeline.manifest import Manifest, OutputFile
+from retune.pipeline.request import TuneRequest
 
 M = TypeVar("M", bound=Manifest)
 P = ParamSpec("P")

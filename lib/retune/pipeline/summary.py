@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from retune.core.errors import VerifyError
 from retune.core.quantities import counted, flop_text, time_text
+from retune.core.results import TaskResult
 from retune.pipeline.manifest import (
     BestRecord,
     CompileManifest,
@@ -12,10 +13,9 @@ from retune.pipeline.manifest import (
     PublishedManifest,
     QuantizeManifest,
     TaskManifest,
-    TaskResult,
-    TuneRequest,
     VerifyManifest,
 )
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import FinishedRun, TuneEvent, TuneResult
 
 
@@ -112,7 +112,10 @@ def task_results(run: FinishedRun) -> tuple[TaskResult, ...]:
     """Every task with what was measured and what was compiled, the costliest first."""
     known = {entry.task_key: entry for entry in run.searched.progress}
     compiled = {best.task_key: best for best in run.selection.best}
-    found = [TaskResult.of(entry, known.get(entry.key)) for entry in run.tasks.tasks]
+    found = [
+        progress.of(entry) if (progress := known.get(entry.key)) else TaskResult(entry=entry)
+        for entry in run.tasks.tasks
+    ]
     results = [_as_compiled(r, compiled.get(r.entry.key)) for r in found]
     return tuple(sorted(results, key=_cost, reverse=True))
 

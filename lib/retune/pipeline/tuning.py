@@ -28,13 +28,12 @@ from retune.pipeline.manifest import (
     ImportManifest,
     TaskManifest,
     TaskProgress,
-    TaskResult,
     TunedTasks,
     TuneManifest,
-    TuneRequest,
 )
 from retune.pipeline.network import open_network
 from retune.pipeline.open_runs import Ledger, OpenRuns, RecordedTrials
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import TuneEvent
 from retune.pipeline.stage import load, run_once, stage_folder, stage_key
 from retune.pipeline.watch import stopping, tell
@@ -60,7 +59,7 @@ _RECORDED = RecordedTrials()
 def run_id(request: TuneRequest, network: ImportManifest, spec: DeviceSpec) -> str:
     """The name of a run: the same request under the same conditions continues the same run."""
     budget = (request.trials, request.minutes, request.patience)
-    search = (request.tuner, request.allocator, request.seed)
+    search = (request.tuner, request.task_scheduler, request.seed)
     where = (request.records, request.max_error)
     conditions = measuring_conditions(spec, MeasureOptions())  # less what follows from the network
     return content_key(network.model_key, conditions.key, search, budget, where, request.campaign)
@@ -77,8 +76,8 @@ def stage_tune(
     """The search of one task, by a thread of its own; every batch is in the store when it ends.
 
     The searches of a run's tasks go on together: nothing is measured before all of them are there
-    (or a minute after the first one is), and the request's allocator says which one is next. One
-    that fails ends alone. When those who watch wish it so (`watch.stopping`), all end after the
+    (or a minute after the first one is), and the request's task scheduler chooses the next task.
+    One that fails ends alone. When those who watch wish it so (`watch.stopping`), all end after the
     batch in flight, and are not stored: the same request goes on.
     """
     run = run_id(request, network, spec_of(request.device))
@@ -224,7 +223,7 @@ def _open_session(request: TuneRequest, run: str, ended: Collection[str] = ()) -
         model=request.model,
         layout=request.layout,
         tuner=request.tuner,
-        allocator=request.allocator,
+        allocator=request.task_scheduler,
         seed=request.seed,
         trials=_search_trials(request),
         seconds=_search_s(request),
@@ -287,7 +286,7 @@ def _standing(request: TuneRequest, session: Session, tasks: TaskManifest, text:
         done=session.known_trials,
         total=request.trials or 0,
         spent=session.spent,
-        tasks=tuple(TaskResult.of(entries[r.task.key], _progress_of(r)) for r in runs),
+        tasks=tuple(_progress_of(r).of(entries[r.task.key]) for r in runs),
         next_key=session.next_key(),
     )
 

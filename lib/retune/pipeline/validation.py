@@ -30,9 +30,9 @@ from retune.pipeline.manifest import (
     ImportManifest,
     Selection,
     TaskManifest,
-    TuneRequest,
     Variant,
 )
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.selection import (
     selected_candidates,
     selected_network,

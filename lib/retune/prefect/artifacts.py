@@ -12,11 +12,11 @@ from prefect.artifacts import (
     update_progress_artifact,
 )
 
+from retune.core.names import model_name, slug
 from retune.core.target import model_of
 from retune.pipeline.results import TuneEvent, TuneResult
 from retune.pipeline.rows import latency_lines, task_rows
 from retune.pipeline.watch import watching
-from retune.prefect.flow_run import slug, subject
 
 UPDATE_INTERVAL_S = 30.0
 """Of the progress bar: a server that works disturbs what is measured."""
@@ -27,7 +27,7 @@ def tuning_progress(model: str, device: str) -> Generator[None]:
     """In this context a progress bar shows the share of the measuring budget that is spent."""
     created = create_progress_artifact(
         progress=0.0,
-        key=slug("progress", subject(model), device),
+        key=slug("progress", model_name(model), device),
         description=f"Measuring budget of {model} on {device}",
     )
     assert isinstance(created, UUID)
@@ -48,7 +48,7 @@ def tuning_progress(model: str, device: str) -> Generator[None]:
 
 def show_result(result: TuneResult, device: str) -> None:
     """The task table and the summary of a finished run."""
-    names = subject(result.model), device
+    names = model_name(result.model), device
     create_table_artifact(
         key=slug("tasks", *names),
         table=task_rows(result),

@@ -5,10 +5,8 @@ with one run at a time; without such a limit nothing is waited for.
 """
 
 import inspect
-import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 from uuid import UUID
 
@@ -19,6 +17,7 @@ from prefect.client.schemas.objects import FlowRun, State
 from prefect.concurrency.sync import concurrency
 from prefect.runtime import flow_run as current
 
+from retune.core.names import model_name, slug
 from retune.prefect.cancelling import cancellable
 from retune.prefect.reap import run_tags
 
@@ -42,20 +41,9 @@ def outcome(flow: Flow[..., Any], parameters: Mapping[str, Any]) -> object:
 def name_of_run() -> str:
     """`resnet50 on pocl`, by the parameters of the flow run of this context."""
     given: dict[str, Any] = current.parameters
-    words = [subject(str(given[name])) for name in ("model", "config") if given.get(name)]
+    words = [model_name(str(given[name])) for name in ("model", "config") if given.get(name)]
     device = given.get("device")
     return " on ".join([*words, *([str(device)] if device else [])]) or str(current.flow_name)
-
-
-def subject(model: str) -> str:
-    """A model's or file's name without its folder and ending, or without `zoo:`."""
-    named = re.fullmatch(r"(?:zoo|light):(.+)", model)
-    return named[1] if named else Path(model).stem
-
-
-def slug(*words: str) -> str:
-    """The words as a key of an artifact: lower case, digits and dashes."""
-    return "-".join(re.sub(r"[^a-z0-9]+", "-", word.lower()).strip("-") for word in words)
 
 
 @contextmanager

@@ -2,23 +2,7 @@
 
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportTask:
-    """One tuning task at the end of the run."""
-
-    name: str
-    op: str
-    """Operator and epilogue, such as `conv2d + bias + relu`."""
-    output_shape: tuple[int, ...]
-    weight: int
-    flops: int
-    trials: int
-    failed: int
-    default_us: float | None
-    """Time of the default schedule; None: not measured."""
-    best_us: float | None
-    """Time of the best right candidate; None: there is none."""
+from retune.core.results import KernelTime, Latency, LayerQuality, OutputDeviation, TaskResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,62 +12,6 @@ class ReportCurve:
     task: str
     times_us: tuple[float | None, ...]
     """None: the candidate failed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Latency:
-    """Latency of one contestant; all were measured interleaved."""
-
-    name: str
-    """`untuned`, `tuned`, or the peer's name."""
-    median_us: float
-    p25_us: float
-    p75_us: float
-    runs: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelTime:
-    """Time of one launch or host step of the tuned bundle."""
-
-    label: str
-    kernel: str = ""
-    """Of a host step its ops."""
-    us: float
-    flops: int
-    bytes: int = 0
-    roofline: float | None = None
-    """Share of what the machine's ceilings, measured in the same process, allow."""
-    host: bool = False
-    """True for a host step."""
-    simulated: bool = False
-    """True for a step of a simulated accelerator, whose time is counted."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportVerification:
-    """How far the bundle's outputs are from the oracle's."""
-
-    oracle: str
-    samples: int
-    max_abs: float
-    max_rel: float
-    tolerance: float
-    passed: bool
-    by_parts: bool = False
-    """True: the outputs of some sample agree only up to jumps of host steps, and all parts do."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerQuality:
-    """What eight bits do to one layer."""
-
-    layer: str
-    op: str
-    decibels: float
-    """Signal to noise of its sums."""
-    saturation: float
-    """Part of the activations that it reads that lies outside the quantized range."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +57,7 @@ class ReportData:
     """The device's name for people."""
     created: str
     """When, as text for people."""
-    tasks: tuple[ReportTask, ...]
+    tasks: tuple[TaskResult, ...]
     """The costliest first."""
     curves: tuple[ReportCurve, ...]
     failures: tuple[tuple[str, int], ...]
@@ -140,7 +68,7 @@ class ReportData:
     """Whether the device is one whose times are counted, and not measured."""
     profile: tuple[KernelTime, ...]
     """In order of execution."""
-    verification: ReportVerification
+    verification: OutputDeviation
     facts: tuple[tuple[str, str], ...]
     """Name -> value: the run's settings and the bundle's sizes."""
     queues: tuple[str, str] | None = None

@@ -3,7 +3,8 @@
 Read `render`. It is a pure function of ReportData; the page's text lies in `report.html.j2`.
 """
 
-from retune.report.data import KernelTime, LaidStep, Latency, ReportData, ReportTask
+from retune.core.results import KernelTime, Latency, TaskResult
+from retune.report.data import LaidStep, ReportData
 from retune.report.layout_picture import layout_chart
 from retune.report.page import page, time_text
 from retune.report.svg import Bar, bar_chart, best_so_far, curve_chart
@@ -65,15 +66,14 @@ def _headline(data: ReportData) -> list[tuple[str, str]]:
 
 
 def _total_us(data: ReportData) -> float:
-    return sum((task.best_us or 0.0) * task.weight for task in data.tasks) or 1.0
+    return sum((task.best_us or 0.0) * task.entry.weight for task in data.tasks) or 1.0
 
 
-def _task_row(task: ReportTask, total_us: float) -> dict[str, object]:
+def _task_row(task: TaskResult, total_us: float) -> dict[str, object]:
     best = task.best_us
     return {
         "task": task,
-        "gflops": task.flops / best / 1e3 if best else None,
-        "share": 100.0 * best * task.weight / total_us if best else None,
+        "share": 100.0 * best * task.entry.weight / total_us if best else None,
         "gain": task.default_us / best if best and task.default_us else None,
     }
 

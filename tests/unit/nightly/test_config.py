@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from retune.core.errors import InputError
+from retune.core.names import slug
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
-from retune.nightly.config import load_config
-from retune.nightly.settings import NightlyConfig, SearchOptions, slug
-from retune.nightly.window import Window
+from retune.nightly.config import OPTION_KEYS, NightlyConfig, NotifyConfig, load_config
+from retune.nightly.window import TimeWindow
+from retune.pipeline.request import TuneRequest
 
 DEVICES = ("pocl", "nvidia-cuda-0")
 EXAMPLE = Path(__file__).parents[3] / "examples/nightly.toml"
@@ -43,18 +44,26 @@ def load(tmp_path: Path) -> Callable[[str], NightlyConfig]:
 Load = Callable[[str], NightlyConfig]
 
 
+def requested(config: NightlyConfig) -> TuneRequest:
+    """What a night asks for of the first network."""
+    model, device = config.pairs[0]
+    return config.request(model, device, minutes=1.0, campaign="night")
+
+
 def test_the_example_is_right_and_its_defaults_are_the_defaults(load: Load):
     text = EXAMPLE.read_text(encoding="utf-8")
     config = load_config(EXAMPLE, known)
-    assert [model.name for model in config.models] == ["mlp", "squeezenet"]
-    assert config.models[0].options == SearchOptions()
+    assert [model.name for model in config.model] == ["mlp", "squeezenet"]
     least = load(LEAST)
-    for name in ("minutes", "cron", "keep", "retrain"):
+    for name in ("minutes", "schedule", "retrain"):
         assert getattr(config, name) == getattr(least, name), name
-    assert config.notify.on == least.notify.on
+    asked, usual = (requested(each) for each in (config, least))
+    for name in OPTION_KEYS:
+        assert getattr(asked, name) == getattr(usual, name) == getattr(TuneRequest("m", "o"), name)
+    assert config.notify is not None and config.notify.on == NotifyConfig().on
     commented = text.replace("# email_block", "email_block").replace("# webhook", "webhook")
     notify = load(commented.replace("# minutes = 45", "minutes = 45")).notify
-    assert notify.email_block == "nightly-mail"
+    assert notify is not None and notify.email_block == "nightly-mail"
     assert notify.webhook is not None and notify.webhook.variables == ("NIGHTLY_TOKEN",)
 
 
@@ -93,34 +102,35 @@ def test_networks_are_quantized_as_the_file_says_of_all_or_of_one(load: Load, tm
 
 def test_what_is_left_out_has_its_default(load: Load, tmp_path: Path):
     config = load(LEAST)
-    (model,) = config.models
-    assert (model.name, model.devices, model.runs_per_day) == ("mlp", ("pocl",), 1.0)
-    assert (config.window, config.timezone, config.cron) == (None, "UTC", "0 22 * * *")
-    assert config.out == tmp_path / "fleet"
-    assert config.folder(model, "pocl") == tmp_path / "fleet/mlp/pocl"
+    (model,) = config.model
+    assert (model.name, model.runs_per_day) == ("mlp", 1.0)
+    assert [device.name for _, device in config.pairs] == ["pocl"]
+    assert (config.hours, config.timezone, config.schedule) == (None, "UTC", "0 22 * * *")
+    assert config.out == str(tmp_path / "fleet")
+    assert requested(config).out == str(tmp_path / "fleet/mlp/pocl")
 
 
 def test_paths_are_relative_to_the_file(load: Load, tmp_path: Path):
     (tmp_path / "nets").mkdir()
     (tmp_path / "nets/face.onnx").write_bytes(b"")
     config = load('records = "../store"\nwork = "w"\n' + LEAST.replace("zoo:mlp", "nets/face.onnx"))
-    assert config.models[0].model == str(tmp_path / "nets/face.onnx")
-    assert config.models[0].name == "face"
-    assert config.records == tmp_path.parent / "store"
-    assert config.work == tmp_path / "w"
+    assert config.model[0].model == str(tmp_path / "nets/face.onnx")
+    assert config.model[0].name == "face"
+    assert config.records == str(tmp_path.parent / "store")
+    assert config.work == str(tmp_path / "w")
 
 
 def test_the_schedule_follows_from_the_window(load: Load):
     text = 'window = { start = "21:30", end = 05:00:00, timezone = "Europe/Berlin" }' + LEAST
     config = load(text)
-    assert config.window == Window(start=time(21, 30), end=time(5), timezone="Europe/Berlin")
-    assert (config.cron, config.timezone) == ("30 21 * * *", "Europe/Berlin")
+    assert config.hours == TimeWindow(start=time(21, 30), end=time(5), timezone="Europe/Berlin")
+    assert (config.schedule, config.timezone) == ("30 21 * * *", "Europe/Berlin")
 
 
 def test_a_model_has_its_own_options_over_those_of_the_file(load: Load):
     text = 'seed = 3\ntuner = "ga"\n' + LEAST.replace('"zoo:mlp"', '"zoo:mlp"\ntuner = "xgb"')
-    (model,) = load(text).models
-    assert (model.options.tuner, model.options.seed) == ("xgb", 3)
+    asked = requested(load(text))
+    assert (asked.tuner, asked.seed) == ("xgb", 3)
 
 
 def test_a_request_says_what_the_night_asks_for(load: Load, tmp_path: Path):
@@ -128,9 +138,7 @@ def test_a_request_says_what_the_night_asks_for(load: Load, tmp_path: Path):
         'max_error = 0\nrecords = "r"\nwork = "w"'
         + LEAST.replace('"zoo:mlp"', '"zoo:mlp"\nshapes = { data = [4, 784] }')
     )
-    request = config.request(
-        config.models[0], config.devices[0], minutes=7.5, campaign="2026-03-01"
-    )
+    request = config.request(config.model[0], config.device[0], minutes=7.5, campaign="2026-03-01")
     assert request.model == "zoo:mlp"
     assert request.out == str(tmp_path / "fleet/mlp/pocl")
     assert (request.records, request.work) == (str(tmp_path / "r"), str(tmp_path / "w"))
@@ -141,8 +149,8 @@ def test_a_request_says_what_the_night_asks_for(load: Load, tmp_path: Path):
 def test_minutes_of_a_model_are_a_number_or_bounds(load: Load):
     def bounds(value: str) -> tuple[float, float | None]:
         text = LEAST.replace('"zoo:mlp"', f'"zoo:mlp"\nminutes = {value}')
-        (model,) = load(text).models
-        return model.least_minutes, model.most_minutes
+        (model,) = load(text).model
+        return model.bounds.least, model.bounds.most
 
     assert bounds("5") == (5.0, 5.0)
     assert bounds("{ least = 2 }") == (2.0, None)
@@ -156,33 +164,43 @@ def model(*lines: str) -> str:
 NIGHT = 'window = { start = "22:00", end = "06:00" }\n'
 HOOK = '[notify]\nwebhook = { url = "https://h.example/x", '
 MISTAKES = {
-    "no table of models": ('out = "x"', r"device: expected at least one table that begins with"),
-    "no folder": (LEAST.replace("out =", "records ="), "out: expected a text, got nothing; add"),
+    "no table of models": ('out = "x"', r"model: expected at least one table that begins with"),
+    "no folder": (LEAST.replace("out =", "records ="), "out: expected a value, got nothing; add"),
     "empty text": (
         LEAST.replace('"fleet"', '""'),
-        'out: expected a text that is not empty, got ""',
+        "out: expected a text that is not empty, got ''",
     ),
     "a key": ("minuts = 3" + LEAST, "got minuts; did you mean minutes"),
-    "a key of a model": (model("runs_pr_day = 3"), r"\[\[model\]\] number 1: expected keys among"),
+    "a key of a model": (model("runs_pr_day = 3"), "model 1: expected keys among"),
     "the closest key": (model("runs_pr_day = 3"), "got runs_pr_day; did you mean runs_per_day"),
-    "one table": (LEAST.replace("[[model]]", "[model]"), "begins with .*model.*, got a table"),
+    "one table": (LEAST.replace("[[model]]", "[model]"), "model: expected a list, got a table"),
     "zero minutes": ("minutes = 0" + LEAST, "minutes: expected a number above 0, got 0"),
-    "truth": ("minutes = true" + LEAST, "minutes: expected a number above 0, got true"),
-    "infinite": ("minutes = inf" + LEAST, "minutes: expected a number above 0, got inf"),
-    "a fraction": ("keep = 2.5" + LEAST, "keep: expected a whole number of at least 0, got 2.5"),
-    "a scheme": ('quantize = "int4"' + LEAST, 'quantize: expected one of .*got "int4"'),
-    "no samples": ('quantize = "int8"' + LEAST, r"number 1: quantize int8: expected samples of"),
+    "truth": ("minutes = true" + LEAST, "minutes: expected a number, got true"),
+    "infinite": ("minutes = inf" + LEAST, "minutes: expected a finite number, got inf"),
+    "a fraction": ("keep = 2.5" + LEAST, "keep: expected a whole number, got 2.5"),
+    "a scheme": ('quantize = "int4"' + LEAST, "quantize: expected one of .*got 'int4'"),
+    "no samples": ('quantize = "int8"' + LEAST, r"model 1: quantize int8: expected samples of"),
     "lost samples": (
         model('quantize = "int8"\ncalibration = "lost.npz"'),
-        r"number 1: calibration .*lost.npz: expected an .npz file or a folder of them",
+        r"model 1: calibration .*lost.npz: expected an .npz file or a folder of them",
     ),
     "samples of floats": (model('calibration = "random"'), "are for networks of integers"),
     "a drop": (
         model('quantize = "int8"\ncalibration = "random"\naccuracy_drop = 101'),
-        "accuracy_drop: expected points from 0 to 100, got 101",
+        "accuracy_drop: expected a number of at most 100, got 101",
     ),
-    "a tuner": ('tuner = "xbg"' + LEAST, 'tuner: expected one of .*got "xbg"; did you mean xgb'),
-    "an allocator": (model('allocator = "x"'), r"number 1: allocator: expected one of gradient"),
+    "a tuner": ('tuner = "xbg"' + LEAST, "tuner: expected one of .*got 'xbg'; did you mean xgb"),
+    "a task scheduler": (
+        model('task_scheduler = "x"'),
+        r"model 1: task_scheduler: expected one of gradient",
+    ),
+    "an earlier name": (
+        model('allocator = "gradient"'),
+        "allocator gradient: expected the new name of this option; write task_scheduler gradient",
+    ),
+    "an option of before": ('layout_solver = "pbqp"' + LEAST, "layout_solver pbqp: there is one"),
+    "what is no key": ('file = "x"' + LEAST, "file: expected another key"),
+    "a night's own": ("trials = 3" + LEAST, "expected keys among .*, got trials"),
     "a network": (
         LEAST.replace("zoo:mlp", "zoo:mpl"),
         r"model: zoo:mpl is not known; did you mean",
@@ -191,12 +209,15 @@ MISTAKES = {
     "a file": (LEAST.replace("zoo:mlp", "no.onnx"), "expected an ONNX file, .*got no file"),
     "a device": (
         LEAST.replace("pocl", "pcl"),
-        r"\[\[device\]\] number 1: name: device 'pcl' is not",
+        "device 1: name: device 'pcl' is not",
     ),
-    "a model's device": (model('devices = ["pcl"]'), 'got "pcl"; did you mean pocl'),
+    "a model's device": (model('devices = ["pcl"]'), "got 'pcl'; did you mean pocl"),
     "a device twice": (model('devices = ["pocl", "pocl"]'), "devices: expected each device once"),
-    "no devices": (model("devices = []"), r"devices: expected a list of texts.* got \[\]"),
-    "a shape": (model("shapes = { data = [0, 784] }"), r"\[shapes\]: data: expected a shape such"),
+    "no devices": (model("devices = []"), r"devices: expected a list that is not empty, got \[\]"),
+    "a shape": (
+        model("shapes = { data = [0, 784] }"),
+        "shapes: data 1: expected a whole number of at least 1, got 0",
+    ),
     "a shape of the zoo": (model("shapes = { x = [1, 784] }"), "zoo:mlp has one input, data=N,784"),
     "bounds": (model("minutes = { least = 3, most = 2 }"), "most: expected at least as many"),
     "a name": (model('name = "a b"'), "name: expected letters, digits.*got 'a b'"),
@@ -206,7 +227,10 @@ MISTAKES = {
     ),
     "window": ('window = { start = "22", end = "25:00" }' + LEAST, "end: expected a time of the"),
     "no window": ('window = { start = "22:00", end = "22:00" }' + LEAST, "another time than start"),
-    "half a window": ('window = { start = "22:00" }' + LEAST, r"\[window\]: end: expected a time"),
+    "half a window": (
+        'window = { start = "22:00" }' + LEAST,
+        "window: end: expected a value, got nothing; add",
+    ),
     "time zone": (
         'window = { start = "22:00", end = "06:00", timezone = "Europe/Berlm" }' + LEAST,
         "timezone: expected a name .*got 'Europe/Berlm'; did you mean Europe/Berlin",
@@ -217,13 +241,13 @@ MISTAKES = {
     "promised minutes": (model("minutes = 61"), "minutes: expected at least 61, which"),
     "device minutes": (
         model("minutes = 30").replace('"pocl"', '"pocl"\nminutes = 29'),
-        "pocl: minutes: expected at least 30, which .* got 29",
+        r"device 1: minutes: expected at least 30, which .* on pocl, got 29",
     ),
-    "retrain": (LEAST + "[retrain]\nevry = 1", r"\[retrain\]: expected keys among every.*got evry"),
-    "event": (LEAST + '[notify]\non = ["failures"]', 'on: .*"failures"; did you mean failure'),
+    "retrain": (LEAST + "[retrain]\nevry = 1", r"retrain: expected keys among every.*got evry"),
+    "event": (LEAST + '[notify]\non = ["failures"]', "on 1: .*'failures'; did you mean failure"),
     "nobody": (LEAST + '[notify]\non = ["always"]', "expected webhook, command or email_block"),
     "block": (LEAST + '[notify]\nemail_block = "My Mail"', "email_block: .*lower-case letters"),
-    "command": (LEAST + '[notify]\ncommand = "mail me"', 'command: expected a list.*"mail me"'),
+    "command": (LEAST + '[notify]\ncommand = "mail me"', "command: expected a list.*'mail me'"),
     "address": (
         LEAST + '[notify]\nwebhook = { url = "ftp://x" }',
         "url: expected an address that begins with https",

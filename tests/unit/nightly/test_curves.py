@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from retune.core.results import TaskEntry
 from retune.nightly.curves import (
     DECAY,
     REACH,
@@ -21,7 +22,6 @@ from retune.nightly.curves import (
     pace_of,
     read_curves,
 )
-from retune.pipeline.manifest import TaskEntry
 from retune.records.conditions import Conditions
 from retune.records.schema import TuningRecord, failed, succeeded
 from retune.records.store import RecordStore

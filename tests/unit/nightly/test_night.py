@@ -22,13 +22,13 @@ from retune.nightly.night import (
     read_nights,
     run_night,
 )
-from retune.nightly.window import Window
+from retune.nightly.window import TimeWindow
 from tests.unit.nightly.fakes import Clock, Machine, result
 
 MLP, KWS = ("mlp", "pocl"), ("kws", "pocl")
 PLAN = {MLP: 10.0, KWS: 5.0}
 NAME = "2026-03-01"
-NIGHT = Window(start=time(22), end=time(6), timezone="UTC")
+NIGHT = TimeWindow(start=time(22), end=time(6), timezone="UTC")
 
 
 @pytest.fixture

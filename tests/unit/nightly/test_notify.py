@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from retune.core.errors import InputError
+from retune.nightly.config import Event, NotifyConfig, WebhookConfig
 from retune.nightly.notify import (
     PAUSES_S,
     Notice,
@@ -25,7 +26,6 @@ from retune.nightly.notify import (
     wanted,
     webhook_notifier,
 )
-from retune.nightly.settings import Event, NotifyConfig, WebhookConfig
 
 NOTICE = Notice(
     subject="retune night 2026-03-01: 1 of 2 bundles promoted",
@@ -81,7 +81,7 @@ def answering(*answers: int) -> Generator[Hook]:
 
 
 def posting(url: str, pauses: list[float], **headers: str) -> Notifier:
-    config = WebhookConfig(url=url, headers=tuple(headers.items()), timeout_s=10)
+    config = WebhookConfig(url=url, headers=dict(headers), timeout_s=10)
     return webhook_notifier(config, {"TOKEN": "hunter2", "URL": url}, pauses.append)
 
 
@@ -221,7 +221,7 @@ def test_only_what_was_asked_for_is_told(
 
 
 def test_variables_that_are_not_set_are_known_before_the_night():
-    hook = WebhookConfig(url="${URL}", headers=(("A", "${TOKEN} ${URL}"),))
+    hook = WebhookConfig(url="${URL}", headers={"A": "${TOKEN} ${URL}"})
     config = NotifyConfig(webhook=hook, command=("mail", "me"))
     with pytest.raises(InputError, match="URL, TOKEN in the environment, URL is not set") as caught:
         check_environment(config, {"TOKEN": "hunter2", "URL": ""})

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from retune.nightly.config import DeviceConfig, MinuteBounds, ModelConfig, NightlyConfig
 from retune.nightly.planning import Standing, fleet_members, plan_minutes
-from retune.nightly.settings import DeviceConfig, ModelConfig, NightlyConfig
 from retune.records.store import RecordStore
 from tests.unit.nightly.test_curves import CONDITIONS, entry, trial
 
@@ -17,21 +17,20 @@ A, B, ON_B_GPU = ("a", "pocl"), ("b", "pocl"), ("b", "gpu")
 @pytest.fixture
 def config(tmp_path: Path) -> NightlyConfig:
     return NightlyConfig(
-        file=tmp_path / "nightly.toml",
-        out=tmp_path,
-        records=tmp_path / "records",
-        work=tmp_path,
+        file=str(tmp_path / "nightly.toml"),
+        out=str(tmp_path),
+        records=str(tmp_path / "records"),
+        work=str(tmp_path),
         minutes=60.0,
-        window=None,
-        cron="0 22 * * *",
-        keep=10,
-        models=(
+        model=(
             ModelConfig(name="a", model="zoo:mlp", devices=("pocl",), runs_per_day=0.5),
-            ModelConfig(name="b", model="zoo:kws", devices=("pocl", "gpu"), least_minutes=2.0),
+            ModelConfig(
+                name="b", model="zoo:kws", devices=("pocl", "gpu"), minutes=MinuteBounds(least=2.0)
+            ),
         ),
-        devices=(
+        device=(
             DeviceConfig(name="pocl", device="pocl"),
-            DeviceConfig(name="gpu", device="gpu", most_minutes=4.0),
+            DeviceConfig(name="gpu", device="gpu", minutes=4.0),
         ),
     )
 

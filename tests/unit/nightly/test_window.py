@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from retune.core.errors import InputError
 from retune.nightly.window import (
-    Window,
+    TimeWindow,
     is_open,
     next_opening,
     night_of,
@@ -20,8 +20,8 @@ from retune.nightly.window import (
 from tests.properties import quick
 
 BERLIN = "Europe/Berlin"
-NIGHT = Window(start=time(22), end=time(6), timezone=BERLIN)
-NOON = Window(start=time(11), end=time(13, 30), timezone=BERLIN)
+NIGHT = TimeWindow(start=time(22), end=time(6), timezone=BERLIN)
+NOON = TimeWindow(start=time(11), end=time(13, 30), timezone=BERLIN)
 
 
 def at(text: str, zone: str = BERLIN, fold: int = 0) -> datetime:
@@ -70,7 +70,7 @@ def test_a_night_in_which_the_clock_is_changed_is_shorter_or_longer(day: str, ho
 
 
 def test_a_start_that_the_clock_skips_is_the_moment_of_the_change():
-    window = Window(start=time(2, 30), end=time(4), timezone=BERLIN)
+    window = TimeWindow(start=time(2, 30), end=time(4), timezone=BERLIN)
     opening = opening_of(window, at("2026-03-29 03:00"))
     assert opening is not None
     assert opening.start == datetime(2026, 3, 29, 1, tzinfo=UTC)
@@ -78,20 +78,20 @@ def test_a_start_that_the_clock_skips_is_the_moment_of_the_change():
 
 
 def test_an_end_that_the_clock_skips_is_the_moment_of_the_change():
-    window = Window(start=time(1), end=time(2, 30), timezone=BERLIN)
+    window = TimeWindow(start=time(1), end=time(2, 30), timezone=BERLIN)
     assert seconds_left(window, at("2026-03-29 01:00")) == 3600
 
 
 def test_a_window_that_the_clock_skips_whole_does_not_open_that_day():
-    window = Window(start=time(2, 10), end=time(2, 50), timezone=BERLIN)
+    window = TimeWindow(start=time(2, 10), end=time(2, 50), timezone=BERLIN)
     assert next_opening(window, at("2026-03-29 01:00")) == at("2026-03-30 02:10")
 
 
 def test_an_hour_that_comes_twice_opens_and_closes_once():
-    window = Window(start=time(2, 15), end=time(2, 45), timezone=BERLIN)
+    window = TimeWindow(start=time(2, 15), end=time(2, 45), timezone=BERLIN)
     assert is_open(window, at("2026-10-25 02:20", fold=0))
     assert not is_open(window, at("2026-10-25 02:20", fold=1))
-    late = Window(start=time(2, 30), end=time(3, 30), timezone=BERLIN)
+    late = TimeWindow(start=time(2, 30), end=time(3, 30), timezone=BERLIN)
     assert is_open(late, at("2026-10-25 02:10", fold=1))
     assert seconds_left(late, at("2026-10-25 02:30", fold=0)) == 2 * 3600
 
@@ -131,7 +131,7 @@ clocks = st.integers(0, 24 * 4 - 1).map(lambda q: time(q // 4, 15 * (q % 4)))
 windows = (
     st.tuples(clocks, clocks, st.sampled_from(ZONES))
     .filter(lambda drawn: drawn[0] != drawn[1])
-    .map(lambda drawn: Window(start=drawn[0], end=drawn[1], timezone=drawn[2]))
+    .map(lambda drawn: TimeWindow(start=drawn[0], end=drawn[1], timezone=drawn[2]))
 )
 moments = st.one_of(
     st.integers(0, 365 * 24 * 60).map(lambda minute: YEAR + timedelta(minutes=minute)),
@@ -141,7 +141,7 @@ moments = st.one_of(
 )
 
 
-def walked(window: Window, now: datetime) -> list[tuple[datetime, datetime]]:
+def walked(window: TimeWindow, now: datetime) -> list[tuple[datetime, datetime]]:
     """Openings and closings found by watching the clock, quarter by quarter."""
     day = now.astimezone(window.zone).date()
     found: list[tuple[datetime, datetime]] = []
@@ -165,7 +165,7 @@ def _watch(clock: datetime, zone: ZoneInfo) -> datetime:
 
 @quick(60)
 @given(windows, moments)
-def test_it_is_open_as_the_clock_on_the_wall_says(window: Window, now: datetime):
+def test_it_is_open_as_the_clock_on_the_wall_says(window: TimeWindow, now: datetime):
     nights = walked(window, now)
     on = [(start, end) for start, end in nights if start <= now < end]
     assert is_open(window, now) == bool(on)
@@ -176,7 +176,7 @@ def test_it_is_open_as_the_clock_on_the_wall_says(window: Window, now: datetime)
 
 @quick(100)
 @given(windows, moments)
-def test_openings_hang_together(window: Window, now: datetime):
+def test_openings_hang_together(window: TimeWindow, now: datetime):
     opens = next_opening(window, now)
     assert opens >= now and is_open(window, opens)
     assert is_open(window, now) == (opens == now) == (seconds_left(window, now) > 0)
@@ -191,7 +191,7 @@ def test_openings_hang_together(window: Window, now: datetime):
 
 @quick(100)
 @given(windows, moments)
-def test_nights_have_names_of_their_own(window: Window, now: datetime):
+def test_nights_have_names_of_their_own(window: TimeWindow, now: datetime):
     opens = next_opening(window, now)
     closes = opens + timedelta(seconds=seconds_left(window, opens))
     assert night_of(window, next_opening(window, closes)) > night_of(window, now)
@@ -199,7 +199,7 @@ def test_nights_have_names_of_their_own(window: Window, now: datetime):
 
 @quick(100)
 @given(windows, clocks)
-def test_what_the_clock_shows_decides_where_it_is_not_changed(window: Window, clock: time):
-    utc = Window(start=window.start, end=window.end, timezone="UTC")
+def test_what_the_clock_shows_decides_where_it_is_not_changed(window: TimeWindow, clock: time):
+    utc = TimeWindow(start=window.start, end=window.end, timezone="UTC")
     now = datetime.combine(date(2026, 6, 1), clock, UTC)
     assert is_open(utc, now) == window.shows(clock)

@@ -2,14 +2,8 @@
 
 import numpy as np
 
-from retune.report import (
-    KernelTime,
-    Latency,
-    ReportCurve,
-    ReportData,
-    ReportTask,
-    ReportVerification,
-)
+from retune.core.results import KernelTime, Latency, OutputDeviation, TaskEntry, TaskResult
+from retune.report.data import ReportCurve, ReportData
 
 
 def sample(tasks: int = 12, seed: int = 0) -> ReportData:
@@ -28,19 +22,24 @@ def sample(tasks: int = 12, seed: int = 0) -> ReportData:
         right = [t for t in times if t is not None]
         side = int(rng.choice([7, 14, 28, 56, 112]))
         entries.append(
-            ReportTask(
-                name=f"fire{i}/conv{i % 3 + 1}x{i % 3 + 1}",
-                op="conv2d + bias + relu",
-                output_shape=(1, side, side, 64),
-                weight=1 + i % 3,
-                flops=flops,
+            TaskResult(
+                entry=TaskEntry(
+                    key=f"key{i}",
+                    name=f"fire{i}/conv{i % 3 + 1}x{i % 3 + 1}",
+                    op="conv2d",
+                    epilogue=("bias", "relu"),
+                    input_shapes=(),
+                    output_shape=(1, side, side, 64),
+                    weight=1 + i % 3,
+                    flops=flops,
+                ),
                 trials=len(times),
                 failed=len(times) - len(right),
                 default_us=default,
                 best_us=min(right) if right else None,
             )
         )
-        curves.append(ReportCurve(task=entries[-1].name, times_us=tuple(times)))
+        curves.append(ReportCurve(task=entries[-1].entry.name, times_us=tuple(times)))
     return ReportData(
         network="light_squeezenet",
         target="cpu with <two> cores | PoCL 3.0",
@@ -54,9 +53,12 @@ def sample(tasks: int = 12, seed: int = 0) -> ReportData:
             Latency(name="onnxruntime", median_us=6_900, p25_us=6_700, p75_us=7_600, runs=50),
         ),
         profile=tuple(
-            KernelTime(label=e.name, us=e.best_us or 3.0, flops=e.flops) for e in entries
+            KernelTime(
+                label=e.entry.name, kernel="", us=e.best_us or 3.0, flops=e.entry.flops, bytes=0
+            )
+            for e in entries
         ),
-        verification=ReportVerification(
+        verification=OutputDeviation(
             oracle="onnxruntime",
             samples=2,
             max_abs=3.1e-6,

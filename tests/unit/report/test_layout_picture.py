@@ -3,7 +3,8 @@
 from dataclasses import replace
 from xml.etree import ElementTree as ET
 
-from retune.report import LaidStep, ReportLayouts, render
+from retune.report.data import LaidStep, ReportLayouts
+from retune.report.html import render
 from retune.report.layout_picture import layout_chart
 from tests.unit.report.sample import sample
 

@@ -6,7 +6,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from retune.report import KernelTime, render
+from retune.core.results import KernelTime
+from retune.report.html import render
 from retune.report.svg import Bar, bar_chart, best_so_far, curve_chart
 from tests.unit.report.sample import sample
 
@@ -46,7 +47,7 @@ def test_page_shows_every_task_and_number():
     data = sample()
     page = render(data)
     for task in data.tasks:
-        assert task.name in page
+        assert task.entry.name in page
     assert "5.12 ms" in page
     assert "6.15 ×" in page
     assert "wrong result" in page
@@ -75,7 +76,9 @@ def test_run_without_measurements_renders():
 def test_host_steps_are_marked():
     data = sample(tasks=2)
     assert "on the host" not in render(data)
-    step = KernelTime(label="NonMaxSuppression, Gather", us=120.0, flops=0, host=True)
+    step = KernelTime(
+        label="NonMaxSuppression, Gather", kernel="", us=120.0, flops=0, bytes=0, host=True
+    )
     parts = replace(data.verification, by_parts=True)
     page = render(replace(data, profile=(*data.profile, step), verification=parts))
     assert "NonMaxSuppression, Gather" in page

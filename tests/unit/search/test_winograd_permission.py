@@ -10,8 +10,8 @@ from retune.bundle.build import build_plan
 from retune.bundle.plan import LARGEST_ERROR_NOTE, MAX_ERROR_NOTE
 from retune.core.errors import ScheduleError
 from retune.core.target import GENERIC_CPU
-from retune.pipeline.manifest import TuneRequest
 from retune.pipeline.network import import_network, stage_import
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.tuning import run_id
 from retune.records.schema import Environment, TuningRecord, succeeded
 from retune.records.store import RecordStore

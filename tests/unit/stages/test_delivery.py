@@ -26,9 +26,9 @@ from retune.pipeline.manifest import (
     Constraints,
     ImportManifest,
     Selection,
-    TuneRequest,
 )
 from retune.pipeline.network import open_network, stage_extract, stage_import
+from retune.pipeline.request import TuneRequest
 from retune.records.ranking import best, top
 from retune.records.schema import TuningRecord
 from retune.records.store import RecordStore

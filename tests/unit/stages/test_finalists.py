@@ -10,8 +10,9 @@ from retune.core.errors import DeviceError
 from retune.core.target import GENERIC_CPU
 from retune.device.measure.child import ChildLostError
 from retune.pipeline import finalists as comparing
-from retune.pipeline.manifest import ImportManifest, TuneRequest
+from retune.pipeline.manifest import ImportManifest
 from retune.pipeline.network import import_network
+from retune.pipeline.request import TuneRequest
 from retune.records.store import RecordStore
 from retune.search.session import RunSettings, Session, search_all
 from retune.targets.cost.estimate import default_candidate

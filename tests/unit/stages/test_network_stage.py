@@ -10,8 +10,8 @@ from onnx import TensorProto, external_data_helper
 
 from retune.api import tune_network
 from retune.core.errors import ModelError
-from retune.pipeline.manifest import TuneRequest
 from retune.pipeline.network import import_network, open_network, stage_extract, stage_import
+from retune.pipeline.request import TuneRequest
 from tests.device.networks import write
 from tests.unit.graph.networks import model, node, normal
 

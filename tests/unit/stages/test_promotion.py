@@ -15,7 +15,8 @@ from retune.bundle.versions import current, rollback, version_folder
 from retune.core.errors import DeviceError, RecordError
 from retune.core.target import GENERIC_CPU, DeviceSpec
 from retune.pipeline import publishing
-from retune.pipeline.manifest import CompileManifest, PublishedManifest, TuneRequest, VerifyManifest
+from retune.pipeline.manifest import CompileManifest, PublishedManifest, VerifyManifest
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import FinishedRun
 from tests.unit.bundle.test_versions import old_publication, plan_named
 

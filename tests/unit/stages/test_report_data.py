@@ -6,14 +6,16 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from retune.pipeline.manifest import BestRecord, Selection, TuneRequest
+from retune.core.results import KernelTime
+from retune.pipeline.manifest import BestRecord, Selection
 from retune.pipeline.report_data import report_data
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import FinishedRun
 from retune.pipeline.rows import result_data
 from retune.pipeline.summary import summarize
 from retune.records.schema import TuningRecord, failed, succeeded
 from retune.records.store import RecordStore
-from retune.report import KernelTime, render
+from retune.report.html import render
 from tests.flows.fakes import FakeStages
 from tests.unit.records import test_store
 
@@ -66,14 +68,16 @@ def test_report_shows_the_run_and_its_own_curves(tmp_path: Path):
     run = FakeStages().finished(request, selection)
     data = report_data(request, run, created=datetime(2026, 1, 2, tzinfo=UTC))
     assert [(c.task, c.times_us) for c in data.curves] == [("conv0", (40.0, None, 20.0, 30.0))]
-    assert {t.name: t.default_us for t in data.tasks} == {
+    assert {t.entry.name: t.default_us for t in data.tasks} == {
         "conv0": 40.0,
         "conv1": None,
         "conv2": None,
     }
-    assert {t.name: t.best_us for t in data.tasks}["conv0"] == 25.0, "the one that was compiled"
+    assert {t.entry.name: t.best_us for t in data.tasks}["conv0"] == 25.0, (
+        "the one that was compiled"
+    )
     assert data.failures == (("ok", 6), ("timeout", 3))
-    assert [task.name for task in data.tasks] == ["conv2", "conv1", "conv0"]
+    assert [task.entry.name for task in data.tasks] == ["conv2", "conv1", "conv0"]
     page = render(data)
     assert "2026-01-02 00:00 UTC" in page
     assert "conv2d + bias + relu" in page

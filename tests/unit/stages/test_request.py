@@ -8,8 +8,7 @@ import pytest
 
 from retune import api
 from retune.core.errors import InputError
-from retune.pipeline.manifest import TuneRequest
-from retune.pipeline.request import check_request
+from retune.pipeline.request import TuneRequest, check_request
 
 
 @pytest.fixture
@@ -31,15 +30,17 @@ def test_a_good_one_leaves_no_trace(request_: TuneRequest, tmp_path: Path):
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("trials", -1, "trials: expected 0 or more, got -1"),
-        ("minutes", 0.0, "minutes: expected more than 0, got 0"),
-        ("minutes", float("nan"), "minutes: expected more than 0, got nan"),
-        ("max_error", -1e-6, "max_error: expected 0 or more"),
-        ("max_error", float("nan"), "max_error: expected 0 or more"),
-        ("seed", -1, "seed: expected 0 or more, got -1"),
-        ("patience", -2, "patience: expected 0 or more, got -2"),
-        ("tuner", "luck", "'luck' is not known"),
-        ("allocator", "fair", "'fair' is not known"),
+        ("trials", -1, "trials: expected a whole number of at least 0, got -1"),
+        ("minutes", 0.0, "minutes: expected a number above 0, got 0"),
+        ("minutes", float("nan"), "minutes: expected a number above 0, got nan"),
+        ("minutes", float("inf"), "minutes: expected a finite number, got inf"),
+        ("max_error", -1e-6, "max_error: expected a number of at least 0"),
+        ("max_error", float("nan"), "max_error: expected a number of at least 0, got nan"),
+        ("seed", -1, "seed: expected a whole number of at least 0, got -1"),
+        ("patience", -2, "patience: expected a whole number of at least 0, got -2"),
+        ("tuner", "luck", "tuner: expected one of evolutionary, .*got 'luck'"),
+        ("task_scheduler", "fair", "task_scheduler: expected one of gradient, .*got 'fair'"),
+        ("publish", "never", "publish: expected one of always, faster, got 'never'"),
         ("out", "/dev/null/x", "out /dev/null/x: expected a folder"),
         ("records", "/dev/null/x", "records /dev/null/x: expected a folder"),
         ("work", "/dev/null/x", "RETUNE_CACHE /dev/null/x: expected a folder"),

@@ -13,7 +13,7 @@ from retune.core.errors import BusyError, DeviceError, LookupFailed, RunStopped
 from retune.core.processes import this_process
 from retune.core.schema import from_json, to_json
 from retune.pipeline import running
-from retune.pipeline.manifest import TuneRequest
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.running import RunRecord, find_run, recorded_run, run_name, runs
 from tests.processes import heard, talk, tell
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from retune.core.errors import InputError
 from retune.core.schema import from_json, to_json
-from retune.pipeline.manifest import Manifest, TuneRequest
+from retune.pipeline.manifest import Manifest
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.stage import load, run_once, sha256, stage_folder, stage_intact, stage_key
 from tests.properties import quick
 

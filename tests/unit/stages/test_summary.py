@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from retune.core.errors import VerifyError
-from retune.pipeline.manifest import Selection, TuneRequest
+from retune.pipeline.manifest import Selection
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.summary import check_verified, event_of
 from tests.flows.fakes import FakeStages
 

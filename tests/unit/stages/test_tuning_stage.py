@@ -23,9 +23,9 @@ from retune.pipeline.manifest import (
     TaskManifest,
     TunedTasks,
     TuneManifest,
-    TuneRequest,
 )
 from retune.pipeline.network import stage_extract, stage_import
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import TuneEvent
 from retune.pipeline.watch import watching
 from retune.records.conditions import within
@@ -314,7 +314,7 @@ def test_other_seeds_and_campaigns_are_other_runs(runners: Runners, request_: Tu
             replace(request_, seed=1),
             replace(request_, trials=10),
             replace(request_, tuner="grid"),
-            replace(request_, allocator="round-robin"),
+            replace(request_, task_scheduler="round-robin"),
             replace(request_, patience=9),
             replace(request_, records="elsewhere"),
             replace(request_, campaign="2026-03-01"),

@@ -20,14 +20,9 @@ from retune.pipeline import selection as selecting
 from retune.pipeline.calling import InProcess
 from retune.pipeline.finalists import InNetwork
 from retune.pipeline.layout_plan import LaidImage, LayoutPlan
-from retune.pipeline.manifest import (
-    CompileManifest,
-    Constraints,
-    Selection,
-    TuneRequest,
-    VerifyManifest,
-)
+from retune.pipeline.manifest import CompileManifest, Constraints, Selection, VerifyManifest
 from retune.pipeline.network import open_network, stage_extract, stage_import
+from retune.pipeline.request import TuneRequest
 from retune.pipeline.selection import best_record, stated_errors
 from retune.records import ranking
 from retune.records.quarantine import quarantined

@@ -14,8 +14,7 @@ from retune.cli.options import (
     Module,
     Trusted,
     check_model,
-    check_module,
-    trust_of,
+    opened_bundle,
 )
 from retune.core.errors import InputError
 from retune.core.quantities import counted, numbered
@@ -27,16 +26,27 @@ BUDGET_S = 60.0
 """No round starts after this time."""
 
 
+Against = Annotated[
+    str | None,
+    typer.Option(
+        help="Peer that is measured in turns with it: onnxruntime, openvino. Default: none."
+    ),
+]
+Repeat = Annotated[
+    int, typer.Option(min=1, help="Number of rounds; each runs every contestant once.")
+]
+
+
 def bench(
     module: Module,
-    against: Annotated[str | None, typer.Option(help="A peer, such as onnxruntime.")] = None,
-    model: Annotated[str | None, typer.Option(help=f"For the peer: {MODEL_HELP}")] = None,
+    against: Against = None,
+    model: Annotated[str | None, typer.Option(help=f"{MODEL_HELP} The peer runs it.")] = None,
     device: Device = "",
     scheduler: Scheduler = "",
     certs: Certs = None,
-    repeat: Annotated[int, typer.Option(min=1, help="Rounds; each has one of each.")] = 50,
+    repeat: Repeat = 50,
     profile: Annotated[
-        bool, typer.Option("--profile", help="Also the time of each kernel.")
+        bool, typer.Option("--profile", help="Print the time of each kernel, too.")
     ] = False,
     trust: Trusted = None,
     digest: Digest = "",
@@ -44,15 +54,11 @@ def bench(
 ) -> None:
     """Measure a bundle's latency, in turns with a peer's."""
     peer_model = _peer_model(against, model)
-    check_module(module)
-    from retune.bundle.format import read_bundle
-    from retune.bundle.trust import admitted
     from retune.bundle.verify.bench import BenchOptions
     from retune.bundle.verify.farm_examiner import open_examiner
 
     options = BenchOptions(min_rounds=repeat, max_rounds=repeat, budget_s=BUDGET_S)
-    with admitted(module, trust_of(trust, digest)) as bundle:
-        plan = read_bundle(bundle)
+    with opened_bundle(module, trust, digest) as (bundle, plan):
         entrants: dict[str, Entrant] = {"retune": bundle}
         if against and peer_model:
             entrants[against] = _rival(against, peer_model, plan.input_shapes)

@@ -14,12 +14,13 @@ from retune.core.errors import InputError
 Scheduler = Annotated[
     str,
     typer.Option(
-        help="List a farm's boards: the address of its scheduler, tls://HOST:8786.",
+        help="Address of a farm's scheduler, to list its boards: tls://HOST:8786.",
         show_default=False,
     ),
 ]
 Profiles = Annotated[
-    bool, typer.Option("--profiles", help="The numbers of the profiles, each with its source.")
+    bool,
+    typer.Option("--profiles", help="Print the parameters of the profiles, each with its source."),
 ]
 
 
@@ -29,7 +30,7 @@ def devices(
     profiles: Profiles = False,
     json: Json = False,
 ) -> None:
-    """List what can be tuned for here, or on a farm.
+    """List the devices of this machine or of a farm.
 
     This machine's OpenCL devices, the simulated accelerator, and profiles of devices that are not
     here; with --scheduler, the keys of a farm's boards.

@@ -12,7 +12,7 @@ from retune.core.errors import InputError
 from retune.core.files import check_folder
 
 app = typer.Typer(
-    name="farm", help="Boards that share a scheduler: a farm to tune on.", no_args_is_help=True
+    name="farm", help="Run a farm: a scheduler and boards that share it.", no_args_is_help=True
 )
 
 SCHEDULER_HELP = "Address of a farm's scheduler: tls://HOST:8786. Default: RETUNE_SCHEDULER."
@@ -26,27 +26,29 @@ Certs = Annotated[
 Device = Annotated[
     str,
     typer.Option(
-        help="Where: a device of `retune devices`, or farm:KEY. Default: the bundle's own.",
+        help="Device: one of `retune devices`, or farm:KEY. Default: the bundle's own.",
         show_default=False,
     ),
 ]
-MostMb = Annotated[float, typer.Option(help="Largest message that is taken, in MiB.")]
+MostMb = Annotated[float, typer.Option(help="Largest accepted message, in MiB.")]
 
 
 @app.command()
 def scheduler(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8786,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any that is free.")
+    ] = 8786,
     certs: Certs = None,
     plain: Annotated[
-        bool, typer.Option("--plain", help="Without TLS; for this machine alone.")
+        bool, typer.Option("--plain", help="Do without TLS; for this machine alone.")
     ] = False,
     most_mb: MostMb = 1024.0,
     board_timeout: Annotated[
-        float, typer.Option(min=1.0, help="Seconds after which a silent board is lost.")
+        float, typer.Option(min=1.0, help="Timeout of a silent board, in seconds.")
     ] = 30.0,
 ) -> None:
-    """Hand batches to boards, until it is stopped."""
+    """Send batches to boards, until it is stopped."""
     needs_farm()
     from retune.device.remote.wire import most_bytes_of
     from retune.farm.logs import log_lines
@@ -65,17 +67,19 @@ def scheduler(
 
 @app.command()
 def serve(
-    key: Annotated[str, typer.Option(help="What the board is asked for by, such as rk3399.")],
+    key: Annotated[
+        str, typer.Option(help="Key by which clients ask for the board, such as rk3399.")
+    ],
     scheduler: Scheduler = "",
-    device: Annotated[str, typer.Option(help="Which of this machine's devices.")] = "pocl",
-    name: Annotated[str, typer.Option(help="The board's name. Default: the host's.")] = "",
+    device: Annotated[str, typer.Option(help="Device of this machine.")] = "pocl",
+    name: Annotated[str, typer.Option(help="Name of the board. Default: the host's.")] = "",
     certs: Certs = None,
     listen: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port for the scheduler. 0: any that is free.")
+        int, typer.Option(min=0, max=65535, help="Port for the scheduler; 0: any that is free.")
     ] = 0,
     most_mb: MostMb = 1024.0,
 ) -> None:
-    """Be a board: measure what the scheduler hands out.
+    """Serve as a board: measure what the scheduler sends.
 
     Until it is stopped.
     """
@@ -103,11 +107,15 @@ def certs(
     folder: Annotated[Path, typer.Argument(help="Folder of the farm's authority.")],
     name: Annotated[
         list[str] | None,
-        typer.Option("--name", help="Who gets a certificate. Default: scheduler, board, client."),
+        typer.Option(
+            "--name", help="Name on a certificate. Repeatable. Default: scheduler, board, client."
+        ),
     ] = None,
     role: Annotated[
         Literal["scheduler", "board", "client"] | None,
-        typer.Option(help="What they are. Default: as they are called.", show_default=False),
+        typer.Option(
+            help="Role: scheduler, board, client. Default: as the name says.", show_default=False
+        ),
     ] = None,
 ) -> None:
     """Make an authority and certificates.
@@ -133,11 +141,11 @@ def revoke(
     names: Annotated[
         list[str],
         typer.Argument(
-            help="Whose certificates: names of folders, or serial numbers.", metavar="NAME..."
+            help="Certificates: names of folders, or serial numbers.", metavar="NAME..."
         ),
     ],
 ) -> None:
-    """Take certificates back.
+    """Revoke certificates.
 
     Nobody who has the list talks with their owners any more.
     """

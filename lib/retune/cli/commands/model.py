@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from retune.search.model.registry import ModelCard
 
 app = typer.Typer(
-    help="Cost models of tuning: train, judge, list them.",
+    help="Train, evaluate and list cost models.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -22,7 +22,7 @@ app = typer.Typer(
 @app.command("train")
 def train(
     records: Records = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the folds and the trees.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of the folds and the trees.")] = 0,
     json: Json = False,
 ) -> None:
     """Train a model on all records, and register it.
@@ -58,11 +58,13 @@ def _retrain(records: str, seed: int) -> "ModelCard":
 
 @app.command("evaluate")
 def evaluate(
-    name: Annotated[str | None, typer.Argument(help="A model's name; default: the newest.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Name of a model. Default: the newest.")
+    ] = None,
     records: Records = None,
     json: Json = False,
 ) -> None:
-    """Judge a model by what was measured since.
+    """Evaluate a model on what was measured since.
 
     How it orders the candidates that were measured after it was trained.
     """
@@ -92,7 +94,7 @@ def list_models(records: Records = None, json: Json = False) -> None:
 
 @app.command("rollback")
 def rollback(records: Records = None, json: Json = False) -> None:
-    """Take the model in use back.
+    """Use the model before the current one again.
 
     Tuning uses the one before it again.
     """

@@ -14,8 +14,8 @@ from retune.cli.progress import progress_on_stderr
 from retune.core.errors import LookupFailed
 
 if TYPE_CHECKING:
+    from retune.nightly.config import NightlyConfig
     from retune.nightly.night import NightState
-    from retune.nightly.settings import NightlyConfig
 
 app = typer.Typer(
     help="Tune a fleet of networks, night after night.",
@@ -23,15 +23,17 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Config = Annotated[Path, typer.Option(help="The fleet; examples/nightly.toml shows every key.")]
+Config = Annotated[
+    Path, typer.Option(help="Configuration file; examples/nightly.toml shows every key.")
+]
 Campaign = Annotated[
-    str, typer.Option(help="Name of the night in place of its date: continues where it stood.")
+    str, typer.Option(help="Campaign name, in place of the date; a known one is continued.")
 ]
 
 
 @app.command("run")
 def run(config: Config, campaign: Campaign = "", json: Json = False) -> None:
-    """Run tonight's night now, or go on with it.
+    """Run tonight's night now, or continue it.
 
     Exit code 1 if something of it failed.
     """
@@ -39,7 +41,7 @@ def run(config: Config, campaign: Campaign = "", json: Json = False) -> None:
     from retune.nightly.night import night_name
     from retune.prefect.launch import run_flow
 
-    night_name(settings.window, datetime.now(UTC), campaign)  # before a server is started for it
+    night_name(settings.hours, datetime.now(UTC), campaign)  # before a server is started for it
     with progress_on_stderr(), ctrl_c_ends_measuring():
         state = run_flow(lambda: _in_flow(config, campaign))
     failed = _show(settings, state, json=json)
@@ -56,11 +58,11 @@ def serve(config: Config) -> None:
     settings = _checked(config)
     from retune.prefect.launch import serve_flow
 
-    say(f"retune: nights begin at {settings.cron!r}, {settings.timezone}; Ctrl-C ends serving")
+    say(f"retune: nights begin at {settings.schedule!r}, {settings.timezone}; Ctrl-C ends serving")
     serve_flow(
         _flow,
         name=f"nightly-{config.stem}",
-        cron=settings.cron,
+        cron=settings.schedule,
         timezone=settings.timezone,
         parameters={"config": str(config.absolute())},
     )
@@ -69,14 +71,14 @@ def serve(config: Config) -> None:
 @app.command("status")
 def status(
     config: Config,
-    night: Annotated[str, typer.Option(help="Its name; default: the last one.")] = "",
+    night: Annotated[str, typer.Option(help="Name of the night. Default: the last one.")] = "",
     json: Json = False,
 ) -> None:
-    """Print what came of a night, and which nights there were."""
+    """Print the result of a night, and list the nights."""
     from retune.nightly.night import read_nights
 
     settings = _checked(config)
-    nights = read_nights(settings.work)
+    nights = read_nights(Path(settings.work))
     known = [state for state in nights if not night or state.name == night]
     if not known:
         if not nights:
@@ -123,6 +125,6 @@ def _show(settings: "NightlyConfig", state: "NightState", *, json: bool) -> int:
     if (page := page_of(settings, state.name)).is_file():  # a night that was ended has none yet
         print_line(f"page      {page}")
     if last and last.end in ("died", "stopped"):
-        again = ["retune", "nightly", "run", "--config", str(settings.file)]
+        again = ["retune", "nightly", "run", "--config", settings.file]
         print_line(f"goes on   {shlex.join([*again, '--campaign', state.name])}")
     return summary.failed

@@ -11,7 +11,7 @@ from retune.cli.options import Json
 if TYPE_CHECKING:
     from retune.frontend.onnx.support import Support
 
-Name = Annotated[str | None, typer.Argument(help="An operator, such as Conv; default: all.")]
+Name = Annotated[str | None, typer.Argument(help="Operator, such as Conv. Default: all.")]
 
 
 def ops(name: Name = None, json: Json = False) -> None:

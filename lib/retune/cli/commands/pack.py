@@ -10,12 +10,13 @@ from retune.cli.options import check_module
 from retune.core.errors import InputError
 from retune.core.files import check_file
 
-Folder = Annotated[Path, typer.Argument(metavar="bundle", help="A bundle's folder.")]
-File = Annotated[Path, typer.Argument(metavar="file.zip", help="What to write.")]
+Folder = Annotated[Path, typer.Argument(metavar="bundle", help="Bundle: a folder.")]
+File = Annotated[Path, typer.Argument(metavar="file.zip", help="Output file.")]
 Sign = Annotated[
     Path | None,
     typer.Option(
-        help="Sign it by this private key, an Ed25519 key as openssl writes it.", show_default=False
+        help="Private key that signs it: Ed25519, as openssl writes it. Default: none.",
+        show_default=False,
     ),
 ]
 

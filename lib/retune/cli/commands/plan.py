@@ -1,49 +1,28 @@
 """`retune plan`: where the images of a network should lie, by what was measured before."""
 
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-import typer
-
-from retune.cli.commands.farm import Certs, Scheduler, farm_device
 from retune.cli.console import print_json, print_line, print_table
-from retune.cli.options import (
-    Json,
-    LayoutSolver,
-    Model,
-    Records,
-    ShapeList,
-    check_model,
-    parse_shapes,
-    record_store,
-)
-from retune.core.config import cache_root
+from retune.cli.options import Json, check_model, record_store
+from retune.cli.request import takes_request
 from retune.core.errors import InputError
 from retune.core.files import check_folder
+from retune.pipeline.request import TuneRequest
 
 if TYPE_CHECKING:
     from retune.pipeline.layout_plan import LayoutPlan
 
 
-def plan(
-    model: Model,
-    device: Annotated[str, typer.Option(help="A device of `retune devices`.")] = "pocl",
-    scheduler: Scheduler = "",
-    certs: Certs = None,
-    shape: ShapeList = None,
-    records: Records = None,
-    layout_solver: LayoutSolver = "",
-    json: Json = False,
-) -> None:
-    """Print the cheapest layouts of a network's images.
+@takes_request("model", "device", "shapes", "records", "layout_solver")
+def plan(request: TuneRequest, json: Json = False) -> None:
+    """Print the fastest activation layouts of a network.
 
     By the records of `retune tune --layout auto`.
     """
-    del layout_solver  # refused
-    shapes = parse_shapes(shape)
-    check_model(model)
-    name = farm_device(device, scheduler, certs)
-    check_folder("RETUNE_CACHE", cache_root())
-    store = record_store(records)
+    check_model(request.model)
+    check_folder("RETUNE_CACHE", Path(request.work))
+    store, model = record_store(Path(request.records)), request.model
     from retune.api import import_network
     from retune.core.schema import to_json
     from retune.device.opening import spec_of
@@ -52,8 +31,8 @@ def plan(
     from retune.search.layout.search import FoundLayouts, recorded_problem
     from retune.search.layout.solver import solve
 
-    spec = spec_of(name)
-    network = import_network(model, shapes, "NHWC", cache_root()).network
+    spec = spec_of(request.device)
+    network = import_network(model, dict(request.shapes), "NHWC", Path(request.work)).network
     where = network_conditions(spec, network.tasks.values())
     problem = recorded_problem(network, spec, store, where)
     if not problem.measured:

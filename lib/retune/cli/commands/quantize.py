@@ -5,35 +5,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from retune.cli.commands.farm import Certs, Scheduler, farm_device
 from retune.cli.console import print_json, print_line, print_table, rounded, say
-from retune.cli.options import (
-    Json,
-    Model,
-    ShapeList,
-    check_model,
-    parse_shapes,
-    sorted_shapes,
-)
-from retune.cli.quantizing import (
-    AccuracyDrop,
-    Activations,
-    BiasCorrection,
-    Calibration,
-    GlobalScale,
-    RandomCalibration,
-    RangeMethod,
-    Skip,
-    WeightBits,
-    Weights,
-    calibration_of,
-    settings_of,
-)
-from retune.core.config import cache_root, records_root
+from retune.cli.options import Json, check_model
+from retune.cli.request import RANDOM, takes_request
 from retune.core.errors import InputError
 from retune.core.files import check_file
 from retune.core.quantities import counted
 from retune.core.replacing import replacing
+from retune.pipeline.request import TuneRequest
 
 if TYPE_CHECKING:
     from retune.pipeline.manifest import OutputQuality, QuantizeManifest
@@ -43,67 +22,35 @@ _SHOWN = (
 )  # fmt: skip
 
 
+@takes_request(
+    *("model", "device", "quantize", "calibration", "accuracy_drop", "shapes"),
+    flags={"quantize": "--scheme"},
+    quantize="int8",
+)
 def quantize(
-    model: Model,
-    scheme: Annotated[str, typer.Option(help="int8, or power2: shifts alone rescale.")] = "int8",
-    device: Annotated[str, typer.Option(help="The device that it is for.")] = "pocl",
-    scheduler: Scheduler = "",
-    certs: Certs = None,
-    calibration: Calibration = None,
-    random_calibration: RandomCalibration = False,
-    ranges: RangeMethod = None,
-    weights: Weights = None,
-    weight_bits: WeightBits = None,
-    activations: Activations = None,
-    global_scale: GlobalScale = None,
-    bias_correction: BiasCorrection = None,
-    skip: Skip = None,
-    accuracy_drop: AccuracyDrop = None,
-    out: Annotated[Path | None, typer.Option(help="File for the recipe: its ranges.")] = None,
+    request: TuneRequest,
+    out: Annotated[Path | None, typer.Option(help="Recipe file, for the ranges.")] = None,
     qdq: Annotated[
-        Path | None, typer.Option(help="ONNX file for other programs: floats and their codes.")
+        Path | None,
+        typer.Option(help="ONNX file for other programs, with quantize and dequantize nodes."),
     ] = None,
-    shape: ShapeList = None,
     json: Json = False,
 ) -> None:
-    """Say what a network loses by computing with integers.
+    """Report the accuracy loss of quantization.
 
-    It is quantized on samples; layers and the whole are compared with the float network.
+    The network is quantized on samples; layers and the whole are compared with the float network.
     """
-    check_model(model)
-    settings = settings_of(
-        scheme,
-        option="--scheme",
-        ranges=ranges,
-        weights=weights,
-        weight_bits=weight_bits,
-        activations=activations,
-        global_scale=global_scale,
-        bias_correction=bias_correction,
-        skip=skip,
-    )
-    if settings is None:
+    check_model(request.model)
+    if request.quantize is None:
         raise InputError("--scheme none: expected int8 or power2, got 'none'")
-    from retune.pipeline.manifest import TuneRequest
     from retune.pipeline.network import stage_import
     from retune.pipeline.quantization import check_quantization, stage_quantize, write_qdq
 
-    request = TuneRequest(
-        model=model,
-        out="",
-        records=str(records_root()),
-        work=str(cache_root()),
-        device=farm_device(device, scheduler, certs),
-        shapes=sorted_shapes(parse_shapes(shape)),
-        quantize=settings,
-        calibration=calibration_of(calibration, random=random_calibration),
-        accuracy_drop=accuracy_drop,
-    )
     check_quantization(request)
     for what, path in (("--out", out), ("--qdq", qdq)):
         if path is not None:
             check_file(what, path)
-    if random_calibration:
+    if request.calibration == RANDOM:
         say("retune: ranges of random samples are true of nothing real; use them for timing only")
     network = stage_import(request)
     made = stage_quantize(request, network)

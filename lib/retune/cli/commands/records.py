@@ -28,7 +28,7 @@ _DEVICE_PARTS = 2
 _PLACE_CHARS = len("network:") + 8
 """Of a place that people see: enough to tell networks apart."""
 
-app = typer.Typer(help="Look into the record store.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="Read the record store.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.command("summary")
@@ -59,11 +59,14 @@ def summary(records: Records = None, json: Json = False) -> None:
 def best(
     records: Records = None,
     device: Annotated[
-        str | None, typer.Option(help="Only this device: its name, model or fingerprint.")
+        str | None,
+        typer.Option(
+            help="Device whose records count: its name, model or fingerprint. Default: all."
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Print the fastest right candidate of each task.
+    """Print the fastest correct candidate of each task.
 
     With its schedule's decisions.
     """
@@ -85,9 +88,11 @@ def best(
 
 @app.command("export")
 def export(
-    output: Annotated[Path, typer.Argument(help="A .csv, .json or .parquet file.")],
+    output: Annotated[Path, typer.Argument(help="Output file: .csv, .json or .parquet.")],
     records: Records = None,
-    model: Annotated[str | None, typer.Option(help="Only records of this network.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Network whose records count. Default: all.")
+    ] = None,
 ) -> None:
     """Write all records as one table.
 

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 Name = Annotated[
     str | None,
-    typer.Argument(help="A run's name, or how it alone begins; `last`: the latest. None: a list."),
+    typer.Argument(help="Run: its name, the beginning of it, or `last`. Default: list the runs."),
 ]
 
 
 def resume(run: Name = None, no_prefect: NoPrefect = False, json: Json = False) -> None:
-    """Go on with a run from the stage that failed, or list the runs."""
+    """Continue a run from the stage that failed, or list the runs."""
     from retune.pipeline.running import find_run, runs
 
     work = cache_root()

@@ -13,7 +13,9 @@ from retune.core.errors import InputError
 if TYPE_CHECKING:
     from retune.bundle.versions import Version
 
-Out = Annotated[Path, typer.Argument(metavar="OUT", help="What `retune tune --out` was given.")]
+Out = Annotated[
+    Path, typer.Argument(metavar="OUT", help="Output folder, as given to `retune tune --out`.")
+]
 
 
 def versions(out: Out, json: Json = False) -> None:
@@ -29,7 +31,7 @@ def versions(out: Out, json: Json = False) -> None:
 
 
 def rollback(out: Out, json: Json = False) -> None:
-    """Publish what was published before.
+    """Publish the version before the current one again.
 
     Bundle and report; twice goes two back.
     """

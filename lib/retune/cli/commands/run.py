@@ -9,19 +9,25 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from retune.cli.console import say
-from retune.cli.options import Digest, Module, Trusted, check_module, trust_of
+from retune.cli.options import Digest, Module, Trusted, check_module, opened_bundle
 from retune.core.errors import InputError
 from retune.core.files import check_file
 
 if TYPE_CHECKING:
     import numpy as np
 
-Arrays = Annotated[Path, typer.Option("--input", help="Arrays by input name, as numpy's .npz.")]
-Results = Annotated[Path, typer.Option("--output", help="Where the outputs go, as .npz.")]
-Device = Annotated[str | None, typer.Option(help="Default: the device it was tuned for.")]
+Arrays = Annotated[
+    Path, typer.Option("--input", help="Input file: arrays by input name, as numpy's .npz.")
+]
+Results = Annotated[Path, typer.Option("--output", help="Output file, as .npz.")]
+Device = Annotated[
+    str | None, typer.Option(help="Device that runs it. Default: the one that it was tuned for.")
+]
 Isolated = Annotated[
     bool,
-    typer.Option("--isolated", help="In a process of its own, as `bench` and `verify` always do."),
+    typer.Option(
+        "--isolated", help="Run it in a separate process, as `bench` and `verify` always do."
+    ),
 ]
 
 
@@ -41,34 +47,28 @@ def run(
     check_module(module)
     check_file("--output", output)
     arrays = read_arrays(input)
-    from retune.bundle.trust import admitted
+    from retune.bundle.runtime.module import Module as Bundle
     from retune.core.replacing import replacing
 
     say("retune: compiling the bundle's kernels, and running it ...")
-    with admitted(module, trust_of(trust, digest)) as bundle:
-        outputs = (_run_isolated if isolated else _run)(bundle, device, arrays)
+    with opened_bundle(module, trust, digest) as (bundle, plan):
+        if isolated:
+            outputs = _run_isolated(bundle, device or plan.device.name, arrays)
+        else:
+            outputs = Bundle.load(bundle, device).run(arrays)
     with replacing(output) as stream:
         stream.write(arrays_data(outputs))
     shapes = (f"{name} {array.dtype}{list(array.shape)}" for name, array in outputs.items())
     say(f"{output}: {', '.join(shapes)}")
 
 
-def _run(
-    bundle: Path, device: str | None, arrays: "Mapping[str, np.ndarray]"
-) -> "Mapping[str, np.ndarray]":
-    from retune.bundle.runtime.module import Module as Bundle
-
-    return Bundle.load(bundle, device).run(arrays)
-
-
 def _run_isolated(
-    bundle: Path, device: str | None, arrays: "Mapping[str, np.ndarray]"
+    bundle: Path, device: str, arrays: "Mapping[str, np.ndarray]"
 ) -> "Mapping[str, np.ndarray]":
-    """The same; what hangs or crashes is an error. Raises: DeviceError."""
-    from retune.bundle.format import read_bundle
+    """The outputs of a process of its own. Raises: DeviceError if it hangs or crashes."""
     from retune.bundle.verify.examiner import BUNDLES_ALONE, Examiner
 
-    with Examiner(device or read_bundle(bundle).device.name, entry=BUNDLES_ALONE) as examiner:
+    with Examiner(device, entry=BUNDLES_ALONE) as examiner:
         return examiner.run(bundle, arrays)
 
 

@@ -1,36 +1,29 @@
 """`retune tasks`: what a network consists of, as tensor expressions."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from retune.cli.console import print_json, print_line, say
-from retune.cli.options import (
-    Json,
-    Layout,
-    Model,
-    ShapeList,
-    check_model,
-    parse_layout,
-    parse_shapes,
-)
-from retune.core.config import cache_root
+from retune.cli.options import Json, check_model
+from retune.cli.request import takes_request
 from retune.core.files import check_folder
 from retune.core.quantities import counted, flop_text
+from retune.pipeline.request import TuneRequest
 
 if TYPE_CHECKING:
     from retune.search.task import Task
 
 
-def tasks(
-    model: Model, shape: ShapeList = None, layout: Layout = "NHWC", json: Json = False
-) -> None:
+@takes_request("model", "shapes", "layout")
+def tasks(request: TuneRequest, json: Json = False) -> None:
     """Print a network's tasks, each as tensor expressions."""
-    shapes, order = parse_shapes(shape), parse_layout(layout)
+    model, order = request.model, request.layout
     check_model(model)
-    check_folder("RETUNE_CACHE", cache_root())
+    check_folder("RETUNE_CACHE", Path(request.work))
     from retune.api import extract_tasks, import_network
     from retune.pipeline.network import order_of
 
-    network = import_network(model, shapes, order, cache_root())
+    network = import_network(model, dict(request.shapes), order, Path(request.work))
     found = extract_tasks(network)
     if (written := order_of(order)) != order:
         say(

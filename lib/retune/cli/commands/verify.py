@@ -17,8 +17,7 @@ from retune.cli.options import (
     Module,
     Trusted,
     check_model,
-    check_module,
-    trust_of,
+    opened_bundle,
 )
 from retune.core.quantities import counted
 
@@ -32,8 +31,10 @@ Reference = Annotated[str, typer.Option("--model", help=MODEL_HELP)]
 def verify(
     module: Module,
     model: Reference,
-    samples: Annotated[int, typer.Option(min=1, help="Seeded random inputs to compare on.")] = 4,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the inputs.")] = 0,
+    samples: Annotated[
+        int, typer.Option(min=1, help="Number of random inputs that are compared.")
+    ] = 4,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of the inputs.")] = 0,
     device: Device = "",
     scheduler: Scheduler = "",
     certs: Certs = None,
@@ -48,15 +49,11 @@ def verify(
     A bundle of integers has to compute what numpy makes of the same quantized network; how far it
     is from the float network is said beside it.
     """
-    check_module(module)
     check_model(model)
-    from retune.bundle.format import read_bundle
-    from retune.bundle.trust import admitted
     from retune.bundle.verify.farm_examiner import open_examiner
     from retune.device.opening import playing
 
-    with admitted(module, trust_of(trust, digest)) as bundle:
-        plan = read_bundle(bundle)
+    with opened_bundle(module, trust, digest) as (bundle, plan):
         say(f"retune: comparing the outputs of {counted(samples, 'random input')} ...")
         player = device or playing(plan.device.name)
         with open_examiner(farm_device(player, scheduler, certs)) as examiner:

@@ -20,12 +20,12 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-One = Annotated[Path, typer.Argument(metavar="module.npz", help="A module's file.")]
+One = Annotated[Path, typer.Argument(metavar="module.npz", help="Module: a file.")]
 Several = Annotated[
-    list[Path], typer.Argument(metavar="module.npz...", help="Modules' files, or folders of them.")
+    list[Path], typer.Argument(metavar="module.npz...", help="Modules: files, or folders of them.")
 ]
 Picture = Annotated[
-    Path | None, typer.Option("--picture", metavar="FILE.svg", help="Write a picture, too.")
+    Path | None, typer.Option("--picture", metavar="FILE.svg", help="Picture file to write, too.")
 ]
 
 
@@ -85,7 +85,7 @@ def simulate(module: One, picture: Picture = None, json: Json = False) -> None:
 
 @app.command("roofline")
 def roofline(modules: Several, picture: Picture = None, json: Json = False) -> None:
-    """Say what bounds modules: memory or the GEMM core.
+    """Print what bounds modules: memory or the GEMM core.
 
     And how near they come.
     """

@@ -1,0 +1,100 @@
+"""What a run found, as plain data: for manifests, tables and the report."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskEntry:
+    """One tuning task: a fused group, and how often the network runs it."""
+
+    key: str
+    name: str
+    op: str
+    weight: int
+    flops: int
+    """Arithmetic operations of one run."""
+    input_shapes: tuple[tuple[int, ...], ...]
+    output_shape: tuple[int, ...]
+    epilogue: tuple[str, ...] = ()
+    tunable: bool = True
+    """False: data movement or a chain with one sensible schedule."""
+
+    @property
+    def operators(self) -> str:
+        """Operator and epilogue, such as `conv2d + bias + relu`."""
+        return " + ".join((self.op, *self.epilogue))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskResult:
+    """A task with what is known of it, during a run or at its end."""
+
+    entry: TaskEntry
+    trials: int = 0
+    failed: int = 0
+    best_us: float | None = None
+    """Of the fastest candidate; at the end, of the one that was compiled, as its record says."""
+    default_us: float | None = None
+
+    @property
+    def gflops(self) -> float | None:
+        """Rate of the best candidate, in 1e9 operations for each second."""
+        return self.entry.flops / self.best_us / 1e3 if self.best_us else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """Times of one contestant, measured in turns with the others."""
+
+    name: str
+    """`untuned`, `tuned`, or the peer's name."""
+    median_us: float
+    p25_us: float
+    p75_us: float
+    runs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelTime:
+    """Time of one launch or host step of the tuned bundle."""
+
+    label: str
+    kernel: str = ""
+    """Of a host step its ops."""
+    us: float
+    flops: int
+    bytes: int = 0
+    roofline: float | None = None
+    """Share of what the machine's ceilings, measured in the same process, allow."""
+    host: bool = False
+    """True for a host step."""
+    simulated: bool = False
+    """True for a step of a simulated accelerator, whose time is counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerQuality:
+    """What eight bits do to one layer."""
+
+    layer: str
+    op: str
+    decibels: float
+    """Signal to noise of its sums."""
+    saturation: float
+    """Part of the activations that it reads that lies outside the range of their codes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputDeviation:
+    """How far a bundle's outputs are from the oracle's."""
+
+    oracle: str
+    samples: int
+    max_abs: float
+    max_rel: float
+    """Largest deviation divided by the range of that output."""
+    tolerance: float
+    """What `max_rel` was compared with."""
+    passed: bool
+    by_parts: bool = False
+    """True: the outputs of some sample agree only up to jumps of host steps, and all parts do."""
