@@ -11,7 +11,7 @@ from retune.core.dtypes import FLOAT16, FLOAT32, FLOAT64, INT8
 from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
 from retune.ir.evaluate import evaluate_int
 from retune.ir.stmt import For, from_dag
-from retune.ir.te import Dag, compute, placeholder, reduce_axis
+from retune.ir.te import Dag, compute, placeholder, reduce_axis, stored
 from retune.schedule.access import Operand
 from retune.schedule.space import Sketch
 from retune.schedule.stages import loops_of
@@ -34,7 +34,8 @@ def sketches(dag: Dag, spec: DeviceSpec) -> list[Sketch]:
 def multiplied(dtype: str) -> Dag:
     x, w = placeholder("x", (96, 448), dtype), placeholder("w", (448, 512), dtype, constant=True)
     k = reduce_axis("k", 448)
-    return Dag((compute("y", (96, 512), lambda i, j: x[i, k] * w[k, j], [x, w], reduce=(k,)),))
+    y = compute("y", (96, 512), lambda i, j: x[i, k] * w[k, j], [x, w], reduce=(k,))
+    return Dag((stored(y, x.dtype),))
 
 
 def twins(dtype: str, spec: DeviceSpec) -> list[tuple[Sketch, Sketch]]:
